@@ -1,0 +1,114 @@
+"""What a task environment is: item, prompt, setup, verification. Nothing about queues.
+
+An env is one module below `envs/` with a module-level `ENV`, or any object named
+`package.module:Attribute`. It is stateless: the item and the slot hold all state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module, util
+from pkgutil import iter_modules
+from typing import Any, ClassVar, Protocol, TypeVar
+
+from pydantic import BaseModel
+
+import envs
+from hermes_queue.errors import ConfigurationError
+from hermes_queue.models import Message, ToolCall
+from hermes_queue.sandbox.base import SlotSpec
+from hermes_queue.sandbox.context import SlotContext
+
+ItemT = TypeVar("ItemT", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What `verify` measured. It either returns one or raises; there is no "unknown"."""
+
+    score: float
+    """The task's own measure, usually 0.0 or 1.0."""
+    rewards: Mapping[str, float] = field(default_factory=dict)
+    """Optional shaping terms; never added to `score`."""
+    report: Mapping[str, Any] = field(default_factory=dict)
+    """JSON-serialisable account: reason, per-test outcome, what was dropped, ..."""
+
+
+class Environment(Protocol[ItemT]):
+    """One dataset's rules."""
+
+    name: ClassVar[str]
+    version: ClassVar[str]
+    """Rises whenever the same answer could get another score."""
+    tools: ClassVar[Sequence[str]]
+    """Names under `hermes_queue.tools`, or `package.module:ATTRIBUTE`."""
+    Item: type[ItemT]
+    """Validates one dataset row. Must have a field or property `instance_id: str`."""
+
+    def prompt(self, item: ItemT) -> list[Message]:
+        """The messages the agent starts from. Must not disclose the tests that grade."""
+        ...
+
+    def spec(self, item: ItemT, profile: str) -> SlotSpec:
+        """The slot this item needs: profile, Python, assets."""
+        ...
+
+    async def setup(self, item: ItemT, context: SlotContext) -> None:
+        """Fill the empty workspace.
+
+        Raises:
+            EnvInfraError: a clone or download failed (retried).
+            EnvBug: the row does not fit its source (not retried).
+        """
+
+    async def verify(
+        self, item: ItemT, context: SlotContext, transcript: Sequence[Message]
+    ) -> Verdict:
+        """Measure what the agent left in the slot. May call `context.renew()`.
+
+        Raises:
+            SandboxError: nothing could be measured (retried, never a score).
+        """
+        ...
+
+    async def oracle(self, item: ItemT, context: SlotContext) -> list[ToolCall]:
+        """The gold answer as tool calls (and/or a final message, see `oracle_answer`).
+
+        Running them through the tools and verifying must score 1.0 on every shipped row.
+        """
+        ...
+
+    def oracle_answer(self, item: ItemT) -> str:
+        """The oracle's final message."""
+        ...
+
+    def tamper(self, item: ItemT) -> Mapping[str, Sequence[ToolCall]]:
+        """Ways to cheat the verifier by name; each must score 0.0. May be empty."""
+        ...
+
+
+def known_envs() -> list[str]:
+    """Short names of the envs in this installation."""
+    return sorted(m.name for m in iter_modules(envs.__path__) if m.name != "base" and not m.ispkg)
+
+
+def load_env(name: str) -> Environment[Any]:
+    """The env called `name`: `envs.<name>`, or `package.module:Attribute`.
+
+    Raises:
+        ConfigurationError: there is no such env; the message lists the known ones.
+    """
+    module, _, attribute = name.partition(":") if ":" in name else (f"envs.{name}", "", "ENV")
+    if ":" not in name and (
+        not name.isidentifier() or name == "base" or util.find_spec(module) is None
+    ):
+        raise ConfigurationError(
+            f"env {name!r} is unknown; known: {', '.join(known_envs())}; "
+            "your own: --env package.module:Attribute"
+        )
+    try:
+        env: Environment[Any] = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigurationError(f"env {name!r} cannot be loaded: {error}") from error
+    return env

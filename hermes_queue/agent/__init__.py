@@ -1,0 +1,1 @@
+"""The agent loop and the chat clients it talks to."""

@@ -1,0 +1,156 @@
+"""Every error of the project, named after the boundary that was crossed.
+
+TrajectoryFailure                cause         retried  a trajectory has no score because ...
+ + SandboxError                  sandbox       yes      the compute failed, not the command in it
+ |  - IsolationUnavailable       sandbox       no       this machine cannot fence slots off (exit code 3)
+ |  - SlotLost                   sandbox       yes      the slot was released, expired or its box died
+ + ModelError                    model         yes      the endpoint failed after its own retries
+ |  - ContextLengthExceeded      -             -        an agent outcome; the loop turns it into a stop reason
+ + ModelConfigError              model_config  no       wrong key, model or parameter; a person must act
+ + EnvInfraError                 env_infra     yes      clone, download or install failed
+ + EnvBug                        env_bug       no       env code raised, or a row does not fit its package
+ + DeadlineExceeded              deadline      once     a stage or the attempt ran out of time
+HermesQueueError                 errors that are about no single trajectory
+ + ConfigurationError            wrong flag, setting or installation (exit code 2)
+ |  - InputError                 a row, file or dataset is unusable
+ + RedisUnavailable              cannot be reached, or refuses us (exit code 4)
+ + RedisFull                     Redis has no room (exit code 4)
+ + PayloadTooLarge               an item or record is over the size cap
+ + SchemaTooNew                  written by a newer version of this package
+
+A non-zero exit code, a failing test or a command that runs out of time inside a
+sandbox is data on the trajectory, never one of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import ClassVar, Literal
+
+Cause = Literal["sandbox", "model", "model_config", "env_infra", "env_bug", "deadline"]
+Stage = Literal["queue", "load", "prepare", "acquire", "setup", "agent", "verify", "publish"]
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_ISOLATION = 3
+EXIT_REDIS = 4
+EXIT_INTERRUPTED = 130
+
+
+class TrajectoryFailure(Exception):
+    """Why one attempt has no score. `stage` is filled in by `stage()`."""
+
+    cause: ClassVar[Cause]
+    retryable: ClassVar[bool] = True
+    stage: Stage | None = None
+
+
+class SandboxError(TrajectoryFailure):
+    """The sandbox, not the command in it, failed."""
+
+    cause = "sandbox"
+
+
+class IsolationUnavailable(SandboxError):
+    """Slots cannot be fenced off on this machine; the message says what to install or allow."""
+
+    retryable = False
+
+
+class SlotLost(SandboxError):
+    """The slot is not leased any more, or its sandbox died."""
+
+
+class ModelError(TrajectoryFailure):
+    """The chat endpoint failed after its own retries, or sent a malformed reply."""
+
+    cause = "model"
+
+
+class ContextLengthExceeded(ModelError):
+    """The conversation no longer fits the model. The agent loop reports `context_length`."""
+
+
+class ModelConfigError(TrajectoryFailure):
+    """401, 403, 404, 422 or dropped tools: the same request would fail again."""
+
+    cause = "model_config"
+    retryable = False
+
+
+class EnvInfraError(TrajectoryFailure):
+    """A clone, download or install failed."""
+
+    cause = "env_infra"
+
+
+class EnvBug(TrajectoryFailure):
+    """Env code raised, or the row's recipe does not match its package."""
+
+    cause = "env_bug"
+    retryable = False
+
+
+class DeadlineExceeded(TrajectoryFailure):
+    """A stage, or the attempt as a whole, ran out of time through no choice of the agent."""
+
+    cause = "deadline"
+
+
+class HermesQueueError(Exception):
+    """Base of the errors that concern no single trajectory."""
+
+    exit_code: ClassVar[int] = EXIT_FAILED
+
+
+class ConfigurationError(HermesQueueError):
+    """A flag, setting or installation is wrong; the message names it and the fix."""
+
+    exit_code = EXIT_USAGE
+
+
+class InputError(ConfigurationError):
+    """A dataset, file or row is unusable; the message names the place and the field."""
+
+
+class RedisUnavailable(HermesQueueError):
+    """Redis cannot be reached, or refuses our credentials."""
+
+    exit_code = EXIT_REDIS
+
+
+class RedisFull(HermesQueueError):
+    """Redis refuses writes because `maxmemory` is reached."""
+
+    exit_code = EXIT_REDIS
+
+
+class PayloadTooLarge(HermesQueueError):
+    """An item or a record is larger than the configured cap."""
+
+
+class SchemaTooNew(HermesQueueError):
+    """The payload was written by a newer version of hermes-queue than this one."""
+
+
+@contextmanager
+def stage(name: Stage) -> Iterator[None]:
+    """Attribute whatever escapes the block to the stage `name`.
+
+    Raises:
+        TrajectoryFailure: the original one with `stage` filled in, or an `EnvBug`
+            chained to any other exception. `HermesQueueError` and cancellation
+            pass through unchanged.
+    """
+    try:
+        yield
+    except TrajectoryFailure as failure:
+        failure.stage = failure.stage or name
+        raise
+    except HermesQueueError:
+        raise
+    except Exception as error:
+        bug = EnvBug(f"{type(error).__name__}: {error}")
+        bug.stage = name
+        raise bug from error

@@ -1,0 +1,311 @@
+"""What travels over Redis: jobs, trajectories, groups.
+
+Every model is frozen and closed: an unknown field is a version mismatch, not noise.
+`SCHEMA_VERSION` rises with any change that an older reader cannot take; queues carry
+it in their name, so that an old worker never meets a newer job.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from hermes_queue.errors import Cause, Stage
+
+SCHEMA_VERSION = 1
+
+StopReason = Literal[
+    "submitted",
+    "no_tool_call",
+    "max_turns",
+    "max_tokens",
+    "context_length",
+    "time_limit",
+    "format_errors",
+    "stuck",
+    "failed",
+    "cancelled",
+]
+"""All but the last two are outcomes of the agent and are scored."""
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]*$", max_length=256)]
+"""Ids end up in Redis keys, file names and log lines, hence the narrow alphabet."""
+
+
+class Wire(BaseModel):
+    """Base of all wire models."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+# --- the conversation, in OpenAI's form -------------------------------------------------
+
+
+class FunctionCall(Wire):
+    """What the model asked for. `arguments` is its own text, valid JSON or not."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(Wire):
+    """One tool call as the model asked for it."""
+
+    id: str
+    type: Literal["function"] = "function"
+    function: FunctionCall
+
+
+class Message(Wire):
+    """One chat message."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str | None = None
+    reasoning: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+
+    def to_openai(self) -> dict[str, Any]:
+        """The dict an OpenAI-compatible endpoint takes: no empty optional fields."""
+        data = self.model_dump(mode="json", exclude_none=True, exclude={"reasoning"})
+        if not self.tool_calls:
+            del data["tool_calls"]
+        data.setdefault("content", None if self.tool_calls else "")
+        return data
+
+
+# --- the job ----------------------------------------------------------------------------
+
+
+class AgentSpec(Wire):
+    """Who acts. Scripted kinds need no model; `openai` talks to an endpoint."""
+
+    kind: Name = "oracle"
+    model: str | None = None
+    base_url: str | None = None
+    """Endpoint of this job; None takes the worker's `HERMES_QUEUE_MODEL_BASE_URL`."""
+    sampling: dict[str, Any] = {}
+    """Passed to the endpoint as they are: temperature, top_p, max_tokens, seed, ..."""
+    params: dict[str, Any] = {}
+    """For scripted kinds, e.g. {"case": "..."} for `tamper`, {"seconds": 5} for `slow`."""
+
+
+class Limits(Wire):
+    """Bounds of one attempt. Waiting for a slot or a limiter counts towards none of them."""
+
+    max_turns: int = Field(default=50, ge=1, le=10_000)
+    max_format_errors: int = Field(default=3, ge=1)
+    """Consecutive turns without one schema-valid call after which the agent is stopped."""
+    max_tokens: int | None = Field(default=None, ge=1)
+    """Completion tokens over all turns."""
+    max_cost_usd: float | None = Field(default=None, gt=0)
+    tool_timeout_s: float = Field(default=120.0, gt=0)
+    setup_timeout_s: float = Field(default=300.0, gt=0)
+    agent_timeout_s: float = Field(default=1800.0, gt=0)
+    verify_timeout_s: float = Field(default=900.0, gt=0)
+    total_timeout_s: float = Field(default=7200.0, gt=0)
+    """Over all attempts, counted from the first acquired slot."""
+    observation_bytes: int = Field(default=16_384, ge=256)
+    """Longer tool output reaches the model as head and tail."""
+
+
+class Provenance(Wire):
+    """Who made a job: producer module, package version, git commit when known."""
+
+    producer: str = ""
+    version: str = ""
+    git: str | None = None
+
+
+class TrajectoryJob(Wire):
+    """One attempt-to-be of one agent at one item. The ids are deterministic, see `make_ids`."""
+
+    schema_version: Literal[1] = 1
+    run_id: Name
+    group_id: Name
+    trajectory_id: Name
+    """Idempotency key: whatever is delivered twice publishes once under this id."""
+    sample_index: int = Field(ge=0)
+    group_size: int = Field(default=1, ge=1, le=1024)
+    env: str
+    """`envs.<name>`, or `package.module:Attribute`."""
+    instance_id: str
+    item: dict[str, Any] | None = None
+    """The dataset row, already validated by the env's `Item` model."""
+    item_sha256: str | None = None
+    """Set instead of `item` when the row is stored once as `item:{sha256}`."""
+    agent: AgentSpec = AgentSpec()
+    limits: Limits = Limits()
+    profile: Name = "default"
+    """Sandbox profile by name."""
+    lane: Name = "train"
+    priority: int = Field(default=5, ge=0, le=9)
+    """0 is served first, as everywhere on Celery's Redis transport."""
+    policy_version: str | None = None
+    producer: Provenance = Provenance()
+
+    @model_validator(mode="after")
+    def _one_item(self) -> TrajectoryJob:
+        if (self.item is None) == (self.item_sha256 is None):
+            raise ValueError("exactly one of item and item_sha256 must be set")
+        return self
+
+
+def make_ids(run_id: str, instance_id: str, sample_index: int) -> tuple[str, str]:
+    """The (group_id, trajectory_id) of a sample: the same input gives the same ids.
+
+    Instance ids of real datasets contain blanks and quotes, so they enter hashed.
+    """
+    digest = hashlib.sha256(f"{run_id}\0{instance_id}".encode()).hexdigest()[:20]
+    group_id = f"{run_id}.{digest}"
+    return group_id, f"{group_id}.{sample_index}"
+
+
+# --- the record -------------------------------------------------------------------------
+
+
+class Usage(Wire):
+    """Tokens as the server counted them."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+
+
+class Turn(Wire):
+    """One model call. Token fields are the server's own, or None: never re-encoded text."""
+
+    prompt_ids: tuple[int, ...] | None = None
+    completion_ids: tuple[int, ...] | None = None
+    logprobs: tuple[float, ...] | None = None
+    """Of `completion_ids`, one each, rounded to float32 at capture."""
+    logprobs_mode: str | None = None
+    sampling: dict[str, Any] = {}
+    server: str | None = None
+    policy_version: str | None = None
+    finish_reason: str | None = None
+    usage: Usage = Usage()
+    latency_s: float = 0.0
+
+
+class TokenSequence(Wire):
+    """Turns merged where each prompt extends the last one exactly."""
+
+    ids: tuple[int, ...]
+    loss_mask: tuple[int, ...]
+    """1 for tokens the policy sampled, 0 for context."""
+    logprobs: tuple[float, ...]
+    """0.0 where the mask is 0."""
+
+
+class ToolCallCounts(Wire):
+    """attempted >= schema_valid >= ok + error."""
+
+    attempted: int = 0
+    schema_valid: int = 0
+    ok: int = 0
+    error: int = 0
+
+
+class Failure(Wire):
+    """Why there is no score."""
+
+    cause: Cause
+    stage: Stage
+    type: str
+    message: str
+
+
+class AttemptRecord(Wire):
+    """What is kept of an attempt that failed and was retried."""
+
+    attempt: int
+    epoch: int
+    failure: Failure
+    stage_seconds: dict[str, float] = {}
+
+
+class TrajectoryProvenance(Wire):
+    """Where and with what a record was made."""
+
+    env_version: str = ""
+    item_sha256: str = ""
+    image: str | None = None
+    packages: dict[str, str] = {}
+    host: str = ""
+    sandbox_id: str | None = None
+    worker: str | None = None
+    job: Provenance = Provenance()
+
+
+class ScoredTrajectory(Wire):
+    """The result of one job. `score is None` means *not measured*, never 0."""
+
+    schema_version: Literal[1] = 1
+    run_id: Name
+    group_id: Name
+    trajectory_id: Name
+    sample_index: int
+    group_size: int
+    env: str
+    instance_id: str
+    agent: AgentSpec
+    policy_version: str | None = None
+    attempt: int = Field(ge=1)
+    epoch: int = Field(ge=1)
+    status: Literal["completed", "failed"]
+    stop_reason: StopReason
+    score: float | None
+    """The task's own measure. Shaping terms live in `rewards`."""
+    rewards: dict[str, float] = {}
+    failure: Failure | None = None
+    attempts: tuple[AttemptRecord, ...] = ()
+    """Earlier attempts that failed, oldest first."""
+    messages: tuple[Message, ...] = ()
+    tools: tuple[dict[str, Any], ...] = ()
+    """Tool schemas as offered to the model."""
+    events: tuple[dict[str, Any], ...] = ()
+    """Context rewrites and other decisions of the loop, in order."""
+    turns: tuple[Turn, ...] = ()
+    sequences: tuple[TokenSequence, ...] | None = None
+    """None when the server gave no token ids."""
+    tool_calls: ToolCallCounts = ToolCallCounts()
+    stage_seconds: dict[str, float] = {}
+    usage: Usage = Usage()
+    cost_usd: float | None = None
+    report: dict[str, Any] = {}
+    """The verifier's own account of its verdict."""
+    provenance: TrajectoryProvenance = TrajectoryProvenance()
+    created: float = 0.0
+    """Unix seconds."""
+
+    @model_validator(mode="after")
+    def _score_means_measured(self) -> ScoredTrajectory:
+        if (self.status == "completed") != (self.score is not None):
+            raise ValueError("a completed trajectory has a score, a failed one has None")
+        if (self.status == "failed") != (self.failure is not None):
+            raise ValueError("a failed trajectory says why in `failure`, a completed one has none")
+        return self
+
+
+class TrajectoryGroup(Wire):
+    """All samples of one item, published together."""
+
+    schema_version: Literal[1] = 1
+    run_id: Name
+    group_id: Name
+    env: str
+    instance_id: str
+    size: int
+    members: tuple[ScoredTrajectory, ...]
+    """Ordered by sample_index."""
+    complete: bool
+    """Whether every member was measured."""
+    mean: float | None
+    """Of the measured scores; None without any."""
+    std: float | None
+    """Population standard deviation of the measured scores."""
+    created: float
+    finished: float

@@ -1,0 +1,1 @@
+"""Sandbox backends: compute turned into slots."""

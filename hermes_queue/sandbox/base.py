@@ -1,0 +1,253 @@
+"""The contract every sandbox backend implements.
+
+A backend turns compute (a Modal sandbox, a local bubblewrap) into *slots*: isolated
+workspaces that serve one trajectory at a time. Workers see only this module, so a new
+backend is one new file next to it, found by name; `tests/sandbox/test_conformance.py`
+then runs the same checks against it as against the others.
+
+Two kinds of failure never mix. A command that exits non-zero or runs out of time is a
+result (`ExecutionResult`), because the model must see it. A sandbox that cannot run
+commands raises `SandboxError`, because no score may be derived from it.
+
+*Assets* are directories that are expensive to make and equal for many trajectories
+(a dependency environment, a downloaded sdist): built once per key in a networked
+sandbox of their own, then mounted read-only into slots that ask for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from hermes_queue.errors import SandboxError
+
+MAX_OUTPUT_BYTES = 1 << 20
+"""Default cap per stream. Longer output keeps its head and tail (half each)."""
+
+MAX_FILE_BYTES = 64 << 20
+"""Default cap of `read_file`."""
+
+WORKSPACE = "/workspace"
+"""Where every slot's workspace lies, on every backend."""
+
+TIMEOUT_EXIT_CODE = 124
+"""As coreutils `timeout` reports it."""
+
+
+@dataclass(frozen=True, slots=True)
+class AssetSpec:
+    """A directory made once by `script` and then mounted read-only at `mount`.
+
+    The script runs under `bash -eu` in a fresh networked sandbox whose only writable
+    persistent directory is `mount`, which is also its working directory. `python3` is the
+    interpreter that `python` asks for and `$HQ_PIP` runs pip with it (`$HQ_PIP download ...`),
+    with the worker's own index settings. It must not depend on anything but its text.
+    """
+
+    kind: str
+    """Short word for messages and directory names: "venv", "sdist"."""
+    key: str
+    """Hex digest over everything the content depends on. Equal (kind, key) = equal content."""
+    script: str
+    mount: str
+    """Absolute path in the sandbox, below /opt/assets; the same while building and using."""
+    python: str | None = None
+    """Interpreter version such as "3.11"; None = the worker's own."""
+    timeout_s: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class SlotSpec:
+    """What a trajectory needs of its slot."""
+
+    profile: str = "default"
+    assets: tuple[AssetSpec, ...] = ()
+    python: str | None = None
+    """Version of the `python3` on the slot's PATH, e.g. "3.11"; None = the worker's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A leased workspace. Opaque to callers: only its backend interprets `handle`."""
+
+    slot_id: str
+    """Never reused, not even by `renew`, which answers with a new one."""
+    trajectory_id: str
+    sandbox_id: str
+    workspace: str
+    """Absolute path inside the sandbox; empty when the slot is acquired or renewed."""
+    spec: SlotSpec
+    handle: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionRequest:
+    """One bash command line to run in one slot."""
+
+    slot: Slot
+    command: str
+    timeout_s: float = 120.0
+    """Wall-clock seconds; the command's whole process tree is killed when they are over."""
+    stdin: bytes = b""
+    cwd: str | None = None
+    """Absolute path; None = the workspace."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Added to the slot's clean environment."""
+    max_output_bytes: int = MAX_OUTPUT_BYTES
+    """Per stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionResult:
+    """What the command did."""
+
+    exit_code: int
+    """As a shell reports it: 128 + N after signal N; 124 when `timed_out`."""
+    stdout: bytes
+    stderr: bytes
+    duration_s: float
+    timed_out: bool = False
+    truncated: bool = False
+    """Whether a stream was longer than the cap; a marker line stands where bytes are missing."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the command finished in time with exit code 0."""
+        return self.exit_code == 0 and not self.timed_out
+
+    @property
+    def output(self) -> str:
+        """Both streams as text, stdout first, undecodable bytes replaced."""
+        return (self.stdout + self.stderr).decode(errors="replace")
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxInfo:
+    """One live sandbox as the provider lists it."""
+
+    sandbox_id: str
+    labels: Mapping[str, str]
+    """At least deployment, pool, worker."""
+    created: float
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a backend can do beyond the contract."""
+
+    isolation: bool
+    """Slots cannot read, signal or trace each other."""
+    kill_exec: bool = True
+    snapshot: bool = False
+    network_policy: bool = False
+    gpu: bool = False
+
+
+class SandboxBackend(Protocol):
+    """Lease workspaces and run commands in them.
+
+    Safe for concurrent tasks on one event loop, not for several threads. Paths are
+    absolute paths inside the sandbox.
+    """
+
+    capabilities: Capabilities
+
+    @property
+    def free_slots(self) -> int:
+        """How many `acquire` calls would succeed at once."""
+        ...
+
+    async def start(self) -> None:
+        """Check that this backend can work and provision its minimum. Idempotent.
+
+        Raises:
+            IsolationUnavailable: slots cannot be fenced off here; the message has the fix.
+            SandboxError: the provider refused, e.g. missing credentials or quota.
+        """
+
+    async def stop(self) -> None:
+        """Kill every slot and free everything that bills. Idempotent, never raises."""
+
+    async def prepare(self, spec: SlotSpec) -> None:
+        """Make sure the assets of `spec` exist; concurrent calls build each one once.
+
+        Holds no slot. Raises:
+            EnvInfraError: an asset's script failed or ran out of time (its output's tail
+                is in the message), or the wanted Python is not to be had.
+            SandboxError: the sandbox for the build could not run.
+        """
+
+    async def read_asset(self, asset: AssetSpec, path: str, *, max_bytes: int = ...) -> bytes:
+        """Bytes of the regular file `path`, relative to the asset.
+
+        What lies in an asset was made by foreign code: links are not followed.
+
+        Raises:
+            FileNotFoundError: not there, or not a regular file inside the asset.
+            SandboxError: larger than `max_bytes`, or unreadable.
+        """
+        ...
+
+    async def acquire(self, trajectory_id: str, spec: SlotSpec) -> Slot:
+        """Lease an empty workspace; waits for one as long as the caller lets it.
+
+        The assets of `spec` are built first if `prepare` was not called.
+
+        Raises:
+            SandboxError: a new slot was needed and could not be provisioned.
+        """
+        ...
+
+    async def execute_batch(
+        self, requests: Sequence[ExecutionRequest]
+    ) -> list[ExecutionResult | SandboxError]:
+        """Run the commands concurrently; `results[i]` answers `requests[i]`.
+
+        One dead sandbox must not cost the rest of the batch, so a transport failure
+        comes back *in place* as the `SandboxError` instead of being raised. When the
+        call is cancelled, the commands' process trees are killed.
+        """
+        ...
+
+    async def read_file(self, slot: Slot, path: str, *, max_bytes: int = ...) -> bytes:
+        """The content of a regular file, read with the slot's own rights.
+
+        Raises:
+            FileNotFoundError: missing, a directory or unreadable.
+            OSError: larger than `max_bytes` (errno EFBIG).
+            SandboxError: the sandbox could not answer.
+        """
+        ...
+
+    async def write_file(self, slot: Slot, path: str, data: bytes) -> None:
+        """Create or replace a file, parents included, with the slot's own rights.
+
+        Raises:
+            OSError: the slot may not write there.
+            SandboxError: the sandbox could not answer.
+        """
+
+    async def renew(self, slot: Slot) -> Slot:
+        """Kill everything in the slot, empty it and give it a fresh identity, in place.
+
+        The old `Slot` is void afterwards; the lease goes on under the new one.
+
+        Raises:
+            SandboxError: it could not be made clean; the lease is gone, the slot retired.
+        """
+        ...
+
+    async def release(self, slot: Slot) -> None:
+        """Return the lease and reset the slot. Releasing twice is a no-op; never raises.
+
+        A slot whose reset fails is retired instead of returned, so that the next
+        trajectory can never see this one's files.
+        """
+
+    async def list_sandboxes(self, labels: Mapping[str, str]) -> list[SandboxInfo]:
+        """Live sandboxes of this provider that carry all of `labels`, of dead workers too."""
+        ...
+
+    async def terminate(self, sandbox_id: str) -> None:
+        """End a sandbox by id, whoever started it. No-op when it is gone."""

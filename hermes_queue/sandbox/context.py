@@ -1,0 +1,89 @@
+"""A slot as env code and tools see it: one workspace, one deadline, typed errors."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from hermes_queue.errors import DeadlineExceeded, SandboxError
+from hermes_queue.sandbox.base import (
+    MAX_FILE_BYTES,
+    MAX_OUTPUT_BYTES,
+    AssetSpec,
+    ExecutionRequest,
+    ExecutionResult,
+    SandboxBackend,
+    Slot,
+)
+
+
+class SlotContext:
+    """What one stage (setup, agent, verify) may do with the trajectory's slot.
+
+    `deadline` is on the `time.monotonic()` clock; no command outlives it.
+    """
+
+    def __init__(self, backend: SandboxBackend, slot: Slot, *, deadline: float) -> None:
+        self._backend = backend
+        self.slot = slot
+        self.deadline = deadline
+
+    @property
+    def workspace(self) -> str:
+        """Absolute path of the workspace inside the sandbox."""
+        return self.slot.workspace
+
+    def remaining_s(self) -> float:
+        """Seconds until the stage's deadline; negative when it has passed."""
+        return self.deadline - time.monotonic()
+
+    async def run(
+        self,
+        command: str,
+        *,
+        timeout_s: float = 120.0,
+        stdin: bytes = b"",
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        max_output_bytes: int = MAX_OUTPUT_BYTES,
+    ) -> ExecutionResult:
+        """Run one bash command line in the slot.
+
+        Raises:
+            SandboxError: the sandbox could not run it.
+            DeadlineExceeded: the stage has no time left to start it.
+        """
+        left_s = self.remaining_s()
+        if left_s <= 0:
+            raise DeadlineExceeded("no time left in this stage")
+        request = ExecutionRequest(
+            slot=self.slot,
+            command=command,
+            timeout_s=min(timeout_s, left_s),
+            stdin=stdin,
+            cwd=cwd,
+            env=env or {},
+            max_output_bytes=max_output_bytes,
+        )
+        [result] = await self._backend.execute_batch([request])
+        if isinstance(result, SandboxError):
+            raise result
+        return result
+
+    async def read_file(self, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
+        """See `SandboxBackend.read_file`."""
+        return await self._backend.read_file(self.slot, path, max_bytes=max_bytes)
+
+    async def write_file(self, path: str, data: bytes) -> None:
+        """See `SandboxBackend.write_file`."""
+        await self._backend.write_file(self.slot, path, data)
+
+    async def read_asset(
+        self, asset: AssetSpec, path: str, *, max_bytes: int = MAX_FILE_BYTES
+    ) -> bytes:
+        """See `SandboxBackend.read_asset`."""
+        return await self._backend.read_asset(asset, path, max_bytes=max_bytes)
+
+    async def renew(self) -> None:
+        """Kill everything in the slot and empty it; see `SandboxBackend.renew`."""
+        self.slot = await self._backend.renew(self.slot)

@@ -1,0 +1,210 @@
+"""Settings: one small frozen section per component, read from `HERMES_QUEUE_*`.
+
+A section is built where it is used (`RedisSettings()`); nothing is read at import.
+`docs/configuration.md` is generated from these classes.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from hermes_queue.errors import ConfigurationError
+
+PREFIX = "HERMES_QUEUE_"
+
+
+def _cache_root() -> Path:
+    """Where caches lie: the user's cache directory; for root one that slots can reach.
+
+    Slots run as an unprivileged uid when the worker is root, and /root is closed to it.
+    """
+    if os.geteuid() == 0:
+        return Path("/var/cache/hermes-queue")
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "hermes-queue"
+
+
+class RedisSettings(BaseSettings):
+    """The Redis that holds queues, ledger and results."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX + "REDIS_", frozen=True)
+
+    url: SecretStr | None = None
+    """redis://, rediss:// or unix:// URL. Unset: producers run everything embedded."""
+    prefix: str = Field(default="hq:", pattern=r"^[A-Za-z0-9_.-]*:?$")
+    """Key prefix of everything we write; deployments may share one database."""
+    socket_timeout_s: float = Field(default=30.0, gt=0)
+    connect_timeout_s: float = Field(default=5.0, gt=0)
+
+
+class PathSettings(BaseSettings):
+    """Directories on the worker's host."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX + "PATHS_", frozen=True)
+
+    cache: Path = Field(default_factory=_cache_root)
+    """Interpreters, dependency environments, repositories, slots. Safe to delete when idle."""
+    spool: Path | None = None
+    """Finished records wait here until Redis has them. Default: `<cache>/spool`."""
+
+    @property
+    def spool_dir(self) -> Path:
+        """The spool in force."""
+        return self.spool or self.cache / "spool"
+
+
+class LeaseSettings(BaseSettings):
+    """How long a worker may be silent before its jobs run elsewhere."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX + "LEASE_", frozen=True)
+
+    duration_s: float = Field(default=40.0, gt=0)
+    renew_s: float = Field(default=10.0, gt=0)
+    sweep_s: float = Field(default=5.0, gt=0)
+    mover_s: float = Field(default=1.0, gt=0)
+    """How often delayed jobs that are due are published to their queue."""
+
+
+class WorkerSettings(BaseSettings):
+    """The worker process."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX + "WORKER_", frozen=True)
+
+    concurrency: int = Field(default=16, ge=1, le=10_000)
+    """Trajectories at once; `celery worker -c` wins over it."""
+    lanes: str = "train"
+    """Comma-separated lanes to serve; `celery worker -Q` wins over it."""
+    soft_shutdown_s: float = Field(default=30.0, ge=0)
+    """After SIGTERM running trajectories may finish for this long, then are handed back."""
+    watchdog_s: float = Field(default=5.0, gt=0)
+    """The stack is logged when the event loop is blocked for longer."""
+    hard_limit_grace_s: float = Field(default=60.0, gt=0)
+    """Celery's hard time limit is the job's total deadline plus this."""
+
+
+class RetrySettings(BaseSettings):
+    """What happens after an infrastructure failure."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX + "RETRY_", frozen=True)
+
+    max_attempts: int = Field(default=3, ge=1)
+    backoff_s: float = Field(default=5.0, gt=0)
+    """Before attempt 2; doubles with each further attempt, with jitter of half of it."""
+    backoff_max_s: float = Field(default=300.0, gt=0)
+    max_deaths: int = Field(default=3, ge=1)
+    """Leases that may expire under one job before it is published as failed."""
+
+
+class LocalSandboxSettings(BaseSettings):
+    """The local backend: one bubblewrap per slot."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX + "LOCAL_", frozen=True)
+
+    isolation: Literal["bwrap", "none"] = "bwrap"
+    """"none" runs agent commands unfenced as the worker's user: only for trusted agents."""
+    slots: int = Field(default=0, ge=0)
+    """Slots of this worker; 0 = the worker's concurrency."""
+    memory_mb: int = Field(default=2048, ge=0)
+    """Per slot; 0 = unlimited."""
+    max_pids: int = Field(default=512, ge=0)
+    """Per slot; 0 = unlimited."""
+    network: bool = False
+    """Whether slots have network. Asset builds always have it."""
+
+
+class SandboxSettings(BaseSettings):
+    """Which backend gives slots."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX + "SANDBOX_", frozen=True)
+
+    backend: str = "local"
+    """Name of a module in `hermes_queue.sandbox`, or `package.module:Class`."""
+
+
+class ModelSettings(BaseSettings):
+    """The chat endpoint of `--agent openai` where a job names none."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX + "MODEL_", frozen=True)
+
+    base_url: str | None = None
+    """OpenAI-compatible endpoint, e.g. http://127.0.0.1:8000/v1. Unset: OPENAI_BASE_URL."""
+    api_key: SecretStr | None = None
+    """Unset: OPENAI_API_KEY; servers without keys get "none"."""
+    request_timeout_s: float = Field(default=300.0, gt=0)
+    max_retries: int = Field(default=4, ge=0)
+
+
+class ResultSettings(BaseSettings):
+    """Finished trajectories in Redis."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX + "RESULTS_", frozen=True)
+
+    inline_max_bytes: int = Field(default=8 << 20, ge=1024)
+    """Encoded size above which a record is refused."""
+    finished_ttl_s: int = Field(default=7 * 86400, ge=60)
+    """How long the state of a finished trajectory is kept to answer late duplicates."""
+
+
+class ProducerSettings(BaseSettings):
+    """Bounds of what producers may enqueue."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX + "PRODUCER_", frozen=True)
+
+    item_inline_bytes: int = Field(default=2048, ge=0)
+    """Larger items travel once, compressed, beside the job."""
+    item_max_bytes: int = Field(default=4 << 20, ge=1024)
+    """Larger rows are refused."""
+    batch: int = Field(default=500, ge=1, le=10_000)
+    """Jobs per round trip."""
+
+
+SECTIONS: tuple[type[BaseSettings], ...] = (
+    RedisSettings,
+    PathSettings,
+    LeaseSettings,
+    WorkerSettings,
+    RetrySettings,
+    SandboxSettings,
+    LocalSandboxSettings,
+    ModelSettings,
+    ResultSettings,
+    ProducerSettings,
+)
+
+
+def check_environment() -> None:
+    """Build every section once, so that a wrong variable is named before work starts.
+
+    Raises:
+        ConfigurationError: names the variable, its value's problem and the reference page.
+    """
+    for section in SECTIONS:
+        try:
+            section()
+        except ValidationError as error:
+            first = error.errors()[0]
+            prefix = str(section.model_config.get("env_prefix", ""))
+            name = prefix + "_".join(str(part) for part in first["loc"]).upper()
+            raise ConfigurationError(
+                f"{name}: {first['msg']}; see docs/configuration.md"
+            ) from error
+
+
+def private_directory(path: Path) -> Path:
+    """Create `path` with mode 700 and return it. For state no slot may see."""
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return path
+
+
+def runtime_directory() -> Path:
+    """A short directory for unix sockets, whose paths may have 107 bytes at most."""
+    base = os.environ.get("XDG_RUNTIME_DIR")
+    if base and os.access(base, os.W_OK):
+        return Path(base)
+    return Path(tempfile.gettempdir())

@@ -1,0 +1,12 @@
+"""Tool routing: a tool runs in the slot or in the worker, and the model cannot tell.
+
+A new tool is one module in this package with a module-level `TOOL`, or any `Tool` named
+`package.module:ATTRIBUTE`. A mistake of the model (unknown tool, malformed arguments)
+is answered with text that it can act on; only a failing sandbox raises.
+"""
+
+from hermes_queue.tools.toolbox import Toolbox, load_tool
+
+from hermes_queue.tools.base import Tool, ToolContext, ToolResult
+
+__all__ = ["Tool", "ToolContext", "ToolResult", "Toolbox", "load_tool"]
