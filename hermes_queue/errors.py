@@ -1,22 +1,23 @@
 """Every error of the project, named after the boundary that was crossed.
 
-TrajectoryFailure                cause         retried  a trajectory has no score because ...
- + SandboxError                  sandbox       yes      the compute failed, not the command in it
- |  - IsolationUnavailable       sandbox       no       this machine cannot fence slots off (exit code 3)
- |  - SlotLost                   sandbox       yes      the slot was released, expired or its box died
- + ModelError                    model         yes      the endpoint failed after its own retries
- |  - ContextLengthExceeded      -             -        an agent outcome; the loop turns it into a stop reason
- + ModelConfigError              model_config  no       wrong key, model or parameter; a person must act
- + EnvInfraError                 env_infra     yes      clone, download or install failed
- + EnvBug                        env_bug       no       env code raised, or a row does not fit its package
- + DeadlineExceeded              deadline      once     a stage or the attempt ran out of time
-HermesQueueError                 errors that are about no single trajectory
- + ConfigurationError            wrong flag, setting or installation (exit code 2)
- |  - InputError                 a row, file or dataset is unusable
- + RedisUnavailable              cannot be reached, or refuses us (exit code 4)
- + RedisFull                     Redis has no room (exit code 4)
- + PayloadTooLarge               an item or record is over the size cap
- + SchemaTooNew                  written by a newer version of this package
+TrajectoryFailure            cause         retried  a trajectory has no score because ...
+ + SandboxError              sandbox       yes      the compute failed, not the command in it
+ |  - IsolationUnavailable   sandbox       no       this machine cannot fence slots off
+ |  - SlotLost               sandbox       yes      the slot was released or its box died
+ + ModelError                model         yes      the endpoint failed after its own retries
+ |  - ContextLengthExceeded  -             -        an agent outcome: stop reason context_length
+ + ModelConfigError          model_config  no       wrong key, model or parameter
+ + EnvInfraError             env_infra     yes      clone, download or install failed
+ + EnvBug                    env_bug       no       env code raised, or a row misfits its package
+ + DeadlineExceeded          deadline      once     a stage or the attempt ran out of time
+ + Cancelled                 cancelled     no       an operator revoked it
+HermesQueueError             errors that are about no single trajectory
+ + ConfigurationError        wrong flag, setting or installation (exit code 2)
+ |  - InputError             a row, file or dataset is unusable
+ + RedisUnavailable          cannot be reached, or refuses us (exit code 4)
+ + RedisFull                 Redis has no room (exit code 4)
+ + PayloadTooLarge           an item or record is over the size cap
+ + SchemaTooNew              written by a newer version of this package
 
 A non-zero exit code, a failing test or a command that runs out of time inside a
 sandbox is data on the trajectory, never one of these.
@@ -28,7 +29,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar, Literal
 
-Cause = Literal["sandbox", "model", "model_config", "env_infra", "env_bug", "deadline"]
+Cause = Literal["sandbox", "model", "model_config", "env_infra", "env_bug", "deadline", "cancelled"]
 Stage = Literal["queue", "load", "prepare", "acquire", "setup", "agent", "verify", "publish"]
 
 EXIT_FAILED = 1
@@ -96,6 +97,13 @@ class DeadlineExceeded(TrajectoryFailure):
     """A stage, or the attempt as a whole, ran out of time through no choice of the agent."""
 
     cause = "deadline"
+
+
+class Cancelled(TrajectoryFailure):
+    """An operator revoked the trajectory."""
+
+    cause = "cancelled"
+    retryable = False
 
 
 class HermesQueueError(Exception):

@@ -152,6 +152,15 @@ class TrajectoryJob(Wire):
             raise ValueError("exactly one of item and item_sha256 must be set")
         return self
 
+    @model_validator(mode="after")
+    def _ids_nest(self) -> TrajectoryJob:
+        # The ledger's scripts read the run off the trajectory id.
+        if not self.group_id.startswith(f"{self.run_id}."):
+            raise ValueError("group_id must be <run_id>.<digest>, see make_ids()")
+        if self.trajectory_id != f"{self.group_id}.{self.sample_index}":
+            raise ValueError("trajectory_id must be <group_id>.<sample_index>, see make_ids()")
+        return self
+
 
 def make_ids(run_id: str, instance_id: str, sample_index: int) -> tuple[str, str]:
     """The (group_id, trajectory_id) of a sample: the same input gives the same ids.

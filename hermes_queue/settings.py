@@ -18,6 +18,9 @@ from hermes_queue.errors import ConfigurationError
 
 PREFIX = "HERMES_QUEUE_"
 
+DEFAULT_REDIS_URL = "redis://127.0.0.1:6379/0"
+"""Where workers and consumers look when `HERMES_QUEUE_REDIS_URL` is not set."""
+
 
 def _cache_root() -> Path:
     """Where caches lie: the user's cache directory; for root one that slots can reach.
@@ -49,7 +52,9 @@ class PathSettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=PREFIX + "PATHS_", frozen=True)
 
     cache: Path = Field(default_factory=_cache_root)
-    """Interpreters, dependency environments, repositories, slots. Safe to delete when idle."""
+    """Interpreters, dependency environments, repositories, slots. Safe to delete when idle.
+    Default: `$XDG_CACHE_HOME/hermes-queue` or `~/.cache/hermes-queue`; for root
+    `/var/cache/hermes-queue`."""
     spool: Path | None = None
     """Finished records wait here until Redis has them. Default: `<cache>/spool`."""
 

@@ -1,0 +1,100 @@
+"""The Celery application that `celery -A hermes_queue worker` finds.
+
+The broker only carries waiting jobs: a task acknowledges its message right after the
+ledger has leased the trajectory, so `visibility_timeout` covers milliseconds and may be
+short. With Celery's own redelivery a message would have to stay unacknowledged for an
+hour, and a Redis outage would duplicate every running job or end the worker.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlsplit
+
+from celery import Celery
+from kombu.entity import Exchange, Queue
+
+from hermes_queue.connection import redis_url
+from hermes_queue.queues import RUN_TRAJECTORY, queue_name, retry_queue_name
+from hermes_queue.settings import RedisSettings, WorkerSettings
+
+app = Celery("hermes_queue", include=["workers.trajectory", "workers.lifecycle"])
+
+
+def broker_url(url: str) -> str:
+    """Celery's spelling of a Redis URL: unix sockets have a scheme of their own."""
+    parts = urlsplit(url)
+    if parts.scheme != "unix":
+        return url
+    secret = f":{parts.password}@" if parts.password else ""
+    database = dict(pair.split("=", 1) for pair in parts.query.split("&") if "=" in pair).get("db")
+    return f"redis+socket://{secret}{parts.path}?virtual_host={database or 0}"
+
+
+def configure(url: str, prefix: str) -> None:
+    """Point the app at one Redis. Later calls with the same values do nothing."""
+    target = broker_url(url)
+    options = app.conf.broker_transport_options
+    if app.conf.broker_url == target and options.get("global_keyprefix") == prefix:
+        return
+    app.conf.broker_url = target
+    app.conf.broker_transport_options = _transport_options(prefix, RedisSettings())
+
+
+def _transport_options(prefix: str, redis: RedisSettings) -> dict[str, Any]:
+    return {
+        "global_keyprefix": prefix,
+        "visibility_timeout": 60,
+        "unacked_restore_interval": 5,
+        "unacked_restore_throttle": 1,
+        "queue_order_strategy": "priority",
+        "body_encoding": "utf-8",
+        "socket_timeout": redis.socket_timeout_s,
+        "socket_connect_timeout": redis.connect_timeout_s,
+        "socket_keepalive": True,
+        "health_check_interval": 25,
+    }
+
+
+def _queues(lanes: str) -> list[Queue]:
+    names = [
+        name
+        for lane in filter(None, (part.strip() for part in lanes.split(",")))
+        for name in (retry_queue_name(lane), queue_name(lane))
+    ]
+    return [Queue(name, Exchange(name), routing_key=name) for name in names]
+
+
+@app.on_configure.connect  # type: ignore[untyped-decorator]
+def _configure(sender: Any = None, **_: Any) -> None:
+    redis = RedisSettings()
+    worker = WorkerSettings()
+    sender.conf.update(
+        broker_url=broker_url(redis_url(redis)),
+        broker_transport_options=_transport_options(redis.prefix, redis),
+        broker_connection_retry_on_startup=True,
+        broker_connection_max_retries=None,
+        task_queues=_queues(worker.lanes),
+        task_default_queue=queue_name(worker.lanes.split(",")[0].strip() or "train"),
+        task_routes={RUN_TRAJECTORY: {}},
+        task_serializer="json",
+        result_serializer="json",
+        accept_content=["json"],
+        result_accept_content=["json"],
+        task_ignore_result=True,
+        task_acks_late=True,
+        task_acks_on_failure=True,
+        task_acks_on_timeout=True,
+        task_track_started=True,
+        task_send_sent_event=True,
+        worker_send_task_events=True,
+        worker_pool="hermes_queue.pool:TaskPool",
+        worker_concurrency=worker.concurrency,
+        worker_prefetch_multiplier=1,
+        worker_disable_prefetch=True,
+        worker_cancel_long_running_tasks_on_connection_loss=False,
+        worker_redirect_stdouts=False,
+        worker_hijack_root_logger=True,
+        enable_utc=True,
+        timezone="UTC",
+    )

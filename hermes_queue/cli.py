@@ -1,0 +1,88 @@
+"""`hermes-queue ...`: look at a deployment. Also `celery -A hermes_queue hermes ...`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+
+import click
+
+from hermes_queue.errors import HermesQueueError, IsolationUnavailable
+
+
+@click.group()
+def cli() -> None:
+    """Look at a hermes-queue deployment (HERMES_QUEUE_REDIS_URL names its Redis)."""
+
+
+@cli.command()
+def check() -> None:
+    """Check settings, isolation and Redis of this machine, each with the fix if it fails."""
+    from hermes_queue.embedded import find_redis_server
+    from hermes_queue.installation import check_installation
+    from hermes_queue.ledger import Ledger
+    from hermes_queue.sandbox import make_backend
+    from hermes_queue.settings import RedisSettings, SandboxSettings, check_environment
+
+    check_environment()
+    click.echo("settings: ok")
+    check_installation()
+    click.echo("installation: ok")
+    backend = make_backend(SandboxSettings().backend)
+
+    async def probe() -> None:
+        await backend.start()
+        await backend.stop()
+
+    asyncio.run(probe())
+    click.echo(f"sandbox backend {SandboxSettings().backend}: ok")
+    if RedisSettings().url is None:
+        click.echo(f"redis: not configured; producers start {find_redis_server()} themselves")
+        return
+    ledger = Ledger.connect()
+    click.echo(f"redis: ok, {len(ledger.workers())} workers live")
+    ledger.close()
+
+
+@cli.command()
+@click.argument("run_id")
+def status(run_id: str) -> None:
+    """Print the counters of RUN_ID as JSON."""
+    from dataclasses import asdict
+
+    from hermes_queue.ledger import Ledger
+
+    ledger = Ledger.connect()
+    try:
+        counters = ledger.run_status(run_id)
+    finally:
+        ledger.close()
+    if not counters.total:
+        raise click.ClickException(f"run {run_id!r} is unknown in this Redis")
+    click.echo(json.dumps(asdict(counters)))
+
+
+@cli.command()
+def workers() -> None:
+    """Print one JSON line per live worker."""
+    from hermes_queue.ledger import Ledger
+
+    ledger = Ledger.connect()
+    try:
+        for worker in ledger.workers():
+            click.echo(json.dumps(worker))
+    finally:
+        ledger.close()
+
+
+def main() -> None:
+    """Entry point of the `hermes-queue` script; errors of ours become one line and a code."""
+    try:
+        cli()
+    except IsolationUnavailable as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(3)
+    except HermesQueueError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(error.exit_code)

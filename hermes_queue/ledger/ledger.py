@@ -1,0 +1,340 @@
+"""The ledger: leases, finality, groups and runs, one Lua call per transition.
+
+The broker owns waiting jobs, the ledger owns running ones. A trajectory is `queued`
+(its message is in the broker, or its id in `delayed`), `running` (leased), `final` or
+`cancelled`. Every method is one round trip, atomic on the server, and safe to repeat.
+The class is synchronous and thread-safe; coroutines call it from a thread.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import redis
+
+from hermes_queue import codec
+from hermes_queue.connection import connect, explained, redis_url
+from hermes_queue.ledger import scripts
+from hermes_queue.models import AttemptRecord, ScoredTrajectory, TrajectoryJob
+from hermes_queue.settings import RedisSettings
+
+RUN_TTL_S = 90 * 86400
+ITEM_TTL_S = RUN_TTL_S
+PUBLISH_CLAIM_S = 30.0
+"""How long a producer or mover may take between claiming jobs and publishing messages."""
+
+Verdict = Literal["run", "final", "cancelled", "stale_attempt", "busy", "unknown"]
+PublishVerdict = Literal["ok", "group", "final", "cancelled", "stale", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """The answer to `begin`; all but `verdict` is meaningful only when it is `run`."""
+
+    verdict: Verdict
+    epoch: int = 0
+    attempt: int = 0
+    deaths: int = 0
+    job: bytes = b""
+    started: float = 0.0
+    """Unix seconds (Redis' clock) of the first begin of any attempt."""
+    attempts: tuple[AttemptRecord, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A running trajectory as its owner holds it: the fence of every later write."""
+
+    trajectory_id: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class DueJob:
+    """A job whose message has to be published now."""
+
+    trajectory_id: str
+    attempt: int
+    lane: str
+    priority: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunStatus:
+    """Counters of one run. queued + running + finished + failed == total."""
+
+    total: int
+    queued: int
+    running: int
+    finished: int
+    """Published with a score."""
+    failed: int
+    """Published without one."""
+    groups: int
+    """Groups in the results stream."""
+
+    @property
+    def done(self) -> bool:
+        """Whether every trajectory is published."""
+        return self.total > 0 and self.finished + self.failed >= self.total
+
+
+class Ledger:
+    """Typed access to the ledger's scripts and keys."""
+
+    def __init__(self, client: redis.Redis, *, prefix: str = "hq:", url: str = "") -> None:
+        self.client = client
+        self.prefix = prefix
+        self.url = url
+        self._scripts = {
+            name: client.register_script(scripts.source(name)) for name in scripts.SCRIPTS
+        }
+
+    @classmethod
+    def connect(cls, settings: RedisSettings | None = None, url: str | None = None) -> Ledger:
+        """Open Redis and check that it answers.
+
+        Raises:
+            ConfigurationError: no URL, or a malformed one.
+            RedisUnavailable: no answer, wrong credentials, or too old.
+        """
+        section = settings or RedisSettings()
+        return cls(connect(section, url), prefix=section.prefix, url=redis_url(section, url))
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.client.close()
+
+    def key(self, name: str) -> str:
+        """`name` under the deployment's prefix."""
+        return self.prefix + name
+
+    def _run(self, name: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
+        with explained(self.url):
+            return self._scripts[name](keys=[self.key(k) for k in keys], args=list(args))
+
+    # --- producers ------------------------------------------------------------------------
+
+    def put_items(self, items: Mapping[str, bytes]) -> None:
+        """Store compressed rows at `item:{sha256}`; equal rows share one key.
+
+        Raises:
+            RedisFull, RedisUnavailable: nothing can be assumed stored.
+        """
+        if not items:
+            return
+        with explained(self.url), self.client.pipeline(transaction=False) as pipe:
+            for sha256, body in items.items():
+                pipe.set(self.key(f"item:{sha256}"), body, ex=ITEM_TTL_S)
+            pipe.execute()
+
+    def get_item(self, sha256: str) -> dict[str, Any] | None:
+        """The row stored at `item:{sha256}`, or None when it is gone."""
+        with explained(self.url):
+            body: Any = self.client.get(self.key(f"item:{sha256}"))
+        return None if body is None else codec.decompress_item(body)
+
+    def enqueue(
+        self, run_id: str, jobs: Sequence[TrajectoryJob], *, config: Mapping[str, Any]
+    ) -> list[TrajectoryJob]:
+        """Claim `jobs` of one run; returns those that were not claimed before.
+
+        The caller publishes their messages and then calls `published`. If it dies in
+        between, a worker's mover publishes them after `PUBLISH_CLAIM_S`.
+        """
+        args: list[Any] = [self.prefix, PUBLISH_CLAIM_S, RUN_TTL_S, json.dumps(dict(config))]
+        for job in jobs:
+            args += [
+                job.trajectory_id.removeprefix(f"{run_id}."),
+                job.trajectory_id,
+                job.group_id,
+                job.group_size,
+                job.env,
+                job.instance_id,
+                job.lane,
+                job.priority,
+                codec.encode_job(job),
+            ]
+        keys = [f"run:{run_id}", f"run:{run_id}:claimed", "delayed"]
+        return [jobs[position - 1] for position in self._run("enqueue", keys, args)]
+
+    def published(self, trajectory_ids: Iterable[str], *, claim: str = "") -> None:
+        """Confirm that the messages of these jobs are in the broker."""
+        ids = list(trajectory_ids)
+        if ids:
+            self._run("published", ["delayed"], [claim, *ids])
+
+    def run_status(self, run_id: str) -> RunStatus:
+        """Counters of a run; all zero when it is unknown."""
+        with explained(self.url):
+            raw: Any = self.client.hmget(
+                self.key(f"run:{run_id}"), ["total", "running", "finished", "failed", "groups"]
+            )
+        total, running, finished, failed, groups = (int(value or 0) for value in raw)
+        queued = max(0, total - running - finished - failed)
+        return RunStatus(total, queued, running, finished, failed, groups)
+
+    # --- workers --------------------------------------------------------------------------
+
+    def begin(self, trajectory_id: str, attempt: int, *, owner: str, lease_s: float) -> Begun:
+        """Take the lease of a trajectory, or learn why it is not ours to run."""
+        answer = self._run(
+            "begin",
+            [f"traj:{trajectory_id}", "leases", "delayed"],
+            [trajectory_id, attempt, owner, lease_s, self.prefix],
+        )
+        verdict = answer[0].decode()
+        if verdict != "run":
+            return Begun(verdict)
+        _, epoch, current, deaths, job, started, attempts = answer
+        records = tuple(
+            AttemptRecord.model_validate_json(line) for line in attempts.splitlines() if line
+        )
+        return Begun("run", epoch, current, deaths, job, float(started), records)
+
+    def renew(
+        self, claims: Sequence[Claim], *, owner: str, lease_s: float
+    ) -> dict[str, Literal["final", "cancelled", "lost"]]:
+        """Renew leases; returns those that are gone, with the reason."""
+        args: list[Any] = [self.prefix, owner, lease_s]
+        for claim in claims:
+            args += [claim.trajectory_id, claim.epoch]
+        flat = [part.decode() for part in self._run("renew", ["leases"], args)]
+        return dict(zip(flat[::2], flat[1::2], strict=True))
+
+    def sweep(self, *, interval_s: float, gap_s: float, grace_s: float) -> list[str]:
+        """Queue the jobs of dead owners again; returns their ids. See `sweep.lua`."""
+        answer = self._run(
+            "sweep",
+            ["leases", "delayed", "sweep:last"],
+            [self.prefix, interval_s, gap_s, grace_s, 1000],
+        )
+        return [part.decode() for part in answer[1:]]
+
+    def requeue(
+        self,
+        claim: Claim,
+        *,
+        owner: str,
+        delay_s: float = 0.0,
+        failed_attempt: AttemptRecord | None = None,
+    ) -> bool:
+        """Give a running job back: hand-back without, retry with a `failed_attempt`.
+
+        Returns:
+            False when the lease was no longer ours; then somebody else has the job.
+        """
+        record = failed_attempt.model_dump_json() if failed_attempt else ""
+        answer = self._run(
+            "requeue",
+            [f"traj:{claim.trajectory_id}", "leases", "delayed"],
+            [
+                claim.trajectory_id,
+                owner,
+                claim.epoch,
+                1 if failed_attempt else 0,
+                delay_s,
+                record,
+                self.prefix,
+            ],
+        )
+        return bool(answer == b"ok")
+
+    def due(self, *, limit: int = 500) -> tuple[str, list[DueJob]]:
+        """Claim delayed jobs that are due: (claim for `published`, jobs)."""
+        answer = [
+            part.decode()
+            for part in self._run("due", ["delayed"], [self.prefix, PUBLISH_CLAIM_S, limit])
+        ]
+        jobs = [
+            DueJob(answer[i], int(answer[i + 1]), answer[i + 2], int(answer[i + 3]))
+            for i in range(1, len(answer), 4)
+        ]
+        return answer[0], jobs
+
+    def publish(
+        self, record: ScoredTrajectory, body: bytes, *, owner: str, finished_ttl_s: int
+    ) -> PublishVerdict:
+        """Make a trajectory final, and its group with the last member.
+
+        `ok`, `group`: accepted now (`group`: and the group went to the stream). `final`:
+        it had been accepted before. `stale`: a failure of an attempt that is not current.
+        """
+        answer = self._run(
+            "publish",
+            [
+                f"traj:{record.trajectory_id}",
+                "leases",
+                "delayed",
+                f"group:{record.group_id}",
+                f"body:{record.trajectory_id}",
+                "results",
+                f"run:{record.run_id}",
+            ],
+            [
+                record.trajectory_id,
+                owner,
+                record.epoch,
+                "" if record.score is None else repr(record.score),
+                body,
+                record.sample_index,
+                finished_ttl_s,
+                record.schema_version,
+                codec.CODEC,
+                record.group_id,
+                record.run_id,
+                self.prefix,
+            ],
+        )
+        verdict: PublishVerdict = answer.decode()
+        return verdict
+
+    def stand_in_job(self, trajectory_id: str) -> TrajectoryJob:
+        """What the ids and the group tell of a job that cannot be read itself."""
+        group_id, _, index = trajectory_id.rpartition(".")
+        with explained(self.url):
+            raw: Any = self.client.hmget(
+                self.key(f"group:{group_id}"), ["size", "env", "instance_id"]
+            )
+        size, env, instance_id = (value.decode() if value else "" for value in raw)
+        return TrajectoryJob(
+            run_id=group_id.rpartition(".")[0],
+            group_id=group_id,
+            trajectory_id=trajectory_id,
+            sample_index=int(index),
+            group_size=int(size or 1),
+            env=env,
+            instance_id=instance_id,
+            item={},
+        )
+
+    def bury(self, trajectory_id: str, *, reason: str, job: bytes) -> None:
+        """Keep the evidence of a job that cannot run, in the stream of dead letters."""
+        with explained(self.url):
+            self.client.xadd(
+                self.key("dead"), {"trajectory_id": trajectory_id, "reason": reason, "job": job}
+            )
+
+    # --- liveness -------------------------------------------------------------------------
+
+    def beat(self, owner: str, facts: Mapping[str, Any], *, ttl_s: float) -> None:
+        """Say that this worker lives, and what it is."""
+        with explained(self.url):
+            self.client.set(
+                self.key(f"worker:{owner}"), json.dumps(dict(facts)), px=int(ttl_s * 1000)
+            )
+
+    def unregister(self, owner: str) -> None:
+        """Take this worker off the list of live ones."""
+        with explained(self.url):
+            self.client.delete(self.key(f"worker:{owner}"))
+
+    def workers(self) -> list[dict[str, Any]]:
+        """What the live workers of this deployment say of themselves."""
+        with explained(self.url):
+            keys = list(self.client.scan_iter(self.key("worker:*"), count=1000))
+            values: Any = self.client.mget(keys) if keys else []
+        return [json.loads(value) for value in values if value]

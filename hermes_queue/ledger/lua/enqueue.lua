@@ -1,0 +1,38 @@
+-- Claim jobs of one run: each trajectory id is accepted once, ever.
+--
+-- KEYS[1] run:{id}           hash: counters
+-- KEYS[2] run:{id}:claimed   set of "<group digest>.<sample>" enqueued so far
+-- KEYS[3] delayed            zset: until the producer confirms that it has published
+--                            the messages, the mover may publish them in its place
+-- ARGV[1] key prefix  ARGV[2] seconds until the mover takes over  ARGV[3] TTL of the run, s
+-- ARGV[4] run configuration (JSON), stored by the first call
+-- ARGV[5...] per job: claim, trajectory id, group id, group size, env, instance id,
+--            lane, priority, job (JSON)
+-- Returns the 1-based positions of the accepted jobs.
+local t = redis.call('TIME')
+local now = tonumber(t[1]) + tonumber(t[2]) / 1e6
+local stamp = string.format('%.6f', now)
+local prefix, due = ARGV[1], now + tonumber(ARGV[2])
+redis.call('HSETNX', KEYS[1], 'created', stamp)
+redis.call('HSETNX', KEYS[1], 'config', ARGV[4])
+redis.call('HSETNX', KEYS[1], 'state', 'active')
+local accepted = {}
+local position = 0
+for i = 5, #ARGV, 9 do
+  position = position + 1
+  if redis.call('SADD', KEYS[2], ARGV[i]) == 1 then
+    local id, group = ARGV[i + 1], prefix .. 'group:' .. ARGV[i + 2]
+    redis.call('HSET', prefix .. 'traj:' .. id, 'state', 'queued', 'attempt', 1, 'epoch', 0,
+      'lane', ARGV[i + 6], 'priority', ARGV[i + 7], 'job', ARGV[i + 8])
+    redis.call('HSETNX', group, 'created', stamp)
+    redis.call('HSETNX', group, 'size', ARGV[i + 3])
+    redis.call('HSETNX', group, 'env', ARGV[i + 4])
+    redis.call('HSETNX', group, 'instance_id', ARGV[i + 5])
+    redis.call('ZADD', KEYS[3], string.format('%.6f', due), id)
+    accepted[#accepted + 1] = position
+  end
+end
+redis.call('HINCRBY', KEYS[1], 'total', #accepted)
+redis.call('EXPIRE', KEYS[1], ARGV[3])
+redis.call('EXPIRE', KEYS[2], ARGV[3])
+return accepted

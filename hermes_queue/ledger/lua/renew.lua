@@ -1,0 +1,21 @@
+-- Renew the leases one owner holds.
+--
+-- KEYS[1] leases
+-- ARGV[1] prefix  ARGV[2] owner  ARGV[3] lease, s  ARGV[4...] pairs of id, epoch
+-- Returns a flat list of id, reason for those it does not hold any more; reason is
+-- final | cancelled | lost.
+local t = redis.call('TIME')
+local expires = string.format('%.6f', tonumber(t[1]) + tonumber(t[2]) / 1e6 + tonumber(ARGV[3]))
+local gone = {}
+for i = 4, #ARGV, 2 do
+  local f = redis.call('HMGET', ARGV[1] .. 'traj:' .. ARGV[i], 'state', 'owner', 'epoch')
+  if f[1] == 'running' and f[2] == ARGV[2] and f[3] == ARGV[i + 1] then
+    redis.call('ZADD', KEYS[1], expires, ARGV[i])
+  else
+    local reason = 'lost'
+    if f[1] == 'final' or f[1] == 'cancelled' then reason = f[1] end
+    gone[#gone + 1] = ARGV[i]
+    gone[#gone + 1] = reason
+  end
+end
+return gone

@@ -1,0 +1,165 @@
+"""Sending jobs: queue names, and the batched enqueue.
+
+Tasks are sent by name, so this module knows no task code. Queues carry the wire's major
+version, so that an old worker never meets a newer job.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from hermes_queue import codec
+from hermes_queue.errors import HermesQueueError, PayloadTooLarge, RedisUnavailable
+from hermes_queue.ledger import DueJob, Ledger
+from hermes_queue.models import SCHEMA_VERSION, TrajectoryJob
+from hermes_queue.settings import ProducerSettings
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+RUN_TRAJECTORY = "hermes_queue.run_trajectory"
+"""Name of the task `workers.trajectory` defines."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnqueueReport:
+    """What became of the jobs of one call."""
+
+    enqueued: int
+    already: int
+    """Claimed by an earlier call of the same run id, hence left alone."""
+
+
+def queue_name(lane: str) -> str:
+    """The queue new jobs of a lane wait in."""
+    return f"v{SCHEMA_VERSION}.{lane}"
+
+
+def retry_queue_name(lane: str) -> str:
+    """The queue retries and handed-back jobs of a lane wait in; polled first."""
+    return f"v{SCHEMA_VERSION}.{lane}.retry"
+
+
+def stored_item(job: TrajectoryJob, settings: ProducerSettings) -> tuple[TrajectoryJob, bytes]:
+    """The job as it travels, and the item to store beside it (empty when it travels inline).
+
+    Raises:
+        PayloadTooLarge: the row is over `item_max_bytes`.
+    """
+    if job.item is None:
+        return job, b""
+    data = codec.encode_item(job.item)
+    if len(data) > settings.item_max_bytes:
+        raise PayloadTooLarge(
+            f"row {job.instance_id!r} has {len(data)} bytes, the cap is {settings.item_max_bytes}; "
+            "drop unneeded columns or raise HERMES_QUEUE_PRODUCER_ITEM_MAX_BYTES"
+        )
+    if len(data) <= settings.item_inline_bytes:
+        return job, b""
+    sha256 = hashlib.sha256(data).hexdigest()
+    return job.model_copy(update={"item": None, "item_sha256": sha256}), data
+
+
+def enqueue(
+    jobs: Iterable[TrajectoryJob],
+    *,
+    ledger: Ledger,
+    settings: ProducerSettings | None = None,
+    config: Mapping[str, Any] | None = None,
+    on_batch: Callable[[int], None] | None = None,
+) -> EnqueueReport:
+    """Claim jobs in the ledger and publish their messages, batch by batch.
+
+    Enqueueing the same job again does nothing, so a producer that was killed is simply
+    run again. `on_batch` hears how many jobs each batch dealt with.
+
+    Raises:
+        PayloadTooLarge: an item is over the cap; earlier batches stay enqueued.
+        RedisFull, RedisUnavailable: the current batch may be partly claimed; a worker
+            publishes what was claimed.
+    """
+    section = settings or ProducerSettings()
+    app = _app(ledger)
+    enqueued = already = 0
+    for batch in _batches(jobs, section.batch):
+        travelling: list[TrajectoryJob] = []
+        items: dict[str, bytes] = {}
+        for job in batch:
+            light, data = stored_item(job, section)
+            if data and light.item_sha256 not in items:
+                items[str(light.item_sha256)] = codec.compress_item(data)
+            travelling.append(light)
+        ledger.put_items(items)
+        for run_id, of_run in _by_run(travelling).items():
+            accepted = ledger.enqueue(run_id, of_run, config=config or {})
+            _publish(app, [DueJob(j.trajectory_id, 1, j.lane, j.priority) for j in accepted])
+            ledger.published(j.trajectory_id for j in accepted)
+            enqueued += len(accepted)
+            already += len(of_run) - len(accepted)
+        if on_batch:
+            on_batch(len(batch))
+    return EnqueueReport(enqueued, already)
+
+
+def publish_due(app: Celery, ledger: Ledger, *, limit: int = 500) -> int:
+    """Publish the messages of delayed jobs that are due; returns how many.
+
+    Raises:
+        RedisUnavailable: they stay due and are tried again after the claim.
+    """
+    claim, jobs = ledger.due(limit=limit)
+    if jobs:
+        _publish(app, jobs, retry=True)
+        ledger.published((job.trajectory_id for job in jobs), claim=claim)
+    return len(jobs)
+
+
+def _publish(app: Celery, jobs: Sequence[DueJob], *, retry: bool = False) -> None:
+    from kombu.exceptions import OperationalError
+
+    if not jobs:
+        return
+    name = retry_queue_name if retry else queue_name
+    try:
+        with app.producer_pool.acquire(block=True) as producer, producer.batch(len(jobs)):
+            for job in jobs:
+                app.send_task(
+                    RUN_TRAJECTORY,
+                    args=[job.trajectory_id, job.attempt],
+                    task_id=f"{job.trajectory_id}.{job.attempt}",
+                    queue=name(job.lane),
+                    priority=job.priority,
+                    argsrepr=job.trajectory_id,
+                    kwargsrepr="",
+                    ignore_result=True,
+                    retry=False,
+                    producer=producer,
+                )
+    except HermesQueueError:
+        raise
+    except (OperationalError, OSError) as error:
+        raise RedisUnavailable(f"publishing {len(jobs)} jobs failed: {error}") from error
+
+
+def _app(ledger: Ledger) -> Celery:
+    from hermes_queue.celery import app, configure  # 0.3 s that result readers never pay
+
+    configure(ledger.url, ledger.prefix)
+    return app
+
+
+def _batches(jobs: Iterable[TrajectoryJob], size: int) -> Iterator[list[TrajectoryJob]]:
+    iterator = iter(jobs)
+    while batch := list(islice(iterator, size)):
+        yield batch
+
+
+def _by_run(jobs: Sequence[TrajectoryJob]) -> dict[str, list[TrajectoryJob]]:
+    runs: dict[str, list[TrajectoryJob]] = {}
+    for job in jobs:
+        runs.setdefault(job.run_id, []).append(job)
+    return runs

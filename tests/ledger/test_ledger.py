@@ -1,0 +1,294 @@
+"""The life of a trajectory in Redis, one behaviour each."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from records import make_job, make_record
+
+from hermes_queue import codec
+from hermes_queue.errors import RedisFull
+from hermes_queue.ledger import Claim, Ledger
+from hermes_queue.models import AttemptRecord, Failure
+
+LEASE = {"owner": "w1", "lease_s": 30.0}
+SWEEP = {"interval_s": 0.0, "gap_s": 60.0, "grace_s": 5.0}
+
+
+def enqueue(ledger: Ledger, *jobs):
+    accepted = ledger.enqueue(jobs[0].run_id, jobs, config={})
+    ledger.published(job.trajectory_id for job in accepted)
+    return accepted
+
+
+def begin(ledger: Ledger, job, attempt=1, **lease):
+    return ledger.begin(job.trajectory_id, attempt, **{**LEASE, **lease})
+
+
+def publish(ledger: Ledger, record, owner="w1"):
+    body = codec.encode_record(record)
+    return ledger.publish(record, body, owner=owner, finished_ttl_s=60)
+
+
+def age_lease(ledger: Ledger, job):
+    ledger.client.zadd("hq:leases", {job.trajectory_id: time.time() - 1}, xx=True)
+
+
+def swept(ledger: Ledger):
+    ledger.sweep(**SWEEP)  # the first sweep after a gap only grants grace
+    return lambda: ledger.sweep(**SWEEP)
+
+
+def test_a_job_is_claimed_once_per_run(ledger):
+    job = make_job()
+    assert enqueue(ledger, job) == [job]
+    assert enqueue(ledger, job) == []
+    assert ledger.run_status("run").total == 1
+
+
+def test_a_producer_that_died_before_publishing_leaves_the_job_to_the_mover(ledger):
+    job = make_job(lane="eval", priority=2)
+    ledger.enqueue("run", [job], config={})
+    ledger.client.zadd("hq:delayed", {job.trajectory_id: time.time() - 1})
+    claim, [due] = ledger.due()
+    assert (due.trajectory_id, due.attempt, due.lane, due.priority) == (
+        job.trajectory_id,
+        1,
+        "eval",
+        2,
+    )
+    assert ledger.due()[1] == []  # claimed by this mover
+    ledger.published([job.trajectory_id], claim=claim)
+    assert ledger.client.zcard("hq:delayed") == 0
+
+
+def test_confirming_an_old_claim_does_not_drop_a_newer_delay(ledger):
+    job = make_job()
+    ledger.enqueue("run", [job], config={})
+    ledger.client.zadd("hq:delayed", {job.trajectory_id: time.time() - 1})
+    claim, _ = ledger.due()
+    ledger.client.zadd("hq:delayed", {job.trajectory_id: time.time() + 500})
+    ledger.published([job.trajectory_id], claim=claim)
+    assert ledger.client.zcard("hq:delayed") == 1
+
+
+def test_begin_leases_the_job_and_returns_it(ledger):
+    job = make_job()
+    enqueue(ledger, job)
+    begun = begin(ledger, job)
+    assert (begun.verdict, begun.epoch, begun.attempt, begun.deaths) == ("run", 1, 1, 0)
+    assert codec.decode_job(begun.job) == job
+    assert ledger.run_status("run").running == 1
+
+
+def test_a_second_delivery_of_a_running_job_is_busy(ledger):
+    job = make_job()
+    enqueue(ledger, job)
+    begin(ledger, job)
+    assert begin(ledger, job, owner="w2").verdict == "busy"
+    assert begin(ledger, job).verdict == "busy"
+
+
+def test_a_delivery_of_an_unknown_job_is_told_so(ledger):
+    assert begin(ledger, make_job()).verdict == "unknown"
+
+
+def test_a_live_owner_keeps_its_lease(ledger):
+    job = make_job()
+    enqueue(ledger, job)
+    begun = begin(ledger, job)
+    sweep = swept(ledger)
+    age_lease(ledger, job)
+    assert ledger.renew([Claim(job.trajectory_id, begun.epoch)], **LEASE) == {}
+    assert sweep() == []
+
+
+def test_an_expired_lease_is_taken_back_and_counts_as_a_death(ledger):
+    job = make_job()
+    enqueue(ledger, job)
+    begun = begin(ledger, job)
+    sweep = swept(ledger)
+    age_lease(ledger, job)
+    assert sweep() == [job.trajectory_id]
+    assert [due.trajectory_id for due in ledger.due()[1]] == [job.trajectory_id]
+    gone = ledger.renew([Claim(job.trajectory_id, begun.epoch)], **LEASE)
+    assert gone == {job.trajectory_id: "lost"}
+    again = begin(ledger, job, owner="w2")
+    assert (again.verdict, again.epoch, again.attempt, again.deaths) == ("run", 2, 1, 1)
+
+
+def test_after_an_outage_owners_get_time_to_renew_before_anything_is_taken(ledger):
+    job = make_job()
+    enqueue(ledger, job)
+    begin(ledger, job)
+    swept(ledger)
+    age_lease(ledger, job)
+    ledger.client.set("hq:sweep:last", time.time() - 3600)
+    assert ledger.sweep(**SWEEP) == []
+    assert ledger.client.zscore("hq:leases", job.trajectory_id) > time.time()
+
+
+def test_two_sweepers_share_one_cadence(ledger):
+    job = make_job()
+    enqueue(ledger, job)
+    begin(ledger, job)
+    swept(ledger)
+    age_lease(ledger, job)
+    assert ledger.sweep(interval_s=30.0, gap_s=60.0, grace_s=5.0) == []
+
+
+def test_a_retry_raises_the_attempt_and_keeps_the_evidence(ledger):
+    job = make_job()
+    enqueue(ledger, job)
+    begun = begin(ledger, job)
+    failed = AttemptRecord(
+        attempt=1,
+        epoch=1,
+        failure=Failure(cause="sandbox", stage="setup", type="SandboxError", message="gone\nnow"),
+    )
+    claim = Claim(job.trajectory_id, begun.epoch)
+    assert ledger.requeue(claim, owner="w1", failed_attempt=failed)
+    assert ledger.due()[1][0].attempt == 2
+    assert begin(ledger, job, attempt=1).verdict == "stale_attempt"
+    again = begin(ledger, job, attempt=2)
+    assert (again.verdict, again.attempt, again.attempts) == ("run", 2, (failed,))
+
+
+def test_a_hand_back_is_no_attempt_and_no_death(ledger):
+    job = make_job()
+    enqueue(ledger, job)
+    begun = begin(ledger, job)
+    assert ledger.requeue(Claim(job.trajectory_id, begun.epoch), owner="w1")
+    again = begin(ledger, job, owner="w2")
+    assert (again.attempt, again.deaths) == (1, 0)
+    assert ledger.run_status("run").running == 1
+
+
+def test_a_job_given_back_by_a_former_owner_stays_with_the_current_one(ledger):
+    job = make_job()
+    enqueue(ledger, job)
+    old = begin(ledger, job)
+    sweep = swept(ledger)
+    age_lease(ledger, job)
+    sweep()
+    begin(ledger, job, owner="w2")
+    assert not ledger.requeue(Claim(job.trajectory_id, old.epoch), owner="w1")
+
+
+def test_a_retry_with_a_delay_is_due_only_after_it(ledger):
+    job = make_job()
+    enqueue(ledger, job)
+    begun = begin(ledger, job)
+    ledger.requeue(Claim(job.trajectory_id, begun.epoch), owner="w1", delay_s=3600)
+    assert ledger.due()[1] == []
+
+
+def test_publishing_is_final_and_happens_once(ledger):
+    job = make_job()
+    enqueue(ledger, job)
+    begin(ledger, job)
+    assert publish(ledger, make_record(job)) == "group"
+    assert publish(ledger, make_record(job, 0.0)) == "final"
+    assert begin(ledger, job).verdict == "final"
+    status = ledger.run_status("run")
+    assert (status.finished, status.running, status.done) == (1, 0, True)
+    assert ledger.client.xlen("hq:results") == 1
+
+
+def test_a_late_measurement_of_a_former_owner_wins(ledger):
+    job = make_job()
+    enqueue(ledger, job)
+    begin(ledger, job)
+    sweep = swept(ledger)
+    age_lease(ledger, job)
+    sweep()
+    current = begin(ledger, job, owner="w2")
+    assert publish(ledger, make_record(job, epoch=1), owner="w1") == "group"
+    gone = ledger.renew([Claim(job.trajectory_id, current.epoch)], owner="w2", lease_s=30)
+    assert gone == {job.trajectory_id: "final"}
+    assert ledger.run_status("run").running == 0
+
+
+def test_a_late_failure_of_a_former_owner_is_refused(ledger):
+    job = make_job()
+    enqueue(ledger, job)
+    begin(ledger, job)
+    sweep = swept(ledger)
+    age_lease(ledger, job)
+    sweep()
+    begin(ledger, job, owner="w2")
+    assert publish(ledger, make_record(job, None, epoch=1), owner="w1") == "stale"
+    assert publish(ledger, make_record(job, None, epoch=2), owner="w2") == "group"
+
+
+def test_a_group_is_published_with_its_last_member_in_sample_order(ledger):
+    jobs = [make_job(sample=i, size=3) for i in range(3)]
+    enqueue(ledger, *jobs)
+    for job in reversed(jobs):
+        begin(ledger, job)
+    assert publish(ledger, make_record(jobs[2], 1.0)) == "ok"
+    assert publish(ledger, make_record(jobs[0], 0.0)) == "ok"
+    assert publish(ledger, make_record(jobs[1], None)) == "group"
+    [(_, entry)] = ledger.client.xrange("hq:results")
+    fields = {key.decode(): value.decode() for key, value in entry.items()}
+    assert json.loads(fields["members"]) == [job.trajectory_id for job in jobs]
+    assert (fields["size"], fields["complete"]) == ("3", "0")
+    assert (float(fields["mean"]), float(fields["std"])) == (0.5, 0.5)
+
+
+def test_a_group_without_any_measurement_has_no_mean(ledger):
+    job = make_job()
+    enqueue(ledger, job)
+    begin(ledger, job)
+    publish(ledger, make_record(job, None))
+    [(_, entry)] = ledger.client.xrange("hq:results")
+    assert (entry[b"mean"], entry[b"complete"]) == (b"", b"0")
+
+
+def test_a_record_of_a_forgotten_trajectory_is_not_published(ledger):
+    assert publish(ledger, make_record(make_job())) == "unknown"
+    assert ledger.client.xlen("hq:results") == 0
+
+
+def test_finished_state_expires_and_nothing_unlisted_stays(ledger):
+    jobs = [make_job(sample=i, size=2) for i in range(2)]
+    enqueue(ledger, *jobs)
+    for job in jobs:
+        begin(ledger, job)
+        publish(ledger, make_record(job))
+    lasting = {
+        key.decode()
+        for key in ledger.client.scan_iter("*")
+        if ledger.client.ttl(key) == -1 and not key.startswith(b"hq:body:")
+    }
+    assert lasting <= {"hq:results", "hq:leases", "hq:delayed"}
+
+
+def test_items_travel_once_and_come_back(ledger):
+    row = {"text": "x" * 4000}
+    data = codec.encode_item(row)
+    ledger.put_items({"abc": codec.compress_item(data)})
+    assert ledger.get_item("abc") == row
+    assert ledger.get_item("missing") is None
+
+
+def test_a_buried_job_leaves_its_evidence(ledger):
+    job = make_job(size=4)
+    enqueue(ledger, job)
+    ledger.bury(job.trajectory_id, reason="too new", job=b"{}")
+    [(_, entry)] = ledger.client.xrange("hq:dead")
+    assert entry[b"reason"] == b"too new"
+    stand_in = ledger.stand_in_job(job.trajectory_id)
+    assert (stand_in.run_id, stand_in.group_size, stand_in.env) == ("run", 4, "gsm8k")
+
+
+def test_a_full_redis_refuses_and_loses_nothing(server):
+    with server.client(decode_responses=False) as client:
+        ledger = Ledger(client, prefix="hq:", url=server.url)
+        client.config_set("maxmemory", 1)
+        with pytest.raises(RedisFull, match="maxmemory"):
+            ledger.enqueue("run", [make_job()], config={})
+        client.config_set("maxmemory", 0)
+        assert enqueue(ledger, make_job()) == [make_job()]

@@ -1,0 +1,56 @@
+"""Jobs and records for tests."""
+
+from __future__ import annotations
+
+from hermes_queue.models import (
+    Failure,
+    Message,
+    ScoredTrajectory,
+    TokenSequence,
+    TrajectoryJob,
+    Turn,
+    make_ids,
+)
+
+
+def make_job(run_id: str = "run", instance: str = "i", sample: int = 0, size: int = 1, **more):
+    group_id, trajectory_id = make_ids(run_id, instance, sample)
+    fields = {
+        "run_id": run_id,
+        "group_id": group_id,
+        "trajectory_id": trajectory_id,
+        "sample_index": sample,
+        "group_size": size,
+        "env": "gsm8k",
+        "instance_id": instance,
+        "item": {"question": "1+1"},
+        **more,
+    }
+    return TrajectoryJob.model_validate(fields)
+
+
+def make_record(
+    job: TrajectoryJob, score: float | None = 1.0, *, attempt: int = 1, epoch: int = 1
+) -> ScoredTrajectory:
+    failed = score is None
+    return ScoredTrajectory(
+        run_id=job.run_id,
+        group_id=job.group_id,
+        trajectory_id=job.trajectory_id,
+        sample_index=job.sample_index,
+        group_size=job.group_size,
+        env=job.env,
+        instance_id=job.instance_id,
+        agent=job.agent,
+        attempt=attempt,
+        epoch=epoch,
+        status="failed" if failed else "completed",
+        stop_reason="failed" if failed else "no_tool_call",
+        score=score,
+        failure=Failure(cause="sandbox", stage="setup", type="SandboxError", message="gone")
+        if failed
+        else None,
+        messages=(Message(role="user", content="1+1"), Message(role="assistant", content="2")),
+        turns=(Turn(prompt_ids=(1, 2, 2**31 - 1), completion_ids=(3, 4), logprobs=(-0.5, -0.25)),),
+        sequences=(TokenSequence(ids=(1, 2, 3), loss_mask=(0, 0, 1), logprobs=(0.0, 0.0, -0.5)),),
+    )

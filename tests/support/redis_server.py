@@ -1,0 +1,121 @@
+"""A real redis-server that tests may kill, stop and bring back with its data."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import redis
+
+
+class RedisServer:
+    """One redis-server process with AOF, on a unix socket (default) or a free local port.
+
+    Args:
+        binary: The redis-server to run.
+        directory: Where its data lies. The socket lies in a short directory of its own,
+            since its path may have 107 bytes at most.
+        tcp: Listen on a free port of 127.0.0.1 instead of a unix socket.
+        options: More command line options, e.g. ("--maxmemory", "8mb").
+    """
+
+    def __init__(
+        self,
+        binary: str | Path,
+        directory: Path,
+        *,
+        tcp: bool = False,
+        options: tuple[str, ...] = (),
+    ) -> None:
+        self.binary = str(binary)
+        self.directory = directory
+        self.options = options
+        self.port = _free_port() if tcp else 0
+        self._socket_directory = Path(tempfile.mkdtemp(prefix="hq-redis-"))
+        self.socket_path = self._socket_directory / "redis.sock"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """For redis-py and `HERMES_QUEUE_REDIS_URL`."""
+        return (
+            f"redis://127.0.0.1:{self.port}/0" if self.port else f"unix://{self.socket_path}?db=0"
+        )
+
+    @property
+    def broker_url(self) -> str:
+        """For Celery, whose name of the unix scheme is another one."""
+        return self.url if self.port else f"redis+socket://{self.socket_path}?virtual_host=0"
+
+    def client(self, *, decode_responses: bool = True) -> redis.Redis:
+        """A new client; whoever asks for it closes it."""
+        return redis.Redis.from_url(self.url, decode_responses=decode_responses)
+
+    def start(self) -> None:
+        """Start the server, with the data of its last run, and wait until it answers."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        log = (self.directory / "redis.log").open("ab")
+        listen = ["--port", str(self.port), "--bind", "127.0.0.1"]
+        if not self.port:
+            listen += ["--unixsocket", str(self.socket_path)]
+        command = [self.binary, *listen, "--dir", str(self.directory), "--save", ""]
+        command += ["--appendonly", "yes", "--appendfsync", "everysec", *self.options]
+        with log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+        self._wait_until_it_answers()
+
+    def stop(self) -> None:
+        """End the server in good order; nothing happens when it does not run."""
+        if self.process is not None:
+            self.process.terminate()
+            self._reap()
+
+    def kill9(self) -> None:
+        """End it as a crash would."""
+        if self.process is not None:
+            self.process.kill()
+            self._reap()
+
+    def restart(self) -> None:
+        """Stop it and start it on the same address."""
+        self.stop()
+        self.start()
+
+    def close(self) -> None:
+        """Stop it for good and remove its socket."""
+        self.stop()
+        shutil.rmtree(self._socket_directory, ignore_errors=True)
+
+    def _reap(self) -> None:
+        assert self.process is not None
+        try:
+            self.process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.process = None
+
+    def _wait_until_it_answers(self) -> None:
+        assert self.process is not None
+        deadline = time.monotonic() + 20
+        with self.client() as client:
+            while True:
+                try:
+                    client.ping()
+                    return
+                except redis.RedisError as error:
+                    if self.process.poll() is not None or time.monotonic() > deadline:
+                        log = (self.directory / "redis.log").read_text(errors="replace")
+                        raise RuntimeError(f"redis-server did not start:\n{log[-2000:]}") from error
+                time.sleep(0.02)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port

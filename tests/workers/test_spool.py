@@ -1,0 +1,91 @@
+"""Finished records on disk survive their worker."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from records import make_job, make_record
+from redis_server import RedisServer
+
+from hermes_queue import codec
+from hermes_queue.ledger import Ledger
+from workers.recovery import publish_leftovers
+from workers.runtime import Runtime
+from workers.spool import Spool
+
+
+def leave_behind(root: Path, owner: str, trajectory_id: str, body: bytes) -> None:
+    """Spool a record in a process that is then killed."""
+    (root / "body").write_bytes(body)
+    script = (
+        "import sys, os, signal, pathlib\n"
+        "from workers.spool import Spool\n"
+        "root, owner, tid = sys.argv[1:]\n"
+        "Spool(pathlib.Path(root), 'd', owner).put(tid, (pathlib.Path(root)/'body').read_bytes())\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    killed = subprocess.run([sys.executable, "-c", script, str(root), owner, trajectory_id])
+    assert killed.returncode == -9
+
+
+def test_a_record_of_a_killed_worker_is_found_by_the_next_one(tmp_path):
+    leave_behind(tmp_path, "dead", "run.a.0", b"body")
+    spool = Spool(tmp_path, "d", "alive")
+    [record] = list(spool.leftovers())
+    assert (record.owner, record.body()) == ("dead", b"body")
+
+
+def test_records_of_a_living_worker_are_left_alone(tmp_path):
+    first = Spool(tmp_path, "d", "first")
+    first.put("run.a.0", b"body")
+    assert list(Spool(tmp_path, "d", "second").leftovers()) == []
+
+
+def test_another_deployments_records_are_left_alone(tmp_path):
+    leave_behind(tmp_path, "dead", "run.a.0", b"body")
+    assert list(Spool(tmp_path, "other", "alive").leftovers()) == []
+
+
+def test_a_spool_that_is_empty_leaves_no_directory(tmp_path):
+    spool = Spool(tmp_path, "d", "w")
+    spool.put("run.a.0", b"body").drop()
+    spool.close()
+    assert not list(tmp_path.glob("*/w"))
+
+
+def test_a_full_disk_leaves_no_half_record(tmp_path):
+    spool = Spool(tmp_path, "d", "w")
+    with pytest.raises(OSError, match="File name too long"):
+        spool.put("x" * 300, b"body")
+    assert not list(tmp_path.rglob("*.part"))
+
+
+def test_the_next_worker_publishes_what_a_dead_one_had_finished(
+    tmp_path, redis_server: RedisServer
+):
+    job = make_job()
+    with redis_server.client(decode_responses=False) as client:
+        ledger = Ledger(client, prefix="hq:", url=redis_server.url)
+        ledger.enqueue("run", [job], config={})
+        ledger.begin(job.trajectory_id, 1, owner="dead", lease_s=60)
+        leave_behind(tmp_path, "dead", job.trajectory_id, codec.encode_record(make_record(job)))
+        spool = Spool(tmp_path, "d", "alive")
+        runtime = Runtime(owner="alive", ledger=ledger, backend=None, spool=spool)  # type: ignore[arg-type]
+        assert publish_leftovers(runtime) == 1
+        assert ledger.run_status("run").finished == 1
+        assert list(spool.leftovers()) == []
+        runtime.executor.shutdown()
+
+
+def test_an_unreadable_leftover_stays_for_a_person(tmp_path, redis_server: RedisServer):
+    leave_behind(tmp_path, "dead", "run.a.0", b"junk")
+    with redis_server.client(decode_responses=False) as client:
+        ledger = Ledger(client, prefix="hq:", url=redis_server.url)
+        spool = Spool(tmp_path, "d", "alive")
+        runtime = Runtime(owner="alive", ledger=ledger, backend=None, spool=spool)  # type: ignore[arg-type]
+        assert publish_leftovers(runtime) == 0
+        assert [record.body() for record in spool.leftovers()] == [b"junk"]
+        runtime.executor.shutdown()

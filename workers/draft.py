@@ -1,0 +1,148 @@
+"""A record in the making: filled stage by stage, so that a failure keeps what there was."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from envs.base import Verdict
+from hermes_queue.agent.loop import AgentResult
+from hermes_queue.agent.tokens import merge_turns
+from hermes_queue.errors import DeadlineExceeded, Stage, TrajectoryFailure, stage
+from hermes_queue.models import (
+    AttemptRecord,
+    Failure,
+    Provenance,
+    ScoredTrajectory,
+    TrajectoryJob,
+    TrajectoryProvenance,
+)
+
+
+@dataclass(slots=True)
+class Draft:
+    """What is known so far of one attempt."""
+
+    job: TrajectoryJob
+    attempt: int
+    epoch: int
+    item_sha256: str = ""
+    earlier: tuple[AttemptRecord, ...] = ()
+    stage_seconds: dict[str, float] = field(default_factory=dict)
+    agent: AgentResult = field(default_factory=AgentResult)
+    tools: tuple[dict[str, Any], ...] = ()
+    env_version: str = ""
+    sandbox_id: str | None = None
+    verdict: Verdict | None = None
+    deadline: float = math.inf
+    """End of the attempt on the monotonic clock; known once a slot is ours."""
+
+    def left_s(self, limit_s: float) -> float:
+        """Seconds a stage may take: its own limit within what is left of the attempt."""
+        return max(0.0, min(limit_s, self.deadline - time.monotonic()))
+
+    @asynccontextmanager
+    async def stage(self, name: Stage, *, limit_s: float | None = None) -> AsyncIterator[None]:
+        """Time a stage, attribute its failures, bound it.
+
+        Raises:
+            TrajectoryFailure: with `stage` filled in; `DeadlineExceeded` after `limit_s`
+                or at the attempt's deadline, whichever comes first.
+        """
+        began = time.monotonic()
+        allowed_s = None if limit_s is None else self.left_s(limit_s)
+        try:
+            with stage(name):
+                try:
+                    async with asyncio.timeout(allowed_s) as clock:
+                        yield
+                except TimeoutError as error:
+                    if clock.expired():
+                        raise DeadlineExceeded(
+                            f"{name} took longer than {allowed_s:.0f} s"
+                        ) from error
+                    raise
+        finally:
+            spent_s = time.monotonic() - began
+            self.stage_seconds[name] = round(self.stage_seconds.get(name, 0.0) + spent_s, 4)
+
+    def attempt_record(self, failure: TrajectoryFailure) -> AttemptRecord:
+        """What a retry keeps of this attempt."""
+        return AttemptRecord(
+            attempt=self.attempt,
+            epoch=self.epoch,
+            failure=describe(failure),
+            stage_seconds=self.stage_seconds,
+        )
+
+    def record(
+        self, *, owner: str, host: str, failure: TrajectoryFailure | None = None
+    ) -> ScoredTrajectory:
+        """The final record: measured when there is a verdict, else failed because of `failure`."""
+        job, agent, verdict = self.job, self.agent, self.verdict
+        if failure is not None:
+            stop_reason = "cancelled" if failure.cause == "cancelled" else "failed"
+        else:
+            stop_reason = agent.stop_reason or "failed"
+        return ScoredTrajectory(
+            run_id=job.run_id,
+            group_id=job.group_id,
+            trajectory_id=job.trajectory_id,
+            sample_index=job.sample_index,
+            group_size=job.group_size,
+            env=job.env,
+            instance_id=job.instance_id,
+            agent=job.agent,
+            policy_version=job.policy_version,
+            attempt=self.attempt,
+            epoch=self.epoch,
+            status="failed" if failure else "completed",
+            stop_reason=stop_reason,
+            score=None if failure or verdict is None else verdict.score,
+            rewards=dict(verdict.rewards) if verdict and not failure else {},
+            failure=describe(failure) if failure else None,
+            attempts=self.earlier,
+            messages=tuple(agent.messages),
+            tools=self.tools,
+            events=tuple(agent.events),
+            turns=tuple(agent.turns),
+            sequences=merge_turns(agent.turns),
+            tool_calls=agent.tool_calls,
+            stage_seconds=self.stage_seconds,
+            usage=agent.usage,
+            report=dict(verdict.report) if verdict else {},
+            provenance=TrajectoryProvenance(
+                env_version=self.env_version,
+                item_sha256=self.item_sha256,
+                packages={"hermes-queue": package_version()},
+                host=host,
+                sandbox_id=self.sandbox_id,
+                worker=owner,
+                job=job.producer or Provenance(),
+            ),
+            created=time.time(),
+        )
+
+
+def describe(failure: TrajectoryFailure) -> Failure:
+    """The failure as it travels. The message is capped; tracebacks are in the worker's log."""
+    return Failure(
+        cause=failure.cause,
+        stage=failure.stage or "load",
+        type=type(failure).__name__,
+        message=str(failure)[:4000],
+    )
+
+
+def package_version() -> str:
+    """Our version, or "source" when run from a checkout that is not installed."""
+    try:
+        return version("hermes-queue")
+    except PackageNotFoundError:
+        return "source"

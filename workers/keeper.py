@@ -1,0 +1,135 @@
+"""The worker's heartbeat: a thread of its own that keeps what the process holds.
+
+It renews the leases of running trajectories, takes back those of dead workers, publishes
+delayed jobs that are due, and says that this worker lives. It has its own thread and
+connections, because Celery's hub stops during shutdown and a busy event loop must not
+cost a lease.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from celery import Celery
+
+from hermes_queue.errors import HermesQueueError
+from hermes_queue.ledger import Ledger
+from hermes_queue.queues import publish_due
+from workers.runtime import Runtime
+
+logger = logging.getLogger(__name__)
+
+_TICK_S = 0.1
+
+
+class Keeper:
+    """Runs the periodic work of one worker process until `stop`."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        app: Celery,
+        *,
+        on_lost: Callable[[str, str], None],
+        facts: Callable[[], dict[str, object]],
+    ) -> None:
+        """Prepare; `start` begins.
+
+        Args:
+            runtime: whose leases to keep.
+            app: publishes due jobs.
+            on_lost: hears (Celery task id, reason) of every lease that is gone.
+            facts: what to tell about this worker with each beat.
+        """
+        self._runtime = runtime
+        self._app = app
+        self._on_lost = on_lost
+        self._facts = facts
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._loop, name="keeper", daemon=True)
+        self._ledger: Ledger = runtime.ledger
+
+    def start(self) -> None:
+        """Begin; the first beat is sent before this returns, if Redis answers."""
+        self._guarded("beat", self._beat)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread and take the worker off the list of live ones. Idempotent."""
+        if not self._stop.is_set():
+            self._stop.set()
+            if self._thread.is_alive():
+                self._thread.join(timeout=10)
+            self._guarded("unregister", lambda: self._ledger.unregister(self._runtime.owner))
+
+    def _loop(self) -> None:
+        lease = self._runtime.lease
+        duties: list[tuple[str, float, Callable[[], None]]] = [
+            ("renew", lease.renew_s, self._renew),
+            ("beat", lease.renew_s, self._beat),
+            ("sweep", lease.sweep_s, self._sweep),
+            ("move", lease.mover_s, self._move),
+        ]
+        due = {name: 0.0 for name, _, _ in duties}
+        while not self._stop.wait(_TICK_S):
+            for name, every_s, duty in duties:
+                now = time.monotonic()
+                if now >= due[name]:
+                    due[name] = now + every_s
+                    # A failed renewal is repeated at once: the lease is running out.
+                    if not self._guarded(name, duty) and name == "renew":
+                        due[name] = now + min(every_s, 0.5)
+
+    def _guarded(self, name: str, duty: Callable[[], None]) -> bool:
+        try:
+            duty()
+        except HermesQueueError as error:
+            logger.warning("%s: %s", name, error, extra={"action": f"keeper_{name}"})
+        except Exception:  # the thread must outlive whatever a single duty meets
+            logger.exception("%s failed", name, extra={"action": f"keeper_{name}"})
+        else:
+            return True
+        return False
+
+    def _renew(self) -> None:
+        running = self._runtime.running()
+        if not running:
+            return
+        gone = self._ledger.renew(
+            list(running), owner=self._runtime.owner, lease_s=self._runtime.lease.duration_s
+        )
+        still = self._runtime.running()
+        for claim, task_id in running.items():
+            reason = gone.get(claim.trajectory_id)
+            if reason and claim in still:
+                logger.warning(
+                    "lease of %s is gone: %s",
+                    claim.trajectory_id,
+                    reason,
+                    extra={"action": "lease_lost", "trajectory_id": claim.trajectory_id},
+                )
+                self._on_lost(task_id, reason)
+
+    def _beat(self) -> None:
+        self._ledger.beat(self._runtime.owner, self._facts(), ttl_s=self._runtime.lease.duration_s)
+
+    def _sweep(self) -> None:
+        lease = self._runtime.lease
+        taken = self._ledger.sweep(
+            interval_s=lease.sweep_s / 2,
+            gap_s=max(lease.renew_s, 3 * lease.sweep_s),
+            grace_s=2 * lease.renew_s,
+        )
+        for trajectory_id in taken:
+            logger.warning(
+                "took %s back: its worker is silent",
+                trajectory_id,
+                extra={"action": "lease_expired", "trajectory_id": trajectory_id},
+            )
+
+    def _move(self) -> None:
+        while publish_due(self._app, self._ledger) >= 500:
+            pass

@@ -1,0 +1,97 @@
+"""Start and stop of a worker process, under a bare `celery -A hermes_queue worker`.
+
+Hooked into the pool: what tasks need is opened on the pool's loop before the first task
+and closed after the last one. SIGTERM is Celery's warm shutdown: intake stops, the pool
+lets running trajectories finish for `WorkerSettings.soft_shutdown_s` and then cancels
+the rest, which hand their jobs back to the ledger.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import time
+from contextlib import suppress
+
+from celery import signals
+
+from hermes_queue import pool
+from hermes_queue.celery import app
+from hermes_queue.errors import HermesQueueError
+from hermes_queue.installation import check_installation
+from hermes_queue.ledger import Ledger
+from hermes_queue.sandbox import make_backend
+from hermes_queue.settings import (
+    PathSettings,
+    SandboxSettings,
+    check_environment,
+)
+from workers import runtime as runtimes
+from workers.keeper import Keeper
+from workers.recovery import publish_leftovers
+from workers.runtime import Runtime
+from workers.spool import Spool
+
+logger = logging.getLogger(__name__)
+
+_keeper: Keeper | None = None
+
+
+@signals.worker_init.connect  # type: ignore[untyped-decorator]
+def _check(sender: object = None, **_: object) -> None:
+    """Refuse to start with a wrong setting or a foreign package in our names."""
+    try:
+        check_environment()
+        check_installation()
+    except HermesQueueError as error:
+        logger.critical("%s", error, extra={"action": "refused"})
+        raise SystemExit(error.exit_code) from error
+
+
+async def open_runtime() -> None:
+    """Open backend, ledger and spool; start the keeper. Runs on the pool's loop.
+
+    Raises:
+        IsolationUnavailable: this machine cannot fence slots off.
+        RedisUnavailable: Redis does not answer at start.
+    """
+    global _keeper
+    owner = f"{os.uname().nodename}-{secrets.token_hex(6)}"
+    ledger = Ledger.connect()
+    backend = make_backend(
+        SandboxSettings().backend,
+        slots=pool.TaskPool.instance().limit,
+        labels={"deployment": ledger.prefix.rstrip(":"), "pool": "default", "worker": owner},
+    )
+    await backend.start()
+    spool = Spool(PathSettings().spool_dir, f"{ledger.url}\0{ledger.prefix}", owner)
+    runtime = Runtime(owner=owner, ledger=ledger, backend=backend, spool=spool)
+    runtimes.install(runtime)
+    await runtime.in_thread(publish_leftovers, runtime)
+    facts = {"owner": owner, "pid": os.getpid(), "host": runtime.host, "started": time.time()}
+    _keeper = Keeper(runtime, app, on_lost=_stop_job, facts=lambda: dict(facts))
+    _keeper.start()
+
+
+async def close_runtime() -> None:
+    """Stop the keeper, free slots and sandboxes, close connections. Idempotent."""
+    global _keeper
+    keeper, _keeper = _keeper, None
+    with suppress(RuntimeError):
+        runtime = runtimes.get()
+        if keeper:
+            await runtime.in_thread(keeper.stop)
+        await runtime.backend.stop()
+        runtime.spool.close()
+        runtime.ledger.close()
+        runtime.executor.shutdown(wait=False)
+    runtimes.install(None)
+
+
+def _stop_job(task_id: str, _reason: str) -> None:
+    pool.TaskPool.instance().cancel(task_id, "lease_lost")
+
+
+pool.on_loop_start.append(open_runtime)
+pool.on_loop_stop.append(close_runtime)

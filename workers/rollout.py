@@ -1,0 +1,114 @@
+"""One trajectory, top to bottom. This file is the map of the system: read it first.
+
+No Celery and no Redis here: `workers.trajectory` gives the job and takes the draft.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from envs.base import Environment, load_env
+from hermes_queue.agent.loop import run_agent
+from hermes_queue.agent.registry import AgentScript, make_chat
+from hermes_queue.models import ToolCall, TrajectoryJob
+from hermes_queue.sandbox.base import SandboxBackend, Slot
+from hermes_queue.sandbox.context import SlotContext
+from hermes_queue.settings import ModelSettings
+from hermes_queue.tools import Toolbox, ToolContext
+from workers.draft import Draft
+
+AGENT_GRACE_S = 30.0
+"""The loop ends itself at its deadline; this is for a call that does not."""
+
+
+async def rollout(
+    draft: Draft,
+    row: Mapping[str, Any],
+    *,
+    backend: SandboxBackend,
+    model: ModelSettings,
+    left_s: Callable[[], float],
+    on_measured: Callable[[], Awaitable[None]],
+) -> None:
+    """Run one attempt and fill `draft`; a trajectory holds at most one slot.
+
+    Args:
+        draft: takes transcript, verdict and stage times, also of an attempt that fails.
+        row: the dataset row.
+        backend: gives the slot.
+        model: endpoint defaults.
+        left_s: seconds all further stages have together; asked once the slot is ours,
+            because waiting for it counts towards no deadline.
+        on_measured: awaited with the verdict in place, before the slot is reset.
+
+    Raises:
+        TrajectoryFailure: with `stage` set. The slot is released in any case.
+    """
+    job, limits = draft.job, draft.job.limits
+    async with draft.stage("load"):
+        env = load_env(job.env)
+        item = env.Item.model_validate(row)
+        draft.env_version = env.version
+        spec = env.spec(item, job.profile)
+    async with draft.stage("prepare"):
+        await backend.prepare(spec)
+    async with draft.stage("acquire"):
+        slot = await backend.acquire(job.trajectory_id, spec)
+    draft.sandbox_id = slot.sandbox_id
+    draft.deadline = time.monotonic() + left_s()
+    context = SlotContext(backend, slot, deadline=draft.deadline)
+    try:
+        async with draft.stage("setup", limit_s=limits.setup_timeout_s):
+            await env.setup(item, context)
+        async with draft.stage("agent", limit_s=limits.agent_timeout_s + AGENT_GRACE_S):
+            await _act(draft, env, item, backend, context.slot, model)
+        async with draft.stage("verify", limit_s=limits.verify_timeout_s):
+            draft.verdict = await env.verify(item, context, draft.agent.messages)
+        await on_measured()
+    finally:
+        await backend.release(context.slot)
+
+
+async def _act(
+    draft: Draft,
+    env: Environment[Any],
+    item: Any,
+    backend: SandboxBackend,
+    slot: Slot,
+    model: ModelSettings,
+) -> None:
+    """The agent's turn: its tools, its deadline, its transcript."""
+    limits = draft.job.limits
+    deadline = time.monotonic() + draft.left_s(limits.agent_timeout_s)
+    context = SlotContext(backend, slot, deadline=deadline)
+    toolbox = Toolbox(
+        env.tools, ToolContext(context, limits.tool_timeout_s, limits.observation_bytes)
+    )
+    draft.tools = tuple(toolbox.schemas)
+    await run_agent(
+        make_chat(draft.job.agent, _script(env, item, draft.job, context), model),
+        toolbox,
+        env.prompt(item),
+        limits=limits,
+        sampling=draft.job.agent.sampling,
+        deadline=deadline,
+        into=draft.agent,
+    )
+
+
+def _script(
+    env: Environment[Any], item: Any, job: TrajectoryJob, context: SlotContext
+) -> AgentScript:
+    """What scripted agents may know of the item; each part is made only when asked for."""
+
+    async def oracle() -> tuple[Sequence[ToolCall], str]:
+        return await env.oracle(item, context), env.oracle_answer(item)
+
+    return AgentScript(
+        oracle=oracle,
+        tamper=env.tamper(item) if job.agent.kind == "tamper" else {},
+        sample_index=job.sample_index,
+        instance_id=job.instance_id,
+    )

@@ -1,0 +1,114 @@
+"""What one worker process shares: ledger, backend, spool, and the jobs it runs.
+
+Opened once on the pool's loop by `workers.lifecycle`, read by the task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import ParamSpec, TypeVar
+
+from hermes_queue.errors import RedisFull, RedisUnavailable
+from hermes_queue.ledger import Claim, Ledger
+from hermes_queue.sandbox.base import SandboxBackend
+from hermes_queue.settings import (
+    LeaseSettings,
+    ModelSettings,
+    ResultSettings,
+    RetrySettings,
+    WorkerSettings,
+)
+from workers.spool import Spool
+
+logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_REDIS_RETRY_S = 0.5
+
+
+@dataclass(slots=True)
+class Runtime:
+    """Process-wide resources of a worker."""
+
+    owner: str
+    """Random per process start: a lease of an earlier life is never mistaken for ours."""
+    ledger: Ledger
+    backend: SandboxBackend
+    spool: Spool
+    lease: LeaseSettings = field(default_factory=LeaseSettings)
+    retry: RetrySettings = field(default_factory=RetrySettings)
+    results: ResultSettings = field(default_factory=ResultSettings)
+    model: ModelSettings = field(default_factory=ModelSettings)
+    worker: WorkerSettings = field(default_factory=WorkerSettings)
+    host: str = field(default_factory=socket.gethostname)
+    executor: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(8, thread_name_prefix="ledger")
+    )
+    _running: dict[Claim, str] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @contextmanager
+    def leased(self, claim: Claim, task_id: str) -> Iterator[None]:
+        """Have the lease renewed while the block runs."""
+        with self._lock:
+            self._running[claim] = task_id
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._running[claim]
+
+    def running(self) -> dict[Claim, str]:
+        """Leased trajectories and their Celery task ids, as of now. Thread-safe."""
+        with self._lock:
+            return dict(self._running)
+
+    async def in_thread(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a blocking call beside the loop."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self.executor, partial(call, *args, **kwargs))
+
+    async def persist(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a ledger call; while Redis is away or full, wait and repeat it.
+
+        Ledger calls are safe to repeat, so an answer lost on the way costs nothing.
+        """
+        warned = False
+        while True:
+            try:
+                return await self.in_thread(call, *args, **kwargs)
+            except (RedisUnavailable, RedisFull) as error:
+                if not warned:
+                    logger.warning("waiting for Redis: %s", error, extra={"action": "redis_wait"})
+                    warned = True
+            await asyncio.sleep(_REDIS_RETRY_S)
+
+
+_runtime: Runtime | None = None
+
+
+def install(runtime: Runtime | None) -> None:
+    """Set, or with None forget, the process's runtime."""
+    global _runtime
+    _runtime = runtime
+
+
+def get() -> Runtime:
+    """The process's runtime.
+
+    Raises:
+        RuntimeError: the task runs outside a worker that was started properly.
+    """
+    if _runtime is None:
+        raise RuntimeError("no runtime: start workers with `celery -A hermes_queue worker`")
+    return _runtime

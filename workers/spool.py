@@ -1,0 +1,128 @@
+"""Finished records on the worker's disk until Redis has them.
+
+A record is on disk, fsynced, before anything else happens to its trajectory, so a crash
+or an outage after the verifier returned costs nothing. Each worker process has a
+directory of its own, held by a lock; a later worker on the host adopts the directories
+whose owner is gone.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from hermes_queue.settings import private_directory
+
+logger = logging.getLogger(__name__)
+
+_SUFFIX = ".record"
+
+
+@dataclass(frozen=True, slots=True)
+class SpooledRecord:
+    """One record on disk, and the owner under whose lease it was made."""
+
+    path: Path
+    owner: str
+
+    def body(self) -> bytes:
+        """The encoded record."""
+        return self.path.read_bytes()
+
+    def drop(self) -> None:
+        """Forget it: Redis has it. Repeating this does nothing."""
+        self.path.unlink(missing_ok=True)
+
+
+class Spool:
+    """The spool of one worker process. Blocking; call it from a thread."""
+
+    def __init__(self, root: Path, deployment: str, owner: str) -> None:
+        """Open a directory below `root` for this deployment (Redis URL and prefix)."""
+        digest = hashlib.sha256(deployment.encode()).hexdigest()[:16]
+        self._base = private_directory(root / digest)
+        self.owner = owner
+        self._directory = private_directory(self._base / owner)
+        self._lock = self._take_lock(self._directory)
+        if self._lock is None:
+            raise RuntimeError(f"spool {self._directory} is locked by another process")
+
+    def put(self, trajectory_id: str, body: bytes) -> SpooledRecord:
+        """Store one encoded record durably.
+
+        Raises:
+            OSError: the disk is full or broken; nothing is left behind.
+        """
+        target = self._directory / (trajectory_id.replace("/", "%2F") + _SUFFIX)
+        part = target.with_suffix(".part")
+        try:
+            with part.open("wb") as file:
+                file.write(body)
+                file.flush()
+                os.fsync(file.fileno())
+            part.rename(target)
+        except OSError:
+            part.unlink(missing_ok=True)
+            raise
+        self._sync_directory()
+        return SpooledRecord(target, self.owner)
+
+    def leftovers(self) -> Iterator[SpooledRecord]:
+        """Records of dead workers of this host, oldest directory first.
+
+        Their empty directories are removed on the way.
+        """
+        for directory in sorted(self._base.iterdir(), key=lambda path: path.stat().st_mtime):
+            if directory == self._directory or not directory.is_dir():
+                continue
+            lock = self._take_lock(directory)
+            if lock is None:
+                continue
+            try:
+                for path in sorted(directory.glob(f"*{_SUFFIX}")):
+                    yield SpooledRecord(path, directory.name)
+                self._remove_if_empty(directory)
+            finally:
+                os.close(lock)
+
+    def close(self) -> None:
+        """Give the directory up. Records still in it are left for the next worker."""
+        if self._lock is not None:
+            self._remove_if_empty(self._directory)
+            os.close(self._lock)
+            self._lock = None
+
+    @staticmethod
+    def _take_lock(directory: Path) -> int | None:
+        try:
+            handle = os.open(directory / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        except FileNotFoundError:  # its owner removed it just now
+            return None
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(handle)
+            return None
+        return handle
+
+    @staticmethod
+    def _remove_if_empty(directory: Path) -> None:
+        for part in directory.glob("*.part"):
+            part.unlink(missing_ok=True)
+        if not any(directory.glob(f"*{_SUFFIX}")):
+            (directory / "lock").unlink(missing_ok=True)
+            with suppress(OSError):
+                directory.rmdir()
+
+    def _sync_directory(self) -> None:
+        handle = os.open(self._directory, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
