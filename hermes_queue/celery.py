@@ -8,17 +8,31 @@ hour, and a Redis outage would duplicate every running job or end the worker.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 from urllib.parse import urlsplit
 
-from celery import Celery
+from celery import Celery, signals
+from kombu import Connection
 from kombu.entity import Exchange, Queue
 
 from hermes_queue.connection import redis_url
+from hermes_queue.errors import ConfigurationError
+from hermes_queue.installation import check_installation
 from hermes_queue.queues import RUN_TRAJECTORY, queue_name, retry_queue_name
 from hermes_queue.settings import RedisSettings, WorkerSettings
 
 app = Celery("hermes_queue", include=["workers.trajectory", "workers.lifecycle"])
+
+
+@signals.import_modules.connect  # type: ignore[untyped-decorator]
+def _refuse_foreign_packages(**_: Any) -> None:
+    """Runs before `workers` is imported: a foreign `envs` would fail there and explain nothing."""
+    try:
+        check_installation()
+    except ConfigurationError as error:
+        sys.stderr.write(f"error: {error}\n")
+        raise SystemExit(error.exit_code) from error
 
 
 def broker_url(url: str) -> str:
@@ -31,14 +45,10 @@ def broker_url(url: str) -> str:
     return f"redis+socket://{secret}{parts.path}?virtual_host={database or 0}"
 
 
-def configure(url: str, prefix: str) -> None:
-    """Point the app at one Redis. Later calls with the same values do nothing."""
-    target = broker_url(url)
-    options = app.conf.broker_transport_options
-    if app.conf.broker_url == target and options.get("global_keyprefix") == prefix:
-        return
-    app.conf.broker_url = target
-    app.conf.broker_transport_options = _transport_options(prefix, RedisSettings())
+def connection(url: str, prefix: str) -> Connection:
+    """A new broker connection to one Redis, whatever the app itself is configured for."""
+    options = _transport_options(prefix, RedisSettings())
+    return app.connection_for_write(broker_url(url), transport_options=options)
 
 
 def _transport_options(prefix: str, redis: RedisSettings) -> dict[str, Any]:

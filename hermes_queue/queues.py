@@ -10,16 +10,13 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hermes_queue import codec
-from hermes_queue.errors import HermesQueueError, PayloadTooLarge, RedisUnavailable
+from hermes_queue.errors import PayloadTooLarge, RedisUnavailable
 from hermes_queue.ledger import DueJob, Ledger
 from hermes_queue.models import SCHEMA_VERSION, TrajectoryJob
 from hermes_queue.settings import ProducerSettings
-
-if TYPE_CHECKING:
-    from celery import Celery
 
 RUN_TRAJECTORY = "hermes_queue.run_trajectory"
 """Name of the task `workers.trajectory` defines."""
@@ -83,7 +80,6 @@ def enqueue(
             publishes what was claimed.
     """
     section = settings or ProducerSettings()
-    app = _app(ledger)
     enqueued = already = 0
     for batch in _batches(jobs, section.batch):
         travelling: list[TrajectoryJob] = []
@@ -96,7 +92,9 @@ def enqueue(
         ledger.put_items(items)
         for run_id, of_run in _by_run(travelling).items():
             accepted = ledger.enqueue(run_id, of_run, config=config or {})
-            _publish(app, [DueJob(j.trajectory_id, 1, j.lane, j.priority) for j in accepted])
+            publish_messages(
+                ledger, [DueJob(j.trajectory_id, 1, j.lane, j.priority) for j in accepted]
+            )
             ledger.published(j.trajectory_id for j in accepted)
             enqueued += len(accepted)
             already += len(of_run) - len(accepted)
@@ -105,7 +103,7 @@ def enqueue(
     return EnqueueReport(enqueued, already)
 
 
-def publish_due(app: Celery, ledger: Ledger, *, limit: int = 500) -> int:
+def publish_due(ledger: Ledger, *, limit: int = 500) -> int:
     """Publish the messages of delayed jobs that are due; returns how many.
 
     Raises:
@@ -113,19 +111,30 @@ def publish_due(app: Celery, ledger: Ledger, *, limit: int = 500) -> int:
     """
     claim, jobs = ledger.due(limit=limit)
     if jobs:
-        _publish(app, jobs, retry=True)
+        publish_messages(ledger, jobs, retry=True)
         ledger.published((job.trajectory_id for job in jobs), claim=claim)
     return len(jobs)
 
 
-def _publish(app: Celery, jobs: Sequence[DueJob], *, retry: bool = False) -> None:
+def publish_messages(ledger: Ledger, jobs: Sequence[DueJob], *, retry: bool = False) -> None:
+    """Put one message per job into its lane's queue (with `retry`, the lane's retry queue).
+
+    On a connection of its own, so that one that went stale meanwhile costs nothing.
+
+    Raises:
+        RedisUnavailable: some or none of the messages are in the broker.
+    """
     from kombu.exceptions import OperationalError
 
-    if not jobs:
-        return
+    from hermes_queue.celery import app, connection  # 0.3 s that result readers never pay
+
     name = retry_queue_name if retry else queue_name
     try:
-        with app.producer_pool.acquire(block=True) as producer, producer.batch(len(jobs)):
+        with (
+            connection(ledger.url, ledger.prefix) as broker,
+            app.amqp.Producer(broker) as producer,
+            producer.batch(max(1, len(jobs))),
+        ):
             for job in jobs:
                 app.send_task(
                     RUN_TRAJECTORY,
@@ -139,17 +148,8 @@ def _publish(app: Celery, jobs: Sequence[DueJob], *, retry: bool = False) -> Non
                     retry=False,
                     producer=producer,
                 )
-    except HermesQueueError:
-        raise
     except (OperationalError, OSError) as error:
         raise RedisUnavailable(f"publishing {len(jobs)} jobs failed: {error}") from error
-
-
-def _app(ledger: Ledger) -> Celery:
-    from hermes_queue.celery import app, configure  # 0.3 s that result readers never pay
-
-    configure(ledger.url, ledger.prefix)
-    return app
 
 
 def _batches(jobs: Iterable[TrajectoryJob], size: int) -> Iterator[list[TrajectoryJob]]:

@@ -13,8 +13,6 @@ import threading
 import time
 from collections.abc import Callable
 
-from celery import Celery
-
 from hermes_queue.errors import HermesQueueError
 from hermes_queue.ledger import Ledger
 from hermes_queue.queues import publish_due
@@ -31,7 +29,6 @@ class Keeper:
     def __init__(
         self,
         runtime: Runtime,
-        app: Celery,
         *,
         on_lost: Callable[[str, str], None],
         facts: Callable[[], dict[str, object]],
@@ -40,12 +37,10 @@ class Keeper:
 
         Args:
             runtime: whose leases to keep.
-            app: publishes due jobs.
             on_lost: hears (Celery task id, reason) of every lease that is gone.
             facts: what to tell about this worker with each beat.
         """
         self._runtime = runtime
-        self._app = app
         self._on_lost = on_lost
         self._facts = facts
         self._stop = threading.Event()
@@ -131,5 +126,5 @@ class Keeper:
             )
 
     def _move(self) -> None:
-        while publish_due(self._app, self._ledger) >= 500:
+        while publish_due(self._ledger) >= 500:
             pass

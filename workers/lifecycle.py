@@ -17,7 +17,6 @@ from contextlib import suppress
 from celery import signals
 
 from hermes_queue import pool
-from hermes_queue.celery import app
 from hermes_queue.errors import HermesQueueError
 from hermes_queue.installation import check_installation
 from hermes_queue.ledger import Ledger
@@ -70,7 +69,7 @@ async def open_runtime() -> None:
     runtimes.install(runtime)
     await runtime.in_thread(publish_leftovers, runtime)
     facts = {"owner": owner, "pid": os.getpid(), "host": runtime.host, "started": time.time()}
-    _keeper = Keeper(runtime, app, on_lost=_stop_job, facts=lambda: dict(facts))
+    _keeper = Keeper(runtime, on_lost=_stop_job, facts=lambda: dict(facts))
     _keeper.start()
 
 

@@ -23,11 +23,9 @@ if [[ ! -e $policy ]]; then
 fi
 export DEBIAN_FRONTEND=noninteractive
 apt-get update -qq
-for major in 7 8; do
-    if apt-get install -y -qq --no-install-recommends "redis-server=5:$major.*" >/dev/null; then
-        "$server" --version
-        exit 0
-    fi
-done
-echo "Debian offers no redis-server 7 or 8 here" >&2
+if apt-get install -y -qq --no-install-recommends 'redis-server=5:7.*' >/dev/null; then
+    "$server" --version
+    exit 0
+fi
+echo "Debian offers no redis-server 7 here" >&2
 [[ ${CI:-} != true ]]

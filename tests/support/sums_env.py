@@ -11,7 +11,7 @@ from hermes_queue.models import Message, ToolCall
 from hermes_queue.sandbox.base import SlotSpec
 
 
-class Item(BaseModel):
+class SumsItem(BaseModel):
     instance_id: str
     question: str = Field(min_length=1)
     answer: int
@@ -22,15 +22,15 @@ class SumsEnv:
     name: ClassVar[str] = "sums"
     version: ClassVar[str] = "1"
     tools: ClassVar[Sequence[str]] = ("calculator",)
-    Item = Item
+    Item = SumsItem
 
-    def prompt(self, item: Item) -> list[Message]:
+    def prompt(self, item: SumsItem) -> list[Message]:
         return [Message(role="user", content=item.question)]
 
-    def spec(self, item: Item, profile: str) -> SlotSpec:
+    def spec(self, item: SumsItem, profile: str) -> SlotSpec:
         return SlotSpec(profile=profile)
 
-    def tamper(self, item: Item) -> Mapping[str, Sequence[ToolCall | str]]:
+    def tamper(self, item: SumsItem) -> Mapping[str, Sequence[ToolCall | str]]:
         return {name: (f"the answer is {name}",) for name in item.cheats}
 
 

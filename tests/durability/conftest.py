@@ -1,0 +1,88 @@
+"""A Redis, workers and slow jobs for the tests that kill things."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from records import make_job
+from redis_server import RedisServer
+from worker_process import WorkerProcess, wait_until
+
+from hermes_queue import codec
+from hermes_queue.ledger import Ledger
+from hermes_queue.models import ScoredTrajectory, TrajectoryJob
+from hermes_queue.queues import enqueue
+
+ROW = {"question": "How many eggs are two dozen?", "answer": "2*12=<<2*12=24>>24\n#### 24"}
+
+
+@pytest.fixture
+def ledger(redis_server: RedisServer) -> Iterator[Ledger]:
+    with redis_server.client(decode_responses=False) as client:
+        yield Ledger(client, prefix="hq:", url=redis_server.url)
+
+
+@pytest.fixture
+def start_worker(
+    redis_server: RedisServer, tmp_path: Path
+) -> Iterator[Callable[..., WorkerProcess]]:
+    workers: list[WorkerProcess] = []
+
+    def start(**options: object) -> WorkerProcess:
+        worker = WorkerProcess(redis_server.url, tmp_path / "workers", **options)  # type: ignore[arg-type]
+        workers.append(worker)
+        return worker.start()
+
+    yield start
+    for worker in workers:
+        worker.close()
+
+
+class Factory:
+    """Slow jobs, and what becomes of them."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+
+    def enqueue(self, count: int, *, seconds: float, run_id: str = "run") -> list[TrajectoryJob]:
+        jobs = [
+            make_job(
+                run_id,
+                f"i{n}",
+                item=ROW,
+                agent={"kind": "slow", "params": {"seconds": seconds, "turns": 1}},
+            )
+            for n in range(count)
+        ]
+        enqueue(jobs, ledger=self.ledger)
+        return jobs
+
+    def wait_running(self, count: int, run_id: str = "run") -> None:
+        wait_until(f"{count} running", lambda: self.ledger.run_status(run_id).running == count)
+
+    def wait_epoch(self, job: TrajectoryJob, epoch: int) -> None:
+        key = f"hq:traj:{job.trajectory_id}"
+        wait_until(
+            f"epoch {epoch}", lambda: int(self.ledger.client.hget(key, "epoch") or 0) == epoch
+        )
+
+    def wait_done(self, run_id: str = "run", timeout_s: float = 90.0) -> list[ScoredTrajectory]:
+        """Every record in the stream, in order of publication."""
+        wait_until("run done", lambda: self.ledger.run_status(run_id).done, timeout_s=timeout_s)
+        return self.records()
+
+    def records(self) -> list[ScoredTrajectory]:
+        found = []
+        for _, fields in self.ledger.client.xrange("hq:results"):
+            for trajectory_id in json.loads(fields[b"members"]):
+                body = self.ledger.client.get(f"hq:body:{trajectory_id}")
+                found.append(codec.decode_record(body))
+        return found
+
+
+@pytest.fixture
+def factory(ledger: Ledger) -> Factory:
+    return Factory(ledger)

@@ -1,0 +1,175 @@
+"""Nothing is lost and nothing counts twice when things are killed under running jobs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import redis
+
+from hermes_queue.ledger import DueJob
+from hermes_queue.queues import publish_messages
+
+
+def assert_each_once(records, jobs):
+    assert sorted(r.trajectory_id for r in records) == sorted(j.trajectory_id for j in jobs)
+
+
+def drained(ledger):
+    """What a finished run leaves waiting anywhere: nothing."""
+    client = ledger.client
+    queues = [key for key in client.scan_iter("hq:v1.*") if client.type(key) == b"list"]
+    return not queues and not client.exists("hq:unacked", "hq:leases", "hq:delayed")
+
+
+def test_redis_killed_under_running_jobs_for_longer_than_a_lease(
+    factory, ledger, redis_server, start_worker
+):
+    worker = start_worker(concurrency=3)
+    jobs = factory.enqueue(4, seconds=8)
+    factory.wait_running(3)
+    time.sleep(1.5)  # the AOF is flushed every second
+    redis_server.kill9()
+    time.sleep(4)
+    redis_server.start()
+    records = factory.wait_done()
+    assert_each_once(records, jobs)
+    assert [r.epoch for r in records] == [1, 1, 1, 1], "a job was started twice"
+    assert worker.alive, worker.log()
+    assert "CRITICAL" not in worker.log()
+    assert drained(ledger)
+
+
+def test_every_connection_reset_under_running_jobs(factory, ledger, start_worker):
+    worker = start_worker(concurrency=3)
+    jobs = factory.enqueue(4, seconds=5)
+    factory.wait_running(3)
+    me = ledger.client.client_id()
+    for other in ledger.client.client_list():
+        if int(other["id"]) != me:
+            try:
+                ledger.client.client_kill_filter(_id=other["id"])
+            except redis.ResponseError:
+                pass  # gone by itself
+    records = factory.wait_done()
+    assert_each_once(records, jobs)
+    assert [r.epoch for r in records] == [1, 1, 1, 1], "a job was started twice"
+    assert worker.alive, worker.log()
+    assert drained(ledger)
+
+
+def test_the_jobs_of_a_killed_worker_run_on_another_one(factory, ledger, start_worker):
+    doomed = start_worker(concurrency=3)
+    jobs = factory.enqueue(3, seconds=6)
+    factory.wait_running(3)
+    heir = start_worker(concurrency=3)
+    doomed.kill9()
+    records = factory.wait_done()
+    assert_each_once(records, jobs)
+    assert {(r.attempt, r.epoch) for r in records} == {(1, 2)}
+    assert {r.provenance.worker for r in records} == {w["owner"] for w in ledger.workers()}
+    assert heir.alive
+    assert drained(ledger)
+
+
+def test_sigterm_hands_running_jobs_back_to_another_worker(factory, ledger, start_worker):
+    leaving = start_worker(concurrency=3, HERMES_QUEUE_WORKER_SOFT_SHUTDOWN_S="0.5")
+    jobs = factory.enqueue(3, seconds=5)
+    factory.wait_running(3)
+    start_worker(concurrency=3)
+    assert leaving.terminate() == 0, leaving.log()
+    records = factory.wait_done()
+    assert_each_once(records, jobs)
+    assert {(r.attempt, r.epoch) for r in records} == {(1, 2)}
+    deaths = [ledger.client.hget(f"hq:traj:{j.trajectory_id}", "deaths") for j in jobs]
+    assert deaths == [None, None, None]
+    assert drained(ledger)
+
+
+def test_sigterm_lets_jobs_that_are_nearly_done_finish(factory, start_worker):
+    worker = start_worker(concurrency=2, HERMES_QUEUE_WORKER_SOFT_SHUTDOWN_S="30")
+    jobs = factory.enqueue(2, seconds=3)
+    factory.wait_running(2)
+    assert worker.terminate() == 0, worker.log()
+    records = factory.records()
+    assert_each_once(records, jobs)
+    assert {r.epoch for r in records} == {1}
+
+
+def test_a_record_finished_while_redis_was_away_survives_its_worker(
+    factory, redis_server, start_worker, tmp_path
+):
+    worker = start_worker(concurrency=1)
+    [job] = factory.enqueue(1, seconds=3)
+    factory.wait_running(1)
+    time.sleep(1.5)
+    redis_server.kill9()
+    spool = tmp_path / "workers" / "spool"
+    deadline = time.monotonic() + 30
+    while not list(spool.rglob("*.record")):
+        assert time.monotonic() < deadline, worker.log()
+        time.sleep(0.05)
+    worker.kill9()
+    redis_server.start()
+    start_worker(concurrency=1)
+    [record] = factory.wait_done()
+    assert (record.trajectory_id, record.epoch) == (job.trajectory_id, 1)
+    assert not list(spool.rglob("*.record"))
+
+
+def test_a_second_delivery_of_a_running_job_is_dropped(factory, ledger, start_worker):
+    worker = start_worker(concurrency=2)
+    [job] = factory.enqueue(1, seconds=3)
+    factory.wait_running(1)
+    publish_messages(ledger, [DueJob(job.trajectory_id, 1, job.lane, job.priority)])
+    [record] = factory.wait_done()
+    assert record.epoch == 1
+    assert "dropped: busy" in worker.log()
+
+
+def test_a_revoked_job_is_published_without_a_score(factory, ledger, start_worker):
+    start_worker(concurrency=1)
+    [job] = factory.enqueue(1, seconds=60)
+    factory.wait_running(1)
+    command = [sys.executable, "-m", "celery", "-A", "hermes_queue", "control", "terminate"]
+    told = subprocess.run(
+        [*command, "KILL", f"{job.trajectory_id}.1"],
+        env={**os.environ, "HERMES_QUEUE_REDIS_URL": ledger.url},
+        capture_output=True,
+        text=True,
+    )
+    assert told.returncode == 0, told.stderr
+    [record] = factory.wait_done()
+    assert (record.score, record.stop_reason) == (None, "cancelled")
+    assert record.failure.cause == "cancelled"
+
+
+def test_a_job_from_a_newer_producer_is_kept_as_evidence_and_its_group_closes(
+    factory, ledger, start_worker
+):
+    [job] = factory.enqueue(1, seconds=0)
+    key = f"hq:traj:{job.trajectory_id}"
+    newer = {**json.loads(ledger.client.hget(key, "job")), "schema_version": 9, "novel": 1}
+    ledger.client.hset(key, "job", json.dumps(newer))
+    start_worker(concurrency=1)
+    [record] = factory.wait_done()
+    assert record.score is None
+    assert "schema_version 9" in record.failure.message
+    [(_, evidence)] = ledger.client.xrange("hq:dead")
+    assert json.loads(evidence[b"job"])["novel"] == 1
+
+
+def test_a_job_that_keeps_killing_its_worker_is_published_as_failed(factory, start_worker):
+    [job] = factory.enqueue(1, seconds=60)
+    settings = {"HERMES_QUEUE_RETRY_MAX_DEATHS": "2"}
+    for life in (1, 2):
+        worker = start_worker(concurrency=1, **settings)
+        factory.wait_epoch(job, life)
+        worker.kill9()
+    start_worker(concurrency=1, **settings)
+    [record] = factory.wait_done()
+    assert (record.trajectory_id, record.score) == (job.trajectory_id, None)
+    assert "2 workers died" in record.failure.message

@@ -1,0 +1,37 @@
+"""A leased slot of a real local sandbox, for tests of what runs in one."""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import cache
+from pathlib import Path
+
+from hermes_queue.sandbox.base import SlotSpec
+from hermes_queue.sandbox.context import SlotContext
+from hermes_queue.sandbox.local import LocalBackend
+
+
+@cache
+def _directory() -> Path:
+    """One per test process, since what a backend unpacks there takes a second."""
+    directory = Path(tempfile.mkdtemp(prefix="hq-slot-"))
+    directory.chmod(0o755)  # slots of a worker that is root run as somebody else
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return directory
+
+
+@asynccontextmanager
+async def leased_slot(*, seconds: float = 120.0) -> AsyncIterator[SlotContext]:
+    """A slot whose stage ends in `seconds`; its backend is gone afterwards."""
+    backend = LocalBackend(slots=1, cache=_directory())
+    try:
+        await backend.start()
+        slot = await backend.acquire("t", SlotSpec())
+        yield SlotContext(backend, slot, deadline=time.monotonic() + seconds)
+    finally:
+        await backend.stop()

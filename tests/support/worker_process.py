@@ -1,0 +1,102 @@
+"""A real `celery -A hermes_queue worker` that tests may kill."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from hermes_queue.ledger import Ledger
+
+T = TypeVar("T")
+
+SHORT_LEASE = {
+    "HERMES_QUEUE_LEASE_DURATION_S": "4",
+    "HERMES_QUEUE_LEASE_RENEW_S": "1",
+    "HERMES_QUEUE_LEASE_SWEEP_S": "0.5",
+    "HERMES_QUEUE_LEASE_MOVER_S": "0.2",
+}
+
+
+def wait_until(what: str, probe: Callable[[], T], *, timeout_s: float = 60.0) -> T:
+    """Poll `probe` until it returns something true, and return that."""
+    give_up = time.monotonic() + timeout_s
+    while True:
+        if found := probe():
+            return found
+        if time.monotonic() > give_up:
+            raise AssertionError(f"waited {timeout_s:.0f} s in vain: {what}")
+        time.sleep(0.05)
+
+
+class WorkerProcess:
+    """One worker on one Redis, with a short lease and its log in a file."""
+
+    def __init__(
+        self, redis_url: str, directory: Path, *, concurrency: int = 4, **environment: str
+    ) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.redis_url = redis_url
+        self.log_path = directory / f"worker-{len(list(directory.glob('worker-*.log')))}.log"
+        self._environment = {
+            **os.environ,
+            **SHORT_LEASE,
+            "HERMES_QUEUE_REDIS_URL": redis_url,
+            "HERMES_QUEUE_PATHS_SPOOL": str(directory / "spool"),
+            **environment,
+        }
+        self._command = [sys.executable, "-m", "celery", "-A", "hermes_queue", "worker"]
+        self._command += ["-c", str(concurrency), "-l", "info", "--without-gossip"]
+        self._command += ["--without-mingle", "-n", f"{self.log_path.stem}-{os.getpid()}@%h"]
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> WorkerProcess:
+        """Start it and wait until it is registered."""
+        with self.log_path.open("wb") as log:
+            self.process = subprocess.Popen(
+                self._command, env=self._environment, stdout=log, stderr=subprocess.STDOUT
+            )
+        pid = self.process.pid
+        ledger = Ledger.connect(url=self.redis_url)
+        try:
+            wait_until(
+                f"worker ready; log:\n{self.log()}",
+                lambda: not self.alive or any(w["pid"] == pid for w in ledger.workers()),
+            )
+        finally:
+            ledger.close()
+        assert self.alive, self.log()
+        return self
+
+    @property
+    def alive(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def log(self) -> str:
+        return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+
+    def kill9(self) -> None:
+        assert self.process
+        self.process.kill()
+        self.process.wait()
+
+    def terminate(self, timeout_s: float = 60.0) -> int:
+        """SIGTERM; returns the exit code."""
+        assert self.process
+        if self.alive:
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout_s)
+
+    def close(self) -> None:
+        if self.alive:
+            assert self.process
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(20)
+            except subprocess.TimeoutExpired:
+                self.kill9()
