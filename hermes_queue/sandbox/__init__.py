@@ -1,1 +1,51 @@
 """Sandbox backends: compute turned into slots."""
+
+from __future__ import annotations
+
+from importlib import import_module, util
+from pkgutil import iter_modules
+from typing import Any
+
+from hermes_queue.errors import ConfigurationError
+from hermes_queue.sandbox.base import SandboxBackend
+
+
+def known_backends() -> list[str]:
+    """Short names of the backends in this installation: modules here with a `BACKEND`."""
+    found = []
+    for module in iter_modules(__path__):
+        try:
+            if hasattr(import_module(f"{__name__}.{module.name}"), "BACKEND"):
+                found.append(module.name)
+        except ImportError:
+            continue
+    return sorted(found)
+
+
+def make_backend(name: str, **options: Any) -> SandboxBackend:
+    """The backend called `name`: a module in this package, or `package.module:Class`.
+
+    `options` go to the class's constructor.
+
+    Raises:
+        ConfigurationError: there is no such backend; the message lists the known ones.
+    """
+    module, _, attribute = name.partition(":") if ":" in name else (f"{__name__}.{name}", "", "")
+    if not attribute and (not name.isidentifier() or util.find_spec(module) is None):
+        raise _unknown(name)
+    try:
+        loaded = import_module(module)
+        factory = getattr(loaded, attribute) if attribute else getattr(loaded, "BACKEND", None)
+    except (ImportError, AttributeError) as error:
+        raise ConfigurationError(f"sandbox backend {name!r} cannot be loaded: {error}") from error
+    if factory is None:
+        raise _unknown(name)
+    backend: SandboxBackend = factory(**options)
+    return backend
+
+
+def _unknown(name: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"sandbox backend {name!r} is unknown; known: {', '.join(known_backends())}; "
+        "your own: HERMES_QUEUE_SANDBOX_BACKEND=package.module:Class"
+    )

@@ -14,6 +14,7 @@ from hermes_queue.sandbox.base import (
     ExecutionResult,
     SandboxBackend,
     Slot,
+    SlotSpec,
 )
 
 
@@ -78,11 +79,31 @@ class SlotContext:
         """See `SandboxBackend.write_file`."""
         await self._backend.write_file(self.slot, path, data)
 
+    async def prepare_asset(self, asset: AssetSpec) -> None:
+        """Build an asset that the worker reads and the slot must not see.
+
+        Raises what `SandboxBackend.prepare` does.
+        """
+        await self._backend.prepare(
+            SlotSpec(profile=self.slot.spec.profile, assets=(asset,), python=asset.python)
+        )
+
     async def read_asset(
         self, asset: AssetSpec, path: str, *, max_bytes: int = MAX_FILE_BYTES
     ) -> bytes:
         """See `SandboxBackend.read_asset`."""
         return await self._backend.read_asset(asset, path, max_bytes=max_bytes)
+
+    async def kill_processes(self) -> None:
+        """Kill all that runs in the slot but keep its files.
+
+        Without isolation the slot's processes cannot be told from others of this user,
+        so nothing is killed then. What the slot answers afterwards is the agent's word
+        either way; `renew` is what makes it trustworthy again.
+        """
+        if self._backend.capabilities.isolation:
+            # SIGKILL to -1 spares init and the sender, and no fork escapes it.
+            await self.run("kill -9 -1", timeout_s=10.0, cwd="/")
 
     async def renew(self) -> None:
         """Kill everything in the slot and empty it; see `SandboxBackend.renew`."""

@@ -1,0 +1,158 @@
+"""Finished assets on this host's disk: built once by whoever comes first, then read-only.
+
+<cache>/assets/<kind>-<key>         finished, appears by rename
+               <kind>-<key>.lock    held while it is built, across processes
+               .<kind>-<key>.new    being built
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import os
+import re
+import stat
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path, PurePosixPath
+
+from hermes_queue.errors import EnvBug, EnvInfraError, SandboxError
+from hermes_queue.sandbox.base import MAX_FILE_BYTES, AssetSpec, ExecutionResult
+from hermes_queue.sandbox.execution import unbroken
+from hermes_queue.sandbox.host_paths import remove_tree, shared_directory, slot_directory
+
+MOUNT_ROOT = PurePosixPath("/opt/assets")
+TAIL_CHARS = 4000
+BUILDS_AT_ONCE = max(2, os.cpu_count() or 2)
+
+Build = Callable[[AssetSpec, Path], Awaitable[ExecutionResult]]
+"""Runs the spec's script with the given empty host directory mounted at its `mount`."""
+
+
+def check_asset(spec: AssetSpec) -> None:
+    """Refuse what cannot be a directory name or a mount.
+
+    Raises:
+        EnvBug: names the field.
+    """
+    if not re.fullmatch(r"[a-z0-9][a-z0-9_-]{0,30}", spec.kind):
+        raise EnvBug(f"asset kind {spec.kind!r} is not a short lower-case word")
+    if not re.fullmatch(r"[0-9a-f]{8,128}", spec.key):
+        raise EnvBug(f"asset key {spec.key!r} is not a hex digest")
+    mount = PurePosixPath(spec.mount)
+    clean = spec.mount == str(mount) and ".." not in mount.parts
+    if not clean or MOUNT_ROOT not in mount.parents:
+        raise EnvBug(f"asset mount {spec.mount!r} is not a normal path below {MOUNT_ROOT}")
+
+
+class AssetStore:
+    """The assets below one cache directory."""
+
+    def __init__(self, cache: Path, build: Build) -> None:
+        self._root = cache / "assets"
+        self._build = build
+        self._builds = asyncio.Semaphore(BUILDS_AT_ONCE)
+
+    def path(self, spec: AssetSpec) -> Path:
+        """Where the finished asset lies on the host."""
+        return self._root / f"{spec.kind}-{spec.key}"
+
+    async def ensure(self, spec: AssetSpec) -> Path:
+        """The finished asset, built now unless it exists.
+
+        Raises:
+            EnvInfraError: its script failed or ran out of time; nothing is left of it.
+            SandboxError: the sandbox for the build could not run.
+            EnvBug: the spec is malformed.
+        """
+        check_asset(spec)
+        place = self.path(spec)
+        if place.is_dir():
+            return place
+        shared_directory(self._root)
+        async with self._lock(place), self._builds:
+            if not place.is_dir():
+                await self._make(spec, place)
+        return place
+
+    async def _make(self, spec: AssetSpec, place: Path) -> None:
+        unfinished = place.with_name(f".{place.name}.new")
+        try:
+            # A builder that was killed leaves its directory to the next one.
+            await asyncio.to_thread(remove_tree, unfinished)
+            slot_directory(unfinished)
+            try:
+                result = await self._build(spec, unfinished)
+                if not result.ok:
+                    raise EnvInfraError(_explain(spec, result))
+                unfinished.rename(place)
+            finally:
+                await unbroken(asyncio.to_thread(remove_tree, unfinished))
+        except OSError as error:
+            raise SandboxError(f"{spec.kind} {spec.key[:12]} cannot be stored: {error}") from error
+
+    @contextlib.asynccontextmanager
+    async def _lock(self, place: Path) -> AsyncIterator[None]:
+        """Wait for the asset's lock without holding up the loop or a thread."""
+        descriptor = os.open(
+            place.with_name(place.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644
+        )
+        pause_s = 0.02
+        try:
+            while True:
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(pause_s * 1.5, 0.5)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def _explain(spec: AssetSpec, result: ExecutionResult) -> str:
+    how = (
+        f"ran out of time after {spec.timeout_s:g} s"
+        if result.timed_out
+        else f"failed with exit code {result.exit_code}"
+    )
+    tail = result.output.strip()[-TAIL_CHARS:]
+    return f"building {spec.kind} {spec.key[:12]} {how}; its output ends with:\n{tail}"
+
+
+def read_regular_file(root: Path, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
+    """Bytes of a regular file below `root`, no link followed on the way. Blocking.
+
+    Raises:
+        FileNotFoundError: not there, a link, or not a regular file.
+        SandboxError: larger than `max_bytes`, or unreadable.
+    """
+    parts = PurePosixPath(path).parts
+    if not parts or path.startswith("/") or ".." in parts or "\0" in path:
+        raise FileNotFoundError(errno.ENOENT, "not a path inside the asset", path)
+    descriptor = -1
+    try:
+        descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        for index, part in enumerate(parts):
+            is_last = index == len(parts) - 1
+            kind = os.O_NONBLOCK if is_last else os.O_DIRECTORY
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | kind
+            inner = os.open(part, flags, dir_fd=descriptor)
+            os.close(descriptor)
+            descriptor = inner
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise FileNotFoundError(errno.ENOENT, "not a regular file", path)
+        with os.fdopen(os.dup(descriptor), "rb") as file:
+            data = file.read(max_bytes + 1)
+    except OSError as error:
+        if error.errno in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO}:
+            raise FileNotFoundError(errno.ENOENT, error.strerror, path) from error
+        raise SandboxError(f"asset file {path!r} cannot be read: {error}") from error
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)
+    if len(data) > max_bytes:
+        raise SandboxError(f"asset file {path!r} is larger than {max_bytes} bytes")
+    return data

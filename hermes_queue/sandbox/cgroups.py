@@ -1,0 +1,172 @@
+"""Memory and process limits of a slot by control groups, v1 or v2, where they are writable.
+
+Where they are not (ordinary users without delegation, most containers) `fallback_prefix`
+sets limits per process instead. Those bound one process, not the slot: ten processes
+may use ten times the memory, allocations fail instead of the kernel ending the command
+with 137, and memory shared or mapped from files is not counted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import os
+import shutil
+import subprocess
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+MOUNT = Path("/sys/fs/cgroup")
+NPROC_PER_NAMESPACE = (5, 14)
+"""Since this kernel RLIMIT_NPROC counts per user namespace, hence per slot."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControlGroups:
+    """The groups of one slot: one on v2, one per controller on v1."""
+
+    groups: tuple[Path, ...]
+
+    def enter_prefix(self) -> list[str]:
+        """A command prefix that moves itself into the groups and becomes the command."""
+        moves = "".join(f'echo 0 >"{group}/cgroup.procs" || exit 125; ' for group in self.groups)
+        return ["/bin/sh", "-c", moves + 'exec "$@"', "sh"]
+
+    def remove(self) -> None:
+        """Delete the groups; their processes must be dead. Blocking."""
+        remove_groups(self.groups)
+
+
+def remove_groups(groups: tuple[Path, ...]) -> None:
+    """Delete groups by path; dying processes hold them for some milliseconds."""
+    for group in groups:
+        for pause_s in (0.0, 0.01, 0.05, 0.2, 0.5):
+            time.sleep(pause_s)
+            try:
+                group.rmdir()
+            except FileNotFoundError:
+                break
+            except OSError:
+                continue
+            break
+        else:
+            logger.warning("control group %s could not be removed", group)
+
+
+def create(name: str, *, memory_mb: int, max_pids: int) -> ControlGroups | None:
+    """The groups of a new slot; None when nothing is limited or they are not writable."""
+    if not (memory_mb or max_pids) or not available():
+        return None
+    try:
+        return _create(name, memory_mb, max_pids)
+    except OSError as error:
+        logger.warning("no control groups for %s: %s", name, error)
+        return None
+
+
+@functools.cache
+def available() -> bool:
+    """Whether this process may create groups and move processes into them."""
+    name = f"hermes-queue-probe-{uuid.uuid4().hex[:8]}"
+    try:
+        probe = _create(name, 64, 64)
+    except OSError:
+        return False
+    try:
+        done = subprocess.run(  # noqa: S603
+            [*probe.enter_prefix(), "/bin/true"], capture_output=True, timeout=10, check=False
+        )
+    finally:
+        probe.remove()
+    return done.returncode == 0
+
+
+def _create(name: str, memory_mb: int, max_pids: int) -> ControlGroups:
+    made: list[Path] = []
+    try:
+        if (MOUNT / "cgroup.controllers").exists():
+            made.append(_new_group(_parent_v2(), name))
+            _limit_v2(made[0], memory_mb, max_pids)
+        else:
+            for controller in ("memory", "pids"):
+                made.append(_new_group(_parent_v1(controller), name))
+            _limit_v1(made[0], memory_mb)
+            if max_pids:
+                (made[1] / "pids.max").write_text(str(max_pids))
+    except OSError:
+        remove_groups(tuple(made))
+        raise
+    return ControlGroups(tuple(made))
+
+
+def _new_group(parent: Path, name: str) -> Path:
+    group = parent / name
+    group.mkdir()
+    return group
+
+
+def _limit_v2(group: Path, memory_mb: int, max_pids: int) -> None:
+    if memory_mb:
+        (group / "memory.max").write_text(str(memory_mb << 20))
+        with contextlib.suppress(OSError):  # Absent where the kernel does not account swap.
+            (group / "memory.swap.max").write_text("0")
+    if max_pids:
+        (group / "pids.max").write_text(str(max_pids))
+
+
+def _limit_v1(group: Path, memory_mb: int) -> None:
+    if memory_mb:
+        limit = str(memory_mb << 20)
+        (group / "memory.limit_in_bytes").write_text(limit)
+        with contextlib.suppress(OSError):
+            (group / "memory.memsw.limit_in_bytes").write_text(limit)
+
+
+def _own_path(controller: str) -> str:
+    """This process's group in one hierarchy ("" = v2), relative to the mount."""
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controller in controllers.split(",") or (not controller and not controllers):
+            return path.lstrip("/")
+    return ""
+
+
+def _parent_v1(controller: str) -> Path:
+    own = MOUNT / controller / _own_path(controller)
+    return own if own.is_dir() else MOUNT / controller
+
+
+def _parent_v2() -> Path:
+    """The nearest group that hands the memory and pids controllers to its children.
+
+    A group with processes in it cannot (except the root), so it is usually our parent.
+    """
+    own = MOUNT / _own_path("")
+    for group in (own, own.parent, MOUNT):
+        with contextlib.suppress(OSError):
+            enabled = (group / "cgroup.subtree_control").read_text().split()
+            if {"memory", "pids"} <= set(enabled) and os.access(group, os.W_OK):
+                return group
+    raise PermissionError("no writable control group hands out the memory and pids controllers")
+
+
+def fallback_prefix(*, memory_mb: int, max_pids: int) -> list[str]:
+    """A command prefix that sets limits per process; empty when there is nothing to set."""
+    prlimit = shutil.which("prlimit", path="/usr/bin:/bin:/usr/local/bin")
+    limits = []
+    if memory_mb:
+        # Not --as: runtimes that reserve address space (JVM, Node, Go) break under it.
+        limits.append(f"--data={memory_mb << 20}")
+    if max_pids and _kernel() >= NPROC_PER_NAMESPACE:
+        limits.append(f"--nproc={max_pids}")
+    return [prlimit, *limits] if prlimit and limits else []
+
+
+def _kernel() -> tuple[int, int]:
+    major, minor = os.uname().release.split(".")[:2]
+    return int(major), int("".join(c for c in minor if c.isdigit()) or 0)

@@ -1,0 +1,298 @@
+"""Run one process of a slot: capped output, stdin, wall-clock limit, tree kill.
+
+asyncio's own subprocesses are not used: they start a thread per child on Python 3.11,
+and their `wait()` hangs as long as a background process holds the pipes open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from hermes_queue.sandbox.base import TIMEOUT_EXIT_CODE, ExecutionResult
+from hermes_queue.sandbox.host_paths import SLOT_UID, is_root
+
+CHUNK_BYTES = 1 << 16
+DRAIN_GRACE_S = 0.05
+"""After the command's end, for output that its children still write."""
+
+KillTree = Callable[[int], Awaitable[None]]
+"""Kills everything that belongs to the command whose outermost process has this pid."""
+
+
+class HeadTail:
+    """The first and the last half of a stream that may be longer than `cap` bytes."""
+
+    def __init__(self, cap: int) -> None:
+        self._head_cap = cap // 2
+        self._tail_cap = cap - self._head_cap
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._total = 0
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes of the stream."""
+        self._total += len(data)
+        room = self._head_cap - len(self._head)
+        if room > 0:
+            self._head += data[:room]
+            data = data[room:]
+        self._tail += data
+        if len(self._tail) > 2 * self._tail_cap + CHUNK_BYTES:
+            self._trim()
+
+    def _trim(self) -> None:
+        surplus = len(self._tail) - self._tail_cap
+        if surplus > 0:
+            del self._tail[:surplus]
+
+    @property
+    def truncated(self) -> bool:
+        """Whether bytes were left out."""
+        return self._total > self._head_cap + self._tail_cap
+
+    def content(self) -> bytes:
+        """What was kept, with a marker line where bytes are missing."""
+        self._trim()
+        left_out = self._total - len(self._head) - len(self._tail)
+        marker = f"\n[... {left_out} bytes left out ...]\n".encode() if left_out else b""
+        return bytes(self._head) + marker + bytes(self._tail)
+
+
+class OutputPipe:
+    """The read end of a command's stdout or stderr.
+
+    A background process may keep the write end for as long as its slot lives. It must
+    not die of SIGPIPE once the command is over, so the pipe is then emptied until it ends.
+    """
+
+    def __init__(self, cap: int) -> None:
+        self.kept = HeadTail(cap)
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._reader, False)
+        if is_root():  # Or a command could not open /dev/stderr by name.
+            os.fchown(self._writer, SLOT_UID, SLOT_UID)
+        with contextlib.suppress(OSError):  # Fewer wake-ups; the default is 64 KiB.
+            fcntl.fcntl(self._reader, fcntl.F_SETPIPE_SZ, 1 << 18)
+        self._loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[None] = self._loop.create_future()
+        self._discard = False
+        self._loop.add_reader(self._reader, self._readable)
+
+    @property
+    def writer(self) -> int:
+        """The end the command gets."""
+        return self._writer
+
+    def close_writer(self) -> None:
+        """Call once the command has its copy."""
+        if self._writer >= 0:
+            os.close(self._writer)
+            self._writer = -1
+
+    def _readable(self) -> None:
+        self._read_once()
+
+    def _read_once(self) -> bool:
+        if self._reader < 0:
+            return False
+        try:
+            data = os.read(self._reader, CHUNK_BYTES)
+        except BlockingIOError:
+            return False
+        if not data:
+            self.close()
+            return False
+        if not self._discard:
+            self.kept.feed(data)
+        return True
+
+    def read_available(self) -> None:
+        """Take what lies in the pipe now, at most a few pipe sizes of it."""
+        for _ in range(64):
+            if not self._read_once():
+                return
+
+    def discard(self) -> None:
+        """Forget whatever else arrives."""
+        self._discard = True
+
+    def close(self) -> None:
+        """Stop reading. Idempotent."""
+        self.close_writer()
+        if self._reader >= 0:
+            self._loop.remove_reader(self._reader)
+            os.close(self._reader)
+            self._reader = -1
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+
+class Child:
+    """A process started from the event loop's thread, and its end as a future.
+
+    That thread has to live as long as the worker: bubblewrap asks the kernel to be
+    killed with its parent, and the parent of a process is the *thread* that forked it.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str | bytes],
+        *,
+        env: Mapping[str, str],
+        stdin: int = subprocess.DEVNULL,
+        stdout: int = subprocess.DEVNULL,
+        stderr: int = subprocess.DEVNULL,
+        pass_fds: Sequence[int] = (),
+        cwd: str = "/",
+    ) -> None:
+        self._process = subprocess.Popen(  # noqa: S603 - argv is ours, the command is data in it
+            argv,
+            env=dict(env),
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            pass_fds=pass_fds,
+            cwd=cwd,
+            start_new_session=True,
+        )
+        self.pid = self._process.pid
+        self._loop = asyncio.get_running_loop()
+        self.exited: asyncio.Future[int] = self._loop.create_future()
+        self._pidfd = os.pidfd_open(self.pid)
+        self._loop.add_reader(self._pidfd, self._on_exit)
+
+    def _on_exit(self) -> None:
+        code = self._process.poll()
+        if code is None:
+            return
+        self._loop.remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        if not self.exited.done():
+            self.exited.set_result(code)
+
+    def kill(self) -> None:
+        """SIGKILL this one process."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+
+    async def wait(self) -> int:
+        """The exit code as a shell reports it; may be awaited by many."""
+        code = await asyncio.shield(self.exited)
+        return 128 - code if code < 0 else code
+
+
+def memory_file(data: bytes) -> int:
+    """A descriptor with `data`, positioned at its start. The caller closes it."""
+    descriptor = os.memfd_create("hermes-queue", os.MFD_CLOEXEC)
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+async def run(
+    argv: Sequence[str | bytes],
+    *,
+    env: Mapping[str, str],
+    kill_tree: KillTree,
+    timeout_s: float,
+    stdin: bytes = b"",
+    max_output_bytes: int,
+    pass_fds: Sequence[int] = (),
+    cwd: str = "/",
+) -> ExecutionResult:
+    """Run `argv` to its end, or until `timeout_s` seconds are over.
+
+    Cancellation kills the tree too, and is delivered only once nothing of it is left.
+
+    Raises:
+        OSError: the process could not be started.
+    """
+    started = time.monotonic()
+    pipes = OutputPipe(max_output_bytes), OutputPipe(max_output_bytes)
+    source = memory_file(stdin) if stdin else os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        child = Child(
+            argv,
+            env=env,
+            stdin=source,
+            stdout=pipes[0].writer,
+            stderr=pipes[1].writer,
+            pass_fds=pass_fds,
+            cwd=cwd,
+        )
+    except BaseException:
+        for pipe in pipes:
+            pipe.close()
+        raise
+    finally:
+        os.close(source)
+    for pipe in pipes:
+        pipe.close_writer()
+    try:
+        timed_out = await _wait(child, kill_tree, timeout_s)
+        await _drain(pipes)
+    finally:
+        for pipe in pipes:
+            pipe.discard()
+    return ExecutionResult(
+        exit_code=TIMEOUT_EXIT_CODE if timed_out else await child.wait(),
+        stdout=pipes[0].kept.content(),
+        stderr=pipes[1].kept.content(),
+        duration_s=time.monotonic() - started,
+        timed_out=timed_out,
+        truncated=any(pipe.kept.truncated for pipe in pipes),
+    )
+
+
+async def _wait(child: Child, kill_tree: KillTree, timeout_s: float) -> bool:
+    """Whether the command ran out of time."""
+
+    async def end() -> None:
+        await kill_tree(child.pid)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, signal.SIGKILL)
+        await child.wait()
+
+    try:
+        async with asyncio.timeout(timeout_s):
+            await child.wait()
+    except TimeoutError:
+        await unbroken(end())
+        return True
+    except asyncio.CancelledError:
+        await unbroken(end())
+        raise
+    return False
+
+
+async def unbroken(work: Awaitable[None]) -> None:
+    """Finish `work` even when the caller is cancelled meanwhile; the cancellation follows."""
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            if task.cancelled():
+                raise
+            cancelled = error
+    task.result()
+    if cancelled is not None:
+        raise cancelled
+
+
+async def _drain(pipes: Sequence[OutputPipe]) -> None:
+    for pipe in pipes:
+        pipe.read_available()
+    waiting = [pipe.ended for pipe in pipes if not pipe.ended.done()]
+    if waiting:
+        await asyncio.wait(waiting, timeout=DRAIN_GRACE_S)

@@ -1,0 +1,351 @@
+"""The local backend: slots on the worker's own host, one bubblewrap each.
+
+All slots of one backend form one logical sandbox (`local-<host>-<token>`), which other
+workers on the host can list and end when this one died. Nothing bills here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import platform
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from hermes_queue.errors import SandboxError, SlotLost
+from hermes_queue.sandbox import cgroups, interpreter, pip_settings
+from hermes_queue.sandbox.asset_store import AssetStore, read_regular_file
+from hermes_queue.sandbox.base import (
+    MAX_FILE_BYTES,
+    AssetSpec,
+    Capabilities,
+    ExecutionRequest,
+    ExecutionResult,
+    SandboxInfo,
+    Slot,
+    SlotSpec,
+)
+from hermes_queue.sandbox.execution import unbroken
+from hermes_queue.sandbox.fence import (
+    BubblewrapFence,
+    FenceOptions,
+    SlotDirectories,
+    furnish,
+)
+from hermes_queue.sandbox.host_paths import check_cache
+from hermes_queue.sandbox.host_registry import HostRegistry, record_slot
+from hermes_queue.sandbox.isolation import Tools, copies_of_packages, find_tools
+from hermes_queue.sandbox.local_slot import LocalSlot
+from hermes_queue.sandbox.unfenced import PlainFence, link_asset
+from hermes_queue.settings import LocalSandboxSettings, PathSettings, WorkerSettings
+
+logger = logging.getLogger(__name__)
+
+BUILD_MEMORY_MB = 4096
+
+
+class LocalBackend:
+    """See `SandboxBackend`.
+
+    Use it on an event loop whose thread lives as long as the worker: slots die with the
+    thread that started them.
+    """
+
+    def __init__(
+        self,
+        settings: LocalSandboxSettings | None = None,
+        *,
+        slots: int | None = None,
+        labels: Mapping[str, str] | None = None,
+        cache: Path | None = None,
+    ) -> None:
+        self.settings = settings or LocalSandboxSettings()
+        self.capabilities = Capabilities(
+            isolation=self.settings.isolation == "bwrap",
+            network_policy=self.settings.isolation == "bwrap",
+        )
+        self.slots = slots or self.settings.slots or WorkerSettings().concurrency
+        self.labels = {
+            "deployment": "default",
+            "pool": "local",
+            "worker": f"{platform.node()}:{os.getpid()}",
+            **(labels or {}),
+        }
+        self._cache = (cache or PathSettings().cache).absolute()
+        self._registry = HostRegistry(self._cache)
+        self._assets = AssetStore(self._cache, self._build_asset)
+        self._capacity = asyncio.Semaphore(self.slots)
+        self._slots: dict[str, LocalSlot] = {}
+        self._leased = 0
+        self._opening = asyncio.Lock()
+        self._tools: Tools | None = None
+        self._sandbox: Path | None = None
+
+    @property
+    def free_slots(self) -> int:
+        """See `SandboxBackend`."""
+        return self.slots - self._leased
+
+    # --- life cycle -------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """See `SandboxBackend`. Also ends what dead workers left on this host."""
+        async with self._opening:
+            if self._sandbox is not None:
+                return
+            await asyncio.to_thread(self._check_host)
+            if ended := await asyncio.to_thread(self._registry.reclaim):
+                logger.info(
+                    "ended sandboxes of dead workers: %s",
+                    ", ".join(ended),
+                    extra={"action": "reclaim"},
+                )
+            await self._open_sandbox()
+
+    def _check_host(self) -> None:
+        check_cache(self._cache)
+        if not cgroups.available():
+            logger.warning(
+                "control groups are not writable: memory and process limits hold per process",
+                extra={"action": "start"},
+            )
+        if self.settings.isolation == "none":
+            logger.warning(
+                "isolation is off: agent commands run as this user, with its files and network",
+                extra={"action": "start"},
+            )
+            return
+        self._tools = find_tools(self._cache)
+        copies_of_packages()
+
+    async def _open_sandbox(self) -> None:
+        host = re.sub(r"[^A-Za-z0-9.-]", "-", platform.node()) or "host"
+        sandbox_id = f"local-{host}-{secrets.token_hex(6)}"
+        directory = await asyncio.to_thread(self._registry.open, sandbox_id, self.labels)
+        await asyncio.to_thread(furnish, directory)
+        self._sandbox = directory
+
+    async def stop(self) -> None:
+        """See `SandboxBackend`."""
+        for slot_id in list(self._slots):
+            await self._release(slot_id)
+        if self._sandbox is not None:
+            sandbox, self._sandbox = self._sandbox, None
+            try:
+                await asyncio.to_thread(self._registry.end, sandbox.name)
+            except OSError as error:
+                logger.warning("sandbox %s could not be removed: %s", sandbox, error)
+
+    # --- assets -----------------------------------------------------------------------
+
+    async def prepare(self, spec: SlotSpec) -> None:
+        """See `SandboxBackend`."""
+        await asyncio.to_thread(interpreter.prepare, spec.python, self._cache)
+        await asyncio.gather(*(self._assets.ensure(asset) for asset in spec.assets))
+
+    async def read_asset(
+        self, asset: AssetSpec, path: str, *, max_bytes: int = MAX_FILE_BYTES
+    ) -> bytes:
+        """See `SandboxBackend`."""
+        root = await self._assets.ensure(asset)
+        return await asyncio.to_thread(read_regular_file, root, path, max_bytes=max_bytes)
+
+    async def _build_asset(self, spec: AssetSpec, directory: Path) -> ExecutionResult:
+        pip = await asyncio.to_thread(pip_settings.prepare, self._cache)
+        fenced = self.settings.isolation == "bwrap"
+        if not fenced:
+            await asyncio.to_thread(link_asset, spec, directory, building=self._assets.path(spec))
+        mounts = ["--bind", str(directory), spec.mount, *pip.mount_arguments()]
+        slot_id = await self._begin_slot(spec.python, mounts, building=True)
+        hq_pip = pip_settings.COMMAND
+        if not fenced:
+            hq_pip = hq_pip.replace(pip_settings.MOUNT, str(pip.package))
+        try:
+            return await self._slots[slot_id].run(
+                ["/bin/bash", "-eu"],
+                script=spec.script,
+                env={**dict(pip.environment), "HQ_PIP": hq_pip},
+                cwd=spec.mount,
+                timeout_s=spec.timeout_s,
+            )
+        finally:
+            await unbroken(self._end_slot(slot_id))
+
+    # --- slots ------------------------------------------------------------------------
+
+    async def acquire(self, trajectory_id: str, spec: SlotSpec) -> Slot:
+        """See `SandboxBackend`."""
+        await self.prepare(spec)
+        await self._capacity.acquire()
+        self._leased += 1
+        try:
+            return await self._lease(trajectory_id, spec)
+        except BaseException:
+            self._free_capacity()
+            raise
+
+    def _free_capacity(self) -> None:
+        self._leased -= 1
+        self._capacity.release()
+
+    async def _lease(self, trajectory_id: str, spec: SlotSpec) -> Slot:
+        mounts: list[str] = []
+        for asset in spec.assets:
+            place = await self._assets.ensure(asset)
+            mounts += ["--ro-bind", str(place), asset.mount]
+            if self.settings.isolation == "none":
+                await asyncio.to_thread(link_asset, asset, place)
+        slot_id = await self._begin_slot(spec.python, mounts)
+        running = self._slots[slot_id]
+        running.has_capacity = True
+        return Slot(
+            slot_id=slot_id,
+            trajectory_id=trajectory_id,
+            sandbox_id=running.record.parent.name,
+            workspace=running.fence.workspace,
+            spec=spec,
+        )
+
+    async def _begin_slot(
+        self, python: str | None, mounts: Sequence[str], *, building: bool = False
+    ) -> str:
+        """Start a fence with empty directories; its slot id."""
+        async with self._opening:
+            if self._sandbox is None or not self._sandbox.is_dir():
+                await self._open_sandbox()
+            sandbox = self._sandbox
+        assert sandbox is not None  # noqa: S101 - opened above
+        found = await asyncio.to_thread(interpreter.prepare, python, self._cache)
+        slot_id = f"{'build' if building else 'slot'}-{secrets.token_hex(8)}"
+        memory_mb, max_pids = self.settings.memory_mb, self.settings.max_pids
+        if building and memory_mb:
+            memory_mb = max(memory_mb, BUILD_MEMORY_MB)
+        groups = cgroups.create(f"hermes-queue-{slot_id}", memory_mb=memory_mb, max_pids=max_pids)
+        limits = [] if groups else cgroups.fallback_prefix(memory_mb=memory_mb, max_pids=max_pids)
+        options = FenceOptions(
+            interpreter=found,
+            mounts=tuple(mounts),
+            network=building or self.settings.network,
+            groups=groups,
+            limits=tuple(limits),
+        )
+        directories = SlotDirectories(sandbox / slot_id)
+        fence = self._fence(slot_id, directories, options)
+        self._slots[slot_id] = LocalSlot(fence, directories, groups, sandbox / f"{slot_id}.json")
+        try:
+            directories.create()
+            await fence.start()
+            record_slot(
+                sandbox,
+                slot_id,
+                pid=fence.init_pid,
+                started=fence.init_started,
+                groups=groups,
+            )
+        except OSError as error:
+            await unbroken(self._end_slot(slot_id))
+            raise SandboxError(f"a slot could not be made: {error}") from error
+        except BaseException:
+            await unbroken(self._end_slot(slot_id))
+            raise
+        return slot_id
+
+    def _fence(
+        self, slot_id: str, directories: SlotDirectories, options: FenceOptions
+    ) -> BubblewrapFence | PlainFence:
+        if self.settings.isolation == "none":
+            return PlainFence(slot_id, directories, options)
+        if self._tools is None:
+            raise SandboxError("the local backend was not started")
+        return BubblewrapFence(slot_id, self._tools, directories, options)
+
+    async def _end_slot(self, slot_id: str) -> None:
+        """Kill and delete a slot. No-op when it is gone; never raises."""
+        if (slot := self._slots.pop(slot_id, None)) is not None:
+            await slot.end()
+
+    async def renew(self, slot: Slot) -> Slot:
+        """See `SandboxBackend`."""
+        if slot.slot_id not in self._slots:
+            raise SlotLost(f"slot {slot.slot_id} is not leased")
+        # Nobody else can end the slot from here on: it is out of `_leases` at once.
+        try:
+            await unbroken(self._end_slot(slot.slot_id))
+            return await self._lease(slot.trajectory_id, slot.spec)
+        except BaseException:
+            self._free_capacity()
+            raise
+
+    async def release(self, slot: Slot) -> None:
+        """See `SandboxBackend`."""
+        if slot.slot_id in self._slots:
+            await unbroken(self._release(slot.slot_id))
+
+    async def _release(self, slot_id: str) -> None:
+        slot = self._slots.get(slot_id)
+        if slot is not None:
+            await self._end_slot(slot_id)
+            if slot.has_capacity:
+                self._free_capacity()
+
+    # --- commands ---------------------------------------------------------------------
+
+    async def execute_batch(
+        self, requests: Sequence[ExecutionRequest]
+    ) -> list[ExecutionResult | SandboxError]:
+        """See `SandboxBackend`."""
+        return list(await asyncio.gather(*(self._execute(request) for request in requests)))
+
+    async def _execute(self, request: ExecutionRequest) -> ExecutionResult | SandboxError:
+        try:
+            return await self._leased_slot(request.slot).run(
+                ["/bin/bash"],
+                script=request.command,
+                stdin=request.stdin,
+                env=request.env,
+                cwd=request.cwd or request.slot.workspace,
+                timeout_s=request.timeout_s,
+                max_output_bytes=request.max_output_bytes,
+            )
+        except SandboxError as error:
+            return error
+
+    # --- files ------------------------------------------------------------------------
+
+    async def read_file(self, slot: Slot, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
+        """See `SandboxBackend`."""
+        return await self._leased_slot(slot).read_file(path, max_bytes=max_bytes)
+
+    async def write_file(self, slot: Slot, path: str, data: bytes) -> None:
+        """See `SandboxBackend`."""
+        await self._leased_slot(slot).write_file(path, data)
+
+    def _leased_slot(self, slot: Slot) -> LocalSlot:
+        found = self._slots.get(slot.slot_id)
+        if found is None:
+            raise SlotLost(f"slot {slot.slot_id} is not leased")
+        return found
+
+    # --- the reaper's side ------------------------------------------------------------
+
+    async def list_sandboxes(self, labels: Mapping[str, str]) -> list[SandboxInfo]:
+        """See `SandboxBackend`."""
+        found = await asyncio.to_thread(self._registry.sandboxes)
+        return [info for info in found if labels.items() <= info.labels.items()]
+
+    async def terminate(self, sandbox_id: str) -> None:
+        """See `SandboxBackend`."""
+        if self._sandbox is not None and self._sandbox.name == sandbox_id:
+            for slot in list(self._slots.values()):
+                await slot.fence.kill()
+            self._sandbox = None
+        try:
+            await asyncio.to_thread(self._registry.end, sandbox_id)
+        except OSError as error:
+            raise SandboxError(f"sandbox {sandbox_id} could not be removed: {error}") from error
+
+
+BACKEND = LocalBackend
