@@ -15,6 +15,8 @@ class Reply:
 
     message: Message
     turn: Turn
+    events: tuple[Mapping[str, Any], ...] = ()
+    """Where what was sent differs from the conversation; the loop keeps them on the record."""
 
 
 class ChatClient(Protocol):

@@ -5,8 +5,16 @@ A new tool is one module in this package with a module-level `TOOL`, or any `Too
 is answered with text that it can act on; only a failing sandbox raises.
 """
 
-from hermes_queue.tools.toolbox import Toolbox, load_tool
+from hermes_queue.tools.base import Tool, ToolContext, ToolResult, make_call
+from hermes_queue.tools.toolbox import Outcome, Toolbox, known_tools, load_tool
 
-from hermes_queue.tools.base import Tool, ToolContext, ToolResult
-
-__all__ = ["Tool", "ToolContext", "ToolResult", "Toolbox", "load_tool"]
+__all__ = [
+    "Outcome",
+    "Tool",
+    "ToolContext",
+    "ToolResult",
+    "Toolbox",
+    "known_tools",
+    "load_tool",
+    "make_call",
+]

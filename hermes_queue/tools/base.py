@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import posixpath
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict
 
+from hermes_queue.models import FunctionCall, ToolCall
 from hermes_queue.sandbox.context import SlotContext
 
 
@@ -16,6 +19,15 @@ class Arguments(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+
+def _without_nul(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("must not contain NUL characters")
+    return text
+
+
+Line = Annotated[str, AfterValidator(_without_nul)]
+"""Text that ends up in an argument vector or a path, where NUL cannot occur."""
 
 ArgumentsT = TypeVar("ArgumentsT", bound=Arguments)
 
@@ -27,6 +39,14 @@ class ToolContext:
     slot: SlotContext
     timeout_s: float
     observation_bytes: int
+
+    def path(self, path: str) -> str:
+        """`path` as an absolute path; a relative one starts at the workspace."""
+        return posixpath.normpath(posixpath.join(self.slot.workspace, path))
+
+    def budget_s(self, wanted_s: float | None = None) -> float:
+        """Seconds a command may run: what the call wants, within the tool's and the stage's."""
+        return max(0.0, min(wanted_s or self.timeout_s, self.timeout_s, self.slot.remaining_s()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +65,7 @@ class Tool:
     description: str
     arguments: type[Arguments]
     run: Callable[[ToolContext, Any], Awaitable[ToolResult]]
-    """Raises `SandboxError` only; everything the model caused is a `ToolResult`."""
+    """Raises `SandboxError` or `DeadlineExceeded`; what the model caused is a `ToolResult`."""
     runs_in: Literal["slot", "worker"] = "slot"
     submits: bool = False
     """A successful call ends the trajectory with stop reason `submitted`."""
@@ -63,3 +83,8 @@ class Tool:
                 "parameters": parameters,
             },
         }
+
+
+def make_call(call_id: str, name: str, **arguments: Any) -> ToolCall:
+    """A well-formed call, for scripted agents and gold answers."""
+    return ToolCall(id=call_id, function=FunctionCall(name=name, arguments=json.dumps(arguments)))

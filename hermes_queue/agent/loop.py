@@ -1,0 +1,222 @@
+"""Model, tool calls, observations, until one of the stop reasons holds.
+
+Deterministic given its inputs. What the agent did wrong is an observation or a stop
+reason; only the sandbox or the endpoint failing raises, and then the `AgentResult`
+that the caller passed in holds everything up to that point.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hermes_queue.agent.chat import ChatClient
+from hermes_queue.errors import ContextLengthExceeded, DeadlineExceeded
+from hermes_queue.models import (
+    Limits,
+    Message,
+    StopReason,
+    ToolCall,
+    ToolCallCounts,
+    Turn,
+    Usage,
+)
+from hermes_queue.tools.toolbox import Toolbox
+
+logger = logging.getLogger(__name__)
+
+STUCK_TURNS = 8
+"""Consecutive turns with the same calls and the same observations that count as stuck.
+
+Generous, since polling (`cat log` until it changes) is legitimate.
+"""
+
+MAX_CALLS_PER_TURN = 32
+"""Further calls of one turn are answered, not run."""
+
+BeforeTurn = Callable[[], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class AgentResult:
+    """What the agent did so far; complete once `stop_reason` is set."""
+
+    messages: list[Message] = field(default_factory=list)
+    turns: list[Turn] = field(default_factory=list)
+    events: list[dict[str, Any]] = field(default_factory=list)
+    """Rewrites and decisions in order: {"turn": index, "event": kind, ...}."""
+    stop_reason: StopReason | None = None
+    attempted: int = 0
+    schema_valid: int = 0
+    ok: int = 0
+    error: int = 0
+    waited_s: float = 0.0
+    """Spent in `before_turn`, e.g. while the run was paused; no part of the agent's time."""
+
+    @property
+    def tool_calls(self) -> ToolCallCounts:
+        """The counters in wire form."""
+        return ToolCallCounts(
+            attempted=self.attempted, schema_valid=self.schema_valid, ok=self.ok, error=self.error
+        )
+
+    @property
+    def usage(self) -> Usage:
+        """Over all turns."""
+        return Usage(
+            prompt_tokens=sum(t.usage.prompt_tokens for t in self.turns),
+            completion_tokens=sum(t.usage.completion_tokens for t in self.turns),
+            cached_tokens=sum(t.usage.cached_tokens for t in self.turns),
+        )
+
+
+async def run_agent(
+    chat: ChatClient,
+    toolbox: Toolbox,
+    messages: Sequence[Message],
+    *,
+    limits: Limits,
+    sampling: Mapping[str, Any],
+    deadline: float,
+    before_turn: BeforeTurn | None = None,
+    into: AgentResult | None = None,
+) -> AgentResult:
+    """Run the agent from `messages` until it stops; its `stop_reason` is set on return.
+
+    Args:
+        chat: samples the assistant's messages.
+        toolbox: runs tool calls, those of one turn in order.
+        messages: what the agent starts from.
+        limits: turns, tokens and format errors.
+        sampling: passed to the endpoint.
+        deadline: of the agent stage, on the `time.monotonic()` clock. Running out of it
+            is the outcome `time_limit`.
+        before_turn: awaited before each model call; may wait (a pause moves the deadline
+            by as much) or raise.
+        into: filled in while the agent runs, so that it survives an exception.
+
+    Raises:
+        SandboxError: a tool could not reach the sandbox.
+        ModelError, ModelConfigError: the endpoint failed.
+    """
+    result = into if into is not None else AgentResult()
+    result.messages.extend(messages)
+    loop = _Loop(chat, toolbox, result, limits, sampling, deadline)
+    while result.stop_reason is None:
+        if before_turn is not None:
+            await loop.wait(before_turn)
+        result.stop_reason = loop.spent() or await loop.turn()
+    result.events.append({"turn": len(result.turns), "event": "stop", "reason": result.stop_reason})
+    return result
+
+
+@dataclass(slots=True)
+class _Loop:
+    chat: ChatClient
+    toolbox: Toolbox
+    result: AgentResult
+    limits: Limits
+    sampling: Mapping[str, Any]
+    deadline: float
+    format_errors: int = 0
+    repeats: int = 0
+    last_step: list[tuple[str, str, str]] = field(default_factory=list)
+
+    async def wait(self, before_turn: BeforeTurn) -> None:
+        """Give the worker its say; the time it takes is not the agent's."""
+        started = time.monotonic()
+        await before_turn()
+        waited_s = time.monotonic() - started
+        self.deadline += waited_s
+        self.toolbox.postpone(waited_s)
+        self.result.waited_s += waited_s
+
+    def spent(self) -> StopReason | None:
+        """The limit that forbids another turn."""
+        if len(self.result.turns) >= self.limits.max_turns:
+            return "max_turns"
+        if self._tokens_left() == 0:
+            return "max_tokens"
+        if time.monotonic() >= self.deadline:
+            return "time_limit"
+        return None
+
+    async def turn(self) -> StopReason | None:
+        """One reply and its tool calls; None = go on."""
+        try:
+            reply = await self.chat.complete(
+                self.result.messages, self.toolbox.schemas, self._sampling(), self.deadline
+            )
+        except ContextLengthExceeded as error:
+            self._event("context_length", message=str(error)[:500])
+            return "context_length"
+        except TimeoutError:
+            return "time_limit"
+        for event in reply.events:
+            self._event(**event)
+        self.result.messages.append(reply.message)
+        self.result.turns.append(reply.turn)
+        if not reply.message.tool_calls:
+            return "max_tokens" if reply.turn.finish_reason == "length" else "no_tool_call"
+        return await self._run_calls(reply.message.tool_calls)
+
+    async def _run_calls(self, calls: Sequence[ToolCall]) -> StopReason | None:
+        step: list[tuple[str, str, str]] = []
+        any_valid = False
+        for done, call in enumerate(calls):
+            self.result.attempted += 1
+            if done >= MAX_CALLS_PER_TURN:
+                self._answer(call, f"Not run: at most {MAX_CALLS_PER_TURN} calls per turn.")
+                continue
+            if time.monotonic() >= self.deadline:
+                return self._cut_off(calls[done:], "time_limit")
+            try:
+                outcome = await self.toolbox.call(call)
+            except DeadlineExceeded:
+                return self._cut_off(calls[done:], "time_limit")
+            any_valid |= outcome.schema_valid
+            self.result.schema_valid += outcome.schema_valid
+            self.result.ok += outcome.schema_valid and outcome.ok
+            self.result.error += outcome.schema_valid and not outcome.ok
+            self._answer(call, outcome.text)
+            step.append((call.function.name, call.function.arguments, outcome.text))
+            if outcome.submits:
+                return self._cut_off(calls[done + 1 :], "submitted")
+        return self._format_errors(any_valid) or self._stuck(step)
+
+    def _cut_off(self, calls: Sequence[ToolCall], reason: StopReason) -> StopReason:
+        """Answer the calls that will not run, since an unanswered call is no legal history."""
+        for call in calls:
+            self._answer(call, f"Not run: {reason}.")
+        return reason
+
+    def _format_errors(self, any_valid: bool) -> StopReason | None:
+        self.format_errors = 0 if any_valid else self.format_errors + 1
+        return "format_errors" if self.format_errors >= self.limits.max_format_errors else None
+
+    def _stuck(self, step: list[tuple[str, str, str]]) -> StopReason | None:
+        self.repeats = self.repeats + 1 if step == self.last_step else 1
+        self.last_step = step
+        return "stuck" if self.repeats >= STUCK_TURNS else None
+
+    def _tokens_left(self) -> int | None:
+        if self.limits.max_tokens is None:
+            return None
+        return max(0, self.limits.max_tokens - self.result.usage.completion_tokens)
+
+    def _sampling(self) -> Mapping[str, Any]:
+        """The job's sampling, its token cap lowered to what is left of the budget."""
+        left = self._tokens_left()
+        if left is None:
+            return self.sampling
+        name = "max_completion_tokens" if "max_completion_tokens" in self.sampling else "max_tokens"
+        return {**self.sampling, name: min(left, self.sampling.get(name) or left)}
+
+    def _answer(self, call: ToolCall, text: str) -> None:
+        self.result.messages.append(Message(role="tool", content=text, tool_call_id=call.id))
+
+    def _event(self, event: str, **details: Any) -> None:
+        self.result.events.append({"turn": len(self.result.turns), "event": event, **details})

@@ -1,0 +1,71 @@
+"""Agents by name: `kind` of an `AgentSpec` to the chat client that acts."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+
+from hermes_queue.agent.chat import ChatClient
+from hermes_queue.errors import ConfigurationError
+from hermes_queue.models import AgentSpec, ToolCall
+from hermes_queue.settings import ModelSettings
+
+
+@dataclass(frozen=True, slots=True)
+class AgentScript:
+    """What scripted agents need to know of the item they act on."""
+
+    oracle: Callable[[], Awaitable[tuple[Sequence[ToolCall], str]]]
+    """The gold tool calls and the gold final message; called by the oracle only."""
+    tamper: Mapping[str, Sequence[ToolCall | str]] = field(default_factory=dict)
+    """Ways to cheat by name; a text is sent as a message without tool calls."""
+    sample_index: int = 0
+    instance_id: str = ""
+
+
+Factory = Callable[[AgentSpec, AgentScript, ModelSettings], ChatClient]
+
+_AGENTS = {
+    "garbage": "hermes_queue.agent.scripted:garbage",
+    "nop": "hermes_queue.agent.scripted:nop",
+    "openai": "hermes_queue.agent.openai:OpenAIChat",
+    "oracle": "hermes_queue.agent.scripted:oracle",
+    "replay": "hermes_queue.agent.scripted:replay",
+    "slow": "hermes_queue.agent.scripted:slow",
+    "tamper": "hermes_queue.agent.scripted:tamper",
+}
+
+
+def known_agents() -> list[str]:
+    """Kinds that need no module of the user's."""
+    return sorted(_AGENTS)
+
+
+def load_agent(kind: str) -> Factory:
+    """What builds the agent `kind`: a known name, or `package.module:Factory`.
+
+    Raises:
+        ConfigurationError: there is no such agent; the message lists the known ones.
+    """
+    if ":" not in kind and kind not in _AGENTS:
+        raise ConfigurationError(
+            f"agent {kind!r} is unknown; known: {', '.join(known_agents())}; "
+            "your own: package.module:Factory"
+        )
+    module, _, attribute = _AGENTS.get(kind, kind).partition(":")
+    try:
+        factory: Factory = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigurationError(f"agent {kind!r} cannot be loaded: {error}") from error
+    return factory
+
+
+def make_chat(spec: AgentSpec, script: AgentScript, model_settings: ModelSettings) -> ChatClient:
+    """The agent of one trajectory. Never shared: scripted agents count their turns.
+
+    Raises:
+        ConfigurationError: unknown agent.
+        ModelConfigError: the agent's own settings are unusable, e.g. no model is named.
+    """
+    return load_agent(spec.kind)(spec, script, model_settings)

@@ -1,0 +1,187 @@
+"""An endpoint's JSON to our records, and our messages to what the endpoint takes.
+
+Servers differ and none of their fields can be trusted to have its type: whatever does
+not fit raises `MalformedReply`, which the client treats like any other server fault.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hermes_queue.agent.tokens import round_float32
+from hermes_queue.models import FunctionCall, Message, ToolCall, Usage
+
+REASONING_FIELDS = ("reasoning", "reasoning_content")
+"""vLLM and OpenRouter use the first, SGLang the second."""
+
+
+class MalformedReply(ValueError):
+    """The server answered 200 with something that is no chat completion."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What is read off a chat completion."""
+
+    message: Message
+    reasoning_field: str | None
+    """Name under which this server sends reasoning, and so wants it back."""
+    finish_reason: str | None
+    usage: Usage
+    prompt_ids: tuple[int, ...] | None
+    completion_ids: tuple[int, ...] | None
+    logprobs: tuple[float, ...] | None
+    policy_version: str | None
+
+
+def parse(body: bytes, *, turn: int) -> Completion:
+    """Read the first choice of a chat completion.
+
+    Args:
+        body: of the HTTP response.
+        turn: index of the turn, for tool calls that came without an id.
+
+    Raises:
+        MalformedReply: not JSON, no choice in it, or a field of the wrong type.
+    """
+    try:
+        data = json.loads(body)
+        choice = _choice(data)
+        message, reasoning_field = _message(choice["message"], turn)
+        ids = _ids(data.get("prompt_token_ids") or choice.get("prompt_token_ids"))
+        completion_ids = _ids(choice.get("token_ids") or choice.get("response_token_ids"))
+        return Completion(
+            message=message,
+            reasoning_field=reasoning_field,
+            finish_reason=_optional_text(choice.get("finish_reason")),
+            usage=_usage(data.get("usage") or {}),
+            prompt_ids=ids,
+            completion_ids=completion_ids,
+            logprobs=_logprobs(choice.get("logprobs"), completion_ids),
+            policy_version=_optional_text(data.get("weight_version")),
+        )
+    except MalformedReply:
+        raise
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        start = body[:200].decode(errors="replace")
+        raise MalformedReply(f"{type(error).__name__}: {error}; body: {start!r}") from error
+
+
+def _choice(data: Any) -> dict[str, Any]:
+    if not isinstance(data, dict):
+        raise MalformedReply(f"the body is a JSON {type(data).__name__}")
+    choices = data.get("choices")
+    if not choices:
+        error = data.get("error")
+        raise MalformedReply(f"no choices in the reply{f': {str(error)[:500]}' if error else ''}")
+    choice = choices[0]
+    if not isinstance(choice, dict) or not isinstance(choice.get("message"), dict):
+        raise MalformedReply("the choice has no message")
+    return choice
+
+
+def _message(data: Mapping[str, Any], turn: int) -> tuple[Message, str | None]:
+    field = next((name for name in REASONING_FIELDS if data.get(name)), None)
+    calls = tuple(
+        _tool_call(call, f"call_{turn}_{i}") for i, call in enumerate(data.get("tool_calls") or ())
+    )
+    if len({call.id for call in calls}) < len(calls):
+        # An observation finds its call by id, so equal ids would be ambiguous.
+        calls = tuple(
+            call.model_copy(update={"id": f"call_{turn}_{i}"}) for i, call in enumerate(calls)
+        )
+    message = Message(
+        role="assistant",
+        content=_optional_text(data.get("content")),
+        reasoning=_optional_text(data[field]) if field else None,
+        tool_calls=calls,
+    )
+    return message, field
+
+
+def _tool_call(data: Mapping[str, Any], default_id: str) -> ToolCall:
+    """A call of either kind; a custom tool's free-form input becomes its arguments."""
+    part = data.get("function") or data.get("custom") or {}
+    arguments = part.get("arguments", part.get("input"))
+    if not isinstance(arguments, str):
+        arguments = "" if arguments is None else json.dumps(arguments)
+    name = _optional_text(part.get("name")) or ""
+    return ToolCall(
+        id=_optional_text(data.get("id")) or default_id,
+        function=FunctionCall(name=name, arguments=_clean(arguments)),
+    )
+
+
+def _optional_text(value: Any) -> str | None:
+    if value is None:
+        return None
+    if isinstance(value, list):  # content as parts
+        value = "".join(part.get("text") or "" for part in value)
+    if not isinstance(value, str | int | float):
+        raise MalformedReply(f"expected text, not {type(value).__name__}")
+    return _clean(str(value))
+
+
+def _clean(text: str) -> str:
+    """Lone surrogates can be written in JSON but not in UTF-8, where all of this will go."""
+    return text.encode(errors="replace").decode()
+
+
+def _ids(value: Any) -> tuple[int, ...] | None:
+    if value is None:
+        return None
+    if not isinstance(value, list) or not all(type(n) is int for n in value):
+        raise MalformedReply("token ids are not a list of integers")
+    return tuple(value)
+
+
+def _logprobs(value: Any, ids: Sequence[int] | None) -> tuple[float, ...] | None:
+    """Of the completion's ids; without ids there is nothing they belong to."""
+    if ids is None or not value or value.get("content") is None:
+        return None
+    logprobs = round_float32(entry["logprob"] for entry in value["content"])
+    if len(logprobs) != len(ids):
+        raise MalformedReply(f"{len(ids)} token ids but {len(logprobs)} logprobs")
+    return logprobs
+
+
+def _usage(data: Mapping[str, Any]) -> Usage:
+    details = data.get("prompt_tokens_details") or {}
+    return Usage(
+        prompt_tokens=data.get("prompt_tokens") or 0,
+        completion_tokens=data.get("completion_tokens") or 0,
+        cached_tokens=details.get("cached_tokens") or 0,
+    )
+
+
+def to_wire(
+    messages: Sequence[Message], reasoning_field: str | None
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """The messages as the endpoint takes them, and the ids of calls that were rewritten.
+
+    Servers parse the arguments of earlier calls and refuse the whole request when they
+    are no JSON object, so such text travels inside one.
+    """
+    wire: list[dict[str, Any]] = []
+    rewritten: list[str] = []
+    for message in messages:
+        data = message.to_openai()
+        if reasoning_field and message.reasoning:
+            data[reasoning_field] = message.reasoning
+        for call in data.get("tool_calls", ()):
+            arguments = call["function"]["arguments"]
+            if not _is_object(arguments):
+                call["function"]["arguments"] = json.dumps({"invalid_arguments": arguments})
+                rewritten.append(call["id"])
+        wire.append(data)
+    return wire, rewritten
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False

@@ -1,0 +1,179 @@
+"""Agents that need no model: the whole chain can be proven with them.
+
+Each is a coroutine that writes the assistant's messages down; `_Scripted` plays them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from hermes_queue.agent.chat import ChatClient, Reply
+from hermes_queue.agent.registry import AgentScript
+from hermes_queue.errors import ModelConfigError
+from hermes_queue.models import AgentSpec, FunctionCall, Message, ToolCall, Turn
+from hermes_queue.settings import ModelSettings
+from hermes_queue.tools.base import make_call
+
+DONE = "Done."
+_MESSAGES = TypeAdapter(list[Message])
+
+
+class _Scripted:
+    """Plays a list of assistant messages, then says it is done."""
+
+    def __init__(self, write: Callable[[], Awaitable[list[Message]]]) -> None:
+        self._write = write
+        self._script: list[Message] | None = None
+        self._played = 0
+
+    async def complete(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]],
+        sampling: Mapping[str, Any],
+        deadline: float,
+    ) -> Reply:
+        """The next message of the script; the conversation does not matter."""
+        if self._script is None:
+            self._script = await self._write()
+        message = say(DONE)
+        if self._played < len(self._script):
+            message = self._script[self._played]
+        self._played += 1
+        finish = "tool_calls" if message.tool_calls else "stop"
+        return Reply(message, Turn(server="scripted", finish_reason=finish))
+
+
+def say(text: str) -> Message:
+    """A message without tool calls, which ends the trajectory."""
+    return Message(role="assistant", content=text)
+
+
+def act(*calls: ToolCall) -> Message:
+    """A message with tool calls."""
+    return Message(role="assistant", tool_calls=calls)
+
+
+def oracle(spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> ChatClient:
+    """Applies the gold answer through the tools, one call per turn, then states it."""
+
+    async def write() -> list[Message]:
+        calls, answer = await script.oracle()
+        return [*(act(call) for call in calls), say(answer)]
+
+    return _Scripted(write)
+
+
+def nop(spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> ChatClient:
+    """Ends at once."""
+
+    async def write() -> list[Message]:
+        return [say("Nothing to do.")]
+
+    return _Scripted(write)
+
+
+def garbage(spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> ChatClient:
+    """Malformed calls of every kind, then ends."""
+    broken = [
+        ("terminal", '{"command": "echo unclosed'),
+        ("no_such_tool", "{}"),
+        ("terminal", '{"command": 7, "colour": "red"}'),
+        ("terminal", "[1, 2]"),
+        ("", ""),
+    ]
+
+    async def write() -> list[Message]:
+        return [
+            act(ToolCall(id=f"garbage_{i}", function=FunctionCall(name=name, arguments=text)))
+            for i, (name, text) in enumerate(broken)
+        ]
+
+    return _Scripted(write)
+
+
+def slow(spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> ChatClient:
+    """Sleeps in the slot: params {"seconds": 5, "turns": 1}."""
+    seconds = _number(spec, "seconds", 5.0)
+    turns = int(_number(spec, "turns", 1.0))
+
+    async def write() -> list[Message]:
+        command = f"sleep {seconds:g}"
+        return [act(make_call(f"slow_{i}", "terminal", command=command)) for i in range(turns)]
+
+    return _Scripted(write)
+
+
+def tamper(spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> ChatClient:
+    """Tries to cheat the verifier: params {"case": name}, else one case per sample index.
+
+    Ends at once where the env knows no case.
+    """
+    names = sorted(script.tamper)
+    case = spec.params.get("case")
+    if case is None and names:
+        case = names[script.sample_index % len(names)]
+    if case is not None and case not in script.tamper:
+        raise ModelConfigError(
+            f"agent tamper: unknown case {case!r}; known: {', '.join(names) or 'none'}"
+        )
+
+    async def write() -> list[Message]:
+        steps = script.tamper[case] if case is not None else ()
+        return [say(step) if isinstance(step, str) else act(step) for step in steps]
+
+    return _Scripted(write)
+
+
+def replay(spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> ChatClient:
+    """Repeats the assistant's side of a stored conversation.
+
+    Params: {"messages": [...]}, or {"path": JSONL file of records on the worker's host}.
+    Of a file, the records of the same instance are used if there are any; among those
+    `sample_index` picks one.
+    """
+    path, messages = spec.params.get("path"), spec.params.get("messages")
+    if (path is None) == (messages is None):
+        raise ModelConfigError('agent replay: give one of the params "path" and "messages"')
+
+    async def write() -> list[Message]:
+        stored = messages
+        if path is not None:
+            stored = await asyncio.to_thread(_stored_messages, Path(path), script)
+        try:
+            return [m for m in _MESSAGES.validate_python(stored) if m.role == "assistant"]
+        except ValidationError as error:
+            raise ModelConfigError(f"agent replay: unusable messages: {error}") from error
+
+    return _Scripted(write)
+
+
+def _stored_messages(path: Path, script: AgentScript) -> Any:
+    every: list[Any] = []
+    same: list[Any] = []
+    try:
+        with path.open(encoding="utf-8") as lines:
+            for line in lines:
+                record = json.loads(line)
+                every.append(record["messages"])
+                if record.get("instance_id") == script.instance_id:
+                    same.append(every[-1])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelConfigError(f"agent replay: {path}: {type(error).__name__}: {error}") from error
+    records = same or every
+    if not records:
+        raise ModelConfigError(f"agent replay: {path} has no records")
+    return records[script.sample_index % len(records)]
+
+
+def _number(spec: AgentSpec, name: str, default: float) -> float:
+    value = spec.params.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+        raise ModelConfigError(f"agent {spec.kind}: {name} must be a number >= 0, not {value!r}")
+    return float(value)

@@ -1,0 +1,99 @@
+"""Token records of single turns, merged into training sequences by exact prefix.
+
+Ids and logprobs are the server's own. A turn joins the open sequence only if its prompt
+starts with every token of it; otherwise a new sequence begins and the break is told.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from hermes_queue.models import TokenSequence, Turn
+
+
+@dataclass(frozen=True, slots=True)
+class Break:
+    """Where the prompt of a turn departs from what came before."""
+
+    turn: int
+    """Index of the turn that could not be joined."""
+    common_prefix: int
+    """Leading tokens that both share."""
+    held: int
+    """Tokens of the sequence that ended."""
+
+
+def round_float32(values: Iterable[float]) -> tuple[float, ...]:
+    """The values as float32 holds them. Done once, at capture; bit-exact from then on.
+
+    Raises:
+        ValueError: a value is not finite, or not within float32.
+    """
+    rounded = tuple(array("f", values))
+    if not all(map(math.isfinite, rounded)):
+        raise ValueError("a logprob is not a finite float32")
+    return rounded
+
+
+def merge_turns(turns: Sequence[Turn]) -> tuple[TokenSequence, ...] | None:
+    """The training sequences of a trajectory; None if any turn lacks ids or logprobs.
+
+    Raises:
+        ValueError: a turn's ids and logprobs differ in number.
+    """
+    merged = merge_with_breaks(turns)
+    return merged[0] if merged else None
+
+
+def merge_with_breaks(
+    turns: Sequence[Turn],
+) -> tuple[tuple[TokenSequence, ...], tuple[Break, ...]] | None:
+    """As `merge_turns`, with the breaks: always one fewer than there are sequences."""
+    if not turns:
+        return None
+    sequences: list[_Open] = []
+    breaks: list[Break] = []
+    for index, turn in enumerate(turns):
+        if turn.prompt_ids is None or turn.completion_ids is None or turn.logprobs is None:
+            return None
+        if len(turn.completion_ids) != len(turn.logprobs):
+            raise ValueError(
+                f"turn {index}: {len(turn.completion_ids)} tokens, {len(turn.logprobs)} logprobs"
+            )
+        held = sequences[-1].ids if sequences else []
+        common = _common_prefix(held, turn.prompt_ids)
+        if not sequences or common < len(held):
+            if sequences:
+                breaks.append(Break(index, common, len(held)))
+            sequences.append(_Open())
+            common = 0
+        sequences[-1].add(turn.prompt_ids[common:], turn.completion_ids, turn.logprobs)
+    return tuple(s.close() for s in sequences), tuple(breaks)
+
+
+@dataclass(slots=True)
+class _Open:
+    ids: list[int] = field(default_factory=list)
+    mask: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+
+    def add(
+        self, context: Sequence[int], completion: Sequence[int], logprobs: Sequence[float]
+    ) -> None:
+        self.ids += [*context, *completion]
+        self.mask += [0] * len(context) + [1] * len(completion)
+        self.logprobs += [0.0] * len(context) + [*logprobs]
+
+    def close(self) -> TokenSequence:
+        return TokenSequence(
+            ids=tuple(self.ids), loss_mask=tuple(self.mask), logprobs=tuple(self.logprobs)
+        )
+
+
+def _common_prefix(held: Sequence[int], prompt: Sequence[int]) -> int:
+    if list(prompt[: len(held)]) == list(held):
+        return len(held)
+    return next(n for n in range(len(held)) if n >= len(prompt) or held[n] != prompt[n])

@@ -1,0 +1,84 @@
+"""Show a text file of the slot with line numbers."""
+
+from __future__ import annotations
+
+import errno
+
+from pydantic import Field
+
+from hermes_queue.tools.base import Arguments, Line, Tool, ToolContext, ToolResult
+
+MAX_READ_BYTES = 8 << 20
+MAX_LINE_CHARS = 2000
+FOOTER_BYTES = 200
+"""Kept free of the observation for the note that says how to go on."""
+
+
+class ReadFileArguments(Arguments):
+    """Arguments of `read_file`."""
+
+    path: Line = Field(min_length=1, description="File, relative to the workspace or absolute.")
+    offset: int = Field(default=1, ge=1, description="First line to show, counted from 1.")
+    limit: int = Field(default=500, ge=1, le=5000, description="How many lines to show.")
+
+
+async def load_text(context: ToolContext, path: str) -> str | ToolResult:
+    """The content of a text file, or the observation that says why there is none.
+
+    Raises:
+        SandboxError: the sandbox could not answer.
+    """
+    try:
+        data = await context.slot.read_file(context.path(path), max_bytes=MAX_READ_BYTES)
+    except FileNotFoundError:
+        return ToolResult(f"{path}: not found, not readable, or not a regular file", ok=False)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        if error.errno == errno.EFBIG:
+            reason = f"larger than {MAX_READ_BYTES} bytes; use the terminal (head, tail, sed -n)"
+        return ToolResult(f"{path}: {reason}", ok=False)
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return ToolResult(f"{path}: not UTF-8 text ({len(data)} bytes)", ok=False)
+
+
+async def run(context: ToolContext, arguments: ReadFileArguments) -> ToolResult:
+    """Lines `offset` to `offset + limit - 1`, fewer when the observation is full."""
+    text = await load_text(context, arguments.path)
+    if isinstance(text, ToolResult):
+        return text
+    lines = text.split("\n")
+    if lines[-1] == "":
+        lines.pop()
+    if not lines:
+        return ToolResult(f"{arguments.path}: empty file")
+    if arguments.offset > len(lines):
+        return ToolResult(f"{arguments.path} has only {len(lines)} lines", ok=False)
+    room = context.observation_bytes - FOOTER_BYTES
+    shown: list[str] = []
+    for number in range(arguments.offset, min(arguments.offset + arguments.limit, len(lines) + 1)):
+        numbered = f"{number:>6}\t{_shorten(lines[number - 1])}"
+        room -= len(numbered.encode()) + 1
+        if room < 0 and shown:
+            break
+        shown.append(numbered)
+    last = arguments.offset + len(shown) - 1
+    if last < len(lines):
+        shown.append(f"[lines {arguments.offset}-{last} of {len(lines)}; go on: offset={last + 1}]")
+    return ToolResult("\n".join(shown))
+
+
+def _shorten(line: str) -> str:
+    line = line.rstrip("\r")
+    if len(line) <= MAX_LINE_CHARS:
+        return line
+    return f"{line[:MAX_LINE_CHARS]} [... {len(line) - MAX_LINE_CHARS} more characters]"
+
+
+TOOL = Tool(
+    name="read_file",
+    description="Show a text file with line numbers.",
+    arguments=ReadFileArguments,
+    run=run,
+)

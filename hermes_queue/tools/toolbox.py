@@ -1,0 +1,170 @@
+"""From a tool call as the model wrote it to the observation it gets back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import Any
+
+from pydantic import ValidationError
+
+from hermes_queue import tools
+from hermes_queue.errors import ConfigurationError, SandboxError
+from hermes_queue.models import ToolCall
+from hermes_queue.tools.base import Tool, ToolContext
+
+logger = logging.getLogger(__name__)
+
+GRACE_S = 30.0
+"""How much longer than its own timeout a tool call may take before the sandbox counts as lost."""
+
+_NOT_TOOLS = frozenset({"base", "toolbox"})
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The answer to one tool call."""
+
+    text: str
+    """What the model sees, at most `observation_bytes` long."""
+    schema_valid: bool
+    """Whether the tool exists and took the arguments; otherwise nothing ran."""
+    ok: bool
+    """What the tool says of itself; for commands: exit code 0 in time."""
+    submits: bool = False
+    """Whether the trajectory ends here."""
+
+
+def known_tools() -> list[str]:
+    """Short names of the tools in this installation."""
+    return sorted(m.name for m in iter_modules(tools.__path__) if m.name not in _NOT_TOOLS)
+
+
+def load_tool(name: str) -> Tool:
+    """The tool called `name`: a module of this package, or `package.module:ATTRIBUTE`.
+
+    Raises:
+        ConfigurationError: there is no such tool; the message lists the known ones.
+    """
+    if ":" in name:
+        module, _, attribute = name.partition(":")
+    elif name in known_tools():
+        module, attribute = f"hermes_queue.tools.{name}", "TOOL"
+    else:
+        raise ConfigurationError(
+            f"tool {name!r} is unknown; known: {', '.join(known_tools())}; "
+            "your own: package.module:ATTRIBUTE"
+        )
+    try:
+        tool = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigurationError(f"tool {name!r} cannot be loaded: {error}") from error
+    if not isinstance(tool, Tool):
+        raise ConfigurationError(f"tool {name!r} is a {type(tool).__name__}, not a Tool")
+    return tool
+
+
+class Toolbox:
+    """The tools of one trajectory, bound to its slot."""
+
+    def __init__(self, names: Sequence[str], context: ToolContext) -> None:
+        self.context = context
+        self._tools: dict[str, Tool] = {}
+        for name in names:
+            tool = load_tool(name)
+            if tool.name in self._tools:
+                raise ConfigurationError(f"two tools are called {tool.name!r}")
+            self._tools[tool.name] = tool
+        self.schemas: tuple[dict[str, Any], ...] = tuple(t.schema() for t in self._tools.values())
+        """OpenAI tool schemas, in the order of `names`."""
+
+    async def call(self, call: ToolCall) -> Outcome:
+        """Run one call. Whatever the model did wrong comes back as text it can act on.
+
+        Raises:
+            SandboxError: the sandbox failed, or did not answer `GRACE_S` after the timeout.
+            DeadlineExceeded: the stage has no time left.
+        """
+        tool = self._tools.get(call.function.name)
+        if tool is None:
+            return self._refuse(
+                f"Unknown tool {call.function.name[:100]!a}. "
+                f"Available tools: {', '.join(self._tools) or 'none'}."
+            )
+        try:
+            arguments = tool.arguments.model_validate(_decode(call.function.arguments), strict=True)
+        except (ValidationError, _NotAnObject) as error:
+            return self._refuse(_explain(tool, error))
+        limit_s = self.context.budget_s() + GRACE_S
+        try:
+            async with asyncio.timeout(limit_s) as timer:
+                result = await tool.run(self.context, arguments)
+        except TimeoutError as error:
+            if not timer.expired():
+                raise
+            raise SandboxError(f"no answer from tool {tool.name} within {limit_s:.0f} s") from error
+        text = cap(result.text, self.context.observation_bytes)
+        return Outcome(text, schema_valid=True, ok=result.ok, submits=tool.submits and result.ok)
+
+    def postpone(self, seconds: float) -> None:
+        """Move the stage's deadline: waiting that is not the agent's doing is not its time."""
+        self.context.slot.deadline += seconds
+
+    def _refuse(self, text: str) -> Outcome:
+        return Outcome(cap(text, self.context.observation_bytes), schema_valid=False, ok=False)
+
+
+def cap(text: str, limit_bytes: int) -> str:
+    """`text`, or its head and tail around a line that says how many bytes are missing.
+
+    Never longer than `limit_bytes` in UTF-8 and never cut inside a character.
+    """
+    data = text.encode(errors="replace")
+    if len(data) <= limit_bytes:
+        return data.decode()
+    room = limit_bytes - len(_marker(len(data)))
+    head, tail = data[: room - room // 2], data[len(data) - room // 2 :]
+    cut_head, cut_tail = head.decode(errors="ignore"), tail.decode(errors="ignore")
+    missing = len(data) - len(cut_head.encode()) - len(cut_tail.encode())
+    return cut_head + _marker(missing) + cut_tail
+
+
+def _marker(missing: int) -> str:
+    return f"\n[... {missing} bytes left out ...]\n"
+
+
+class _NotAnObject(ValueError):
+    """The arguments are no JSON object."""
+
+
+def _decode(arguments: str) -> dict[str, Any]:
+    """The JSON object in `arguments`; servers send "" for a call without arguments."""
+    try:
+        value = json.loads(arguments or "{}")
+    except RecursionError:
+        raise _NotAnObject("the arguments are nested too deeply") from None
+    except ValueError as error:
+        raise _NotAnObject(f"the arguments are not valid JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise _NotAnObject(f"the arguments are a JSON {type(value).__name__}, not an object")
+    return value
+
+
+def _explain(tool: Tool, error: ValidationError | _NotAnObject) -> str:
+    if isinstance(error, ValidationError):
+        problems = "; ".join(
+            f"{'.'.join(str(part) for part in e['loc']) or 'arguments'}: {e['msg']}"
+            for e in error.errors(include_url=False, include_input=False)[:10]
+        )
+    else:
+        problems = str(error)
+    schema = json.dumps(tool.schema()["function"]["parameters"])
+    return (
+        f"Invalid call of tool {tool.name}: {problems}.\n"
+        f"Nothing was run. Expected one JSON object with this schema: {schema}"
+    )
