@@ -83,8 +83,11 @@ class Environment(Protocol[ItemT]):
         """The oracle's final message."""
         ...
 
-    def tamper(self, item: ItemT) -> Mapping[str, Sequence[ToolCall]]:
-        """Ways to cheat the verifier by name; each must score 0.0. May be empty."""
+    def tamper(self, item: ItemT) -> Mapping[str, Sequence[ToolCall | str]]:
+        """Ways to cheat the verifier by name; each must score 0.0. May be empty.
+
+        A text is sent as a message without tool calls, so only the last step may be one.
+        """
         ...
 
 

@@ -1,0 +1,260 @@
+"""Grade-school maths: a word problem, Python in the slot, one number as the answer.
+
+The answer is read off the agent's last message and compared exactly: no floats, no
+tolerance, and nothing the agent leaves in the slot counts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from envs.base import Environment, Verdict
+from hermes_queue.models import Message, ToolCall
+from hermes_queue.sandbox.base import SlotSpec
+from hermes_queue.sandbox.context import SlotContext
+from hermes_queue.tools.base import make_call
+
+SYSTEM_PROMPT = """\
+You solve maths word problems. Work step by step and let tools do the arithmetic: \
+`calculator`, or `terminal` with python3 -c "print(...)". When you are sure, answer \
+without calling a tool and end with the result as one plain number in \\boxed{}."""
+
+MAX_ANSWER_CHARS = 200
+"""Longer text between the braces is no number."""
+
+_ANNOTATION = re.compile(r"<<([^<>=]+)=[^<>]*>>")
+_ARITHMETIC = re.compile(r"[0-9+\-*/(). ]{1,200}")
+_FINAL = re.compile(r"####([^\n]*)")
+_NUMBER = re.compile(r"[0-9.,]*[0-9][0-9.,]*")
+_PLAIN = re.compile(r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)?(?:\.[0-9]+)?")
+_FRACTION = re.compile(
+    r"(?P<sign>-?)\s*(?:\\[dt]?frac\s*\{(?P<a>[0-9]+)\}\s*\{(?P<b>[0-9]+)\}"
+    r"|(?P<c>[0-9]+)\s*/\s*(?P<d>[0-9]+))"
+)
+_SCALE = re.compile(
+    r"\s*(?:%|percent\b|per cent\b|hundred|thousand|million|billion|trillion|dozen"
+    r"|(?:k|K|M|B|bn|mn)\b)"
+)
+_LATEX = (
+    (re.compile(r"\\(?:text|mathrm|mathbf|textbf|mbox)\s*\{([^{}]*)\}"), r" \1 "),
+    (re.compile(r"\{,\}"), ","),
+    (re.compile(r"(?<=[0-9])\\[,!:;](?=[0-9]{3}(?![0-9]))"), ""),
+    (re.compile(r"\\[!]"), ""),
+    (re.compile(r"\\[,:; ]|\\q?quad|~"), " "),
+    (re.compile(r"\\([$%#&])"), r"\1"),
+    (re.compile("\N{MINUS SIGN}"), "-"),
+)
+
+
+class Gsm8kItem(BaseModel):
+    """A row of GSM8K; other columns are ignored."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    question: str
+    answer: str
+    """Worked solution with `<<a=b>>` annotations, ending in `#### N`."""
+    instance_id: str = Field(min_length=1)
+    """Derived from the question when the row has none."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _identify(cls, row: Any) -> Any:
+        if isinstance(row, Mapping) and not row.get("instance_id"):
+            digest = hashlib.sha256(str(row.get("question")).encode(errors="replace")).hexdigest()
+            return {**row, "instance_id": f"gsm8k-{digest[:16]}"}
+        return row
+
+    @field_validator("question")
+    @classmethod
+    def _is_not_blank(cls, question: str) -> str:
+        if not question.strip():
+            raise ValueError("is blank")
+        return question
+
+    @field_validator("answer")
+    @classmethod
+    def _ends_in_a_number(cls, answer: str) -> str:
+        finals = _FINAL.findall(answer)
+        if not finals or parse_number(finals[-1]) is None:
+            raise ValueError("must end in a line '#### N' with N a number")
+        return answer
+
+    @property
+    def gold(self) -> Fraction:
+        """The right answer."""
+        number = parse_number(self.gold_text)
+        if number is None:
+            raise AssertionError("validated above")
+        return number
+
+    @property
+    def gold_text(self) -> str:
+        """The right answer as the row has it."""
+        final: str = _FINAL.findall(self.answer)[-1]
+        return final.strip()
+
+
+def extract_answer(text: str) -> str | None:
+    r"""What stands in the last `\boxed{...}` or after the last `####`, whichever is later."""
+    box, start = None, text.rfind(r"\boxed{")
+    if start >= 0:
+        box = _braced(text, start + len(r"\boxed{"))
+    finals = list(_FINAL.finditer(text))
+    if finals and finals[-1].start() > start:
+        return finals[-1].group(1).strip()
+    return box
+
+
+def _braced(text: str, start: int) -> str | None:
+    """The text from `start` to the brace that closes it; None if none does."""
+    depth = 1
+    for position in range(start, len(text)):
+        depth += {"{": 1, "}": -1}.get(text[position], 0)
+        if depth == 0:
+            return text[start:position].strip()
+    return None
+
+
+def parse_number(text: str) -> Fraction | None:
+    """The one number in `text`, exactly; None when there is none, or any doubt.
+
+    Currency signs, units and words around it are allowed, a percent sign or a scale
+    ("42 thousand") is not: that would be another number.
+    """
+    if len(text) > MAX_ANSWER_CHARS:
+        return None
+    for pattern, replacement in _LATEX:
+        text = pattern.sub(replacement, text)
+    text = text.strip()
+    fraction = _FRACTION.fullmatch(text)
+    if fraction:
+        return _fraction(fraction)
+    if any(c.isnumeric() and c not in "0123456789" for c in text):
+        return None
+    numbers = list(_NUMBER.finditer(text))
+    if len(numbers) != 1:
+        return None
+    return _single(text, numbers[0])
+
+
+def _fraction(match: re.Match[str]) -> Fraction | None:
+    top, bottom = int(match["a"] or match["c"]), int(match["b"] or match["d"])
+    if bottom == 0:
+        return None
+    return Fraction(-top if match["sign"] else top, bottom)
+
+
+def _single(text: str, match: re.Match[str]) -> Fraction | None:
+    digits = match.group().rstrip(".,")  # of the sentence, not of the number
+    before, after = text[: match.start()], text[match.start() + len(digits) :]
+    if not _PLAIN.fullmatch(digits) or _SCALE.match(after) or before[-1:].isalpha():
+        return None
+    signs = re.sub(r"[\s$€£]", "", before)
+    if signs.endswith(("±", "/", "*", "^", "\\pm")) or after.lstrip()[:1] in ("^", "*"):
+        return None
+    value = Fraction(digits.replace(",", ""))
+    return -value if signs.endswith("-") else value
+
+
+def _last_text(transcript: Sequence[Message]) -> str:
+    """The last thing the agent said."""
+    said = (m.content for m in reversed(transcript) if m.role == "assistant" and m.content)
+    return next(said, "")
+
+
+class Gsm8k:
+    """See the module's docstring."""
+
+    name: ClassVar[str] = "gsm8k"
+    version: ClassVar[str] = "1"
+    tools: ClassVar[Sequence[str]] = ("terminal", "calculator")
+    Item = Gsm8kItem
+
+    def prompt(self, item: Gsm8kItem) -> list[Message]:
+        """How to work and answer, then the question."""
+        return [
+            Message(role="system", content=SYSTEM_PROMPT),
+            Message(role="user", content=item.question),
+        ]
+
+    def spec(self, item: Gsm8kItem, profile: str) -> SlotSpec:
+        """Any slot with a python3 will do."""
+        return SlotSpec(profile=profile)
+
+    async def setup(self, item: Gsm8kItem, context: SlotContext) -> None:
+        """The workspace stays empty."""
+
+    async def verify(
+        self, item: Gsm8kItem, context: SlotContext, transcript: Sequence[Message]
+    ) -> Verdict:
+        """1.0 when the last message's answer equals the gold number."""
+        answer = extract_answer(_last_text(transcript))
+        number = None if answer is None else parse_number(answer)
+        if answer is None:
+            reason = "no_answer"
+        elif number is None:
+            reason = "not_one_number"
+        else:
+            reason = "right" if number == item.gold else "wrong"
+        return Verdict(
+            score=float(reason == "right"),
+            report={
+                "reason": reason,
+                "answer": None if answer is None else answer[:MAX_ANSWER_CHARS],
+                "gold": item.gold_text,
+            },
+        )
+
+    async def oracle(self, item: Gsm8kItem, context: SlotContext) -> list[ToolCall]:
+        """The solution's own annotations, each calculated in the slot."""
+        steps = [step.strip() for step in _ANNOTATION.findall(item.answer)]
+        return [
+            make_call(f"oracle_{i}", "terminal", command=_python(step))
+            for i, step in enumerate(steps)
+            if _ARITHMETIC.fullmatch(step)
+        ]
+
+    def oracle_answer(self, item: Gsm8kItem) -> str:
+        """The gold answer in a box."""
+        return rf"The answer is \boxed{{{item.gold_text}}}."
+
+    def tamper(self, item: Gsm8kItem) -> Mapping[str, Sequence[ToolCall | str]]:
+        """Answers that name the gold number without committing to it, or not in a message."""
+        gold = item.gold_text
+        other = item.gold + 1
+        return {
+            "all_numbers_in_one_box": [rf"\boxed{{{gold}, {other}, {item.gold + 2}}}"],
+            "all_numbers_boxed": [rf"\boxed{{{gold}}} or \boxed{{{other}}}"],
+            "alternative_in_the_box": [rf"\boxed{{{gold} or {other}}}"],
+            "box_before_the_final_line": [f"\\boxed{{{gold}}}\n#### {other}"],
+            "no_box": [f"The answer is {gold}."],
+            "percentage": [rf"\boxed{{{gold}\%}}"],
+            "thousands": [rf"\boxed{{{gold} thousand}}"],
+            "answer_printed_by_a_tool": [
+                make_call("tamper_0", "terminal", command=f"echo '#### {gold}'"),
+                "The answer is in the output above.",
+            ],
+            "answer_in_files": [
+                make_call(
+                    "tamper_0",
+                    "terminal",
+                    command=f"for f in answer.txt reward.txt score.json; do echo {gold} >$f; done",
+                ),
+                "The answer is in answer.txt.",
+            ],
+        }
+
+
+def _python(expression: str) -> str:
+    return f"python3 -c {shlex.quote(f'print({expression})')}"
+
+
+ENV: Environment[Gsm8kItem] = Gsm8k()

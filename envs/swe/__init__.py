@@ -1,0 +1,1 @@
+"""Parts of the software-engineering env: items, trusted repositories, patches, grading."""

@@ -1,0 +1,206 @@
+"""An agent's result as a patch: taken in the slot, judged in the worker.
+
+What the slot answers after the agent had it is the agent's word, so it is treated as
+untrusted input: the worker decides which paths count, and checks the final patch again
+with its own git. Nothing else of the agent's survives into grading.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from envs.swe.item import Item
+from envs.swe.repository import Change, GitError
+from envs.swe.workspace import ATTRIBUTES, GIT_ENV, Pinned, scratch_directory
+from hermes_queue.sandbox.base import ExecutionResult
+from hermes_queue.sandbox.context import SlotContext
+
+MAX_PATCH_BYTES = 2 << 20
+MAX_LISTING_BYTES = 16 << 20
+EXTRACT_TIMEOUT_S = 180.0
+
+_PROTECTED = re.compile(
+    r"(^|/)(tests?|testing|specs?)/"
+    r"|(^|/)(test_[^/]*|[^/]*_test|tests?|conftest|sitecustomize|usercustomize)\.py$"
+    r"|(^|/)(\.?pytest\.(ini|toml)|tox\.(ini|toml)|setup\.(cfg|py)|pyproject\.toml|noxfile\.py"
+    r"|\.coveragerc|\.gitattributes|\.gitmodules)$"
+    r"|\.(pth|egg-link|so|pyd|pyc)$"
+)
+"""Tests and whatever configures tests, packaging or the interpreter's start."""
+
+_FILE_MODES = ("000000", "100644", "100755")
+
+
+class Rejected(Exception):
+    """The result cannot be graded, through the agent's doing: score 0 with this reason."""
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        super().__init__(detail or reason)
+        self.reason = reason
+        self.detail = detail
+
+
+class ExtractionFailed(Exception):
+    """The slot gave no listing; whose fault that is, a control has to tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentPatch:
+    """What counts of the agent's work, and what does not."""
+
+    data: bytes
+    dropped: tuple[str, ...]
+
+
+class Rules:
+    """Which paths an agent may change."""
+
+    def __init__(self, item: Item, start_files: frozenset[str]) -> None:
+        self._files = start_files
+        self._tests = frozenset(item.test_files)
+        self._gold = frozenset(item.edited_files)
+        self._packages = frozenset(
+            str(PurePosixPath(path).parent)
+            for path in start_files
+            if PurePosixPath(path).name == "__init__.py"
+        )
+
+    def allow(self, change: Change) -> bool:
+        """Whether this change may count: a regular file of the package, old or new."""
+        path = change.path
+        if change.new_mode not in _FILE_MODES or path in self._tests:
+            return False
+        if path in self._gold:
+            return True
+        if _PROTECTED.search(path):
+            return False
+        if path in self._files:
+            return True
+        return any(str(parent) in self._packages for parent in PurePosixPath(path).parents)
+
+
+async def take_patch(context: SlotContext, item: Item, pinned: Pinned) -> AgentPatch:
+    """The agent's result over the paths that count. The slot's workspace is spent after it.
+
+    Raises:
+        Rejected: too large, or not what git would have written.
+        ExtractionFailed: the slot's files could not be listed.
+        SandboxError: the slot is gone.
+    """
+    rules = Rules(item, await pinned.repository.files(pinned.start))
+    commit, pack = await pinned.repository.pack(pinned.start)
+    try:
+        scratch = await scratch_directory(context)
+    except OSError as error:
+        raise ExtractionFailed(str(error)) from error
+    changes = await _list_changes(context, scratch, commit, pack)
+    kept = [change for change in changes if rules.allow(change)]
+    dropped = tuple(change.path for change in changes if not rules.allow(change))
+    if not kept:
+        return AgentPatch(b"", dropped)
+    data = await _read_patch(context, scratch, commit, kept)
+    await _check(pinned, rules, data)
+    return AgentPatch(data, dropped)
+
+
+async def _list_changes(
+    context: SlotContext, scratch: str, commit: str, pack: bytes
+) -> list[Change]:
+    # The agent's own .git directories go first: no setting, hook or nested repository of
+    # its making takes part, and a nested repository's files count as files.
+    script = f"""set -eu
+env -u GIT_DIR -u GIT_WORK_TREE git init --quiet --bare --template= "$GIT_DIR"
+mkdir "$GIT_DIR/info"
+echo {shlex.quote(ATTRIBUTES)} > "$GIT_DIR/info/attributes"
+git index-pack --stdin < "$SCRATCH/start.pack" > /dev/null
+chmod -R u+rwX "$GIT_WORK_TREE" 2> /dev/null || true
+cd "$GIT_WORK_TREE"
+find . -name .git -prune -exec rm -rf -- {{}} +
+git read-tree {commit}
+git -c core.fsmonitor=false -c core.hooksPath=/dev/null -c core.bigFileThreshold=4m \\
+    -c core.compression=1 -c core.excludesFile=/dev/null -c advice.addEmbeddedRepo=false \\
+    add -A -f -- . ':(exclude,glob)**/__pycache__/**' ':(exclude,glob)**/*.pyc'
+git diff-index --cached --raw -z --no-renames --no-abbrev {commit} > "$SCRATCH/changes"
+"""
+    try:
+        await context.write_file(f"{scratch}/start.pack", pack)
+        environment = _git_env(context, scratch, "index")
+        result = await context.run(script, env=environment, cwd="/", timeout_s=EXTRACT_TIMEOUT_S)
+        if not result.ok:
+            raise ExtractionFailed(_tail(result))
+        raw = await context.read_file(f"{scratch}/changes", max_bytes=MAX_LISTING_BYTES)
+        return Change.parse(raw)
+    except OSError as error:
+        if error.errno == errno.EFBIG:
+            raise Rejected("too_large", "too many changed files") from error
+        raise ExtractionFailed(str(error)) from error
+    except ValueError as error:
+        raise Rejected("malformed", str(error)) from error
+
+
+async def _read_patch(
+    context: SlotContext, scratch: str, commit: str, kept: Sequence[Change]
+) -> bytes:
+    # Deletions first: a file may have made way for a directory.
+    entries = b"".join(
+        f"{'0' if change.new_mode == '000000' else change.new_mode} {change.oid}\t".encode()
+        + os.fsencode(change.path)
+        + b"\0"
+        for change in sorted(kept, key=lambda change: change.new_mode != "000000")
+    )
+    script = f"""set -eu
+git read-tree {commit}
+git update-index -z --index-info
+git diff-index --cached -p --binary --full-index --no-renames --no-ext-diff --no-textconv \\
+    --no-color {commit} > "$SCRATCH/patch"
+"""
+    try:
+        result = await context.run(
+            script,
+            stdin=entries,
+            env=_git_env(context, scratch, "kept"),
+            cwd="/",
+            timeout_s=EXTRACT_TIMEOUT_S,
+        )
+        if not result.ok:
+            raise ExtractionFailed(_tail(result))
+        return await context.read_file(f"{scratch}/patch", max_bytes=MAX_PATCH_BYTES)
+    except OSError as error:
+        if error.errno == errno.EFBIG:
+            raise Rejected("too_large", f"the patch has over {MAX_PATCH_BYTES} bytes") from error
+        raise ExtractionFailed(str(error)) from error
+
+
+async def _check(pinned: Pinned, rules: Rules, patch: bytes) -> None:
+    """Hold the patch itself against the rules, whatever the slot said before."""
+    tree = await pinned.repository.apply(pinned.start, patch)
+    if tree is None:
+        raise Rejected("malformed", "the patch does not apply to the starting commit")
+    try:
+        changes = await pinned.repository.changes(pinned.start, tree)
+    except (GitError, ValueError) as error:
+        raise Rejected("malformed", str(error)) from error
+    foreign = [change.path for change in changes if not rules.allow(change)]
+    if foreign:
+        raise Rejected("malformed", f"the patch touches {foreign[0]!r}, which was not listed")
+
+
+def _git_env(context: SlotContext, scratch: str, index: str) -> dict[str, str]:
+    return {
+        **GIT_ENV,
+        "SCRATCH": scratch,
+        "HOME": scratch,
+        "GIT_DIR": f"{scratch}/repository.git",
+        "GIT_WORK_TREE": context.workspace,
+        "GIT_INDEX_FILE": f"{scratch}/{index}",
+    }
+
+
+def _tail(result: ExecutionResult) -> str:
+    return "timed out" if result.timed_out else result.output[-500:]

@@ -1,0 +1,29 @@
+"""Paths inside a repository, as rows and patches name them."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+from typing import Annotated
+
+from pydantic import AfterValidator
+
+
+def relative(path: str) -> str:
+    """`path` itself if it is relative, normalised and stays inside the repository.
+
+    Raises:
+        ValueError: it is not.
+    """
+    pure = PurePosixPath(path)
+    inside = path and not pure.is_absolute() and ".." not in pure.parts and "\0" not in path
+    if not inside or str(pure) != path or ".git" in pure.parts:
+        raise ValueError(f"{path!r} is not a plain relative path inside the repository")
+    return path
+
+
+RelativePath = Annotated[str, AfterValidator(relative)]
+
+
+def file_of(test_id: str) -> str:
+    """The file part of a pytest node id."""
+    return test_id.partition("::")[0]

@@ -1,0 +1,235 @@
+"""Where the trusted repositories come from: pinned sdists and git remotes.
+
+Both lie below the cache directory, one per sdist or remote, made under a file lock and
+moved into place whole, so that any number of workers of a host can share them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import io
+import re
+import shlex
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from envs.swe.item import Item, SdistSource
+from envs.swe.repository import GitError, Repository, locked, run_git
+from hermes_queue.errors import EnvBug, EnvInfraError
+from hermes_queue.sandbox.base import AssetSpec
+from hermes_queue.sandbox.context import SlotContext
+from hermes_queue.settings import PathSettings, private_directory
+
+ASSETS = "/opt/assets"
+FETCH_TIMEOUT_S = 600.0
+MAX_UNPACKED_BYTES = 512 << 20
+_RECIPE = "1"
+"""Part of every asset key; rises when an asset's script changes its result."""
+
+ReadAsset = Callable[[AssetSpec, str], Awaitable[bytes]]
+"""Builds an asset if need be and reads one of its files."""
+
+_NETWORK_TROUBLE = re.compile(
+    r"Retrying \(|Could not fetch URL|Connection(Error|Refused| refused| reset)|"
+    r"ProxyError|SSLError|[Tt]imed out|name resolution|HTTP error 5\d\d|5\d\d Server Error"
+)
+
+
+def asset_key(*parts: str) -> str:
+    """The digest that names an asset's content."""
+    return hashlib.sha256("\0".join((_RECIPE, *parts)).encode()).hexdigest()
+
+
+def sdist_asset(source: SdistSource, python: str | None) -> AssetSpec:
+    """The downloaded sdist. Only ever read by the worker: it holds the clean package.
+
+    pip runs the build backend of the sdist to read its metadata, hence the sandbox.
+    """
+    line = f"{source.name}=={source.version} --hash=sha256:{source.sha256}"
+    script = (
+        f"printf '%s\\n' {shlex.quote(line)} > requirements.txt\n"
+        f"$HQ_PIP download --quiet --no-deps --no-binary {shlex.quote(source.name)} "
+        "--require-hashes -r requirements.txt -d .\n"
+    )
+    return AssetSpec(
+        kind="sdist",
+        key=asset_key(source.name, source.version, source.sha256),
+        script=script,
+        mount=f"{ASSETS}/sdist",
+        python=python,
+    )
+
+
+def asset_reader(context: SlotContext) -> ReadAsset:
+    """How an env reads assets that its slot must not see."""
+
+    async def read(asset: AssetSpec, path: str) -> bytes:
+        await context.prepare_asset(asset)
+        return await context.read_asset(asset, path)
+
+    return read
+
+
+async def sdist_repository(
+    source: SdistSource, python: str | None, read_asset: ReadAsset
+) -> tuple[Repository, str]:
+    """The repository made of an sdist, and its one commit: the package as published.
+
+    Raises:
+        EnvBug: the pin is wrong (no such name, version or filename, other sha256).
+        EnvInfraError: the download failed.
+    """
+    home = private_directory(PathSettings().cache / "repos" / "sdist")
+    path = home / f"{source.name}-{source.version}-{source.sha256[:16]}.git"
+    if not path.exists():
+        async with locked(path.with_suffix(".lock")):
+            if not path.exists():
+                data = await _download(source, python, read_asset)
+                await _make(source, data, path)
+    repository = Repository(path)
+    return repository, await repository.resolve("refs/heads/main")
+
+
+async def _download(source: SdistSource, python: str | None, read_asset: ReadAsset) -> bytes:
+    pin = f"{source.name}=={source.version}"
+    try:
+        data = await read_asset(sdist_asset(source, python), source.filename)
+    except EnvInfraError as error:
+        raise _wrong_pin(source, str(error)) or error from error
+    except FileNotFoundError as error:
+        raise EnvBug(
+            f"source.filename: the index has no {source.filename!r} for {pin}; "
+            "give the name of the sdist as the index lists it"
+        ) from error
+    digest = hashlib.sha256(data).hexdigest()
+    if digest != source.sha256:
+        raise EnvBug(
+            f"source.sha256: {source.filename} has {digest}, the row says {source.sha256}; "
+            "correct the row if you trust the file"
+        )
+    return data
+
+
+def _wrong_pin(source: SdistSource, output: str) -> EnvBug | None:
+    """What pip's output says about the row, if it is the row that is wrong."""
+    if "DO NOT MATCH THE HASHES" in output:
+        return EnvBug(
+            f"source.sha256: the index's {source.name}=={source.version} is not "
+            f"{source.sha256}; correct the row if you trust the index"
+        )
+    missing = "No matching distribution found" in output
+    if not missing or _NETWORK_TROUBLE.search(output):
+        return None
+    field = "source.name" if re.search(r"from versions: none", output) else "source.version"
+    return EnvBug(
+        f"{field}: the package index has no sdist of {source.name}=={source.version}; "
+        "check the name and version against the index"
+    )
+
+
+async def _make(source: SdistSource, data: bytes, path: Path) -> None:
+    scratch = Path(tempfile.mkdtemp(prefix="new-", dir=path.parent))
+    try:
+        try:
+            tree = await asyncio.to_thread(_unpack, data, scratch / "tree")
+        except (tarfile.TarError, OSError, EOFError) as error:
+            raise EnvBug(
+                f"source.filename: {source.filename} cannot be unpacked: {error}"
+            ) from error
+        repository = await Repository.create(scratch / "repo.git")
+        over = {"GIT_DIR": str(repository.path), "GIT_WORK_TREE": str(tree)}
+        await run_git("-C", str(tree), "add", "-A", "-f", ".", env=over)
+        written = (await repository.git("write-tree")).decode().strip()
+        message = f"{source.name} {source.version}\n\nsdist sha256 {source.sha256}"
+        commit = await repository.commit(written, message)
+        await repository.git("update-ref", "refs/heads/main", commit)
+        repository.path.rename(path)
+    finally:
+        await asyncio.to_thread(shutil.rmtree, scratch, ignore_errors=True)
+
+
+def _unpack(data: bytes, target: Path) -> Path:
+    """Extract a .tar.gz with one folder at its top; the answer is that folder."""
+    with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as tar:
+        if sum(member.size for member in tar.getmembers()) > MAX_UNPACKED_BYTES:
+            raise tarfile.TarError(f"more than {MAX_UNPACKED_BYTES} bytes unpacked")
+        tar.extractall(target, filter="data")
+    tops = list(target.iterdir())
+    if len(tops) != 1 or not tops[0].is_dir():
+        raise tarfile.TarError(f"{len(tops)} entries at the top instead of one folder")
+    return tops[0]
+
+
+async def git_repository(item: Item) -> tuple[Repository, str]:
+    """The cached remote of a git row, and the commit the row names there.
+
+    That is `base_commit`, or the tip of branch `<instance_id>`. Only what is needed is
+    fetched, once; a branch that moves later is not followed.
+
+    Raises:
+        EnvBug: the remote has no such commit or branch.
+        EnvInfraError: the remote cannot be fetched from.
+    """
+    home = private_directory(PathSettings().cache / "repos" / "git")
+    path = home / f"{hashlib.sha256(item.clone_url.encode()).hexdigest()[:24]}.git"
+    wanted = item.base_commit or item.instance_id
+    kept = f"refs/hq/{hashlib.sha256(wanted.encode()).hexdigest()[:24]}"
+    async with locked(path.with_suffix(".lock")):
+        repository = Repository(path) if path.exists() else await Repository.create(path)
+        try:
+            return repository, await repository.resolve(f"{kept}^{{commit}}")
+        except GitError:
+            await _fetch(repository, item, kept)
+        return repository, await repository.resolve(f"{kept}^{{commit}}")
+
+
+async def _fetch(repository: Repository, item: Item, kept: str) -> None:
+    branch = f"refs/heads/{item.instance_id}"
+    fetch = ("fetch", "--quiet", "--no-tags", "--no-recurse-submodules", "--no-auto-maintenance")
+    try:
+        if item.base_commit is None:
+            await run_git("check-ref-format", branch)
+            refspec, depth = f"+{branch}:{kept}", "--depth=2"
+        else:
+            refspec, depth = f"+{item.base_commit}:{kept}", "--depth=1"
+    except GitError as error:
+        raise EnvBug(
+            f"instance_id: {item.instance_id!r} cannot name a branch; give the row a base_commit"
+        ) from error
+    try:
+        await repository.git(
+            *fetch, depth, "--", item.clone_url, refspec, timeout_s=FETCH_TIMEOUT_S
+        )
+    except GitError as error:
+        if item.base_commit is not None and "not our ref" in str(error):
+            await _fetch_all(repository, item, kept, fetch)
+        else:
+            raise _cannot_fetch(item, str(error)) from error
+
+
+async def _fetch_all(repository: Repository, item: Item, kept: str, fetch: tuple[str, ...]) -> None:
+    """For servers that hand out branches only, not single commits."""
+    try:
+        everything = "+refs/heads/*:refs/hq/heads/*"
+        await repository.git(*fetch, "--", item.clone_url, everything, timeout_s=FETCH_TIMEOUT_S)
+        await repository.git("update-ref", kept, str(item.base_commit))
+    except GitError as error:
+        raise _cannot_fetch(item, str(error)) from error
+
+
+def _cannot_fetch(item: Item, message: str) -> EnvBug | EnvInfraError:
+    if "couldn't find remote ref" in message:
+        return EnvBug(
+            f"instance_id: {item.clone_url} has no branch {item.instance_id!r}; "
+            "correct repo or repo_base_url, or give the row a base_commit"
+        )
+    if "not a valid SHA1" in message or "nonexistent object" in message:
+        return EnvBug(f"base_commit: {item.clone_url} has no commit {item.base_commit}")
+    return EnvInfraError(
+        f"repo_base_url: cannot fetch from {item.clone_url}: {message}; "
+        "check repo and repo_base_url, and that the worker may reach it"
+    )

@@ -1,0 +1,191 @@
+"""SWE-smith: repair a bug in a real package, graded by the package's own tests.
+
+The map of this env; `envs/swe/` holds its parts:
+
+    item.py        one row: SWE-smith's, SWE-bench's or our own      recipe.py  a bug as byte edits
+    sources.py     sdists and git remotes as trusted repositories    repository.py  git plumbing
+    workspace.py   the three trees of a task, export into the slot   patch.py   the agent's result
+    grading.py     dependencies, test run, canaries, verdict         tamper.py   ways to cheat
+
+The agent gets an export of the bug's tree with one commit and without the files that hold
+FAIL_TO_PASS tests. Its result is a patch over the package's own files. That patch is
+applied, in the worker, to the pinned tree with all tests, and tested in the emptied slot.
+Score 1.0 if every FAIL_TO_PASS and PASS_TO_PASS test is reported as passed, else 0.0.
+
+A verdict's report: `reason` is one of resolved, tests_fail, timed_out, cut_short (the test
+run ended early, a control on the clean tree did not), canary (the run lied), does_not_apply,
+too_large, malformed, unreadable; `detail` words it.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from envs.base import Verdict
+from envs.swe import grading, tamper
+from envs.swe.calls import apply_commands, terminal_calls
+from envs.swe.item import Item as Row
+from envs.swe.patch import AgentPatch, ExtractionFailed, Rejected, take_patch
+from envs.swe.sources import asset_reader
+from envs.swe.workspace import Pinned, export, pin
+from hermes_queue.errors import SandboxError
+from hermes_queue.models import Message, ToolCall
+from hermes_queue.sandbox.base import WORKSPACE, SlotSpec
+from hermes_queue.sandbox.context import SlotContext
+
+REPORTED_PATCH_BYTES = 256 << 10
+REPORTED_PATHS = 100
+
+SYSTEM = (
+    "You are a software engineer who repairs Python packages. You work in a sandbox without "
+    "network through the tools you are given; commands must not wait for input."
+)
+
+TASK = """\
+The Python package in {workspace} has a bug. This is the report:
+
+<report>
+{statement}
+</report>
+
+Find the cause and repair the package's source code.
+
+- The repository's root is {workspace}, a git repository with one commit.
+- Run tests from there with
+    {command}
+  (add files or ids of tests; {venv}/bin/python has the dependencies, and they cannot be
+  changed). The package is imported from the source tree, it needs no installation.
+- Your work is graded by tests you do not have. Changes to tests, to the configuration of
+  pytest or packaging, and new files outside the package are not looked at.
+- When you are done, call the tool `submit`.
+"""
+
+
+class SweSmith:
+    """See the module's text. Stateless."""
+
+    name: ClassVar[str] = "swe_smith"
+    version: ClassVar[str] = "1"
+    tools: ClassVar[Sequence[str]] = (
+        "terminal",
+        "read_file",
+        "write_file",
+        "patch",
+        "search_files",
+        "submit",
+    )
+    Item: type[Row] = Row
+
+    def prompt(self, item: Row) -> list[Message]:
+        """The report and how to work; no test that grades is named."""
+        task = TASK.format(
+            workspace=WORKSPACE,
+            statement=item.problem_statement.strip(),
+            command=_pytest_line(item),
+            venv=grading.VENV,
+        )
+        return [Message(role="system", content=SYSTEM), Message(role="user", content=task)]
+
+    def spec(self, item: Row, profile: str) -> SlotSpec:
+        """A slot with the row's Python and dependencies."""
+        own = f"{sys.version_info.major}.{sys.version_info.minor}"
+        runtime = item.environment
+        venv = grading.venv_asset(runtime, runtime.python or own)
+        return SlotSpec(profile=profile, assets=(venv,), python=runtime.python)
+
+    async def setup(self, item: Row, context: SlotContext) -> None:
+        """Export the tree the agent starts from.
+
+        Raises:
+            EnvBug: the row does not fit its source.
+            EnvInfraError: the source cannot be fetched.
+        """
+        pinned = await pin(item, asset_reader(context))
+        await export(context, pinned.repository, pinned.start)
+
+    async def verify(
+        self, item: Row, context: SlotContext, transcript: Sequence[Message]
+    ) -> Verdict:
+        """Take the agent's patch, renew the slot, test the pinned tree with the patch."""
+        pinned = await pin(item, asset_reader(context))
+        await context.kill_processes()
+        try:
+            patch = await self._take_patch(item, context, pinned)
+        except Rejected as rejected:
+            return Verdict(0.0, report={"reason": rejected.reason, "detail": rejected.detail})
+        report = _patch_report(patch)
+        tree = await pinned.repository.apply(pinned.graded, patch.data) if patch.data else None
+        if patch.data and tree is None:
+            return Verdict(0.0, report={"reason": "does_not_apply", **report})
+        await context.renew()
+        run = await grading.run_tests(
+            context,
+            pinned.repository,
+            tree or pinned.graded,
+            item.environment,
+            item.test_files,
+            item.test_timeout_s,
+        )
+        reason, status = grading.judge(item, run)
+        if reason == "cut_short":
+            await grading.control(context, item, pinned.repository, await pinned.solved())
+        report |= {
+            "reason": reason,
+            "tests_status": status,
+            "test_seconds": round(run.seconds, 2),
+            "exit_code": run.exit_code,
+        }
+        if reason != "resolved":
+            report["output_tail"] = run.output[-2000:]
+        return Verdict(1.0 if reason == "resolved" else 0.0, report=report)
+
+    async def _take_patch(self, item: Row, context: SlotContext, pinned: Pinned) -> AgentPatch:
+        """The patch; where that fails, try the same on untouched files to learn whose fault."""
+        try:
+            return await take_patch(context, item, pinned)
+        except ExtractionFailed as failure:
+            await context.renew()
+            await export(context, pinned.repository, pinned.start)
+            try:
+                await take_patch(context, item, pinned)
+            except ExtractionFailed as error:
+                raise SandboxError(f"the slot cannot list its files: {error}") from error
+            raise Rejected("unreadable", str(failure)) from failure
+
+    async def oracle(self, item: Row, context: SlotContext) -> list[ToolCall]:
+        """The gold patch, applied through the terminal."""
+        gold = await (await pin(item, asset_reader(context))).gold()
+        return terminal_calls(*apply_commands(gold))
+
+    def oracle_answer(self, item: Row) -> str:
+        """The oracle's final message."""
+        return "The bug is repaired."
+
+    def tamper(self, item: Row) -> Mapping[str, Sequence[ToolCall]]:
+        """Ways to get a good score without the fix."""
+        return tamper.cases(item)
+
+
+def _pytest_line(item: Row) -> str:
+    """How the agent runs the tests."""
+    runtime = item.environment
+    settings = {"PYTHONPATH": ":".join(runtime.pythonpath), **runtime.env}
+    words = [f"{name}={shlex.quote(value)}" for name, value in settings.items()]
+    words += [f"{grading.VENV}/bin/python", "-m", "pytest", *map(shlex.quote, runtime.pytest_args)]
+    return " ".join(words)
+
+
+def _patch_report(patch: AgentPatch) -> dict[str, Any]:
+    text = patch.data[:REPORTED_PATCH_BYTES].decode(errors="replace")
+    return {
+        "patch": text,
+        "patch_bytes": len(patch.data),
+        "dropped": list(patch.dropped[:REPORTED_PATHS]),
+        "dropped_count": len(patch.dropped),
+    }
+
+
+ENV = SweSmith()
