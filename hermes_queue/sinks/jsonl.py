@@ -1,0 +1,175 @@
+"""One `ScoredTrajectory` per line of a file, appended, each id once.
+
+The invariant: whatever `write` returned for is on disk, and every line but a torn last
+one is complete. A torn last line (power loss, full disk) is cut off when the file is
+opened again; its trajectory is then written anew.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import re
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+
+from hermes_queue.errors import ConfigurationError, HermesQueueError
+from hermes_queue.models import ScoredTrajectory
+
+logger = logging.getLogger(__name__)
+
+_LINE_START = b'{"schema_version":'
+_FOREIGN_SUFFIXES = frozenset({".parquet", ".gz", ".zst", ".csv", ".json"})
+_ID = re.compile(
+    rb'\{"schema_version":\d+,"run_id":"[^"\\]+","group_id":"[^"\\]+","trajectory_id":"([^"\\]+)"'
+)
+"""How our own lines begin; parsing a 100 KB record to learn its id would be slow."""
+
+
+class JsonlSink:
+    """Appends to `path`, which is created with its parents when missing.
+
+    Raises:
+        ConfigurationError: the path cannot be written, is in use by another writer, or
+            holds something else than trajectories (which is left as it is).
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.repaired_bytes = 0
+        """Size of the torn last line that was cut off on opening."""
+        self.written = 0
+        """Trajectories added since then."""
+        if path.suffix in _FOREIGN_SUFFIXES:
+            raise ConfigurationError(
+                f"{path}: results are written as JSON lines; name a file that ends in .jsonl"
+            )
+        self._fd = _open_locked(path)
+        try:
+            self._ids = self._scan()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def trajectory_ids(self) -> frozenset[str]:
+        """What the file holds."""
+        return frozenset(self._ids)
+
+    def write(self, trajectories: Iterable[ScoredTrajectory]) -> int:
+        """See `Sink.write`."""
+        new = {t.trajectory_id: t for t in trajectories if t.trajectory_id not in self._ids}
+        if not new:
+            return 0
+        data = b"".join(t.model_dump_json().encode() + b"\n" for t in new.values())
+        start = os.lseek(self._fd, 0, os.SEEK_END)
+        try:
+            _write_all(self._fd, data)
+            os.fsync(self._fd)
+        except OSError as error:
+            os.ftruncate(self._fd, start)
+            raise HermesQueueError(
+                f"{self.path}: cannot write results: {error.strerror}; nothing of this group was "
+                "kept, run again with the same --run-id once there is room"
+            ) from error
+        self._ids.update(new)
+        self.written += len(new)
+        return len(new)
+
+    def close(self) -> None:
+        """See `Sink.close`."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __enter__(self) -> JsonlSink:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _scan(self) -> set[str]:
+        """The ids in the file; repairs its end."""
+        ids: set[str] = set()
+        size = 0
+        with open(self._fd, "rb", closefd=False) as stream:
+            for number, line in enumerate(stream, start=1):
+                if not line.endswith(b"\n"):
+                    self._repair(line, size, number, ids)
+                    break
+                size += len(line)
+                if line.strip():
+                    ids.add(self._id_of(line, number))
+        return ids
+
+    def _id_of(self, line: bytes, number: int) -> str:
+        match = _ID.match(line)
+        if match:
+            return match[1].decode()
+        try:
+            record = json.loads(line)
+            return str(record["trajectory_id"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise ConfigurationError(
+                f"{self.path}:{number}: is not a trajectory of ours; choose another --out, "
+                "this file is left as it is"
+            ) from error
+
+    def _repair(self, line: bytes, start: int, number: int, ids: set[str]) -> None:
+        """Deal with a last line that has no newline: complete it, or cut it off."""
+        if not line.startswith(_LINE_START[: len(line)]):
+            self._id_of(line, number)
+        try:
+            json.loads(line)
+        except ValueError:
+            self.repaired_bytes = len(line)
+            os.ftruncate(self._fd, start)
+            logger.warning(
+                "%s:%d: cut off a torn last line of %d bytes",
+                self.path,
+                number,
+                len(line),
+                extra={"action": "jsonl_repaired", "path": str(self.path), "bytes": len(line)},
+            )
+            return
+        ids.add(self._id_of(line, number))
+        os.lseek(self._fd, 0, os.SEEK_END)
+        _write_all(self._fd, b"\n")
+
+
+def _open_locked(path: Path) -> int:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise ConfigurationError(f"{path}: cannot be written: {error.strerror}") from error
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise ConfigurationError(f"{path}: is not a regular file; results are read back from it")
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(fd)
+        raise ConfigurationError(
+            f"{path}: another process is writing to it; wait for it or choose another --out"
+        ) from error
+    _sync_directory(path.parent)
+    return fd
+
+
+def _sync_directory(path: Path) -> None:
+    """Make a new file's name durable, too."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]

@@ -1,0 +1,111 @@
+"""What every producer shares: flags, validation, enqueueing, progress, summary.
+
+A producer is one module here that describes its source as a `Producer` and calls
+`main`. In file order: flags -> `selection.py` reads and validates every row it will use
+-> `jobs.py` turns them into jobs -> `hermes_queue.queues.enqueue`; where results are
+wanted, `follow.py` consumes them. Nothing is enqueued before all rows were validated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+from hermes_queue.errors import (
+    EXIT_INTERRUPTED,
+    EXIT_ISOLATION,
+    ConfigurationError,
+    HermesQueueError,
+    IsolationUnavailable,
+)
+from hermes_queue.installation import check_installation
+from producers.dataset import BUNDLED
+from producers.flags import build_parser
+
+_EXTRAS = {"celery": "producer", "kombu": "producer", "rich": "producer", "click": "worker"}
+"""Modules that a plain `pip install hermes-queue` lacks, and the extra that has them."""
+
+
+def _as_it_is(row: dict[str, Any], _: argparse.Namespace) -> dict[str, Any]:
+    return row
+
+
+def _keep(_: dict[str, Any], __: argparse.Namespace) -> str | None:
+    return None
+
+
+def _no_flags(_: argparse.ArgumentParser) -> None:
+    return None
+
+
+@dataclass(frozen=True)
+class Producer:
+    """A source of rows and the env that takes them."""
+
+    name: str
+    """Of the module: `python -m producers.<name>`."""
+    env: str
+    description: str
+    """First sentence of `--help`."""
+    dataset: str = BUNDLED
+    """What `--dataset` means when it is not given."""
+    prepare: Callable[[dict[str, Any], argparse.Namespace], dict[str, Any]] = _as_it_is
+    """Adapt a raw row to the env's `Item`. Must not change its argument."""
+    skip_reason: Callable[[dict[str, Any], argparse.Namespace], str | None] = _keep
+    """Why a prepared row is no task, or None; such rows are counted and passed over."""
+    add_flags: Callable[[argparse.ArgumentParser], None] = _no_flags
+    """Flags of this producer alone; they reach the two hooks above."""
+    examples: str = ""
+    """Lines before the shared examples of `--help`."""
+
+    @property
+    def bundled(self) -> Path:
+        """The rows that are part of this package."""
+        return Path(__file__).parent / "data" / f"{self.name}.jsonl"
+
+
+def main(producer: Producer, argv: Sequence[str] | None = None) -> int:
+    """Run a producer's command line and return its exit code (see `hermes_queue.errors`).
+
+    Raises:
+        SystemExit: for `--help` and for flags that cannot be parsed (exit code 2).
+    """
+    arguments = build_parser(producer).parse_args(argv)
+    previous = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        check_installation()
+        from producers.run import run
+
+        return run(producer, arguments)
+    except HermesQueueError as error:
+        return _fail(str(error), error.exit_code)
+    except IsolationUnavailable as error:
+        return _fail(str(error), EXIT_ISOLATION)
+    except ModuleNotFoundError as error:
+        extra = _EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        return _fail(
+            f"{error.name} is not installed: pip install 'hermes-queue[{extra}]'",
+            ConfigurationError.exit_code,
+        )
+    except KeyboardInterrupt:
+        return _fail("interrupted", EXIT_INTERRUPTED)
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _interrupt(_: int, __: FrameType | None) -> NoReturn:
+    """Treat SIGTERM like Ctrl-C, so that nothing we started is left behind."""
+    raise KeyboardInterrupt
+
+
+def _fail(message: str, exit_code: int) -> int:
+    sys.stderr.write(f"error: {message}\n")
+    return exit_code

@@ -1,0 +1,231 @@
+"""A package's suite on the bench: slots with its dependencies, clean runs, coverage."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+from envs.swe.grading import SuiteRun, run_tests, venv_asset
+from envs.swe.item import Runtime
+from envs.swe.repository import Repository
+from envs.swe.sources import sdist_repository
+from hermes_queue.errors import EnvBug, InputError
+from hermes_queue.sandbox.base import AssetSpec, SandboxBackend, SlotSpec
+from hermes_queue.sandbox.context import SlotContext
+from producers.bugs.package import Package, find_tests, make_runtime
+from producers.bugs.sites import (
+    COVERAGE_FILE,
+    Candidate,
+    candidates,
+    covered_lines,
+    with_coverage,
+)
+from producers.bugs.symptoms import Library, public_names
+
+OWN_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+REFERENCE_TIMEOUT_S = 600.0
+MIN_TIMEOUT_S = 20.0
+BAD = ("failed", "error")
+
+
+def passed(run: SuiteRun) -> frozenset[str]:
+    """The tests that the run reports as passed."""
+    return frozenset(test for test, outcome in run.outcomes.items() if outcome == "passed")
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """The clean package under its own suite."""
+
+    passing: frozenset[str]
+    """What passes on every Python, every time."""
+    failing: int
+    """Tests that fail on the worker's own Python although nothing is wrong."""
+    seconds: float
+
+
+class Bench:
+    """One package with its suite, ready to try bugs on. Made by `open_bench`.
+
+    `measure` and then `find_candidates` fill it.
+    """
+
+    reference: Reference
+    sources: Mapping[str, bytes]
+    """Files of the package that the suite runs."""
+    library: Library
+
+    def __init__(
+        self,
+        backend: SandboxBackend,
+        package: Package,
+        runtime: Runtime,
+        repository: Repository,
+        clean: str,
+        contexts: Mapping[str | None, SlotContext],
+    ) -> None:
+        self._backend = backend
+        self.package = package
+        self.runtime = runtime
+        self.repository = repository
+        self.clean = clean
+        """Id of the clean commit."""
+        self._contexts = contexts
+        self._timeout_s = REFERENCE_TIMEOUT_S
+
+    @property
+    def pythons(self) -> tuple[str | None, ...]:
+        """None, the worker's own, comes first."""
+        return tuple(self._contexts)
+
+    async def run(
+        self, tree: str, python: str | None = None, targets: Sequence[str] = ()
+    ) -> SuiteRun:
+        """Run the whole suite, or the files `targets`, over a tree in an emptied slot.
+
+        Raises:
+            SandboxError: the slot failed.
+        """
+        context = self._contexts[python]
+        await context.renew()
+        targets = targets or self.runtime.tests
+        return await run_tests(
+            context, self.repository, tree, self.runtime, targets, self._timeout_s
+        )
+
+    async def measure(self, *, max_tests: int | None = None) -> None:
+        """Run the clean package twice on every Python.
+
+        Raises:
+            InputError: the suite does not run, nothing passes, it is larger than
+                `max_tests`, or its tests have other names in every run.
+        """
+        name = self.package.source.name
+        rounds = []
+        for _ in range(2):
+            runs = [await self.run(self.clean, python) for python in self.pythons]
+            for python, run in zip(self.pythons, runs, strict=True):
+                self._expect_complete(run, python)
+            rounds.append(runs)
+        first, again = rounds[0][0], rounds[1][0]
+        if changed := sorted(first.outcomes.keys() ^ again.outcomes.keys()):
+            raise InputError(
+                f"--package: {name}'s tests have other names in every run, e.g. {changed[0]}; "
+                "choose another package, or --tests without it"
+            )
+        runs = [*rounds[0], *rounds[1]]
+        passing = frozenset.intersection(*map(passed, runs))
+        if not passing:
+            raise InputError(f"--package: no test of {name} passes: {_tail(first)}")
+        if max_tests is not None and len(passing) > max_tests:
+            raise InputError(
+                f"--max-tests: {len(passing)} tests of {name} pass, more than {max_tests}; "
+                "name fewer --tests or choose another package"
+            )
+        failing = sum(outcome in BAD for outcome in first.outcomes.values())
+        self.reference = Reference(passing, failing, max(run.seconds for run in runs))
+        self._timeout_s = max(MIN_TIMEOUT_S, 5 * self.reference.seconds)
+
+    def _expect_complete(self, run: SuiteRun, python: str | None) -> None:
+        if run.complete and run.truthful:
+            return
+        where = f" on Python {python}" if python else ""
+        why = "took too long" if run.timed_out else "could not be run to its end"
+        raise InputError(
+            f"--package: the tests of {self.package.source.name} {why}{where}; do they need an "
+            f"--extra-requirement? pytest said: {_tail(run)}"
+        )
+
+    async def find_candidates(self) -> list[Candidate]:
+        """Where bugs may go: run the suite once under coverage.
+
+        Raises:
+            InputError: the run recorded nothing.
+        """
+        source, read = self.package.source, self.repository.read
+        lines = await self._coverage()
+        paths = await self.repository.files(self.clean)
+        self.sources = {p: await read(self.clean, p) for p in sorted(lines.keys() & paths)}
+        tests = sorted({test.partition("::")[0] for test in self.reference.passing} & paths)
+        self.library = Library(
+            label=f"{source.name} {source.version}",
+            names=public_names(self.sources.values()),
+            tests={p: (await read(self.clean, p)).decode(errors="replace") for p in tests},
+        )
+        return candidates(self.sources, lines)
+
+    async def _coverage(self) -> dict[str, frozenset[int]]:
+        runtime = with_coverage(self.runtime)
+        async with _slot(self._backend, runtime) as context:
+            run = await run_tests(
+                context, self.repository, self.clean, runtime, runtime.tests, REFERENCE_TIMEOUT_S
+            )
+            try:
+                return covered_lines(
+                    await context.read_file(f"{context.workspace}/{COVERAGE_FILE}")
+                )
+            except (OSError, ValueError) as error:
+                raise InputError(
+                    "--package: no coverage of the tests could be recorded: " + _tail(run)
+                ) from error
+
+
+def _tail(run: SuiteRun) -> str:
+    return run.output[-600:].strip() or "(nothing)"
+
+
+@asynccontextmanager
+async def open_bench(
+    backend: SandboxBackend,
+    package: Package,
+    pythons: Sequence[str | None],
+    tests: Sequence[str] = (),
+) -> AsyncIterator[Bench]:
+    """A bench with one slot per Python; `pythons` starts with None, the worker's own.
+
+    Raises:
+        InputError: the package has no tests, or they cannot be used.
+        EnvInfraError: something could not be installed.
+    """
+    source = package.source
+
+    async def read_asset(asset: AssetSpec, path: str) -> bytes:
+        await backend.prepare(SlotSpec(assets=(asset,), python=asset.python))
+        return await backend.read_asset(asset, path)
+
+    try:
+        repository, clean = await sdist_repository(source, None, read_asset)
+    except EnvBug as error:
+        raise InputError(f"--package: {error}") from error
+    paths = await repository.files(clean)
+    tests = tuple(tests) or find_tests(paths)
+    missing = [t for t in tests if not any(p == t or p.startswith(f"{t}/") for p in paths)]
+    if missing or not tests:
+        what = f"no {missing[0]!r}" if missing else "no tests"
+        raise InputError(
+            f"--tests: the sdist of {source.name}=={source.version} has {what}; "
+            "name files or directories that it has, or choose another package"
+        )
+    runtime = make_runtime(package, tests)
+    async with AsyncExitStack() as stack:
+        contexts = {}
+        for python in pythons:
+            wanted = runtime.model_copy(update={"python": python})
+            contexts[python] = await stack.enter_async_context(_slot(backend, wanted))
+        yield Bench(backend, package, runtime, repository, clean, contexts)
+
+
+@asynccontextmanager
+async def _slot(backend: SandboxBackend, runtime: Runtime) -> AsyncIterator[SlotContext]:
+    spec = SlotSpec(
+        assets=(venv_asset(runtime, runtime.python or OWN_PYTHON),), python=runtime.python
+    )
+    context = SlotContext(backend, await backend.acquire("make-bugs", spec), deadline=math.inf)
+    try:
+        yield context
+    finally:
+        await asyncio.shield(backend.release(context.slot))

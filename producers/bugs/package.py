@@ -1,0 +1,213 @@
+"""A package as the generator needs it: pinned sdist, pinned dependencies, licence, tests."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+from envs.swe.item import DEFAULT_REQUIREMENTS, Runtime, SdistSource
+from envs.swe.sources import ASSETS, asset_key
+from hermes_queue.errors import EnvInfraError, InputError
+from hermes_queue.sandbox.base import AssetSpec, SandboxBackend, SlotSpec
+
+UNSUITABLE = frozenset(
+    {
+        "colorama",
+        "exceptiongroup",
+        "iniconfig",
+        "packaging",
+        "pluggy",
+        "pygments",
+        "pytest",
+        "tomli",
+    }
+)
+"""pytest itself, and what it needs on some platform or Python."""
+
+PERMISSIVE = {
+    "MIT": "MIT",
+    "BSD": "BSD-3-Clause",
+    "Apache": "Apache-2.0",
+    "ISC": "ISC",
+    "Python Software Foundation": "PSF-2.0",
+    "Unlicense": "Unlicense",
+    "CC0": "CC0-1.0",
+    "Zope": "ZPL-2.1",
+}
+"""How permissive licences are called in free text, and their SPDX ids."""
+
+_PIN = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)==([A-Za-z0-9][A-Za-z0-9.!+_-]*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """What the package index says of one release."""
+
+    source: SdistSource
+    license: str
+    """SPDX id where it can be told, else the first line of what the metadata says."""
+    permissive: bool
+    requirements: tuple[str, ...]
+    """pytest, the package's dependencies and the extra requirements: a complete freeze."""
+
+
+def parse_pin(text: str) -> tuple[str, str]:
+    """(name, version) of `NAME==VERSION`.
+
+    Raises:
+        InputError: it is not that, or pytest could not run without another copy of it.
+    """
+    match = _PIN.fullmatch(text.strip())
+    if match is None:
+        raise InputError(f"--package: {text!r} is not NAME==VERSION, e.g. schedule==1.2.2")
+    name, version = match.groups()
+    if normalize(name) in UNSUITABLE:
+        raise _unsuitable(name, "pytest itself needs it")
+    return name, version
+
+
+def normalize(name: str) -> str:
+    """A distribution's name as the index compares it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+async def survey(
+    backend: SandboxBackend, name: str, version: str, extra_requirements: Sequence[str]
+) -> Package:
+    """Ask the package index about a release, inside a networked sandbox.
+
+    Raises:
+        InputError: there is no such release or no sdist of it, a requirement cannot be
+            met, or the tests need another copy of the package.
+        EnvInfraError: the index cannot be reached.
+    """
+    asset = _survey_asset(name, version, extra_requirements)
+    try:
+        await backend.prepare(SlotSpec(assets=(asset,)))
+        digest, filename = (await backend.read_asset(asset, "sdist.sha256")).decode().split()
+        report = json.loads(await backend.read_asset(asset, "report.json"))
+    except EnvInfraError as error:
+        raise _input_error(name, version, str(error)) or error from error
+    if not filename.endswith((".tar.gz", ".tgz")):
+        raise InputError(f"--package: the sdist of {name}=={version} is {filename}, not a .tar.gz")
+    metadata = {normalize(part["metadata"]["name"]): part["metadata"] for part in report["install"]}
+    own = metadata.pop(normalize(name))
+    _refuse_second_copy(name, metadata)
+    text, permissive = license_of(own)
+    return Package(
+        source=SdistSource(
+            type="sdist", name=name, version=version, filename=filename, sha256=digest
+        ),
+        license=text,
+        permissive=permissive,
+        requirements=tuple(sorted(f"{key}=={data['version']}" for key, data in metadata.items())),
+    )
+
+
+def _survey_asset(name: str, version: str, extra_requirements: Sequence[str]) -> AssetSpec:
+    pin = f"{name}=={version}"
+    wanted = " ".join(map(shlex.quote, [*DEFAULT_REQUIREMENTS, *extra_requirements, pin]))
+    only_source = f"--no-deps --no-binary {shlex.quote(name)}"
+    script = f"""mkdir sdist
+$HQ_PIP download --quiet {only_source} {shlex.quote(pin)} -d sdist
+(cd sdist && sha256sum -- *) > sdist.sha256
+$HQ_PIP install --quiet --dry-run --ignore-installed --prefer-binary --report report.json {wanted}
+"""
+    return AssetSpec(
+        kind="survey", key=asset_key("survey", script), script=script, mount=f"{ASSETS}/survey"
+    )
+
+
+def _input_error(name: str, version: str, output: str) -> InputError | None:
+    """What pip's output says about the request, if it is the request that is wrong."""
+    missing = re.search(r"No matching distribution found for (\S+)", output)
+    if missing and normalize(missing.group(1)).startswith(normalize(name)):
+        known = re.search(r"from versions: ([^)]*)\)", output)
+        versions = known.group(1) if known else "none"
+        if versions == "none":
+            return InputError(
+                f"--package: the package index has no sdist of {name!r}; check the name"
+            )
+        return InputError(
+            f"--package: the package index has no sdist of {name}=={version}; it has "
+            f"{', '.join(versions.split(', ')[-10:])}"
+        )
+    if missing:
+        return InputError(
+            f"--extra-requirement: the package index has no {missing.group(1)}, which the tests "
+            f"of {name} were to be run with"
+        )
+    if "ResolutionImpossible" in output:
+        return InputError(
+            f"--package: {name}=={version} cannot be installed beside "
+            f"{', '.join(DEFAULT_REQUIREMENTS)} and the extra requirements"
+        )
+    return None
+
+
+def _refuse_second_copy(name: str, others: Mapping[str, Mapping[str, Any]]) -> None:
+    for other, metadata in others.items():
+        for requirement in metadata.get("requires_dist") or ():
+            match = re.match(r"[A-Za-z0-9._-]+", requirement)
+            if match and normalize(match.group()) == normalize(name) and "extra" not in requirement:
+                raise _unsuitable(name, f"{other}, which its tests need, depends on it")
+
+
+def _unsuitable(name: str, reason: str) -> InputError:
+    return InputError(
+        f"--package: {name} cannot be used: {reason}, so its clean copy would lie in the "
+        "environment and give the answer away; choose another package"
+    )
+
+
+def license_of(metadata: Mapping[str, Any]) -> tuple[str, bool]:
+    """(SPDX id or text, whether it is known as permissive) from a distribution's metadata."""
+    expression = str(metadata.get("license_expression") or "").strip()
+    classifiers = [str(c) for c in metadata.get("classifier") or () if c.startswith("License ::")]
+    text = (str(metadata.get("license") or "").strip().splitlines() or [""])[0]
+    for candidate in (expression, text, *classifiers):
+        copyleft = re.search(r"\b[AL]?GPL|General Public|Mozilla|\bMPL", candidate)
+        for word, spdx in PERMISSIVE.items():
+            if not copyleft and re.search(rf"\b{word}", candidate, re.IGNORECASE):
+                return expression or spdx, True
+    return expression or text or (classifiers or ["unknown"])[-1].rpartition(" :: ")[2], False
+
+
+def find_tests(paths: frozenset[str]) -> tuple[str, ...]:
+    """Where a source tree keeps its tests; empty when it has none."""
+    for directory in ("tests", "test", "testing"):
+        if any(path.startswith(f"{directory}/") and _is_test(path) for path in paths):
+            return (directory,)
+    at_top = sorted(path for path in paths if "/" not in path and _is_test(path))
+    if at_top:
+        return tuple(at_top)
+    inside = {
+        str(parent)
+        for path in paths
+        if _is_test(path)
+        for parent in PurePosixPath(path).parents
+        if parent.name in {"tests", "test"}
+    }
+    return tuple(
+        sorted(d for d in inside if not any(d.startswith(f"{other}/") for other in inside))
+    )
+
+
+def _is_test(path: str) -> bool:
+    name = PurePosixPath(path).name
+    return (name.startswith("test_") and name.endswith(".py")) or name.endswith("_test.py")
+
+
+def make_runtime(package: Package, tests: Sequence[str], python: str | None = None) -> Runtime:
+    """How the package's tests are run; its own addopts may need plugins and do not count."""
+    return Runtime(
+        python=python,
+        requirements=package.requirements,
+        pytest_args=("-o", "addopts="),
+        tests=tuple(tests),
+    )

@@ -1,0 +1,129 @@
+"""Problem statements in our own words, written from what failing tests show.
+
+A statement names the function that misbehaves and how its result differs. It quotes no
+line of a test and no line that the bug changed: values appear only as short plain
+literals that the run itself reported.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterable, Sequence
+
+from producers.bugs.symptoms import FailedCheck, Library, Symptom, describe
+
+_MAX_SYMPTOMS = 4
+_MAX_AREAS = 5
+_QUOTE_CHARS = 12
+"""Shorter lines of a test, such as `)` or `else:`, cannot be told from prose."""
+
+_OPENINGS = (
+    "{label} has a defect that its own checks notice.",
+    "Something in {label} does not work as it should.",
+    "A regression was found in {label}.",
+)
+_CLOSINGS = (
+    "Find the cause in the library and correct it there; the failing checks are not part of "
+    "this copy.",
+    "The cause lies in the library's own code. The checks that fail are kept elsewhere and "
+    "will be run on the result.",
+)
+
+
+def write_statement(
+    library: Library,
+    failures: Sequence[FailedCheck],
+    passing: int,
+    *,
+    place: tuple[str, str],
+    changed_lines: Iterable[str],
+    seed: str,
+) -> str | None:
+    """The statement of a bug with these failures; None if none can be written.
+
+    Args:
+        library: the package under test.
+        failures: of every FAIL_TO_PASS test, at least one.
+        passing: how many tests pass in spite of the bug.
+        place: file and qualified function of the bug; its class or outer function is told
+            only where the failures show nothing concrete.
+        changed_lines: lines of the package before and after the change.
+        seed: picks among wordings; equal seeds give equal texts.
+    """
+    forbidden = _forbidden(library.tests.values(), changed_lines)
+    symptoms = _distinct(describe(failure, library) for failure in failures)
+    vague = [Symptom(s.function, s.headline, s.plain, s.plain) for s in symptoms]
+    for shown in (symptoms, [s for s in symptoms if not quotes(s.text, forbidden)], vague):
+        if shown:
+            chance = random.Random(seed)  # noqa: S311 - reproducible on purpose
+            text = _compose(library, failures, passing, shown, place, chance)
+            if not quotes(text, forbidden):
+                return text
+    return None
+
+
+def _forbidden(tests: Iterable[str], changed_lines: Iterable[str]) -> frozenset[str]:
+    lines = {line.strip() for source in tests for line in source.splitlines()}
+    lines = {line for line in lines if len(line) >= _QUOTE_CHARS}
+    return frozenset(lines | {line.strip() for line in changed_lines if line.strip()})
+
+
+def quotes(text: str, lines: Iterable[str]) -> bool:
+    """Whether the text contains one of the lines; very short ones count as whole lines only."""
+    own = {line.strip() for line in text.splitlines()}
+    return any(line in own or (len(line) >= 4 and line in text) for line in lines)
+
+
+def _distinct(symptoms: Iterable[Symptom]) -> list[Symptom]:
+    """Different observations, the most telling ones first."""
+    unique = {symptom.text: symptom for symptom in symptoms}
+    return sorted(
+        unique.values(),
+        key=lambda s: (not s.concrete, s.function is None, len(s.text), s.text),
+    )
+
+
+def _areas(failures: Sequence[FailedCheck]) -> list[str]:
+    """What the failing tests are about, from their names."""
+    areas: dict[str, None] = {}
+    for failure in failures:
+        name = re.sub(r"\[.*\]$", "", failure.test_id, flags=re.S).rpartition("::")[2]
+        words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name).replace("_", " ").split()
+        area = " ".join(word.lower() for word in words if word.lower() not in {"test", "tests"})
+        area = re.sub(r"^test(?=[a-z])", "", area)
+        if area:
+            areas[area] = None
+    return list(areas)[:_MAX_AREAS]
+
+
+def _compose(
+    library: Library,
+    failures: Sequence[FailedCheck],
+    passing: int,
+    symptoms: Sequence[Symptom],
+    place: tuple[str, str],
+    chance: random.Random,
+) -> str:
+    first = symptoms[0]
+    subject = f"`{first.function}`" if first.function else library.label
+    parts = [f"# {subject}: {first.headline}", ""]
+    parts += [chance.choice(_OPENINGS).format(label=library.label), "", "What was seen:", ""]
+    sentences = dict.fromkeys(symptom.text for symptom in symptoms)
+    parts += [f"- {sentence}" for sentence in list(sentences)[:_MAX_SYMPTOMS]]
+    parts += ["", _extent(failures, passing)]
+    if not first.concrete:
+        file, function = place
+        parts += ["", f"It has to do with `{function.partition('.')[0]}` in `{file}`."]
+    return "\n".join([*parts, "", chance.choice(_CLOSINGS)]) + "\n"
+
+
+def _extent(failures: Sequence[FailedCheck], passing: int) -> str:
+    count = len(failures)
+    failing = "1 check fails" if count == 1 else f"{count} checks fail"
+    others = "1 other passes" if passing == 1 else f"{passing} others pass"
+    about = [f'"{area}"' for area in _areas(failures)]
+    named = f" What fails goes by the names {', '.join(about)}." if len(about) > 1 else ""
+    if len(about) == 1:
+        named = f" What fails goes by the name {about[0]}."
+    return f"In all, {failing} while {others}.{named}"

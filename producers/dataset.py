@@ -1,0 +1,242 @@
+"""Rows of a dataset: a bundled file, JSON lines, Parquet, or a name on Hugging Face.
+
+Reading is lazy and in file order; `shuffled` is a permutation that only depends on the
+seed. Every row knows its place, so that an error can name file and line.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import shutil
+import tempfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Protocol, cast
+
+from hermes_queue.errors import ConfigurationError, InputError
+
+BUNDLED = "bundled"
+_FORMATS = ".jsonl, .jsonl.gz or .parquet"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row and where it stands, e.g. `rows.jsonl:3`."""
+
+    place: str
+    data: dict[str, Any]
+
+
+class Dataset(Protocol):
+    """Rows in order or shuffled, as often as asked for.
+
+    Both raise `InputError` at the first row that cannot be read.
+    """
+
+    name: str
+
+    def rows(self) -> Iterator[Row]:
+        """All rows in the dataset's order."""
+        ...
+
+    def shuffled(self, seed: int) -> Iterator[Row]:
+        """All rows in an order that depends on nothing but `seed`."""
+        ...
+
+
+def open_dataset(name: str, *, bundled: Path, split: str | None = None) -> Dataset:
+    """The dataset that `--dataset name` means.
+
+    Args:
+        name: `bundled`, a path, or `OWNER/NAME[:CONFIG]` on Hugging Face.
+        bundled: what `bundled` stands for.
+        split: of a Hugging Face dataset; None = train. Files have no splits.
+
+    Raises:
+        InputError: there is no such file or dataset, or its format is unknown.
+        ConfigurationError: an extra is missing, or `split` was given for a file.
+    """
+    path = bundled if name == BUNDLED else Path(name).expanduser()
+    if name != BUNDLED and not _looks_like_a_path(name) and not path.exists():
+        return HubDataset(name, split or "train")
+    if split is not None:
+        raise ConfigurationError(
+            f"--split {split}: {path} is a file; only Hugging Face datasets have splits"
+        )
+    if path.is_dir():
+        raise InputError(f"{path}: is a directory; name a {_FORMATS} file in it")
+    if not path.exists():
+        raise InputError(f"{path}: no such file; --dataset takes a path or a Hugging Face name")
+    if path.suffix == ".parquet":
+        return ParquetDataset(path)
+    if path.name.endswith((".jsonl", ".jsonl.gz")):
+        return JsonlDataset(path)
+    raise InputError(f"{path}: unknown format; --dataset reads {_FORMATS}")
+
+
+def _looks_like_a_path(name: str) -> bool:
+    suffixes = (".jsonl", ".json", ".gz", ".parquet", ".csv", ".txt", ".zst")
+    return name.startswith((".", "/", "~")) or name.endswith(suffixes) or name.count("/") > 1
+
+
+class JsonlDataset:
+    """One JSON object per line; blank lines are passed over."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.name = path.name
+
+    def rows(self) -> Iterator[Row]:
+        """See `Dataset.rows`."""
+        with self._open() as stream:
+            for number, line in self._lines(stream):
+                if line.strip():
+                    yield self._parse(number, line)
+
+    def shuffled(self, seed: int) -> Iterator[Row]:
+        """See `Dataset.shuffled`. Holds one offset per line, not the rows."""
+        with self._open() as packed, tempfile.TemporaryFile() as unpacked:
+            stream = packed
+            if self.path.suffix == ".gz":  # seeking back in gzip decompresses from the start
+                self._unpack(packed, unpacked)
+                stream = unpacked
+            starts: list[tuple[int, int]] = []
+            offset = 0
+            for number, line in self._lines(stream):
+                if line.strip():
+                    starts.append((number, offset))
+                offset += len(line)
+            random.Random(seed).shuffle(starts)  # noqa: S311 - an order, not a secret
+            for number, start in starts:
+                stream.seek(start)
+                yield self._parse(number, stream.readline())
+
+    def _open(self) -> IO[bytes]:
+        try:
+            if self.path.suffix == ".gz":
+                return cast(IO[bytes], gzip.open(self.path, "rb"))
+            return self.path.open("rb")
+        except OSError as error:
+            raise InputError(f"{self.path}: cannot be read: {error.strerror}") from error
+
+    def _lines(self, stream: IO[bytes]) -> Iterator[tuple[int, bytes]]:
+        """Numbered lines, blank ones included, with gzip's errors made ours."""
+        number = 0
+        try:
+            for number, line in enumerate(stream, start=1):
+                yield number, line
+        except (OSError, EOFError, zlib.error) as error:
+            raise InputError(
+                f"{self.path}:{number + 1}: the file is damaged or cut off ({error}); "
+                "fetch or write it again"
+            ) from error
+
+    def _unpack(self, packed: IO[bytes], unpacked: IO[bytes]) -> None:
+        try:
+            shutil.copyfileobj(packed, unpacked)
+        except (OSError, EOFError, zlib.error) as error:
+            raise InputError(f"{self.path}: the file is damaged or cut off ({error})") from error
+        unpacked.seek(0)
+
+    def _parse(self, number: int, line: bytes) -> Row:
+        place = f"{self.path}:{number}"
+        try:
+            data = json.loads(line.decode("utf-8-sig"))
+        except UnicodeDecodeError as error:
+            raise InputError(f"{place}: is not UTF-8: {error.reason}; save it as UTF-8") from error
+        except (ValueError, RecursionError) as error:
+            if not line.endswith(b"\n"):
+                raise InputError(
+                    f"{place}: the last line is torn (no valid JSON and no newline after "
+                    f"{len(line)} bytes); remove it or write the file again"
+                ) from error
+            raise InputError(
+                f"{place}: is not valid JSON: {error}; every line must be one JSON object"
+            ) from error
+        if not isinstance(data, dict):
+            raise InputError(f"{place}: is a {type(data).__name__}; every line must be an object")
+        return Row(place, data)
+
+
+class ParquetDataset:
+    """Needs pyarrow, from the `parquet` extra."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.name = path.name
+
+    def rows(self) -> Iterator[Row]:
+        """See `Dataset.rows`."""
+        number = 0
+        with self._open() as file:
+            for batch in file.iter_batches(batch_size=256):
+                for data in batch.to_pylist():
+                    number += 1
+                    yield Row(f"{self.path}:row {number}", data)
+
+    def shuffled(self, seed: int) -> Iterator[Row]:
+        """See `Dataset.shuffled`. Holds the table in Arrow's compact form."""
+        with self._open() as file:
+            table = file.read()
+        for index in _permutation(table.num_rows, seed):
+            yield Row(f"{self.path}:row {index + 1}", table.slice(index, 1).to_pylist()[0])
+
+    def _open(self) -> Any:
+        try:
+            from pyarrow import ArrowException, parquet
+        except ImportError as error:
+            raise ConfigurationError(
+                f"{self.path}: reading Parquet needs pyarrow: pip install 'hermes-queue[parquet]'"
+            ) from error
+        try:
+            return parquet.ParquetFile(self.path)
+        except (OSError, ArrowException) as error:
+            raise InputError(f"{self.path}: is not a readable Parquet file: {error}") from error
+
+
+class HubDataset:
+    """A dataset on Hugging Face; `OWNER/NAME:CONFIG` names a configuration. `datasets` extra."""
+
+    def __init__(self, name: str, split: str) -> None:
+        self.name = name
+        self.split = split
+
+    def rows(self) -> Iterator[Row]:
+        """See `Dataset.rows`."""
+        table = self._load()
+        return (self._row(table, index) for index in range(len(table)))
+
+    def shuffled(self, seed: int) -> Iterator[Row]:
+        """See `Dataset.shuffled`."""
+        table = self._load()
+        return (self._row(table, index) for index in _permutation(len(table), seed))
+
+    def _row(self, table: Any, index: int) -> Row:
+        return Row(f"{self.name}[{self.split}]:row {index + 1}", dict(table[index]))
+
+    def _load(self) -> Any:
+        try:
+            import datasets
+        except ImportError as error:
+            raise ConfigurationError(
+                f"--dataset {self.name}: no such file, and reading it from Hugging Face needs the "
+                "datasets library: pip install 'hermes-queue[datasets]'"
+            ) from error
+        name, _, config = self.name.partition(":")
+        try:
+            return datasets.load_dataset(name, config or None, split=self.split)
+        except (OSError, ValueError, RuntimeError, LookupError) as error:
+            raise InputError(
+                f"--dataset {self.name}: no such file, and Hugging Face did not give split "
+                f"{self.split!r}: {error}"
+            ) from error
+
+
+def _permutation(size: int, seed: int) -> list[int]:
+    order = list(range(size))
+    random.Random(seed).shuffle(order)  # noqa: S311 - an order, not a secret
+    return order

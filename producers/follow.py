@@ -1,0 +1,149 @@
+"""Watch a run until its groups are there, and hand each one to the sink.
+
+A group is acknowledged only after the sink has it on disk. The consumer group is our
+own and removed at the end, so that it never holds back the trimming of the stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from hermes_queue.errors import RedisUnavailable
+from hermes_queue.ledger import Ledger, RunStatus
+from hermes_queue.results import STREAM, DeliveredGroup, consume
+from hermes_queue.sinks.base import Sink
+from producers.progress import Counts, Progress, ResultRow, result_row
+
+logger = logging.getLogger(__name__)
+
+POLL_S = 0.3
+QUIET_END_S = 10.0
+"""A run without waiting or running jobs whose groups do not come for so long has lost them."""
+OUTAGE_S = 120.0
+"""How long Redis may be away before we give up."""
+NO_WORKER_S = 10.0
+
+
+class Follower:
+    """Consumes the groups of one run. Its counters are valid at any time, also after Ctrl-C.
+
+    Args:
+        groups: trajectory ids by group id, of the groups to wait for.
+        sink: where members go; None = only watch.
+        check: raises when the run cannot go on, e.g. because an embedded worker died.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        run_id: str,
+        groups: Mapping[str, Sequence[str]],
+        *,
+        sink: Sink | None,
+        progress: Progress,
+        check: Callable[[], None],
+    ) -> None:
+        self.rows: list[ResultRow] = []
+        self.failed = 0
+        self.isolation: str | None = None
+        """The message of a worker that could not isolate slots."""
+        self.pending = set(groups)
+        self._ledger = ledger
+        self._run_id = run_id
+        self._sink = sink
+        self._progress = progress
+        self._check = check
+        self._last_group = time.monotonic()
+        self._group = f"producer.{run_id}.{secrets.token_hex(4)}"
+
+    async def run(self) -> None:
+        """Return when every group was consumed, or when the rest can never come.
+
+        Raises:
+            HermesQueueError: the sink, Redis or the embedded worker failed.
+            IsolationUnavailable: the embedded worker cannot isolate slots.
+        """
+        if not self.pending:
+            return
+        tasks = [asyncio.create_task(self._collect()), asyncio.create_task(self._watch())]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+            await self._show()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._forget()
+
+    async def _collect(self) -> None:
+        groups = consume(self._group, url=self._ledger.url, run_id=self._run_id)
+        async for group in groups:
+            await self._take(group)
+            if not self.pending:
+                return
+
+    async def _take(self, group: DeliveredGroup) -> None:
+        if self._sink:
+            await asyncio.to_thread(self._sink.write, group.members)
+        try:
+            await group.ack()
+        except RedisUnavailable:  # it is on disk, and the sink drops a second delivery
+            logger.warning("group %s could not be acknowledged", group.group_id)
+        self._last_group = time.monotonic()
+        if group.group_id not in self.pending:
+            return
+        self.pending.discard(group.group_id)
+        for member in group.members:
+            self.rows.append(result_row(member))
+            self.failed += member.status == "failed"
+            if member.failure and member.failure.type == "IsolationUnavailable":
+                self.isolation = member.failure.message
+
+    async def _watch(self) -> None:
+        started = reached = time.monotonic()
+        hinted = False
+        while True:
+            self._check()
+            try:
+                status = await self._show()
+                reached = time.monotonic()
+            except RedisUnavailable:
+                if time.monotonic() - reached > OUTAGE_S:
+                    raise
+                await asyncio.sleep(1.0)
+                continue
+            silent_s = time.monotonic() - self._last_group
+            if status.queued + status.running == 0 and silent_s > QUIET_END_S:
+                return
+            waited_s = time.monotonic() - started
+            if not hinted and status.queued and not status.running and waited_s > NO_WORKER_S:
+                hinted = True
+                await self._hint()
+            await asyncio.sleep(POLL_S)
+
+    async def _show(self) -> RunStatus:
+        status = await asyncio.to_thread(self._ledger.run_status, self._run_id)
+        self._progress.show(Counts(status.total, status.running, status.finished, status.failed))
+        return status
+
+    async def _hint(self) -> None:
+        """Jobs wait and nobody works: the usual reason is that no worker was started."""
+        if not await asyncio.to_thread(self._ledger.workers):
+            self._progress.say(
+                "jobs wait, but no worker is alive; start one: celery -A hermes_queue worker"
+            )
+
+    def _forget(self) -> None:
+        """Remove our consumer group; if Redis is gone, there is nothing to remove."""
+        client, key = self._ledger.client, self._ledger.key
+        try:
+            client.xgroup_destroy(key(STREAM), self._group)
+            client.delete(key(f"consumer-group:{self._group}"))
+        except Exception as error:  # noqa: BLE001 - cleaning up must not hide the outcome
+            logger.debug("consumer group %s stays: %s", self._group, error)

@@ -1,0 +1,220 @@
+"""From flags and selected items to jobs. The same flags and run id give the same jobs."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from envs.base import Environment
+from hermes_queue.errors import ConfigurationError
+from hermes_queue.models import AgentSpec, Limits, Name, Provenance, TrajectoryJob, make_ids
+from producers.base import Producer
+from producers.selection import SelectedItem, Selection
+
+_RUN_ID_MAX = 200
+"""Group and trajectory ids are the run id and some 30 characters more, of 256."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the jobs of a run have in common."""
+
+    run_id: str
+    env: str
+    agent: AgentSpec
+    limits: Limits
+    group_size: int | None
+    """None = 1, or one sample per tamper case."""
+    lane: str
+    profile: str
+    priority: int
+    tamper_case: str | None
+    provenance: Provenance
+
+    def size_of(self, item: SelectedItem) -> int:
+        """How many samples of `item` there will be."""
+        if self.group_size is not None:
+            return self.group_size
+        return len(self._cases(item)) or 1
+
+    def jobs(self, selection: Selection, keep: Callable[[str], bool]) -> Iterator[TrajectoryJob]:
+        """All jobs in order, but those of groups that `keep(group_id)` refuses."""
+        for selected in selection.items:
+            group_id, _ = make_ids(self.run_id, selected.key, 0)
+            if keep(group_id):
+                yield from self._jobs_of(selected)
+
+    def group_ids(self, selection: Selection) -> dict[str, list[str]]:
+        """Trajectory ids by group id."""
+        groups: dict[str, list[str]] = {}
+        for selected in selection.items:
+            for index in range(self.size_of(selected)):
+                group_id, trajectory_id = make_ids(self.run_id, selected.key, index)
+                groups.setdefault(group_id, []).append(trajectory_id)
+        return groups
+
+    def check(self, selection: Selection) -> None:
+        """Make sure that every item can be tampered with as asked for.
+
+        Raises:
+            ConfigurationError: names the item and the cases it has.
+        """
+        if self.agent.kind != "tamper":
+            return
+        for selected in selection.items:
+            if not selected.tamper_cases:
+                raise ConfigurationError(
+                    f"--agent tamper: the env {self.env!r} has no tamper cases for "
+                    f"{selected.instance_id!r}"
+                )
+            if self.tamper_case and self.tamper_case not in selected.tamper_cases:
+                raise ConfigurationError(
+                    f"--tamper-case {self.tamper_case}: {selected.instance_id!r} has no such case; "
+                    f"known: {', '.join(selected.tamper_cases)}"
+                )
+
+    def _cases(self, item: SelectedItem) -> tuple[str, ...]:
+        return (self.tamper_case,) if self.tamper_case else item.tamper_cases
+
+    def _jobs_of(self, selected: SelectedItem) -> Iterator[TrajectoryJob]:
+        item = selected.item()
+        cases = self._cases(selected)
+        size = self.size_of(selected)
+        for index in range(size):
+            group_id, trajectory_id = make_ids(self.run_id, selected.key, index)
+            agent = self.agent
+            if cases:
+                params = {**agent.params, "case": cases[index % len(cases)]}
+                agent = agent.model_copy(update={"params": params})
+            yield TrajectoryJob(
+                run_id=self.run_id,
+                group_id=group_id,
+                trajectory_id=trajectory_id,
+                sample_index=index,
+                group_size=size,
+                env=self.env,
+                instance_id=selected.instance_id,
+                item=item,
+                agent=agent,
+                limits=self.limits,
+                profile=self.profile,
+                lane=self.lane,
+                priority=self.priority,
+                producer=self.provenance,
+            )
+
+
+def make_plan(producer: Producer, env: Environment[Any], arguments: argparse.Namespace) -> Plan:
+    """The plan that the flags describe.
+
+    Raises:
+        ConfigurationError: names the flag and the fix.
+    """
+    _check_tools(env)
+    return Plan(
+        run_id=_name("--run-id", arguments.run_id or _new_run_id(producer.name), _RUN_ID_MAX),
+        env=arguments.env,
+        agent=_agent(arguments),
+        limits=_limits(arguments),
+        group_size=arguments.group_size,
+        lane=_name("--lane", arguments.lane),
+        profile=_name("--profile", arguments.profile),
+        priority=arguments.priority,
+        tamper_case=arguments.tamper_case,
+        provenance=_provenance(producer),
+    )
+
+
+def _check_tools(env: Environment[Any]) -> None:
+    from hermes_queue.tools import load_tool
+
+    for name in env.tools:
+        load_tool(name)
+
+
+def _agent(arguments: argparse.Namespace) -> AgentSpec:
+    from hermes_queue.agent.registry import known_agents, load_agent
+
+    kind = arguments.agent
+    if kind not in known_agents():  # a known one is not loaded: openai alone takes a second
+        load_agent(kind)
+    if kind == "openai" and not arguments.model:
+        raise ConfigurationError("--agent openai: say which model with --model NAME")
+    if arguments.tamper_case and kind != "tamper":
+        raise ConfigurationError(f"--tamper-case: only goes with --agent tamper, not {kind}")
+    sampling = dict(arguments.sampling)
+    if arguments.temperature is not None:
+        sampling["temperature"] = arguments.temperature
+    return AgentSpec(
+        kind=kind,
+        model=arguments.model,
+        base_url=arguments.base_url,
+        sampling=sampling,
+        params=dict(arguments.agent_param),
+    )
+
+
+def _limits(arguments: argparse.Namespace) -> Limits:
+    given = {
+        "max_turns": arguments.max_turns,
+        "tool_timeout_s": arguments.tool_timeout,
+        "setup_timeout_s": arguments.setup_timeout,
+        "agent_timeout_s": arguments.agent_timeout,
+        "verify_timeout_s": arguments.verify_timeout,
+        "total_timeout_s": arguments.total_timeout,
+    }
+    return Limits(**{name: value for name, value in given.items() if value is not None})
+
+
+def _name(flag: str, value: str, max_length: int = 256) -> str:
+    try:
+        TypeAdapter(Name).validate_python(value)
+    except ValidationError as error:
+        raise ConfigurationError(
+            f"{flag} {value!r}: use letters, digits and . _ : / - and begin with a letter or digit"
+        ) from error
+    if "/" in value and flag == "--run-id":
+        raise ConfigurationError(f"{flag} {value!r}: files are named after it; leave out the /")
+    if len(value) > max_length:
+        raise ConfigurationError(f"{flag}: has {len(value)} characters, at most {max_length} fit")
+    return value
+
+
+def _new_run_id(producer: str) -> str:
+    moment = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+    return f"{producer}-{moment}-{secrets.token_hex(2)}"
+
+
+def _provenance(producer: Producer) -> Provenance:
+    try:
+        own_version = version("hermes-queue")
+    except PackageNotFoundError:  # a bare checkout on sys.path
+        own_version = ""
+    return Provenance(producer=f"producers.{producer.name}", version=own_version, git=_commit())
+
+
+def _commit() -> str | None:
+    """The commit of the checkout we run from, if we do."""
+    root = Path(__file__).resolve().parent.parent
+    if not (root / ".git").exists():
+        return None
+    try:
+        answer = subprocess.run(  # noqa: S603 - no input of anybody's
+            ["git", "-C", str(root), "rev-parse", "HEAD"],  # noqa: S607 - whichever git is there
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=10,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout.strip() or None

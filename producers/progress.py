@@ -1,0 +1,220 @@
+"""What a person sees of a run: live progress, then a table of trajectories.
+
+On a terminal progress is a bar; elsewhere (CI, a log file) it is one plain line whenever
+something changed. Progress goes to stderr, results to stdout.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import IO, TYPE_CHECKING
+
+from hermes_queue.models import ScoredTrajectory
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+PLAIN_WIDTH = 160
+"""Columns where there is no terminal: wide enough that instance ids stay whole."""
+PLAIN_INTERVAL_S = 2.0
+MAX_ROWS = 60
+"""Longer tables help nobody; the file has all."""
+_NOTE_CHARACTERS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How far a run is. All are trajectories."""
+
+    total: int
+    running: int = 0
+    finished: int = 0
+    """Published with a score."""
+    failed: int = 0
+    """Published without one."""
+
+    @property
+    def done(self) -> int:
+        """Published."""
+        return self.finished + self.failed
+
+
+class Progress:
+    """Shows counts; a context manager, because a live bar must be taken down."""
+
+    def __init__(self, *, quiet: bool = False, stream: IO[str] | None = None) -> None:
+        self._quiet = quiet
+        self._console = console(stream or sys.stderr)
+        self._bar = _Bar(self._console) if self._console.is_terminal and not quiet else None
+        self._started = time.monotonic()
+        self._sent_at = self._started
+        self._last: tuple[Counts, float] | None = None
+
+    def __enter__(self) -> Progress:
+        if self._bar:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        _: type[BaseException] | None,
+        __: BaseException | None,
+        ___: TracebackType | None,
+    ) -> None:
+        if self._bar:
+            self._bar.stop()
+
+    def say(self, text: str) -> None:
+        """One line for the person who waits."""
+        if not self._quiet:
+            self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def show(self, counts: Counts) -> None:
+        """Bring the display up to date. Cheap enough to be called several times a second."""
+        if self._bar:
+            self._bar.update(counts, self._rate(counts))
+        elif self._is_news(counts):
+            self._last = (counts, time.monotonic())
+            self.say(describe(counts, self._rate(counts)))
+
+    def show_sent(self, sent: int, total: int) -> None:
+        """How many jobs were enqueued so far."""
+        if self._bar:
+            self._bar.update_sent(sent, total)
+        elif time.monotonic() - self._sent_at >= PLAIN_INTERVAL_S and sent < total:
+            self._sent_at = time.monotonic()
+            self.say(f"enqueued {sent}/{total}")
+
+    def _is_news(self, counts: Counts) -> bool:
+        if self._last is None or (counts.done == counts.total and counts != self._last[0]):
+            return True
+        last, at = self._last
+        return counts != last and time.monotonic() - at >= PLAIN_INTERVAL_S
+
+    def _rate(self, counts: Counts) -> float:
+        """Trajectories per minute since we watch."""
+        return counts.done * 60 / max(time.monotonic() - self._started, 1e-3)
+
+
+class _Bar:
+    """Rich's progress bar with our columns."""
+
+    def __init__(self, target: Console) -> None:
+        from rich import progress
+
+        self._progress = progress.Progress(
+            progress.SpinnerColumn(),
+            progress.BarColumn(bar_width=24),
+            progress.TextColumn("{task.description}"),
+            progress.TimeElapsedColumn(),
+            console=target,
+        )
+        self._task = self._progress.add_task("starting", total=None)
+
+    def start(self) -> None:
+        self._progress.start()
+
+    def stop(self) -> None:
+        self._progress.stop()
+
+    def update_sent(self, sent: int, total: int) -> None:
+        self._progress.update(
+            self._task, total=total, completed=sent, description=f"{sent}/{total} enqueued"
+        )
+
+    def update(self, counts: Counts, rate: float) -> None:
+        self._progress.update(
+            self._task,
+            total=counts.total,
+            completed=counts.done,
+            description=describe(counts, rate),
+        )
+
+
+def console(stream: IO[str]) -> Console:
+    """A rich console that never wraps where nobody's terminal is."""
+    from rich.console import Console
+
+    return Console(file=stream, width=None if stream.isatty() else PLAIN_WIDTH)
+
+
+def describe(counts: Counts, rate_per_minute: float) -> str:
+    """The counts in words."""
+    return (
+        f"{counts.done}/{counts.total} finished, {counts.running} running, "
+        f"{counts.failed} failed, {rate_per_minute:.1f}/min"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ResultRow:
+    """One line of the result table."""
+
+    instance_id: str
+    sample_index: int
+    stop_reason: str
+    score: float | None
+    turns: int
+    seconds: float
+    """Of all stages but waiting in the queue."""
+    note: str
+    """The tamper case, what failed, or the verifier's reason."""
+
+
+def result_row(trajectory: ScoredTrajectory) -> ResultRow:
+    """What the table shows of a trajectory."""
+    asked = sum(message.role == "assistant" for message in trajectory.messages)
+    return ResultRow(
+        instance_id=trajectory.instance_id,
+        sample_index=trajectory.sample_index,
+        stop_reason=trajectory.stop_reason,
+        score=trajectory.score,
+        turns=len(trajectory.turns) or asked,
+        seconds=sum(s for name, s in trajectory.stage_seconds.items() if name != "queue"),
+        note=_note(trajectory),
+    )
+
+
+def _note(trajectory: ScoredTrajectory) -> str:
+    parts = []
+    if case := trajectory.agent.params.get("case"):
+        parts.append(str(case))
+    failure = trajectory.failure
+    if failure:
+        parts.append(f"{failure.type} in {failure.stage}: {failure.message}")
+    elif trajectory.score == 0 and (reason := trajectory.report.get("reason")):
+        parts.append(str(reason))
+    return " ".join(": ".join(parts).split())[:_NOTE_CHARACTERS]
+
+
+def print_table(rows: Sequence[ResultRow], target: Console) -> None:
+    """The result table; of a long run failures first and not all."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = sorted(rows, key=lambda r: (r.instance_id, r.sample_index))
+    if len(shown) > MAX_ROWS:
+        shown = sorted(shown, key=lambda r: r.score is not None)[:MAX_ROWS]
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("instance", overflow="fold")
+    for name in ("sample", "stop reason", "score", "turns", "seconds"):
+        table.add_column(name, justify="left" if name == "stop reason" else "right")
+    table.add_column("case / failure", overflow="fold")
+    for row in shown:
+        table.add_row(
+            Text(row.instance_id),
+            str(row.sample_index),
+            row.stop_reason,
+            "-" if row.score is None else f"{row.score:g}",
+            str(row.turns),
+            f"{row.seconds:.1f}",
+            Text(row.note),
+        )
+    target.print(table)
+    if len(rows) > len(shown):
+        target.print(f"... and {len(rows) - len(shown)} more", markup=False, highlight=False)

@@ -1,0 +1,242 @@
+"""Read and validate the rows of a run, all of them, before anything is enqueued."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from envs.base import Environment
+from hermes_queue import codec
+from hermes_queue.errors import ConfigurationError, InputError, PayloadTooLarge
+from hermes_queue.settings import ProducerSettings
+from producers.base import Producer
+from producers.dataset import Dataset, Row
+from producers.flags import DEFAULT_ITEMS
+
+
+@dataclass(frozen=True, slots=True)
+class SelectedItem:
+    """One validated item; `key` tells its repetitions under `--cycle` apart."""
+
+    place: str
+    instance_id: str
+    key: str
+    packed: bytes
+    size_bytes: int
+    tamper_cases: tuple[str, ...] = ()
+
+    def item(self) -> dict[str, Any]:
+        """The item as it goes into a job."""
+        return codec.decompress_item(self.packed)
+
+
+@dataclass(slots=True)
+class Selection:
+    """What a run will use of a dataset."""
+
+    dataset: str
+    items: list[SelectedItem] = field(default_factory=list)
+    skipped: Counter[str] = field(default_factory=Counter)
+    """Rows that are no tasks, by reason."""
+    notes: list[str] = field(default_factory=list)
+
+
+def select(
+    producer: Producer, env: Environment[Any], dataset: Dataset, arguments: argparse.Namespace
+) -> Selection:
+    """The items `arguments` ask for, validated with the env's `Item`.
+
+    Rows that are no tasks (no tests, no statement) are counted in `skipped`; every
+    other unusable row is an error, because silence would hide a broken dataset.
+
+    Raises:
+        InputError: a row is unusable (place, field and fix are named), a wanted
+            `--instance-id` is not there, or nothing is left.
+        PayloadTooLarge: a row is over the size cap.
+        ConfigurationError: flags contradict each other.
+    """
+    return _Selector(producer, env, dataset, arguments).run()
+
+
+class _Selector:
+    """The state of one pass over the dataset."""
+
+    def __init__(
+        self,
+        producer: Producer,
+        env: Environment[Any],
+        dataset: Dataset,
+        arguments: argparse.Namespace,
+    ) -> None:
+        self._producer = producer
+        self._env = env
+        self._dataset = dataset
+        self._arguments = arguments
+        self._wanted_ids = set(arguments.instance_id)
+        self._limit = _limit(arguments)
+        self._cap_bytes = ProducerSettings().item_max_bytes
+        self._columns = _columns(env.Item)
+        self._places: dict[str, SelectedItem] = {}
+        self._selection = Selection(dataset.name)
+
+    def run(self) -> Selection:
+        missing = set(self._wanted_ids)
+        items = self._selection.items
+        for row in self._rows():
+            if len(items) == self._limit or (self._wanted_ids and not missing):
+                break
+            data = self._producer.prepare(row.data, self._arguments)
+            if self._wanted_ids:
+                instance_id = self._id_of(data)
+                if instance_id not in missing:
+                    continue
+                missing.discard(instance_id)
+            self._take(row.place, data)
+        if missing:
+            raise InputError(
+                f"--instance-id {', '.join(sorted(missing))}: not in {self._dataset.name}"
+            )
+        if not items:
+            raise InputError(self._why_empty())
+        self._repeat()
+        return self._selection
+
+    def _rows(self) -> Iterator[Row]:
+        arguments = self._arguments
+        rows = self._dataset.shuffled(arguments.seed) if arguments.shuffle else self._dataset.rows()
+        return islice(rows, arguments.offset, None)
+
+    def _id_of(self, data: dict[str, Any]) -> str | None:
+        """The instance id of a row that may be bad: only wanted rows have to be good."""
+        if "instance_id" in data:
+            return str(data["instance_id"])
+        try:
+            return str(self._env.Item.model_validate(data).instance_id)
+        except ValidationError:
+            return None
+
+    def _take(self, place: str, data: dict[str, Any]) -> None:
+        if not self._columns.intersection(data):
+            raise InputError(
+                f"{place}: the {self._env.name} env knows none of the columns "
+                f"{', '.join(map(repr, list(data)[:12])) or '(none)'}; it needs "
+                f"{', '.join(_required(self._env.Item))}: rename them or choose another --env"
+            )
+        reason = self._producer.skip_reason(data, self._arguments)
+        if reason is not None:
+            self._selection.skipped[reason] += 1
+            return
+        item = self._validate(place, data)
+        instance_id = str(item.instance_id)
+        encoded = codec.encode_item(item.model_dump(mode="json", by_alias=True, round_trip=True))
+        if len(encoded) > self._cap_bytes:
+            raise PayloadTooLarge(
+                f"{place}: row {instance_id!r} has {len(encoded)} bytes, the cap is "
+                f"{self._cap_bytes}; drop columns it does not need or raise "
+                "HERMES_QUEUE_PRODUCER_ITEM_MAX_BYTES"
+            )
+        cases = tuple(self._env.tamper(item)) if self._arguments.agent == "tamper" else ()
+        selected = SelectedItem(
+            place, instance_id, instance_id, codec.compress_item(encoded), len(encoded), cases
+        )
+        if not self._is_repetition(selected):
+            self._places[instance_id] = selected
+            self._selection.items.append(selected)
+
+    def _validate(self, place: str, data: dict[str, Any]) -> Any:
+        try:
+            return self._env.Item.model_validate(data)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"]) or "the row"
+            more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+            raise InputError(
+                f"{place}: {where}: {first['msg']}{more}; correct this row for the "
+                f"{self._env.name} env, or pass over it with --offset or --instance-id; "
+                "nothing was enqueued"
+            ) from error
+
+    def _is_repetition(self, selected: SelectedItem) -> bool:
+        """Equal rows count once; two tasks under one id would overwrite each other's results."""
+        first = self._places.get(selected.instance_id)
+        if first is None:
+            return False
+        if first.packed != selected.packed:
+            raise InputError(
+                f"{selected.place}: instance_id {selected.instance_id!r} stands for another row at "
+                f"{first.place}; ids must be unique: rename one of the two"
+            )
+        self._selection.skipped["repeats an earlier row"] += 1
+        return True
+
+    def _why_empty(self) -> str:
+        skipped = self._selection.skipped
+        name = self._dataset.name
+        if skipped:
+            reasons = ", ".join(f"{count} x {reason}" for reason, count in skipped.items())
+            return f"{name}: no row is a task for the {self._env.name} env: {reasons}"
+        if self._arguments.offset:
+            return f"{name}: has no rows after --offset {self._arguments.offset}"
+        return f"{name}: holds no rows"
+
+    def _repeat(self) -> None:
+        """Deal with a dataset that ended before `--items` was reached."""
+        items = self._selection.items
+        if self._limit is None or self._wanted_ids:
+            return
+        unique = len(items)
+        if unique < self._limit and not self._arguments.cycle:
+            if self._arguments.items is not None:
+                self._selection.notes.append(
+                    f"{self._dataset.name} has only {unique} usable rows after the offset; "
+                    "--cycle would repeat them"
+                )
+            return
+        for position in range(unique, self._limit):
+            first = items[position % unique]
+            key = f"{first.instance_id}#{position // unique + 1}"
+            items.append(
+                SelectedItem(
+                    first.place,
+                    first.instance_id,
+                    key,
+                    first.packed,
+                    first.size_bytes,
+                    first.tamper_cases,
+                )
+            )
+
+
+def _limit(arguments: argparse.Namespace) -> int | None:
+    """How many items are wanted; None = all."""
+    if arguments.items == "all" or (arguments.items is None and arguments.instance_id):
+        if arguments.cycle:
+            raise ConfigurationError("--cycle never ends by itself: say how many with --items N")
+        return None
+    return DEFAULT_ITEMS if arguments.items is None else int(arguments.items)
+
+
+def _columns(item: type[BaseModel]) -> set[str]:
+    names = set(item.model_fields)
+    for info in item.model_fields.values():
+        names.update(_aliases(info.alias), _aliases(info.validation_alias))
+    return names
+
+
+def _aliases(alias: Any) -> list[str]:
+    if alias is None or isinstance(alias, str):
+        return [alias] if alias else []
+    choices = getattr(alias, "choices", [alias])
+    return [str(getattr(choice, "path", [choice])[0]) for choice in choices]
+
+
+def _required(item: type[BaseModel]) -> list[str]:
+    return [
+        info.alias or name for name, info in item.model_fields.items() if info.is_required()
+    ] or sorted(item.model_fields)

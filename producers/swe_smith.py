@@ -1,0 +1,91 @@
+"""SWE-smith rows: a repository with a bug, the tests that show it, and the agent fixes it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from producers.base import Producer, main
+from producers.flags import at_least
+
+_EXAMPLES = """\
+SWE-smith:
+  rows of your own (see also producers.make_bugs), one of them, with the gold fix:
+    python -m producers.swe_smith --dataset rows.jsonl --instance-id ID
+  the public set, repositories from a mirror directory:
+    python -m producers.swe_smith --dataset SWE-bench/SWE-smith --repo-base-url /srv/mirrors
+  each known way to cheat the grader must score 0:
+    python -m producers.swe_smith --items 2 --agent tamper
+
+"""
+
+
+def _add_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("SWE-smith")
+    group.add_argument(
+        "--repo-base-url",
+        metavar="URL",
+        help="git rows clone <URL>/<repo>.git; may be a local directory (default: the row's own)",
+    )
+    group.add_argument(
+        "--max-tests",
+        type=at_least(1),
+        metavar="N",
+        help="pass over rows with more tests than N (default: no limit)",
+    )
+
+
+def _prepare(row: dict[str, Any], arguments: argparse.Namespace) -> dict[str, Any]:
+    """Apply `--repo-base-url`, which wins over what a row of a git source says itself."""
+    if arguments.repo_base_url is None:
+        return row
+    row = {**row, "repo_base_url": _absolute(arguments.repo_base_url)}
+    source = row.get("source")
+    if isinstance(source, Mapping) and source.get("repo_base_url"):
+        row["source"] = {**source, "repo_base_url": row["repo_base_url"]}
+    return row
+
+
+def _absolute(base_url: str) -> str:
+    """Workers run in another directory, so a local directory has to be absolute."""
+    path = Path(base_url).expanduser()
+    return str(path.resolve()) if path.is_dir() else base_url
+
+
+def _skip_reason(row: dict[str, Any], arguments: argparse.Namespace) -> str | None:
+    from envs.swe.item import skip_reason
+
+    reason = skip_reason(row)
+    if reason is None and arguments.max_tests is not None:
+        tests = _count(row.get("FAIL_TO_PASS")) + _count(row.get("PASS_TO_PASS"))
+        if tests > arguments.max_tests:
+            return f"more than {arguments.max_tests} tests (--max-tests)"
+    return reason
+
+
+def _count(test_ids: object) -> int:
+    """Number of test ids, given as a list or as JSON; 0 for what validation will refuse."""
+    if isinstance(test_ids, str):
+        try:
+            test_ids = json.loads(test_ids)
+        except ValueError:
+            return 0
+    return len(test_ids) if isinstance(test_ids, list | tuple) else 0
+
+
+PRODUCER = Producer(
+    name="swe_smith",
+    env="swe_smith",
+    description="Repositories with a bug and the tests that show it, as trajectory jobs.",
+    prepare=_prepare,
+    skip_reason=_skip_reason,
+    add_flags=_add_flags,
+    examples=_EXAMPLES,
+)
+
+if __name__ == "__main__":
+    sys.exit(main(PRODUCER))
