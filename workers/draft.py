@@ -20,6 +20,7 @@ from hermes_queue.models import (
     Failure,
     Provenance,
     ScoredTrajectory,
+    StopReason,
     TrajectoryJob,
     TrajectoryProvenance,
 )
@@ -87,7 +88,7 @@ class Draft:
         """The final record: measured when there is a verdict, else failed because of `failure`."""
         job, agent, verdict = self.job, self.agent, self.verdict
         if failure is not None:
-            stop_reason = "cancelled" if failure.cause == "cancelled" else "failed"
+            stop_reason: StopReason = "cancelled" if failure.cause == "cancelled" else "failed"
         else:
             stop_reason = agent.stop_reason or "failed"
         return ScoredTrajectory(

@@ -1,0 +1,80 @@
+# `make` alone lists the targets. Override on the command line: PYTHON=python3.12 make demo
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV ?= .venv
+UV ?= uv
+JOBS ?= 2
+DEMO ?= --items 2
+TESTS ?= tests
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# Bytecode is written at first import; compiling all of it here doubles the wait.
+INSTALL := $(PIP) install --no-compile
+PACKAGES := hermes_queue workers producers envs
+COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	--no-emit-index-url --no-annotate --custom-compile-command "make lock"
+RUN_EXTRAS := --extra producer --extra worker --extra local
+
+.PHONY: help demo test lint format bench lock docs clean redis
+
+help: ## List the targets
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
+
+demo: $(VENV)/.run ## Install what is needed, then two trajectories end to end on this machine
+	$(BIN)/python -m producers.swe_smith $(DEMO)
+
+test: redis lint ## Install the development tools, then linters and all tests
+	$(BIN)/python -m pytest -n $(JOBS) $(TESTS)
+
+lint: $(VENV)/.dev ## ruff, mypy, import-linter
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+format: $(VENV)/.dev ## Let ruff rewrite what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.dev redis ## Measure what the queue itself costs
+	$(BIN)/python -m benchmarks
+
+docs: $(VENV)/.dev ## Generate docs/configuration.md from the settings classes
+	$(BIN)/python docs/generate_configuration.py
+
+lock: ## Resolve requirements/*.txt anew (needs uv)
+	@command -v $(UV) >/dev/null || { echo "make lock needs uv: pip install uv, or UV=/path/to/uv" >&2; exit 1; }
+	$(COMPILE) --upgrade $(RUN_EXTRAS) --group build pyproject.toml -o requirements/run.txt
+	$(COMPILE) --upgrade --constraints requirements/run.txt $(RUN_EXTRAS) --extra parquet --group dev \
+		pyproject.toml -o requirements/dev.txt
+
+clean: ## Remove the virtual environment and everything generated (not your caches and results)
+	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+redis: ## A second Redis version for the tests, from Debian (does nothing without root)
+	@bash tests/support/install_redis.sh
+
+# --- the virtual environment: hashes checked, no build isolation, nothing unpinned -------
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "hermes-queue needs Python 3.11 or newer; this is $$($(PYTHON) -V 2>&1 || true)." \
+		"Name another one: make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+		echo "cannot create $(VENV); on Debian: apt-get install python3-venv" >&2; exit 1; }
+
+$(VENV)/.run: requirements/run.txt pyproject.toml | $(BIN)/python
+	$(INSTALL) --require-hashes -r requirements/run.txt
+	$(INSTALL) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.dev: requirements/dev.txt pyproject.toml | $(BIN)/python
+	$(INSTALL) --require-hashes -r requirements/dev.txt
+	$(INSTALL) --no-deps --no-build-isolation --editable .
+	@touch $(VENV)/.run $@

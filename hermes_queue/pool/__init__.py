@@ -1,0 +1,18 @@
+"""The Celery pool for coroutines: every task body runs on one event loop.
+
+    app.conf.worker_pool = "hermes_queue.pool:TaskPool"
+
+Threads: the loop ("hermes-loop") runs bodies and does all bookkeeping of slots; Celery's
+callbacks (events, acknowledgements, result backend) block and run on a few callback
+threads, those of one job always on the same one and so in order; tasks that are not
+coroutine functions run in a small thread pool, where time limits cannot reach them.
+
+A body learns about its job through `current_job()`: `self.request` is thread-local and
+empty on the loop, and `self.retry()` does not work there.
+"""
+
+from hermes_queue.pool.job import CancelReason, Job, current_job
+from hermes_queue.pool.loop_thread import on_loop_start, on_loop_stop
+from hermes_queue.pool.task_pool import TaskPool
+
+__all__ = ["CancelReason", "Job", "TaskPool", "current_job", "on_loop_start", "on_loop_stop"]

@@ -1,0 +1,180 @@
+"""A running task as its own body sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import traceback
+import types
+from collections.abc import Coroutine, Generator, Mapping
+from concurrent.futures import Executor
+from contextvars import ContextVar
+from types import FrameType
+from typing import Any, Literal
+
+from celery.exceptions import SoftTimeLimitExceeded
+from kombu.transport.virtual import QoS
+
+from hermes_queue.pool.trace import TaskCall
+
+logger = logging.getLogger(__name__)
+
+CancelReason = Literal["soft", "hard", "terminate", "shutdown", "lease_lost", "cancelled"]
+"""soft, hard: time limits. terminate: `revoke(terminate=True)`. shutdown: the worker ends.
+lease_lost: the job may run elsewhere already. cancelled: somebody else asked for it."""
+
+_current: ContextVar[Job] = ContextVar("hermes_queue_job")
+
+
+class SoftLimitCancellation(SoftTimeLimitExceeded, asyncio.CancelledError):  # type: ignore[misc]
+    """What a body meets at its soft limit.
+
+    Celery's exception, which task groups, timeouts and gather() nevertheless treat as the
+    cancellation it is: they end their children before they let it pass.
+    """
+
+
+class Job:
+    """What a body may know and do about the task it runs in. Get it from `current_job()`."""
+
+    def __init__(self, call: TaskCall, request: Any, callbacks: Executor) -> None:
+        # `request` is Celery's `Request`, found through the accept callback bound to it (None
+        # outside of a worker). `worker.state.requests[id]` is emptied by a reconnect, and
+        # may be that of a second delivery of the same id.
+        self.task_id = call.task_id
+        self.name = call.name
+        self.headers: Mapping[str, Any] = types.MappingProxyType(call.request)
+        """All headers of the message, Celery's and the sender's."""
+        self.retries = int(call.request.get("retries") or 0)
+        self.delivery_info: Mapping[str, Any] = call.request.get("delivery_info") or {}
+        """exchange, routing_key (the queue), priority, redelivered."""
+        self.hostname: str = call.request.get("hostname") or ""
+        """Name of the worker node."""
+        self.cancel_reason: CancelReason | None = None
+        """Set before the cancellation reaches the body."""
+        self._request = request
+        self._callbacks = callbacks
+        self._acknowledged: bool | None = None
+
+    def __repr__(self) -> str:
+        return f"<Job {self.name}[{self.task_id}]>"
+
+    @property
+    def acknowledged(self) -> bool:
+        """Whether Celery considers the broker message settled."""
+        return self._request is not None and bool(self._request.acknowledged)
+
+    async def acknowledge(self) -> bool:
+        """Acknowledge the broker message now instead of when the body has ended.
+
+        Safe to call twice and while Redis is away; waits for Redis on a callback thread.
+
+        Returns:
+            False when the broker could not be told (logged). The message is then delivered
+            once more after the visibility timeout; this worker does not touch it again.
+        """
+        if self._acknowledged is None:
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._callbacks, self._acknowledge)
+        return bool(self._acknowledged)
+
+    def _acknowledge(self) -> None:
+        """On the callback thread, which serialises concurrent calls."""
+        if self._acknowledged is not None:
+            return
+        request = self._request
+        if request is None or request.acknowledged:
+            self._acknowledged = request is not None
+            return
+        try:
+            # Request.acknowledge() would only schedule this on Celery's own thread
+            # and tell nobody how it went.
+            request.message.ack()
+            self._acknowledged = True
+        except Exception as error:  # noqa: BLE001 - stale channels raise whatever they like
+            self._acknowledged = False
+            logger.warning(
+                "Job %s: its message could not be acknowledged (%r) and will be delivered again.",
+                self.task_id,
+                error,
+                extra={"action": "early_ack_failed", "task_id": self.task_id},
+            )
+            _forget(request.message)
+        # Also after a failure: a later try by Celery would meet a dead channel, which
+        # ends the worker.
+        request.acknowledged = True
+
+
+def current_job() -> Job:
+    """The job whose body is running.
+
+    Raises:
+        RuntimeError: not called from a coroutine task, or from a task it has created.
+    """
+    try:
+        return _current.get()
+    except LookupError:
+        raise RuntimeError("current_job() was called outside of a coroutine task") from None
+
+
+async def run_body(body: Coroutine[Any, Any, Any], job: Job, soft_limit_s: float | None) -> Any:
+    """Await `body` as the job's own, in the context of the calling asyncio task.
+
+    Raises:
+        SoftTimeLimitExceeded: the body let it pass, or answered it with its own end.
+        RuntimeError: in place of SystemExit and KeyboardInterrupt, which would end the loop.
+    """
+    _current.set(job)
+    try:
+        return await _deliver_soft_limit(body, job, soft_limit_s)
+    except SoftLimitCancellation as error:
+        raise SoftTimeLimitExceeded(*error.args) from error
+    except (SystemExit, KeyboardInterrupt) as error:
+        raise RuntimeError(f"the task raised {error!r}") from error
+
+
+@types.coroutine
+def _deliver_soft_limit(
+    body: Coroutine[Any, Any, Any], job: Job, soft_limit_s: float | None
+) -> Generator[Any, Any, Any]:
+    """Drive `body`; the cancellation by the soft limit reaches it as Celery's exception."""
+    delivered = False
+    error: BaseException | None = None
+    while True:
+        try:
+            awaited = body.send(None) if error is None else body.throw(error)
+        except StopIteration as stop:
+            return stop.value
+        try:
+            yield awaited
+            error = None
+        except asyncio.CancelledError as cancelled:
+            error = cancelled
+            if job.cancel_reason == "soft" and not delivered:
+                delivered = True
+                error = SoftLimitCancellation(soft_limit_s)
+                # The body may catch it and go on: its task is not being cancelled any more.
+                if task := asyncio.current_task():
+                    task.uncancel()
+        except BaseException as thrown:  # noqa: BLE001 - handed on to the body as it is
+            error = thrown
+
+
+def suspended_stack(body: Any) -> str:
+    """Where a suspended coroutine waits, outermost frame first; "" when that is unknown."""
+    lines: list[str] = []
+    while body is not None:
+        frame: FrameType | None = getattr(body, "cr_frame", None) or getattr(body, "gi_frame", None)
+        if frame is not None:
+            summary = traceback.StackSummary.extract([(frame, frame.f_lineno)])
+            lines += summary.format()
+        body = getattr(body, "cr_await", None) or getattr(body, "gi_yieldfrom", None)
+    return "".join(lines)
+
+
+def _forget(message: Any) -> None:
+    """Keep the closing of a dead channel from trying to put `message` back, which it cannot."""
+    try:
+        QoS.ack(message.channel.qos, message.delivery_tag)  # type: ignore[no-untyped-call]
+    except Exception:
+        logger.debug("No channel to forget the message in.", exc_info=True)

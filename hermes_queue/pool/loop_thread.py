@@ -1,0 +1,147 @@
+"""The event loop of a worker: one thread, watched, with hooks at both ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from hermes_queue.errors import EXIT_FAILED, EXIT_ISOLATION, HermesQueueError, IsolationUnavailable
+from hermes_queue.pool.loop_watchdog import LoopWatchdog
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+Hook = Callable[[], Awaitable[None]]
+
+STOP_HOOKS_TIMEOUT_S = 60.0
+
+
+class Hooks(list[Hook]):
+    """Coroutine functions in the order they were added; call it to add one."""
+
+    def __call__(self, hook: Hook) -> Hook:
+        """Add `hook`; also as a decorator."""
+        self.append(hook)
+        return hook
+
+
+on_loop_start = Hooks()
+"""Awaited on the loop, in order, before the worker takes its first message. What one raises
+ends the worker: exit code 3 for `IsolationUnavailable`, the error's own for the others."""
+on_loop_stop = Hooks()
+"""Awaited on the loop, in reverse order, after the last job has ended; also when a start
+hook failed. What one raises is logged."""
+
+
+class LoopThread:
+    """Runs an event loop on a thread of its own until `stop`."""
+
+    def __init__(self, watchdog_s: float) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="hermes-loop", daemon=True)
+        self._watchdog_s = watchdog_s
+        self._watchdog: LoopWatchdog | None = None
+        self._stopping = False
+
+    @property
+    def stalls(self) -> int:
+        """How often the loop was found blocked."""
+        return self._watchdog.stalls if self._watchdog else 0
+
+    def start(self) -> None:
+        """Start the thread and run the start hooks.
+
+        Raises:
+            SystemExit: a start hook failed; the reason is logged.
+        """
+        self._thread.start()
+        self._watchdog = LoopWatchdog(self.loop, self._thread.ident or 0, self._watchdog_s)
+        self._watchdog.start()
+        try:
+            self.submit(_call_in_order(tuple(on_loop_start))).result()
+        except Exception as error:
+            exit_code = _log_start_failure(error)
+            self.stop()
+            raise SystemExit(exit_code) from error
+
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run `coroutine` on the loop; for other threads than the loop's.
+
+        Raises:
+            RuntimeError: the loop has ended.
+        """
+        try:
+            return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        except RuntimeError:
+            coroutine.close()
+            raise
+
+    def call_soon(self, function: Callable[..., Any], *args: Any) -> bool:
+        """Call `function` on the loop's thread; False when the loop has ended."""
+        try:
+            self.loop.call_soon_threadsafe(function, *args)
+        except RuntimeError:
+            return False
+        return True
+
+    def stop(self) -> None:
+        """Run the stop hooks and end the thread; idempotent, also within a signal handler."""
+        if self._stopping:
+            return
+        self._stopping = True
+        try:
+            self.submit(_call_and_log(tuple(reversed(on_loop_stop)))).result(STOP_HOOKS_TIMEOUT_S)
+        except (RuntimeError, TimeoutError):
+            logger.exception("The stop hooks did not run to their end.")
+        if self._watchdog:
+            self._watchdog.stop()
+        self.call_soon(self.loop.stop)
+        self._thread.join(timeout=5.0)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+        finally:
+            self.loop.run_until_complete(_cancel_leftovers())
+            self.loop.close()
+
+
+async def _call_in_order(hooks: tuple[Hook, ...]) -> None:
+    for hook in hooks:
+        await hook()
+
+
+async def _call_and_log(hooks: tuple[Hook, ...]) -> None:
+    for hook in hooks:
+        try:
+            await hook()
+        except Exception:
+            logger.exception("The stop hook %r failed.", hook)
+
+
+async def _cancel_leftovers() -> None:
+    """Background and abandoned tasks get one cancellation and two seconds."""
+    leftovers = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in leftovers:
+        task.cancel()
+    if leftovers:
+        await asyncio.wait(leftovers, timeout=2.0)
+    await asyncio.get_running_loop().shutdown_asyncgens()
+
+
+def _log_start_failure(error: Exception) -> int:
+    """Log why the worker cannot start, and return its exit code."""
+    if isinstance(error, IsolationUnavailable):
+        exit_code = EXIT_ISOLATION
+    elif isinstance(error, HermesQueueError):
+        exit_code = error.exit_code
+    else:
+        # An unforeseen error: its message alone would not say where to look.
+        logger.critical("The worker cannot start: %r", error, exc_info=error)
+        return EXIT_FAILED
+    logger.critical("The worker cannot start: %s", error, extra={"action": "start_failed"})
+    return exit_code

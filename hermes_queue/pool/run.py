@@ -1,0 +1,142 @@
+"""One job in the pool, and how Celery hears about it.
+
+`accept`, `report` and `run_sync` block on Redis and run on callback threads; the pool
+changes everything else on the loop's thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor
+from typing import Any, NamedTuple
+
+from billiard.einfo import ExceptionInfo
+from celery.concurrency.base import apply_target
+from celery.exceptions import SoftTimeLimitExceeded, Terminated
+
+from hermes_queue.pool.job import Job
+from hermes_queue.pool.trace import CallbackResult, Outcome, TaskCall, conclude
+
+logger = logging.getLogger(__name__)
+
+
+class Callbacks(NamedTuple):
+    """What Celery wants to be told about a job."""
+
+    accept: Callable[[int, float], None] | None
+    success: Callable[[Any], None] | None
+    failure: Callable[[Any], None] | None
+    timeout: Callable[[bool, float], None] | None
+
+
+class Run:
+    """A job in the pool. Celery keeps a weak reference to it and may `terminate` it."""
+
+    def __init__(
+        self,
+        number: int,
+        call: TaskCall,
+        target: Callable[..., Any],
+        callbacks: Callbacks,
+        lane: Executor,
+        terminate: Callable[[int], None],
+    ) -> None:
+        self.number = number
+        """Celery's "pid" of this job."""
+        self.call = call
+        self.target = target
+        """Celery's tracer, for tasks that are no coroutine functions."""
+        self.callbacks = callbacks
+        self.lane = lane
+        """One thread, so that Celery hears of this job in order."""
+        self.job = Job(call, getattr(callbacks.accept, "__self__", None), lane)
+        self.soft_limit_s: float | None = None
+        self.hard_limit_s: float | None = None
+        self.started = 0.0
+        """Monotonic seconds; 0.0 while the job waits for a slot."""
+        self.timers: list[asyncio.TimerHandle] = []
+        self.body: Coroutine[Any, Any, Any] | None = None
+        self.task: asyncio.Task[Any] | None = None
+        self.ended = False
+        self.celery_knows = False
+        """Celery ended the job itself (revoke, cold shutdown): no outcome is reported."""
+        self._terminate = terminate
+
+    def terminate(self, signal: int | None = None) -> None:
+        """Called by `celery.worker.request.Request`."""
+        self._terminate(self.number)
+
+    def accept(self, started: float) -> None:
+        """Tell Celery that the job runs since `started` (monotonic seconds)."""
+        _guarded(self.callbacks.accept, self.number, started)
+
+    def report(self, app: Any, outcome: Outcome) -> None:
+        """Tell Celery how the job ended."""
+        _guarded(self._report, app, outcome)
+
+    def _report(self, app: Any, outcome: Outcome) -> None:
+        if self.celery_knows or self._goes_back_to_the_queue(outcome):
+            return
+        if self.job.cancel_reason == "hard":
+            self.report_timeout(soft=False)
+        elif isinstance(outcome.error, Terminated):
+            self._succeed((1, exception_info(outcome.error), outcome.runtime_s))
+        else:
+            self._succeed(conclude(app.tasks[self.call.name], self.call, outcome))
+
+    def _succeed(self, result: CallbackResult) -> None:
+        """Despite its name this callback takes failures too."""
+        if self.callbacks.success is not None:
+            self.callbacks.success(result)
+
+    def report_timeout(self, *, soft: bool) -> None:
+        """Tell Celery that the soft or the hard limit was reached."""
+        limit_s = self.soft_limit_s if soft else self.hard_limit_s
+        _guarded(self.callbacks.timeout, soft, limit_s)
+
+    def run_sync(self) -> None:
+        """Run a task that is no coroutine function, as Celery's thread pool does."""
+        told = self.callbacks
+        try:
+            apply_target(self.target, self.call, {}, told.success, told.accept, pid=self.number)
+        except Exception as error:
+            logger.exception("Task %s[%s] broke its tracer.", self.call.name, self.call.task_id)
+            _guarded(told.failure, exception_info(error))
+
+    def cancellation(self) -> BaseException:
+        """What a body that ended as cancelled is reported as."""
+        reason = self.job.cancel_reason
+        if reason is None:
+            return RuntimeError("the task cancelled itself")
+        error: BaseException = Terminated(reason)
+        if reason == "soft":
+            error = SoftTimeLimitExceeded(self.soft_limit_s)
+        return error
+
+    def _goes_back_to_the_queue(self, outcome: Outcome) -> bool:
+        """An unacknowledged message of a job the shutdown ended is left for another worker."""
+        return (
+            self.job.cancel_reason == "shutdown"
+            and isinstance(outcome.error, Terminated)
+            and not self.job.acknowledged
+        )
+
+
+def exception_info(error: BaseException) -> Any:
+    """`error` in the form Celery's failure callbacks take."""
+    try:
+        raise error  # ExceptionInfo needs a traceback, and this one may never have been raised
+    except BaseException:  # noqa: BLE001 - any error is described
+        return ExceptionInfo()
+
+
+def _guarded(function: Callable[..., Any] | None, *args: Any) -> None:
+    """Call one of Celery's callbacks; a callback thread must survive what it raises."""
+    if function is None:
+        return
+    try:
+        function(*args)
+    except BaseException:  # on_success re-raises SystemExit
+        logger.exception("A callback of Celery failed.", extra={"action": "callback_failed"})

@@ -1,0 +1,334 @@
+"""Slots, limits, cancellation and shutdown of the pool."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import itertools
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, ClassVar, TypeVar
+
+from celery.concurrency.base import BasePool
+from celery.exceptions import Terminated
+from celery.worker import state as worker_state
+
+from hermes_queue.pool.job import CancelReason, run_body, suspended_stack
+from hermes_queue.pool.loop_thread import LoopThread
+from hermes_queue.pool.run import Callbacks, Run
+from hermes_queue.pool.trace import Outcome, TaskCall, decode, prerun, wants_prerun
+from hermes_queue.settings import WorkerSettings
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+CALLBACK_THREADS = 4
+SYNC_THREADS = 8
+DRAIN_POLL_S = 0.02
+
+
+class TaskPool(BasePool):  # type: ignore[misc]
+    """Runs coroutine tasks on one loop, at most `limit` at a time.
+
+    A cancelled body is cancelled once more after `cancel_grace_s`, and given up (its stack
+    logged, its slot freed) after as long again.
+    """
+
+    signal_safe = False
+    body_can_be_buffer = True
+    cancel_grace_s: ClassVar[float] = 10.0
+    _instance: ClassVar[TaskPool | None] = None
+
+    # --- what worker code uses ----------------------------------------------------------
+
+    @classmethod
+    def instance(cls) -> TaskPool:
+        """The pool of this process.
+
+        Raises:
+            RuntimeError: the worker has not started its pool.
+        """
+        if TaskPool._instance is None:
+            raise RuntimeError("no hermes_queue.pool:TaskPool runs in this process")
+        return TaskPool._instance
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop all bodies run on."""
+        return self._loop_thread.loop
+
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run `coroutine` on the loop; for other threads than the loop's."""
+        return self._loop_thread.submit(coroutine)
+
+    def call_soon(self, function: Callable[..., Any], *args: Any) -> bool:
+        """Call `function` on the loop's thread; False when the loop has ended."""
+        return self._loop_thread.call_soon(function, *args)
+
+    def cancel(self, task_id: str, reason: CancelReason = "cancelled") -> bool:
+        """Cancel the job(s) of `task_id`, from any thread. False when there is none."""
+        runs = [run for run in tuple(self._runs.values()) if run.job.task_id == task_id]
+        return bool(runs) and all(self.call_soon(self._cancel, run, reason) for run in runs)
+
+    def cancel_all(self, reason: CancelReason = "shutdown") -> None:
+        """Cancel every job, running or waiting, from any thread; idempotent."""
+        for run in tuple(self._runs.values()):
+            self.call_soon(self._cancel, run, reason)
+
+    # --- Celery's side: called on the worker's main thread -------------------------------
+
+    def on_start(self) -> None:
+        """Start the loop and run the start hooks.
+
+        Raises:
+            SystemExit: a start hook failed; the reason is logged.
+        """
+        self._runs: dict[int, Run] = {}
+        self._waiting: deque[Run] = deque()
+        self._running = 0
+        self._abandoned = 0
+        self._numbers = itertools.count(1)
+        self._is_coroutine: dict[str, bool] = {}
+        self._hub: Any = None
+        self._lanes = [
+            ThreadPoolExecutor(1, thread_name_prefix=f"hermes-callback-{n}")
+            for n in range(CALLBACK_THREADS)
+        ]
+        self._sync_executor = ThreadPoolExecutor(SYNC_THREADS, thread_name_prefix="hermes-sync")
+        settings = WorkerSettings()
+        self._soft_shutdown_s = settings.soft_shutdown_s
+        self._loop_thread = LoopThread(settings.watchdog_s)
+        TaskPool._instance = self
+        self._loop_thread.start()
+
+    def register_with_event_loop(self, loop: Any) -> None:
+        """Remember the hub: it sleeps on Redis and must hear that a slot is free."""
+        self._hub = loop
+
+    def on_apply(
+        self,
+        target: Any,
+        args: Any = None,
+        kwargs: Any = None,
+        callback: Callable[[Any], None] | None = None,
+        accept_callback: Callable[[int, float], None] | None = None,
+        timeout_callback: Callable[[bool, float], None] | None = None,
+        error_callback: Callable[[Any], None] | None = None,
+        soft_timeout: float | None = None,
+        timeout: float | None = None,
+        **_: Any,
+    ) -> Run:
+        """Start the job, or let it wait in here when all slots are taken."""
+        callbacks = Callbacks(accept_callback, callback, error_callback, timeout_callback)
+        number = next(self._numbers)
+        lane = self._lanes[number % CALLBACK_THREADS]
+        run = Run(number, TaskCall(*args), target, callbacks, lane, self.terminate_job)
+        run.soft_limit_s = soft_timeout or self.options.get("soft_timeout")
+        run.hard_limit_s = timeout or self.options.get("timeout")
+        self._runs[run.number] = run
+        self.call_soon(self._admit, run)
+        return run
+
+    def terminate_job(self, pid: int, signal: int | None = None) -> None:
+        """Celery ends a job: somebody revoked it, or the worker gives it back."""
+        run = self._runs.get(pid)
+        if run is not None:
+            run.celery_knows = True
+            revoked = run.job.task_id in worker_state.revoked
+            self.call_soon(self._cancel, run, "terminate" if revoked else "shutdown")
+
+    def grow(self, n: int = 1) -> None:
+        """Add `n` slots."""
+        self.limit += n
+        self.call_soon(self._fill)
+
+    def shrink(self, n: int = 1) -> None:
+        """Remove `n` slots; running jobs go on, new ones wait until they fit.
+
+        Raises:
+            ValueError: no slot would be left.
+        """
+        if self.limit - n < 1:
+            raise ValueError(f"cannot take {n} of {self.limit} slots: one must remain")
+        self.limit -= n
+
+    def on_stop(self) -> None:
+        """Warm shutdown: let the jobs finish for `soft_shutdown_s`, then cancel the rest.
+
+        During a cold one they are cancelled at once; they hand their work back.
+
+        A signal handler may call this while the main thread is already in it, hence the
+        sleeping instead of waiting on a lock.
+        """
+        drained = time.monotonic() + WorkerSettings().soft_shutdown_s
+        deadline: float | None = None
+        while self._runs:
+            if deadline is None and (_cold_shutdown() or time.monotonic() > drained):
+                deadline = time.monotonic() + 3 * self.cancel_grace_s
+                self.cancel_all("shutdown")
+            if deadline is not None and time.monotonic() > deadline:
+                logger.error("%d job(s) do not end; the worker leaves them.", len(self._runs))
+                break
+            time.sleep(DRAIN_POLL_S)
+        self._close()
+
+    def on_terminate(self) -> None:
+        """Cold shutdown: cancel every job and wait while they hand their work back."""
+        self.cancel_all("shutdown")
+        deadline = time.monotonic() + 3 * self.cancel_grace_s
+        while self._runs and time.monotonic() < deadline:
+            time.sleep(DRAIN_POLL_S)
+        self._close()
+
+    def _close(self) -> None:
+        self._loop_thread.stop()
+        for executor in (*self._lanes, self._sync_executor):
+            executor.shutdown(wait=False, cancel_futures=True)
+
+    def _get_info(self) -> dict[str, Any]:
+        """For `inspect stats`."""
+        info: dict[str, Any] = super()._get_info()
+        return info | {
+            "running": self._running,
+            "waiting": len(self._waiting),
+            "abandoned": self._abandoned,
+            "loop-stalls": self._loop_thread.stalls,
+            "threads": threading.active_count(),
+        }
+
+    # --- slots: on the loop's thread only -------------------------------------------------
+
+    def _admit(self, run: Run) -> None:
+        self._waiting.append(run)
+        self._fill()
+
+    def _fill(self) -> None:
+        while self._waiting and self._running < self.limit:
+            self._start(self._waiting.popleft())
+
+    def _start(self, run: Run) -> None:
+        self._running += 1
+        run.started = time.monotonic()
+        if not self._native(run.call.name):
+            self._sync_executor.submit(self._run_sync, run)
+            return
+        run.lane.submit(run.accept, run.started)
+        if run.soft_limit_s:
+            run.timers.append(self.loop.call_later(run.soft_limit_s, self._soft_limit, run))
+        if run.hard_limit_s:
+            run.timers.append(self.loop.call_later(run.hard_limit_s, self._cancel, run, "hard"))
+        run.task = self.loop.create_task(self._trace(run), name=f"job-{run.job.task_id}")
+        run.task.add_done_callback(lambda task: self._on_done(run, task))
+
+    async def _trace(self, run: Run) -> Any:
+        args, kwargs = decode(self.app, run.call)
+        task = self.app.tasks[run.call.name]
+        if wants_prerun(task):
+            await self.loop.run_in_executor(run.lane, prerun, task, run.call)
+        run.body = task.run(*args, **kwargs)
+        return await run_body(run.body, run.job, run.soft_limit_s)
+
+    def _soft_limit(self, run: Run) -> None:
+        if run.ended or run.job.cancel_reason or run.task is None:
+            return
+        run.job.cancel_reason = "soft"
+        run.task.cancel()
+        run.lane.submit(run.report_timeout, soft=True)
+
+    def _cancel(self, run: Run, reason: CancelReason) -> None:
+        """The first reason stands; only the soft limit, which a body may survive, gives way."""
+        if run.ended or run.job.cancel_reason not in (None, "soft"):
+            return
+        run.job.cancel_reason = reason
+        if run.task is not None:
+            self._escalate(run, 1)
+        elif run in self._waiting:
+            self._waiting.remove(run)
+            self._running += 1  # given back by _end
+            run.lane.submit(run.accept, time.monotonic())
+            self._end(run, None, Terminated(reason))
+        else:
+            logger.error("Job %s is no coroutine and cannot be cancelled.", run.job.task_id)
+
+    def _escalate(self, run: Run, attempt: int) -> None:
+        if run.ended or run.task is None:
+            return
+        if attempt <= 2:
+            run.task.cancel()
+            again = self.loop.call_later(self.cancel_grace_s, self._escalate, run, attempt + 1)
+            run.timers.append(again)
+            return
+        self._abandoned += 1
+        logger.error(
+            "Job %s swallowed two cancellations (%s) and is given up. It waits here:\n%s",
+            run.job.task_id,
+            run.job.cancel_reason,
+            suspended_stack(run.body),
+            extra={"action": "job_abandoned", "task_id": run.job.task_id},
+        )
+        self._end(run, None, Terminated(run.job.cancel_reason))
+
+    def _on_done(self, run: Run, task: asyncio.Task[Any]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if run.ended:  # abandoned, and ended after all
+            self._abandoned -= 1
+        elif task.cancelled():
+            self._end(run, None, run.cancellation())
+        elif error is not None:
+            self._end(run, None, error)
+        else:
+            self._end(run, task.result(), None)
+
+    def _end(self, run: Run, value: Any, error: BaseException | None) -> None:
+        run.ended = True
+        for timer in run.timers:
+            timer.cancel()
+        runtime_s = time.monotonic() - run.started if run.started else 0.0
+        run.lane.submit(self._report, run, Outcome(value, error, runtime_s))
+        self._running -= 1
+        self._fill()
+
+    def _sync_done(self, run: Run) -> None:
+        run.ended = True
+        self._running -= 1
+        self._fill()
+
+    def _native(self, name: str) -> bool:
+        if name not in self._is_coroutine:
+            run = inspect.unwrap(self.app.tasks[name].run)
+            self._is_coroutine[name] = inspect.iscoroutinefunction(run)
+            if not self._is_coroutine[name]:
+                logger.info("Task %s is no coroutine: time limits do not reach it.", name)
+        return self._is_coroutine[name]
+
+    # --- on callback threads ---------------------------------------------------------------
+
+    def _report(self, run: Run, outcome: Outcome) -> None:
+        try:
+            run.report(self.app, outcome)
+        finally:
+            self._forget(run)
+
+    def _run_sync(self, run: Run) -> None:
+        try:
+            run.run_sync()
+        finally:
+            self.call_soon(self._sync_done, run)
+            self._forget(run)
+
+    def _forget(self, run: Run) -> None:
+        self._runs.pop(run.number, None)
+        if self._hub is not None:
+            self._hub.call_soon(_nothing)
+
+
+def _cold_shutdown() -> bool:
+    return worker_state.should_terminate not in (None, False)
+
+
+def _nothing() -> None:
+    """Wakes Celery's hub, which then sees the free slot."""

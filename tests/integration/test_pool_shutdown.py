@@ -1,0 +1,138 @@
+"""The coroutine pool when its worker ends, cannot start, or loses Redis."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+from celery_worker import CeleryWorker, eventually, running_worker
+from redis_server import RedisServer
+
+pytestmark = pytest.mark.redis
+
+
+def start_sleeping(worker: CeleryWorker, seconds: float, *, early: bool = False) -> str:
+    """A job that has marked its start."""
+    task_id = worker.send("sleep", seconds, kwargs={"early": early})
+    eventually(lambda: worker.marked("start", task_id))
+    return task_id
+
+
+def test_two_hundred_jobs_sleep_at_the_same_time(redis_server: RedisServer, tmp_path: Path) -> None:
+    with running_worker(redis_server, tmp_path / "worker", concurrency=200) as worker:
+        ids = [worker.send("sleep", 60, kwargs={"early": True}) for _ in range(200)]
+        eventually(lambda: sum(line[0] == "start" for line in worker.marks) == 200)
+        assert worker.stats()["running"] == 200
+        assert worker.stats()["threads"] < 20
+        worker.app.control.revoke(ids, terminate=True)
+        eventually(lambda: sum(line[0] == "cancelled" for line in worker.marks) == 200)
+
+
+def test_sigterm_lets_running_jobs_finish_and_leaves_the_rest_in_the_queue(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
+    with running_worker(redis_server, tmp_path / "worker", concurrency=2) as worker:
+        running = [start_sleeping(worker, 1.5), start_sleeping(worker, 1.5, early=True)]
+        waiting = worker.send("sleep", 0)
+        worker.signal(signal.SIGTERM)
+        assert worker.wait() == 0
+        assert all(worker.marked("end", task_id) for task_id in running)
+        assert not worker.marked("start", waiting)
+        assert (worker.queued(), worker.unacknowledged()) == (1, 0)
+        assert worker.marks[-1] == ["closed"]
+
+
+def test_sigterm_cancels_what_outlasts_the_drain(redis_server: RedisServer, tmp_path: Path) -> None:
+    setting = {"HERMES_QUEUE_WORKER_SOFT_SHUTDOWN_S": "0.5"}
+    with running_worker(redis_server, tmp_path / "worker", **setting) as worker:
+        short = start_sleeping(worker, 0.2, early=True)
+        long = start_sleeping(worker, 600, early=True)
+        worker.signal(signal.SIGTERM)
+        assert worker.wait() == 0
+        assert worker.marked("end", short)
+        assert worker.marked("cancelled", long, "shutdown")
+        assert worker.marks[-1] == ["closed"]
+
+
+def test_a_cold_shutdown_cancels_at_once_and_requeues_unacknowledged_messages(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
+    remap = {"REMAP_SIGTERM": "SIGQUIT"}
+    with running_worker(redis_server, tmp_path / "worker", **remap) as worker:
+        late = start_sleeping(worker, 600)
+        early = start_sleeping(worker, 600, early=True)
+        worker.signal(signal.SIGTERM)
+        worker.wait()
+        assert worker.marked("cancelled", late, "shutdown")
+        assert worker.marked("cancelled", early, "shutdown")
+        assert (worker.queued(), worker.unacknowledged()) == (1, 0)
+        assert worker.marks[-1] == ["closed"]
+        assert "Traceback" not in worker.log
+
+
+def test_a_second_signal_during_the_drain_ends_the_worker(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
+    with running_worker(redis_server, tmp_path / "worker") as worker:
+        task_id = start_sleeping(worker, 600, early=True)
+        worker.signal(signal.SIGTERM)
+        eventually(lambda: "Warm shutdown" in worker.log)
+        worker.signal(signal.SIGQUIT)
+        worker.wait()
+        assert worker.marked("cancelled", task_id, "shutdown")
+
+
+def test_a_stubborn_job_does_not_keep_the_worker_from_ending(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
+    setting = {"HERMES_QUEUE_WORKER_SOFT_SHUTDOWN_S": "0.1"}
+    with running_worker(redis_server, tmp_path / "worker", **setting) as worker:
+        task_id = worker.send("stubborn", 2)
+        eventually(lambda: worker.marked("start", task_id))
+        worker.signal(signal.SIGTERM)
+        worker.wait()
+        assert f"Job {task_id} swallowed two cancellations (shutdown)" in worker.log
+
+
+def test_a_failing_start_hook_ends_the_worker_with_its_reason_and_exit_code(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
+    worker = CeleryWorker(redis_server, tmp_path / "worker")
+    try:
+        worker.launch(POOL_JOBS_REFUSE="1")
+        assert worker.wait() == 3
+        assert "The worker cannot start: no fence on this machine" in worker.log
+        assert "Traceback" not in worker.log
+        assert worker.marks == [["opened"], ["closed"]]
+    finally:
+        worker.close()
+
+
+def test_killing_redis_under_an_early_acknowledged_job_hurts_neither_it_nor_the_worker(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
+    with running_worker(redis_server, tmp_path / "worker") as worker:
+        task_id = start_sleeping(worker, 3, early=True)
+        redis_server.kill9()
+        eventually(lambda: worker.marked("end", task_id))
+        redis_server.start()
+        later = worker.send("sleep", 0, kwargs={"early": True})
+        eventually(lambda: worker.marked("end", later))
+        assert sum(line[:2] == ["start", task_id] for line in worker.marks) == 1
+        assert "Unrecoverable" not in worker.log
+
+
+def test_acknowledging_while_redis_is_away_answers_no_and_hurts_nothing(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
+    with running_worker(redis_server, tmp_path / "worker") as worker:
+        task_id = worker.send("acknowledge_late", 2.0)
+        eventually(lambda: worker.marked("start", task_id))
+        redis_server.kill9()
+        eventually(lambda: worker.marked("acknowledged", task_id, "False", "False"))
+        eventually(lambda: worker.marked("end", task_id))
+        redis_server.start()
+        later = worker.send("sleep", 0, kwargs={"early": True})
+        eventually(lambda: worker.marked("end", later))
+        assert "Unrecoverable" not in worker.log

@@ -1,0 +1,224 @@
+"""A producer against a real Redis; a thread plays the worker through the ledger."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis_server import RedisServer
+
+from hermes_queue import codec
+from hermes_queue.ledger import Ledger
+from hermes_queue.models import Failure, ScoredTrajectory, TrajectoryJob
+from hermes_queue.results import consume
+from producers.base import Producer, main
+
+pytestmark = pytest.mark.redis
+
+PRODUCER = Producer(name="sums", env="sums_env:ENV", description="Sums.")
+Judge = Callable[[TrajectoryJob], dict[str, Any]]
+
+
+def right(_: TrajectoryJob) -> dict[str, Any]:
+    return {"status": "completed", "stop_reason": "submitted", "score": 1.0}
+
+
+def wrong(_: TrajectoryJob) -> dict[str, Any]:
+    return {"status": "completed", "stop_reason": "max_turns", "score": 0.0}
+
+
+def broken(job: TrajectoryJob, kind: str = "EnvInfraError") -> dict[str, Any]:
+    if job.sample_index == 0:
+        return right(job)
+    failure = Failure(cause="sandbox", stage="setup", type=kind, message="install bubblewrap")
+    return {"status": "failed", "stop_reason": "failed", "score": None, "failure": failure}
+
+
+def finish(ledger: Ledger, trajectory_id: str, judge: Judge) -> None:
+    begun = ledger.begin(trajectory_id, 1, owner="test", lease_s=60)
+    if begun.verdict != "run":
+        return
+    job = codec.decode_job(begun.job)
+    record = ScoredTrajectory(
+        run_id=job.run_id,
+        group_id=job.group_id,
+        trajectory_id=job.trajectory_id,
+        sample_index=job.sample_index,
+        group_size=job.group_size,
+        env=job.env,
+        instance_id=job.instance_id,
+        agent=job.agent,
+        attempt=1,
+        epoch=begun.epoch,
+        **judge(job),
+    )
+    ledger.publish(record, codec.encode_record(record), owner="test", finished_ttl_s=600)
+
+
+@contextmanager
+def worker(url: str, judge: Judge) -> Iterator[None]:
+    """Finishes whatever is enqueued, until the block ends."""
+    over = threading.Event()
+
+    def work() -> None:
+        ledger = Ledger.connect(url=url)
+        while not over.wait(0.02):
+            for key in ledger.client.scan_iter(ledger.key("traj:*")):
+                finish(ledger, key.decode().removeprefix(ledger.key("traj:")), judge)
+        ledger.close()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+@pytest.fixture
+def url(redis_server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    rows = [{"instance_id": f"s{n}", "question": "?", "answer": n} for n in range(4)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HERMES_QUEUE_REDIS_URL", redis_server.url)
+    return str(redis_server.url)
+
+
+def produce(*flags: str) -> int:
+    return main(PRODUCER, ["--dataset", "rows.jsonl", "--run-id", "r", *flags])
+
+
+def records(path: str = "out.jsonl") -> list[ScoredTrajectory]:
+    lines = Path(path).read_text().splitlines()
+    return [ScoredTrajectory.model_validate_json(line) for line in lines]
+
+
+def test_without_follow_jobs_are_only_enqueued_and_only_once(
+    url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert produce("--group-size", "2", "--json") == 0
+    assert produce("--group-size", "2", "--json") == 0
+    first, second = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert (first["enqueued"], first["already"]) == (8, 0)
+    assert (second["enqueued"], second["already"]) == (0, 8)
+    ledger = Ledger.connect(url=url)
+    assert ledger.run_status("r").queued == 8
+    ledger.close()
+
+
+def test_a_bad_row_enqueues_nothing(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with Path("rows.jsonl").open("a") as file:
+        file.write('{"instance_id": "torn", "questi')
+    assert produce() == 2
+    assert "rows.jsonl:5: the last line is torn" in capsys.readouterr().err
+    ledger = Ledger.connect(url=url)
+    assert ledger.run_status("r").total == 0
+    ledger.close()
+
+
+def test_results_are_written_and_shown(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with worker(url, wrong):
+        assert produce("--group-size", "2", "--out", "out.jsonl") == 0
+    captured = capsys.readouterr()
+    assert len(records()) == 8
+    assert captured.out.count("max_turns") == 8
+    assert "8 scored (mean 0.000), 0 failed" in captured.out
+    assert "results: out.jsonl" in captured.out
+    assert "8/8 finished" in captured.err
+
+
+def test_the_file_holds_what_a_consumer_gets(url: str) -> None:
+    async def consumed() -> dict[str, ScoredTrajectory]:
+        found = {}
+        async for group in consume("trainer", url=url, idle_timeout_s=0.5):
+            found.update({member.trajectory_id: member for member in group.members})
+            await group.ack()
+        return found
+
+    with worker(url, right):
+        assert produce("--out", "out.jsonl", "--quiet") == 0
+    assert {t.trajectory_id: t for t in records()} == asyncio.run(consumed())
+
+
+def test_following_again_duplicates_nothing_and_leaves_no_consumer_group(url: str) -> None:
+    with worker(url, right):
+        assert produce("--items", "2", "--out", "out.jsonl") == 0
+        assert produce("--items", "4", "--out", "out.jsonl") == 0
+    assert sorted(t.instance_id for t in records()) == ["s0", "s1", "s2", "s3"]
+    ledger = Ledger.connect(url=url)
+    assert ledger.client.xinfo_groups(ledger.key("results")) == []
+    assert list(ledger.client.scan_iter("*consumer-group*")) == []
+    ledger.close()
+
+
+def test_failures_are_exit_code_1_and_named(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with worker(url, broken):
+        assert produce("--items", "1", "--group-size", "2", "--follow") == 1
+    out = capsys.readouterr().out
+    assert "EnvInfraError in setup: install bubblewrap" in out
+    assert "1 scored (mean 1.000), 1 failed" in out
+
+
+def test_missing_isolation_is_exit_code_3_with_the_fix(
+    url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with worker(url, lambda job: broken(job, "IsolationUnavailable")):
+        assert produce("--items", "1", "--group-size", "2", "--follow") == 3
+    assert "error: install bubblewrap" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_keeps_what_is_written_and_says_how_to_go_on(
+    url: str, number: signal.Signals, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt() -> None:
+        while not Path("out.jsonl").exists() or not Path("out.jsonl").stat().st_size:
+            time.sleep(0.01)
+        os.kill(os.getpid(), number)
+
+    ledger = Ledger.connect(url=url)
+    assert produce("--quiet") == 0
+    first = next(ledger.client.scan_iter(ledger.key("traj:*"))).decode()
+    finish(ledger, first.removeprefix(ledger.key("traj:")), right)
+    ledger.close()
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    assert produce("--out", "out.jsonl") == 130
+    thread.join()
+    assert len(records()) == 1
+    error = capsys.readouterr().err
+    assert "1 of 4 trajectories are in out.jsonl" in error
+    assert "--run-id r --out out.jsonl" in error
+    with worker(url, right):
+        assert produce("--out", "out.jsonl") == 0
+    assert len(records()) == 4
+
+
+def test_redis_may_go_away_and_come_back_while_we_follow(
+    url: str, redis_server: RedisServer
+) -> None:
+    def outage() -> None:
+        time.sleep(1.0)
+        redis_server.restart()
+        with worker(url, right):
+            finished.wait(60)
+
+    finished = threading.Event()
+    thread = threading.Thread(target=outage)
+    thread.start()
+    try:
+        assert produce("--out", "out.jsonl") == 0
+    finally:
+        finished.set()
+        thread.join()
+    assert len(records()) == 4

@@ -1,0 +1,103 @@
+"""Backends under test. A new backend is one more line in `BACKENDS`."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from hermes_queue.sandbox import make_backend
+from hermes_queue.sandbox.base import (
+    ExecutionRequest,
+    ExecutionResult,
+    SandboxBackend,
+    Slot,
+    SlotSpec,
+)
+from hermes_queue.settings import LocalSandboxSettings
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """How to make one backend, and whether slots of it are isolated from each other."""
+
+    make: Callable[..., SandboxBackend]
+    isolated: bool = True
+
+
+def local(isolation: Literal["bwrap", "none"]) -> Callable[..., SandboxBackend]:
+    settings = LocalSandboxSettings(isolation=isolation, memory_mb=256, max_pids=400)
+    return lambda **options: make_backend("local", settings=settings, **options)
+
+
+BACKENDS = {
+    "local": Candidate(local("bwrap")),
+    "local-unfenced": Candidate(local("none"), isolated=False),
+}
+
+
+class Bench:
+    """A started backend with one-line access to commands."""
+
+    def __init__(self, backend: SandboxBackend) -> None:
+        self.backend = backend
+
+    async def slot(self, spec: SlotSpec | None = None) -> Slot:
+        return await self.backend.acquire("trajectory", spec or SlotSpec())
+
+    async def sh(self, slot: Slot, command: str, **options: Any) -> ExecutionResult:
+        [answer] = await self.backend.execute_batch([ExecutionRequest(slot, command, **options)])
+        assert isinstance(answer, ExecutionResult), answer
+        return answer
+
+    async def out(self, slot: Slot, command: str, **options: Any) -> str:
+        result = await self.sh(slot, command, **options)
+        assert result.exit_code == 0, result
+        return result.stdout.decode().rstrip("\n")
+
+
+@pytest.fixture(scope="session")
+def cache() -> Iterator[Path]:
+    """A cache that slots of a root worker can reach, which pytest's own directories are not."""
+    directory = Path(tempfile.mkdtemp(prefix="hermes-queue-test-"))
+    directory.chmod(0o755)
+    yield directory
+    shutil.rmtree(directory)
+
+
+@pytest.fixture
+async def make_bench(cache: Path) -> AsyncIterator[Callable[..., Any]]:
+    """Start backends by name; they are stopped after the test."""
+    started: list[SandboxBackend] = []
+
+    async def make(name: str, **options: Any) -> Bench:
+        backend = BACKENDS[name].make(cache=cache, **options)
+        started.append(backend)
+        await backend.start()
+        return Bench(backend)
+
+    yield make
+    for backend in started:
+        await backend.stop()
+
+
+@pytest.fixture(params=list(BACKENDS))
+def backend_name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+async def bench(make_bench: Callable[..., Any], backend_name: str) -> Bench:
+    """Every backend, two slots."""
+    return await make_bench(backend_name, slots=2)
+
+
+@pytest.fixture(params=[name for name, candidate in BACKENDS.items() if candidate.isolated])
+async def fenced(make_bench: Callable[..., Any], request: pytest.FixtureRequest) -> Bench:
+    """Every backend that promises isolation, two slots."""
+    return await make_bench(request.param, slots=2)

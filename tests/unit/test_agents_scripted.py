@@ -1,0 +1,183 @@
+"""Agents that need no model."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from slot_bench import leased_slot
+
+from hermes_queue.agent import AgentResult, AgentScript, known_agents, make_chat, run_agent
+from hermes_queue.errors import ConfigurationError, ModelConfigError
+from hermes_queue.models import AgentSpec, Limits, Message, ToolCall
+from hermes_queue.settings import ModelSettings
+from hermes_queue.tools import Toolbox, ToolContext, make_call
+
+USER = Message(role="user", content="u")
+CASES: Mapping[str, Sequence[ToolCall | str]] = {
+    "b_text": ["I cheat"],
+    "a_call": [make_call("t", "terminal", command="echo cheat")],
+}
+
+
+async def gold() -> tuple[list[ToolCall], str]:
+    return [make_call(f"g{i}", "terminal", command=f"echo {i} >>gold") for i in range(2)], "gold!"
+
+
+async def unwanted() -> tuple[list[ToolCall], str]:
+    raise AssertionError("only the oracle may look at the gold answer")
+
+
+def script(**fields: Any) -> AgentScript:
+    return AgentScript(**{"oracle": unwanted, **fields})
+
+
+async def act(spec: AgentSpec, known: AgentScript, **limits: Any) -> tuple[AgentResult, bytes]:
+    """Run the agent in a slot; its result and the names of the files it left."""
+    async with leased_slot() as slot:
+        result = await run_agent(
+            make_chat(spec, known, ModelSettings()),
+            Toolbox(("terminal",), ToolContext(slot, 10.0, 4096)),
+            [USER],
+            limits=Limits(**limits),
+            sampling={},
+            deadline=time.monotonic() + 60,
+        )
+        return result, (await slot.run("cat gold 2>/dev/null")).stdout
+
+
+def said(result: AgentResult) -> list[str | None]:
+    return [m.content for m in result.messages if m.role == "assistant"]
+
+
+async def test_the_oracle_applies_the_gold_calls_and_states_the_answer() -> None:
+    result, left = await act(AgentSpec(kind="oracle"), script(oracle=gold))
+    assert left == b"0\n1\n"
+    assert said(result)[-1] == "gold!"
+    assert result.stop_reason == "no_tool_call"
+    assert len(result.turns) == 3
+
+
+async def test_nop_ends_at_once() -> None:
+    result, _ = await act(AgentSpec(kind="nop"), script())
+    assert (result.stop_reason, result.tool_calls.attempted) == ("no_tool_call", 0)
+
+
+async def test_garbage_is_never_schema_valid_and_is_stopped() -> None:
+    result, _ = await act(AgentSpec(kind="garbage"), script(), max_format_errors=3)
+    assert result.stop_reason == "format_errors"
+    assert (result.tool_calls.attempted, result.tool_calls.schema_valid) == (3, 0)
+
+
+async def test_garbage_ends_by_itself_where_nobody_stops_it() -> None:
+    result, _ = await act(AgentSpec(kind="garbage"), script(), max_format_errors=99)
+    assert result.stop_reason == "no_tool_call"
+    assert result.tool_calls.schema_valid == 0
+
+
+async def test_slow_sleeps_in_the_slot() -> None:
+    spec = AgentSpec(kind="slow", params={"seconds": 0.1, "turns": 2})
+    result, _ = await act(spec, script())
+    assert (result.tool_calls.ok, len(result.turns)) == (2, 3)
+
+
+@pytest.mark.parametrize("value", ["long", -1, True, None])
+def test_slow_refuses_what_is_no_duration(value: object) -> None:
+    with pytest.raises(ModelConfigError, match="seconds must be a number"):
+        make_chat(AgentSpec(kind="slow", params={"seconds": value}), script(), ModelSettings())
+
+
+@pytest.mark.parametrize(("index", "wanted"), [(0, "Done."), (1, "I cheat"), (2, "Done.")])
+async def test_tamper_goes_through_the_cases_by_sample(index: int, wanted: str) -> None:
+    result, _ = await act(AgentSpec(kind="tamper"), script(tamper=CASES, sample_index=index))
+    assert said(result)[-1] == wanted
+
+
+async def test_tamper_takes_the_case_that_is_named() -> None:
+    spec = AgentSpec(kind="tamper", params={"case": "a_call"})
+    result, _ = await act(spec, script(tamper=CASES, sample_index=1))
+    assert result.tool_calls.ok == 1
+
+
+def test_an_unknown_tamper_case_is_refused_with_the_known_ones() -> None:
+    spec = AgentSpec(kind="tamper", params={"case": "c"})
+    with pytest.raises(ModelConfigError, match="known: a_call, b_text"):
+        make_chat(spec, script(tamper=CASES), ModelSettings())
+
+
+async def test_tamper_does_nothing_where_the_env_knows_no_case() -> None:
+    result, _ = await act(AgentSpec(kind="tamper"), script())
+    assert result.tool_calls.attempted == 0
+
+
+def stored(*commands: str) -> list[dict[str, Any]]:
+    """A conversation as it lies in a results file."""
+    messages = [USER]
+    for i, command in enumerate(commands):
+        call = make_call(f"r{i}", "terminal", command=command)
+        messages.append(Message(role="assistant", reasoning="hm", tool_calls=(call,)))
+        messages.append(Message(role="tool", content="old", tool_call_id=call.id))
+    messages.append(Message(role="assistant", content=f"did {len(commands)}"))
+    return [m.model_dump(mode="json") for m in messages]
+
+
+async def test_replay_repeats_the_assistants_side_and_runs_its_calls_anew() -> None:
+    spec = AgentSpec(kind="replay", params={"messages": stored("echo new >gold; cat gold")})
+    result, left = await act(spec, script())
+    assert left == b"new\n"
+    assert said(result)[-1] == "did 1"
+    assert [m.content for m in result.messages if m.role == "tool"] == ["[exit code 0]\nnew"]
+
+
+@pytest.mark.parametrize(
+    ("instance_id", "index", "wanted"),
+    [("b", 0, "did 1"), ("b", 1, "did 2"), ("b", 2, "did 1"), ("other", 0, "did 0")],
+)
+async def test_replay_picks_the_records_of_its_instance(
+    tmp_path: Path, instance_id: str, index: int, wanted: str
+) -> None:
+    path = tmp_path / "records.jsonl"
+    rows = [("a", []), ("b", ["true"]), ("b", ["true", "true"])]
+    path.write_text(
+        "".join(json.dumps({"instance_id": i, "messages": stored(*c)}) + "\n" for i, c in rows)
+    )
+    spec = AgentSpec(kind="replay", params={"path": str(path)})
+    result, _ = await act(spec, script(instance_id=instance_id, sample_index=index))
+    assert said(result)[-1] == wanted
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]\n", "{}\n", '{"messages": 3}\n', None])
+async def test_replay_of_an_unusable_file_names_it(tmp_path: Path, text: str | None) -> None:
+    path = tmp_path / "records.jsonl"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ModelConfigError, match="agent replay"):
+        await act(AgentSpec(kind="replay", params={"path": str(path)}), script())
+
+
+@pytest.mark.parametrize("params", [{}, {"path": "x", "messages": []}])
+def test_replay_needs_one_source(params: dict[str, Any]) -> None:
+    with pytest.raises(ModelConfigError, match='"path" and "messages"'):
+        make_chat(AgentSpec(kind="replay", params=params), script(), ModelSettings())
+
+
+def test_an_unknown_agent_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(ConfigurationError, match="known: garbage, nop, openai, oracle"):
+        make_chat(AgentSpec(kind="orcale"), script(), ModelSettings())
+
+
+def test_an_agent_of_ones_own_is_named_by_module_and_factory() -> None:
+    spec = AgentSpec(kind="hermes_queue.agent.scripted:nop")
+    assert make_chat(spec, script(), ModelSettings()) is not None
+    for kind in ("no.such:thing", "json:nothing"):
+        with pytest.raises(ConfigurationError, match="cannot be loaded"):
+            make_chat(AgentSpec(kind=kind), script(), ModelSettings())
+
+
+def test_the_scripted_agents_are_all_known() -> None:
+    wanted = {"oracle", "nop", "replay", "garbage", "tamper", "slow", "openai"}
+    assert set(known_agents()) == wanted

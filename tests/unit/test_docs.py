@@ -1,0 +1,143 @@
+"""The documentation names only what exists."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+import tomllib
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from hermes_queue import errors
+from hermes_queue.cli import cli
+from hermes_queue.settings import SECTIONS
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+GENERATED = ROOT / "docs" / "configuration.md"
+PRODUCERS = sorted(
+    path.stem for path in (ROOT / "producers").glob("*.py") if "__main__" in path.read_text()
+)
+
+
+def page_id(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def commands(path: Path) -> list[list[str]]:
+    """The words of every shell command in the page's ```sh blocks, continuation lines joined."""
+    blocks = re.findall(r"```sh\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL)
+    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
+    return [words for line in lines if (words := shlex.split(line, comments=True))]
+
+
+def slugs(path: Path) -> set[str]:
+    """Anchors of the page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@cache
+def flags_of(producer: str) -> frozenset[str]:
+    command = [sys.executable, "-m", f"producers.{producer}", "--help"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return frozenset(re.findall(r"--[a-z][a-z-]*", result.stdout))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_internal_links_resolve(page: Path) -> None:
+    links = re.findall(r"\]\((?!https?://)([^)\s]+)\)", page.read_text(encoding="utf-8"))
+    for link in links:
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        assert target.exists(), link
+        assert not anchor or anchor in slugs(target), link
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_files_named_in_the_text_exist(page: Path) -> None:
+    pattern = r"`((?:hermes_queue|workers|producers|envs|tests|docs|deploy)/[\w./-]+)`"
+    for name in re.findall(pattern, page.read_text(encoding="utf-8")):
+        assert (ROOT / name).exists(), name
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "docker-compose.yml"], ids=page_id)
+def test_variables_named_in_the_text_are_settings(page: Path) -> None:
+    known = {
+        f"{section.model_config.get('env_prefix', '')}{name}".upper()
+        for section in SECTIONS
+        for name in section.model_fields
+    }
+    named = set(re.findall(r"HERMES_QUEUE_[A-Z0-9_]*[A-Z0-9]", page.read_text(encoding="utf-8")))
+    assert named - known == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_commands_in_the_text_exist(page: Path) -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for words in commands(page):
+        if words[0] == "make":
+            targets = [word for word in words[1:] if "=" not in word]
+            assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in targets)
+        if words[:2] == ["python", "-m"]:
+            assert importlib.util.find_spec(words[2]) is not None, words
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_subcommands_in_the_text_exist(page: Path) -> None:
+    given = {words[1] for words in commands(page) if words[0] == "hermes-queue"}
+    assert given <= set(cli.commands)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_flags_in_the_text_exist(page: Path) -> None:
+    for words in commands(page):
+        if words[:2] == ["python", "-m"] and words[2].startswith("producers."):
+            given = {word.partition("=")[0] for word in words if word.startswith("--")}
+            assert given <= flags_of(words[2].removeprefix("producers.")), words
+
+
+@pytest.mark.parametrize("name", PRODUCERS)
+def test_every_producer_is_documented(name: str) -> None:
+    text = "".join(path.read_text(encoding="utf-8") for path in PAGES)
+    assert f"producers.{name}" in text or f"`{name}`" in text
+
+
+def test_extras_named_in_the_readme_exist() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    for page in PAGES:
+        for group in re.findall(r"hermes-queue\[([\w,]+)\]", page.read_text(encoding="utf-8")):
+            assert set(group.split(",")) <= set(extras), page
+
+
+def test_readme_lists_the_exit_codes() -> None:
+    section = (ROOT / "README.md").read_text().partition("## Exit codes")[2].partition("\n## ")[0]
+    listed = {int(code) for code in re.findall(r"^\| (\d+) \|", section, re.MULTILINE)}
+    assert listed == {0} | {
+        value for name, value in vars(errors).items() if name.startswith("EXIT_")
+    }
+
+
+def test_configuration_page_is_what_the_settings_render() -> None:
+    render = runpy.run_path(str(ROOT / "docs" / "generate_configuration.py"))["render"]
+    assert GENERATED.read_text(encoding="utf-8") == render(), "stale: run `make docs`"
+
+
+def test_every_setting_has_its_line() -> None:
+    text = GENERATED.read_text(encoding="utf-8")
+    for section in SECTIONS:
+        for name in section.model_fields:
+            assert f"`{section.model_config.get('env_prefix', '')}{name}".upper() in text.upper()
+
+
+def test_changelog_knows_the_current_version() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert f"## [{version}]" in (ROOT / "CHANGELOG.md").read_text()

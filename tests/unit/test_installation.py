@@ -1,0 +1,94 @@
+"""The name-clash guard, against a real foreign distribution."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from hermes_queue.installation import check_installation
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def foreign_envs(tmp_path: Path) -> Path:
+    """A directory into which pip installed a distribution that owns `envs`, as on PyPI."""
+    wheel = tmp_path / "envs-1.4-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("envs/__init__.py", "")
+        archive.writestr(
+            "envs-1.4.dist-info/METADATA", "Metadata-Version: 2.1\nName: envs\nVersion: 1.4\n"
+        )
+        archive.writestr(
+            "envs-1.4.dist-info/WHEEL",
+            "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        )
+        archive.writestr(
+            "envs-1.4.dist-info/RECORD",
+            "envs/__init__.py,,\nenvs-1.4.dist-info/METADATA,,\n"
+            "envs-1.4.dist-info/WHEEL,,\nenvs-1.4.dist-info/RECORD,,\n",
+        )
+    target = tmp_path / "site"
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps"]
+    subprocess.run([*pip, "--target", str(target), str(wheel)], check=True, capture_output=True)
+    return target
+
+
+def test_our_own_installation_passes() -> None:
+    check_installation()
+
+
+def test_producer_names_the_foreign_distribution_and_the_fix(foreign_envs: Path) -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "producers.swe_smith", "--items", "2"],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(foreign_envs)},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 2, result.stderr
+    assert "'envs'" in result.stderr
+    assert "pip uninstall -y envs" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_worker_refuses_to_start_beside_a_foreign_distribution(foreign_envs: Path) -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "celery", "-A", "hermes_queue", "worker"],
+        cwd=ROOT,
+        env=os.environ
+        | {"PYTHONPATH": str(foreign_envs), "HERMES_QUEUE_REDIS_URL": "redis://127.0.0.1:1/0"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert result.returncode != 0
+    assert "pip uninstall -y envs" in result.stderr + result.stdout
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments"),
+    [("producers.swe_smith", ["--items", "2"]), ("celery", ["-A", "hermes_queue", "worker"])],
+)
+def test_foreign_package_that_hides_ours_is_named_before_its_import_fails(
+    foreign_envs: Path, tmp_path: Path, module: str, arguments: list[str]
+) -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        cwd=tmp_path,
+        env=os.environ
+        | {
+            "PYTHONPATH": os.pathsep.join([str(foreign_envs), str(ROOT)]),
+            "HERMES_QUEUE_REDIS_URL": "redis://127.0.0.1:1/0",
+        },
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert result.returncode == 2, result.stderr
+    assert "pip uninstall -y envs" in result.stderr + result.stdout

@@ -1,0 +1,82 @@
+"""What users install is what we mean to ship."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = {"hermes_queue", "workers", "producers", "envs"}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Names in a freshly built wheel."""
+    out = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(out)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    [path] = out.glob("*.whl")
+    with zipfile.ZipFile(path) as archive:
+        return archive.namelist()
+
+
+def test_wheel_has_exactly_the_four_packages_at_its_top(wheel: list[str]) -> None:
+    tops = {name.split("/")[0] for name in wheel}
+    assert {top for top in tops if not top.endswith(".dist-info")} == PACKAGES
+    assert len(tops) == len(PACKAGES) + 1
+
+
+def test_wheel_has_every_module_and_data_file_of_the_source_tree(wheel: list[str]) -> None:
+    source = {
+        path.relative_to(ROOT).as_posix()
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*")
+        if path.is_file() and path.suffix != ".pyc"
+    }
+    assert source <= set(wheel)
+
+
+@pytest.mark.parametrize("package", sorted(PACKAGES))
+def test_every_package_says_that_it_is_typed(wheel: list[str], package: str) -> None:
+    assert f"{package}/py.typed" in wheel
+    assert f"{package}/__init__.py" in wheel
+
+
+def test_wheel_has_the_lua_scripts_and_the_bundled_rows(wheel: list[str]) -> None:
+    assert any(name.startswith("hermes_queue/ledger/") and name.endswith(".lua") for name in wheel)
+    assert any(name.startswith("producers/data/") for name in wheel)
+
+
+def test_wheel_has_no_tests_and_no_bytecode(wheel: list[str]) -> None:
+    assert not [name for name in wheel if "test_" in name or name.endswith(".pyc")]
+
+
+@pytest.mark.parametrize("lock", ["run.txt", "dev.txt"])
+def test_locks_pin_everything_by_hash_and_name_no_index(lock: str) -> None:
+    text = (ROOT / "requirements" / lock).read_text()
+    blocks = [block for block in text.replace("\\\n", " ").splitlines() if "==" in block]
+    assert blocks
+    assert [block for block in blocks if "--hash=sha256:" not in block] == []
+    assert not any(word in text for word in ("://", "--find-links", "-e ", "--index"))
+
+
+def test_the_development_lock_contains_the_run_lock() -> None:
+    def pins(lock: str) -> set[str]:
+        lines = (ROOT / "requirements" / lock).read_text().splitlines()
+        return {line.split(";")[0].strip(" \\") for line in lines if "==" in line}
+
+    assert pins("run.txt") <= pins("dev.txt")
+
+
+def test_locks_pin_all_that_pyproject_asks_for() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    wanted = [*project["dependencies"], *extras["producer"], *extras["worker"], *extras["local"]]
+    names = {requirement.split("[")[0].split(">")[0].split("=")[0] for requirement in wanted}
+    lock = (ROOT / "requirements" / "run.txt").read_text()
+    assert {name for name in names if f"\n{name}==" not in lock} == set()

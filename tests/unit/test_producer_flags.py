@@ -1,0 +1,133 @@
+"""The command line: what is refused, and with which exit code."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from producers.base import Producer, main
+
+PRODUCER = Producer(name="sums", env="sums_env:ENV", description="Sums.")
+
+
+@pytest.fixture
+def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "rows.jsonl"
+    row = {"question": "1+1?", "answer": 2}
+    path.write_text("".join(json.dumps(row | {"instance_id": f"s{n}"}) + "\n" for n in range(3)))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--items", "0"], "--items: must be at least 1, not 0"),
+        (["--items", "-3"], "--items: must be at least 1, not -3"),
+        (["--items", "many"], "'many' is not a whole number"),
+        (["--group-size", "0"], "--group-size: must be 1 to 1024"),
+        (["--priority", "10"], "--priority: must be 0 to 9"),
+        (["--temperature", "nan"], "--temperature: must be at least 0"),
+        (["--total-timeout", "0"], "--total-timeout: must be more than 0"),
+        (["--sampling", "top_p"], "'top_p' is not KEY=VALUE"),
+        (["--max-turns", "0"], "--max-turns: must be 1 to 10000"),
+        (["--no-such-flag"], "unrecognized arguments: --no-such-flag"),
+    ],
+)
+def test_a_wrong_flag_is_a_usage_error(
+    flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(PRODUCER, flags)
+    assert caught.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--env", "nope"], "env 'nope' is unknown; known: gsm8k"),
+        (["--env", "sums_env:NOPE"], "env 'sums_env:NOPE' cannot be loaded"),
+        (["--env", "sums_env:WRONG_TOOL"], "tool 'teleport' is unknown"),
+        (["--agent", "nope"], "agent 'nope' is unknown; known: garbage"),
+        (["--agent", "openai"], "--model"),
+        (["--tamper-case", "peek"], "only goes with --agent tamper"),
+        (["--run-id", "a b"], "--run-id 'a b'"),
+        (["--run-id", "../a"], "--run-id '../a'"),
+        (["--run-id", "a/b"], "--run-id 'a/b'"),
+        (["--run-id", "x" * 201], "has 201 characters"),
+        (["--dataset", "gone.jsonl"], "gone.jsonl: no such file"),
+        (["--instance-id", "gone"], "--instance-id gone: not in rows.jsonl"),
+        (["--offset", "3"], "has no rows after --offset 3"),
+    ],
+)
+def test_what_cannot_work_is_said_before_anything_starts(
+    rows: str, flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(PRODUCER, ["--dataset", rows, *flags]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.startswith("error: ")
+
+
+def test_a_wrong_variable_is_named(
+    rows: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HERMES_QUEUE_PRODUCER_BATCH", "0")
+    assert main(PRODUCER, ["--dataset", rows]) == 2
+    assert "HERMES_QUEUE_PRODUCER_BATCH" in capsys.readouterr().err
+
+
+def test_an_unreachable_redis_is_exit_code_4_and_never_a_fallback(
+    rows: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HERMES_QUEUE_REDIS_URL", "unix:///nonexistent/redis.sock")
+    assert main(PRODUCER, ["--dataset", rows]) == 4
+    assert "cannot be reached" in capsys.readouterr().err
+
+
+def test_a_dry_run_needs_no_redis_and_says_what_it_read(
+    rows: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HERMES_QUEUE_REDIS_URL", "unix:///nonexistent/redis.sock")
+    assert main(PRODUCER, ["--dataset", rows, "--group-size", "4", "--dry-run", "--json"]) == 0
+    captured = capsys.readouterr()
+    summary = json.loads(captured.out)
+    assert (summary["mode"], summary["items"], summary["jobs"]) == ("dry-run", 3, 12)
+    assert "nothing was enqueued" in captured.err
+
+
+def test_quiet_says_nothing(rows: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(PRODUCER, ["--dataset", rows, "--dry-run", "--quiet"]) == 0
+    assert capsys.readouterr() == ("", "")
+
+
+def test_the_results_file_must_not_be_the_dataset(
+    rows: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("HERMES_QUEUE_REDIS_URL", raising=False)
+    before = Path(rows).read_bytes()
+    assert main(PRODUCER, ["--dataset", rows, "--out", rows]) == 2
+    assert "not a trajectory of ours" in capsys.readouterr().err
+    assert Path(rows).read_bytes() == before
+
+
+def test_help_teaches_and_loads_nothing_heavy() -> None:
+    code = (
+        "import sys, producers.swe_smith as p\n"
+        "try: p.main(p.PRODUCER, ['--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'celery', 'kombu', 'openai', 'modal', 'pyarrow', 'rich', 'datasets'}\n"
+        "print('loaded:', sorted(heavy & set(sys.modules)))\n"
+    )
+    root = Path(__file__).parents[2]
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True
+    )
+    assert "loaded: []" in result.stdout
+    assert "python -m producers.swe_smith --items 2" in result.stdout
+    assert "exit codes:" in result.stdout

@@ -1,0 +1,237 @@
+"""Which rows a run uses, and how a bad one is named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sums_env
+
+from hermes_queue.errors import ConfigurationError, InputError, PayloadTooLarge
+from producers.base import Producer
+from producers.dataset import open_dataset
+from producers.flags import build_parser
+from producers.jobs import make_plan
+from producers.selection import Selection, select
+from producers.swe_smith import PRODUCER as SWE_SMITH
+
+
+def skip_reason(row: dict[str, Any], _: object) -> str | None:
+    return "question is empty" if row.get("question") == "" else None
+
+
+PRODUCER = Producer(name="sums", env="sums_env:ENV", description="Sums.", skip_reason=skip_reason)
+
+
+def row(number: int, **fields: Any) -> dict[str, Any]:
+    return {"instance_id": f"s{number}", "question": f"{number}+1?", "answer": number + 1} | fields
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "rows.jsonl"
+
+
+def chosen(path: Path, rows: list[dict[str, Any]], *flags: str) -> Selection:
+    path.write_text("".join(json.dumps(r) + "\n" for r in rows))
+    arguments = build_parser(PRODUCER).parse_args(["--dataset", str(path), *flags])
+    return select(PRODUCER, sums_env.ENV, open_dataset(str(path), bundled=path), arguments)
+
+
+def ids(selection: Selection) -> list[str]:
+    return [item.instance_id for item in selection.items]
+
+
+ROWS = [row(n) for n in range(30)]
+
+
+def test_ten_items_are_taken_by_default(path: Path) -> None:
+    assert ids(chosen(path, ROWS)) == [f"s{n}" for n in range(10)]
+
+
+def test_items_and_offset_cut_a_slice(path: Path) -> None:
+    assert ids(chosen(path, ROWS, "--items", "2", "--offset", "5")) == ["s5", "s6"]
+
+
+def test_all_items_are_taken_on_request(path: Path) -> None:
+    assert len(chosen(path, ROWS, "--items", "all").items) == 30
+
+
+def test_a_short_dataset_is_used_once_and_said(path: Path) -> None:
+    selection = chosen(path, ROWS[:3], "--items", "5")
+    assert ids(selection) == ["s0", "s1", "s2"]
+    assert "only 3 usable rows" in selection.notes[0]
+
+
+def test_a_cycle_repeats_rows_under_keys_of_their_own(path: Path) -> None:
+    selection = chosen(path, ROWS[:2], "--items", "5", "--cycle")
+    assert [item.key for item in selection.items] == ["s0", "s1", "s0#2", "s1#2", "s0#3"]
+    assert ids(selection) == ["s0", "s1", "s0", "s1", "s0"]
+
+
+def test_an_endless_cycle_is_refused(path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="--cycle never ends"):
+        chosen(path, ROWS, "--items", "all", "--cycle")
+
+
+def test_named_instances_are_found_and_bad_rows_beside_them_ignored(path: Path) -> None:
+    rows = [row(0, answer="no number"), row(1), {"question": 5}, row(3), row(4)]
+    assert ids(chosen(path, rows, "--instance-id", "s3", "--instance-id", "s1")) == ["s1", "s3"]
+
+
+def test_a_named_instance_that_is_not_there_is_an_error(path: Path) -> None:
+    with pytest.raises(InputError, match=r"--instance-id nope: not in rows\.jsonl"):
+        chosen(path, ROWS, "--instance-id", "s1", "--instance-id", "nope")
+
+
+def test_rows_that_are_no_tasks_are_counted_and_replaced(path: Path) -> None:
+    rows = [row(0, question=""), row(1), row(2, question=""), row(3), row(4)]
+    selection = chosen(path, rows, "--items", "2")
+    assert ids(selection) == ["s1", "s3"]
+    assert selection.skipped == {"question is empty": 2}
+
+
+def test_nothing_left_after_skipping_is_an_error_with_the_reasons(path: Path) -> None:
+    with pytest.raises(InputError, match="2 x question is empty"):
+        chosen(path, [row(0, question=""), row(1, question="")])
+
+
+def test_an_empty_file_is_an_error(path: Path) -> None:
+    with pytest.raises(InputError, match="holds no rows"):
+        chosen(path, [])
+
+
+def test_a_bad_row_is_named_by_place_and_field(path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        chosen(path, [row(0), row(1, answer="a lot"), row(2)])
+    message = str(caught.value)
+    assert message.startswith(f"{path}:2: answer: ")
+    assert "nothing was enqueued" in message
+
+
+def test_a_bad_row_behind_the_selection_does_not_matter(path: Path) -> None:
+    assert ids(chosen(path, [row(0), row(1, answer="a lot")], "--items", "1")) == ["s0"]
+
+
+def test_unknown_columns_only_are_named_beside_the_wanted_ones(path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        chosen(path, [{"prompt": "1+1?", "gold": 2}])
+    message = str(caught.value)
+    assert "'prompt', 'gold'" in message
+    assert "it needs instance_id, question, answer" in message
+
+
+def test_equal_rows_count_once(path: Path) -> None:
+    selection = chosen(path, [row(0), row(0), row(1)])
+    assert ids(selection) == ["s0", "s1"]
+    assert selection.skipped == {"repeats an earlier row": 1}
+
+
+def test_two_tasks_under_one_id_are_an_error(path: Path) -> None:
+    with pytest.raises(InputError, match=rf"'s0' stands for another row at {path}:1"):
+        chosen(path, [row(0), row(0, answer=7)])
+
+
+def test_a_row_over_the_cap_is_named_with_its_size(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HERMES_QUEUE_PRODUCER_ITEM_MAX_BYTES", "2000")
+    with pytest.raises(PayloadTooLarge) as caught:
+        chosen(path, [row(0), row(1, question="x" * 3000)])
+    message = str(caught.value)
+    assert f"{path}:2" in message
+    assert "'s1' has 30" in message
+    assert "HERMES_QUEUE_PRODUCER_ITEM_MAX_BYTES" in message
+
+
+def planned(*flags: str) -> Any:
+    arguments = build_parser(PRODUCER).parse_args(["--run-id", "r", *flags])
+    return make_plan(PRODUCER, sums_env.ENV, arguments)
+
+
+def test_jobs_are_deterministic_and_carry_the_flags(path: Path) -> None:
+    selection = chosen(path, ROWS, "--items", "2")
+    flags = ["--group-size", "3", "--temperature", "0.5", "--sampling", "top_p=0.9"]
+    flags += ["--max-turns", "7", "--tool-timeout", "9", "--priority", "2", "--lane", "eval"]
+    jobs = list(planned(*flags).jobs(selection, lambda _: True))
+    again = list(planned(*flags).jobs(selection, lambda _: True))
+    assert jobs == again
+    assert len({job.trajectory_id for job in jobs}) == 6
+    assert [job.sample_index for job in jobs] == [0, 1, 2, 0, 1, 2]
+    first = jobs[0]
+    assert first.agent.sampling == {"temperature": 0.5, "top_p": 0.9}
+    assert (first.limits.max_turns, first.limits.tool_timeout_s) == (7, 9.0)
+    assert (first.priority, first.lane, first.group_size) == (2, "eval", 3)
+    assert sums_env.SumsItem.model_validate(first.item).question == "0+1?"
+    assert first.producer.producer == "producers.sums"
+
+
+def test_each_sample_of_tamper_plays_one_case(path: Path) -> None:
+    selection = chosen(path, [row(0), row(1, cheats=["lie"])], "--agent", "tamper")
+    jobs = list(planned("--agent", "tamper").jobs(selection, lambda _: True))
+    played = [(job.instance_id, job.group_size, job.agent.params["case"]) for job in jobs]
+    assert played == [("s0", 2, "guess"), ("s0", 2, "peek"), ("s1", 1, "lie")]
+
+
+def test_one_tamper_case_can_be_chosen(path: Path) -> None:
+    selection = chosen(path, [row(0)], "--agent", "tamper")
+    jobs = list(
+        planned("--agent", "tamper", "--tamper-case", "peek").jobs(selection, lambda _: True)
+    )
+    assert [job.agent.params["case"] for job in jobs] == ["peek"]
+
+
+def test_an_unknown_tamper_case_lists_the_known_ones(path: Path) -> None:
+    selection = chosen(path, [row(0)], "--agent", "tamper")
+    with pytest.raises(ConfigurationError, match="known: guess, peek"):
+        planned("--agent", "tamper", "--tamper-case", "bribe").check(selection)
+
+
+def test_an_item_without_tamper_cases_is_an_error(path: Path) -> None:
+    selection = chosen(path, [row(0, cheats=[])], "--agent", "tamper")
+    with pytest.raises(ConfigurationError, match="has no tamper cases"):
+        planned("--agent", "tamper").check(selection)
+
+
+SWE_ROW = {
+    "instance_id": "o__r.1.func__x",
+    "repo": "o/r",
+    "patch": "--- a/x\n+++ b/x\n",
+    "problem_statement": "it is wrong",
+    "FAIL_TO_PASS": ["tests/test_x.py::test_a[b c'$<]"],
+    "PASS_TO_PASS": [f"tests/test_x.py::test_{n}" for n in range(5)],
+}
+
+
+def swe_arguments(*flags: str) -> Any:
+    return build_parser(SWE_SMITH).parse_args(list(flags))
+
+
+def test_swe_rows_with_too_many_tests_are_passed_over_on_request() -> None:
+    as_json = SWE_ROW | {"PASS_TO_PASS": json.dumps(SWE_ROW["PASS_TO_PASS"])}
+    for row_ in (SWE_ROW, as_json):
+        assert SWE_SMITH.skip_reason(row_, swe_arguments()) is None
+        assert SWE_SMITH.skip_reason(row_, swe_arguments("--max-tests", "6")) is None
+        reason = SWE_SMITH.skip_reason(row_, swe_arguments("--max-tests", "5"))
+        assert reason == "more than 5 tests (--max-tests)"
+
+
+@pytest.mark.parametrize("tests", [[], "[]", None])
+def test_swe_rows_without_tests_are_passed_over(tests: object) -> None:
+    reason = SWE_SMITH.skip_reason(SWE_ROW | {"FAIL_TO_PASS": tests}, swe_arguments())
+    assert reason == "FAIL_TO_PASS names no test"
+
+
+def test_a_local_repo_base_url_becomes_absolute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mirrors").mkdir()
+    prepared = SWE_SMITH.prepare(
+        SWE_ROW | {"source": {"type": "git", "repo_base_url": "https://old"}},
+        swe_arguments("--repo-base-url", "mirrors"),
+    )
+    assert prepared["repo_base_url"] == str(tmp_path / "mirrors")
+    assert prepared["source"]["repo_base_url"] == str(tmp_path / "mirrors")

@@ -1,0 +1,100 @@
+"""Rows of SWE-smith, SWE-bench and our own as items."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+from sample_package import FAIL_TO_PASS, bug_patch, make_row, mutation, sdist_row
+
+from envs.swe.item import Item, skip_reason
+
+SHA256 = "0" * 64
+
+
+def refusal(row: dict[str, Any]) -> str:
+    with pytest.raises(ValidationError) as caught:
+        Item.model_validate(row)
+    return str(caught.value)
+
+
+def test_test_ids_may_be_lists_or_json_text() -> None:
+    as_list = Item.model_validate(make_row(patch=bug_patch()))
+    as_text = Item.model_validate(
+        make_row(patch=bug_patch(), FAIL_TO_PASS=json.dumps(list(FAIL_TO_PASS)))
+    )
+    assert as_list.FAIL_TO_PASS == as_text.FAIL_TO_PASS == FAIL_TO_PASS
+
+
+def test_unknown_columns_are_kept() -> None:
+    item = Item.model_validate(make_row(patch=bug_patch(), strategy="lm_rewrite"))
+    assert item.model_dump()["strategy"] == "lm_rewrite"
+
+
+def test_an_item_survives_json() -> None:
+    item = Item.model_validate(sdist_row(SHA256))
+    assert Item.model_validate_json(item.model_dump_json()) == item
+
+
+def test_null_columns_count_as_absent() -> None:
+    row = make_row(patch=bug_patch()) | {"mutation": None, "base_commit": "", "source": None}
+    assert Item.model_validate(row).source.type == "git"
+
+
+def test_the_sources_base_url_wins_over_the_rows() -> None:
+    row = make_row(
+        patch=bug_patch(), repo_base_url="/rows/", source={"repo_base_url": "https://h.example/x"}
+    )
+    assert Item.model_validate(row).clone_url == "https://h.example/x/someone/sample.git"
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"patch": None, "mutation": None}, "patch and mutation"),
+        ({"patch": bug_patch()}, "patch and mutation"),
+        ({"FAIL_TO_PASS": "tests/test_a.py::test_b"}, "FAIL_TO_PASS"),
+        ({"FAIL_TO_PASS": [7]}, "FAIL_TO_PASS"),
+        ({"FAIL_TO_PASS": ["../secret.py::test_a"]}, "FAIL_TO_PASS"),
+        ({"PASS_TO_PASS": ["/etc/passwd::x"]}, "PASS_TO_PASS"),
+        ({"instance_id": None}, "instance_id"),
+        ({"problem_statement": "  \n"}, "problem_statement"),
+        ({"base_commit": "main"}, "base_commit"),
+        ({"repo": "--upload-pack=x"}, "repo"),
+        ({"repo_base_url": "-x"}, "repo_base_url"),
+        ({"source": {"type": "sdist", "name": "a", "version": "1"}}, "source"),
+        ({"environment": {"requirements": ["-r /etc/passwd"]}}, "requirements"),
+        ({"environment": {"pythonpath": ["../.."]}}, "pythonpath"),
+    ],
+)
+def test_a_malformed_row_is_refused_by_field(changes: dict[str, Any], field: str) -> None:
+    assert field in refusal(sdist_row(SHA256, **changes))
+
+
+def test_a_mutation_needs_an_sdist() -> None:
+    assert "source" in refusal(make_row(mutation=mutation()))
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, None),
+        ({"problem_statement": " "}, "problem_statement is empty"),
+        ({"problem_statement": None}, "problem_statement is empty"),
+        ({"FAIL_TO_PASS": []}, "FAIL_TO_PASS names no test"),
+        ({"FAIL_TO_PASS": "[]"}, "FAIL_TO_PASS names no test"),
+        ({"FAIL_TO_PASS": None}, "FAIL_TO_PASS names no test"),
+        ({"instance_id": None}, None),
+    ],
+)
+def test_rows_that_are_no_task_are_told_apart(changes: dict[str, Any], reason: str | None) -> None:
+    assert skip_reason(make_row(patch=bug_patch(), **changes)) == reason
+
+
+def test_the_files_of_failing_tests_are_known() -> None:
+    item = Item.model_validate(sdist_row(SHA256))
+    assert item.hidden_files == ("tests/test_clamp.py",)
+    assert item.test_files == ("tests/test_clamp.py", "tests/test_label.py")
+    assert item.edited_files == ("sample/core.py",)
