@@ -19,6 +19,7 @@ too_large, malformed, unreadable; `detail` words it.
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -40,8 +41,8 @@ REPORTED_PATCH_BYTES = 256 << 10
 REPORTED_PATHS = 100
 
 SYSTEM = (
-    "You are a software engineer who repairs Python packages. You work in a sandbox without "
-    "network through the tools you are given; commands must not wait for input."
+    "You are a software engineer who repairs Python packages. You work in a sandbox through the "
+    "tools you are given; commands must not wait for input."
 )
 
 TASK = """\
@@ -183,7 +184,9 @@ def _patch_report(patch: AgentPatch) -> dict[str, Any]:
     return {
         "patch": text,
         "patch_bytes": len(patch.data),
-        "dropped": list(patch.dropped[:REPORTED_PATHS]),
+        "dropped": [
+            os.fsencode(path).decode(errors="replace") for path in patch.dropped[:REPORTED_PATHS]
+        ],
         "dropped_count": len(patch.dropped),
     }
 

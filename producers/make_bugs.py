@@ -12,6 +12,7 @@ import asyncio
 import json
 import os
 import re
+import signal
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -22,15 +23,21 @@ from hermes_queue.errors import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
     EXIT_ISOLATION,
+    ConfigurationError,
+    EnvInfraError,
     HermesQueueError,
     InputError,
     IsolationUnavailable,
     TrajectoryFailure,
 )
 from hermes_queue.installation import check_installation
+from hermes_queue.sandbox import make_backend
+from hermes_queue.sandbox.base import SandboxBackend, SlotSpec
+from hermes_queue.settings import SandboxSettings, check_environment
 from producers.flags import at_least
 
 if TYPE_CHECKING:
+    from producers.bugs.bench import Bench
     from producers.bugs.sites import Draw
 
 TRIES_PER_ROW = 15
@@ -68,61 +75,69 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument(
+    _add_package(parser.add_argument_group("the package"))
+    _add_rows(parser.add_argument_group("the rows"))
+    return parser
+
+
+def _add_package(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
         "--package",
         required=True,
         metavar="NAME==VERSION",
         help="release whose sdist has the tests; not pytest or what it needs",
     )
-    parser.add_argument(
-        "--count", type=at_least(1), default=5, metavar="N", help="rows to make (default: 5)"
-    )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        required=True,
-        metavar="PATH",
-        help="JSON lines; appended to, and rows that it has are not made again",
-    )
-    parser.add_argument(
-        "--seed", default="0", help="another seed draws other bugs; same seed, same rows"
-    )
-    parser.add_argument(
-        "--python",
-        action="append",
-        default=[],
-        metavar="X.Y[,X.Y]",
-        help="also validate on these, keeping only tests that behave the same on all",
-    )
-    parser.add_argument(
+    group.add_argument(
         "--extra-requirement",
         action="append",
         default=[],
         metavar="REQUIREMENT",
         help="what the tests need beside the package's own dependencies; may be repeated",
     )
-    parser.add_argument(
+    group.add_argument(
         "--tests",
         action="append",
         default=[],
         metavar="PATH",
         help="test file or directory in the sdist (default: tests/, test/, test_*.py, ...)",
     )
-    parser.add_argument(
+    group.add_argument(
+        "--max-tests",
+        type=at_least(2),
+        metavar="N",
+        help="refuse packages with more tests: their ids make rows large",
+    )
+    group.add_argument(
+        "--python",
+        action="append",
+        default=[],
+        metavar="X.Y[,X.Y]",
+        help="also validate on these, keeping only tests that behave the same on all",
+    )
+
+
+def _add_rows(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--count", type=at_least(1), default=5, metavar="N", help="rows to make (default: 5)"
+    )
+    group.add_argument(
+        "--out",
+        type=Path,
+        required=True,
+        metavar="PATH",
+        help="JSON lines; appended to, and rows that it has are not made again",
+    )
+    group.add_argument(
+        "--seed", default="0", help="another seed draws other bugs; same seed, same rows"
+    )
+    group.add_argument(
         "--per-function",
         type=at_least(1),
         default=1,
         metavar="N",
         help="bugs in one function at most (default: 1)",
     )
-    parser.add_argument(
-        "--max-tests",
-        type=at_least(2),
-        metavar="N",
-        help="refuse packages with more tests: their ids make rows large",
-    )
-    parser.add_argument("--quiet", action="store_true", help="no progress")
-    return parser
+    group.add_argument("--quiet", action="store_true", help="no progress")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -132,8 +147,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         SystemExit: for `--help` and for flags that cannot be parsed (exit code 2).
     """
     arguments = build_parser().parse_args(argv)
+    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         check_installation()
+        check_environment()
         return asyncio.run(_make(arguments))
     except IsolationUnavailable as error:
         return _fail(str(error), EXIT_ISOLATION)
@@ -143,6 +160,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(str(error), error.exit_code)
     except KeyboardInterrupt:
         return _fail(f"interrupted; rows made so far are in {arguments.out}", EXIT_INTERRUPTED)
+    except ModuleNotFoundError as error:
+        if error.name != "rich":
+            raise
+        return _fail(
+            "rich is not installed: pip install 'hermes-queue[producer]'",
+            ConfigurationError.exit_code,
+        )
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 def _fail(message: str, exit_code: int) -> int:
@@ -165,8 +191,6 @@ def pythons_of(texts: Sequence[str]) -> list[str | None]:
 
 
 async def _make(arguments: argparse.Namespace) -> int:
-    from hermes_queue.sandbox import make_backend
-    from hermes_queue.settings import SandboxSettings
     from producers.bugs.bench import open_bench
     from producers.bugs.package import parse_pin, survey
 
@@ -176,6 +200,7 @@ async def _make(arguments: argparse.Namespace) -> int:
         backend = make_backend(SandboxSettings().backend, slots=len(pythons) + 1)
         await backend.start()
         try:
+            await _check_pythons(backend, pythons)
             progress.say(f"asking the package index about {name}=={version}")
             package = await survey(backend, name, version, arguments.extra_requirement)
             if not package.permissive:
@@ -194,8 +219,16 @@ async def _make(arguments: argparse.Namespace) -> int:
     return 0
 
 
+async def _check_pythons(backend: SandboxBackend, pythons: Sequence[str | None]) -> None:
+    for python in pythons:
+        try:
+            await backend.prepare(SlotSpec(python=python))
+        except EnvInfraError as error:
+            raise InputError(f"--python: {error}") from error
+
+
 async def _try_bugs(
-    bench: Any, arguments: argparse.Namespace, out: _Out, progress: _Progress
+    bench: Bench, arguments: argparse.Namespace, out: _Out, progress: _Progress
 ) -> int:
     from producers.bugs.sites import Draw
     from producers.bugs.validate import Unfit, check
@@ -258,6 +291,8 @@ class _Out:
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
+        if not self._rows:
+            self._path.unlink()
 
     @staticmethod
     def _place(row: dict[str, Any]) -> tuple[str, str]:

@@ -128,6 +128,7 @@ class Run:
         self.summary.mode = "embedded"
         self.announce()
         with JsonlSink(self.arguments.out or _default_out(self.plan.run_id)) as sink:
+            self.summary.out = str(sink.path)
             if sink.repaired_bytes:
                 self.progress.say(f"{sink.path}: removed a torn last line; it is made again")
             groups = {

@@ -7,13 +7,13 @@ import math
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from envs.base import Verdict
 from hermes_queue.agent.loop import AgentResult
-from hermes_queue.agent.tokens import merge_turns
+from hermes_queue.agent.tokens import merge_with_breaks
 from hermes_queue.errors import DeadlineExceeded, Stage, TrajectoryFailure, stage
 from hermes_queue.models import (
     AttemptRecord,
@@ -91,6 +91,8 @@ class Draft:
             stop_reason: StopReason = "cancelled" if failure.cause == "cancelled" else "failed"
         else:
             stop_reason = agent.stop_reason or "failed"
+        sequences, breaks = merge_with_breaks(agent.turns) or (None, ())
+        broken = [{"event": "sequence_break", **asdict(each)} for each in breaks]
         return ScoredTrajectory(
             run_id=job.run_id,
             group_id=job.group_id,
@@ -111,9 +113,9 @@ class Draft:
             attempts=self.earlier,
             messages=tuple(agent.messages),
             tools=self.tools,
-            events=tuple(agent.events),
+            events=(*agent.events, *broken),
             turns=tuple(agent.turns),
-            sequences=merge_turns(agent.turns),
+            sequences=sequences,
             tool_calls=agent.tool_calls,
             stage_seconds=self.stage_seconds,
             usage=agent.usage,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import sys
 import time
 from contextlib import suppress
 
@@ -82,6 +83,8 @@ async def close_runtime() -> None:
         if keeper:
             await runtime.in_thread(keeper.stop)
         await runtime.backend.stop()
+        if openai := sys.modules.get("hermes_queue.agent.openai"):  # only if a job used it
+            await openai.close_clients()
         runtime.spool.close()
         runtime.ledger.close()
         runtime.executor.shutdown(wait=False)

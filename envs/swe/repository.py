@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
 
+from hermes_queue.errors import EnvInfraError
 from hermes_queue.sandbox import execution
 
 GIT_TIMEOUT_S = 120.0
@@ -52,6 +53,12 @@ _SETTINGS = (
     "gc.auto=0",
     "http.lowSpeedLimit=1000",
     "http.lowSpeedTime=60",
+)
+_DISK_TROUBLE = (
+    "No space left on device",
+    "Disk quota exceeded",
+    "Read-only file system",
+    "Input/output error",
 )
 
 
@@ -97,6 +104,7 @@ async def run_git(
 
     Raises:
         GitError: it failed, or took longer than `timeout_s`.
+        EnvInfraError: the worker's disk let it down.
     """
     settings = [part for setting in _SETTINGS for part in ("-c", setting)]
     limit = [] if memory_bytes is None else ["prlimit", f"--as={memory_bytes}", "--"]
@@ -114,6 +122,8 @@ async def run_git(
         raise GitError(f"git {args[0]} went over its limits ({limits})")
     if result.exit_code:
         tail = result.stderr.decode(errors="replace").strip()[-1000:]
+        if any(sign in tail for sign in _DISK_TROUBLE):
+            raise EnvInfraError(f"git {args[0]} on the worker: {tail}")
         raise GitError(tail or f"git {args[0]} ended with {result.exit_code}")
     return result.stdout
 

@@ -33,10 +33,11 @@ _RECIPE = "1"
 ReadAsset = Callable[[AssetSpec, str], Awaitable[bytes]]
 """Builds an asset if need be and reads one of its files."""
 
-_NETWORK_TROUBLE = re.compile(
+NETWORK_TROUBLE = re.compile(
     r"Retrying \(|Could not fetch URL|Connection(Error|Refused| refused| reset)|"
     r"ProxyError|SSLError|[Tt]imed out|name resolution|HTTP error 5\d\d|5\d\d Server Error"
 )
+"""What pip says when the index cannot be reached; then a missing release means nothing."""
 
 
 def asset_key(*parts: str) -> str:
@@ -84,7 +85,8 @@ async def sdist_repository(
         EnvInfraError: the download failed.
     """
     home = private_directory(PathSettings().cache / "repos" / "sdist")
-    path = home / f"{source.name}-{source.version}-{source.sha256[:16]}.git"
+    pin = asset_key(source.name, source.version, source.filename, source.sha256)
+    path = home / f"{source.name}-{source.version}-{pin[:16]}.git"
     if not path.exists():
         async with locked(path.with_suffix(".lock")):
             if not path.exists():
@@ -122,7 +124,7 @@ def _wrong_pin(source: SdistSource, output: str) -> EnvBug | None:
             f"{source.sha256}; correct the row if you trust the index"
         )
     missing = "No matching distribution found" in output
-    if not missing or _NETWORK_TROUBLE.search(output):
+    if not missing or NETWORK_TROUBLE.search(output):
         return None
     field = "source.name" if re.search(r"from versions: none", output) else "source.version"
     return EnvBug(

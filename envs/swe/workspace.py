@@ -7,7 +7,9 @@ fixed   start with the gold answer applied
 
 from __future__ import annotations
 
+import hashlib
 import shlex
+from collections import OrderedDict
 from dataclasses import dataclass
 
 from envs.swe.item import Item, SdistSource
@@ -16,6 +18,7 @@ from envs.swe.repository import GitError, Repository
 from envs.swe.sources import ReadAsset, git_repository, sdist_repository
 from hermes_queue.errors import EnvBug, SandboxError
 from hermes_queue.sandbox.context import SlotContext
+from hermes_queue.settings import PathSettings
 
 ATTRIBUTES = "* -text -eol -ident -filter -working-tree-encoding !diff"
 """In force over all .gitattributes: files are the bytes of their blobs, here and there."""
@@ -55,6 +58,11 @@ class Pinned:
         return tree
 
 
+_REMEMBERED = 256
+_pins: OrderedDict[str, Pinned] = OrderedDict()
+"""What this process pinned last. A trajectory asks three times, a group that many more."""
+
+
 async def pin(item: Item, read_asset: ReadAsset) -> Pinned:
     """Make, or find in the cache, everything the row pins.
 
@@ -62,6 +70,19 @@ async def pin(item: Item, read_asset: ReadAsset) -> Pinned:
         EnvBug: the row does not fit its source; the message names the field.
         EnvInfraError: the source cannot be fetched.
     """
+    text = f"{PathSettings().cache}\0{item.model_dump_json()}"
+    key = hashlib.sha256(text.encode()).hexdigest()
+    pinned = _pins.get(key)
+    if pinned is None or not pinned.repository.path.exists():
+        pinned = await _pin(item, read_asset)
+    _pins[key] = pinned
+    _pins.move_to_end(key)
+    while len(_pins) > _REMEMBERED:
+        _pins.popitem(last=False)
+    return pinned
+
+
+async def _pin(item: Item, read_asset: ReadAsset) -> Pinned:
     if isinstance(item.source, SdistSource):
         return await _pin_sdist(item, item.source, read_asset)
     return await _pin_git(item)

@@ -13,7 +13,6 @@ from types import FrameType
 from typing import Any, Literal
 
 from celery.exceptions import SoftTimeLimitExceeded
-from kombu.transport.virtual import QoS
 
 from hermes_queue.pool.trace import TaskCall
 
@@ -64,6 +63,11 @@ class Job:
         """Whether Celery considers the broker message settled."""
         return self._request is not None and bool(self._request.acknowledged)
 
+    def adopt_message(self, channel: Any) -> None:
+        """Use `channel` in place of the one that brought the message. For the pool."""
+        if self._request is not None and not self._request.acknowledged:
+            self._request.message.channel = channel
+
     async def acknowledge(self) -> bool:
         """Acknowledge the broker message now instead of when the body has ended.
 
@@ -75,11 +79,11 @@ class Job:
         """
         if self._acknowledged is None:
             loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self._callbacks, self._acknowledge)
+            await loop.run_in_executor(self._callbacks, self.acknowledge_here)
         return bool(self._acknowledged)
 
-    def _acknowledge(self) -> None:
-        """On the callback thread, which serialises concurrent calls."""
+    def acknowledge_here(self) -> None:
+        """The same for the callback thread, which serialises all calls. For the pool."""
         if self._acknowledged is not None:
             return
         request = self._request
@@ -99,9 +103,7 @@ class Job:
                 error,
                 extra={"action": "early_ack_failed", "task_id": self.task_id},
             )
-            _forget(request.message)
-        # Also after a failure: a later try by Celery would meet a dead channel, which
-        # ends the worker.
+        # Also after a failure: Celery's own try on a dead channel would end the worker.
         request.acknowledged = True
 
 
@@ -170,11 +172,3 @@ def suspended_stack(body: Any) -> str:
             lines += summary.format()
         body = getattr(body, "cr_await", None) or getattr(body, "gi_yieldfrom", None)
     return "".join(lines)
-
-
-def _forget(message: Any) -> None:
-    """Keep the closing of a dead channel from trying to put `message` back, which it cannot."""
-    try:
-        QoS.ack(message.channel.qos, message.delivery_tag)  # type: ignore[no-untyped-call]
-    except Exception:
-        logger.debug("No channel to forget the message in.", exc_info=True)

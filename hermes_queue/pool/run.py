@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from billiard.einfo import ExceptionInfo
 from celery.concurrency.base import apply_target
-from celery.exceptions import SoftTimeLimitExceeded, Terminated
+from celery.exceptions import Reject, SoftTimeLimitExceeded, Terminated
 
 from hermes_queue.pool.job import Job
 from hermes_queue.pool.trace import CallbackResult, Outcome, TaskCall, conclude
@@ -79,12 +79,17 @@ class Run:
     def _report(self, app: Any, outcome: Outcome) -> None:
         if self.celery_knows or self._goes_back_to_the_queue(outcome):
             return
-        if self.job.cancel_reason == "hard":
+        task = app.tasks[self.call.name]
+        hard = self.job.cancel_reason == "hard"
+        if task.acks_on_timeout if hard else not isinstance(outcome.error, Reject):
+            # Celery would do it on its main thread, where a lost connection ends the worker.
+            self.job.acknowledge_here()
+        if hard:
             self.report_timeout(soft=False)
         elif isinstance(outcome.error, Terminated):
             self._succeed((1, exception_info(outcome.error), outcome.runtime_s))
         else:
-            self._succeed(conclude(app.tasks[self.call.name], self.call, outcome))
+            self._succeed(conclude(task, self.call, outcome))
 
     def _succeed(self, result: CallbackResult) -> None:
         """Despite its name this callback takes failures too."""

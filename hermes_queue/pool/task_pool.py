@@ -17,6 +17,7 @@ from celery.concurrency.base import BasePool
 from celery.exceptions import Terminated
 from celery.worker import state as worker_state
 
+from hermes_queue.pool.consumer import SteadyChannel
 from hermes_queue.pool.job import CancelReason, run_body, suspended_stack
 from hermes_queue.pool.loop_thread import LoopThread
 from hermes_queue.pool.run import Callbacks, Run
@@ -42,6 +43,11 @@ class TaskPool(BasePool):  # type: ignore[misc]
     body_can_be_buffer = True
     cancel_grace_s: ClassVar[float] = 10.0
     _instance: ClassVar[TaskPool | None] = None
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        if self.app is not None:  # Celery builds its consumer after its pool
+            self.app.steps["consumer"].add(SteadyChannel)
 
     # --- what worker code uses ----------------------------------------------------------
 
@@ -108,6 +114,11 @@ class TaskPool(BasePool):  # type: ignore[misc]
     def register_with_event_loop(self, loop: Any) -> None:
         """Remember the hub: it sleeps on Redis and must hear that a slot is free."""
         self._hub = loop
+
+    def adopt_messages(self, channel: Any) -> None:
+        """The consumer has a new connection, on which running jobs are now acknowledged."""
+        for run in tuple(self._runs.values()):
+            run.job.adopt_message(channel)
 
     def on_apply(
         self,

@@ -37,6 +37,14 @@ class ControlGroups:
         moves = "".join(f'echo 0 >"{group}/cgroup.procs" || exit 125; ' for group in self.groups)
         return ["/bin/sh", "-c", moves + 'exec "$@"', "sh"]
 
+    def members(self) -> set[int]:
+        """Pids of the processes in them."""
+        found: set[int] = set()
+        for group in self.groups:
+            with contextlib.suppress(OSError):
+                found.update(int(pid) for pid in (group / "cgroup.procs").read_text().split())
+        return found
+
     def remove(self) -> None:
         """Delete the groups; their processes must be dead. Blocking."""
         remove_groups(self.groups)

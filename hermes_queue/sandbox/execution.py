@@ -22,6 +22,9 @@ CHUNK_BYTES = 1 << 16
 DRAIN_GRACE_S = 0.05
 """After the command's end, for output that its children still write."""
 
+END_ROUNDS = 100
+END_PAUSE_S = 0.05
+
 KillTree = Callable[[int], Awaitable[None]]
 """Kills everything that belongs to the command whose outermost process has this pid."""
 
@@ -177,10 +180,14 @@ class Child:
         if not self.exited.done():
             self.exited.set_result(code)
 
-    def kill(self) -> None:
-        """SIGKILL this one process."""
-        with contextlib.suppress(ProcessLookupError):
-            self._process.kill()
+    def signal(self, number: signal.Signals) -> None:
+        """Signal this one process; no-op when it is over."""
+        self._process.send_signal(number)
+
+    async def ended_within(self, seconds: float) -> bool:
+        """Whether the process ends in time."""
+        await asyncio.wait([self.exited], timeout=seconds)
+        return self.exited.done()
 
     async def wait(self) -> int:
         """The exit code as a shell reports it; may be awaited by many."""
@@ -255,23 +262,31 @@ async def run(
 
 async def _wait(child: Child, kill_tree: KillTree, timeout_s: float) -> bool:
     """Whether the command ran out of time."""
-
-    async def end() -> None:
-        await kill_tree(child.pid)
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(child.pid, signal.SIGKILL)
-        await child.wait()
-
     try:
         async with asyncio.timeout(timeout_s):
             await child.wait()
     except TimeoutError:
-        await unbroken(end())
+        await unbroken(_end(child, kill_tree))
         return True
     except asyncio.CancelledError:
-        await unbroken(end())
+        await unbroken(_end(child, kill_tree))
         raise
     return False
+
+
+async def _end(child: Child, kill_tree: KillTree) -> None:
+    """Kill the command until it is over.
+
+    Once may not do: it may be caught before it entered the slot, and nsenter stops when
+    it sees its child stopped.
+    """
+    for _ in range(END_ROUNDS):
+        await kill_tree(child.pid)
+        child.signal(signal.SIGCONT)
+        if await child.ended_within(END_PAUSE_S):
+            return
+    child.signal(signal.SIGKILL)
+    await child.wait()
 
 
 async def unbroken(work: Awaitable[None]) -> None:

@@ -13,6 +13,7 @@ import fcntl
 import json
 import logging
 import os
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -323,12 +324,9 @@ class BubblewrapFence:
         if self.init_pid:
             kill_process(self.init_pid, self.init_started)
         else:
-            self._child.kill()
-        try:
-            async with asyncio.timeout(START_TIMEOUT_S):
-                await self._child.wait()
-        except TimeoutError:
-            self._child.kill()
+            self._child.signal(signal.SIGKILL)
+        if not await self._child.ended_within(START_TIMEOUT_S):
+            self._child.signal(signal.SIGKILL)
             await self._child.wait()
 
 

@@ -72,7 +72,9 @@ class LocalSlot:
             raise SlotLost(f"slot {fence.slot_id} died")
         self._commands += 1
         command_id = f"{fence.slot_id}.{self._commands}"
-        environment = {**fence.environment(), **(env or {}), COMMAND_VARIABLE: command_id}
+        # PWD keeps a working directory's own name where links lead to it.
+        environment = {**fence.environment(), "PWD": cwd, **(env or {})}
+        environment[COMMAND_VARIABLE] = command_id
         with contextlib.ExitStack() as stack:
             words: list[str | bytes] = [*argv]
             descriptors: list[int] = []

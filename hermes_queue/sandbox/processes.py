@@ -75,29 +75,31 @@ def kill_tree(marker: str, root: int | None, pid_namespace: str | None = None) -
     """Kill `root`, its descendants and session, and all processes marked with `marker`.
 
     A process is marked when `HQ_COMMAND_ID` in its environment is `marker`, or begins
-    with it and a dot. With `pid_namespace` (the link target of /proc/<pid>/ns/pid)
-    marked processes elsewhere are left alone. All are stopped before the first is
-    killed, so that none can fork away; blocking, call it in a thread.
+    with it and a dot. All are stopped before the first is killed, so that none can fork
+    away; blocking, call it in a thread.
+
+    With `pid_namespace` (the link target of /proc/<pid>/ns/pid) only processes in it are
+    touched. nsenter, outside, has to live until it has reaped its child: an orphan of the
+    inner namespace would wait for the host's init, and the namespace's end for both.
 
     Returns:
         Whether nothing was left at the end. False means that something forks faster
         than it can be stopped, and the whole slot has to go.
     """
     found: dict[int, int] = {}
+    caught_all = False
     for _ in range(MAX_ROUNDS):
-        fresh = [s for s in _victims(marker, root, pid_namespace, found) if s.pid not in found]
-        if not fresh:
+        victims = _victims(marker, root, pid_namespace, found)
+        fresh = [stat for stat in victims if stat.pid not in found]
+        caught_all = not fresh
+        if caught_all:
             break
         for stat in fresh:
             _send(stat.pid, signal.SIGSTOP)
             found[stat.pid] = stat.started
-    else:
-        for pid, started in found.items():
-            kill_process(pid, started)
-        return False
     for pid, started in found.items():
         kill_process(pid, started)
-    return True
+    return caught_all
 
 
 def _send(pid: int, number: signal.Signals) -> None:
@@ -113,26 +115,24 @@ def _victims(
         if name.isdigit() and (stat := read_stat(int(name))) and stat.is_alive:
             stats[stat.pid] = stat
     stats.pop(os.getpid(), None)
-    victims = set(known) & set(stats)
-    victims |= {
+    tree = {
         pid
         for pid, stat in stats.items()
         if pid == root
+        or pid in known
         or (root is not None and stat.session == root)
-        or _is_marked(pid, marker, pid_namespace)
+        or _is_marked(pid, marker)
     }
     grown = True
     while grown:
-        children = {pid for pid, s in stats.items() if s.parent in victims and pid not in victims}
-        victims |= children
+        children = {pid for pid, s in stats.items() if s.parent in tree and pid not in tree}
+        tree |= children
         grown = bool(children)
-    return [stats[pid] for pid in victims]
+    return [stats[p] for p in tree if pid_namespace is None or _namespace(p) == pid_namespace]
 
 
-def _is_marked(pid: int, marker: str, pid_namespace: str | None) -> bool:
+def _is_marked(pid: int, marker: str) -> bool:
     try:
-        if pid_namespace and os.readlink(f"/proc/{pid}/ns/pid") != pid_namespace:
-            return False
         environment = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
         return False
@@ -140,3 +140,10 @@ def _is_marked(pid: int, marker: str, pid_namespace: str | None) -> bool:
     return any(
         entry == wanted or entry.startswith(wanted + b".") for entry in environment.split(b"\0")
     )
+
+
+def _namespace(pid: int) -> str | None:
+    try:
+        return os.readlink(f"/proc/{pid}/ns/pid")
+    except OSError:
+        return None

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
+import signal
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from hermes_queue.errors import IsolationUnavailable
 from hermes_queue.sandbox.base import AssetSpec
 from hermes_queue.sandbox.fence import FenceOptions, SlotDirectories
-from hermes_queue.sandbox.processes import kill_tree
+from hermes_queue.sandbox.processes import MAX_ROUNDS, kill_tree
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +70,21 @@ class PlainFence:
     async def kill(self) -> None:
         """See `Fence`."""
         self._alive = False
-        await asyncio.to_thread(kill_tree, self.slot_id, None)
+        await asyncio.to_thread(self._kill)
+
+    def _kill(self) -> None:
+        kill_tree(self.slot_id, None)
+        if self._options.groups is None:
+            return
+        # Those that cleared their environment and left their session are found here.
+        for _ in range(MAX_ROUNDS):
+            members = self._options.groups.members()
+            if not members:
+                return
+            for pid in members:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.01)
 
 
 def link_asset(spec: AssetSpec, target: Path, *, building: Path | None = None) -> None:

@@ -201,16 +201,7 @@ async def open_bench(
         repository, clean = await sdist_repository(source, None, read_asset)
     except EnvBug as error:
         raise InputError(f"--package: {error}") from error
-    paths = await repository.files(clean)
-    tests = tuple(tests) or find_tests(paths)
-    missing = [t for t in tests if not any(p == t or p.startswith(f"{t}/") for p in paths)]
-    if missing or not tests:
-        what = f"no {missing[0]!r}" if missing else "no tests"
-        raise InputError(
-            f"--tests: the sdist of {source.name}=={source.version} has {what}; "
-            "name files or directories that it has, or choose another package"
-        )
-    runtime = make_runtime(package, tests)
+    runtime = make_runtime(package, find_tests(await repository.files(clean), tests))
     async with AsyncExitStack() as stack:
         contexts = {}
         for python in pythons:

@@ -7,11 +7,13 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from email.message import Message
+from email.parser import HeaderParser
 from pathlib import PurePosixPath
 from typing import Any
 
 from envs.swe.item import DEFAULT_REQUIREMENTS, Runtime, SdistSource
-from envs.swe.sources import ASSETS, asset_key
+from envs.swe.sources import ASSETS, NETWORK_TROUBLE, asset_key
 from hermes_queue.errors import EnvInfraError, InputError
 from hermes_queue.sandbox.base import AssetSpec, SandboxBackend, SlotSpec
 
@@ -86,17 +88,23 @@ async def survey(
             met, or the tests need another copy of the package.
         EnvInfraError: the index cannot be reached.
     """
+    for requirement in extra_requirements:
+        if not re.match(r"[A-Za-z0-9]", requirement):
+            raise InputError(
+                f"--extra-requirement: {requirement!r} is no requirement such as pytz==2025.2"
+            )
     asset = _survey_asset(name, version, extra_requirements)
     try:
         await backend.prepare(SlotSpec(assets=(asset,)))
         digest, filename = (await backend.read_asset(asset, "sdist.sha256")).decode().split()
         report = json.loads(await backend.read_asset(asset, "report.json"))
+        own = HeaderParser().parsestr((await backend.read_asset(asset, "PKG-INFO")).decode())
     except EnvInfraError as error:
         raise _input_error(name, version, str(error)) or error from error
     if not filename.endswith((".tar.gz", ".tgz")):
         raise InputError(f"--package: the sdist of {name}=={version} is {filename}, not a .tar.gz")
     metadata = {normalize(part["metadata"]["name"]): part["metadata"] for part in report["install"]}
-    own = metadata.pop(normalize(name))
+    metadata.pop(normalize(name), None)
     _refuse_second_copy(name, metadata)
     text, permissive = license_of(own)
     return Package(
@@ -116,6 +124,7 @@ def _survey_asset(name: str, version: str, extra_requirements: Sequence[str]) ->
     script = f"""mkdir sdist
 $HQ_PIP download --quiet {only_source} {shlex.quote(pin)} -d sdist
 (cd sdist && sha256sum -- *) > sdist.sha256
+tar -xOf sdist/* --wildcards --no-wildcards-match-slash '*/PKG-INFO' > PKG-INFO || true
 $HQ_PIP install --quiet --dry-run --ignore-installed --prefer-binary --report report.json {wanted}
 """
     return AssetSpec(
@@ -125,6 +134,8 @@ $HQ_PIP install --quiet --dry-run --ignore-installed --prefer-binary --report re
 
 def _input_error(name: str, version: str, output: str) -> InputError | None:
     """What pip's output says about the request, if it is the request that is wrong."""
+    if NETWORK_TROUBLE.search(output):
+        return None
     missing = re.search(r"No matching distribution found for (\S+)", output)
     if missing and normalize(missing.group(1)).startswith(normalize(name)):
         known = re.search(r"from versions: ([^)]*)\)", output)
@@ -165,11 +176,11 @@ def _unsuitable(name: str, reason: str) -> InputError:
     )
 
 
-def license_of(metadata: Mapping[str, Any]) -> tuple[str, bool]:
-    """(SPDX id or text, whether it is known as permissive) from a distribution's metadata."""
-    expression = str(metadata.get("license_expression") or "").strip()
-    classifiers = [str(c) for c in metadata.get("classifier") or () if c.startswith("License ::")]
-    text = (str(metadata.get("license") or "").strip().splitlines() or [""])[0]
+def license_of(metadata: Message) -> tuple[str, bool]:
+    """(SPDX id or text, whether it is known as permissive) from an sdist's PKG-INFO."""
+    expression = str(metadata.get("License-Expression") or "").strip()
+    text = (str(metadata.get("License") or "").strip().splitlines() or [""])[0]
+    classifiers = [c for c in metadata.get_all("Classifier") or () if c.startswith("License ::")]
     for candidate in (expression, text, *classifiers):
         copyleft = re.search(r"\b[AL]?GPL|General Public|Mozilla|\bMPL", candidate)
         for word, spdx in PERMISSIVE.items():
@@ -178,29 +189,26 @@ def license_of(metadata: Mapping[str, Any]) -> tuple[str, bool]:
     return expression or text or (classifiers or ["unknown"])[-1].rpartition(" :: ")[2], False
 
 
-def find_tests(paths: frozenset[str]) -> tuple[str, ...]:
-    """Where a source tree keeps its tests; empty when it has none."""
-    for directory in ("tests", "test", "testing"):
-        if any(path.startswith(f"{directory}/") and _is_test(path) for path in paths):
-            return (directory,)
-    at_top = sorted(path for path in paths if "/" not in path and _is_test(path))
-    if at_top:
-        return tuple(at_top)
-    inside = {
-        str(parent)
-        for path in paths
-        if _is_test(path)
-        for parent in PurePosixPath(path).parents
-        if parent.name in {"tests", "test"}
-    }
-    return tuple(
-        sorted(d for d in inside if not any(d.startswith(f"{other}/") for other in inside))
-    )
+def find_tests(paths: frozenset[str], wanted: Sequence[str] = ()) -> tuple[str, ...]:
+    """The test files of a source tree: all, or those that `wanted` names or contains.
 
+    Files, not directories: pytest may take a directory and a file in it for that file only.
 
-def _is_test(path: str) -> bool:
-    name = PurePosixPath(path).name
-    return (name.startswith("test_") and name.endswith(".py")) or name.endswith("_test.py")
+    Raises:
+        InputError: there are none.
+    """
+    found = [path for path in paths if re.fullmatch(r"(.*/)?(test_[^/]*|[^/]*_test)\.py", path)]
+    if not found and not wanted:
+        raise InputError("--tests: the sdist has no test_*.py; name its test files if it has any")
+    if not wanted:
+        return tuple(sorted(found))
+    chosen: set[str] = set()
+    for entry in (PurePosixPath(text) for text in wanted):
+        inside = {path for path in found if entry in PurePosixPath(path).parents}
+        if not inside and str(entry) not in paths:
+            raise InputError(f"--tests: the sdist has no {str(entry)!r} with tests in it")
+        chosen |= inside or {str(entry)}
+    return tuple(sorted(chosen))
 
 
 def make_runtime(package: Package, tests: Sequence[str], python: str | None = None) -> Runtime:

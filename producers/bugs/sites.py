@@ -54,7 +54,7 @@ def covered_lines(report: bytes) -> dict[str, frozenset[int]]:
     try:
         files = json.loads(report)["files"]
         lines = {path: frozenset(data["executed_lines"]) for path, data in files.items()}
-    except (KeyError, TypeError) as error:
+    except (AttributeError, KeyError, TypeError) as error:
         raise ValueError("not a coverage report") from error
     return {path: ran for path, ran in lines.items() if ran and not _NO_SOURCE.search(path)}
 

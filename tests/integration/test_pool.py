@@ -140,7 +140,8 @@ def test_an_early_acknowledged_message_is_gone_while_its_job_runs(worker: Celery
 
 
 def test_acknowledging_twice_is_harmless(worker: CeleryWorker) -> None:
-    task_id = worker.send("acknowledge_late", 0.0)
+    worker.go()
+    task_id = worker.send("acknowledge_late")
     worker.event(task_id, "succeeded")
     assert worker.marked("acknowledged", task_id, "True", "True")
 

@@ -113,7 +113,7 @@ def test_killing_redis_under_an_early_acknowledged_job_hurts_neither_it_nor_the_
     redis_server: RedisServer, tmp_path: Path
 ) -> None:
     with running_worker(redis_server, tmp_path / "worker") as worker:
-        task_id = start_sleeping(worker, 3, early=True)
+        task_id = start_sleeping(worker, 1.5, early=True)
         redis_server.kill9()
         eventually(lambda: worker.marked("end", task_id))
         redis_server.start()
@@ -127,12 +127,45 @@ def test_acknowledging_while_redis_is_away_answers_no_and_hurts_nothing(
     redis_server: RedisServer, tmp_path: Path
 ) -> None:
     with running_worker(redis_server, tmp_path / "worker") as worker:
-        task_id = worker.send("acknowledge_late", 2.0)
+        task_id = worker.send("acknowledge_late")
         eventually(lambda: worker.marked("start", task_id))
         redis_server.kill9()
+        worker.go()
         eventually(lambda: worker.marked("acknowledged", task_id, "False", "False"))
-        eventually(lambda: worker.marked("end", task_id))
         redis_server.start()
         later = worker.send("sleep", 0, kwargs={"early": True})
         eventually(lambda: worker.marked("end", later))
         assert "Unrecoverable" not in worker.log
+
+
+def test_a_message_that_outlives_its_connection_is_acknowledged_on_the_next(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
+    with running_worker(redis_server, tmp_path / "worker") as worker:
+        task_id = worker.send("acknowledge_late")
+        eventually(lambda: worker.marked("start", task_id))
+        redis_server.kill9()
+        redis_server.start()
+        later = worker.send("sleep", 0)
+        eventually(lambda: worker.marked("end", later))
+        worker.go()
+        eventually(lambda: worker.marked("acknowledged", task_id, "True", "True"))
+        assert worker.unacknowledged() == 0
+        assert sum(line[:2] == ["start", task_id] for line in worker.marks) == 1
+
+
+def test_a_reset_of_all_connections_starts_no_job_twice(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
+    with running_worker(redis_server, tmp_path / "worker") as worker:
+        ids = [worker.send("sleep", 2.0, kwargs={"early": n > 0}) for n in range(3)]
+        eventually(lambda: all(worker.marked("start", task_id) for task_id in ids))
+        with redis_server.client() as client:
+            client.client_kill_filter(_type="normal", skipme=True)
+        later = worker.send("sleep", 0, kwargs={"early": True})
+        for task_id in [*ids, later]:
+            eventually(lambda task_id=task_id: worker.marked("end", task_id))
+        assert sorted(line[1] for line in worker.marks if line[0] == "start") == sorted(
+            [*ids, later]
+        )
+        assert worker.unacknowledged() == 0

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import errno
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -20,8 +22,10 @@ from hermes_queue.sandbox.base import AssetSpec, ExecutionRequest, ExecutionResu
 COUNT = "pgrep -fc '[s]leep 4242' || true"
 
 
-def asset(script: str, key: str) -> AssetSpec:
-    return AssetSpec("test", key, script, f"/opt/assets/test-{key}")
+def asset(script: str, **options: float) -> AssetSpec:
+    """One that no other test, run or backend has built before."""
+    key = secrets.token_hex(8)
+    return AssetSpec("test", key, script, f"/opt/assets/test-{key}", **options)
 
 
 # --- commands ---------------------------------------------------------------------------
@@ -143,7 +147,7 @@ TREES = {
     "ignoring signals": "trap '' TERM INT HUP; sleep 4242 & wait",
     "own session": "setsid sleep 4242 & setsid --fork sleep 4242; sleep 4242",
     "double fork": "(sleep 4242 &) ; (setsid sh -c 'sleep 4242 & sleep 4242' &) ; sleep 4242",
-    "cleared environment": "env -i setsid sleep 4242",
+    "cleared environment": "env -i setsid --wait sleep 4242",
 }
 
 
@@ -442,7 +446,7 @@ async def test_a_slot_outlives_whatever_its_commands_kill(fenced):
 
 async def test_an_asset_is_built_once_by_five_at_once(make_bench, backend_name):
     benches = [await make_bench(backend_name, slots=1) for _ in range(2)]
-    spec = asset("sleep 0.3; date +%s%N >stamp; id -u >user", f"0a{os.getpid():010x}")
+    spec = asset("sleep 0.3; date +%s%N >stamp; id -u >user")
     callers = [b.backend.prepare(SlotSpec(assets=(spec,))) for b in benches for _ in range(3)]
     await asyncio.gather(*callers[:5])
     callers[5].close()
@@ -451,7 +455,7 @@ async def test_an_asset_is_built_once_by_five_at_once(make_bench, backend_name):
 
 
 async def test_an_asset_is_mounted_read_only_and_only_where_asked_for(fenced):
-    spec = asset("mkdir bin; echo text >bin/file", f"0b{os.getpid():010x}")
+    spec = asset("mkdir bin; echo text >bin/file")
     slot = await fenced.slot(SlotSpec(assets=(spec,)))
     assert await fenced.out(slot, f"cat {spec.mount}/bin/file") == "text"
     assert not (await fenced.sh(slot, f"echo x >{spec.mount}/bin/file")).ok
@@ -463,27 +467,29 @@ async def test_an_asset_is_mounted_read_only_and_only_where_asked_for(fenced):
 
 
 async def test_a_build_is_strict_and_starts_in_its_mount(bench):
-    spec = asset("pwd >where; command -v python3 >>where", f"0c{os.getpid():010x}")
+    spec = asset("pwd >where; command -v python3 >>where")
     await bench.backend.prepare(SlotSpec(assets=(spec,)))
     where = (await bench.backend.read_asset(spec, "where")).decode().splitlines()
     assert where[0] == spec.mount
-    broken = asset("echo $UNSET_VARIABLE", f"0d{os.getpid():010x}")
+    broken = asset("echo $UNSET_VARIABLE")
     with pytest.raises(EnvInfraError, match="UNSET_VARIABLE"):
         await bench.backend.prepare(SlotSpec(assets=(broken,)))
 
 
 async def test_a_failed_build_says_why_and_leaves_nothing(bench):
-    key = f"0e{os.getpid():010x}"
+    broken = asset("echo no such wheel >&2; touch half; exit 7")
     with pytest.raises(EnvInfraError, match=r"exit code 7(.|\n)*no such wheel"):
-        await bench.slot(SlotSpec(assets=(asset("echo no such wheel >&2; exit 7", key),)))
+        await bench.slot(SlotSpec(assets=(broken,)))
     assert bench.backend.free_slots == 2
-    await bench.backend.prepare(SlotSpec(assets=(asset("echo ok >file", key),)))
-    assert await bench.backend.read_asset(asset("", key), "file") == b"ok\n"
+    mended = dataclasses.replace(broken, script="echo ok >file; ls -A")
+    await bench.backend.prepare(SlotSpec(assets=(mended,)))
+    assert await bench.backend.read_asset(mended, "file") == b"ok\n"
+    with pytest.raises(FileNotFoundError):
+        await bench.backend.read_asset(mended, "half")
 
 
 async def test_a_build_that_takes_too_long_is_ended(bench):
-    key = f"0f{os.getpid():010x}"
-    slow = AssetSpec("test", key, "sleep 4242", f"/opt/assets/test-{key}", timeout_s=0.5)
+    slow = asset("sleep 4242", timeout_s=0.5)
     with pytest.raises(EnvInfraError, match=r"out of time after 0\.5 s"):
         await bench.backend.prepare(SlotSpec(assets=(slow,)))
 
@@ -493,7 +499,7 @@ async def test_reading_an_asset_follows_no_link(bench):
         "echo text >file; mkdir -p d/e; echo deep >d/e/f; ln -s /etc/passwd link; "
         "ln -s d dirlink; ln -s . self; mkfifo fifo; head -c 1000 /dev/zero >big"
     )
-    spec = asset(script, f"1a{os.getpid():010x}")
+    spec = asset(script)
     assert await bench.backend.read_asset(spec, "file") == b"text\n"
     assert await bench.backend.read_asset(spec, "d/e/f") == b"deep\n"
     for path in (

@@ -88,7 +88,10 @@ FAIL_TO_PASS = (
     "tests/test_clamp.py::test_clamp[in the 'middle']",
     'tests/test_clamp.py::test_clamp[too $HIGH "<&;]',
 )
-PASS_TO_PASS = ("tests/test_clamp.py::test_clamp_raises_low_values", "tests/test_label.py::test_label")
+PASS_TO_PASS = (
+    "tests/test_clamp.py::test_clamp_raises_low_values",
+    "tests/test_label.py::test_label",
+)
 
 
 def bug_patch() -> str:

@@ -65,7 +65,6 @@ def test_worker_refuses_to_start_beside_a_foreign_distribution(foreign_envs: Pat
         | {"PYTHONPATH": str(foreign_envs), "HERMES_QUEUE_REDIS_URL": "redis://127.0.0.1:1/0"},
         capture_output=True,
         text=True,
-        timeout=60,
     )
     assert result.returncode != 0
     assert "pip uninstall -y envs" in result.stderr + result.stdout
@@ -88,7 +87,6 @@ def test_foreign_package_that_hides_ours_is_named_before_its_import_fails(
         },
         capture_output=True,
         text=True,
-        timeout=60,
     )
     assert result.returncode == 2, result.stderr
     assert "pip uninstall -y envs" in result.stderr + result.stdout

@@ -1,0 +1,35 @@
+"""What keeps a worker alive when Redis goes away under an unacknowledged message.
+
+Celery 5.7 on Redis closes a lost connection by putting unacknowledged messages back over
+that very connection; the error that follows ends the worker, or, when the server is back
+already, every running job is delivered a second time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery import bootsteps
+from celery.worker import state as worker_state
+
+
+class SteadyChannel(bootsteps.StartStopStep):  # type: ignore[misc]
+    """Started on every connection of the consumer: `c.pool` is a `TaskPool`."""
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def start(self, c: Any) -> None:
+        """Messages of the last connection are acknowledged on this one from now on.
+
+        Redis knows them by their delivery tags, which do not depend on connections. What
+        stays unacknowledged comes back after the visibility timeout.
+        """
+        channel = c.task_consumer.channel
+        channel.do_restore = False
+        c.pool.adopt_messages(channel)
+
+    def stop(self, c: Any) -> None:
+        """At the end of the worker unacknowledged messages go back at once."""
+        ending = (worker_state.should_stop, worker_state.should_terminate)
+        if c.task_consumer and any(flag not in (None, False) for flag in ending):
+            c.task_consumer.channel.do_restore = True

@@ -1,0 +1,185 @@
+"""The no-setup default: one command, everything private, nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+from worker_process import wait_until
+
+from hermes_queue.settings import PathSettings
+
+Run = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Run]:
+    """Start a producer with no Redis configured, in an empty directory."""
+
+    started: list[subprocess.Popen[str]] = []
+
+    def run(module: str, *flags: str, **environment: str) -> subprocess.Popen[str]:
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("HERMES_QUEUE_")}
+        source = str(Path(__file__).parents[2])
+        process = subprocess.Popen(
+            [sys.executable, "-m", f"producers.{module}", *flags],
+            cwd=tmp_path,
+            env={**clean, "PYTHONPATH": source, **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def wait_for_slots(process: subprocess.Popen[str], count: int) -> list[psutil.Process]:
+    """Until `count` slots run the slow agent's command; returns all the producer started."""
+
+    def probe() -> list[psutil.Process]:
+        found = psutil.Process(process.pid).children(recursive=True)
+        sleeping = 0
+        for child in found:
+            with suppress(psutil.NoSuchProcess):
+                sleeping += child.name() == "sleep" and "infinity" not in child.cmdline()
+        return found if sleeping >= count else []
+
+    return wait_until("commands running in slots", probe)
+
+
+def command_line(process: psutil.Process) -> str:
+    with suppress(psutil.NoSuchProcess):
+        return " ".join(process.cmdline())
+    return ""
+
+
+def records(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_the_oracle_scores_one_and_the_file_is_written(start, tmp_path):
+    process = start("gsm8k", "--items", "2", "--out", "out.jsonl")
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, out + err
+    assert [r["score"] for r in records(tmp_path / "out.jsonl")] == [1.0, 1.0]
+    assert "out.jsonl" in out
+
+
+def test_a_finished_run_leaves_no_state_and_no_process(start):
+    process = start("gsm8k", "--items", "1", "--run-id", "leaves-nothing")
+    process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert not (PathSettings().cache / "embedded" / "leaves-nothing").exists()
+
+
+def test_ctrl_c_leaves_nothing_running_and_the_run_can_be_taken_up(start, tmp_path):
+    flags = ("gsm8k", "--items", "2", "--run-id", f"interrupted-{os.getpid()}", "--out", "o.jsonl")
+    slow = ("--agent", "slow", "--agent-param", "seconds=6", "--agent-param", "turns=1")
+    process = start(*flags, *slow)
+    started = wait_for_slots(process, 1)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, out + err
+    _gone, alive = psutil.wait_procs(started, timeout=5)
+    assert alive == []
+    again = start(*flags, *slow)
+    out, err = again.communicate(timeout=120)
+    assert again.returncode == 0, out + err
+    assert len(records(tmp_path / "o.jsonl")) == 2
+
+
+def test_killing_the_producer_takes_redis_worker_and_slots_with_it(start):
+    process = start(
+        "gsm8k",
+        "--items",
+        "1",
+        "--agent",
+        "slow",
+        "--agent-param",
+        "seconds=300",
+        "--run-id",
+        f"killed-{os.getpid()}",
+    )
+    started = wait_for_slots(process, 1)
+    process.kill()
+    process.communicate()
+    _gone, alive = psutil.wait_procs(started, timeout=30)
+    assert alive == []
+
+
+def test_two_runs_at_once_do_not_meet(start, tmp_path):
+    both = [start("gsm8k", "--items", "2", "--out", f"{n}.jsonl") for n in range(2)]
+    for process in both:
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 0, out + err
+    assert [len(records(tmp_path / f"{n}.jsonl")) for n in range(2)] == [2, 2]
+
+
+def test_the_same_run_id_twice_at_once_is_refused(start):
+    run_id = f"twice-{os.getpid()}"
+    first = start(
+        "gsm8k",
+        "--items",
+        "1",
+        "--agent",
+        "slow",
+        "--agent-param",
+        "seconds=20",
+        "--run-id",
+        run_id,
+    )
+    wait_for_slots(first, 1)
+    second = start("gsm8k", "--items", "1", "--run-id", run_id, "--out", "second.jsonl")
+    _out, err = second.communicate(timeout=60)
+    assert second.returncode == 2
+    assert "--run-id" in err
+    first.send_signal(signal.SIGINT)
+    first.communicate(timeout=60)
+
+
+def test_a_run_without_isolation_exits_3_with_the_fix(start, tmp_path):
+    broken = tmp_path / "bin"
+    broken.mkdir()
+    (broken / "bwrap").write_text("#!/bin/sh\necho 'uid map: Permission denied' >&2\nexit 1\n")
+    (broken / "bwrap").chmod(0o755)
+    process = start("gsm8k", "--items", "1", PATH=f"{broken}:{os.environ['PATH']}")
+    _out, err = process.communicate(timeout=60)
+    assert process.returncode == 3
+    assert "HERMES_QUEUE_LOCAL_ISOLATION=none" in err
+
+
+def test_a_worker_that_dies_is_an_error_with_its_log(start):
+    process = start(
+        "gsm8k",
+        "--items",
+        "1",
+        "--agent",
+        "slow",
+        "--agent-param",
+        "seconds=60",
+        "--run-id",
+        f"dies-{os.getpid()}",
+    )
+    started = wait_for_slots(process, 1)
+    [worker] = [p for p in started if "-m celery" in command_line(p)]
+    worker.kill()
+    began = time.monotonic()
+    _out, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "worker.log" in err
+    assert time.monotonic() - began < 60

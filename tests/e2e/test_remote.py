@@ -1,0 +1,149 @@
+"""A Redis of the user's, a worker in one shell, a producer in another."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from redis_server import RedisServer
+from worker_process import WorkerProcess
+
+import hermes_queue
+from hermes_queue.ledger import Ledger
+
+
+@pytest.fixture
+def server(redis_server: RedisServer) -> RedisServer:
+    return redis_server
+
+
+@pytest.fixture
+def produce(server: RedisServer, tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    def run(*flags: str, url: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "producers.gsm8k", *flags],
+            env={**os.environ, "HERMES_QUEUE_REDIS_URL": url or server.url, **environment},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+
+    return run
+
+
+@pytest.fixture
+def worker(server: RedisServer, tmp_path: Path) -> Iterator[WorkerProcess]:
+    process = WorkerProcess(server.url, tmp_path / "workers", concurrency=4).start()
+    yield process
+    process.close()
+
+
+async def consumed(url: str, run_id: str) -> list[hermes_queue.ScoredTrajectory]:
+    found = []
+    async for group in hermes_queue.consume("trainer", url=url, run_id=run_id, idle_timeout_s=1):
+        found.extend(group.members)
+        await group.ack()
+    return found
+
+
+async def test_the_file_and_the_stream_hold_the_same_records(worker, server, produce, tmp_path):
+    out = tmp_path / "out.jsonl"
+    done = produce("--items", "3", "--group-size", "2", "--run-id", "r1", "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    records = await consumed(server.url, "r1")
+    assert len(lines) == 6
+    assert sorted(lines, key=lambda r: r["trajectory_id"]) == sorted(
+        (json.loads(r.model_dump_json()) for r in records), key=lambda r: r["trajectory_id"]
+    )
+    assert {r.score for r in records} == {1.0}
+
+
+def test_without_follow_the_producer_only_enqueues(server, produce):
+    done = produce("--items", "3", "--run-id", "r1")
+    assert done.returncode == 0, done.stderr
+    ledger = Ledger.connect(url=server.url)
+    assert ledger.run_status("r1").queued == 3
+    ledger.close()
+
+
+def test_running_the_same_run_id_again_enqueues_only_what_is_missing(server, produce):
+    produce("--items", "2", "--run-id", "r1")
+    done = produce("--items", "5", "--run-id", "r1")
+    assert done.returncode == 0, done.stderr
+    assert "3" in done.stderr + done.stdout
+    ledger = Ledger.connect(url=server.url)
+    assert ledger.run_status("r1").total == 5
+    ledger.close()
+
+
+def test_two_producers_of_one_run_at_once_enqueue_each_job_once(server, produce):
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(2) as pool:
+        both = list(pool.map(lambda _: produce("--items", "12", "--run-id", "r1"), range(2)))
+    assert [done.returncode for done in both] == [0, 0]
+    ledger = Ledger.connect(url=server.url)
+    assert ledger.run_status("r1").total == 12
+    ledger.close()
+
+
+def test_nothing_but_listed_keys_stays_without_expiry(worker, server, produce):
+    done = produce("--items", "2", "--follow", "--run-id", "r1")
+    assert done.returncode == 0, done.stderr
+    listed = ("hq:results", "hq:dead", "hq:body:", "hq:consumer-group:", "hq:_kombu.", "hq:unacked")
+    with server.client() as client:
+        lasting = [key for key in client.scan_iter("*") if client.ttl(key) == -1]
+    assert [key for key in lasting if not key.startswith(listed)] == []
+
+
+def test_an_unreachable_url_is_an_error_not_a_fallback(produce):
+    done = produce("--items", "1", url="redis://127.0.0.1:1/0")
+    assert done.returncode == 4
+    assert "cannot be reached" in done.stderr
+
+
+def test_a_wrong_password_names_the_variable_and_hides_the_password(server, produce):
+    with server.client() as client:
+        client.config_set("requirepass", "right")
+    done = produce("--items", "1", url=server.url.replace("unix://", "unix://:hunter2@"))
+    assert done.returncode == 4
+    assert "HERMES_QUEUE_REDIS_URL" in done.stderr
+    assert "hunter2" not in done.stderr
+
+
+def test_a_redis_without_room_is_a_clear_error_and_nothing_is_half_enqueued(server, produce):
+    with server.client() as client:
+        client.config_set("maxmemory", 1)
+        done = produce("--items", "1", "--run-id", "r1")
+        assert done.returncode == 4
+        assert "maxmemory" in done.stderr
+        client.config_set("maxmemory", 0)
+    assert produce("--items", "1", "--run-id", "r1").returncode == 0
+
+
+def test_a_worker_without_isolation_exits_3_with_the_fix(server, tmp_path):
+    broken = tmp_path / "bin"
+    broken.mkdir()
+    (broken / "bwrap").write_text(
+        "#!/bin/sh\necho 'setting up uid map: Permission denied' >&2\nexit 1\n"
+    )
+    (broken / "bwrap").chmod(0o755)
+    done = subprocess.run(
+        [sys.executable, "-m", "celery", "-A", "hermes_queue", "worker"],
+        env={
+            **os.environ,
+            "HERMES_QUEUE_REDIS_URL": server.url,
+            "PATH": f"{broken}:{os.environ['PATH']}",
+        },
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 3
+    assert "HERMES_QUEUE_LOCAL_ISOLATION=none" in done.stderr + done.stdout

@@ -1,0 +1,354 @@
+"""The SWE env on a small sdist of our own, in the local sandbox: nothing is faked.
+
+pip finds the sdist in a directory; pytest itself comes from the package index.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sample_package as sample
+from sample_package import make_mirror, make_row, make_sdist, sdist_row
+from swe_bench import attempt
+
+from envs.swe import item as items
+from envs.swe.grading import VENV
+from envs.swe.item import Item
+from envs.swe_smith import ENV
+from hermes_queue.errors import DeadlineExceeded, EnvBug, EnvInfraError, SandboxError
+
+ROW = sdist_row("0" * 64)
+TAMPERINGS = sorted(ENV.tamper(Item.model_validate(ROW)))
+FIX = "sed -i '/return min/s/, lowest_allowed_value)$/, highest_allowed_value)/' sample/core.py"
+
+
+@pytest.fixture(scope="module")
+def directory() -> Iterator[Path]:
+    """A cache and a find-links directory that slots can reach."""
+    directory = Path(tempfile.mkdtemp(prefix="hq-swe-"))
+    directory.chmod(0o755)
+    (directory / "links").mkdir()
+    yield directory
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture
+def row(directory: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The sample's row, fetchable."""
+    monkeypatch.setenv("HERMES_QUEUE_PATHS_CACHE", str(directory / "cache"))
+    monkeypatch.setenv("PIP_FIND_LINKS", str(directory / "links"))
+    return sdist_row(make_sdist(directory / "links"))
+
+
+@pytest.fixture
+def mirrors(row: dict[str, Any], tmp_path: Path) -> Path:
+    """A directory with a mirror of the sample, laid out like SWE-smith's."""
+    make_mirror(tmp_path / "mirrors", "sample__1")
+    return tmp_path / "mirrors"
+
+
+# --- the chain -----------------------------------------------------------------------------
+
+
+async def test_the_gold_answer_scores_one(row: dict[str, Any]) -> None:
+    async with attempt(row) as agent:
+        await agent.solve()
+        verdict = await agent.verify()
+    assert (verdict.score, verdict.report["reason"]) == (1.0, "resolved")
+    assert verdict.report["dropped"] == []
+    assert "highest_allowed_value" in verdict.report["patch"]
+
+
+async def test_doing_nothing_scores_zero_by_the_tests(row: dict[str, Any]) -> None:
+    async with attempt(row) as agent:
+        verdict = await agent.verify()
+    status = verdict.report["tests_status"]
+    assert (verdict.score, verdict.report["reason"]) == (0.0, "tests_fail")
+    assert status["FAIL_TO_PASS"]["failing"] == dict.fromkeys(sample.FAIL_TO_PASS, "failed")
+    assert status["PASS_TO_PASS"]["failure"] == 0
+
+
+async def test_a_patch_row_gives_the_same_task_as_the_recipe(row: dict[str, Any]) -> None:
+    async with attempt(row | {"mutation": None, "patch": sample.bug_patch()}) as agent:
+        await agent.solve()
+        assert (await agent.verify()).score == 1.0
+
+
+async def test_the_prompt_names_no_test_that_grades(row: dict[str, Any]) -> None:
+    text = "".join(message.content or "" for message in ENV.prompt(Item.model_validate(row)))
+    assert "clamp(99, 1, 9)" in text
+    assert "test_clamp" not in text
+
+
+async def test_the_prompts_command_runs_the_tests(row: dict[str, Any]) -> None:
+    text = ENV.prompt(Item.model_validate(row))[-1].content or ""
+    [line] = [line.strip() for line in text.splitlines() if "-m pytest" in line]
+    async with attempt(row) as agent:
+        shown = await agent.look(line)
+    assert "1 passed" in shown.output
+
+
+# --- what the agent gets -------------------------------------------------------------------
+
+
+async def test_the_workspace_is_one_commit_without_remote_or_failing_tests(
+    row: dict[str, Any],
+) -> None:
+    async with attempt(row) as agent:
+        shown = await agent.look(
+            "git log --oneline | wc -l; git remote; git status --short; ls tests; "
+            "git count-objects -v | grep ^size-garbage; git fsck --unreachable --no-progress"
+        )
+    assert shown.stdout.decode().split() == ["1", "test_label.py", "size-garbage:", "0"]
+
+
+async def test_the_fixed_lines_are_nowhere_in_the_slot(row: dict[str, Any]) -> None:
+    gold = sample.GOOD.strip()
+    places = f"/workspace /opt /tmp /var/tmp /home /etc /dev/shm {VENV}"
+    async with attempt(row) as agent:
+        found = await agent.look(f"grep -rFl -- '{gold}' {places} 2>/dev/null; true")
+        objects = await agent.look(
+            "git cat-file --batch-all-objects --batch-check='%(objectname)' "
+            f"| git cat-file --batch | grep -aF -- '{gold}'; true"
+        )
+        sdists = await agent.look("find / -xdev -name '*.tar.gz' -path '*sample*' 2>/dev/null")
+        python = await agent.look(
+            f"grep -rFl -- '{gold}' $(python3 -c 'import sys; print(sys.prefix)')/lib "
+            "/usr/lib/python3* 2>/dev/null; true"
+        )
+    assert [shown.stdout for shown in (found, objects, sdists, python)] == [b""] * 4
+
+
+async def test_the_dependencies_have_no_pip_and_cannot_be_changed(row: dict[str, Any]) -> None:
+    async with attempt(row) as agent:
+        pip = await agent.look(f"{VENV}/bin/python -m pip --version")
+        write = await agent.look(f"touch {VENV}/lib/python3*/site-packages/x.pth")
+    assert not pip.ok
+    assert not write.ok
+
+
+# --- cheating, and honest work that looks odd ----------------------------------------------
+
+
+@pytest.mark.parametrize("case", TAMPERINGS)
+async def test_tampering_scores_zero(
+    row: dict[str, Any], case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(items, "MIN_TEST_TIMEOUT_S", 3.0)
+    async with attempt(row) as agent:
+        await agent.call(ENV.tamper(agent.item)[case])
+        verdict = await agent.verify()
+    assert verdict.score == 0.0
+    assert verdict.report["reason"] != "resolved"
+
+
+@pytest.mark.parametrize(
+    ("case", "reason"),
+    [
+        ("package_hard_exit", "cut_short"),
+        ("package_never_returns", "timed_out"),
+        ("package_patches_runtest", "canary"),
+        ("huge_patch", "too_large"),
+    ],
+)
+async def test_a_verdict_says_what_gave_the_cheat_away(
+    row: dict[str, Any], case: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(items, "MIN_TEST_TIMEOUT_S", 3.0)
+    async with attempt(row) as agent:
+        await agent.solve()
+        await agent.call(ENV.tamper(agent.item)[case])
+        verdict = await agent.verify()
+    assert (verdict.score, verdict.report["reason"]) == (0.0, reason)
+
+
+@pytest.mark.parametrize(
+    "commands",
+    [
+        pytest.param(["git add -A", "git commit -q -m Fix"], id="fix committed"),
+        pytest.param(["rm -rf .git"], id="git directory deleted"),
+        pytest.param(["git init -q sample"], id="nested repository around the fix"),
+        pytest.param(
+            ["mkdir x && cd x && git init -q && git commit -q --allow-empty -m m"],
+            id="nested repository with a commit",
+        ),
+        pytest.param(["echo 'print(1)' > helper.py"], id="helper script at the root"),
+        pytest.param(["PYTHONPATH=. python3 -c 'import sample.core'"], id="stale bytecode"),
+        pytest.param(
+            ["printf 'def test_x():\\n    assert 0\\n' > tests/test_label.py"],
+            id="tests edited",
+        ),
+        pytest.param(
+            ["printf 'def test_clamp(): pass\\n' > tests/test_clamp.py"], id="tests added"
+        ),
+        pytest.param(["ln -s /etc/passwd sample/link.py", "mkfifo sample/pipe"], id="odd files"),
+        pytest.param(["chmod -R 000 ."], id="rights taken away"),
+        pytest.param(
+            ["touch \"$(printf 'sample/a\\nb\\t.py')\" 'sample/\u00e4 $x.py'"], id="odd names"
+        ),
+        pytest.param(["printf '* text eol=crlf -diff\\n' > .gitattributes"], id="own attributes"),
+        pytest.param(
+            ["git config core.fsmonitor false; git config core.bare true"], id="git config"
+        ),
+        pytest.param(["(setsid sleep 600 > /dev/null 2>&1 &)"], id="process left behind"),
+    ],
+)
+async def test_honest_work_scores_one_however_it_looks(
+    row: dict[str, Any], commands: list[str]
+) -> None:
+    async with attempt(row) as agent:
+        await agent.solve()
+        await agent.run(*commands)
+        verdict = await agent.verify()
+    assert (verdict.score, verdict.report["reason"]) == (1.0, "resolved")
+
+
+async def test_a_new_module_of_the_package_counts(row: dict[str, Any]) -> None:
+    async with attempt(row) as agent:
+        await agent.run(
+            "printf 'def clamp(value, low, high):\\n    return min(max(value, low), high)\\n' "
+            "> sample/better.py",
+            "printf '\\n\\nfrom sample.better import clamp\\n' >> sample/core.py",
+        )
+        verdict = await agent.verify()
+    assert verdict.score == 1.0
+
+
+async def test_dropped_paths_are_recorded(row: dict[str, Any]) -> None:
+    async with attempt(row) as agent:
+        await agent.solve()
+        await agent.run("echo > notes.txt; echo > conftest.py; ln -s core.py sample/alias.py")
+        verdict = await agent.verify()
+    assert verdict.report["dropped"] == ["conftest.py", "notes.txt", "sample/alias.py"]
+
+
+async def test_nothing_the_agent_started_survives_into_grading(row: dict[str, Any]) -> None:
+    async with attempt(row) as agent:
+        await agent.run("(setsid sleep 4242 > /dev/null 2>&1 &)")
+        await agent.context.kill_processes()
+        shown = await agent.look("cat /proc/[0-9]*/cmdline | tr '\\0' ' '")
+    assert "4242" not in shown.output
+
+
+# --- whose fault it is ---------------------------------------------------------------------
+
+
+async def test_a_row_whose_test_run_breaks_on_the_clean_tree_too_is_no_score(
+    row: dict[str, Any],
+) -> None:
+    runtime = row["environment"] | {"pytest_args": ["-p", "no_such_plugin"]}
+    async with attempt(row | {"environment": runtime}) as agent:
+        with pytest.raises(SandboxError, match="clean tree"):
+            await agent.verify()
+
+
+async def test_the_stages_deadline_is_no_time_out_of_the_tests(row: dict[str, Any]) -> None:
+    async with attempt(row) as agent:
+        await agent.call(ENV.tamper(agent.item)["package_never_returns"])
+        agent.context.deadline -= agent.context.remaining_s() - 6.0
+        with pytest.raises(DeadlineExceeded):
+            await agent.verify()
+
+
+# --- rows that do not fit their source -----------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "field"),
+    [
+        ({"sha256": "1" * 64}, "source.sha256"),
+        ({"name": "hermes-queue-no-such-package"}, "source.name"),
+        ({"version": "99"}, "source.version"),
+        ({"filename": "other-1.0.tar.gz"}, "source.filename"),
+    ],
+)
+async def test_a_wrong_pin_is_the_rows_fault(
+    row: dict[str, Any], source: dict[str, str], field: str
+) -> None:
+    with pytest.raises(EnvBug, match=field):
+        async with attempt(row | {"source": row["source"] | source}):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"base_commit": "1" * 40}, "base_commit"),
+        ({"clean_commit": "1" * 40}, "clean_commit"),
+        ({"PASS_TO_PASS": ["tests/test_gone.py::test_a"]}, "PASS_TO_PASS"),
+        ({"mutation": None, "patch": "diff --git a/x b/x\n"}, "patch"),
+    ],
+)
+async def test_a_row_for_another_tree_is_the_rows_fault(
+    row: dict[str, Any], changes: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(EnvBug, match=field):
+        async with attempt(row | changes):
+            pass
+
+
+# --- git sources ---------------------------------------------------------------------------
+
+
+async def test_a_mirror_row_starts_at_the_tip_and_is_graded_on_its_parent(mirrors: Path) -> None:
+    row = make_row(patch=sample.bug_patch(), repo_base_url=str(mirrors))
+    async with attempt(row) as agent:
+        tests = await agent.look("ls tests; git log --oneline | wc -l")
+        await agent.solve()
+        verdict = await agent.verify()
+    assert tests.stdout.decode().split() == ["test_label.py", "1"]
+    assert verdict.score == 1.0
+
+
+async def test_a_mirror_row_without_the_fix_scores_zero(mirrors: Path) -> None:
+    async with attempt(make_row(patch=sample.bug_patch(), repo_base_url=str(mirrors))) as agent:
+        assert (await agent.verify()).score == 0.0
+
+
+async def test_a_base_commit_row_whose_patch_is_the_fix(
+    row: dict[str, Any], tmp_path: Path
+) -> None:
+    bug = make_mirror(tmp_path, "anything")
+    fixed = make_row(
+        patch=sample.fix_patch(), repo_base_url=str(tmp_path), base_commit=bug, instance_id="a b"
+    )
+    async with attempt(fixed) as agent:
+        tests = await agent.look("ls tests")
+        await agent.solve()
+        verdict = await agent.verify()
+    assert tests.stdout == b"test_label.py\n"
+    assert verdict.score == 1.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"instance_id": "no-such-branch"}, "instance_id"),
+        ({"instance_id": "not a branch"}, "instance_id"),
+        ({"base_commit": "1" * 40}, "base_commit"),
+        ({"patch": "diff --git a/no b/no\n--- a/no\n+++ b/no\n@@ -1 +1 @@\n-a\n+b\n"}, "patch"),
+        (
+            {"test_patch": "diff --git a/no b/no\n--- a/no\n+++ b/no\n@@ -1 +1 @@\n-a\n+b\n"},
+            "test_p",
+        ),
+    ],
+)
+async def test_a_git_row_that_does_not_fit_is_the_rows_fault(
+    mirrors: Path, changes: dict[str, Any], field: str
+) -> None:
+    row = make_row(**{"patch": sample.bug_patch(), "repo_base_url": str(mirrors), **changes})
+    with pytest.raises(EnvBug, match=field):
+        async with attempt(row):
+            pass
+
+
+async def test_a_repository_that_cannot_be_cloned_is_retried(mirrors: Path) -> None:
+    row = make_row(patch=sample.bug_patch(), repo_base_url=str(mirrors / "nowhere"))
+    with pytest.raises(EnvInfraError, match="repo_base_url"):
+        async with attempt(row):
+            pass

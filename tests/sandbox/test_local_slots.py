@@ -1,0 +1,140 @@
+"""What only the local backend promises: control groups, dead workers, the shape of a slot."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hermes_queue.errors import SlotLost
+from hermes_queue.sandbox import cgroups
+from hermes_queue.sandbox.base import ExecutionRequest
+from hermes_queue.sandbox.processes import read_stat
+
+LIMITED = cgroups.available()
+
+
+@pytest.fixture
+async def local(make_bench):
+    return await make_bench("local", slots=2)
+
+
+def first_process(bench, slot) -> int:
+    return bench.backend._slots[slot.slot_id].fence.init_pid
+
+
+async def test_the_memory_limit_ends_the_command_with_137(local):
+    slot = await local.slot()
+    result = await local.sh(slot, "exec python3 -c 'bytearray(600 << 20)'")
+    # Without writable control groups the allocation fails instead, in Python with 1.
+    assert result.exit_code == (137 if LIMITED else 1)
+
+
+async def test_the_process_limit_holds_and_a_fork_bomb_can_be_ended(local):
+    slot = await local.slot()
+    bomb = "b() { b & b & while :; do sleep 4242; done; }; b"
+    result = await local.sh(slot, bomb, timeout_s=1)
+    assert result.exit_code != 0
+    again = await local.backend.renew(slot)
+    assert await local.out(again, "pgrep -c sleep || true") == "0"
+
+
+async def test_control_groups_are_removed_with_their_slot(local):
+    slot = await local.slot()
+    groups = local.backend._slots[slot.slot_id]._groups
+    assert (groups is not None) == LIMITED
+    await local.backend.release(slot)
+    assert not any(group.exists() for group in (groups.groups if groups else ()))
+
+
+async def test_a_killed_first_process_loses_the_slot_in_place(local):
+    slot, other = await local.slot(), await local.slot()
+    running = asyncio.create_task(
+        local.backend.execute_batch(
+            [ExecutionRequest(slot, "touch begun; sleep 4242"), ExecutionRequest(other, "sleep 1")]
+        )
+    )
+    while not (await local.sh(slot, "test -e begun")).ok:
+        await asyncio.sleep(0.02)
+    os.kill(first_process(local, slot), signal.SIGKILL)
+    lost, fine = await running
+    assert isinstance(lost, SlotLost)
+    assert fine.exit_code == 0
+    [after] = await local.backend.execute_batch([ExecutionRequest(slot, "true")])
+    assert isinstance(after, SlotLost)
+    await local.backend.release(slot)
+    assert local.backend.free_slots == 1
+
+
+async def test_release_leaves_no_file_on_the_host(local, cache):
+    slot = await local.slot()
+    place = cache / "slots" / slot.sandbox_id / slot.slot_id
+    assert place.is_dir()
+    await local.out(slot, "mkdir -p a/b/c; touch a/b/c/d; chmod 000 a/b a")
+    deep = "for i in $(seq 1500); do mkdir d && cd d || exit 1; done"
+    await local.out(slot, deep)
+    await local.backend.release(slot)
+    assert not place.exists()
+    assert not place.with_suffix(".json").exists()
+
+
+async def test_orphans_are_reaped(local):
+    slot = await local.slot()
+    await local.out(slot, "for i in $(seq 30); do (setsid sleep 0.1 &); done; sleep 0.5; true")
+    # The reaper may lag by one.
+    assert int(await local.out(slot, "ps ax -o stat= | grep -c ^Z || true")) <= 1
+
+
+async def test_terminals_can_be_opened(local):
+    slot = await local.slot()
+    assert await local.out(slot, "script -qec 'test -t 1 && echo tty' /dev/null") == "tty\r"
+
+
+async def test_streams_can_be_opened_by_name(local):
+    slot = await local.slot()
+    result = await local.sh(slot, "echo o | tee /dev/stderr; cat /dev/stdin", stdin=b"i")
+    assert (result.stdout, result.stderr) == (b"o\ni", b"o\n")
+
+
+def start_victim(cache: Path, worker: str) -> tuple[subprocess.Popen[str], str]:
+    command = [sys.executable, Path(__file__).with_name("victim.py"), "local", cache, worker]
+    victim = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    return victim, victim.stdout.readline().strip()
+
+
+def test_the_kernel_ends_the_slots_of_a_killed_worker(cache):
+    victim, sandbox_id = start_victim(cache, "unattended")
+    namespaces = {
+        os.readlink(f"/proc/{child}/ns/pid_for_children")
+        for child in Path(f"/proc/{victim.pid}/task/{victim.pid}/children").read_text().split()
+    }
+    assert len(namespaces) == 1
+    [record] = [p for p in (cache / "slots" / sandbox_id).glob("slot-*.json")]
+    import json
+
+    pid = json.loads(record.read_text())["pid"]
+    assert read_stat(pid) is not None
+    victim.kill()
+    victim.communicate()
+    deadline = time.monotonic() + 20
+    while (stat := read_stat(pid)) is not None and stat.is_alive:
+        assert time.monotonic() < deadline, "the slot outlived its worker"
+        time.sleep(0.05)
+
+
+async def test_the_next_worker_reclaims_what_a_dead_one_left(make_bench, cache):
+    victim, sandbox_id = start_victim(cache, "reclaimed")
+    live = await make_bench("local", slots=1)
+    assert (cache / "slots" / sandbox_id).is_dir()
+    victim.kill()
+    victim.communicate()
+    slot = await live.slot()
+    await make_bench("local", slots=1)
+    assert not (cache / "slots" / sandbox_id).exists()
+    assert await live.out(slot, "echo alive") == "alive"
