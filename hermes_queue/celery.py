@@ -108,6 +108,7 @@ def _configure(sender: Any = None, **_: Any) -> None:
         worker_prefetch_multiplier=1,
         worker_disable_prefetch=True,
         worker_cancel_long_running_tasks_on_connection_loss=False,
+        worker_enable_prefetch_count_reduction=False,  # early acks would keep it low for good
         worker_redirect_stdouts=False,
         worker_hijack_root_logger=True,
         enable_utc=True,
