@@ -13,8 +13,9 @@ TESTS ?= tests
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-# Bytecode is written at first import; compiling all of it here doubles the wait.
-INSTALL := $(PIP) install --no-compile
+# Bytecode is written at first import; compiling all of it here doubles the wait. The locks
+# are complete (a test sees to it), so that pip need not resolve anything either.
+INSTALL := $(PIP) install --no-compile --no-deps
 PACKAGES := hermes_queue workers producers envs
 COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-annotate --custom-compile-command "make lock"
@@ -43,6 +44,8 @@ format: $(VENV)/.dev ## Let ruff rewrite what it can
 
 bench: $(VENV)/.dev redis ## Measure what the queue itself costs
 	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks.factory
+	$(BIN)/python -m benchmarks.pool
 
 docs: $(VENV)/.dev ## Generate docs/configuration.md from the settings classes
 	$(BIN)/python docs/generate_configuration.py
@@ -71,10 +74,10 @@ $(BIN)/python:
 
 $(VENV)/.run: requirements/run.txt pyproject.toml | $(BIN)/python
 	$(INSTALL) --require-hashes -r requirements/run.txt
-	$(INSTALL) --no-deps --no-build-isolation --editable .
+	$(INSTALL) --no-build-isolation --editable .
 	@touch $@
 
 $(VENV)/.dev: requirements/dev.txt pyproject.toml | $(BIN)/python
 	$(INSTALL) --require-hashes -r requirements/dev.txt
-	$(INSTALL) --no-deps --no-build-isolation --editable .
+	$(INSTALL) --no-build-isolation --editable .
 	@touch $(VENV)/.run $@

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from importlib import import_module, util
 from pkgutil import iter_modules
 from typing import Any, ClassVar, Protocol, TypeVar
@@ -96,6 +97,7 @@ def known_envs() -> list[str]:
     return sorted(m.name for m in iter_modules(envs.__path__) if m.name != "base" and not m.ispkg)
 
 
+@cache
 def load_env(name: str) -> Environment[Any]:
     """The env called `name`: `envs.<name>`, or `package.module:Attribute`.
 

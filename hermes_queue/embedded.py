@@ -152,7 +152,7 @@ class Embedded:
         if self._worker is not None and (code := self._worker.poll()) is not None:
             text = _tail(self.log_path)
             if code == EXIT_ISOLATION:
-                raise IsolationUnavailable(text)
+                raise IsolationUnavailable(_reason(text) or text)
             raise HermesQueueError(
                 f"the worker ended with code {code}; its log {self.log_path} ends with:\n{text}"
             )
@@ -263,6 +263,12 @@ def _end(process: subprocess.Popen[bytes] | None, patience_s: float) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+def _reason(text: str) -> str:
+    """What the worker gave as the reason for not starting, without the log's decoration."""
+    _, found, reason = text.partition("The worker cannot start: ")
+    return reason.split("\n[", 1)[0].strip() if found else ""
 
 
 def _tail(log: Path, lines: int = 15) -> str:

@@ -84,11 +84,18 @@ def enqueue(
     for batch in _batches(jobs, section.batch):
         travelling: list[TrajectoryJob] = []
         items: dict[str, bytes] = {}
+        previous: TrajectoryJob | None = None
         for job in batch:
+            if previous is not None and job.item == previous.item and travelling:
+                # The samples of a group come in a row and share one item.
+                same = {"item": travelling[-1].item, "item_sha256": travelling[-1].item_sha256}
+                travelling.append(job.model_copy(update=same))
+                continue
             light, data = stored_item(job, section)
             if data and light.item_sha256 not in items:
                 items[str(light.item_sha256)] = codec.compress_item(data)
             travelling.append(light)
+            previous = job
         ledger.put_items(items)
         for run_id, of_run in _by_run(travelling).items():
             accepted = ledger.enqueue(run_id, of_run, config=config or {})

@@ -28,6 +28,7 @@ from hermes_queue.errors import (
     HermesQueueError,
     InputError,
     IsolationUnavailable,
+    SlotLost,
     TrajectoryFailure,
 )
 from hermes_queue.installation import check_installation
@@ -99,7 +100,7 @@ def _add_package(group: argparse._ArgumentGroup) -> None:
         action="append",
         default=[],
         metavar="PATH",
-        help="test file or directory in the sdist (default: tests/, test/, test_*.py, ...)",
+        help="test file or directory in the sdist (default: every test_*.py and *_test.py)",
     )
     group.add_argument(
         "--max-tests",
@@ -253,6 +254,9 @@ async def _try_bugs(
             row = await check(bench, candidate)
         except Unfit as reason:
             progress.refused(str(reason))
+            continue
+        except SlotLost:
+            progress.refused("killed the sandbox")
             continue
         draw.use(candidate.site.kind, candidate.place)
         if out.write(row):

@@ -193,19 +193,21 @@ def _note(trajectory: ScoredTrajectory) -> str:
 
 def print_table(rows: Sequence[ResultRow], target: Console) -> None:
     """The result table; of a long run failures first and not all."""
-    from rich import box
     from rich.table import Table
     from rich.text import Text
 
     shown = sorted(rows, key=lambda r: (r.instance_id, r.sample_index))
     if len(shown) > MAX_ROWS:
         shown = sorted(shown, key=lambda r: r.score is not None)[:MAX_ROWS]
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("instance", overflow="fold")
     for name in ("sample", "stop reason", "score", "turns", "seconds"):
-        table.add_column(name, justify="left" if name == "stop reason" else "right")
-    table.add_column("case / failure", overflow="fold")
+        table.add_column(name, justify="left" if name == "stop reason" else "right", no_wrap=True)
+    with_notes = any(row.note for row in shown)  # else the width goes to the instance ids
+    if with_notes:
+        table.add_column("case / failure", overflow="fold")
     for row in shown:
+        note = [Text(row.note)] if with_notes else []
         table.add_row(
             Text(row.instance_id),
             str(row.sample_index),
@@ -213,8 +215,9 @@ def print_table(rows: Sequence[ResultRow], target: Console) -> None:
             "-" if row.score is None else f"{row.score:g}",
             str(row.turns),
             f"{row.seconds:.1f}",
-            Text(row.note),
+            *note,
         )
     target.print(table)
+    target.print()
     if len(rows) > len(shown):
         target.print(f"... and {len(rows) - len(shown)} more", markup=False, highlight=False)

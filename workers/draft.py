@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -143,6 +144,7 @@ def describe(failure: TrajectoryFailure) -> Failure:
     )
 
 
+@cache
 def package_version() -> str:
     """Our version, or "source" when run from a checkout that is not installed."""
     try:

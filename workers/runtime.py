@@ -65,8 +65,12 @@ class Runtime:
         try:
             yield
         finally:
-            with self._lock:
-                del self._running[claim]
+            self.settle(claim)
+
+    def settle(self, claim: Claim) -> None:
+        """Stop renewing a lease: the trajectory is final or given back. Thread-safe."""
+        with self._lock:
+            self._running.pop(claim, None)
 
     def running(self) -> dict[Claim, str]:
         """Leased trajectories and their Celery task ids, as of now. Thread-safe."""

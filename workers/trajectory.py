@@ -21,7 +21,7 @@ from hermes_queue.errors import (
     SchemaTooNew,
     TrajectoryFailure,
 )
-from hermes_queue.ledger import Begun, Claim
+from hermes_queue.ledger import Begun, Claim, PublishVerdict
 from hermes_queue.models import AttemptRecord, Name, ScoredTrajectory, TrajectoryJob
 from hermes_queue.pool import Job, current_job
 from hermes_queue.queues import RUN_TRAJECTORY
@@ -226,15 +226,7 @@ class _Attempt:
         """Spool, unless that has happened, and publish as soon as Redis lets us."""
         if self._body is None:
             await self._spool(record)
-        verdict = await self._runtime.persist(
-            self._runtime.ledger.publish,
-            record,
-            self._body or b"",
-            owner=self._runtime.owner,
-            finished_ttl_s=self._runtime.results.finished_ttl_s,
-        )
-        if self._spooled:
-            await self._runtime.in_thread(self._spooled.drop)
+        verdict = await self._runtime.persist(self._publish_now, record)
         logger.info(
             "%s %s: score %s, %s",
             record.trajectory_id,
@@ -244,3 +236,16 @@ class _Attempt:
             extra={"action": "published", "trajectory_id": record.trajectory_id},
         )
         return f"{record.stop_reason} {record.score} ({verdict})"
+
+    def _publish_now(self, record: ScoredTrajectory) -> PublishVerdict:
+        """Publish, then let go of lease and spool file. In a thread; may be repeated."""
+        verdict = self._runtime.ledger.publish(
+            record,
+            self._body or b"",
+            owner=self._runtime.owner,
+            finished_ttl_s=self._runtime.results.finished_ttl_s,
+        )
+        self._runtime.settle(self._claim)
+        if self._spooled:
+            self._spooled.drop()
+        return verdict

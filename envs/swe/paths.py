@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import PurePosixPath
 from typing import Annotated
 
 from pydantic import AfterValidator
 
 
+@lru_cache(maxsize=8192)  # rows name few files and thousands of tests in them
 def relative(path: str) -> str:
     """`path` itself if it is relative, normalised and stays inside the repository.
 

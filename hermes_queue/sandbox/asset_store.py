@@ -58,6 +58,14 @@ class AssetStore:
         """Where the finished asset lies on the host."""
         return self._root / f"{spec.kind}-{spec.key}"
 
+    def is_finished(self, spec: AssetSpec) -> bool:
+        """Whether it needs no building."""
+        return self.path(spec).is_dir()
+
+    def lock_path(self, spec: AssetSpec) -> Path:
+        """The file whose lock its builder holds."""
+        return self._root / f"{spec.kind}-{spec.key}.lock"
+
     async def ensure(self, spec: AssetSpec) -> Path:
         """The finished asset, built now unless it exists.
 
@@ -67,37 +75,37 @@ class AssetStore:
             EnvBug: the spec is malformed.
         """
         check_asset(spec)
-        place = self.path(spec)
-        if place.is_dir():
-            return place
-        shared_directory(self._root)
-        async with self._lock(place), self._builds:
-            if not place.is_dir():
-                await self._make(spec, place)
-        return place
+        if not self.is_finished(spec):
+            shared_directory(self._root)
+            async with self._lock(self.lock_path(spec)), self._builds:
+                if not self.is_finished(spec):
+                    await self._make(spec)
+        return self.path(spec)
 
-    async def _make(self, spec: AssetSpec, place: Path) -> None:
+    async def _make(self, spec: AssetSpec) -> None:
+        place = self.path(spec)
         unfinished = place.with_name(f".{place.name}.new")
         try:
             # A builder that was killed leaves its directory to the next one.
             await asyncio.to_thread(remove_tree, unfinished)
             slot_directory(unfinished)
             try:
-                result = await self._build(spec, unfinished)
-                if not result.ok:
-                    raise EnvInfraError(_explain(spec, result))
+                self._check(spec, await self._build(spec, unfinished))
                 unfinished.rename(place)
             finally:
                 await unbroken(asyncio.to_thread(remove_tree, unfinished))
         except OSError as error:
             raise SandboxError(f"{spec.kind} {spec.key[:12]} cannot be stored: {error}") from error
 
+    @staticmethod
+    def _check(spec: AssetSpec, result: ExecutionResult) -> None:
+        if not result.ok:
+            raise EnvInfraError(_explain(spec, result))
+
     @contextlib.asynccontextmanager
-    async def _lock(self, place: Path) -> AsyncIterator[None]:
+    async def _lock(self, path: Path) -> AsyncIterator[None]:
         """Wait for the asset's lock without holding up the loop or a thread."""
-        descriptor = os.open(
-            place.with_name(place.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644
-        )
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         pause_s = 0.02
         try:
             while True:

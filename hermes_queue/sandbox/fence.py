@@ -98,13 +98,13 @@ class SlotDirectories:
         """Mounted at /var/tmp."""
         return self.root / "var-tmp"
 
-    def create(self) -> None:
-        """Make them, empty, for the slots' uid alone. Blocking."""
-        slot_directory(self.root, 0o700)
+    def create(self, *, fenced: bool) -> None:
+        """Make them, empty; fenced slots run as a uid of their own. Blocking."""
+        slot_directory(self.root, 0o700, give=fenced)
         for place in (self.workspace, self.home):
-            slot_directory(place)
+            slot_directory(place, give=fenced)
         for place in (self.tmp, self.var_tmp):
-            slot_directory(place, 0o1777)
+            slot_directory(place, 0o1777, give=fenced)
 
 
 class Fence(Protocol):
@@ -268,7 +268,7 @@ class BubblewrapFence:
         empty = places.root.parent / "empty"
         for hidden in copies_of_packages():
             arguments += ["--ro-bind", str(empty), str(hidden)]
-        arguments += [*options.interpreter.mount_arguments(), *options.mounts]
+        arguments += ["--ro-bind", str(options.interpreter.home), PYTHON_MOUNT, *options.mounts]
         return [*arguments, "--remount-ro", "/", "--chdir", "/", "--", "/bin/bash", "-c", INIT]
 
     def _etc(self) -> list[str]:

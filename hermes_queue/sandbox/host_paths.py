@@ -31,18 +31,13 @@ def shared_directory(path: Path, mode: int = 0o755) -> Path:
     return path
 
 
-def slot_directory(path: Path, mode: int = 0o755) -> Path:
-    """Create `path` as a directory that belongs to the slots' uid."""
+def slot_directory(path: Path, mode: int = 0o755, *, give: bool = True) -> Path:
+    """Create `path`; with `give` it belongs to the uid that fenced slots run as."""
     path.mkdir()
     path.chmod(mode)
-    give_to_slots(path)
+    if give and is_root():
+        os.chown(path, SLOT_UID, SLOT_UID)
     return path
-
-
-def give_to_slots(path: Path) -> None:
-    """Hand one file or directory to the slots' uid; no-op for an ordinary user."""
-    if is_root():
-        os.chown(path, SLOT_UID, SLOT_UID, follow_symlinks=False)
 
 
 def is_reachable(path: Path) -> bool:
@@ -55,8 +50,8 @@ def is_reachable(path: Path) -> bool:
     return all(parent.stat().st_mode & 0o1 for parent in path.resolve().parents)
 
 
-def check_cache(cache: Path) -> None:
-    """Make the cache directory and check that slots can reach it.
+def check_cache(cache: Path, *, fenced: bool) -> None:
+    """Make the cache directory and check that slots, where they are fenced, can reach it.
 
     Raises:
         IsolationUnavailable: a directory on the way is closed, or it cannot be made.
@@ -68,7 +63,7 @@ def check_cache(cache: Path) -> None:
         raise IsolationUnavailable(f"cannot create the cache {cache}: {error}; {fix}") from error
     if not os.access(cache, os.W_OK):
         raise IsolationUnavailable(f"the cache {cache} is not writable; {fix}")
-    if not is_root():
+    if not (fenced and is_root()):
         return
     for place in (cache.resolve(), *cache.resolve().parents):
         if not place.stat().st_mode & 0o1:

@@ -40,27 +40,17 @@ LEFT_OUT = (
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """A Python on the host that slots can run."""
+    """A Python that slots can run."""
 
     version: str
     """Major and minor, e.g. "3.11"."""
-    executable: Path
-    """Host path."""
-    prefix: Path | None
-    """The copy to mount at /opt/python; None when the executable lies below /usr."""
+    home: Path
+    """Host directory to mount at /opt/python; its bin holds python, python3 and pythonX.Y."""
 
-    def names(self) -> tuple[str, ...]:
-        """What it is called in a slot's /opt/python/bin."""
-        return f"python{self.version}", "python3", "python"
-
-    def mount_arguments(self) -> list[str]:
-        """Bubblewrap's arguments that put it at /opt/python."""
-        if self.prefix is not None:
-            return ["--ro-bind", str(self.prefix), MOUNT]
-        arguments = []
-        for name in self.names():
-            arguments += ["--symlink", str(self.executable), f"{MOUNT}/bin/{name}"]
-        return arguments
+    @property
+    def executable(self) -> Path:
+        """Host path."""
+        return self.home / "bin" / f"python{self.version}"
 
 
 @functools.cache
@@ -74,10 +64,15 @@ def prepare(version: str | None, cache: Path) -> Interpreter:
     if not re.fullmatch(r"3\.\d{1,2}", wanted):
         raise EnvInfraError(f'Python version {wanted!r} is not of the form "3.11"')
     executable, base_prefix = _find(wanted)
-    if base_prefix.is_relative_to("/usr"):
-        return Interpreter(wanted, executable, None)
-    copy = _copy(wanted, executable, base_prefix, cache)
-    return Interpreter(wanted, copy / "bin" / f"python{wanted}", copy)
+    stat = executable.stat()
+    identity = f"{base_prefix}\0{stat.st_size}\0{stat.st_mtime_ns}".encode()
+    home = cache / "python" / f"{wanted}-{hashlib.sha256(identity).hexdigest()[:16]}"
+    if not home.is_dir():
+        shared_directory(home.parent)
+        with locked(home.with_suffix(".lock")):
+            if not home.is_dir():
+                _furnish(wanted, executable, base_prefix, home)
+    return Interpreter(wanted, home)
 
 
 def _find(version: str) -> tuple[Path, Path]:
@@ -129,34 +124,31 @@ def _ask(candidate: Path, version: str) -> tuple[Path, Path] | None:
     return (own if own.exists() else Path(executable)), Path(base_prefix).resolve()
 
 
-def _copy(version: str, executable: Path, base_prefix: Path, cache: Path) -> Path:
-    stat = executable.stat()
-    identity = f"{base_prefix}\0{stat.st_size}\0{stat.st_mtime_ns}".encode()
-    place = cache / "python" / f"{version}-{hashlib.sha256(identity).hexdigest()[:16]}"
-    if place.is_dir():
-        return place
-    shared_directory(place.parent)
-    with locked(place.with_suffix(".lock")):
-        if place.is_dir():
-            return place
-        unfinished = place.with_suffix(".unfinished")
-        remove_tree(unfinished)
-        try:
-            _copy_parts(version, executable.resolve(), base_prefix, unfinished)
-        except (OSError, shutil.Error, subprocess.SubprocessError) as error:
-            raise EnvInfraError(
-                f"Python {version} in {base_prefix} cannot be copied to {place}: {error}"
-            ) from error
-        unfinished.rename(place)
-    return place
+def _furnish(version: str, executable: Path, base_prefix: Path, home: Path) -> None:
+    unfinished = home.with_suffix(".unfinished")
+    remove_tree(unfinished)
+    binary = unfinished / "bin" / f"python{version}"
+    try:
+        for directory in (unfinished, binary.parent):
+            directory.mkdir()
+            directory.chmod(0o755)
+        for name in ("python3", "python"):
+            binary.with_name(name).symlink_to(binary.name)
+        if base_prefix.is_relative_to("/usr"):
+            binary.symlink_to(executable)
+        else:
+            copy_parts(version, executable.resolve(), base_prefix, unfinished)
+    except (OSError, shutil.Error, subprocess.SubprocessError) as error:
+        raise EnvInfraError(
+            f"Python {version} in {base_prefix} cannot be copied to {home}: {error}"
+        ) from error
+    unfinished.rename(home)
 
 
-def _copy_parts(version: str, executable: Path, base_prefix: Path, target: Path) -> None:
-    binaries, libraries = target / "bin", target / "lib"
-    for directory in (target, binaries, libraries):
-        directory.mkdir()
-        directory.chmod(0o755)
-    binary = binaries / f"python{version}"
+def copy_parts(version: str, executable: Path, base_prefix: Path, target: Path) -> None:
+    """Copy what running needs to `target`, whose bin directory exists."""
+    binary, libraries = target / "bin" / f"python{version}", target / "lib"
+    libraries.mkdir()
     # The run path of a shared build names the original prefix, which slots do not see.
     old = f"{base_prefix}/lib\0".encode()
     new = b"$ORIGIN/../lib\0"
@@ -165,8 +157,6 @@ def _copy_parts(version: str, executable: Path, base_prefix: Path, target: Path)
         content = content.replace(old, new.ljust(len(old), b"\0"))
     binary.write_bytes(content)
     binary.chmod(0o755)
-    for name in ("python3", "python"):
-        (binaries / name).symlink_to(binary.name)
     for library in (base_prefix / "lib").glob("lib*.so*"):
         shutil.copy2(library, libraries / library.name, follow_symlinks=False)
     stdlib = libraries / f"python{version}"

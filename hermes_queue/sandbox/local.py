@@ -39,7 +39,7 @@ from hermes_queue.sandbox.host_paths import check_cache
 from hermes_queue.sandbox.host_registry import HostRegistry, record_slot
 from hermes_queue.sandbox.isolation import Tools, copies_of_packages, find_tools
 from hermes_queue.sandbox.local_slot import LocalSlot
-from hermes_queue.sandbox.unfenced import PlainFence, link_asset
+from hermes_queue.sandbox.unfenced import InPlaceAssetStore, PlainFence
 from hermes_queue.settings import LocalSandboxSettings, PathSettings, WorkerSettings
 
 logger = logging.getLogger(__name__)
@@ -76,13 +76,15 @@ class LocalBackend:
         }
         self._cache = (cache or PathSettings().cache).absolute()
         self._registry = HostRegistry(self._cache)
-        self._assets = AssetStore(self._cache, self._build_asset)
+        store = AssetStore if self.capabilities.isolation else InPlaceAssetStore
+        self._assets = store(self._cache, self._build_asset)
         self._capacity = asyncio.Semaphore(self.slots)
         self._slots: dict[str, LocalSlot] = {}
         self._leased = 0
         self._opening = asyncio.Lock()
         self._tools: Tools | None = None
         self._sandbox: Path | None = None
+        self._started = False
 
     @property
     def free_slots(self) -> int:
@@ -94,7 +96,7 @@ class LocalBackend:
     async def start(self) -> None:
         """See `SandboxBackend`. Also ends what dead workers left on this host."""
         async with self._opening:
-            if self._sandbox is not None:
+            if self._started:
                 return
             await asyncio.to_thread(self._check_host)
             if ended := await asyncio.to_thread(self._registry.reclaim):
@@ -104,15 +106,16 @@ class LocalBackend:
                     extra={"action": "reclaim"},
                 )
             await self._open_sandbox()
+            self._started = True
 
     def _check_host(self) -> None:
-        check_cache(self._cache)
+        check_cache(self._cache, fenced=self.capabilities.isolation)
         if not cgroups.available():
             logger.warning(
                 "control groups are not writable: memory and process limits hold per process",
                 extra={"action": "start"},
             )
-        if self.settings.isolation == "none":
+        if not self.capabilities.isolation:
             logger.warning(
                 "isolation is off: agent commands run as this user, with its files and network",
                 extra={"action": "start"},
@@ -130,6 +133,7 @@ class LocalBackend:
 
     async def stop(self) -> None:
         """See `SandboxBackend`."""
+        self._started = False
         for slot_id in list(self._slots):
             await self._release(slot_id)
         if self._sandbox is not None:
@@ -155,16 +159,13 @@ class LocalBackend:
 
     async def _build_asset(self, spec: AssetSpec, directory: Path) -> ExecutionResult:
         pip = await asyncio.to_thread(pip_settings.prepare, self._cache)
-        fenced = self.settings.isolation == "bwrap"
-        if not fenced:
-            await asyncio.to_thread(link_asset, spec, directory, building=self._assets.path(spec))
         mounts = ["--bind", str(directory), spec.mount, *pip.mount_arguments()]
-        slot_id = await self._begin_slot(spec.python, mounts, building=True)
+        slot = await self._begin_slot(spec.python, mounts, building=True)
         hq_pip = pip_settings.COMMAND
-        if not fenced:
+        if not self.capabilities.isolation:
             hq_pip = hq_pip.replace(pip_settings.MOUNT, str(pip.package))
         try:
-            return await self._slots[slot_id].run(
+            return await slot.run(
                 ["/bin/bash", "-eu"],
                 script=spec.script,
                 env={**dict(pip.environment), "HQ_PIP": hq_pip},
@@ -172,7 +173,7 @@ class LocalBackend:
                 timeout_s=spec.timeout_s,
             )
         finally:
-            await unbroken(self._end_slot(slot_id))
+            await unbroken(self._end_slot(slot.fence.slot_id))
 
     # --- slots ------------------------------------------------------------------------
 
@@ -196,13 +197,10 @@ class LocalBackend:
         for asset in spec.assets:
             place = await self._assets.ensure(asset)
             mounts += ["--ro-bind", str(place), asset.mount]
-            if self.settings.isolation == "none":
-                await asyncio.to_thread(link_asset, asset, place)
-        slot_id = await self._begin_slot(spec.python, mounts)
-        running = self._slots[slot_id]
+        running = await self._begin_slot(spec.python, mounts)
         running.has_capacity = True
         return Slot(
-            slot_id=slot_id,
+            slot_id=running.fence.slot_id,
             trajectory_id=trajectory_id,
             sandbox_id=running.record.parent.name,
             workspace=running.fence.workspace,
@@ -211,9 +209,11 @@ class LocalBackend:
 
     async def _begin_slot(
         self, python: str | None, mounts: Sequence[str], *, building: bool = False
-    ) -> str:
-        """Start a fence with empty directories; its slot id."""
+    ) -> LocalSlot:
+        """Start a fence with empty directories."""
         async with self._opening:
+            if not self._started:
+                raise SandboxError("the local backend is not running")
             if self._sandbox is None or not self._sandbox.is_dir():
                 await self._open_sandbox()
             sandbox = self._sandbox
@@ -234,9 +234,10 @@ class LocalBackend:
         )
         directories = SlotDirectories(sandbox / slot_id)
         fence = self._fence(slot_id, directories, options)
-        self._slots[slot_id] = LocalSlot(fence, directories, groups, sandbox / f"{slot_id}.json")
+        slot = LocalSlot(fence, directories, groups, sandbox / f"{slot_id}.json")
+        self._slots[slot_id] = slot
         try:
-            directories.create()
+            directories.create(fenced=self.capabilities.isolation)
             await fence.start()
             record_slot(
                 sandbox,
@@ -251,15 +252,16 @@ class LocalBackend:
         except BaseException:
             await unbroken(self._end_slot(slot_id))
             raise
-        return slot_id
+        if slot_id not in self._slots:
+            raise SlotLost("the local backend was stopped")
+        return slot
 
     def _fence(
         self, slot_id: str, directories: SlotDirectories, options: FenceOptions
     ) -> BubblewrapFence | PlainFence:
-        if self.settings.isolation == "none":
+        if not self.capabilities.isolation:
             return PlainFence(slot_id, directories, options)
-        if self._tools is None:
-            raise SandboxError("the local backend was not started")
+        assert self._tools is not None  # noqa: S101 - found by start()
         return BubblewrapFence(slot_id, self._tools, directories, options)
 
     async def _end_slot(self, slot_id: str) -> None:
@@ -269,11 +271,11 @@ class LocalBackend:
 
     async def renew(self, slot: Slot) -> Slot:
         """See `SandboxBackend`."""
-        if slot.slot_id not in self._slots:
-            raise SlotLost(f"slot {slot.slot_id} is not leased")
-        # Nobody else can end the slot from here on: it is out of `_leases` at once.
+        self._leased_slot(slot)
+        # Taken out before the first await: a release that comes meanwhile finds nothing.
+        running = self._slots.pop(slot.slot_id)
         try:
-            await unbroken(self._end_slot(slot.slot_id))
+            await unbroken(running.end())
             return await self._lease(slot.trajectory_id, slot.spec)
         except BaseException:
             self._free_capacity()

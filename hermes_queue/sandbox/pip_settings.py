@@ -128,8 +128,8 @@ def _copy_pip(cache: Path) -> Path:
                 with zipfile.ZipFile(source) as wheel:
                     wheel.extractall(unfinished)
             else:
-                ignore = shutil.ignore_patterns("__pycache__")
-                shutil.copytree(source, unfinished / "pip", ignore=ignore)
+                # With its compiled files: slots could not keep any, and start slowly without.
+                shutil.copytree(source, unfinished / "pip")
             for directory, _, files in os.walk(unfinished):
                 os.chmod(directory, 0o755)  # noqa: S103 - slots see it read-only
                 for name in files:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import signal
 import time
@@ -12,11 +11,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hermes_queue.errors import IsolationUnavailable
+from hermes_queue.sandbox.asset_store import AssetStore
 from hermes_queue.sandbox.base import AssetSpec
+from hermes_queue.sandbox.execution import unbroken
 from hermes_queue.sandbox.fence import FenceOptions, SlotDirectories
+from hermes_queue.sandbox.host_paths import remove_tree
 from hermes_queue.sandbox.processes import MAX_ROUNDS, kill_tree
 
-logger = logging.getLogger(__name__)
+UNFINISHED = "unfinished"
 
 
 class PlainFence:
@@ -33,10 +35,6 @@ class PlainFence:
 
     async def start(self) -> None:
         """See `Fence`."""
-        names = self._directories.root / "bin"
-        names.mkdir()
-        for name in self._options.interpreter.names():
-            (names / name).symlink_to(self._options.interpreter.executable)
         self._alive = True
 
     def is_alive(self) -> bool:
@@ -57,7 +55,7 @@ class PlainFence:
         """See `Fence`."""
         path = os.environ.get("PATH", "/usr/local/bin:/usr/bin:/bin")
         return {
-            "PATH": f"{self._directories.root / 'bin'}:{path}",
+            "PATH": f"{self._options.interpreter.home / 'bin'}:{path}",
             "HOME": str(self._directories.home),
             "LANG": "C.UTF-8",
             "TMPDIR": str(self._directories.tmp),
@@ -87,27 +85,53 @@ class PlainFence:
             time.sleep(0.01)
 
 
-def link_asset(spec: AssetSpec, target: Path, *, building: Path | None = None) -> None:
-    """Make `spec.mount` on this host lead to `target`. There are no private mounts here.
+class InPlaceAssetStore(AssetStore):
+    """Assets at their very mounts: without namespaces a path means the same for everyone.
 
-    Raises:
-        IsolationUnavailable: another asset is in use at that path, or we may not write it.
+    Which asset occupies a mount is written to `<cache>/assets/<mount>.owner`.
     """
-    mount, ours = Path(spec.mount), {str(target), str(building or target)}
-    try:
-        mount.parent.mkdir(parents=True, exist_ok=True)
-        current = os.readlink(mount) if mount.is_symlink() else None
-        if current == str(target):
-            return
-        if current is None and mount.exists():
-            raise FileExistsError(f"{mount} is not a link")
-        if current is not None and current not in ours and Path(current).exists():
-            raise FileExistsError(f"{mount} leads to another asset, {current}")
-        unfinished = mount.with_name(f".{mount.name}.{os.getpid()}")
-        unfinished.symlink_to(target)
-        unfinished.rename(mount)
-    except OSError as error:
-        raise IsolationUnavailable(
-            f"without isolation asset {spec.kind} needs {mount} on this host to lead to {target}: "
-            f"{error}; use HERMES_QUEUE_LOCAL_ISOLATION=bwrap, or make {mount.parent} writable"
-        ) from error
+
+    def path(self, spec: AssetSpec) -> Path:
+        """See `AssetStore`."""
+        return Path(spec.mount)
+
+    def is_finished(self, spec: AssetSpec) -> bool:
+        """See `AssetStore`."""
+        return self._occupant(spec) == f"{spec.kind}-{spec.key}" and self.path(spec).is_dir()
+
+    def lock_path(self, spec: AssetSpec) -> Path:
+        """See `AssetStore`."""
+        return self._owner_path(spec).with_suffix(".lock")
+
+    def _owner_path(self, spec: AssetSpec) -> Path:
+        return self._root / f"{spec.mount.strip('/').replace('/', '_')}.owner"
+
+    def _occupant(self, spec: AssetSpec) -> str | None:
+        try:
+            return self._owner_path(spec).read_text()
+        except FileNotFoundError:
+            return None
+
+    async def _make(self, spec: AssetSpec) -> None:
+        place, owner, name = self.path(spec), self._owner_path(spec), f"{spec.kind}-{spec.key}"
+        occupant = self._occupant(spec)
+        if place.exists() and occupant not in {name, UNFINISHED}:
+            raise IsolationUnavailable(
+                f"without isolation {spec.kind} {spec.key[:12]} needs {place} on this host, which "
+                f"holds {occupant or 'something else'}; use HERMES_QUEUE_LOCAL_ISOLATION=bwrap"
+            )
+        try:
+            owner.write_text(UNFINISHED)
+            await asyncio.to_thread(remove_tree, place)
+            place.mkdir(parents=True)
+        except OSError as error:
+            raise IsolationUnavailable(
+                f"without isolation {spec.kind} {spec.key[:12]} has to be built at {place} on this "
+                f"host: {error}; use HERMES_QUEUE_LOCAL_ISOLATION=bwrap, or make it writable"
+            ) from error
+        try:
+            self._check(spec, await self._build(spec, place))
+            owner.write_text(name)
+        except BaseException:
+            await unbroken(asyncio.to_thread(remove_tree, place))
+            raise

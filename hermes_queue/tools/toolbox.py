@@ -7,6 +7,7 @@ import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
@@ -45,6 +46,7 @@ def known_tools() -> list[str]:
     return sorted(m.name for m in iter_modules(tools.__path__) if m.name not in _NOT_TOOLS)
 
 
+@cache
 def load_tool(name: str) -> Tool:
     """The tool called `name`: a module of this package, or `package.module:ATTRIBUTE`.
 
@@ -69,6 +71,12 @@ def load_tool(name: str) -> Tool:
     return tool
 
 
+@cache
+def _schema(tool: Tool) -> dict[str, Any]:
+    """Made once per process: generating it costs a millisecond, and a worker runs thousands."""
+    return tool.schema()
+
+
 class Toolbox:
     """The tools of one trajectory, bound to its slot."""
 
@@ -80,7 +88,7 @@ class Toolbox:
             if tool.name in self._tools:
                 raise ConfigurationError(f"two tools are called {tool.name!r}")
             self._tools[tool.name] = tool
-        self.schemas: tuple[dict[str, Any], ...] = tuple(t.schema() for t in self._tools.values())
+        self.schemas: tuple[dict[str, Any], ...] = tuple(map(_schema, self._tools.values()))
         """OpenAI tool schemas, in the order of `names`."""
 
     async def call(self, call: ToolCall) -> Outcome:

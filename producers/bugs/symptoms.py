@@ -71,9 +71,8 @@ def describe(failure: FailedCheck, library: Library) -> Symptom:
     if (error := _exception(head)) is not None:
         return _unexpected(error, head, failure, library)
     function = _function_under_test(failure, library)
-    subject = _subject(function)
-    plain = f"{subject} gives a wrong result."
-    text = _wrong_value(subject, failure.message) or plain
+    plain = f"{_subject(function)} gives a wrong result."
+    text = _wrong_value(function, failure.message) or plain
     return Symptom(function, "wrong result", text, plain)
 
 
@@ -118,32 +117,42 @@ def _unexpected(error: str, head: str, failure: FailedCheck, library: Library) -
 # --- values --------------------------------------------------------------------------------
 
 
-def _wrong_value(subject: str, message: str) -> str | None:
+def _wrong_value(function: str | None, message: str) -> str | None:
     """What a failed assertion tells about values; None if that is nothing short."""
     head = re.sub(r"^AssertionError: ?", "", message.strip().partition("\n")[0])
+    subject = _subject(function)
     origin = _origin(message)
+    own = origin if origin and origin.function == function else None
     pair = _split(head)
     if pair is None:
-        return _by_lines(subject, message) or _truth(subject, head, origin)
+        return _part(subject, message) or _truth(subject, head, own)
     left, operator, right = pair
     if operator not in {"==", "!="}:
         return _relation(subject, *pair)
     if not head.startswith("assert "):
-        return f"{subject} gives a wrong result: `{left}` and `{right}` should be the same."
+        return _should_equal(subject, left, right)
     if operator == "!=":
-        return f"{subject} gives `{left}`, which is exactly what it must not be."
-    inputs = ""
-    if origin:
-        if origin.value == right != left:
-            left, right = right, left
-        inputs = _inputs(origin.arguments) if origin.value == left else ""
-    short = left, right
-    if max(map(len, short)) > MAX_VALUE_CHARS:
-        short = _window(left, right)
-        if not short[0]:
-            return None
-        return f"{subject} gives a text with `{short[0]}`{inputs}, where `{short[1]}` is right."
-    return f"{subject} gives `{left}`{inputs}, where `{right}` is right."
+        return f"With {subject}, `{left}` comes out, which is exactly what must not."
+    if origin and origin.value == right != left:
+        left, right = right, left  # pytest shows which side was computed
+    return _instead(subject, left, right, own)
+
+
+def _should_equal(subject: str, left: str, right: str) -> str | None:
+    if max(len(left), len(right)) > MAX_VALUE_CHARS:
+        return None
+    return f"{subject} gives a wrong result: `{left}` and `{right}` should be the same."
+
+
+def _instead(subject: str, left: str, right: str, origin: _Origin | None) -> str | None:
+    """The left comes out, the right should; `origin` is the call that gave the left, if known."""
+    seen = f"With {subject}, a result is"
+    if origin and origin.value == left:
+        seen = f"{subject}{_inputs(origin)} gives"
+    if max(len(left), len(right)) > MAX_VALUE_CHARS:
+        left, right = _window(left, right)
+        seen += " a text with"
+    return f"{seen} `{left}`, where `{right}` is right." if left and right else None
 
 
 def _split(head: str) -> tuple[str, str, str] | None:
@@ -178,26 +187,30 @@ def _relation(subject: str, left: str, operator: str, right: str) -> str | None:
 def _truth(subject: str, head: str, origin: _Origin | None) -> str | None:
     """`assert f(x)` and `assert not f(x)`."""
     match = re.fullmatch(r"assert (not )?(\S{1,60})", head)
-    value = match.group(2) if match else ""
-    if not _literal(value):
+    if not match or not origin or origin.value != match.group(2):
         return None
-    inputs = _inputs(origin.arguments) if origin and origin.value == value else ""
-    right = "nothing of the kind" if match and match.group(1) else "a true value"
-    return f"{subject} gives `{value}`{inputs}, where {right} is right."
+    right = "nothing of the kind" if match.group(1) else "a true value"
+    return f"{subject}{_inputs(origin)} gives `{origin.value}`, where {right} is right."
 
 
-def _by_lines(subject: str, message: str) -> str | None:
-    """The first line that differs, from pytest's comparison of long texts."""
-    right = re.search(r"^ *- (.+)$", message, re.M)
-    left = re.search(r"^ *\+ (?!where )(.+)$", message, re.M)
-    if not left or not right or "`" in left.group(1) + right.group(1):
-        return None
-    if max(len(left.group(1)), len(right.group(1))) > MAX_VALUE_CHARS:
-        return None
-    return (
-        f"{subject} gives a wrong result: a part of it reads `{left.group(1).strip()}`, where "
-        f"`{right.group(1).strip()}` is right."
-    )
+_PARTS = (
+    re.compile(r"^ *At index \d+ diff: (?P<left>.+) != (?P<right>.+)$", re.M),
+    re.compile(r"^ *(?P<left>\{.+\}) != (?P<right>\{.+\})$", re.M),
+    re.compile(r"^ *- (?P<right>.+)\n(?: *\? .+\n)? *\+ (?!where )(?P<left>.+)$", re.M),
+)
+"""How pytest shows where two large values differ."""
+
+
+def _part(subject: str, message: str) -> str | None:
+    """The first part of a large value that differs."""
+    for pattern in _PARTS:
+        for match in pattern.finditer(message):
+            left, right = match["left"].strip(), match["right"].strip()
+            if "`" not in left + right and max(len(left), len(right)) <= MAX_VALUE_CHARS:
+                return (
+                    f"With {subject}, a part of the result is `{left}`, where `{right}` is right."
+                )
+    return None
 
 
 def _literal(text: str) -> bool:
@@ -252,8 +265,9 @@ def _arguments(rest: str) -> tuple[str, ...]:
     return ()
 
 
-def _inputs(arguments: Sequence[str]) -> str:
-    return f" for {', '.join(f'`{argument}`' for argument in arguments)}" if arguments else ""
+def _inputs(origin: _Origin) -> str:
+    shown = ", ".join(f"`{argument}`" for argument in origin.arguments)
+    return f", for {shown}," if shown else ""
 
 
 # --- which function ------------------------------------------------------------------------

@@ -98,6 +98,11 @@ async def bench(make_bench: Callable[..., Any], backend_name: str) -> Bench:
 
 
 @pytest.fixture(params=[name for name, candidate in BACKENDS.items() if candidate.isolated])
-async def fenced(make_bench: Callable[..., Any], request: pytest.FixtureRequest) -> Bench:
+def isolated_name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+async def fenced(make_bench: Callable[..., Any], isolated_name: str) -> Bench:
     """Every backend that promises isolation, two slots."""
-    return await make_bench(request.param, slots=2)
+    return await make_bench(isolated_name, slots=2)

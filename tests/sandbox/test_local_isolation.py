@@ -41,24 +41,33 @@ async def refusal(cache: Path) -> str:
     return str(error.value)
 
 
-def test_without_user_namespaces_start_names_the_sysctl(cache):
-    if os.geteuid() == 0:
-        options = ["--user", "--map-users=0,0,65536", "--map-groups=0,0,65536"]
-    else:
-        options = ["--user", "--map-current-user", "--keep-caps"]
+def in_closed_namespace(cache: Path) -> tuple[int, str]:
+    """Run START where no further user namespaces can be made; exit code and output."""
+    is_root = os.geteuid() == 0
+    mapping = [] if is_root else ["--map-current-user", "--keep-caps"]
     closed = 'echo 0 >/proc/sys/user/max_user_namespaces && exec "$@"'
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run(
-        ["unshare", *options, "sh", "-c", closed, "sh", sys.executable, "-c", START, cache],
-        capture_output=True,
+    steps = ["sh", "-c", 'echo ready; read _; exec "$@"', "sh", "sh", "-c", closed, "sh"]
+    with subprocess.Popen(
+        ["unshare", "--user", *mapping, *steps, sys.executable, "-c", START, cache],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         text=True,
-        env=environment,
-        check=False,
-    )
-    assert done.returncode == EXIT_ISOLATION, done
-    assert "cannot make namespaces" in done.stdout
-    assert "sysctl -w user.max_user_namespaces" in done.stdout
-    assert "HERMES_QUEUE_LOCAL_ISOLATION=none" in done.stdout
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    ) as process:
+        assert process.stdout.readline() == "ready\n"
+        if is_root:  # `unshare` would need newuidmap to map more than one uid.
+            for name in ("uid_map", "gid_map"):
+                Path(f"/proc/{process.pid}/{name}").write_text("0 0 65536\n")
+        output, _ = process.communicate("\n", timeout=60)
+    return process.returncode, output
+
+
+def test_without_user_namespaces_start_names_the_sysctl(cache):
+    code, output = in_closed_namespace(cache)
+    assert code == EXIT_ISOLATION, output
+    assert "cannot make namespaces" in output
+    assert "sysctl -w user.max_user_namespaces" in output
+    assert "HERMES_QUEUE_LOCAL_ISOLATION=none" in output
 
 
 async def test_a_bubblewrap_that_fails_is_quoted_with_the_container_fix(

@@ -44,7 +44,7 @@ def test_a_pin_is_a_name_and_a_version() -> None:
     "text", ["schedule", "schedule>=1", "schedule==1.*", "-r x", "a==1; b", "==1", "a b==1", ""]
 )
 def test_what_is_no_pin_is_refused_with_an_example(text: str) -> None:
-    with pytest.raises(InputError, match="--package: .* e.g. schedule==1.2.2"):
+    with pytest.raises(InputError, match=r"--package: .* e\.g\. schedule==1\.2\.2"):
         parse_pin(text)
 
 

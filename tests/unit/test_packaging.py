@@ -6,9 +6,12 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = {"hermes_queue", "workers", "producers", "envs"}
@@ -71,6 +74,22 @@ def test_the_development_lock_contains_the_run_lock() -> None:
         return {line.split(";")[0].strip(" \\") for line in lines if "==" in line}
 
     assert pins("run.txt") <= pins("dev.txt")
+
+
+@pytest.mark.parametrize("lock", ["run.txt", "dev.txt"])
+def test_locks_are_complete_because_they_are_installed_without_resolving(lock: str) -> None:
+    lines = (ROOT / "requirements" / lock).read_text().splitlines()
+    pinned = {canonicalize_name(line.split("==")[0]) for line in lines if "==" in line}
+    missing = set()
+    for name in pinned:
+        try:
+            requirements = [Requirement(text) for text in metadata.requires(name) or ()]
+        except metadata.PackageNotFoundError:  # pinned for another system or Python
+            continue
+        for requirement in requirements:
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                missing |= {canonicalize_name(requirement.name)} - pinned
+    assert missing == set()
 
 
 def test_locks_pin_all_that_pyproject_asks_for() -> None:

@@ -54,12 +54,12 @@ def write(*failures: FailedCheck, changed: tuple[str, ...] = (), seed: str = "1"
 def test_a_wrong_value_is_told_with_what_was_seen_and_what_is_right() -> None:
     text = write(failure("assert 8 == 16\n +  where 8 = <function area at 0x7f0>(4)"))
     assert "# `area`: wrong result" in text
-    assert "`area` gives `8` for `4`, where `16` is right." in text
+    assert "`area`, for `4`, gives `8`, where `16` is right." in text
 
 
 def test_the_side_that_came_from_the_call_is_the_observed_one() -> None:
     text = write(failure("assert 16 == 8\n +  where 8 = <function area at 0x7f0>(4)"))
-    assert "`area` gives `8` for `4`, where `16` is right." in text
+    assert "`area`, for `4`, gives `8`, where `16` is right." in text
 
 
 def test_without_knowing_which_side_is_right_both_values_are_named() -> None:
@@ -91,11 +91,24 @@ def test_values_that_are_no_short_literals_stay_out(message: str) -> None:
         ("assert 1 not in [1, 2]", "`1` should not be part of `[1, 2]`"),
         ("assert None is True", "`None` is seen where `True` is right"),
         ("assert 3 < 2", "`3 < 2` should hold"),
-        ("assert 3 != 3", "`area` gives `3`, which is exactly what it must not be"),
-        ("assert False", "`area` gives `False`, where a true value is right"),
-        ("assert False\n +  where False = area(3)", "`area` gives `False` for `3`"),
-        ("assert not 'x'", "`area` gives `'x'`, where nothing of the kind is right"),
-        ("assert [Long(1)...] == []\n  - b\n  + a", "reads `a`, where `b` is right"),
+        ("assert 3 != 3", "With `area`, `3` comes out, which is exactly what must not"),
+        ("assert 8 == 16", "With `area`, a result is `8`, where `16` is right"),
+        ("assert False", "`area` gives a wrong result."),
+        ("assert False\n +  where False = area(3)", "`area`, for `3`, gives `False`, where a true"),
+        ("assert not 'x'\n +  where 'x' = area()", "`area` gives `'x'`, where nothing of the kind"),
+        (
+            "assert [Long(1)...] == []\n  - b\n  + a",
+            "part of the result is `a`, where `b` is right",
+        ),
+        (
+            "assert L == M\n  At index 0 diff: 1 != 2\n",
+            "part of the result is `1`, where `2` is right",
+        ),
+        (
+            "assert D == E\n  {'a': 1} != {'a': 2}",
+            "result is `{'a': 1}`, where `{'a': 2}` is right",
+        ),
+        ("assert 16 == 8\n +  where 8 = a.minute()", "With `area`, a result is `8`, where `16`"),
     ],
 )
 def test_other_assertions_are_worded_too(message: str, sentence: str) -> None:
