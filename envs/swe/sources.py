@@ -56,11 +56,12 @@ def sdist_asset(source: SdistSource, python: str | None) -> AssetSpec:
         f"$HQ_PIP download --quiet --no-deps --no-binary {shlex.quote(source.name)} "
         "--require-hashes -r requirements.txt -d .\n"
     )
+    key = asset_key(source.name, source.version, source.sha256)
     return AssetSpec(
         kind="sdist",
-        key=asset_key(source.name, source.version, source.sha256),
+        key=key,
         script=script,
-        mount=f"{ASSETS}/sdist",
+        mount=f"{ASSETS}/sdist-{key[:16]}",
         python=python,
     )
 

@@ -102,22 +102,40 @@ class AssetStore:
         if not result.ok:
             raise EnvInfraError(_explain(spec, result))
 
+    async def pin(self, spec: AssetSpec) -> Callable[[], None]:
+        """Make the asset and keep it at its mount; call the result when done with it."""
+        await self.ensure(spec)
+        return _nothing_to_unpin
+
     @contextlib.asynccontextmanager
     async def _lock(self, path: Path) -> AsyncIterator[None]:
-        """Wait for the asset's lock without holding up the loop or a thread."""
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        pause_s = 0.02
+        descriptor = await lock_file(path, fcntl.LOCK_EX)
         try:
-            while True:
-                try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    await asyncio.sleep(pause_s)
-                    pause_s = min(pause_s * 1.5, 0.5)
             yield
         finally:
             os.close(descriptor)
+
+
+def _nothing_to_unpin() -> None:
+    """Finished assets stay where they are."""
+
+
+async def lock_file(path: Path, operation: int) -> int:
+    """Wait for a lock without holding up the loop or a thread; close the result to unlock."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    pause_s = 0.02
+    try:
+        while True:
+            try:
+                fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
+            except BlockingIOError:
+                await asyncio.sleep(pause_s)
+                pause_s = min(pause_s * 1.5, 0.5)
+            else:
+                return descriptor
+    except BaseException:
+        os.close(descriptor)
+        raise
 
 
 def _explain(spec: AssetSpec, result: ExecutionResult) -> str:

@@ -7,6 +7,7 @@ workers on the host can list and end when this one died. Nothing bills here.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import platform
@@ -154,8 +155,12 @@ class LocalBackend:
         self, asset: AssetSpec, path: str, *, max_bytes: int = MAX_FILE_BYTES
     ) -> bytes:
         """See `SandboxBackend`."""
-        root = await self._assets.ensure(asset)
-        return await asyncio.to_thread(read_regular_file, root, path, max_bytes=max_bytes)
+        unpin = await self._assets.pin(asset)
+        try:
+            root = self._assets.path(asset)
+            return await asyncio.to_thread(read_regular_file, root, path, max_bytes=max_bytes)
+        finally:
+            unpin()
 
     async def _build_asset(self, spec: AssetSpec, directory: Path) -> ExecutionResult:
         pip = await asyncio.to_thread(pip_settings.prepare, self._cache)
@@ -194,10 +199,13 @@ class LocalBackend:
 
     async def _lease(self, trajectory_id: str, spec: SlotSpec) -> Slot:
         mounts: list[str] = []
-        for asset in spec.assets:
-            place = await self._assets.ensure(asset)
-            mounts += ["--ro-bind", str(place), asset.mount]
-        running = await self._begin_slot(spec.python, mounts)
+        with contextlib.ExitStack() as pins:
+            # In the same order everywhere: unfenced slots may have to wait for a mount.
+            for asset in sorted(spec.assets, key=lambda asset: asset.mount):
+                pins.callback(await self._assets.pin(asset))
+                mounts += ["--ro-bind", str(self._assets.path(asset)), asset.mount]
+            running = await self._begin_slot(spec.python, mounts)
+            running.on_end = pins.pop_all().close
         running.has_capacity = True
         return Slot(
             slot_id=running.fence.slot_id,

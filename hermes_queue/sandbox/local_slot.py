@@ -7,7 +7,7 @@ import contextlib
 import errno
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from hermes_queue.errors import SandboxError, SlotLost
@@ -46,6 +46,7 @@ class LocalSlot:
         """What other workers end it by, see `host_registry`."""
         self.has_capacity = False
         """Whether it counts as one of the backend's slots; asset builds do not."""
+        self.on_end: Callable[[], None] | None = None
         self._directories = directories
         self._groups = groups
         self._commands = 0
@@ -149,6 +150,8 @@ class LocalSlot:
         except Exception:
             logger.exception("slot %s could not be killed", self.fence.slot_id)
         await asyncio.to_thread(self._clear)
+        if self.on_end is not None:
+            self.on_end()
 
     def _clear(self) -> None:
         try:

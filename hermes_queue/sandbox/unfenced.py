@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hermes_queue.errors import IsolationUnavailable
-from hermes_queue.sandbox.asset_store import AssetStore
+from hermes_queue.sandbox import asset_store
+from hermes_queue.sandbox.asset_store import AssetStore, Build, lock_file
 from hermes_queue.sandbox.base import AssetSpec
-from hermes_queue.sandbox.execution import unbroken
 from hermes_queue.sandbox.fence import FenceOptions, SlotDirectories
 from hermes_queue.sandbox.host_paths import remove_tree
 from hermes_queue.sandbox.processes import MAX_ROUNDS, kill_tree
@@ -88,8 +89,16 @@ class PlainFence:
 class InPlaceAssetStore(AssetStore):
     """Assets at their very mounts: without namespaces a path means the same for everyone.
 
-    Which asset occupies a mount is written to `<cache>/assets/<mount>.owner`.
+        /opt/assets/.store/<mount>.occupant     which asset lies at the mount
+                           <mount>.pins         shared lock of every slot that uses it
+                           <kind>-<key>         an asset that had to give way to another
+
+    Slots that want different assets at one mount therefore take turns.
     """
+
+    def __init__(self, cache: Path, build: Build) -> None:
+        super().__init__(cache, build)
+        self._root = Path(asset_store.MOUNT_ROOT) / ".store"
 
     def path(self, spec: AssetSpec) -> Path:
         """See `AssetStore`."""
@@ -97,41 +106,64 @@ class InPlaceAssetStore(AssetStore):
 
     def is_finished(self, spec: AssetSpec) -> bool:
         """See `AssetStore`."""
-        return self._occupant(spec) == f"{spec.kind}-{spec.key}" and self.path(spec).is_dir()
+        return self._occupant(spec) == _name(spec) and self.path(spec).is_dir()
 
     def lock_path(self, spec: AssetSpec) -> Path:
         """See `AssetStore`."""
-        return self._owner_path(spec).with_suffix(".lock")
+        return self._note(spec, "lock")
 
-    def _owner_path(self, spec: AssetSpec) -> Path:
-        return self._root / f"{spec.mount.strip('/').replace('/', '_')}.owner"
+    async def ensure(self, spec: AssetSpec) -> Path:
+        """See `AssetStore`. Also raises IsolationUnavailable when /opt/assets is not ours."""
+        try:
+            return await super().ensure(spec)
+        except OSError as error:
+            raise IsolationUnavailable(
+                f"without isolation {spec.kind} {spec.key[:12]} has to lie at {spec.mount} on this "
+                f"host: {error}; use HERMES_QUEUE_LOCAL_ISOLATION=bwrap, or make "
+                f"{asset_store.MOUNT_ROOT} writable"
+            ) from error
+
+    async def pin(self, spec: AssetSpec) -> Callable[[], None]:
+        """See `AssetStore`."""
+        while True:
+            await self.ensure(spec)
+            pin = await lock_file(self._note(spec, "pins"), fcntl.LOCK_SH)
+            if self.is_finished(spec):
+                return lambda: os.close(pin)
+            os.close(pin)
+
+    def _note(self, spec: AssetSpec, suffix: str) -> Path:
+        return self._root / f"{spec.mount.strip('/').replace('/', '_')}.{suffix}"
 
     def _occupant(self, spec: AssetSpec) -> str | None:
         try:
-            return self._owner_path(spec).read_text()
+            return self._note(spec, "occupant").read_text()
         except FileNotFoundError:
             return None
 
     async def _make(self, spec: AssetSpec) -> None:
-        place, owner, name = self.path(spec), self._owner_path(spec), f"{spec.kind}-{spec.key}"
-        occupant = self._occupant(spec)
-        if place.exists() and occupant not in {name, UNFINISHED}:
-            raise IsolationUnavailable(
-                f"without isolation {spec.kind} {spec.key[:12]} needs {place} on this host, which "
-                f"holds {occupant or 'something else'}; use HERMES_QUEUE_LOCAL_ISOLATION=bwrap"
-            )
-        try:
-            owner.write_text(UNFINISHED)
+        async with self._lock(self._note(spec, "pins")):
+            await self._vacate(spec)
+            place, occupant = self.path(spec), self._note(spec, "occupant")
+            parked = self._root / _name(spec)
+            occupant.write_text(UNFINISHED)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            if parked.is_dir():
+                parked.rename(place)
+            else:
+                place.mkdir()
+                self._check(spec, await self._build(spec, place))
+            occupant.write_text(_name(spec))
+
+    async def _vacate(self, spec: AssetSpec) -> None:
+        place, occupant = self.path(spec), self._occupant(spec)
+        if occupant in {None, UNFINISHED}:
+            if occupant is None and place.exists():
+                raise FileExistsError(f"{place} is none of our assets")
             await asyncio.to_thread(remove_tree, place)
-            place.mkdir(parents=True)
-        except OSError as error:
-            raise IsolationUnavailable(
-                f"without isolation {spec.kind} {spec.key[:12]} has to be built at {place} on this "
-                f"host: {error}; use HERMES_QUEUE_LOCAL_ISOLATION=bwrap, or make it writable"
-            ) from error
-        try:
-            self._check(spec, await self._build(spec, place))
-            owner.write_text(name)
-        except BaseException:
-            await unbroken(asyncio.to_thread(remove_tree, place))
-            raise
+        elif place.exists():
+            place.rename(self._root / str(occupant))
+
+
+def _name(spec: AssetSpec) -> str:
+    return f"{spec.kind}-{spec.key}"

@@ -15,7 +15,7 @@ from producers.bugs.mutators import Site, find_sites
 COVERAGE_FILE = ".coverage.json"
 _COVERAGE = ("coverage==7.10.7", "pytest-cov==7.0.0")
 _NO_SOURCE = re.compile(
-    r"(^|/)(tests?|testing|specs?|docs?|examples?|benchmarks?)/"
+    r"(^|/)(tests?|testing|specs?|docs?|examples?|bench(marks?)?|tools?|scripts?)/"
     r"|(^|/)(test_[^/]*|[^/]*_test|tests?|conftest|setup|noxfile|__main__|_?version)\.py$"
 )
 

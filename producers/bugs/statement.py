@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from producers.bugs.symptoms import FailedCheck, Library, Symptom, describe
@@ -76,11 +77,13 @@ def quotes(text: str, lines: Iterable[str]) -> bool:
 
 
 def _distinct(symptoms: Iterable[Symptom]) -> list[Symptom]:
-    """Different observations, the most telling ones first."""
-    unique = {symptom.text: symptom for symptom in symptoms}
+    """Different observations; concrete ones and those of the function seen most come first."""
+    seen = list(symptoms)
+    often = Counter(symptom.function for symptom in seen)
+    unique = {symptom.text: symptom for symptom in seen}
     return sorted(
         unique.values(),
-        key=lambda s: (not s.concrete, s.function is None, len(s.text), s.text),
+        key=lambda s: (not s.concrete, s.function is None, -often[s.function], len(s.text), s.text),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import asyncio
 import secrets
 import zipfile
 from pathlib import PurePosixPath
@@ -46,7 +46,7 @@ def mounts(backend_name, tmp_path, monkeypatch):
     return "/opt/assets"
 
 
-async def test_a_venv_built_with_pip_runs_in_slots(bench, mounts, wheel_directory):
+async def test_a_venv_built_with_pip_runs_in_slots(mounts, bench, wheel_directory):
     key = secrets.token_hex(8)
     mount = f"{mounts}/venv-{key}"
     script = (
@@ -60,18 +60,35 @@ async def test_a_venv_built_with_pip_runs_in_slots(bench, mounts, wheel_director
     assert "PIP_" not in await bench.out(slot, "env")
 
 
-async def test_without_a_fence_one_mount_holds_one_asset(make_bench, tmp_path, monkeypatch):
+async def test_without_a_fence_slots_take_turns_at_a_mount(make_bench, tmp_path, monkeypatch):
+    monkeypatch.setattr(asset_store, "MOUNT_ROOT", PurePosixPath(tmp_path))
+    bench = await make_bench("local-unfenced", slots=2)
+    mount = str(tmp_path / "a" / "b")
+    stamp = "pwd >file; date +%s%N >>file"
+    one, two = (AssetSpec("text", secrets.token_hex(8), stamp, mount) for _ in range(2))
+    first = await bench.slot(SlotSpec(assets=(one,)))
+    built = await bench.out(first, f"cat {mount}/file")
+    assert built.startswith(f"{mount}\n")
+    waiting = asyncio.create_task(bench.slot(SlotSpec(assets=(two,))))
+    await asyncio.sleep(0.3)
+    assert not waiting.done()
+    assert await bench.out(first, f"cat {mount}/file") == built
+    await bench.backend.release(first)
+    second = await waiting
+    assert await bench.out(second, f"cat {mount}/file") != built
+    await bench.backend.release(second)
+    assert (await bench.backend.read_asset(one, "file")).decode().rstrip() == built
+
+
+async def test_without_a_fence_foreign_files_at_a_mount_are_left_alone(
+    make_bench, tmp_path, monkeypatch
+):
     monkeypatch.setattr(asset_store, "MOUNT_ROOT", PurePosixPath(tmp_path))
     bench = await make_bench("local-unfenced", slots=1)
-    mount = str(tmp_path / "a" / "b")
-    spec = AssetSpec("text", secrets.token_hex(8), "pwd >file", mount)
-    await bench.backend.prepare(SlotSpec(assets=(spec,)))
-    slot = await bench.slot(SlotSpec(assets=(spec,)))
-    assert await bench.out(slot, f"cat {mount}/file") == mount
-    assert await bench.backend.read_asset(spec, "file") == f"{mount}\n".encode()
-    other = dataclasses.replace(spec, key=secrets.token_hex(8))
-    with pytest.raises(IsolationUnavailable, match=r"holds text-.*bwrap"):
-        await bench.backend.prepare(SlotSpec(assets=(other,)))
+    (tmp_path / "mine").mkdir()
+    spec = AssetSpec("text", secrets.token_hex(8), "true", str(tmp_path / "mine"))
+    with pytest.raises(IsolationUnavailable, match=r"none of our assets.*bwrap"):
+        await bench.backend.prepare(SlotSpec(assets=(spec,)))
 
 
 def test_index_settings_of_the_environment_win_and_paths_are_found(wheel_directory, cache):

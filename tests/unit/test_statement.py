@@ -173,6 +173,15 @@ def test_counts_and_subjects_are_told() -> None:
     assert '"area of a square", "mixing"' in text
 
 
+def test_the_function_that_most_failures_show_comes_first() -> None:
+    text = write(
+        failure("assert 8 == 16"),
+        failure("Failed: DID NOT RAISE <class 'ValueError'>", test_id=f"{MIXING}[red]", line=15),
+        failure("Failed: DID NOT RAISE <class 'TypeError'>", test_id=f"{MIXING}[blue]", line=15),
+    )
+    assert text.startswith("# `mix`")
+
+
 def test_equal_seeds_give_equal_texts_and_wordings_differ() -> None:
     texts = {write(failure("assert 8 == 16"), seed=str(seed)) for seed in range(20)}
     assert len(texts) > 1
