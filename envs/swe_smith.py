@@ -95,7 +95,9 @@ class SweSmith:
         own = f"{sys.version_info.major}.{sys.version_info.minor}"
         runtime = item.environment
         venv = grading.venv_asset(runtime, runtime.python or own)
-        return SlotSpec(profile=profile, assets=(venv,), python=runtime.python)
+        return SlotSpec(
+            profile=profile, assets=(venv,), python=runtime.python, conceal=item.import_names
+        )
 
     async def setup(self, item: Row, context: SlotContext) -> None:
         """Export the tree the agent starts from.

@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -191,6 +192,18 @@ class Item(BaseModel):
             return tuple(part.file for part in self.mutation.files)
         named = re.findall(r"^(?:\+\+\+|---) [ab]/([^\t\n]+)", self.patch or "", re.MULTILINE)
         return tuple(dict.fromkeys(named))
+
+    @property
+    def import_names(self) -> tuple[str, ...]:
+        """Top-level packages and modules that the bug is in."""
+        names = []
+        for file in self.edited_files:
+            for root in self.environment.pythonpath:
+                inside = PurePosixPath(file)
+                if root == "." or inside.is_relative_to(root):
+                    top = inside.relative_to(root).parts[0]
+                    names.append(top.removesuffix(".py"))
+        return tuple(dict.fromkeys(names))
 
     @property
     def test_timeout_s(self) -> float:

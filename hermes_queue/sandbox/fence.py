@@ -26,7 +26,7 @@ from hermes_queue.sandbox.execution import Child, memory_file
 from hermes_queue.sandbox.host_paths import shared_directory, slot_directory
 from hermes_queue.sandbox.interpreter import MOUNT as PYTHON_MOUNT
 from hermes_queue.sandbox.interpreter import Interpreter
-from hermes_queue.sandbox.isolation import Tools, copies_of_packages, top_level
+from hermes_queue.sandbox.isolation import Tools, host_python, top_level
 from hermes_queue.sandbox.processes import is_running, kill_process, kill_tree, read_stat
 
 logger = logging.getLogger(__name__)
@@ -145,6 +145,8 @@ class FenceOptions:
 
     interpreter: Interpreter
     mounts: tuple[str, ...] = ()
+    conceal: tuple[str, ...] = ()
+    """Import names; see `SlotSpec.conceal`."""
     """Further bubblewrap arguments, for assets."""
     network: bool = False
     groups: ControlGroups | None = None
@@ -266,8 +268,12 @@ class BubblewrapFence:
         ):
             arguments += ["--bind", str(place), target]
         empty = places.root.parent / "empty"
-        for hidden in copies_of_packages():
+        for hidden in host_python().installed:
             arguments += ["--ro-bind", str(empty), str(hidden)]
+        for name in options.conceal:
+            for stray in host_python().strays.get(name, ()):
+                blank = str(empty) if stray.is_dir() else "/dev/null"
+                arguments += ["--ro-bind", blank, str(stray)]
         arguments += ["--ro-bind", str(options.interpreter.home), PYTHON_MOUNT, *options.mounts]
         return [*arguments, "--remount-ro", "/", "--chdir", "/", "--", "/bin/bash", "-c", INIT]
 

@@ -7,6 +7,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -157,19 +158,38 @@ def top_level() -> list[str]:
     return arguments
 
 
-@functools.cache
-def copies_of_packages() -> tuple[Path, ...]:
-    """Directories below /usr with installed Python packages, which slots must not see.
+@dataclass(frozen=True, slots=True)
+class HostPython:
+    """Python code below /usr beside the standard library."""
 
-    An agent could otherwise read the clean source of the package it has to repair.
-    Walks /usr once per process, a second on a cold disk. Blocking.
+    installed: tuple[Path, ...]
+    """Directories of installed packages. No slot sees them."""
+    strays: Mapping[str, tuple[Path, ...]]
+    """Packages and modules that other programs carry, by import name. Slots may conceal them."""
+
+
+@functools.cache
+def host_python(root: Path = Path("/usr")) -> HostPython:
+    """What an agent could read the clean source of the package from that it has to repair.
+
+    Walks `root` once per process, a second on a cold disk. Blocking.
     """
-    found = []
-    for directory, names, _ in os.walk("/usr"):
+    installed: list[Path] = []
+    strays: dict[str, list[Path]] = {}
+    for directory, names, files in os.walk(root):
+        place = Path(directory)
+        if place.parent.name == "lib" and place.name.startswith("python3"):
+            files = []  # the standard library
+        if place != root and "__init__.py" in files:
+            strays.setdefault(place.name, []).append(place)
+            names.clear()
+            continue
+        for file in files:
+            if file.endswith(".py"):
+                strays.setdefault(file[: -len(".py")], []).append(place / file)
         for name in list(names):
-            path = Path(directory, name)
-            bundled = name == "_bundled" and path.parent.name == "ensurepip"
-            if (name in PACKAGE_DIRECTORIES or bundled) and not path.is_symlink():
-                found.append(path)
+            bundled = name == "_bundled" and place.name == "ensurepip"
+            if (name in PACKAGE_DIRECTORIES or bundled) and not (place / name).is_symlink():
+                installed.append(place / name)
                 names.remove(name)
-    return tuple(found)
+    return HostPython(tuple(installed), {name: tuple(paths) for name, paths in strays.items()})

@@ -38,7 +38,7 @@ from hermes_queue.sandbox.fence import (
 )
 from hermes_queue.sandbox.host_paths import check_cache
 from hermes_queue.sandbox.host_registry import HostRegistry, record_slot
-from hermes_queue.sandbox.isolation import Tools, copies_of_packages, find_tools
+from hermes_queue.sandbox.isolation import Tools, find_tools, host_python
 from hermes_queue.sandbox.local_slot import LocalSlot
 from hermes_queue.sandbox.unfenced import InPlaceAssetStore, PlainFence
 from hermes_queue.settings import LocalSandboxSettings, PathSettings, WorkerSettings
@@ -123,7 +123,7 @@ class LocalBackend:
             )
             return
         self._tools = find_tools(self._cache)
-        copies_of_packages()
+        host_python()
 
     async def _open_sandbox(self) -> None:
         host = re.sub(r"[^A-Za-z0-9.-]", "-", platform.node()) or "host"
@@ -204,7 +204,7 @@ class LocalBackend:
             for asset in sorted(spec.assets, key=lambda asset: asset.mount):
                 pins.callback(await self._assets.pin(asset))
                 mounts += ["--ro-bind", str(self._assets.path(asset)), asset.mount]
-            running = await self._begin_slot(spec.python, mounts)
+            running = await self._begin_slot(spec.python, mounts, conceal=spec.conceal)
             running.on_end = pins.pop_all().close
         running.has_capacity = True
         return Slot(
@@ -216,7 +216,12 @@ class LocalBackend:
         )
 
     async def _begin_slot(
-        self, python: str | None, mounts: Sequence[str], *, building: bool = False
+        self,
+        python: str | None,
+        mounts: Sequence[str],
+        *,
+        conceal: tuple[str, ...] = (),
+        building: bool = False,
     ) -> LocalSlot:
         """Start a fence with empty directories."""
         async with self._opening:
@@ -236,6 +241,7 @@ class LocalBackend:
         options = FenceOptions(
             interpreter=found,
             mounts=tuple(mounts),
+            conceal=conceal,
             network=building or self.settings.network,
             groups=groups,
             limits=tuple(limits),

@@ -112,10 +112,11 @@ def _compose(
     subject = f"`{first.function}`" if first.function else library.label
     parts = [f"# {subject}: {first.headline}", ""]
     parts += [chance.choice(_OPENINGS).format(label=library.label), "", "What was seen:", ""]
-    sentences = dict.fromkeys(symptom.text for symptom in symptoms)
+    telling = [symptom for symptom in symptoms if symptom.concrete] or [first]
+    sentences = dict.fromkeys(symptom.text for symptom in telling)
     parts += [f"- {sentence}" for sentence in list(sentences)[:_MAX_SYMPTOMS]]
     parts += ["", _extent(failures, passing)]
-    if not first.concrete:
+    if not first.concrete or first.function is None:
         file, function = place
         parts += ["", f"It has to do with `{function.partition('.')[0]}` in `{file}`."]
     return "\n".join([*parts, "", chance.choice(_CLOSINGS)]) + "\n"

@@ -7,9 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-MAX_VALUE_CHARS = 80
-_WINDOW_CHARS = 24
-"""Shown of a long text before and after the first difference."""
+from producers.bugs.values import MAX_VALUE_CHARS, find_origin, wrong_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +70,7 @@ def describe(failure: FailedCheck, library: Library) -> Symptom:
         return _unexpected(error, head, failure, library)
     function = _function_under_test(failure, library)
     plain = f"{_subject(function)} gives a wrong result."
-    text = _wrong_value(function, failure.message) or plain
+    text = wrong_value(function, failure.message, _observed(failure, library)) or plain
     return Symptom(function, "wrong result", text, plain)
 
 
@@ -95,9 +93,12 @@ def _missing_error(head: str, function: str | None) -> Symptom:
 def _exception(head: str) -> str | None:
     """The type of an exception that is no failed assertion."""
     match = re.match(r"([A-Za-z_][\w.]*)(?::|$)", head)
-    name = match.group(1).rpartition(".")[2] if match else ""
-    if not name or name in {"AssertionError", "Failed"} or not name[0].isupper():
+    full = match.group(1) if match else ""
+    name = full.rpartition(".")[2]
+    if not name or name in {"AssertionError", "Failed"}:
         return None
+    if not name[0].isupper():  # re.error
+        return full if "." in full else None
     return name
 
 
@@ -114,182 +115,62 @@ def _unexpected(error: str, head: str, failure: FailedCheck, library: Library) -
     return Symptom(function, f"unexpected {error}", text, plain)
 
 
-# --- values --------------------------------------------------------------------------------
-
-
-def _wrong_value(function: str | None, message: str) -> str | None:
-    """What a failed assertion tells about values; None if that is nothing short."""
-    head = re.sub(r"^AssertionError: ?", "", message.strip().partition("\n")[0])
-    subject = _subject(function)
-    origin = _origin(message)
-    own = origin if origin and origin.function == function else None
-    pair = _split(head)
-    if pair is None:
-        return _part(subject, message) or _truth(subject, head, own)
-    left, operator, right = pair
-    if operator not in {"==", "!="}:
-        return _relation(subject, *pair)
-    if not head.startswith("assert "):
-        return _should_equal(subject, left, right)
-    if operator == "!=":
-        return f"With {subject}, `{left}` comes out, which is exactly what must not."
-    if origin and origin.value == right != left:
-        left, right = right, left  # pytest shows which side was computed
-    return _instead(subject, left, right, own)
-
-
-def _should_equal(subject: str, left: str, right: str) -> str | None:
-    if max(len(left), len(right)) > MAX_VALUE_CHARS:
-        return None
-    return f"{subject} gives a wrong result: `{left}` and `{right}` should be the same."
-
-
-def _instead(subject: str, left: str, right: str, origin: _Origin | None) -> str | None:
-    """The left comes out, the right should; `origin` is the call that gave the left, if known."""
-    seen = f"With {subject}, a result is"
-    if origin and origin.value == left:
-        seen = f"{subject}{_inputs(origin)} gives"
-    if max(len(left), len(right)) > MAX_VALUE_CHARS:
-        left, right = _window(left, right)
-        seen += " a text with"
-    return f"{seen} `{left}`, where `{right}` is right." if left and right else None
-
-
-def _split(head: str) -> tuple[str, str, str] | None:
-    """(left, operator, right) of a failed comparison of two plain literals."""
-    if not head.startswith("assert "):  # unittest
-        for match in re.finditer(r" != ", head):
-            left, right = head[: match.start()], head[match.end() :].partition(" : ")[0]
-            if _literal(left) and _literal(right):
-                return left, "!=", right
-        return None
-    expression = head.removeprefix("assert ")
-    for match in re.finditer(r" (==|!=|not in|in|is not|is|<=|>=|<|>) ", expression):
-        left, right = expression[: match.start()], expression[match.end() :]
-        if _literal(left) and _literal(right):
-            return left, match.group(1), right
-    return None
-
-
-def _relation(subject: str, left: str, operator: str, right: str) -> str | None:
-    if max(len(left), len(right)) > MAX_VALUE_CHARS:
-        return None
-    words = {
-        "in": f"`{left}` should be part of `{right}`",
-        "not in": f"`{left}` should not be part of `{right}`",
-        "is": f"`{left}` is seen where `{right}` is right",
-        "is not": f"`{left}` is not what should come out",
-    }
-    relation = words.get(operator, f"`{left} {operator} {right}` should hold")
-    return f"{subject} gives a wrong result: {relation}."
-
-
-def _truth(subject: str, head: str, origin: _Origin | None) -> str | None:
-    """`assert f(x)` and `assert not f(x)`."""
-    match = re.fullmatch(r"assert (not )?(\S{1,60})", head)
-    if not match or not origin or origin.value != match.group(2):
-        return None
-    right = "nothing of the kind" if match.group(1) else "a true value"
-    return f"{subject}{_inputs(origin)} gives `{origin.value}`, where {right} is right."
-
-
-_PARTS = (
-    re.compile(r"^ *At index \d+ diff: (?P<left>.+) != (?P<right>.+)$", re.M),
-    re.compile(r"^ *(?P<left>\{.+\}) != (?P<right>\{.+\})$", re.M),
-    re.compile(r"^ *- (?P<right>.+)\n(?: *\? .+\n)? *\+ (?!where )(?P<left>.+)$", re.M),
-)
-"""How pytest shows where two large values differ."""
-
-
-def _part(subject: str, message: str) -> str | None:
-    """The first part of a large value that differs."""
-    for pattern in _PARTS:
-        for match in pattern.finditer(message):
-            left, right = match["left"].strip(), match["right"].strip()
-            if "`" not in left + right and max(len(left), len(right)) <= MAX_VALUE_CHARS:
-                return (
-                    f"With {subject}, a part of the result is `{left}`, where `{right}` is right."
-                )
-    return None
-
-
-def _literal(text: str) -> bool:
-    if not text or "`" in text or "\n" in text:
-        return False
-    try:
-        ast.literal_eval(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return False
-    return True
-
-
-def _window(left: str, right: str) -> tuple[str, str]:
-    """The surroundings of the first difference of two long texts; empty if they are no texts."""
-    if left[0] not in "'\"" or right[0] not in "'\"":
-        return "", ""
-    first = next((i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), 0)
-    start = max(1, first - _WINDOW_CHARS)
-    return left[start : first + _WINDOW_CHARS], right[start : first + _WINDOW_CHARS]
-
-
-@dataclass(frozen=True, slots=True)
-class _Origin:
-    """A call that pytest says a value came from."""
-
-    value: str
-    function: str
-    arguments: tuple[str, ...]
-    """Empty unless all are plain literals."""
-
-
-def _origin(message: str) -> _Origin | None:
-    for line in message.splitlines():
-        match = re.match(r" *\+ +where (.+?) = (?:<(?:function|bound method) )?([\w.]+)", line)
-        if match and line.endswith(")"):
-            arguments = _arguments(line[match.end() :])
-            return _Origin(match.group(1), match.group(2).rpartition(".")[2], arguments)
-    return None
-
-
-def _arguments(rest: str) -> tuple[str, ...]:
-    """The arguments at the end of a call that pytest shows, if they are short literals."""
-    for match in re.finditer(r"\(", rest):
-        try:
-            call = ast.parse("f" + rest[match.start() :], mode="eval").body
-        except SyntaxError:
-            continue
-        if isinstance(call, ast.Call) and not call.keywords:
-            texts = tuple(ast.unparse(argument) for argument in call.args)
-            short = all(_literal(text) and len(text) <= MAX_VALUE_CHARS for text in texts)
-            return texts if short else ()
-    return ()
-
-
-def _inputs(origin: _Origin) -> str:
-    shown = ", ".join(f"`{argument}`" for argument in origin.arguments)
-    return f", for {shown}," if shown else ""
-
-
-# --- which function ------------------------------------------------------------------------
+# --- what the test does --------------------------------------------------------------------
 
 
 def _function_under_test(failure: FailedCheck, library: Library) -> str | None:
     """The library's function that the failing line of the test calls, else a near guess."""
-    origin = _origin(failure.message)
+    origin = find_origin(failure.message)
     if origin and origin.function in library.names:
         return origin.function
-    path, *names = re.sub(r"\[.*\]$", "", failure.test_id, flags=re.S).split("::")
-    lines = [line for frame_path, line, _ in failure.frames if frame_path == path]
-    body = _test_body(library.tests.get(path, ""), names)
-    failing = [s for s in body if lines and s.lineno <= lines[-1] <= (s.end_lineno or 0)]
-    words = names[-1].lower().removeprefix("test").strip("_") if names else ""
-    near = [n for n in library.names if len(n) > 3 and n.lower() in words]
+    body, failing = _statements(failure, library)
     for statement in reversed(failing):
         if name := _called(statement, library.names):
             return name
+    words = _bare_id(failure).rpartition("::")[2].lower().removeprefix("test").strip("_")
+    near = [n for n in library.names if len(n) > 3 and n.lower() in words]
     if near:
         return max(near, key=lambda n: (len(n), n))
     return next((n for s in reversed(body) if (n := _called(s, library.names))), None)
+
+
+def _observed(failure: FailedCheck, library: Library) -> int | None:
+    """Which side of the failing comparison was computed; None where that is open."""
+    _, failing = _statements(failure, library)
+    match failing[-1] if failing else None:
+        case ast.Assert(test=ast.Compare(left=left, ops=[ast.Eq()], comparators=[right])):
+            sides = left, right
+        case ast.Expr(value=ast.Call(func=ast.Attribute(attr=name), args=[left, right, *_])) if (
+            name.endswith("Equal")
+        ):
+            sides = left, right
+        case _:
+            return None
+    for clue in (_is_constant, _is_no_call):
+        given = [clue(side) for side in sides]
+        if given[0] != given[1]:
+            return int(given[0])
+    return None
+
+
+def _is_constant(node: ast.expr) -> bool:
+    return not any(isinstance(part, ast.Name | ast.Call) for part in ast.walk(node))
+
+
+def _is_no_call(node: ast.expr) -> bool:
+    return not any(isinstance(part, ast.Call) for part in ast.walk(node))
+
+
+def _bare_id(failure: FailedCheck) -> str:
+    return re.sub(r"\[.*\]$", "", failure.test_id, flags=re.S)
+
+
+def _statements(failure: FailedCheck, library: Library) -> tuple[list[ast.stmt], list[ast.stmt]]:
+    """(statements of the test, those that were running when it failed), outer before inner."""
+    path, *names = _bare_id(failure).split("::")
+    lines = [line for frame_path, line, _ in failure.frames if frame_path == path]
+    body = _test_body(library.tests.get(path, ""), names)
+    return body, [s for s in body if lines and s.lineno <= lines[-1] <= (s.end_lineno or 0)]
 
 
 def _test_body(source: str, names: Sequence[str]) -> list[ast.stmt]:

@@ -26,12 +26,16 @@ def _directory() -> Path:
 
 
 @asynccontextmanager
-async def leased_slot(*, seconds: float = 120.0) -> AsyncIterator[SlotContext]:
+async def leased_slot(
+    spec: SlotSpec = SlotSpec(),  # noqa: B008 - frozen
+    *,
+    seconds: float = 120.0,
+) -> AsyncIterator[SlotContext]:
     """A slot whose stage ends in `seconds`; its backend is gone afterwards."""
     backend = LocalBackend(slots=1, cache=_directory())
     try:
         await backend.start()
-        slot = await backend.acquire("t", SlotSpec())
+        slot = await backend.acquire("t", spec)
         yield SlotContext(backend, slot, deadline=time.monotonic() + seconds)
     finally:
         await backend.stop()

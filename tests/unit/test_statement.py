@@ -63,7 +63,7 @@ def test_the_side_that_came_from_the_call_is_the_observed_one() -> None:
 
 
 def test_without_knowing_which_side_is_right_both_values_are_named() -> None:
-    text = write(failure("AssertionError: 8 != 16"))
+    text = write(failure("AssertionError: 8 != 16", line=5))
     assert "`8` and `16` should be the same" in text
 
 
@@ -91,7 +91,7 @@ def test_values_that_are_no_short_literals_stay_out(message: str) -> None:
         ("assert 1 not in [1, 2]", "`1` should not be part of `[1, 2]`"),
         ("assert None is True", "`None` is seen where `True` is right"),
         ("assert 3 < 2", "`3 < 2` should hold"),
-        ("assert 3 != 3", "With `area`, `3` comes out, which is exactly what must not"),
+        ("assert 3 != 3", "`3` is exactly what must not come out"),
         ("assert 8 == 16", "With `area`, a result is `8`, where `16` is right"),
         ("assert False", "`area` gives a wrong result."),
         ("assert False\n +  where False = area(3)", "`area`, for `3`, gives `False`, where a true"),
@@ -113,6 +113,25 @@ def test_values_that_are_no_short_literals_stay_out(message: str) -> None:
 )
 def test_other_assertions_are_worded_too(message: str, sentence: str) -> None:
     assert sentence in write(failure(message))
+
+
+@pytest.mark.parametrize(
+    ("line", "seen"),
+    [
+        ("assert shapes.area(2) == 16", "a result is `8`, where `16` is right"),
+        ("assert 16 == shapes.area(2)", "a result is `16`, where `8` is right"),
+        ("assert result == 16", "a result is `8`, where `16` is right"),
+        ("assert wanted == shapes.area(2)", "a result is `16`, where `8` is right"),
+        ("assert result == wanted", "`8` and `16` should be the same"),
+        ("self.assertEqual(16, shapes.area(2))", "a result is `16`, where `8` is right"),
+    ],
+)
+def test_the_side_that_the_test_computes_is_the_observed_one(line: str, seen: str) -> None:
+    library = Library("shapes 1.0", LIBRARY.names, {"t.py": f"def test_area():\n    {line}\n"})
+    check = FailedCheck("t.py::test_area", "assert 8 == 16", (("t.py", 2, "test_area"),))
+    text = write_statement(library, [check], 7, place=PLACE, changed_lines=(), seed="1")
+    assert text is not None
+    assert seen in text
 
 
 def test_of_long_texts_the_surroundings_of_the_first_difference_are_shown() -> None:
