@@ -272,7 +272,7 @@ class BubblewrapFence:
             arguments += ["--ro-bind", str(empty), str(hidden)]
         for name in options.conceal:
             for stray in host_python().strays.get(name, ()):
-                blank = str(empty) if stray.is_dir() else "/dev/null"
+                blank = str(empty if stray.is_dir() else empty.with_name("blank"))
                 arguments += ["--ro-bind", blank, str(stray)]
         arguments += ["--ro-bind", str(options.interpreter.home), PYTHON_MOUNT, *options.mounts]
         return [*arguments, "--remount-ro", "/", "--chdir", "/", "--", "/bin/bash", "-c", INIT]
@@ -370,6 +370,8 @@ def _text(descriptor: int) -> str:
 def furnish(directory: Path) -> None:
     """Make what all slots below `directory` share: an empty directory and /etc files."""
     shared_directory(directory / "empty")
+    (directory / "blank").touch()
+    (directory / "blank").chmod(0o644)
     etc = shared_directory(directory / "etc")
     for name, text in ETC_OWN.items():
         (etc / name).write_text(text)
