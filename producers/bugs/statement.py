@@ -113,7 +113,9 @@ def _compose(
     parts = [f"# {subject}: {first.headline}", ""]
     parts += [chance.choice(_OPENINGS).format(label=library.label), "", "What was seen:", ""]
     telling = [symptom for symptom in symptoms if symptom.concrete] or [first]
-    sentences = dict.fromkeys(symptom.text for symptom in telling)
+    kinds = {symptom.headline: symptom for symptom in reversed(telling)}  # the first of each
+    shown = [s for s in telling if kinds[s.headline] is s] + telling
+    sentences = dict.fromkeys(symptom.text for symptom in shown)
     parts += [f"- {sentence}" for sentence in list(sentences)[:_MAX_SYMPTOMS]]
     parts += ["", _extent(failures, passing)]
     if not first.concrete or first.function is None:

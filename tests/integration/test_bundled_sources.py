@@ -49,7 +49,7 @@ async def python_lines(pinned: Pinned) -> set[str]:
     paths = [p for p in await pinned.repository.files(pinned.graded) if p.endswith(".py")]
     texts = [(await read(pinned.graded, path)).decode(errors="replace") for path in paths]
     lines = {line.strip() for text in texts for line in text.splitlines()}
-    return {line for line in lines if len(line) >= LONG_ENOUGH}
+    return {line for line in lines if len(line) >= LONG_ENOUGH and " " in line}
 
 
 async def test_a_row_fits_its_sdist_and_quotes_none_of_it(
@@ -67,8 +67,5 @@ async def test_a_row_fits_its_sdist_and_quotes_none_of_it(
     )
     before = await pinned.repository.read(str(item.clean_commit), part.file)
     after = await pinned.repository.read(pinned.graded, part.file)
-    strings = json.loads(json.dumps(row))
-    for key in ("FAIL_TO_PASS", "PASS_TO_PASS"):
-        del strings[key]
     assert not quotes(item.problem_statement, {x.strip() for x in changed_lines(before, after)})
-    assert not quotes(json.dumps(strings, ensure_ascii=False), await python_lines(pinned))
+    assert not quotes(item.problem_statement, await python_lines(pinned))
