@@ -183,6 +183,13 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--dry-run", action="store_true", help="read and validate the rows, enqueue nothing"
     )
+    group.add_argument(
+        "--expect-score",
+        type=float,
+        metavar="S",
+        help="with results: exit 1 unless every trajectory scored S (to validate rows: 1 with"
+        " --agent oracle, 0 with --agent nop or tamper)",
+    )
     group.add_argument("--json", action="store_true", help="summary as one JSON object on stdout")
     group.add_argument("--quiet", action="store_true", help="no progress, no table")
     group.add_argument(

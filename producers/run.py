@@ -18,6 +18,7 @@ from hermes_queue.errors import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
     EXIT_ISOLATION,
+    ConfigurationError,
     HermesQueueError,
 )
 from hermes_queue.ledger import Ledger
@@ -98,10 +99,13 @@ class Run:
     def remote(self) -> int:
         """Enqueue for a fleet of workers; watch when results are wanted."""
         self.summary.mode = "remote"
+        follows = self.arguments.follow or self.arguments.out is not None
+        if self.arguments.expect_score is not None and not follows:
+            raise ConfigurationError("--expect-score needs results: add --follow or --out PATH")
         self.announce()
         ledger = Ledger.connect()
         try:
-            if self.arguments.out is None and not self.arguments.follow:
+            if not follows:
                 return self.send(ledger)
             out = self.arguments.out
             with JsonlSink(out) if out else nullcontext() as sink:
@@ -228,7 +232,20 @@ class Run:
         if follower.isolation:
             sys.stderr.write(f"error: {follower.isolation}\n")
             code = EXIT_ISOLATION
-        return self.results(code, sink)
+        return self.results(code or self.unexpected(), sink)
+
+    def unexpected(self) -> int:
+        """1 if `--expect-score` does not hold, after naming where; else 0."""
+        wanted = self.arguments.expect_score
+        other = [row for row in self.rows if wanted is not None and row.score != wanted]
+        for row in other[:20]:
+            sys.stderr.write(
+                f"error: {row.instance_id} sample {row.sample_index}: score {row.score}, "
+                f"expected {wanted:g}; {row.note}\n"
+            )
+        if len(other) > 20:
+            sys.stderr.write(f"error: ... and {len(other) - 20} more\n")
+        return EXIT_FAILED if other else 0
 
     def take(self, follower: Follower, sink: JsonlSink | None) -> None:
         """Bring what was consumed into the summary."""

@@ -32,6 +32,11 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
         help="git rows clone <URL>/<repo>.git; may be a local directory (default: the row's own)",
     )
     group.add_argument(
+        "--python",
+        metavar="X.Y",
+        help="set up and grade with this Python instead of the row's own or the worker's",
+    )
+    group.add_argument(
         "--max-tests",
         type=at_least(1),
         metavar="N",
@@ -40,7 +45,9 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _prepare(row: dict[str, Any], arguments: argparse.Namespace) -> dict[str, Any]:
-    """Apply `--repo-base-url`, which wins over what a row of a git source says itself."""
+    """Apply `--repo-base-url` and `--python`, which win over what a row says itself."""
+    if arguments.python is not None and isinstance(row.get("environment", {}), Mapping):
+        row = {**row, "environment": {**row.get("environment", {}), "python": arguments.python}}
     if arguments.repo_base_url is None:
         return row
     row = {**row, "repo_base_url": _absolute(arguments.repo_base_url)}

@@ -147,3 +147,15 @@ def test_a_worker_without_isolation_exits_3_with_the_fix(server, tmp_path):
     )
     assert done.returncode == 3
     assert "HERMES_QUEUE_LOCAL_ISOLATION=none" in done.stderr + done.stdout
+
+
+def test_an_expected_score_that_does_not_hold_is_exit_1_and_names_the_rows(worker, produce):
+    done = produce("--items", "2", "--agent", "nop", "--follow", "--expect-score", "1")
+    assert done.returncode == 1
+    assert done.stderr.count("score 0.0, expected 1") == 2
+
+
+def test_an_expected_score_without_results_is_a_usage_error(produce):
+    done = produce("--items", "1", "--expect-score", "1")
+    assert done.returncode == 2
+    assert "--follow" in done.stderr
