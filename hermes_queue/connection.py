@@ -9,12 +9,17 @@ from urllib.parse import urlsplit
 
 import redis
 import redis.asyncio
+from redis.backoff import NoBackoff
 from redis.exceptions import NoPermissionError
+from redis.retry import Retry
 
 from hermes_queue.errors import ConfigurationError, RedisFull, RedisUnavailable
 from hermes_queue.settings import DEFAULT_REDIS_URL, RedisSettings
 
 MIN_VERSION = (6, 2)
+
+_PASSING = ("LOADING", "BUSY", "READONLY", "MISCONF", "NOREPLICAS", "MASTERDOWN", "CLUSTERDOWN")
+"""How Redis begins errors that say "not now": it loads its data, its disk is full, ..."""
 
 
 def redis_url(settings: RedisSettings, url: str | None = None) -> str:
@@ -39,8 +44,9 @@ def masked(url: str) -> str:
     return url.replace(f":{parts.password}@", ":***@", 1)
 
 
-def _options(settings: RedisSettings, url: str) -> dict[str, Any]:
+def _options(settings: RedisSettings, url: str, *, retry: bool = True) -> dict[str, Any]:
     options: dict[str, Any] = {
+        **({} if retry else {"retry": Retry(NoBackoff(), 0)}),
         "socket_timeout": settings.socket_timeout_s,
         "socket_connect_timeout": settings.connect_timeout_s,
     }
@@ -49,8 +55,10 @@ def _options(settings: RedisSettings, url: str) -> dict[str, Any]:
     return options
 
 
-def connect(settings: RedisSettings, url: str | None = None) -> redis.Redis:
+def connect(settings: RedisSettings, url: str | None = None, *, retry: bool = True) -> redis.Redis:
     """A client whose server has answered once.
+
+    With `retry=False` a failed command fails at once, for callers that keep time.
 
     Raises:
         ConfigurationError: no URL, or a malformed one.
@@ -58,7 +66,9 @@ def connect(settings: RedisSettings, url: str | None = None) -> redis.Redis:
     """
     target = redis_url(settings, url)
     try:
-        client: redis.Redis = redis.Redis.from_url(target, **_options(settings, target))
+        client: redis.Redis = redis.Redis.from_url(
+            target, **_options(settings, target, retry=retry)
+        )
     except ValueError as error:
         raise ConfigurationError(f"HERMES_QUEUE_REDIS_URL: {error}") from error
     with explained(target):
@@ -118,6 +128,10 @@ def explained(url: str) -> Iterator[None]:
         ) from error
     except redis.ResponseError as error:
         text = str(error)
+        if isinstance(error, redis.ReadOnlyError) or any(word in text for word in _PASSING):
+            raise RedisUnavailable(
+                f"Redis at {masked(url)} refuses writes for now: {text}"
+            ) from error
         if "NOAUTH" in text or "WRONGPASS" in text or "NOPERM" in text:
             raise RedisUnavailable(
                 f"Redis at {masked(url)} refuses us: {text}; check user and password in "

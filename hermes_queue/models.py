@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
 
 from hermes_queue.errors import Cause, Stage
 
@@ -266,9 +266,9 @@ class ScoredTrajectory(Wire):
     epoch: int = Field(ge=1)
     status: Literal["completed", "failed"]
     stop_reason: StopReason
-    score: float | None
+    score: FiniteFloat | None
     """The task's own measure. Shaping terms live in `rewards`."""
-    rewards: dict[str, float] = {}
+    rewards: dict[str, FiniteFloat] = {}
     failure: Failure | None = None
     attempts: tuple[AttemptRecord, ...] = ()
     """Earlier attempts that failed, oldest first."""

@@ -13,7 +13,8 @@ from itertools import islice
 from typing import Any
 
 from hermes_queue import codec
-from hermes_queue.errors import PayloadTooLarge, RedisUnavailable
+from hermes_queue.connection import explained
+from hermes_queue.errors import PayloadTooLarge, RedisFull, RedisUnavailable
 from hermes_queue.ledger import DueJob, Ledger
 from hermes_queue.models import SCHEMA_VERSION, TrajectoryJob
 from hermes_queue.settings import ProducerSettings
@@ -39,6 +40,17 @@ def queue_name(lane: str) -> str:
 def retry_queue_name(lane: str) -> str:
     """The queue retries and handed-back jobs of a lane wait in; polled first."""
     return f"v{SCHEMA_VERSION}.{lane}.retry"
+
+
+def queue_keys(lane: str) -> list[str]:
+    """The Redis lists, without our prefix, in which messages of a lane can lie."""
+    from kombu.transport.redis import PRIORITY_STEPS, Channel
+
+    return [
+        name if step == 0 else f"{name}{Channel.sep}{step}"
+        for name in (retry_queue_name(lane), queue_name(lane))
+        for step in PRIORITY_STEPS
+    ]
 
 
 def stored_item(job: TrajectoryJob, settings: ProducerSettings) -> tuple[TrajectoryJob, bytes]:
@@ -132,12 +144,14 @@ def publish_messages(ledger: Ledger, jobs: Sequence[DueJob], *, retry: bool = Fa
         RedisUnavailable: some or none of the messages are in the broker.
     """
     from kombu.exceptions import OperationalError
+    from redis import RedisError
 
     from hermes_queue.celery import app, connection  # 0.3 s that result readers never pay
 
     name = retry_queue_name if retry else queue_name
     try:
         with (
+            explained(ledger.url),
             connection(ledger.url, ledger.prefix) as broker,
             app.amqp.Producer(broker) as producer,
             producer.batch(max(1, len(jobs))),
@@ -155,7 +169,9 @@ def publish_messages(ledger: Ledger, jobs: Sequence[DueJob], *, retry: bool = Fa
                     retry=False,
                     producer=producer,
                 )
-    except (OperationalError, OSError) as error:
+    except (OperationalError, OSError, RedisError) as error:
+        if "OOM" in str(error):
+            raise RedisFull(f"publishing {len(jobs)} jobs failed: {error}") from error
         raise RedisUnavailable(f"publishing {len(jobs)} jobs failed: {error}") from error
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import socket
 import time
@@ -23,7 +24,12 @@ from pydantic import PrivateAttr
 
 from hermes_queue import codec
 from hermes_queue.connection import connect_async, explained, redis_url
-from hermes_queue.errors import ConfigurationError, HermesQueueError, SchemaTooNew
+from hermes_queue.errors import (
+    ConfigurationError,
+    HermesQueueError,
+    RedisUnavailable,
+    SchemaTooNew,
+)
 from hermes_queue.models import SCHEMA_VERSION, TrajectoryGroup
 from hermes_queue.settings import RedisSettings
 
@@ -31,6 +37,9 @@ STREAM = "results"
 STALE_S = 300.0
 """Unacknowledged deliveries of a consumer that was silent for so long go to another one."""
 _BATCH = 16
+_OUTAGE = (redis.ConnectionError, redis.TimeoutError, OSError)
+
+logger = logging.getLogger(__name__)
 
 
 class DeliveredGroup(TrajectoryGroup):
@@ -115,6 +124,8 @@ class _Reader:
         self._consumer = consumer
         self._filter = {name: value for name, value in wanted.items() if value}
         self._url = url
+        self._unanswered: set[bytes] = set()
+        """Entries yielded and not acknowledged yet."""
 
     async def open(self, start: str) -> None:
         """Create the consumer group, or check that it is the same one."""
@@ -144,17 +155,20 @@ class _Reader:
         claimed = 0.0
         while True:
             try:
-                if time.monotonic() - claimed > min(stale_s / 4, 30.0):
+                if time.monotonic() - claimed > max(1.0, min(stale_s / 4, 30.0)):
                     claimed = time.monotonic()
-                    for entry_id, fields in await self._claim_stale(stale_s):
-                        if delivered := await self._deliver(entry_id, fields):
-                            yield delivered
+                    await self._claim_stale(stale_s)
+                    cursor = "0"
                 entries = await self._read(cursor, _block_ms(idle_since, idle_timeout_s))
-            except (redis.ConnectionError, redis.TimeoutError):
-                await asyncio.sleep(1.0)
+            except (RedisUnavailable, *_OUTAGE) as error:
+                await _wait_out(error)
+                cursor = "0"  # what Redis handed out in an answer that never came
                 continue
             for entry_id, fields in entries:
-                if delivered := await self._deliver(entry_id, fields):
+                if entry_id in self._unanswered:
+                    continue
+                if delivered := await self._deliver_patiently(entry_id, fields):
+                    self._unanswered.add(entry_id)
                     yield delivered
                     idle_since = time.monotonic()
             if cursor != ">":
@@ -177,17 +191,27 @@ class _Reader:
         )
         return [entry for _, entries in answer for entry in entries] if answer else []
 
-    async def _claim_stale(self, stale_s: float) -> list[tuple[bytes, dict[bytes, bytes]]]:
+    async def _claim_stale(self, stale_s: float) -> None:
+        """Make deliveries of silent consumers ours; they are read like our own."""
         client: Any = self._client
-        answer = await client.xautoclaim(
+        await client.xautoclaim(
             self._stream,
             self._group,
             self._consumer,
             min_idle_time=int(stale_s * 1000),
             start_id="0-0",
             count=_BATCH,
+            justid=True,
         )
-        return list(answer[1])
+
+    async def _deliver_patiently(
+        self, entry_id: bytes, raw: dict[bytes, bytes] | None
+    ) -> DeliveredGroup | None:
+        while True:
+            try:
+                return await self._deliver(entry_id, raw)
+            except (RedisUnavailable, *_OUTAGE) as error:
+                await _wait_out(error)
 
     async def _deliver(
         self, entry_id: bytes, raw: dict[bytes, bytes] | None
@@ -197,6 +221,7 @@ class _Reader:
         async def ack() -> None:
             with explained(self._url):
                 await client.xack(self._stream, self._group, entry_id)
+            self._unanswered.discard(entry_id)
 
         fields = {name.decode(): value.decode() for name, value in (raw or {}).items()}
         if not fields or any(fields.get(n) != v for n, v in self._filter.items()):
@@ -229,6 +254,11 @@ class _Reader:
         )
         delivered._ack = ack
         return delivered
+
+
+async def _wait_out(error: Exception) -> None:
+    logger.warning("waiting for Redis: %s", error, extra={"action": "redis_wait"})
+    await asyncio.sleep(1.0)
 
 
 def _block_ms(idle_since: float, idle_timeout_s: float | None) -> int:

@@ -89,8 +89,6 @@ class WorkerSettings(BaseSettings):
     """After SIGTERM running trajectories may finish for this long, then are handed back."""
     watchdog_s: float = Field(default=5.0, gt=0)
     """The stack is logged when the event loop is blocked for longer."""
-    hard_limit_grace_s: float = Field(default=60.0, gt=0)
-    """Celery's hard time limit is the job's total deadline plus this."""
 
 
 class RetrySettings(BaseSettings):

@@ -134,13 +134,38 @@ class Draft:
         )
 
 
+def reduced(record: ScoredTrajectory, problem: str) -> ScoredTrajectory:
+    """A small failure in place of a record that cannot travel as it is."""
+    return ScoredTrajectory(
+        **{name: getattr(record, name) for name in _IDENTITY},
+        status="failed",
+        stop_reason="failed",
+        score=None,
+        failure=Failure(
+            cause="env_bug", stage="publish", type="EnvBug", message=_printable(problem)
+        ),
+        created=record.created,
+    )
+
+
+_IDENTITY = (
+    *("run_id", "group_id", "trajectory_id", "sample_index", "group_size", "env"),
+    *("instance_id", "agent", "policy_version", "attempt", "epoch", "stage_seconds"),
+)
+
+
+def _printable(text: str) -> str:
+    """Text that UTF-8 can carry: lone surrogates replaced, length capped."""
+    return text.encode("utf-8", "backslashreplace").decode()[:4000]
+
+
 def describe(failure: TrajectoryFailure) -> Failure:
     """The failure as it travels. The message is capped; tracebacks are in the worker's log."""
     return Failure(
         cause=failure.cause,
         stage=failure.stage or "load",
         type=type(failure).__name__,
-        message=str(failure)[:4000],
+        message=_printable(str(failure)),
     )
 
 

@@ -15,7 +15,10 @@ from collections.abc import Callable
 
 from hermes_queue.errors import HermesQueueError
 from hermes_queue.ledger import Ledger
-from hermes_queue.queues import publish_due
+from hermes_queue.pool import Job
+from hermes_queue.queues import publish_due, queue_keys
+from hermes_queue.settings import RedisSettings
+from workers.recovery import publish_leftovers
 from workers.runtime import Runtime
 
 logger = logging.getLogger(__name__)
@@ -30,14 +33,14 @@ class Keeper:
         self,
         runtime: Runtime,
         *,
-        on_lost: Callable[[str, str], None],
+        on_lost: Callable[[Job, str], None],
         facts: Callable[[], dict[str, object]],
     ) -> None:
         """Prepare; `start` begins.
 
         Args:
             runtime: whose leases to keep.
-            on_lost: hears (Celery task id, reason) of every lease that is gone.
+            on_lost: hears (the pool's job, reason) of every lease that is gone.
             facts: what to tell about this worker with each beat.
         """
         self._runtime = runtime
@@ -45,7 +48,12 @@ class Keeper:
         self._facts = facts
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="keeper", daemon=True)
-        self._ledger: Ledger = runtime.ledger
+        # Of its own and impatient: a half-open connection must not cost the leases.
+        timeout_s = max(1.0, runtime.lease.renew_s / 2)
+        quick = RedisSettings().model_copy(
+            update={"socket_timeout_s": timeout_s, "connect_timeout_s": timeout_s}
+        )
+        self._ledger = Ledger.connect(quick, runtime.ledger.url, retry=False)
 
     def start(self) -> None:
         """Begin; the first beat is sent before this returns, if Redis answers."""
@@ -59,6 +67,7 @@ class Keeper:
             if self._thread.is_alive():
                 self._thread.join(timeout=10)
             self._guarded("unregister", lambda: self._ledger.unregister(self._runtime.owner))
+            self._ledger.close()
 
     def _loop(self) -> None:
         lease = self._runtime.lease
@@ -67,6 +76,8 @@ class Keeper:
             ("beat", lease.renew_s, self._beat),
             ("sweep", lease.sweep_s, self._sweep),
             ("move", lease.mover_s, self._move),
+            ("reconcile", lease.duration_s, self._reconcile),
+            ("leftovers", lease.duration_s, self._publish_leftovers),
         ]
         due = {name: 0.0 for name, _, _ in duties}
         while not self._stop.wait(_TICK_S):
@@ -97,8 +108,8 @@ class Keeper:
             list(running), owner=self._runtime.owner, lease_s=self._runtime.lease.duration_s
         )
         still = self._runtime.running()
-        for claim, task_id in running.items():
-            reason = gone.get(claim.trajectory_id)
+        for claim, job in running.items():
+            reason = gone.get(claim)
             if reason and claim in still:
                 logger.warning(
                     "lease of %s is gone: %s",
@@ -106,7 +117,7 @@ class Keeper:
                     reason,
                     extra={"action": "lease_lost", "trajectory_id": claim.trajectory_id},
                 )
-                self._on_lost(task_id, reason)
+                self._on_lost(job, reason)
 
     def _beat(self) -> None:
         self._ledger.beat(self._runtime.owner, self._facts(), ttl_s=self._runtime.lease.duration_s)
@@ -126,5 +137,21 @@ class Keeper:
             )
 
     def _move(self) -> None:
-        while publish_due(self._ledger) >= 500:
-            pass
+        publish_due(self._ledger)
+
+    def _reconcile(self) -> None:
+        for lane in self._runtime.lanes:
+            lost = self._ledger.reconcile(
+                lane, queues=queue_keys(lane), age_s=1.5 * self._runtime.lease.duration_s
+            )
+            if lost:
+                logger.warning(
+                    "%d jobs of lane %s had lost their message; it is sent again: %s",
+                    len(lost),
+                    lane,
+                    ", ".join(lost[:5]),
+                    extra={"action": "reconciled"},
+                )
+
+    def _publish_leftovers(self) -> None:
+        publish_leftovers(self._runtime)

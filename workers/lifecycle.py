@@ -8,6 +8,7 @@ the rest, which hand their jobs back to the ledger.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import secrets
@@ -25,6 +26,7 @@ from hermes_queue.sandbox import make_backend
 from hermes_queue.settings import (
     PathSettings,
     SandboxSettings,
+    WorkerSettings,
     check_environment,
 )
 from workers import runtime as runtimes
@@ -65,34 +67,40 @@ async def open_runtime() -> None:
         labels={"deployment": ledger.prefix.rstrip(":"), "pool": "default", "worker": owner},
     )
     await backend.start()
-    spool = Spool(PathSettings().spool_dir, f"{ledger.url}\0{ledger.prefix}", owner)
-    runtime = Runtime(owner=owner, ledger=ledger, backend=backend, spool=spool)
+    try:
+        lanes = tuple(filter(None, map(str.strip, WorkerSettings().lanes.split(","))))
+        spool = Spool(PathSettings().spool_dir, ledger.deployment_id(), owner)
+        runtime = Runtime(owner=owner, ledger=ledger, backend=backend, spool=spool, lanes=lanes)
+        await runtime.in_thread(publish_leftovers, runtime)
+        facts = {"owner": owner, "pid": os.getpid(), "host": runtime.host, "started": time.time()}
+        keeper = Keeper(runtime, on_lost=_stop_job, facts=lambda: dict(facts))
+    except BaseException:
+        await backend.stop()
+        raise
     runtimes.install(runtime)
-    await runtime.in_thread(publish_leftovers, runtime)
-    facts = {"owner": owner, "pid": os.getpid(), "host": runtime.host, "started": time.time()}
-    _keeper = Keeper(runtime, on_lost=_stop_job, facts=lambda: dict(facts))
-    _keeper.start()
+    _keeper = keeper
+    keeper.start()
 
 
 async def close_runtime() -> None:
     """Stop the keeper, free slots and sandboxes, close connections. Idempotent."""
     global _keeper
     keeper, _keeper = _keeper, None
+    if keeper:
+        await asyncio.to_thread(keeper.stop)
     with suppress(RuntimeError):
         runtime = runtimes.get()
-        if keeper:
-            await runtime.in_thread(keeper.stop)
+        runtimes.install(None)
         await runtime.backend.stop()
         if openai := sys.modules.get("hermes_queue.agent.openai"):  # only if a job used it
             await openai.close_clients()
         runtime.spool.close()
         runtime.ledger.close()
         runtime.executor.shutdown(wait=False)
-    runtimes.install(None)
 
 
-def _stop_job(task_id: str, _reason: str) -> None:
-    pool.TaskPool.instance().cancel(task_id, "lease_lost")
+def _stop_job(job: pool.Job, _reason: str) -> None:
+    pool.TaskPool.instance().cancel_job(job, "lease_lost")
 
 
 pool.on_loop_start.append(open_runtime)

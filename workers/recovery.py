@@ -42,5 +42,8 @@ def publish_leftovers(runtime: Runtime) -> int:
             verdict,
             extra={"action": "spool_published", "trajectory_id": record.trajectory_id},
         )
-        spooled.drop()
+        if verdict == "unknown" and record.score is not None:
+            spooled.set_aside()  # the ledger forgot it; a person may want it all the same
+        else:
+            spooled.drop()
     return accepted

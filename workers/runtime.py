@@ -18,6 +18,7 @@ from typing import ParamSpec, TypeVar
 
 from hermes_queue.errors import RedisFull, RedisUnavailable
 from hermes_queue.ledger import Claim, Ledger
+from hermes_queue.pool import Job
 from hermes_queue.sandbox.base import SandboxBackend
 from hermes_queue.settings import (
     LeaseSettings,
@@ -50,18 +51,20 @@ class Runtime:
     results: ResultSettings = field(default_factory=ResultSettings)
     model: ModelSettings = field(default_factory=ModelSettings)
     worker: WorkerSettings = field(default_factory=WorkerSettings)
+    lanes: tuple[str, ...] = ("train",)
+    """Lanes this worker serves."""
     host: str = field(default_factory=socket.gethostname)
     executor: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(8, thread_name_prefix="ledger")
     )
-    _running: dict[Claim, str] = field(default_factory=dict)
+    _running: dict[Claim, Job] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @contextmanager
-    def leased(self, claim: Claim, task_id: str) -> Iterator[None]:
+    def leased(self, claim: Claim, task: Job) -> Iterator[None]:
         """Have the lease renewed while the block runs."""
         with self._lock:
-            self._running[claim] = task_id
+            self._running[claim] = task
         try:
             yield
         finally:
@@ -72,8 +75,8 @@ class Runtime:
         with self._lock:
             self._running.pop(claim, None)
 
-    def running(self) -> dict[Claim, str]:
-        """Leased trajectories and their Celery task ids, as of now. Thread-safe."""
+    def running(self) -> dict[Claim, Job]:
+        """Leased trajectories and the pool's jobs that run them, as of now. Thread-safe."""
         with self._lock:
             return dict(self._running)
 

@@ -35,6 +35,10 @@ class SpooledRecord:
         """The encoded record."""
         return self.path.read_bytes()
 
+    def set_aside(self) -> None:
+        """Keep the file, but do not look at it again."""
+        self.path.rename(self.path.with_suffix(".unknown"))
+
     def drop(self) -> None:
         """Forget it: Redis has it. Repeating this does nothing."""
         self.path.unlink(missing_ok=True)
@@ -48,10 +52,10 @@ class Spool:
         digest = hashlib.sha256(deployment.encode()).hexdigest()[:16]
         self._base = private_directory(root / digest)
         self.owner = owner
-        self._directory = private_directory(self._base / owner)
-        self._lock = self._take_lock(self._directory)
-        if self._lock is None:
-            raise RuntimeError(f"spool {self._directory} is locked by another process")
+        self._directory = self._base / owner
+        self._lock: int | None = None
+        while self._lock is None:  # a sibling may take the new directory for an abandoned one
+            self._lock = self._take_lock(private_directory(self._directory))
 
     def put(self, trajectory_id: str, body: bytes) -> SpooledRecord:
         """Store one encoded record durably.
@@ -78,7 +82,7 @@ class Spool:
 
         Their empty directories are removed on the way.
         """
-        for directory in sorted(self._base.iterdir(), key=lambda path: path.stat().st_mtime):
+        for directory in sorted(self._base.iterdir(), key=_changed):
             if directory == self._directory or not directory.is_dir():
                 continue
             lock = self._take_lock(directory)
@@ -106,10 +110,13 @@ class Spool:
             return None
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held = os.stat(directory / "lock").st_ino == os.fstat(handle).st_ino
         except OSError:
-            os.close(handle)
-            return None
-        return handle
+            held = False
+        if held:
+            return handle
+        os.close(handle)
+        return None
 
     @staticmethod
     def _remove_if_empty(directory: Path) -> None:
@@ -126,3 +133,11 @@ class Spool:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def _changed(path: Path) -> float:
+    """When a directory changed last; 0.0 when it is gone."""
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0

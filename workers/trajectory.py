@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import secrets
 import time
 from typing import Any
 
-from celery.exceptions import SoftTimeLimitExceeded
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hermes_queue import codec
 from hermes_queue.celery import app
@@ -22,11 +22,11 @@ from hermes_queue.errors import (
     TrajectoryFailure,
 )
 from hermes_queue.ledger import Begun, Claim, PublishVerdict
-from hermes_queue.models import AttemptRecord, Name, ScoredTrajectory, TrajectoryJob
+from hermes_queue.models import AttemptRecord, Name, ScoredTrajectory
 from hermes_queue.pool import Job, current_job
 from hermes_queue.queues import RUN_TRAJECTORY
 from workers import runtime as runtimes
-from workers.draft import Draft
+from workers.draft import Draft, reduced
 from workers.rollout import rollout
 from workers.runtime import Runtime
 from workers.spool import SpooledRecord
@@ -35,6 +35,9 @@ logger = logging.getLogger(__name__)
 
 DEADLINE_ATTEMPTS = 2
 """An attempt that ran out of time is repeated once, if the total deadline allows."""
+
+_LAST_WORDS_S = 5.0
+"""How long a task that is cancelled while it asks for its lease waits for the answer."""
 
 
 class PoisonJob(SandboxError):
@@ -60,13 +63,7 @@ async def run_trajectory(trajectory_id: str, attempt: int) -> str:
     """
     delivery = Delivery(trajectory_id=trajectory_id, attempt=attempt)
     runtime, task = runtimes.get(), current_job()
-    begun = await runtime.persist(
-        runtime.ledger.begin,
-        delivery.trajectory_id,
-        delivery.attempt,
-        owner=runtime.owner,
-        lease_s=runtime.lease.duration_s,
-    )
+    begun = await _begin(runtime, delivery)
     claim = Claim(delivery.trajectory_id, begun.epoch)
     if begun.verdict != "run":
         await task.acknowledge()
@@ -77,9 +74,31 @@ async def run_trajectory(trajectory_id: str, attempt: int) -> str:
             extra={"action": "dropped", "trajectory_id": claim.trajectory_id},
         )
         return begun.verdict
-    with runtime.leased(claim, task.task_id):
-        await task.acknowledge()
+    with runtime.leased(claim, task):
         return await _Attempt(runtime, task, claim, begun).run()
+
+
+async def _begin(runtime: Runtime, delivery: Delivery) -> Begun:
+    """Ask for the lease. One that is granted while we are cancelled is given back."""
+    asking = asyncio.ensure_future(
+        runtime.persist(
+            runtime.ledger.begin,
+            delivery.trajectory_id,
+            delivery.attempt,
+            owner=runtime.owner,
+            lease_s=runtime.lease.duration_s,
+            nonce=secrets.token_hex(8),
+        )
+    )
+    try:
+        return await asyncio.shield(asking)
+    except asyncio.CancelledError:
+        done, _ = await asyncio.wait({asking}, timeout=_LAST_WORDS_S)
+        asking.cancel()
+        if done and not asking.exception() and asking.result().verdict == "run":
+            claim = Claim(delivery.trajectory_id, asking.result().epoch)
+            await runtime.persist(runtime.ledger.requeue, claim, owner=runtime.owner)
+        raise
 
 
 class _Attempt:
@@ -90,43 +109,57 @@ class _Attempt:
         self._task = task
         self._claim = claim
         self._begun = begun
+        self._draft: Draft | None = None
+        self._slot_since: float | None = None
+        self._spooling: asyncio.Future[None] | None = None
+        self._final: tuple[ScoredTrajectory, bytes] | None = None
+        """The record and its encoding, once there is one. Nothing replaces it."""
         self._spooled: SpooledRecord | None = None
-        self._body: bytes | None = None
 
     async def run(self) -> str:
+        """Acknowledge, measure, conclude; whatever happens, say what became of the job."""
         try:
-            job = codec.decode_job(self._begun.job)
-        except (SchemaTooNew, ValueError) as error:
-            return await self._unreadable(error)
-        draft = Draft(
-            job=job,
-            attempt=self._begun.attempt,
-            epoch=self._begun.epoch,
-            earlier=self._begun.attempts,
-        )
-        try:
-            await self._measure(draft)
-        except TrajectoryFailure as failure:
-            return await self._failed(draft, failure)
-        except SoftTimeLimitExceeded:
-            late = DeadlineExceeded("the task's soft time limit")
-            return await self._publish(self._record(draft, late))
+            await self._task.acknowledge()
+            try:
+                job = codec.decode_job(self._begun.job)
+            except (SchemaTooNew, ValueError) as error:
+                return await self._unreadable(error)
+            self._draft = Draft(
+                job=job,
+                attempt=self._begun.attempt,
+                epoch=self._begun.epoch,
+                earlier=tuple(_evidence(self._begun)),
+            )
+            return await self._conclude(self._draft, await self._measure(self._draft))
         except asyncio.CancelledError:
-            return await self._interrupted(draft)
-        return await self._publish(self._record(draft))
+            return await self._interrupted()
 
-    async def _measure(self, draft: Draft) -> None:
-        if self._begun.deaths >= self._runtime.retry.max_deaths:
-            raise PoisonJob(f"{self._begun.deaths} workers died while they ran this job")
-        row = await self._row(draft)
-        await rollout(
-            draft,
-            row,
-            backend=self._runtime.backend,
-            model=self._runtime.model,
-            left_s=lambda: self._left_s(draft.job),
-            on_measured=lambda: self._spool(self._record(draft)),
-        )
+    async def _measure(self, draft: Draft) -> TrajectoryFailure | None:
+        """Run the attempt; returns what went wrong, whoever raised it."""
+        try:
+            if self._begun.deaths >= self._runtime.retry.max_deaths:
+                raise PoisonJob(f"{self._begun.deaths} workers died while they ran this job")
+            row = await self._row(draft)
+            await rollout(
+                draft,
+                row,
+                backend=self._runtime.backend,
+                model=self._runtime.model,
+                left_s=self._start_clock,
+                on_measured=lambda: self._keep(draft),
+            )
+        except asyncio.CancelledError:
+            raise
+        except TrajectoryFailure as failure:
+            return failure
+        except Exception as error:  # ours, the env's or a setting's: the job must not vanish
+            logger.exception(
+                "%s failed",
+                self._claim.trajectory_id,
+                extra={"action": "bug", "trajectory_id": self._claim.trajectory_id},
+            )
+            return EnvBug(f"{type(error).__name__}: {error}")
+        return None
 
     async def _row(self, draft: Draft) -> dict[str, Any]:
         job = draft.job
@@ -138,21 +171,30 @@ class _Attempt:
             raise EnvBug(f"item {job.item_sha256} is gone from Redis: enqueue the run again")
         return row
 
-    def _left_s(self, job: TrajectoryJob) -> float:
-        """Seconds of the total deadline that are left to all attempts together."""
-        return job.limits.total_timeout_s - max(0.0, time.time() - self._begun.started)
+    # --- the total deadline, over all attempts ------------------------------------------------
 
-    def _record(self, draft: Draft, failure: TrajectoryFailure | None = None) -> ScoredTrajectory:
-        return draft.record(owner=self._runtime.owner, host=self._runtime.host, failure=failure)
+    def _start_clock(self) -> float:
+        """The slot is ours: time counts from here on. Returns the seconds that are left."""
+        self._slot_since = time.monotonic()
+        return self._left_s()
 
-    # --- outcomes -------------------------------------------------------------------------
+    def _used_s(self) -> float:
+        return 0.0 if self._slot_since is None else time.monotonic() - self._slot_since
 
-    async def _failed(self, draft: Draft, failure: TrajectoryFailure) -> str:
-        """Retry what may be retried, publish the rest without a score."""
+    def _left_s(self) -> float:
+        total_s = self._draft.job.limits.total_timeout_s if self._draft else 0.0
+        return total_s - self._begun.used_s - self._used_s()
+
+    # --- outcomes -----------------------------------------------------------------------------
+
+    async def _conclude(self, draft: Draft, failure: TrajectoryFailure | None) -> str:
+        """Publish what was measured; retry what may be retried; publish the rest unmeasured."""
+        if await self._is_final() or failure is None:
+            return await self._publish()
         retry = self._runtime.retry
         tries = DEADLINE_ATTEMPTS if failure.cause == "deadline" else retry.max_attempts
-        if not failure.retryable or draft.attempt >= tries or self._left_s(draft.job) <= 0:
-            return await self._publish(self._record(draft, failure))
+        if not failure.retryable or draft.attempt >= tries or self._left_s() <= 0:
+            return await self._publish(draft, failure)
         delay_s = min(retry.backoff_s * 2 ** (draft.attempt - 1), retry.backoff_max_s)
         delay_s *= random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
         logger.warning(
@@ -167,19 +209,21 @@ class _Attempt:
         await self._give_back(delay_s=delay_s, failed_attempt=draft.attempt_record(failure))
         return f"retry: {failure.cause}"
 
-    async def _interrupted(self, draft: Draft) -> str:
+    async def _interrupted(self) -> str:
         """The pool cancelled us; what that means depends on why."""
-        if self._body is not None:  # measured already: only Redis can delay the publication
-            return await self._publish(self._record(draft))
-        match self._task.cancel_reason:
-            case "shutdown":
-                await self._give_back()
-                return "handed back"
+        if await self._is_final():  # only Redis can delay the publication
+            return await self._publish()
+        reason = self._task.cancel_reason
+        if reason == "shutdown" or self._draft is None:
+            await self._give_back()
+            return "handed back"
+        match reason:
             case "terminate":
-                return await self._publish(self._record(draft, Cancelled("revoked by an operator")))
-            case "lease_lost" | "cancelled" as reason:
-                return f"stopped: {reason}"
-        raise asyncio.CancelledError
+                return await self._publish(self._draft, Cancelled("revoked by an operator"))
+            case "soft" | "hard":
+                late = DeadlineExceeded(f"Celery's {reason} time limit")
+                return await self._publish(self._draft, late)
+        return f"stopped: {reason}"
 
     async def _give_back(
         self, *, delay_s: float = 0.0, failed_attempt: AttemptRecord | None = None
@@ -188,6 +232,7 @@ class _Attempt:
             self._runtime.ledger.requeue,
             self._claim,
             owner=self._runtime.owner,
+            used_s=self._used_s(),
             delay_s=delay_s,
             failed_attempt=failed_attempt,
         )
@@ -206,27 +251,52 @@ class _Attempt:
             ledger.bury, self._claim.trajectory_id, reason=str(error), job=self._begun.job
         )
         draft = Draft(job=job, attempt=self._begun.attempt, epoch=self._begun.epoch)
-        return await self._publish(self._record(draft, EnvBug(str(error))))
+        return await self._publish(draft, EnvBug(str(error)))
 
-    async def _spool(self, record: ScoredTrajectory) -> None:
-        """Put the record on disk, fsynced: from here on it cannot be lost."""
-        body = await self._runtime.in_thread(codec.encode_record, record)
-        cap = self._runtime.results.inline_max_bytes
-        if len(body) > cap:
-            raise EnvBug(
-                f"the record has {len(body)} bytes encoded, the cap is {cap}: lower "
-                "limits.observation_bytes or raise HERMES_QUEUE_RESULTS_INLINE_MAX_BYTES"
+    # --- the record ---------------------------------------------------------------------------
+
+    async def _keep(self, draft: Draft, failure: TrajectoryFailure | None = None) -> None:
+        """Make the record, on disk and fsynced: from here on it cannot be lost.
+
+        Goes on to its end when the caller is cancelled.
+        """
+        if self._spooling is None:
+            self._spooling = asyncio.ensure_future(
+                self._runtime.in_thread(self._keep_now, draft, failure)
             )
-        self._spooled = await self._runtime.in_thread(
-            self._runtime.spool.put, record.trajectory_id, body
-        )
-        self._body = body
+        await asyncio.shield(self._spooling)
 
-    async def _publish(self, record: ScoredTrajectory) -> str:
-        """Spool, unless that has happened, and publish as soon as Redis lets us."""
-        if self._body is None:
-            await self._spool(record)
-        verdict = await self._runtime.persist(self._publish_now, record)
+    def _keep_now(self, draft: Draft, failure: TrajectoryFailure | None) -> None:
+        runtime = self._runtime
+        record = draft.record(owner=runtime.owner, host=runtime.host, failure=failure)
+        record, body = _encode(record, runtime.results.inline_max_bytes)
+        try:
+            self._spooled = runtime.spool.put(record.trajectory_id, body)
+        except OSError as error:
+            logger.error(
+                "spool: %s; %s is published from memory",
+                error,
+                record.trajectory_id,
+                extra={"action": "spool_failed", "trajectory_id": record.trajectory_id},
+            )
+        self._final = record, body
+
+    async def _is_final(self) -> bool:
+        """Whether the record exists, or is just being written."""
+        if self._spooling is not None:
+            await asyncio.wait({self._spooling})
+            if self._final is None:
+                self._spooling.result()  # a bug of ours; never silently run again
+        return self._final is not None
+
+    async def _publish(
+        self, draft: Draft | None = None, failure: TrajectoryFailure | None = None
+    ) -> str:
+        """Publish the record as soon as Redis lets us; of `failure`, unless one exists."""
+        if draft is not None:
+            await self._keep(draft, failure)
+        verdict = await self._runtime.persist(self._publish_now)
+        record = self._record()[0]
         logger.info(
             "%s %s: score %s, %s",
             record.trajectory_id,
@@ -237,11 +307,12 @@ class _Attempt:
         )
         return f"{record.stop_reason} {record.score} ({verdict})"
 
-    def _publish_now(self, record: ScoredTrajectory) -> PublishVerdict:
+    def _publish_now(self) -> PublishVerdict:
         """Publish, then let go of lease and spool file. In a thread; may be repeated."""
+        record, body = self._record()
         verdict = self._runtime.ledger.publish(
             record,
-            self._body or b"",
+            body,
             owner=self._runtime.owner,
             finished_ttl_s=self._runtime.results.finished_ttl_s,
         )
@@ -249,3 +320,36 @@ class _Attempt:
         if self._spooled:
             self._spooled.drop()
         return verdict
+
+    def _record(self) -> tuple[ScoredTrajectory, bytes]:
+        if self._final is None:
+            raise RuntimeError("there is no record to publish")
+        return self._final
+
+
+def _evidence(begun: Begun) -> list[AttemptRecord]:
+    """Records of earlier attempts; one that another version wrote is passed over."""
+    found = []
+    for line in begun.attempts:
+        try:
+            found.append(AttemptRecord.model_validate_json(line))
+        except ValidationError as error:
+            logger.warning("an attempt's record is unreadable: %s", error)
+    return found
+
+
+def _encode(record: ScoredTrajectory, cap_bytes: int) -> tuple[ScoredTrajectory, bytes]:
+    """The record with its encoding; one that cannot travel becomes a failure that says so."""
+    try:
+        body = codec.encode_record(record)
+        if len(body) <= cap_bytes:
+            return record, body
+        problem = (
+            f"the record has {len(body)} bytes encoded, the cap is {cap_bytes}: lower "
+            "limits.observation_bytes or raise HERMES_QUEUE_RESULTS_INLINE_MAX_BYTES"
+        )
+    except (ValueError, TypeError, OverflowError) as error:
+        problem = f"the record cannot be encoded: {error}"
+    logger.error("%s: %s", record.trajectory_id, problem, extra={"action": "record_reduced"})
+    small = reduced(record, problem)
+    return small, codec.encode_record(small)

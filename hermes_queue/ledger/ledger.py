@@ -9,14 +9,16 @@ The class is synchronous and thread-safe; coroutines call it from a thread.
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import redis
 
 from hermes_queue import codec
 from hermes_queue.connection import connect, explained, redis_url
+from hermes_queue.errors import ConfigurationError
 from hermes_queue.ledger import scripts
 from hermes_queue.models import AttemptRecord, ScoredTrajectory, TrajectoryJob
 from hermes_queue.settings import RedisSettings
@@ -27,6 +29,8 @@ PUBLISH_CLAIM_S = 30.0
 """How long a producer or mover may take between claiming jobs and publishing messages."""
 
 Verdict = Literal["run", "final", "cancelled", "stale_attempt", "busy", "unknown"]
+Loss = Literal["final", "cancelled", "lost"]
+"""Why a lease is gone."""
 PublishVerdict = Literal["ok", "group", "final", "cancelled", "stale", "unknown"]
 
 
@@ -39,9 +43,10 @@ class Begun:
     attempt: int = 0
     deaths: int = 0
     job: bytes = b""
-    started: float = 0.0
-    """Unix seconds (Redis' clock) of the first begin of any attempt."""
-    attempts: tuple[AttemptRecord, ...] = ()
+    used_s: float = 0.0
+    """Seconds of the total deadline that earlier attempts have used up."""
+    attempts: tuple[bytes, ...] = ()
+    """Records of failed attempts (`AttemptRecord` as JSON), oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +87,10 @@ class RunStatus:
         return self.total > 0 and self.finished + self.failed >= self.total
 
 
+def _run_key(trajectory_id: str) -> str:
+    return f"run:{trajectory_id.rsplit('.', 2)[0]}"
+
+
 class Ledger:
     """Typed access to the ledger's scripts and keys."""
 
@@ -94,15 +103,19 @@ class Ledger:
         }
 
     @classmethod
-    def connect(cls, settings: RedisSettings | None = None, url: str | None = None) -> Ledger:
-        """Open Redis and check that it answers.
+    def connect(
+        cls, settings: RedisSettings | None = None, url: str | None = None, *, retry: bool = True
+    ) -> Ledger:
+        """Open Redis and check that it answers; `retry` as in `connection.connect`.
 
         Raises:
             ConfigurationError: no URL, or a malformed one.
             RedisUnavailable: no answer, wrong credentials, or too old.
         """
         section = settings or RedisSettings()
-        return cls(connect(section, url), prefix=section.prefix, url=redis_url(section, url))
+        return cls(
+            connect(section, url, retry=retry), prefix=section.prefix, url=redis_url(section, url)
+        )
 
     def close(self) -> None:
         """Close the connections."""
@@ -159,13 +172,36 @@ class Ledger:
                 codec.encode_job(job),
             ]
         keys = [f"run:{run_id}", f"run:{run_id}:claimed", "delayed"]
-        return [jobs[position - 1] for position in self._run("enqueue", keys, args)]
+        try:
+            return [jobs[position - 1] for position in self._run("enqueue", keys, args)]
+        except redis.ResponseError as error:
+            if "GROUPSIZE" not in str(error):
+                raise
+            raise ConfigurationError(
+                f"--run-id: run {run_id!r} was begun with another group size ({error}); repeat "
+                "it with the same --group-size, or choose a new run id"
+            ) from error
 
     def published(self, trajectory_ids: Iterable[str], *, claim: str = "") -> None:
         """Confirm that the messages of these jobs are in the broker."""
         ids = list(trajectory_ids)
         if ids:
-            self._run("published", ["delayed"], [claim, *ids])
+            self._run("published", ["delayed", "waiting"], [self.prefix, claim, *ids])
+
+    def reconcile(self, lane: str, *, queues: Sequence[str], age_s: float) -> list[str]:
+        """Have jobs published again whose message the broker lost; see `reconcile.lua`.
+
+        Args:
+            lane: whose jobs to look at.
+            queues: the keys, without our prefix, that messages of the lane can lie under.
+            age_s: younger jobs are left alone.
+        """
+        found = self._run(
+            "reconcile",
+            ["waiting", "delayed", "unacked", *queues],
+            [self.prefix, lane, age_s, 500],
+        )
+        return [part.decode() for part in found]
 
     def run_status(self, run_id: str) -> RunStatus:
         """Counters of a run; all zero when it is unknown."""
@@ -179,31 +215,35 @@ class Ledger:
 
     # --- workers --------------------------------------------------------------------------
 
-    def begin(self, trajectory_id: str, attempt: int, *, owner: str, lease_s: float) -> Begun:
-        """Take the lease of a trajectory, or learn why it is not ours to run."""
+    def begin(
+        self, trajectory_id: str, attempt: int, *, owner: str, lease_s: float, nonce: str
+    ) -> Begun:
+        """Take the lease of a trajectory, or learn why it is not ours to run.
+
+        `nonce` names this delivery: a call that is repeated because its answer was lost
+        gets the same answer, not `busy`.
+        """
         answer = self._run(
             "begin",
-            [f"traj:{trajectory_id}", "leases", "delayed"],
-            [trajectory_id, attempt, owner, lease_s, self.prefix],
+            [f"traj:{trajectory_id}", "leases", "delayed", "waiting", _run_key(trajectory_id)],
+            [trajectory_id, attempt, owner, lease_s, nonce],
         )
         verdict = answer[0].decode()
         if verdict != "run":
             return Begun(verdict)
-        _, epoch, current, deaths, job, started, attempts = answer
-        records = tuple(
-            AttemptRecord.model_validate_json(line) for line in attempts.splitlines() if line
-        )
-        return Begun("run", epoch, current, deaths, job, float(started), records)
+        _, epoch, current, deaths, job, used, attempts = answer
+        return Begun("run", epoch, current, deaths, job, float(used), tuple(attempts.splitlines()))
 
-    def renew(
-        self, claims: Sequence[Claim], *, owner: str, lease_s: float
-    ) -> dict[str, Literal["final", "cancelled", "lost"]]:
+    def renew(self, claims: Sequence[Claim], *, owner: str, lease_s: float) -> dict[Claim, Loss]:
         """Renew leases; returns those that are gone, with the reason."""
         args: list[Any] = [self.prefix, owner, lease_s]
         for claim in claims:
             args += [claim.trajectory_id, claim.epoch]
         flat = [part.decode() for part in self._run("renew", ["leases"], args)]
-        return dict(zip(flat[::2], flat[1::2], strict=True))
+        return {
+            Claim(flat[i], int(flat[i + 1])): cast(Loss, flat[i + 2])
+            for i in range(0, len(flat), 3)
+        }
 
     def sweep(self, *, interval_s: float, gap_s: float, grace_s: float) -> list[str]:
         """Queue the jobs of dead owners again; returns their ids. See `sweep.lua`."""
@@ -219,10 +259,13 @@ class Ledger:
         claim: Claim,
         *,
         owner: str,
+        used_s: float = 0.0,
         delay_s: float = 0.0,
         failed_attempt: AttemptRecord | None = None,
     ) -> bool:
         """Give a running job back: hand-back without, retry with a `failed_attempt`.
+
+        `used_s` counts towards the total deadline of all attempts.
 
         Returns:
             False when the lease was no longer ours; then somebody else has the job.
@@ -230,7 +273,12 @@ class Ledger:
         record = failed_attempt.model_dump_json() if failed_attempt else ""
         answer = self._run(
             "requeue",
-            [f"traj:{claim.trajectory_id}", "leases", "delayed"],
+            [
+                f"traj:{claim.trajectory_id}",
+                "leases",
+                "delayed",
+                _run_key(claim.trajectory_id),
+            ],
             [
                 claim.trajectory_id,
                 owner,
@@ -238,7 +286,7 @@ class Ledger:
                 1 if failed_attempt else 0,
                 delay_s,
                 record,
-                self.prefix,
+                used_s,
             ],
         )
         return bool(answer == b"ok")
@@ -273,6 +321,7 @@ class Ledger:
                 f"body:{record.trajectory_id}",
                 "results",
                 f"run:{record.run_id}",
+                "waiting",
             ],
             [
                 record.trajectory_id,
@@ -286,7 +335,6 @@ class Ledger:
                 codec.CODEC,
                 record.group_id,
                 record.run_id,
-                self.prefix,
             ],
         )
         verdict: PublishVerdict = answer.decode()
@@ -317,6 +365,13 @@ class Ledger:
             self.client.xadd(
                 self.key("dead"), {"trajectory_id": trajectory_id, "reason": reason, "job": job}
             )
+
+    def deployment_id(self) -> str:
+        """A random name of this Redis' data, made by whoever asks first."""
+        with explained(self.url):
+            self.client.set(self.key("deployment"), secrets.token_hex(8), nx=True)
+            stored: Any = self.client.get(self.key("deployment"))
+        return str(stored.decode())
 
     # --- liveness -------------------------------------------------------------------------
 

@@ -5,7 +5,17 @@ from __future__ import annotations
 from functools import cache
 from importlib import resources
 
-SCRIPTS = ("enqueue", "begin", "renew", "sweep", "requeue", "due", "published", "publish")
+SCRIPTS = (
+    "enqueue",
+    "begin",
+    "renew",
+    "sweep",
+    "requeue",
+    "due",
+    "published",
+    "reconcile",
+    "publish",
+)
 
 
 @cache

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import redis
 from celery import bootsteps
 from celery.worker import state as worker_state
 
@@ -17,6 +18,12 @@ class SteadyChannel(bootsteps.StartStopStep):  # type: ignore[misc]
     """Started on every connection of the consumer: `c.pool` is a `TaskPool`."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def __init__(self, c: Any, **options: Any) -> None:
+        super().__init__(c, **options)
+        # A Redis that is full, loading or read-only answers with an error. For the consumer
+        # that is a lost connection, to be tried again, not a reason to end the worker.
+        c.connection_errors = (*c.connection_errors, redis.ResponseError)
 
     def start(self, c: Any) -> None:
         """Messages of the last connection are acknowledged on this one from now on.

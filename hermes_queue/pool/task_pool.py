@@ -18,7 +18,7 @@ from celery.exceptions import Terminated
 from celery.worker import state as worker_state
 
 from hermes_queue.pool.consumer import SteadyChannel
-from hermes_queue.pool.job import CancelReason, run_body, suspended_stack
+from hermes_queue.pool.job import CancelReason, Job, run_body, suspended_stack
 from hermes_queue.pool.loop_thread import LoopThread
 from hermes_queue.pool.run import Callbacks, Run
 from hermes_queue.pool.trace import Outcome, TaskCall, decode, prerun, wants_prerun
@@ -78,6 +78,11 @@ class TaskPool(BasePool):  # type: ignore[misc]
     def cancel(self, task_id: str, reason: CancelReason = "cancelled") -> bool:
         """Cancel the job(s) of `task_id`, from any thread. False when there is none."""
         runs = [run for run in tuple(self._runs.values()) if run.job.task_id == task_id]
+        return bool(runs) and all(self.call_soon(self._cancel, run, reason) for run in runs)
+
+    def cancel_job(self, job: Job, reason: CancelReason) -> bool:
+        """Cancel one job, from any thread. False when it has ended."""
+        runs = [run for run in tuple(self._runs.values()) if run.job is job]
         return bool(runs) and all(self.call_soon(self._cancel, run, reason) for run in runs)
 
     def cancel_all(self, reason: CancelReason = "shutdown") -> None:

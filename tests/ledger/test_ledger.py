@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 
@@ -9,11 +10,12 @@ import pytest
 from records import make_job, make_record
 
 from hermes_queue import codec
-from hermes_queue.errors import RedisFull
+from hermes_queue.errors import ConfigurationError, RedisFull
 from hermes_queue.ledger import Claim, Ledger
 from hermes_queue.models import AttemptRecord, Failure
 
 LEASE = {"owner": "w1", "lease_s": 30.0}
+NONCES = itertools.count()
 SWEEP = {"interval_s": 0.0, "gap_s": 60.0, "grace_s": 5.0}
 
 
@@ -24,7 +26,8 @@ def enqueue(ledger: Ledger, *jobs):
 
 
 def begin(ledger: Ledger, job, attempt=1, **lease):
-    return ledger.begin(job.trajectory_id, attempt, **{**LEASE, **lease})
+    nonce = str(next(NONCES))
+    return ledger.begin(job.trajectory_id, attempt, **{"nonce": nonce, **LEASE, **lease})
 
 
 def publish(ledger: Ledger, record, owner="w1"):
@@ -114,7 +117,7 @@ def test_an_expired_lease_is_taken_back_and_counts_as_a_death(ledger):
     assert sweep() == [job.trajectory_id]
     assert [due.trajectory_id for due in ledger.due()[1]] == [job.trajectory_id]
     gone = ledger.renew([Claim(job.trajectory_id, begun.epoch)], **LEASE)
-    assert gone == {job.trajectory_id: "lost"}
+    assert gone == {Claim(job.trajectory_id, begun.epoch): "lost"}
     again = begin(ledger, job, owner="w2")
     assert (again.verdict, again.epoch, again.attempt, again.deaths) == ("run", 2, 1, 1)
 
@@ -153,7 +156,8 @@ def test_a_retry_raises_the_attempt_and_keeps_the_evidence(ledger):
     assert ledger.due()[1][0].attempt == 2
     assert begin(ledger, job, attempt=1).verdict == "stale_attempt"
     again = begin(ledger, job, attempt=2)
-    assert (again.verdict, again.attempt, again.attempts) == ("run", 2, (failed,))
+    assert (again.verdict, again.attempt) == ("run", 2)
+    assert [AttemptRecord.model_validate_json(line) for line in again.attempts] == [failed]
 
 
 def test_a_hand_back_is_no_attempt_and_no_death(ledger):
@@ -207,7 +211,7 @@ def test_a_late_measurement_of_a_former_owner_wins(ledger):
     current = begin(ledger, job, owner="w2")
     assert publish(ledger, make_record(job, epoch=1), owner="w1") == "group"
     gone = ledger.renew([Claim(job.trajectory_id, current.epoch)], owner="w2", lease_s=30)
-    assert gone == {job.trajectory_id: "final"}
+    assert gone == {Claim(job.trajectory_id, current.epoch): "final"}
     assert ledger.run_status("run").running == 0
 
 
@@ -263,7 +267,7 @@ def test_finished_state_expires_and_nothing_unlisted_stays(ledger):
         for key in ledger.client.scan_iter("*")
         if ledger.client.ttl(key) == -1 and not key.startswith(b"hq:body:")
     }
-    assert lasting <= {"hq:results", "hq:leases", "hq:delayed"}
+    assert lasting <= {"hq:results", "hq:leases", "hq:delayed", "hq:waiting"}
 
 
 def test_items_travel_once_and_come_back(ledger):
@@ -282,6 +286,70 @@ def test_a_buried_job_leaves_its_evidence(ledger):
     assert entry[b"reason"] == b"too new"
     stand_in = ledger.stand_in_job(job.trajectory_id)
     assert (stand_in.run_id, stand_in.group_size, stand_in.env) == ("run", 4, "gsm8k")
+
+
+def test_a_begin_whose_answer_was_lost_may_be_repeated(ledger):
+    job = make_job()
+    enqueue(ledger, job)
+    first = begin(ledger, job, nonce="n")
+    assert begin(ledger, job, nonce="n") == first
+    assert begin(ledger, job, nonce="other").verdict == "busy"
+    assert ledger.run_status("run").running == 1
+
+
+def test_a_job_whose_message_was_lost_is_published_again(ledger):
+    job = make_job()
+    enqueue(ledger, job)
+    assert ledger.reconcile("train", queues=["v1.train"], age_s=0) == [job.trajectory_id]
+    assert [due.trajectory_id for due in ledger.due()[1]] == [job.trajectory_id]
+
+
+@pytest.mark.parametrize("key", ["v1.train", "unacked"])
+def test_while_messages_are_in_the_broker_none_is_taken_for_lost(ledger, key):
+    enqueue(ledger, make_job())
+    ledger.client.lpush(f"hq:{key}", "message")
+    assert ledger.reconcile("train", queues=["v1.train"], age_s=0) == []
+
+
+def test_young_jobs_other_lanes_and_running_jobs_are_not_taken_for_lost(ledger):
+    running, other = make_job(instance="a"), make_job(instance="b", lane="eval")
+    enqueue(ledger, running, other)
+    assert ledger.reconcile("train", queues=["v1.train"], age_s=60) == []
+    begin(ledger, running)
+    assert ledger.reconcile("train", queues=["v1.train"], age_s=0) == []
+
+
+def test_the_time_that_attempts_have_used_adds_up(ledger):
+    job = make_job()
+    enqueue(ledger, job)
+    for used in (1.5, 2.0):
+        begun = begin(ledger, job)
+        ledger.requeue(Claim(job.trajectory_id, begun.epoch), owner="w1", used_s=used)
+    assert begin(ledger, job).used_s == 3.5
+
+
+def test_a_group_keeps_its_size(ledger):
+    enqueue(ledger, make_job(size=2))
+    with pytest.raises(ConfigurationError, match="--group-size"):
+        enqueue(ledger, make_job(sample=1, size=4))
+    assert ledger.run_status("run").total == 1
+
+
+def test_after_an_outage_leases_about_to_expire_get_the_grace_too(ledger):
+    job = make_job()
+    enqueue(ledger, job)
+    begin(ledger, job, lease_s=0.5)
+    ledger.sweep(interval_s=0.0, gap_s=60.0, grace_s=30.0)
+    assert ledger.client.zscore("hq:leases", job.trajectory_id) > time.time() + 10
+
+
+def test_a_run_that_was_purged_gets_no_counters_without_expiry(ledger):
+    job = make_job()
+    enqueue(ledger, job)
+    begin(ledger, job)
+    ledger.client.delete("hq:run:run")
+    publish(ledger, make_record(job))
+    assert not ledger.client.exists("hq:run:run")
 
 
 def test_a_full_redis_refuses_and_loses_nothing(server):

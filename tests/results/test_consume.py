@@ -21,7 +21,7 @@ def ledger(redis_server: RedisServer):
 def publish(ledger: Ledger, *jobs, score=1.0):
     accepted = ledger.enqueue(jobs[0].run_id, jobs, config={})
     for job in accepted:
-        ledger.begin(job.trajectory_id, 1, owner="w", lease_s=60)
+        ledger.begin(job.trajectory_id, 1, owner="w", lease_s=60, nonce="n")
         record = make_record(job, score)
         ledger.publish(record, codec.encode_record(record), owner="w", finished_ttl_s=60)
 

@@ -70,7 +70,7 @@ def test_the_next_worker_publishes_what_a_dead_one_had_finished(
     with redis_server.client(decode_responses=False) as client:
         ledger = Ledger(client, prefix="hq:", url=redis_server.url)
         ledger.enqueue("run", [job], config={})
-        ledger.begin(job.trajectory_id, 1, owner="dead", lease_s=60)
+        ledger.begin(job.trajectory_id, 1, owner="dead", lease_s=60, nonce="n")
         leave_behind(tmp_path, "dead", job.trajectory_id, codec.encode_record(make_record(job)))
         spool = Spool(tmp_path, "d", "alive")
         runtime = Runtime(owner="alive", ledger=ledger, backend=None, spool=spool)  # type: ignore[arg-type]

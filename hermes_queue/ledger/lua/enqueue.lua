@@ -8,11 +8,18 @@
 -- ARGV[4] run configuration (JSON), stored by the first call
 -- ARGV[5...] per job: claim, trajectory id, group id, group size, env, instance id,
 --            lane, priority, job (JSON)
--- Returns the 1-based positions of the accepted jobs.
+-- Returns the 1-based positions of the accepted jobs, or the error GROUPSIZE when a group
+-- exists with another size: nothing of the call is applied then.
 local t = redis.call('TIME')
 local now = tonumber(t[1]) + tonumber(t[2]) / 1e6
 local stamp = string.format('%.6f', now)
 local prefix, due = ARGV[1], now + tonumber(ARGV[2])
+for i = 5, #ARGV, 9 do
+  local size = redis.call('HGET', prefix .. 'group:' .. ARGV[i + 2], 'size')
+  if size and size ~= ARGV[i + 3] then
+    return redis.error_reply('GROUPSIZE ' .. ARGV[i + 2] .. ' has size ' .. size)
+  end
+end
 redis.call('HSETNX', KEYS[1], 'created', stamp)
 redis.call('HSETNX', KEYS[1], 'config', ARGV[4])
 redis.call('HSETNX', KEYS[1], 'state', 'active')

@@ -1,10 +1,10 @@
 -- Make one trajectory final and, with the last member, publish its group. Exactly once.
 --
 -- KEYS[1] traj:{id}  KEYS[2] leases  KEYS[3] delayed  KEYS[4] group:{id}  KEYS[5] body:{id}
--- KEYS[6] results (stream)  KEYS[7] run:{id}
+-- KEYS[6] results (stream)  KEYS[7] run:{id}  KEYS[8] waiting
 -- ARGV[1] id  ARGV[2] owner  ARGV[3] epoch  ARGV[4] score, or '' when not measured
 -- ARGV[5] body  ARGV[6] sample index  ARGV[7] TTL of finished state, s
--- ARGV[8] schema version  ARGV[9] codec  ARGV[10] group id  ARGV[11] run id  ARGV[12] prefix
+-- ARGV[8] schema version  ARGV[9] codec  ARGV[10] group id  ARGV[11] run id
 -- A measured record is accepted from any attempt while the trajectory is open; a failure
 -- only from the current owner and epoch, because a newer attempt may yet succeed.
 -- Returns ok | group | final | cancelled | stale | unknown.
@@ -22,14 +22,18 @@ redis.call('HSET', KEYS[1], 'state', 'final')
 redis.call('EXPIRE', KEYS[1], ARGV[7])
 redis.call('ZREM', KEYS[2], ARGV[1])
 redis.call('ZREM', KEYS[3], ARGV[1])
-redis.call('HINCRBY', KEYS[7], ARGV[4] == '' and 'failed' or 'finished', 1)
-if state == 'running' then redis.call('HINCRBY', KEYS[7], 'running', -1) end
+redis.call('ZREM', KEYS[8], ARGV[1])
+local counted = redis.call('EXISTS', KEYS[7]) == 1
+if counted then
+  redis.call('HINCRBY', KEYS[7], ARGV[4] == '' and 'failed' or 'finished', 1)
+  if state == 'running' then redis.call('HINCRBY', KEYS[7], 'running', -1) end
+end
 
 redis.call('HSET', KEYS[4], 'm:' .. ARGV[6],
   cjson.encode({ARGV[1], ARGV[4], #ARGV[5]}))
 local done = redis.call('HINCRBY', KEYS[4], 'done', 1)
 local size = tonumber(redis.call('HGET', KEYS[4], 'size') or '1')
-if done < size then return 'ok' end
+if done ~= size then return 'ok' end
 
 local group = {}
 local flat = redis.call('HGETALL', KEYS[4])
@@ -62,6 +66,6 @@ redis.call('XADD', KEYS[6], '*', 'schema', ARGV[8], 'codec', ARGV[9], 'run_id', 
   'size', tostring(size), 'complete', #scores == size and '1' or '0', 'mean', mean, 'std', std,
   'bytes', tostring(bytes), 'created', group['created'] or stamp, 'finished', stamp,
   'members', cjson.encode(ids))
-redis.call('HINCRBY', KEYS[7], 'groups', 1)
+if counted then redis.call('HINCRBY', KEYS[7], 'groups', 1) end
 redis.call('EXPIRE', KEYS[4], ARGV[7])
 return 'group'

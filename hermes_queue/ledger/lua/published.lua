@@ -1,13 +1,19 @@
 -- The messages of these jobs are in the broker: nobody needs to publish them any more.
 --
--- KEYS[1] delayed
--- ARGV[1] score they were claimed under, or '' for whatever score they have
--- ARGV[2...] ids. A job that was delayed anew meanwhile has another score and stays.
+-- KEYS[1] delayed  KEYS[2] waiting (zset: jobs whose message is in the broker, by time)
+-- ARGV[1] prefix  ARGV[2] score they were claimed under, or '' for whatever score they have
+-- ARGV[3...] ids. A job that was delayed anew meanwhile has another score and stays; one
+-- that a worker has begun meanwhile waits no more.
+local t = redis.call('TIME')
+local stamp = string.format('%.6f', tonumber(t[1]) + tonumber(t[2]) / 1e6)
 local n = 0
-for i = 2, #ARGV do
+for i = 3, #ARGV do
   local score = redis.call('ZSCORE', KEYS[1], ARGV[i])
-  if score and (ARGV[1] == '' or math.abs(tonumber(score) - tonumber(ARGV[1])) < 1e-5) then
+  if score and (ARGV[2] == '' or math.abs(tonumber(score) - tonumber(ARGV[2])) < 1e-5) then
     n = n + redis.call('ZREM', KEYS[1], ARGV[i])
+    if redis.call('HGET', ARGV[1] .. 'traj:' .. ARGV[i], 'state') == 'queued' then
+      redis.call('ZADD', KEYS[2], stamp, ARGV[i])
+    end
   end
 end
 return n

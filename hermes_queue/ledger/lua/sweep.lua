@@ -3,8 +3,8 @@
 -- KEYS[1] leases  KEYS[2] delayed  KEYS[3] sweep:last
 -- ARGV[1] prefix  ARGV[2] least seconds between two sweeps of the fleet
 -- ARGV[3] gap, s: with no sweep for that long Redis or the whole fleet was away. Owners
---         that live had no chance to renew, so they get one: every expired lease is
---         extended by the grace instead of being taken.
+--         that live had no chance to renew, so they get one: every lease lasts for the
+--         grace at least, and none is taken.
 -- ARGV[4] grace, s  ARGV[5] most jobs per call
 -- Returns {swept now? 1/0, ids taken back ...}.
 local t = redis.call('TIME')
@@ -13,12 +13,14 @@ local stamp = string.format('%.6f', now)
 local last = tonumber(redis.call('GET', KEYS[3]) or '0')
 if now - last < tonumber(ARGV[2]) then return {0} end
 redis.call('SET', KEYS[3], stamp, 'EX', 86400)
-local expired = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', stamp, 'LIMIT', 0, ARGV[5])
 if now - last > tonumber(ARGV[3]) then
   local grace = string.format('%.6f', now + tonumber(ARGV[4]))
-  for _, id in ipairs(expired) do redis.call('ZADD', KEYS[1], grace, id) end
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', grace)) do
+    redis.call('ZADD', KEYS[1], grace, id)
+  end
   return {1}
 end
+local expired = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', stamp, 'LIMIT', 0, ARGV[5])
 local taken = {1}
 for _, id in ipairs(expired) do
   local key = ARGV[1] .. 'traj:' .. id
@@ -27,8 +29,8 @@ for _, id in ipairs(expired) do
     redis.call('HSET', key, 'state', 'queued', 'owner', '')
     redis.call('HINCRBY', key, 'deaths', 1)
     redis.call('ZADD', KEYS[2], stamp, id)
-    local run = string.match(id, '^(.*)%.[^.]*%.[^.]*$')
-    redis.call('HINCRBY', ARGV[1] .. 'run:' .. run, 'running', -1)
+    local run = ARGV[1] .. 'run:' .. string.match(id, '^(.*)%.[^.]*%.[^.]*$')
+    if redis.call('EXISTS', run) == 1 then redis.call('HINCRBY', run, 'running', -1) end
     taken[#taken + 1] = id
   end
 end
