@@ -20,7 +20,7 @@ from hermes_queue.connection import redis_url
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.installation import check_installation
 from hermes_queue.queues import RUN_TRAJECTORY, queue_name, retry_queue_name
-from hermes_queue.settings import RedisSettings, WorkerSettings
+from hermes_queue.settings import RedisSettings, WorkerSettings, check_environment
 
 app = Celery("hermes_queue", include=["workers.trajectory", "workers.lifecycle"])
 
@@ -80,11 +80,20 @@ def _queue(name: str) -> Queue:
     return Queue(name, Exchange(name), routing_key=name)  # type: ignore[no-untyped-call]
 
 
-@app.on_configure.connect  # type: ignore[untyped-decorator]
-def _configure(sender: Any = None, **_: Any) -> None:
+def _settings() -> dict[str, Any]:
+    """Celery's settings, made when they are first needed.
+
+    Raises:
+        SystemExit: a `HERMES_QUEUE_*` variable is wrong; it is named on stderr.
+    """
+    try:
+        check_environment()
+    except ConfigurationError as error:
+        sys.stderr.write(f"error: {error}\n")
+        raise SystemExit(error.exit_code) from error
     redis = RedisSettings()
     worker = WorkerSettings()
-    sender.conf.update(
+    return dict(
         broker_url=broker_url(redis_url(redis)),
         broker_transport_options=_transport_options(redis.prefix, redis),
         broker_connection_retry_on_startup=True,
@@ -114,3 +123,6 @@ def _configure(sender: Any = None, **_: Any) -> None:
         enable_utc=True,
         timezone="UTC",
     )
+
+
+app.add_defaults(_settings)

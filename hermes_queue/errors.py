@@ -16,7 +16,7 @@ HermesQueueError             errors that are about no single trajectory
  |  - InputError             a row, file or dataset is unusable
  + RedisUnavailable          cannot be reached, or refuses us (exit code 4)
  + RedisFull                 Redis has no room (exit code 4)
- + PayloadTooLarge           an item or record is over the size cap
+ + PayloadTooLarge           an item or record is over the size cap (exit code 2)
  + SchemaTooNew              written by a newer version of this package
 
 A non-zero exit code, a failing test or a command that runs out of time inside a
@@ -136,6 +136,8 @@ class RedisFull(HermesQueueError):
 
 class PayloadTooLarge(HermesQueueError):
     """An item or a record is larger than the configured cap."""
+
+    exit_code = EXIT_USAGE
 
 
 class SchemaTooNew(HermesQueueError):

@@ -6,12 +6,14 @@ A section is built where it is used (`RedisSettings()`); nothing is read at impo
 
 from __future__ import annotations
 
+import difflib
 import os
 import tempfile
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from hermes_queue.errors import ConfigurationError
@@ -40,6 +42,20 @@ class RedisSettings(BaseSettings):
 
     url: SecretStr | None = None
     """redis://, rediss:// or unix:// URL. Unset: producers run everything embedded."""
+
+    @field_validator("url")
+    @classmethod
+    def _is_redis(cls, url: SecretStr | None) -> SecretStr | None:
+        if url is not None:
+            parts = urlsplit(url.get_secret_value())
+            if parts.scheme not in ("redis", "rediss", "unix"):
+                raise ValueError("must start with redis://, rediss:// or unix://")
+            try:
+                parts.port  # noqa: B018 - parsed on access
+            except ValueError as error:
+                raise ValueError("the port must be a number up to 65535") from error
+        return url
+
     prefix: str = Field(default="hq:", pattern=r"^[A-Za-z0-9_.-]*:?$")
     """Key prefix of everything we write; deployments may share one database."""
     socket_timeout_s: float = Field(default=30.0, gt=0)
@@ -187,6 +203,7 @@ def check_environment() -> None:
     Raises:
         ConfigurationError: names the variable, its value's problem and the reference page.
     """
+    _refuse_unknown_names()
     for section in SECTIONS:
         try:
             section()
@@ -197,6 +214,25 @@ def check_environment() -> None:
             raise ConfigurationError(
                 f"{name}: {first['msg']}; see docs/configuration.md"
             ) from error
+
+
+def variable_names() -> list[str]:
+    """Every environment variable that we read."""
+    return [
+        f"{section.model_config.get('env_prefix', '')}{field}".upper()
+        for section in SECTIONS
+        for field in section.model_fields
+    ]
+
+
+def _refuse_unknown_names() -> None:
+    """A misspelt variable would otherwise be ignored, and the run be another than was meant."""
+    known = variable_names()
+    for name in os.environ:
+        if name.upper().startswith(PREFIX) and name.upper() not in known:
+            close = difflib.get_close_matches(name.upper(), known, n=1)
+            hint = f"did you mean {close[0]}? " if close else ""
+            raise ConfigurationError(f"{name} is no setting; {hint}see docs/configuration.md")
 
 
 def private_directory(path: Path) -> Path:

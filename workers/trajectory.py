@@ -285,8 +285,8 @@ class _Attempt:
         """Whether the record exists, or is just being written."""
         if self._spooling is not None:
             await asyncio.wait({self._spooling})
-            if self._final is None:
-                self._spooling.result()  # a bug of ours; never silently run again
+            if self._final is None:  # it could not be made; the failure that says so can
+                self._spooling = None
         return self._final is not None
 
     async def _publish(

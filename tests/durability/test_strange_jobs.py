@@ -1,0 +1,88 @@
+"""A job that goes wrong in an unforeseen way is published with its real cause, once."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+from records import make_job
+from worker_process import wait_until
+
+from hermes_queue.queues import enqueue
+
+SUPPORT = str(Path(__file__).parents[1] / "support")
+ROW = {"question": "How many eggs are two dozen?", "answer": "2*12=<<2*12=24>>24\n#### 24"}
+
+
+@pytest.fixture
+def worker(start_worker):
+    path = os.pathsep.join(filter(None, [SUPPORT, os.environ.get("PYTHONPATH")]))
+    return start_worker(
+        concurrency=2, PYTHONPATH=path, HERMES_QUEUE_RESULTS_INLINE_MAX_BYTES="200000"
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"env": "nowhere:ENV"}, "nowhere"),
+        ({"env": "strange_env:UNKNOWN_TOOL"}, "teleport"),
+        ({"agent": {"kind": "nobody"}}, "nobody"),
+        ({"env": "strange_env:UNENCODABLE"}, "cannot be encoded"),
+        ({"env": "strange_env:NOT_A_NUMBER"}, "score"),
+        ({"env": "strange_env:HUGE"}, "HERMES_QUEUE_RESULTS_INLINE_MAX_BYTES"),
+        ({"item": {"nonsense": 1}}, "question"),
+    ],
+    ids=["env", "tool", "agent", "unencodable", "nan", "too-large", "item"],
+)
+def test_the_record_names_the_cause(factory, ledger, worker, fields, said):
+    job = make_job(**{"item": ROW, **fields})
+    enqueue([job], ledger=ledger)
+    [record] = factory.wait_done(timeout_s=20)
+    assert (record.score, record.epoch) == (None, 1)
+    assert said in record.failure.message
+    assert worker.alive
+
+
+def test_a_spool_that_cannot_be_written_does_not_cost_the_score(factory, start_worker, tmp_path):
+    worker = start_worker(concurrency=1)
+    factory.enqueue(1, seconds=1)
+    factory.wait_running(1)
+    shutil.rmtree(tmp_path / "workers" / "spool")
+    [record] = factory.wait_done()
+    assert (record.status, record.epoch) == ("completed", 1)
+    assert "published from memory" in worker.log()
+
+
+def test_a_job_whose_message_is_lost_runs_all_the_same(factory, ledger, start_worker):
+    [job] = factory.enqueue(1, seconds=0)
+    for key in ledger.client.scan_iter("hq:v1.*"):
+        ledger.client.delete(key)
+    start_worker(concurrency=1)
+    [record] = factory.wait_done()
+    assert record.trajectory_id == job.trajectory_id
+
+
+def test_a_worker_survives_a_redis_that_is_full_and_goes_on_after(factory, ledger, start_worker):
+    worker = start_worker(concurrency=1)
+    ledger.client.config_set("maxmemory", 1)
+    time.sleep(3)
+    assert worker.alive, worker.log()
+    ledger.client.config_set("maxmemory", 0)
+    factory.enqueue(1, seconds=0)
+    assert len(factory.wait_done()) == 1
+
+
+def test_a_result_waits_while_redis_refuses_writes(factory, ledger, start_worker):
+    worker = start_worker(concurrency=1)
+    factory.enqueue(1, seconds=2)
+    factory.wait_running(1)
+    ledger.client.config_set("min-replicas-to-write", 1)  # NOREPLICAS on every write
+    wait_until("the worker waits", lambda: "refuses writes for now" in worker.log())
+    ledger.client.config_set("min-replicas-to-write", 0)
+    [record] = factory.wait_done()
+    assert record.epoch == 1
+    assert worker.alive
