@@ -40,7 +40,7 @@ validate: $(VENV)/.run ## Oracle 1.0 and nop 0.0 on every bundled row, on each P
 			from hermes_queue.settings import PathSettings; \
 			prepare(sys.argv[1], PathSettings().cache)' $$version 2>/dev/null \
 			|| { echo "Python $$version: not on this machine"; continue; }; \
-		for expected in "oracle 1" "nop 0"; do \
+		for expected in "oracle 1" "nop 0" "tamper 0"; do \
 			set -- $$expected; echo "Python $$version, agent $$1"; \
 			$(BIN)/python -m producers.swe_smith $(VALIDATE) --python $$version --agent $$1 \
 				--expect-score $$2; \

@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 
 import click
 
-from hermes_queue.errors import HermesQueueError, IsolationUnavailable
+from hermes_queue.errors import EXIT_ISOLATION, HermesQueueError, IsolationUnavailable
 
 
-@click.group()
+class _Commands(click.Group):
+    """A group whose commands end our errors as one line and an exit code."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except IsolationUnavailable as error:
+            click.echo(f"error: {error}", err=True)
+            ctx.exit(EXIT_ISOLATION)
+        except HermesQueueError as error:
+            click.echo(f"error: {error}", err=True)
+            ctx.exit(error.exit_code)
+
+
+@click.group(name="hermes", cls=_Commands)
 def cli() -> None:
     """Look at a hermes-queue deployment (HERMES_QUEUE_REDIS_URL names its Redis)."""
 
@@ -77,12 +90,5 @@ def workers() -> None:
 
 
 def main() -> None:
-    """Entry point of the `hermes-queue` script; errors of ours become one line and a code."""
-    try:
-        cli()
-    except IsolationUnavailable as error:
-        click.echo(f"error: {error}", err=True)
-        sys.exit(3)
-    except HermesQueueError as error:
-        click.echo(f"error: {error}", err=True)
-        sys.exit(error.exit_code)
+    """Entry point of the `hermes-queue` script."""
+    cli(prog_name="hermes-queue")

@@ -18,6 +18,9 @@ from hermes_queue.settings import DEFAULT_REDIS_URL, RedisSettings
 
 MIN_VERSION = (6, 2)
 
+_WANTS_PASSWORD = {"HELLO": "it wants a password", "Authe": "it wants a password"}
+"""How redis-py words a missing password, by its first letters."""
+
 _PASSING = ("LOADING", "BUSY", "READONLY", "MISCONF", "NOREPLICAS", "MASTERDOWN", "CLUSTERDOWN")
 """How Redis begins errors that say "not now": it loads its data, its disk is full, ..."""
 
@@ -114,8 +117,8 @@ def explained(url: str) -> Iterator[None]:
         yield
     except (redis.AuthenticationError, NoPermissionError) as error:
         raise RedisUnavailable(
-            f"Redis at {masked(url)} refuses us: {error}; check user and password in "
-            "HERMES_QUEUE_REDIS_URL"
+            f"Redis at {masked(url)} refuses us ({_WANTS_PASSWORD.get(str(error)[:5], error)}); "
+            "check user and password in HERMES_QUEUE_REDIS_URL"
         ) from error
     except redis.OutOfMemoryError as error:
         raise RedisFull(
@@ -123,8 +126,8 @@ def explained(url: str) -> Iterator[None]:
         ) from error
     except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
         raise RedisUnavailable(
-            f"Redis at {masked(url)} cannot be reached: {error}; start it, or unset "
-            "HERMES_QUEUE_REDIS_URL to run everything embedded"
+            f"Redis at {masked(url)} cannot be reached: {error}; start it, or correct "
+            "HERMES_QUEUE_REDIS_URL (a producer without it runs everything on this machine)"
         ) from error
     except redis.ResponseError as error:
         text = str(error)

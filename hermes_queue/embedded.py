@@ -82,17 +82,21 @@ def find_redis_server() -> str:
 class Embedded:
     """A context manager that holds the two processes of one run."""
 
-    def __init__(self, *, run_id: str, concurrency: int, log_level: str = "info") -> None:
+    def __init__(
+        self, *, run_id: str, concurrency: int, lane: str = "train", log_level: str = "info"
+    ) -> None:
         """Prepare; nothing starts before the block is entered.
 
         Args:
             run_id: names the state, which a later call with the same id takes up.
             concurrency: trajectories, and slots, at once.
+            lane: the lane to serve.
             log_level: of the worker's log file.
         """
         self._state = PathSettings().cache / "embedded" / run_id
         self._run_id = run_id
         self._concurrency = concurrency
+        self._lane = lane
         self._log_level = log_level
         self._lock: int | None = None
         self._redis: subprocess.Popen[bytes] | None = None
@@ -217,6 +221,7 @@ class Embedded:
             "PYTHONPATH": path,
             f"{PREFIX}REDIS_URL": self.redis_url,
             f"{PREFIX}PATHS_SPOOL": str(self._state / "spool"),
+            f"{PREFIX}WORKER_LANES": self._lane,
             f"{PREFIX}WORKER_SOFT_SHUTDOWN_S": str(_SOFT_SHUTDOWN_S),
         }
         command = [sys.executable, "-m", "celery", "-A", "hermes_queue", "worker"]

@@ -145,7 +145,7 @@ class JsonlDataset:
     def _parse(self, number: int, line: bytes) -> Row:
         place = f"{self.path}:{number}"
         try:
-            data = json.loads(line.decode("utf-8-sig"))
+            data = json.loads(line.decode("utf-8-sig").rstrip("\r\n"))
         except UnicodeDecodeError as error:
             raise InputError(f"{place}: is not UTF-8: {error.reason}; save it as UTF-8") from error
         except (ValueError, RecursionError) as error:

@@ -43,6 +43,7 @@ class Follower:
         run_id: str,
         groups: Mapping[str, Sequence[str]],
         *,
+        lane: str,
         sink: Sink | None,
         progress: Progress,
         check: Callable[[], None],
@@ -54,6 +55,7 @@ class Follower:
         self.pending = set(groups)
         self._ledger = ledger
         self._run_id = run_id
+        self._lane = lane
         self._sink = sink
         self._progress = progress
         self._check = check
@@ -134,9 +136,15 @@ class Follower:
 
     async def _hint(self) -> None:
         """Jobs wait and nobody works: the usual reason is that no worker was started."""
-        if not await asyncio.to_thread(self._ledger.workers):
+        workers = await asyncio.to_thread(self._ledger.workers)
+        if not workers:
             self._progress.say(
                 "jobs wait, but no worker is alive; start one: celery -A hermes_queue worker"
+            )
+        elif not any(self._lane in worker.get("lanes", ()) for worker in workers):
+            self._progress.say(
+                f"jobs wait on lane {self._lane}, which no live worker serves; start one: "
+                f"HERMES_QUEUE_WORKER_LANES={self._lane} celery -A hermes_queue worker"
             )
 
     def _forget(self) -> None:

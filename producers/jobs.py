@@ -23,6 +23,9 @@ from producers.selection import SelectedItem, Selection
 _RUN_ID_MAX = 200
 """Group and trajectory ids are the run id and some 30 characters more, of 256."""
 
+DEFAULT_PROFILE = "default"
+"""The one sandbox profile there is so far."""
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -120,6 +123,10 @@ def make_plan(producer: Producer, env: Environment[Any], arguments: argparse.Nam
         ConfigurationError: names the flag and the fix.
     """
     _check_tools(env)
+    if arguments.profile != DEFAULT_PROFILE:
+        raise ConfigurationError(
+            f"--profile: {arguments.profile!r} is unknown; known: {DEFAULT_PROFILE}"
+        )
     return Plan(
         run_id=_name("--run-id", arguments.run_id or _new_run_id(producer.name), _RUN_ID_MAX),
         env=arguments.env,
@@ -127,7 +134,7 @@ def make_plan(producer: Producer, env: Environment[Any], arguments: argparse.Nam
         limits=_limits(arguments),
         group_size=arguments.group_size,
         lane=_name("--lane", arguments.lane),
-        profile=_name("--profile", arguments.profile),
+        profile=arguments.profile,
         priority=arguments.priority,
         tamper_case=arguments.tamper_case,
         provenance=_provenance(producer),

@@ -154,6 +154,7 @@ class Run:
             embedded = Embedded(
                 run_id=self.plan.run_id,
                 concurrency=concurrency,
+                lane=self.plan.lane,
                 log_level=self.arguments.log_level.lower(),
             )
             with embedded:
@@ -214,7 +215,13 @@ class Run:
     ) -> int:
         """Enqueue and follow; whatever happens, say what is on disk and how to go on."""
         follower = Follower(
-            ledger, self.plan.run_id, groups, sink=sink, progress=self.progress, check=check
+            ledger,
+            self.plan.run_id,
+            groups,
+            lane=self.plan.lane,
+            sink=sink,
+            progress=self.progress,
+            check=check,
         )
         try:
             with self.progress:

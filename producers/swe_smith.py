@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hermes_queue.errors import ConfigurationError
 from producers.base import Producer, main
 from producers.flags import at_least
 
@@ -60,7 +61,11 @@ def _prepare(row: dict[str, Any], arguments: argparse.Namespace) -> dict[str, An
 def _absolute(base_url: str) -> str:
     """Workers run in another directory, so a local directory has to be absolute."""
     path = Path(base_url).expanduser()
-    return str(path.resolve()) if path.is_dir() else base_url
+    if path.is_dir():
+        return str(path.resolve())
+    if path.is_absolute() or base_url.startswith((".", "~")):
+        raise ConfigurationError(f"--repo-base-url: there is no directory {base_url}")
+    return base_url
 
 
 def _skip_reason(row: dict[str, Any], arguments: argparse.Namespace) -> str | None:

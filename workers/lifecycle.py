@@ -72,7 +72,14 @@ async def open_runtime() -> None:
         spool = Spool(PathSettings().spool_dir, ledger.deployment_id(), owner)
         runtime = Runtime(owner=owner, ledger=ledger, backend=backend, spool=spool, lanes=lanes)
         await runtime.in_thread(publish_leftovers, runtime)
-        facts = {"owner": owner, "pid": os.getpid(), "host": runtime.host, "started": time.time()}
+        facts = {
+            "owner": owner,
+            "pid": os.getpid(),
+            "host": runtime.host,
+            "lanes": lanes,
+            "slots": pool.TaskPool.instance().limit,
+            "started": time.time(),
+        }
         keeper = Keeper(runtime, on_lost=_stop_job, facts=lambda: dict(facts))
     except BaseException:
         await backend.stop()

@@ -50,7 +50,9 @@ def _decoded(value: object) -> object:
 
 
 def _test_id(value: str) -> str:
-    relative(file_of(value))
+    path = relative(file_of(value))
+    if path.startswith("-") or any(ord(character) < 32 for character in path):
+        raise ValueError(f"{value!r} does not begin with the path of a test file")
     return value
 
 

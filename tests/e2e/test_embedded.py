@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,9 +12,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from uuid import uuid4
 
 import psutil
 import pytest
+from redis_server import redis_binary_of
 from worker_process import wait_until
 
 from hermes_queue.settings import PathSettings
@@ -26,8 +29,12 @@ def start(tmp_path: Path) -> Iterator[Run]:
     """Start a producer with no Redis configured, in an empty directory."""
 
     started: list[subprocess.Popen[str]] = []
+    run_ids: list[str] = []
 
     def run(module: str, *flags: str, **environment: str) -> subprocess.Popen[str]:
+        if "--run-id" not in flags:
+            flags = (*flags, "--run-id", f"e2e-{uuid4().hex}")
+        run_ids.append(flags[flags.index("--run-id") + 1])
         clean = {k: v for k, v in os.environ.items() if not k.startswith("HERMES_QUEUE_")}
         source = str(Path(__file__).parents[2])
         process = subprocess.Popen(
@@ -46,6 +53,8 @@ def start(tmp_path: Path) -> Iterator[Run]:
         if process.poll() is None:
             process.kill()
         process.communicate()
+    for run_id in run_ids:  # an interrupted run keeps its state on purpose
+        shutil.rmtree(PathSettings().cache / "embedded" / run_id, ignore_errors=True)
 
 
 def wait_for_slots(process: subprocess.Popen[str], count: int) -> list[psutil.Process]:
@@ -183,3 +192,32 @@ def test_a_worker_that_dies_is_an_error_with_its_log(start):
     assert process.returncode == 1
     assert "worker.log" in err
     assert time.monotonic() - began < 60
+
+
+@pytest.mark.parametrize("binary", ["redis-7", "redis-6.2"])
+def test_the_bundled_bugs_with_the_gold_fix_with_none_and_with_cheats(start, tmp_path, binary):
+    directory = tmp_path / "bin"
+    directory.mkdir()
+    (directory / "redis-server").symlink_to(redis_binary_of(binary))
+    path = f"{directory}:{os.environ['PATH']}"
+    for agent, score, flags, count in (
+        ("oracle", "1", ("--items", "2"), 2),
+        ("nop", "0", ("--items", "2"), 2),
+        ("tamper", "0", ("--items", "1", "--group-size", "3"), 3),  # all: `make validate`
+    ):
+        process = start(
+            *("swe_smith", *flags, "--agent", agent, "--expect-score", score),
+            *("--out", f"{agent}.jsonl"),
+            PATH=path,
+        )
+        out, err = process.communicate(timeout=170)
+        assert process.returncode == 0, out + err
+        found = records(tmp_path / f"{agent}.jsonl")
+        assert {r["score"] for r in found} == {float(score)}
+        assert len(found) == count
+
+
+def test_an_embedded_run_serves_the_lane_it_enqueues_on(start):
+    process = start("gsm8k", "--items", "1", "--lane", "eval")
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, out + err

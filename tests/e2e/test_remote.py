@@ -96,7 +96,15 @@ def test_two_producers_of_one_run_at_once_enqueue_each_job_once(server, produce)
 def test_nothing_but_listed_keys_stays_without_expiry(worker, server, produce):
     done = produce("--items", "2", "--follow", "--run-id", "r1")
     assert done.returncode == 0, done.stderr
-    listed = ("hq:results", "hq:dead", "hq:body:", "hq:consumer-group:", "hq:_kombu.", "hq:unacked")
+    listed = (
+        "hq:deployment",
+        "hq:results",
+        "hq:dead",
+        "hq:body:",
+        "hq:consumer-group:",
+        "hq:_kombu.",
+        "hq:unacked",
+    )
     with server.client() as client:
         lasting = [key for key in client.scan_iter("*") if client.ttl(key) == -1]
     assert [key for key in lasting if not key.startswith(listed)] == []

