@@ -7,7 +7,7 @@ SHELL := bash
 PYTHON ?= python3
 VENV ?= .venv
 UV ?= uv
-JOBS ?= 2
+JOBS ?= 4
 DEMO ?= --items 2
 VALIDATE ?= --items all
 PYTHONS ?= 3.11 3.12 3.13
@@ -23,7 +23,7 @@ COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generat
 	--no-emit-index-url --no-annotate --custom-compile-command "make lock"
 RUN_EXTRAS := --extra producer --extra worker --extra local
 
-.PHONY: help demo test validate lint format bench lock docs clean redis
+.PHONY: help demo test validate tamper lint format bench lock docs clean redis
 
 help: ## List the targets
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
@@ -32,7 +32,7 @@ demo: $(VENV)/.run ## Install what is needed, then two trajectories end to end o
 	$(BIN)/python -m producers.swe_smith $(DEMO)
 
 test: redis lint ## Install the development tools, then linters and all tests
-	$(BIN)/python -m pytest -n $(JOBS) $(TESTS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(TESTS)
 
 validate: $(VENV)/.run ## Oracle 1.0 and nop 0.0 on every bundled row, on each Python there is
 	@for version in $(PYTHONS); do \
@@ -40,12 +40,15 @@ validate: $(VENV)/.run ## Oracle 1.0 and nop 0.0 on every bundled row, on each P
 			from hermes_queue.settings import PathSettings; \
 			prepare(sys.argv[1], PathSettings().cache)' $$version 2>/dev/null \
 			|| { echo "Python $$version: not on this machine"; continue; }; \
-		for expected in "oracle 1" "nop 0" "tamper 0"; do \
+		for expected in "oracle 1" "nop 0"; do \
 			set -- $$expected; echo "Python $$version, agent $$1"; \
 			$(BIN)/python -m producers.swe_smith $(VALIDATE) --python $$version --agent $$1 \
 				--expect-score $$2; \
 		done; \
 	done
+
+tamper: $(VENV)/.run ## Every known way to cheat scores 0 on the first four bundled rows
+	$(BIN)/python -m producers.swe_smith --items 4 --agent tamper --expect-score 0
 
 lint: $(VENV)/.dev ## ruff, mypy, import-linter
 	$(BIN)/ruff check .

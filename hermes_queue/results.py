@@ -257,6 +257,9 @@ class _Reader:
 
 
 async def _wait_out(error: Exception) -> None:
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():  # the outage is our own end
+        raise asyncio.CancelledError from error
     logger.warning("waiting for Redis: %s", error, extra={"action": "redis_wait"})
     await asyncio.sleep(1.0)
 

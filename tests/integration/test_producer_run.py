@@ -44,7 +44,7 @@ def broken(job: TrajectoryJob, kind: str = "EnvInfraError") -> dict[str, Any]:
 
 
 def finish(ledger: Ledger, trajectory_id: str, judge: Judge) -> None:
-    begun = ledger.begin(trajectory_id, 1, owner="test", lease_s=60)
+    begun = ledger.begin(trajectory_id, 1, owner="test", lease_s=60, nonce="n")
     if begun.verdict != "run":
         return
     job = codec.decode_job(begun.job)

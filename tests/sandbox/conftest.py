@@ -86,7 +86,13 @@ async def make_bench(cache: Path) -> AsyncIterator[Callable[..., Any]]:
         await backend.stop()
 
 
-@pytest.fixture(params=list(BACKENDS))
+def _parameter(name: str) -> Any:
+    """Without namespaces slots see each other's processes: such tests run one at a time."""
+    shared = [] if BACKENDS[name].isolated else [pytest.mark.xdist_group("unfenced")]
+    return pytest.param(name, marks=shared)
+
+
+@pytest.fixture(params=map(_parameter, BACKENDS))
 def backend_name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
