@@ -79,8 +79,8 @@ def test_sigterm_hands_running_jobs_back_to_another_worker(factory, ledger, star
     leaving = start_worker(concurrency=3, HERMES_QUEUE_WORKER_SOFT_SHUTDOWN_S="0.5")
     jobs = factory.enqueue(3, seconds=5)
     factory.wait_running(3)
-    start_worker(concurrency=3)
     assert leaving.terminate() == 0, leaving.log()
+    start_worker(concurrency=3)
     records = factory.wait_done()
     assert_each_once(records, jobs)
     assert {(r.attempt, r.epoch) for r in records} == {(1, 2)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -46,11 +47,15 @@ class Bench:
 
     def __init__(self, backend: SandboxBackend) -> None:
         self.backend = backend
+        # Tests count their sleeping processes. Without namespaces they would count those of
+        # tests that run beside them too, so every bench sleeps for a time of its own.
+        self._nap = str(random.randint(10**6, 10**7))
 
     async def slot(self, spec: SlotSpec | None = None) -> Slot:
         return await self.backend.acquire("trajectory", spec or SlotSpec())
 
     async def sh(self, slot: Slot, command: str, **options: Any) -> ExecutionResult:
+        command = command.replace("4242", self._nap)
         [answer] = await self.backend.execute_batch([ExecutionRequest(slot, command, **options)])
         assert isinstance(answer, ExecutionResult), answer
         return answer
@@ -86,13 +91,7 @@ async def make_bench(cache: Path) -> AsyncIterator[Callable[..., Any]]:
         await backend.stop()
 
 
-def _parameter(name: str) -> Any:
-    """Without namespaces slots see each other's processes: such tests run one at a time."""
-    shared = [] if BACKENDS[name].isolated else [pytest.mark.xdist_group("unfenced")]
-    return pytest.param(name, marks=shared)
-
-
-@pytest.fixture(params=map(_parameter, BACKENDS))
+@pytest.fixture(params=list(BACKENDS))
 def backend_name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

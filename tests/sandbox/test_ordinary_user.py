@@ -27,7 +27,6 @@ def reachable(path: Path, place: Path, binds: list[str]) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("unfenced")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("user", [USER] if os.geteuid() == 0 else [])
 def test_conformance_as_an_ordinary_user(cache, user):
