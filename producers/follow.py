@@ -78,9 +78,7 @@ class Follower:
                 task.result()
             await self._show()
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await _end(tasks)
             self._forget()
 
     async def _collect(self) -> None:
@@ -155,3 +153,12 @@ class Follower:
             client.delete(key(f"consumer-group:{self._group}"))
         except Exception as error:  # noqa: BLE001 - cleaning up must not hide the outcome
             logger.debug("consumer group %s stays: %s", self._group, error)
+
+
+async def _end(tasks: Sequence[asyncio.Task[None]]) -> None:
+    """Cancel until all have ended: a library on the way may swallow one cancellation."""
+    running = {task for task in tasks if not task.done()}
+    while running:
+        for task in running:
+            task.cancel()
+        _, running = await asyncio.wait(running, timeout=1.0)
