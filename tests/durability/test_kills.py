@@ -65,8 +65,8 @@ def test_the_jobs_of_a_killed_worker_run_on_another_one(factory, ledger, start_w
     doomed = start_worker(concurrency=3)
     jobs = factory.enqueue(3, seconds=6)
     factory.wait_running(3)
-    heir = start_worker(concurrency=3)
     doomed.kill9()
+    heir = start_worker(concurrency=3)
     records = factory.wait_done()
     assert_each_once(records, jobs)
     assert {(r.attempt, r.epoch) for r in records} == {(1, 2)}
