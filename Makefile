@@ -32,7 +32,7 @@ demo: $(VENV)/.run ## Install what is needed, then two trajectories end to end o
 	$(BIN)/python -m producers.swe_smith $(DEMO)
 
 test: redis lint ## Install the development tools, then linters and all tests
-	$(BIN)/python -m pytest -n $(JOBS) $(TESTS)
+	$(BIN)/python -m pytest -n $(JOBS) --maxschedchunk 1 $(TESTS)
 
 validate: $(VENV)/.run ## Oracle 1.0 and nop 0.0 on every bundled row, on each Python there is
 	@for version in $(PYTHONS); do \
