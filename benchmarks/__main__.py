@@ -11,61 +11,27 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
-import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import redis
 
-from hermes_queue import Message, ScoredTrajectory, TokenSequence, TrajectoryJob, consume, make_ids
+from benchmarks.jobs import jobs
+from benchmarks.private_redis import private_redis
+from hermes_queue import Message, ScoredTrajectory, TokenSequence, TrajectoryJob, consume
 from hermes_queue.codec import decode_record, encode_record
-from hermes_queue.embedded import find_redis_server
 from hermes_queue.ledger import Ledger
+from hermes_queue.models import identity
 from hermes_queue.queues import enqueue
 
-RUN = "bench"
 GROUP_SIZE = 8
 LEASE_S = 600.0
 
 
-@contextmanager
-def private_redis() -> Iterator[str]:
-    """URL of a redis-server of our own; gone at the end."""
-    with tempfile.TemporaryDirectory(prefix="hq-bench-") as directory:
-        socket = Path(directory) / "redis.sock"
-        command = [find_redis_server(), "--port", "0", "--unixsocket", str(socket)]
-        command += ["--dir", directory, "--save", "", "--appendonly", "yes"]
-        server = subprocess.Popen(
-            [*command, "--appendfsync", "everysec"], stdout=subprocess.DEVNULL
-        )
-        try:
-            while not socket.exists() and server.poll() is None:
-                time.sleep(0.01)
-            yield f"unix://{socket}?db=0"
-        finally:
-            server.terminate()
-            server.wait()
-
-
-def jobs(count: int) -> Iterator[TrajectoryJob]:
+def rows(count: int) -> Iterator[TrajectoryJob]:
     """Jobs of groups of eight, with rows of 1 KB."""
-    statement = "something is wrong with it " * 38
-    for number in range(count):
-        instance, sample = f"row-{number // GROUP_SIZE}", number % GROUP_SIZE
-        group_id, trajectory_id = make_ids(RUN, instance, sample)
-        yield TrajectoryJob(
-            run_id=RUN,
-            group_id=group_id,
-            trajectory_id=trajectory_id,
-            sample_index=sample,
-            group_size=GROUP_SIZE,
-            env="swe_smith",
-            instance_id=instance,
-            item={"problem_statement": statement},
-        )
+    item = {"problem_statement": "something is wrong with it " * 38}
+    return jobs(count, group_size=GROUP_SIZE, env="swe_smith", item=item)
 
 
 def record(job: TrajectoryJob) -> ScoredTrajectory:
@@ -75,14 +41,7 @@ def record(job: TrajectoryJob) -> ScoredTrajectory:
     ids = tuple(dice.randrange(150_000) for _ in range(3000))
     logprobs = tuple(-dice.random() for _ in ids)
     return ScoredTrajectory(
-        run_id=job.run_id,
-        group_id=job.group_id,
-        trajectory_id=job.trajectory_id,
-        sample_index=job.sample_index,
-        group_size=job.group_size,
-        env=job.env,
-        instance_id=job.instance_id,
-        agent=job.agent,
+        **identity(job),
         attempt=1,
         epoch=1,
         status="completed",
@@ -117,7 +76,7 @@ def main() -> None:
     parser.add_argument("--bodies", type=int, default=2_000)
     arguments = parser.parse_args()
     bodies = arguments.bodies - arguments.bodies % GROUP_SIZE
-    records = [record(job) for job in jobs(bodies)]
+    records = [record(job) for job in rows(bodies)]
     encoded = [encode_record(item) for item in records]
     size, packed = len(records[0].model_dump_json()), len(encoded[0])
     print(f"a record: {size:,} bytes as JSON, {packed:,} encoded")
@@ -125,9 +84,9 @@ def main() -> None:
     timed("decode", bodies, lambda: [decode_record(body) for body in encoded])
     with private_redis() as url, redis.Redis.from_url(url) as client:
         ledger = Ledger.connect(url=url)
-        timed("enqueue", arguments.jobs, lambda: enqueue(jobs(arguments.jobs), ledger=ledger))
+        timed("enqueue", arguments.jobs, lambda: enqueue(rows(arguments.jobs), ledger=ledger))
         print(f"Redis holds {client.info('memory')['used_memory'] / 1e6:,.0f} MB")
-        ids = [job.trajectory_id for job in jobs(bodies)]
+        ids = [job.trajectory_id for job in rows(bodies)]
         timed(
             "begin",
             bodies,

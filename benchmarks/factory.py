@@ -17,15 +17,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-
-import redis
 
 import hermes_queue
-from hermes_queue.embedded import find_redis_server
+from benchmarks.jobs import RUN, jobs
+from benchmarks.private_redis import private_redis
 from hermes_queue.errors import SandboxError
 from hermes_queue.ledger import Ledger
-from hermes_queue.models import TrajectoryJob, make_ids
+from hermes_queue.models import AgentSpec
 from hermes_queue.queues import enqueue
 from hermes_queue.sandbox.base import (
     AssetSpec,
@@ -83,28 +81,6 @@ class NoopBackend:
     async def terminate(self, sandbox_id: str) -> None: ...
 
 
-def jobs(count: int, group_size: int) -> list[TrajectoryJob]:
-    found = []
-    for index in range(count):
-        group_id, trajectory_id = make_ids("bench", f"i{index // group_size}", index % group_size)
-        found.append(
-            TrajectoryJob.model_validate(
-                {
-                    "run_id": "bench",
-                    "group_id": group_id,
-                    "trajectory_id": trajectory_id,
-                    "sample_index": index % group_size,
-                    "group_size": group_size,
-                    "env": "gsm8k",
-                    "instance_id": f"i{index // group_size}",
-                    "item": ROW,
-                    "agent": {"kind": "nop"},
-                }
-            )
-        )
-    return found
-
-
 async def drain(url: str, groups: int) -> None:
     seen = 0
     async for group in hermes_queue.consume("bench", url=url):
@@ -120,29 +96,21 @@ def main() -> None:
     parser.add_argument("--group-size", type=int, default=4)
     parser.add_argument("--concurrency", type=int, default=64)
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="hq-bench-") as directory:
-        measure(Path(directory), arguments)
+    with private_redis() as url, tempfile.TemporaryDirectory(prefix="hq-bench-") as spool:
+        measure(url, spool, arguments)
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    milliseconds = 1e3 * (used.ru_utime + used.ru_stime) / arguments.count
+    print(f"worker and Redis: {milliseconds:.2f} ms CPU per trajectory, start-up included")
 
 
-def measure(directory: Path, arguments: argparse.Namespace) -> None:
-    socket = directory / "redis.sock"
-    server = subprocess.Popen(
-        [
-            *(find_redis_server(), "--port", "0", "--unixsocket", str(socket)),
-            *("--dir", str(directory), "--save", "", "--appendonly", "yes"),
-        ],
-        stdout=subprocess.DEVNULL,
-    )
-    url = f"unix://{socket}?db=0"
-    while True:
-        try:
-            redis.Redis.from_url(url).ping()
-            break
-        except redis.RedisError:
-            time.sleep(0.05)
+def measure(url: str, spool: str, arguments: argparse.Namespace) -> None:
     ledger = Ledger.connect(url=url)
     began, cpu = time.perf_counter(), time.process_time()
-    enqueue(jobs(arguments.count, arguments.group_size), ledger=ledger)
+    nop = AgentSpec(kind="nop")
+    enqueue(
+        jobs(arguments.count, group_size=arguments.group_size, env="gsm8k", item=ROW, agent=nop),
+        ledger=ledger,
+    )
     spent = time.perf_counter() - began
     print(
         f"enqueue: {arguments.count / spent:.0f} jobs/s, "
@@ -153,7 +121,7 @@ def measure(directory: Path, arguments: argparse.Namespace) -> None:
         **os.environ,
         "HERMES_QUEUE_REDIS_URL": url,
         "HERMES_QUEUE_SANDBOX_BACKEND": "benchmarks.factory:NoopBackend",
-        "HERMES_QUEUE_PATHS_SPOOL": str(directory / "spool"),
+        "HERMES_QUEUE_PATHS_SPOOL": spool,
     }
     command = [sys.executable, "-m", "celery", "-A", "hermes_queue", "worker", "-l", "warning"]
     command += ["-c", str(arguments.concurrency), "--without-gossip", "--without-mingle"]
@@ -162,18 +130,13 @@ def measure(directory: Path, arguments: argparse.Namespace) -> None:
         while not ledger.client.exists("hq:results"):
             time.sleep(0.01)
         began = time.perf_counter()
-        done = ledger.run_status("bench").finished
+        done = ledger.run_status(RUN).finished
         asyncio.run(drain(url, arguments.count // arguments.group_size))
         spent = time.perf_counter() - began
         print(f"queue -> worker -> publish -> consumed: {(arguments.count - done) / spent:.0f}/s")
     finally:
         worker.terminate()
         worker.wait()
-        server.terminate()
-        server.wait()
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    milliseconds = 1e3 * (used.ru_utime + used.ru_stime) / arguments.count
-    print(f"worker and Redis: {milliseconds:.2f} ms CPU per trajectory, start-up included")
 
 
 if __name__ == "__main__":

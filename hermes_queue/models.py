@@ -299,6 +299,20 @@ class ScoredTrajectory(Wire):
         return self
 
 
+def identity(source: TrajectoryJob | ScoredTrajectory) -> dict[str, Any]:
+    """Which sample of what this is: the fields that a record repeats from its job.
+
+    Made to be passed on: `ScoredTrajectory(**identity(job), attempt=1, ...)`.
+    """
+    return {name: getattr(source, name) for name in _IDENTITY}
+
+
+_IDENTITY = (
+    *("run_id", "group_id", "trajectory_id", "sample_index", "group_size"),
+    *("env", "instance_id", "agent", "policy_version"),
+)
+
+
 class TrajectoryGroup(Wire):
     """All samples of one item, published together."""
 

@@ -129,7 +129,7 @@ class _Reader:
 
     async def open(self, start: str) -> None:
         """Create the consumer group, or check that it is the same one."""
-        key = f"{self._prefix}consumer-group:{self._group}"
+        key = _options_key(self._prefix, self._group)
         wanted = json.dumps(self._filter, sort_keys=True)
         client: Any = self._client
         with explained(self._url):
@@ -254,6 +254,21 @@ class _Reader:
         )
         delivered._ack = ack
         return delivered
+
+
+def remove_consumer_group(client: redis.Redis, prefix: str, group: str) -> None:
+    """Remove a consumer group that nobody reads any more, so that it holds back no trimming.
+
+    Raises:
+        redis.RedisError: it may still be there.
+    """
+    client.xgroup_destroy(prefix + STREAM, group)
+    client.delete(_options_key(prefix, group))
+
+
+def _options_key(prefix: str, group: str) -> str:
+    """The hash with what a consumer group was made with."""
+    return f"{prefix}consumer-group:{group}"
 
 
 async def _wait_out(error: Exception) -> None:

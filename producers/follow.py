@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from hermes_queue.errors import RedisUnavailable
 from hermes_queue.ledger import Ledger, RunStatus
-from hermes_queue.results import STREAM, DeliveredGroup, consume
+from hermes_queue.results import DeliveredGroup, consume, remove_consumer_group
 from hermes_queue.sinks.base import Sink
 from producers.progress import Counts, Progress, ResultRow, result_row
 
@@ -78,7 +78,9 @@ class Follower:
                 task.result()
             await self._show()
         finally:
-            await _end(tasks)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             self._forget()
 
     async def _collect(self) -> None:
@@ -147,18 +149,7 @@ class Follower:
 
     def _forget(self) -> None:
         """Remove our consumer group; if Redis is gone, there is nothing to remove."""
-        client, key = self._ledger.client, self._ledger.key
         try:
-            client.xgroup_destroy(key(STREAM), self._group)
-            client.delete(key(f"consumer-group:{self._group}"))
+            remove_consumer_group(self._ledger.client, self._ledger.prefix, self._group)
         except Exception as error:  # noqa: BLE001 - cleaning up must not hide the outcome
             logger.debug("consumer group %s stays: %s", self._group, error)
-
-
-async def _end(tasks: Sequence[asyncio.Task[None]]) -> None:
-    """Cancel until all have ended: a library on the way may swallow one cancellation."""
-    running = {task for task in tasks if not task.done()}
-    while running:
-        for task in running:
-            task.cancel()
-        _, running = await asyncio.wait(running, timeout=1.0)

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from redis_server import RedisServer
+
+
+def pytest_configure() -> None:
+    """A shell starts background jobs with SIGINT ignored, and all their children inherit that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -24,6 +24,7 @@ from hermes_queue.models import (
     StopReason,
     TrajectoryJob,
     TrajectoryProvenance,
+    identity,
 )
 
 
@@ -95,15 +96,7 @@ class Draft:
         sequences, breaks = merge_with_breaks(agent.turns) or (None, ())
         broken = [{"event": "sequence_break", **asdict(each)} for each in breaks]
         return ScoredTrajectory(
-            run_id=job.run_id,
-            group_id=job.group_id,
-            trajectory_id=job.trajectory_id,
-            sample_index=job.sample_index,
-            group_size=job.group_size,
-            env=job.env,
-            instance_id=job.instance_id,
-            agent=job.agent,
-            policy_version=job.policy_version,
+            **identity(job),
             attempt=self.attempt,
             epoch=self.epoch,
             status="failed" if failure else "completed",
@@ -137,7 +130,10 @@ class Draft:
 def reduced(record: ScoredTrajectory, problem: str) -> ScoredTrajectory:
     """A small failure in place of a record that cannot travel as it is."""
     return ScoredTrajectory(
-        **{name: getattr(record, name) for name in _IDENTITY},
+        **identity(record),
+        attempt=record.attempt,
+        epoch=record.epoch,
+        stage_seconds=record.stage_seconds,
         status="failed",
         stop_reason="failed",
         score=None,
@@ -146,12 +142,6 @@ def reduced(record: ScoredTrajectory, problem: str) -> ScoredTrajectory:
         ),
         created=record.created,
     )
-
-
-_IDENTITY = (
-    *("run_id", "group_id", "trajectory_id", "sample_index", "group_size", "env"),
-    *("instance_id", "agent", "policy_version", "attempt", "epoch", "stage_seconds"),
-)
 
 
 def _printable(text: str) -> str:

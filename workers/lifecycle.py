@@ -9,46 +9,23 @@ the rest, which hand their jobs back to the ledger.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import secrets
 import sys
 import time
 from contextlib import suppress
 
-from celery import signals
-
 from hermes_queue import pool
-from hermes_queue.errors import HermesQueueError
-from hermes_queue.installation import check_installation
 from hermes_queue.ledger import Ledger
 from hermes_queue.sandbox import make_backend
-from hermes_queue.settings import (
-    PathSettings,
-    SandboxSettings,
-    WorkerSettings,
-    check_environment,
-)
+from hermes_queue.settings import PathSettings, SandboxSettings, WorkerSettings
 from workers import runtime as runtimes
 from workers.keeper import Keeper
 from workers.recovery import publish_leftovers
 from workers.runtime import Runtime
 from workers.spool import Spool
 
-logger = logging.getLogger(__name__)
-
 _keeper: Keeper | None = None
-
-
-@signals.worker_init.connect  # type: ignore[untyped-decorator]
-def _check(sender: object = None, **_: object) -> None:
-    """Refuse to start with a wrong setting or a foreign package in our names."""
-    try:
-        check_environment()
-        check_installation()
-    except HermesQueueError as error:
-        logger.critical("%s", error, extra={"action": "refused"})
-        raise SystemExit(error.exit_code) from error
 
 
 async def open_runtime() -> None:

@@ -71,6 +71,11 @@ def wait_for_slots(process: subprocess.Popen[str], count: int) -> list[psutil.Pr
     return wait_until("commands running in slots", probe)
 
 
+def slow(seconds: int) -> tuple[str, ...]:
+    """Flags for an agent that runs a command of so many seconds."""
+    return ("--agent", "slow", "--agent-param", f"seconds={seconds}", "--agent-param", "turns=1")
+
+
 def command_line(process: psutil.Process) -> str:
     with suppress(psutil.NoSuchProcess):
         return " ".join(process.cmdline())
@@ -98,32 +103,21 @@ def test_a_finished_run_leaves_no_state_and_no_process(start):
 
 def test_ctrl_c_leaves_nothing_running_and_the_run_can_be_taken_up(start, tmp_path):
     flags = ("gsm8k", "--items", "2", "--run-id", f"interrupted-{os.getpid()}", "--out", "o.jsonl")
-    slow = ("--agent", "slow", "--agent-param", "seconds=6", "--agent-param", "turns=1")
-    process = start(*flags, *slow)
+    process = start(*flags, *slow(6))
     started = wait_for_slots(process, 1)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, out + err
     _gone, alive = psutil.wait_procs(started, timeout=5)
     assert alive == []
-    again = start(*flags, *slow)
+    again = start(*flags, *slow(6))
     out, err = again.communicate(timeout=120)
     assert again.returncode == 0, out + err
     assert len(records(tmp_path / "o.jsonl")) == 2
 
 
 def test_killing_the_producer_takes_redis_worker_and_slots_with_it(start):
-    process = start(
-        "gsm8k",
-        "--items",
-        "1",
-        "--agent",
-        "slow",
-        "--agent-param",
-        "seconds=300",
-        "--run-id",
-        f"killed-{os.getpid()}",
-    )
+    process = start("gsm8k", "--items", "1", *slow(300))
     started = wait_for_slots(process, 1)
     process.kill()
     process.communicate()
@@ -141,17 +135,7 @@ def test_two_runs_at_once_do_not_meet(start, tmp_path):
 
 def test_the_same_run_id_twice_at_once_is_refused(start):
     run_id = f"twice-{os.getpid()}"
-    first = start(
-        "gsm8k",
-        "--items",
-        "1",
-        "--agent",
-        "slow",
-        "--agent-param",
-        "seconds=20",
-        "--run-id",
-        run_id,
-    )
+    first = start("gsm8k", "--items", "1", *slow(20), "--run-id", run_id)
     wait_for_slots(first, 1)
     second = start("gsm8k", "--items", "1", "--run-id", run_id, "--out", "second.jsonl")
     _out, err = second.communicate(timeout=60)
@@ -173,17 +157,7 @@ def test_a_run_without_isolation_exits_3_with_the_fix(start, tmp_path):
 
 
 def test_a_worker_that_dies_is_an_error_with_its_log(start):
-    process = start(
-        "gsm8k",
-        "--items",
-        "1",
-        "--agent",
-        "slow",
-        "--agent-param",
-        "seconds=60",
-        "--run-id",
-        f"dies-{os.getpid()}",
-    )
+    process = start("gsm8k", "--items", "1", *slow(60))
     started = wait_for_slots(process, 1)
     [worker] = [p for p in started if "-m celery" in command_line(p)]
     worker.kill()
@@ -203,7 +177,7 @@ def test_the_bundled_bugs_with_the_gold_fix_with_none_and_with_cheats(start, tmp
     for agent, score, flags, count in (
         ("oracle", "1", ("--items", "2"), 2),
         ("nop", "0", ("--items", "2"), 2),
-        ("tamper", "0", ("--items", "1", "--group-size", "3"), 3),  # all: `make validate`
+        ("tamper", "0", ("--items", "1", "--group-size", "3"), 3),  # all: `make tamper`
     ):
         process = start(
             *("swe_smith", *flags, "--agent", agent, "--expect-score", score),

@@ -18,7 +18,7 @@ from redis_server import RedisServer
 
 from hermes_queue import codec
 from hermes_queue.ledger import Ledger
-from hermes_queue.models import Failure, ScoredTrajectory, TrajectoryJob
+from hermes_queue.models import Failure, ScoredTrajectory, TrajectoryJob, identity
 from hermes_queue.results import consume
 from producers.base import Producer, main
 
@@ -49,14 +49,7 @@ def finish(ledger: Ledger, trajectory_id: str, judge: Judge) -> None:
         return
     job = codec.decode_job(begun.job)
     record = ScoredTrajectory(
-        run_id=job.run_id,
-        group_id=job.group_id,
-        trajectory_id=job.trajectory_id,
-        sample_index=job.sample_index,
-        group_size=job.group_size,
-        env=job.env,
-        instance_id=job.instance_id,
-        agent=job.agent,
+        **identity(job),
         attempt=1,
         epoch=begun.epoch,
         **judge(job),

@@ -9,6 +9,7 @@ from hermes_queue.models import (
     TokenSequence,
     TrajectoryJob,
     Turn,
+    identity,
     make_ids,
 )
 
@@ -34,14 +35,7 @@ def make_record(
 ) -> ScoredTrajectory:
     failed = score is None
     return ScoredTrajectory(
-        run_id=job.run_id,
-        group_id=job.group_id,
-        trajectory_id=job.trajectory_id,
-        sample_index=job.sample_index,
-        group_size=job.group_size,
-        env=job.env,
-        instance_id=job.instance_id,
-        agent=job.agent,
+        **identity(job),
         attempt=attempt,
         epoch=epoch,
         status="failed" if failed else "completed",
