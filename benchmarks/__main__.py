@@ -90,7 +90,9 @@ def main() -> None:
         timed(
             "begin",
             bodies,
-            lambda: [ledger.begin(name, 1, owner="bench", lease_s=LEASE_S) for name in ids],
+            lambda: [
+                ledger.begin(name, 1, owner="bench", lease_s=LEASE_S, nonce=name) for name in ids
+            ],
         )
         timed(
             "publish",
