@@ -21,7 +21,7 @@ from hermes_queue.errors import (
     SchemaTooNew,
     TrajectoryFailure,
 )
-from hermes_queue.ledger import Begun, Claim, PublishVerdict
+from hermes_queue.ledger import Begun, Claim, DeadLetters, PublishVerdict
 from hermes_queue.models import AttemptRecord, Name, ScoredTrajectory
 from hermes_queue.pool import Job, current_job
 from hermes_queue.queues import RUN_TRAJECTORY
@@ -248,7 +248,10 @@ class _Attempt:
         ledger = self._runtime.ledger
         job = await self._runtime.persist(ledger.stand_in_job, self._claim.trajectory_id)
         await self._runtime.persist(
-            ledger.bury, self._claim.trajectory_id, reason=str(error), job=self._begun.job
+            DeadLetters(ledger).bury,
+            self._claim.trajectory_id,
+            reason=str(error),
+            job=self._begun.job,
         )
         draft = Draft(job=job, attempt=self._begun.attempt, epoch=self._begun.epoch)
         return await self._publish(draft, EnvBug(str(error)))

@@ -125,7 +125,12 @@ class Ledger:
         """`name` under the deployment's prefix."""
         return self.prefix + name
 
-    def _run(self, name: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
+    def call(self, name: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
+        """Run one of our scripts; `keys` are given without the prefix.
+
+        Raises:
+            RedisFull, RedisUnavailable: whether it ran is not known; scripts may be repeated.
+        """
         with explained(self.url):
             return self._scripts[name](keys=[self.key(k) for k in keys], args=list(args))
 
@@ -173,7 +178,7 @@ class Ledger:
             ]
         keys = [f"run:{run_id}", f"run:{run_id}:claimed", "delayed"]
         try:
-            return [jobs[position - 1] for position in self._run("enqueue", keys, args)]
+            return [jobs[position - 1] for position in self.call("enqueue", keys, args)]
         except redis.ResponseError as error:
             if "GROUPSIZE" not in str(error):
                 raise
@@ -186,7 +191,7 @@ class Ledger:
         """Confirm that the messages of these jobs are in the broker."""
         ids = list(trajectory_ids)
         if ids:
-            self._run("published", ["delayed", "waiting"], [self.prefix, claim, *ids])
+            self.call("published", ["delayed", "waiting"], [self.prefix, claim, *ids])
 
     def reconcile(self, lane: str, *, queues: Sequence[str], age_s: float) -> list[str]:
         """Have jobs published again whose message the broker lost; see `reconcile.lua`.
@@ -196,7 +201,7 @@ class Ledger:
             queues: the keys, without our prefix, that messages of the lane can lie under.
             age_s: younger jobs are left alone.
         """
-        found = self._run(
+        found = self.call(
             "reconcile",
             ["waiting", "delayed", "unacked", *queues],
             [self.prefix, lane, age_s, 500],
@@ -223,7 +228,7 @@ class Ledger:
         `nonce` names this delivery: a call that is repeated because its answer was lost
         gets the same answer, not `busy`.
         """
-        answer = self._run(
+        answer = self.call(
             "begin",
             [f"traj:{trajectory_id}", "leases", "delayed", "waiting", _run_key(trajectory_id)],
             [trajectory_id, attempt, owner, lease_s, nonce],
@@ -239,7 +244,7 @@ class Ledger:
         args: list[Any] = [self.prefix, owner, lease_s]
         for claim in claims:
             args += [claim.trajectory_id, claim.epoch]
-        flat = [part.decode() for part in self._run("renew", ["leases"], args)]
+        flat = [part.decode() for part in self.call("renew", ["leases"], args)]
         return {
             Claim(flat[i], int(flat[i + 1])): cast(Loss, flat[i + 2])
             for i in range(0, len(flat), 3)
@@ -247,7 +252,7 @@ class Ledger:
 
     def sweep(self, *, interval_s: float, gap_s: float, grace_s: float) -> list[str]:
         """Queue the jobs of dead owners again; returns their ids. See `sweep.lua`."""
-        answer = self._run(
+        answer = self.call(
             "sweep",
             ["leases", "delayed", "sweep:last"],
             [self.prefix, interval_s, gap_s, grace_s, 1000],
@@ -271,7 +276,7 @@ class Ledger:
             False when the lease was no longer ours; then somebody else has the job.
         """
         record = failed_attempt.model_dump_json() if failed_attempt else ""
-        answer = self._run(
+        answer = self.call(
             "requeue",
             [
                 f"traj:{claim.trajectory_id}",
@@ -295,7 +300,7 @@ class Ledger:
         """Claim delayed jobs that are due: (claim for `published`, jobs)."""
         answer = [
             part.decode()
-            for part in self._run("due", ["delayed"], [self.prefix, PUBLISH_CLAIM_S, limit])
+            for part in self.call("due", ["delayed"], [self.prefix, PUBLISH_CLAIM_S, limit])
         ]
         jobs = [
             DueJob(answer[i], int(answer[i + 1]), answer[i + 2], int(answer[i + 3]))
@@ -311,7 +316,7 @@ class Ledger:
         `ok`, `group`: accepted now (`group`: and the group went to the stream). `final`:
         it had been accepted before. `stale`: a failure of an attempt that is not current.
         """
-        answer = self._run(
+        answer = self.call(
             "publish",
             [
                 f"traj:{record.trajectory_id}",
@@ -358,13 +363,6 @@ class Ledger:
             instance_id=instance_id,
             item={},
         )
-
-    def bury(self, trajectory_id: str, *, reason: str, job: bytes) -> None:
-        """Keep the evidence of a job that cannot run, in the stream of dead letters."""
-        with explained(self.url):
-            self.client.xadd(
-                self.key("dead"), {"trajectory_id": trajectory_id, "reason": reason, "job": job}
-            )
 
     def deployment_id(self) -> str:
         """A random name of this Redis' data, made by whoever asks first."""

@@ -11,7 +11,7 @@ from records import make_job, make_record
 
 from hermes_queue import codec
 from hermes_queue.errors import ConfigurationError, RedisFull
-from hermes_queue.ledger import Claim, Ledger
+from hermes_queue.ledger import Claim, DeadLetters, Ledger
 from hermes_queue.models import AttemptRecord, Failure
 
 LEASE = {"owner": "w1", "lease_s": 30.0}
@@ -281,7 +281,7 @@ def test_items_travel_once_and_come_back(ledger):
 def test_a_buried_job_leaves_its_evidence(ledger):
     job = make_job(size=4)
     enqueue(ledger, job)
-    ledger.bury(job.trajectory_id, reason="too new", job=b"{}")
+    DeadLetters(ledger).bury(job.trajectory_id, reason="too new", job=b"{}")
     [(_, entry)] = ledger.client.xrange("hq:dead")
     assert entry[b"reason"] == b"too new"
     stand_in = ledger.stand_in_job(job.trajectory_id)
