@@ -74,8 +74,10 @@ def encode_job(job: TrajectoryJob) -> bytes:
     return json.dumps(data, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def decode_job(data: bytes | str) -> TrajectoryJob:
-    """Unpack one job.
+def decode_job(data: bytes | str, trajectory_id: str | None = None) -> TrajectoryJob:
+    """Unpack one job; under another `trajectory_id` of its group it is that sample.
+
+    A refill shares the stored job of the member that it replaces.
 
     Raises:
         SchemaTooNew: a newer producer wrote it.
@@ -85,6 +87,9 @@ def decode_job(data: bytes | str) -> TrajectoryJob:
     if not isinstance(parsed, dict):
         raise ValueError("a job is a JSON object")
     _check_schema(parsed, "job")
+    if trajectory_id is not None:
+        parsed["trajectory_id"] = trajectory_id
+        parsed["sample_index"] = int(trajectory_id.rpartition(".")[2])
     return TrajectoryJob.model_validate(parsed)
 
 

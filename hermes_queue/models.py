@@ -119,6 +119,23 @@ class Provenance(Wire):
     git: str | None = None
 
 
+class GroupPolicy(Wire):
+    """When a group is closed, and with whom. The defaults lose and hide nothing."""
+
+    max_refills: int = Field(default=0, ge=0, le=1024)
+    """Members that failed for good for reasons of infrastructure and are replaced by a new
+    sample; the failed ones become `extras`."""
+    extra_samples: int = Field(default=0, ge=0, le=1024)
+    """Samples beyond the group's size. The first `group_size` measured ones win, the rest is
+    revoked: faster, but it favours short trajectories."""
+    drop_zero_variance: bool = False
+    """Whether a group whose scores are all the same is thrown away (and counted)."""
+    stop_after_equal: int = Field(default=0, ge=0, le=1024)
+    """Close a group early when its first so many scores are all the same; 0 = never."""
+    on_incomplete: Literal["publish", "drop"] = "publish"
+    """What becomes of a group that cannot have `group_size` measured members."""
+
+
 class TrajectoryJob(Wire):
     """One attempt-to-be of one agent at one item. The ids are deterministic, see `make_ids`."""
 
@@ -145,6 +162,7 @@ class TrajectoryJob(Wire):
     """0 is served first, as everywhere on Celery's Redis transport."""
     policy_version: str | None = None
     producer: Provenance = Provenance()
+    group_policy: GroupPolicy = GroupPolicy()
 
     @model_validator(mode="after")
     def _one_item(self) -> TrajectoryJob:
@@ -225,6 +243,15 @@ class Failure(Wire):
     stage: Stage
     type: str
     message: str
+
+    @property
+    def refillable(self) -> bool:
+        """Whether another sample may fare better: infrastructure, but nothing that stays so."""
+        return self.cause in _INFRASTRUCTURE and self.type not in _LASTING
+
+
+_INFRASTRUCTURE: tuple[Cause, ...] = ("sandbox", "model", "env_infra", "deadline")
+_LASTING = ("PoisonJob", "IsolationUnavailable")
 
 
 class AttemptRecord(Wire):
@@ -323,7 +350,10 @@ class TrajectoryGroup(Wire):
     instance_id: str
     size: int
     members: tuple[ScoredTrajectory, ...]
-    """Ordered by sample_index."""
+    """Ordered by sample_index; at most `size`."""
+    extras: tuple[ScoredTrajectory, ...] = ()
+    """Samples beside the group: failed ones that were replaced, and revoked surplus that was
+    kept by the time of reading. They count towards neither size nor mean."""
     complete: bool
     """Whether every member was measured."""
     mean: float | None

@@ -30,7 +30,7 @@ from hermes_queue.errors import (
     RedisUnavailable,
     SchemaTooNew,
 )
-from hermes_queue.models import SCHEMA_VERSION, TrajectoryGroup
+from hermes_queue.models import SCHEMA_VERSION, ScoredTrajectory, TrajectoryGroup
 from hermes_queue.settings import RedisSettings
 
 STREAM = "results"
@@ -232,20 +232,20 @@ class _Reader:
                 f"group {fields['group_id']} has schema {fields['schema']}, this hermes-queue "
                 f"reads up to {SCHEMA_VERSION}: upgrade hermes-queue here"
             )
-        ids = json.loads(fields["members"])
-        bodies = await client.mget([f"{self._prefix}body:{i}" for i in ids])
-        missing = [i for i, body in zip(ids, bodies, strict=True) if body is None]
-        if missing:
+        members = await self._bodies(json.loads(fields["members"]))
+        if missing := [name for name, record in members.items() if record is None]:
             raise HermesQueueError(
                 f"group {fields['group_id']}: the body of {', '.join(missing)} is gone from Redis"
             )
+        extras = await self._bodies(json.loads(fields.get("extras") or "[]"))
         delivered = DeliveredGroup(
             run_id=fields["run_id"],
             group_id=fields["group_id"],
             env=fields["env"],
             instance_id=fields["instance_id"],
             size=int(fields["size"]),
-            members=tuple(codec.decode_record(body) for body in bodies),
+            members=tuple(filter(None, members.values())),
+            extras=tuple(filter(None, extras.values())),
             complete=fields["complete"] == "1",
             mean=float(fields["mean"]) if fields["mean"] else None,
             std=float(fields["std"]) if fields["std"] else None,
@@ -254,6 +254,15 @@ class _Reader:
         )
         delivered._ack = ack
         return delivered
+
+    async def _bodies(self, ids: list[str]) -> dict[str, ScoredTrajectory | None]:
+        """The records of `ids`, in order; None for one that Redis does not hold."""
+        client: Any = self._client
+        bodies = await client.mget([f"{self._prefix}body:{i}" for i in ids]) if ids else []
+        return {
+            name: None if body is None else codec.decode_record(body)
+            for name, body in zip(ids, bodies, strict=True)
+        }
 
 
 def remove_consumer_group(client: redis.Redis, prefix: str, group: str) -> None:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from producers.base import Producer
 
 DEFAULT_ITEMS = 10
+DEFAULT_REFILLS = 2
+"""At 3 % infrastructure failures every fifth group of 8 would have a hole without refills."""
 _EPILOG = """\
 examples:
   two items, everything on this machine, no setup, no model:
@@ -46,6 +48,7 @@ def build_parser(producer: Producer) -> argparse.ArgumentParser:
     _add_rows(parser.add_argument_group("which rows"))
     _add_agent(parser.add_argument_group("who acts"))
     _add_run(parser.add_argument_group("the run"), producer)
+    _add_groups(parser.add_argument_group("groups"))
     _add_limits(parser.add_argument_group("limits of one attempt"))
     _add_output(parser.add_argument_group("output"))
     producer.add_flags(parser)
@@ -124,12 +127,6 @@ def _add_agent(group: argparse._ArgumentGroup) -> None:
 
 def _add_run(group: argparse._ArgumentGroup, producer: Producer) -> None:
     group.add_argument(
-        "--group-size",
-        type=at_least(1, 1024),
-        metavar="N",
-        help="samples per item (default: 1)",
-    )
-    group.add_argument(
         "--run-id", metavar="ID", help="continue this run, or name a new one (default: made up)"
     )
     group.add_argument(
@@ -152,6 +149,48 @@ def _add_run(group: argparse._ArgumentGroup, producer: Producer) -> None:
         type=at_least(1, 10_000),
         metavar="N",
         help="trajectories at once where everything runs here (default: processors, at most 8)",
+    )
+
+
+def _add_groups(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--group-size",
+        type=at_least(1, 1024),
+        metavar="N",
+        help="samples per item (default: 1)",
+    )
+    group.add_argument(
+        "--max-refills",
+        type=at_least(0, 1024),
+        metavar="N",
+        help="new samples in place of members that failed for good for reasons of infrastructure"
+        f" (default: {DEFAULT_REFILLS} for groups of several, else 0)",
+    )
+    group.add_argument(
+        "--extra-samples",
+        type=at_least(0, 1024),
+        default=0,
+        metavar="K",
+        help="start K more than the group needs, keep the first to be measured, revoke the rest;"
+        " faster, but it favours short trajectories (default: 0)",
+    )
+    group.add_argument(
+        "--drop-zero-variance",
+        action="store_true",
+        help="do not publish groups whose scores are all the same; they are counted",
+    )
+    group.add_argument(
+        "--stop-after-equal",
+        type=at_least(0, 1024),
+        default=0,
+        metavar="N",
+        help="close a group early when its first N scores are all the same (default: never)",
+    )
+    group.add_argument(
+        "--on-incomplete",
+        choices=("publish", "drop"),
+        default="publish",
+        help="what becomes of a group that cannot be measured in full (default: publish)",
     )
 
 

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 
 from hermes_queue.errors import RedisUnavailable
 from hermes_queue.ledger import Ledger, RunStatus
@@ -32,7 +32,7 @@ class Follower:
     """Consumes the groups of one run. Its counters are valid at any time, also after Ctrl-C.
 
     Args:
-        groups: trajectory ids by group id, of the groups to wait for.
+        groups: ids of the groups to wait for.
         sink: where members go; None = only watch.
         check: raises when the run cannot go on, e.g. because an embedded worker died.
     """
@@ -41,7 +41,7 @@ class Follower:
         self,
         ledger: Ledger,
         run_id: str,
-        groups: Mapping[str, Sequence[str]],
+        groups: Iterable[str],
         *,
         lane: str,
         sink: Sink | None,
@@ -52,6 +52,8 @@ class Follower:
         self.failed = 0
         self.isolation: str | None = None
         """The message of a worker that could not isolate slots."""
+        self.dropped = 0
+        """Groups that were closed but, by their policy, not published."""
         self.pending = set(groups)
         self._ledger = ledger
         self._run_id = run_id
@@ -120,6 +122,10 @@ class Follower:
                     raise
                 await asyncio.sleep(1.0)
                 continue
+            if status.done and status.dropped:
+                await self._pass_over_dropped()
+                if not self.pending:
+                    return
             silent_s = time.monotonic() - self._last_group
             if status.queued + status.running == 0 and silent_s > QUIET_END_S:
                 return
@@ -128,6 +134,11 @@ class Follower:
                 hinted = True
                 await self._hint()
             await asyncio.sleep(POLL_S)
+
+    async def _pass_over_dropped(self) -> None:
+        gone = await asyncio.to_thread(self._ledger.dropped_groups, sorted(self.pending))
+        self.pending.difference_update(gone)
+        self.dropped += len(gone)
 
     async def _show(self) -> RunStatus:
         status = await asyncio.to_thread(self._ledger.run_status, self._run_id)

@@ -16,8 +16,17 @@ from pydantic import TypeAdapter, ValidationError
 
 from envs.base import Environment
 from hermes_queue.errors import ConfigurationError
-from hermes_queue.models import AgentSpec, Limits, Name, Provenance, TrajectoryJob, make_ids
+from hermes_queue.models import (
+    AgentSpec,
+    GroupPolicy,
+    Limits,
+    Name,
+    Provenance,
+    TrajectoryJob,
+    make_ids,
+)
 from producers.base import Producer
+from producers.flags import DEFAULT_REFILLS
 from producers.selection import SelectedItem, Selection
 
 _RUN_ID_MAX = 200
@@ -42,12 +51,20 @@ class Plan:
     priority: int
     tamper_case: str | None
     provenance: Provenance
+    max_refills: int | None
+    """None = `DEFAULT_REFILLS` for groups of several, else 0."""
+    group_policy: GroupPolicy
+    """All of it but `max_refills`."""
 
     def size_of(self, item: SelectedItem) -> int:
-        """How many samples of `item` there will be."""
+        """How many measured samples a group of `item` shall have."""
         if self.group_size is not None:
             return self.group_size
         return len(self._cases(item)) or 1
+
+    def samples_of(self, item: SelectedItem) -> int:
+        """How many samples of `item` are started."""
+        return self.size_of(item) + self.group_policy.extra_samples
 
     def jobs(self, selection: Selection, keep: Callable[[str], bool]) -> Iterator[TrajectoryJob]:
         """All jobs in order, but those of groups that `keep(group_id)` refuses."""
@@ -56,14 +73,12 @@ class Plan:
             if keep(group_id):
                 yield from self._jobs_of(selected)
 
-    def group_ids(self, selection: Selection) -> dict[str, list[str]]:
-        """Trajectory ids by group id."""
-        groups: dict[str, list[str]] = {}
-        for selected in selection.items:
-            for index in range(self.size_of(selected)):
-                group_id, trajectory_id = make_ids(self.run_id, selected.key, index)
-                groups.setdefault(group_id, []).append(trajectory_id)
-        return groups
+    def group_sizes(self, selection: Selection) -> dict[str, int]:
+        """How many trajectories the published group will have, by group id."""
+        return {
+            make_ids(self.run_id, selected.key, 0)[0]: self.size_of(selected)
+            for selected in selection.items
+        }
 
     def check(self, selection: Selection) -> None:
         """Make sure that every item can be tampered with as asked for.
@@ -85,6 +100,12 @@ class Plan:
                     f"known: {', '.join(selected.tamper_cases)}"
                 )
 
+    def _policy(self, size: int) -> GroupPolicy:
+        refills = self.max_refills
+        if refills is None:
+            refills = DEFAULT_REFILLS if size > 1 else 0
+        return self.group_policy.model_copy(update={"max_refills": refills})
+
     def _cases(self, item: SelectedItem) -> tuple[str, ...]:
         return (self.tamper_case,) if self.tamper_case else item.tamper_cases
 
@@ -92,7 +113,7 @@ class Plan:
         item = selected.item()
         cases = self._cases(selected)
         size = self.size_of(selected)
-        for index in range(size):
+        for index in range(self.samples_of(selected)):
             group_id, trajectory_id = make_ids(self.run_id, selected.key, index)
             agent = self.agent
             if cases:
@@ -113,6 +134,7 @@ class Plan:
                 lane=self.lane,
                 priority=self.priority,
                 producer=self.provenance,
+                group_policy=self._policy(size),
             )
 
 
@@ -138,6 +160,13 @@ def make_plan(producer: Producer, env: Environment[Any], arguments: argparse.Nam
         priority=arguments.priority,
         tamper_case=arguments.tamper_case,
         provenance=_provenance(producer),
+        max_refills=arguments.max_refills,
+        group_policy=GroupPolicy(
+            extra_samples=arguments.extra_samples,
+            drop_zero_variance=arguments.drop_zero_variance,
+            stop_after_equal=arguments.stop_after_equal,
+            on_incomplete=arguments.on_incomplete,
+        ),
     )
 
 

@@ -7,6 +7,7 @@ import asyncio
 import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -53,6 +54,8 @@ class Summary:
     failed: int = 0
     missing: int = 0
     """Groups that were never delivered."""
+    dropped: int = 0
+    """Groups that their policy threw away."""
     mean_score: float | None = None
     written: int = 0
     out: str | None = None
@@ -70,7 +73,7 @@ class Run:
         self.plan = plan
         self.selection = selection
         self.arguments = arguments
-        self.groups = plan.group_ids(selection)
+        self.groups = plan.group_sizes(selection)
         self.progress = Progress(quiet=arguments.quiet)
         self.rows: Sequence[ResultRow] = ()
         self.summary = Summary(
@@ -78,7 +81,7 @@ class Run:
             mode="dry-run",
             dataset=selection.dataset,
             items=len(selection.items),
-            jobs=sum(map(len, self.groups.values())),
+            jobs=sum(self.groups.values()),
             skipped=dict(selection.skipped),
             notes=selection.notes,
         )
@@ -135,11 +138,9 @@ class Run:
             self.summary.out = str(sink.path)
             if sink.repaired_bytes:
                 self.progress.say(f"{sink.path}: removed a torn last line; it is made again")
-            groups = {
-                group_id: members
-                for group_id, members in self.groups.items()
-                if not sink.trajectory_ids.issuperset(members)
-            }
+            written = members_by_group(sink)
+            early = self.plan.group_policy.stop_after_equal or max(self.groups.values())
+            groups = {g: size for g, size in self.groups.items() if written[g] < min(size, early)}
             if len(groups) < len(self.groups):
                 self.progress.say(
                     f"{len(self.groups) - len(groups)} of {len(self.groups)} groups are in "
@@ -180,9 +181,9 @@ class Run:
             f"agent {self.plan.agent.kind}"
         )
 
-    def enqueue(self, ledger: Ledger, groups: Mapping[str, Sequence[str]]) -> None:
+    def enqueue(self, ledger: Ledger, groups: Mapping[str, int]) -> None:
         """Send the jobs of `groups`; those that an earlier call sent are left alone."""
-        total = sum(map(len, groups.values()))
+        total = sum(groups.values()) + len(groups) * self.plan.group_policy.extra_samples
         sent = 0
 
         def on_batch(count: int) -> None:
@@ -209,7 +210,7 @@ class Run:
     def watch(
         self,
         ledger: Ledger,
-        groups: Mapping[str, Sequence[str]],
+        groups: Mapping[str, int],
         sink: JsonlSink | None,
         check: Callable[[], None],
     ) -> int:
@@ -261,6 +262,7 @@ class Run:
         self.summary.finished = len(scores)
         self.summary.failed = follower.failed
         self.summary.missing = len(follower.pending)
+        self.summary.dropped = follower.dropped
         if sink:
             self.summary.written, self.summary.out = sink.written, str(sink.path)
         self.summary.mean_score = sum(scores) / len(scores) if scores else None
@@ -269,8 +271,8 @@ class Run:
         """What is safe, and how to get the rest."""
         done = "stopped watching"
         if sink:
-            ids = sink.trajectory_ids
-            count = sum(member in ids for members in self.groups.values() for member in members)
+            written = members_by_group(sink)
+            count = sum(written[group_id] for group_id in self.groups)
             done = f"{count} of {self.summary.jobs} trajectories are in {sink.path}"
         out = f" --out {self.arguments.out}" if self.arguments.out else ""
         follow = " --follow" if self.arguments.follow else ""
@@ -293,6 +295,11 @@ class Run:
                 lines.append(
                     f"{summary.missing} groups are no longer in the results stream: an earlier "
                     "consumer had them, or their jobs were cancelled"
+                )
+            if summary.dropped:
+                lines.append(
+                    f"{summary.dropped} groups were dropped by the policy asked for "
+                    "(--drop-zero-variance, --on-incomplete)"
                 )
             if sink:
                 lines.append(f"results: {sink.path}")
@@ -331,6 +338,11 @@ def run(producer: Producer, arguments: argparse.Namespace) -> int:
     from hermes_queue.embedded import should_embed
 
     return job.embedded() if should_embed(RedisSettings()) else job.remote()
+
+
+def members_by_group(sink: JsonlSink) -> Counter[str]:
+    """How many trajectories of each group the file holds; a refill counts like any other."""
+    return Counter(trajectory_id.rpartition(".")[0] for trajectory_id in sink.trajectory_ids)
 
 
 def _default_out(run_id: str) -> Path:

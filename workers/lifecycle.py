@@ -83,8 +83,10 @@ async def close_runtime() -> None:
         runtime.executor.shutdown(wait=False)
 
 
-def _stop_job(job: pool.Job, _reason: str) -> None:
-    pool.TaskPool.instance().cancel_job(job, "lease_lost")
+def _stop_job(job: pool.Job, reason: str) -> None:
+    """A lease is gone. Surplus samples are stopped, but what they have to show is kept."""
+    why: pool.CancelReason = "cancelled" if reason == "surplus" else "lease_lost"
+    pool.TaskPool.instance().cancel_job(job, why)
 
 
 pool.on_loop_start.append(open_runtime)

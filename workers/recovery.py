@@ -6,6 +6,7 @@ import logging
 
 from hermes_queue import codec
 from hermes_queue.errors import HermesQueueError
+from hermes_queue.ledger import ACCEPTED
 from workers.runtime import Runtime
 
 logger = logging.getLogger(__name__)
@@ -35,7 +36,7 @@ def publish_leftovers(runtime: Runtime) -> int:
                 extra={"action": "spool_kept"},
             )
             continue
-        accepted += verdict in ("ok", "group")
+        accepted += verdict in ACCEPTED
         logger.info(
             "spooled record of %s: %s",
             record.trajectory_id,

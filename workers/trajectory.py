@@ -121,7 +121,7 @@ class _Attempt:
         try:
             await self._task.acknowledge()
             try:
-                job = codec.decode_job(self._begun.job)
+                job = codec.decode_job(self._begun.job, self._claim.trajectory_id)
             except (SchemaTooNew, ValueError) as error:
                 return await self._unreadable(error)
             self._draft = Draft(
@@ -220,6 +220,8 @@ class _Attempt:
         match reason:
             case "terminate":
                 return await self._publish(self._draft, Cancelled("revoked by an operator"))
+            case "cancelled":
+                return await self._publish(self._draft, Cancelled("its group needs it no more"))
             case "soft" | "hard":
                 late = DeadlineExceeded(f"Celery's {reason} time limit")
                 return await self._publish(self._draft, late)

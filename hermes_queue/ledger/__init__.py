@@ -1,17 +1,19 @@
 """The state of every trajectory in Redis: who runs it, what became of it."""
 
-from hermes_queue.ledger.dead import DeadLetters
-from hermes_queue.ledger.ledger import (
+from hermes_queue.ledger.answers import (
+    ACCEPTED,
     Begun,
     Claim,
     DueJob,
-    Ledger,
     PublishVerdict,
     RunStatus,
     Verdict,
 )
+from hermes_queue.ledger.dead import DeadLetters
+from hermes_queue.ledger.ledger import Ledger
 
 __all__ = [
+    "ACCEPTED",
     "Begun",
     "Claim",
     "DeadLetters",

@@ -11,8 +11,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import redis
 
@@ -20,71 +19,23 @@ from hermes_queue import codec
 from hermes_queue.connection import connect, explained, redis_url
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.ledger import scripts
+from hermes_queue.ledger.answers import (
+    RUN_COUNTERS,
+    Begun,
+    Claim,
+    DueJob,
+    Loss,
+    PublishVerdict,
+    RunStatus,
+)
 from hermes_queue.models import AttemptRecord, ScoredTrajectory, TrajectoryJob
 from hermes_queue.settings import RedisSettings
 
 RUN_TTL_S = 90 * 86400
 ITEM_TTL_S = RUN_TTL_S
+FINISHED_TTL_S = 7 * 86400
 PUBLISH_CLAIM_S = 30.0
 """How long a producer or mover may take between claiming jobs and publishing messages."""
-
-Verdict = Literal["run", "final", "cancelled", "stale_attempt", "busy", "unknown"]
-Loss = Literal["final", "cancelled", "lost"]
-"""Why a lease is gone."""
-PublishVerdict = Literal["ok", "group", "final", "cancelled", "stale", "unknown"]
-
-
-@dataclass(frozen=True, slots=True)
-class Begun:
-    """The answer to `begin`; all but `verdict` is meaningful only when it is `run`."""
-
-    verdict: Verdict
-    epoch: int = 0
-    attempt: int = 0
-    deaths: int = 0
-    job: bytes = b""
-    used_s: float = 0.0
-    """Seconds of the total deadline that earlier attempts have used up."""
-    attempts: tuple[bytes, ...] = ()
-    """Records of failed attempts (`AttemptRecord` as JSON), oldest first."""
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """A running trajectory as its owner holds it: the fence of every later write."""
-
-    trajectory_id: str
-    epoch: int
-
-
-@dataclass(frozen=True, slots=True)
-class DueJob:
-    """A job whose message has to be published now."""
-
-    trajectory_id: str
-    attempt: int
-    lane: str
-    priority: int
-
-
-@dataclass(frozen=True, slots=True)
-class RunStatus:
-    """Counters of one run. queued + running + finished + failed == total."""
-
-    total: int
-    queued: int
-    running: int
-    finished: int
-    """Published with a score."""
-    failed: int
-    """Published without one."""
-    groups: int
-    """Groups in the results stream."""
-
-    @property
-    def done(self) -> bool:
-        """Whether every trajectory is published."""
-        return self.total > 0 and self.finished + self.failed >= self.total
 
 
 def _run_key(trajectory_id: str) -> str:
@@ -164,6 +115,7 @@ class Ledger:
         between, a worker's mover publishes them after `PUBLISH_CLAIM_S`.
         """
         args: list[Any] = [self.prefix, PUBLISH_CLAIM_S, RUN_TTL_S, json.dumps(dict(config))]
+        args.append(FINISHED_TTL_S)
         for job in jobs:
             args += [
                 job.trajectory_id.removeprefix(f"{run_id}."),
@@ -175,6 +127,8 @@ class Ledger:
                 job.lane,
                 job.priority,
                 codec.encode_job(job),
+                job.group_size + job.group_policy.extra_samples,
+                job.group_policy.model_dump_json(exclude_defaults=True),
             ]
         keys = [f"run:{run_id}", f"run:{run_id}:claimed", "delayed"]
         try:
@@ -211,12 +165,17 @@ class Ledger:
     def run_status(self, run_id: str) -> RunStatus:
         """Counters of a run; all zero when it is unknown."""
         with explained(self.url):
-            raw: Any = self.client.hmget(
-                self.key(f"run:{run_id}"), ["total", "running", "finished", "failed", "groups"]
-            )
-        total, running, finished, failed, groups = (int(value or 0) for value in raw)
-        queued = max(0, total - running - finished - failed)
-        return RunStatus(total, queued, running, finished, failed, groups)
+            raw: Any = self.client.hmget(self.key(f"run:{run_id}"), RUN_COUNTERS)
+        counts = dict(zip(RUN_COUNTERS, (int(value or 0) for value in raw), strict=True))
+        settled = sum(counts[name] for name in ("running", "finished", "failed", "surplus"))
+        return RunStatus(queued=max(0, counts["total"] - settled), **counts)
+
+    def dropped_groups(self, group_ids: Sequence[str]) -> list[str]:
+        """Those of `group_ids` that were closed and, by their policy, not published."""
+        with explained(self.url), self.client.pipeline(transaction=False) as pipe:
+            for group_id in group_ids:
+                pipe.hexists(self.key(f"group:{group_id}"), "dropped")
+            return [g for g, gone in zip(group_ids, pipe.execute(), strict=True) if gone]
 
     # --- workers --------------------------------------------------------------------------
 
@@ -311,10 +270,12 @@ class Ledger:
     def publish(
         self, record: ScoredTrajectory, body: bytes, *, owner: str, finished_ttl_s: int
     ) -> PublishVerdict:
-        """Make a trajectory final, and its group with the last member.
+        """Make a trajectory final, and close its group when that decides it.
 
-        `ok`, `group`: accepted now (`group`: and the group went to the stream). `final`:
-        it had been accepted before. `stale`: a failure of an attempt that is not current.
+        `ok`, `group`, `dropped`: accepted now (`group`: and the group went to the stream;
+        `dropped`: and its policy threw it away). `surplus`: kept beside a group that was
+        closed without it. `final`: it had been accepted before. `stale`: a failure of an
+        attempt that is not current.
         """
         answer = self.call(
             "publish",
@@ -340,6 +301,8 @@ class Ledger:
                 codec.CODEC,
                 record.group_id,
                 record.run_id,
+                "1" if record.failure and record.failure.refillable else "0",
+                self.prefix,
             ],
         )
         verdict: PublishVerdict = answer.decode()

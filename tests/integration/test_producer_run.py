@@ -47,7 +47,7 @@ def finish(ledger: Ledger, trajectory_id: str, judge: Judge) -> None:
     begun = ledger.begin(trajectory_id, 1, owner="test", lease_s=60, nonce="n")
     if begun.verdict != "run":
         return
-    job = codec.decode_job(begun.job)
+    job = codec.decode_job(begun.job, trajectory_id)
     record = ScoredTrajectory(
         **identity(job),
         attempt=1,
@@ -160,6 +160,37 @@ def test_failures_are_exit_code_1_and_named(url: str, capsys: pytest.CaptureFixt
     out = capsys.readouterr().out
     assert "EnvInfraError in setup: install bubblewrap" in out
     assert "1 scored (mean 1.000), 1 failed" in out
+
+
+def test_a_refilled_group_is_complete_in_the_file(url: str) -> None:
+    def lucky(job: TrajectoryJob) -> dict[str, Any]:
+        return broken(job, "SandboxError") if job.sample_index == 1 else right(job)
+
+    with worker(url, lucky):
+        assert produce("--items", "1", "--group-size", "2", "--out", "out.jsonl") == 0
+        assert produce("--items", "1", "--group-size", "2", "--out", "out.jsonl") == 0
+    assert sorted(t.sample_index for t in records()) == [0, 2]
+
+
+def test_following_ends_when_the_rest_was_dropped_by_its_policy(
+    url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with worker(url, wrong):
+        flags = ("--items", "2", "--group-size", "2", "--drop-zero-variance", "--json")
+        assert produce(*flags, "--follow") == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert (summary["dropped"], summary["missing"], summary["finished"]) == (2, 0, 0)
+
+
+def test_extra_samples_are_started_and_the_first_ones_make_the_group(url: str) -> None:
+    with worker(url, right):
+        flags = ("--items", "1", "--group-size", "2", "--extra-samples", "2")
+        assert produce(*flags, "--out", "out.jsonl") == 0
+    assert len(records()) == 2
+    ledger = Ledger.connect(url=url)
+    status = ledger.run_status("r")
+    assert (status.total, status.finished, status.surplus) == (4, 2, 2)
+    ledger.close()
 
 
 def test_missing_isolation_is_exit_code_3_with_the_fix(

@@ -2,46 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import time
 
 import pytest
+from ledger_steps import LEASE, SWEEP, age_lease, begin, enqueue, publish, swept
 from records import make_job, make_record
 
 from hermes_queue import codec
 from hermes_queue.errors import ConfigurationError, RedisFull
 from hermes_queue.ledger import Claim, DeadLetters, Ledger
 from hermes_queue.models import AttemptRecord, Failure
-
-LEASE = {"owner": "w1", "lease_s": 30.0}
-NONCES = itertools.count()
-SWEEP = {"interval_s": 0.0, "gap_s": 60.0, "grace_s": 5.0}
-
-
-def enqueue(ledger: Ledger, *jobs):
-    accepted = ledger.enqueue(jobs[0].run_id, jobs, config={})
-    ledger.published(job.trajectory_id for job in accepted)
-    return accepted
-
-
-def begin(ledger: Ledger, job, attempt=1, **lease):
-    nonce = str(next(NONCES))
-    return ledger.begin(job.trajectory_id, attempt, **{"nonce": nonce, **LEASE, **lease})
-
-
-def publish(ledger: Ledger, record, owner="w1"):
-    body = codec.encode_record(record)
-    return ledger.publish(record, body, owner=owner, finished_ttl_s=60)
-
-
-def age_lease(ledger: Ledger, job):
-    ledger.client.zadd("hq:leases", {job.trajectory_id: time.time() - 1}, xx=True)
-
-
-def swept(ledger: Ledger):
-    ledger.sweep(**SWEEP)  # the first sweep after a gap only grants grace
-    return lambda: ledger.sweep(**SWEEP)
 
 
 def test_a_job_is_claimed_once_per_run(ledger):

@@ -4,14 +4,14 @@
 -- ARGV[1] id  ARGV[2] attempt in the message  ARGV[3] owner  ARGV[4] lease, s
 -- ARGV[5] nonce of this delivery: repeating a call whose answer was lost answers the same
 -- Returns {verdict, epoch, attempt, deaths, job, used seconds, attempts}, verdict being
--- run | final | cancelled | stale_attempt | busy | unknown; all but `run` stand alone.
+-- run | final | cancelled | surplus | stale_attempt | busy | unknown; all but `run` stand alone.
 -- An expired lease is `busy` too: only the sweep takes a job back, so that deaths count.
 local t = redis.call('TIME')
 local now = tonumber(t[1]) + tonumber(t[2]) / 1e6
 local f = redis.call('HMGET', KEYS[1], 'state', 'attempt', 'job', 'nonce')
 local state, attempt, job = f[1], f[2], f[3]
 if not state then return {'unknown'} end
-if state == 'final' or state == 'cancelled' then return {state} end
+if state == 'final' or state == 'cancelled' or state == 'surplus' then return {state} end
 if tonumber(ARGV[2]) < tonumber(attempt) then return {'stale_attempt'} end
 local again = state == 'running' and f[4] == ARGV[5]
 if state == 'running' and not again then return {'busy'} end

@@ -6,15 +6,17 @@
 --                            the messages, the mover may publish them in its place
 -- ARGV[1] key prefix  ARGV[2] seconds until the mover takes over  ARGV[3] TTL of the run, s
 -- ARGV[4] run configuration (JSON), stored by the first call
--- ARGV[5...] per job: claim, trajectory id, group id, group size, env, instance id,
---            lane, priority, job (JSON)
+-- ARGV[5] TTL of finished state, s
+-- ARGV[6...] per job: claim, trajectory id, group id, group size, env, instance id,
+--            lane, priority, job (JSON), samples planned for the group, its policy (JSON)
+-- A job whose group was closed without it counts as surplus and is not accepted.
 -- Returns the 1-based positions of the accepted jobs, or the error GROUPSIZE when a group
 -- exists with another size: nothing of the call is applied then.
 local t = redis.call('TIME')
 local now = tonumber(t[1]) + tonumber(t[2]) / 1e6
 local stamp = string.format('%.6f', now)
 local prefix, due = ARGV[1], now + tonumber(ARGV[2])
-for i = 5, #ARGV, 9 do
+for i = 6, #ARGV, 11 do
   local size = redis.call('HGET', prefix .. 'group:' .. ARGV[i + 2], 'size')
   if size and size ~= ARGV[i + 3] then
     return redis.error_reply('GROUPSIZE ' .. ARGV[i + 2] .. ' has size ' .. size)
@@ -23,23 +25,32 @@ end
 redis.call('HSETNX', KEYS[1], 'created', stamp)
 redis.call('HSETNX', KEYS[1], 'config', ARGV[4])
 redis.call('HSETNX', KEYS[1], 'state', 'active')
-local accepted = {}
+local accepted, surplus = {}, 0
 local position = 0
-for i = 5, #ARGV, 9 do
+for i = 6, #ARGV, 11 do
   position = position + 1
   if redis.call('SADD', KEYS[2], ARGV[i]) == 1 then
     local id, group = ARGV[i + 1], prefix .. 'group:' .. ARGV[i + 2]
-    redis.call('HSET', prefix .. 'traj:' .. id, 'state', 'queued', 'attempt', 1, 'epoch', 0,
-      'lane', ARGV[i + 6], 'priority', ARGV[i + 7], 'job', ARGV[i + 8])
-    redis.call('HSETNX', group, 'created', stamp)
-    redis.call('HSETNX', group, 'size', ARGV[i + 3])
-    redis.call('HSETNX', group, 'env', ARGV[i + 4])
-    redis.call('HSETNX', group, 'instance_id', ARGV[i + 5])
-    redis.call('ZADD', KEYS[3], string.format('%.6f', due), id)
-    accepted[#accepted + 1] = position
+    if redis.call('HEXISTS', group, 'closed') == 1 then
+      redis.call('HSET', prefix .. 'traj:' .. id, 'state', 'surplus')
+      redis.call('EXPIRE', prefix .. 'traj:' .. id, ARGV[5])
+      surplus = surplus + 1
+    else
+      redis.call('HSET', prefix .. 'traj:' .. id, 'state', 'queued', 'attempt', 1, 'epoch', 0,
+        'lane', ARGV[i + 6], 'priority', ARGV[i + 7], 'job', ARGV[i + 8])
+      redis.call('HSETNX', group, 'created', stamp)
+      redis.call('HSETNX', group, 'size', ARGV[i + 3])
+      redis.call('HSETNX', group, 'env', ARGV[i + 4])
+      redis.call('HSETNX', group, 'instance_id', ARGV[i + 5])
+      redis.call('HSETNX', group, 'planned', ARGV[i + 9])
+      redis.call('HSETNX', group, 'policy', ARGV[i + 10])
+      redis.call('ZADD', KEYS[3], string.format('%.6f', due), id)
+      accepted[#accepted + 1] = position
+    end
   end
 end
-redis.call('HINCRBY', KEYS[1], 'total', #accepted)
+redis.call('HINCRBY', KEYS[1], 'total', #accepted + surplus)
+if surplus > 0 then redis.call('HINCRBY', KEYS[1], 'surplus', surplus) end
 redis.call('EXPIRE', KEYS[1], ARGV[3])
 redis.call('EXPIRE', KEYS[2], ARGV[3])
 return accepted

@@ -1,59 +1,124 @@
--- Make one trajectory final and, with the last member, publish its group. Exactly once.
+-- Make one trajectory final and, when that decides its group, close the group. Exactly once.
 --
 -- KEYS[1] traj:{id}  KEYS[2] leases  KEYS[3] delayed  KEYS[4] group:{id}  KEYS[5] body:{id}
 -- KEYS[6] results (stream)  KEYS[7] run:{id}  KEYS[8] waiting
 -- ARGV[1] id  ARGV[2] owner  ARGV[3] epoch  ARGV[4] score, or '' when not measured
 -- ARGV[5] body  ARGV[6] sample index  ARGV[7] TTL of finished state, s
 -- ARGV[8] schema version  ARGV[9] codec  ARGV[10] group id  ARGV[11] run id
+-- ARGV[12] '1' when this is a failure that a refill may make good  ARGV[13] prefix
 -- A measured record is accepted from any attempt while the trajectory is open; a failure
--- only from the current owner and epoch, because a newer attempt may yet succeed.
--- Returns ok | group | final | cancelled | stale | unknown.
+-- only from the current owner and epoch, because a newer attempt may yet succeed. What a
+-- revoked surplus sample has to show is kept beside its closed group.
+-- Returns ok | group | dropped | surplus | final | cancelled | stale | unknown; `group`: the
+-- group went to the stream, `dropped`: its policy threw it away.
+local id, ttl, prefix = ARGV[1], ARGV[7], ARGV[13]
 local f = redis.call('HMGET', KEYS[1], 'state', 'owner', 'epoch')
 local state = f[1]
 if not state then return 'unknown' end
+if state == 'surplus' then
+  redis.call('SET', KEYS[5], ARGV[5], 'EX', ttl)
+  redis.call('HSET', KEYS[1], 'state', 'final')
+  return 'surplus'
+end
 if state == 'final' or state == 'cancelled' then return state end
-if ARGV[4] == '' and (f[2] ~= ARGV[2] or f[3] ~= ARGV[3]) then return 'stale' end
+local measured_now = ARGV[4] ~= ''
+if not measured_now and (f[2] ~= ARGV[2] or f[3] ~= ARGV[3]) then return 'stale' end
 
 local t = redis.call('TIME')
 local stamp = string.format('%.6f', tonumber(t[1]) + tonumber(t[2]) / 1e6)
-redis.call('SET', KEYS[5], ARGV[5])
-redis.call('HDEL', KEYS[1], 'job', 'attempts')
-redis.call('HSET', KEYS[1], 'state', 'final')
-redis.call('EXPIRE', KEYS[1], ARGV[7])
-redis.call('ZREM', KEYS[2], ARGV[1])
-redis.call('ZREM', KEYS[3], ARGV[1])
-redis.call('ZREM', KEYS[8], ARGV[1])
 local counted = redis.call('EXISTS', KEYS[7]) == 1
-if counted then
-  redis.call('HINCRBY', KEYS[7], ARGV[4] == '' and 'failed' or 'finished', 1)
-  if state == 'running' then redis.call('HINCRBY', KEYS[7], 'running', -1) end
+local function count(name, by)
+  if counted then redis.call('HINCRBY', KEYS[7], name, by or 1) end
 end
 
-redis.call('HSET', KEYS[4], 'm:' .. ARGV[6],
-  cjson.encode({ARGV[1], ARGV[4], #ARGV[5]}))
-local done = redis.call('HINCRBY', KEYS[4], 'done', 1)
-local size = tonumber(redis.call('HGET', KEYS[4], 'size') or '1')
-if done ~= size then return 'ok' end
+-- Take a trajectory out of everything that would run it, for good.
+local function settle(key, its_id, was, becomes)
+  redis.call('HDEL', key, 'job', 'attempts')
+  redis.call('HSET', key, 'state', becomes)
+  redis.call('EXPIRE', key, ttl)
+  redis.call('ZREM', KEYS[2], its_id)
+  redis.call('ZREM', KEYS[3], its_id)
+  redis.call('ZREM', KEYS[8], its_id)
+  if was == 'running' then count('running', -1) end
+end
+
+local origin = redis.call('HMGET', KEYS[1], 'lane', 'priority', 'job')
+redis.call('SET', KEYS[5], ARGV[5])
+settle(KEYS[1], id, state, 'final')
+count(measured_now and 'finished' or 'failed')
+redis.call('HSET', KEYS[4], (measured_now and 'm:' or 'x:') .. ARGV[6],
+  cjson.encode({id, ARGV[4], #ARGV[5]}))
+local measured = redis.call('HINCRBY', KEYS[4], 'measured', measured_now and 1 or 0)
+local failed = redis.call('HINCRBY', KEYS[4], 'failed', measured_now and 0 or 1)
+local g = redis.call('HMGET', KEYS[4], 'size', 'planned', 'refills', 'policy')
+local size = tonumber(g[1] or '1')
+local planned = tonumber(g[2] or tostring(size))
+local refills = tonumber(g[3] or '0')
+local policy = cjson.decode(g[4] or '{}')
+
+-- A refill: the same job under the next sample index.
+if ARGV[12] == '1' and planned - failed < size and refills < (policy.max_refills or 0) then
+  local fresh = ARGV[10] .. '.' .. planned
+  redis.call('HSET', prefix .. 'traj:' .. fresh, 'state', 'queued', 'attempt', 1, 'epoch', 0,
+    'lane', origin[1], 'priority', origin[2], 'job', origin[3])
+  redis.call('ZADD', KEYS[3], stamp, fresh)
+  redis.call('HINCRBY', KEYS[4], 'refills', 1)
+  planned = redis.call('HINCRBY', KEYS[4], 'planned', 1)
+  count('total')
+  count('refilled')
+end
+
+local exhausted = measured + failed >= planned
+local hopeless = policy.on_incomplete == 'drop' and planned - failed < size
+local watched = (policy.stop_after_equal or 0) > 0 and measured >= policy.stop_after_equal
+if measured < size and not (exhausted or hopeless or watched) then return 'ok' end
 
 local group = {}
 local flat = redis.call('HGETALL', KEYS[4])
 for i = 1, #flat, 2 do group[flat[i]] = flat[i + 1] end
-local members, scores, bytes, sum = {}, {}, 0, 0
-for name, value in pairs(group) do
-  local index = string.match(name, '^m:(%d+)$')
-  if index then
-    local m = cjson.decode(value)
-    members[#members + 1] = {tonumber(index), m[1]}
+local function member(kind, index)
+  local value = group[kind .. ':' .. index]
+  return value and cjson.decode(value)
+end
+
+local scores, bytes, sum, equal = {}, 0, 0, true
+local members, extras = {}, {}
+for index = 0, planned - 1 do
+  local m = member('m', index)
+  if m then
+    members[#members + 1] = {index, m[1]}
     bytes = bytes + m[3]
-    if m[2] ~= '' then
-      scores[#scores + 1] = tonumber(m[2])
-      sum = sum + tonumber(m[2])
+    scores[#scores + 1] = tonumber(m[2])
+    sum = sum + tonumber(m[2])
+    equal = equal and scores[#scores] == scores[1]
+  end
+end
+local decided = watched and equal and measured < size
+if measured < size and not (exhausted or hopeless or decided) then return 'ok' end
+
+-- Close the group: revoke what still runs, say who belongs to it.
+for index = 0, planned - 1 do
+  local x = member('x', index)
+  if x and exhausted and #members < size then
+    members[#members + 1] = {index, x[1]}
+    bytes = bytes + x[3]
+  elseif x then
+    extras[#extras + 1] = x[1]
+    redis.call('EXPIRE', prefix .. 'body:' .. x[1], ttl)
+  elseif not member('m', index) then
+    local other = ARGV[10] .. '.' .. index
+    local was = redis.call('HGET', prefix .. 'traj:' .. other, 'state')
+    if was == 'queued' or was == 'running' then
+      settle(prefix .. 'traj:' .. other, other, was, 'surplus')
+      count('surplus')
+      extras[#extras + 1] = other
     end
   end
 end
 table.sort(members, function(a, b) return a[1] < b[1] end)
 local ids = {}
 for _, m in ipairs(members) do ids[#ids + 1] = m[2] end
+local complete = #scores == size
 local mean, std = '', ''
 if #scores > 0 then
   local m, square = sum / #scores, 0
@@ -61,11 +126,25 @@ if #scores > 0 then
   mean = string.format('%.17g', m)
   std = string.format('%.17g', math.sqrt(square / #scores))
 end
+redis.call('HSET', KEYS[4], 'closed', stamp)
+redis.call('EXPIRE', KEYS[4], ttl)
+if decided then count('stopped_early') end
+if not complete then count('incomplete') end
+
+local why = nil
+if policy.drop_zero_variance and equal and #scores > 1 then why = 'zero_variance' end
+if policy.on_incomplete == 'drop' and not complete then why = why or 'incomplete' end
+if why then
+  for _, its_id in ipairs(ids) do redis.call('EXPIRE', prefix .. 'body:' .. its_id, ttl) end
+  redis.call('HSET', KEYS[4], 'dropped', why)
+  count('dropped')
+  count('dropped_' .. why)
+  return 'dropped'
+end
 redis.call('XADD', KEYS[6], '*', 'schema', ARGV[8], 'codec', ARGV[9], 'run_id', ARGV[11],
   'group_id', ARGV[10], 'env', group['env'] or '', 'instance_id', group['instance_id'] or '',
-  'size', tostring(size), 'complete', #scores == size and '1' or '0', 'mean', mean, 'std', std,
+  'size', tostring(size), 'complete', complete and '1' or '0', 'mean', mean, 'std', std,
   'bytes', tostring(bytes), 'created', group['created'] or stamp, 'finished', stamp,
-  'members', cjson.encode(ids))
-if counted then redis.call('HINCRBY', KEYS[7], 'groups', 1) end
-redis.call('EXPIRE', KEYS[4], ARGV[7])
+  'members', cjson.encode(ids), 'extras', #extras > 0 and cjson.encode(extras) or '[]')
+count('groups')
 return 'group'

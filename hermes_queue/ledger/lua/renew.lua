@@ -3,7 +3,7 @@
 -- KEYS[1] leases
 -- ARGV[1] prefix  ARGV[2] owner  ARGV[3] lease, s  ARGV[4...] pairs of id, epoch
 -- Returns a flat list of id, epoch, reason for those it does not hold any more; reason is
--- final | cancelled | lost.
+-- final | cancelled | surplus | lost.
 local t = redis.call('TIME')
 local expires = string.format('%.6f', tonumber(t[1]) + tonumber(t[2]) / 1e6 + tonumber(ARGV[3]))
 local gone = {}
@@ -13,7 +13,7 @@ for i = 4, #ARGV, 2 do
     redis.call('ZADD', KEYS[1], expires, ARGV[i])
   else
     local reason = 'lost'
-    if f[1] == 'final' or f[1] == 'cancelled' then reason = f[1] end
+    if f[1] == 'final' or f[1] == 'cancelled' or f[1] == 'surplus' then reason = f[1] end
     gone[#gone + 1] = ARGV[i]
     gone[#gone + 1] = ARGV[i + 1]
     gone[#gone + 1] = reason
