@@ -112,7 +112,16 @@ class RetrySettings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix=PREFIX + "RETRY_", frozen=True)
 
-    max_attempts: int = Field(default=3, ge=1)
+    max_attempts: int = Field(default=6, ge=1)
+    """Over all causes. A hand-back or the death of a worker is no attempt."""
+    attempts_sandbox: int = Field(default=3, ge=1)
+    """Attempts that may end with a failure of the sandbox."""
+    attempts_model: int = Field(default=4, ge=1)
+    """Likewise of the model's endpoint, after the client's own retries."""
+    attempts_env_infra: int = Field(default=3, ge=1)
+    """Likewise of a clone, download or installation."""
+    attempts_deadline: int = Field(default=2, ge=1)
+    """Likewise of a stage that ran out of time, if the total deadline allows."""
     backoff_s: float = Field(default=5.0, gt=0)
     """Before attempt 2; doubles with each further attempt, with jitter of half of it."""
     backoff_max_s: float = Field(default=300.0, gt=0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import secrets
 import time
 from typing import Any
@@ -27,14 +26,12 @@ from hermes_queue.pool import Job, current_job
 from hermes_queue.queues import RUN_TRAJECTORY
 from workers import runtime as runtimes
 from workers.draft import Draft, reduced
+from workers.retry import retry_delay_s
 from workers.rollout import rollout
 from workers.runtime import Runtime
 from workers.spool import SpooledRecord
 
 logger = logging.getLogger(__name__)
-
-DEADLINE_ATTEMPTS = 2
-"""An attempt that ran out of time is repeated once, if the total deadline allows."""
 
 _LAST_WORDS_S = 5.0
 """How long a task that is cancelled while it asks for its lease waits for the answer."""
@@ -191,12 +188,9 @@ class _Attempt:
         """Publish what was measured; retry what may be retried; publish the rest unmeasured."""
         if await self._is_final() or failure is None:
             return await self._publish()
-        retry = self._runtime.retry
-        tries = DEADLINE_ATTEMPTS if failure.cause == "deadline" else retry.max_attempts
-        if not failure.retryable or draft.attempt >= tries or self._left_s() <= 0:
+        delay_s = retry_delay_s(failure, draft.earlier, self._runtime.retry, left_s=self._left_s())
+        if delay_s is None:
             return await self._publish(draft, failure)
-        delay_s = min(retry.backoff_s * 2 ** (draft.attempt - 1), retry.backoff_max_s)
-        delay_s *= random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
         logger.warning(
             "%s: %s in %s, retried in %.1f s: %s",
             draft.job.trajectory_id,

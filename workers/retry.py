@@ -1,0 +1,46 @@
+"""Whether a failed attempt is repeated, and when.
+
+Only failures of infrastructure are; an agent's failure is a measurement. Each cause has a
+limit of its own, because what helps differs: a rate-limited model recovers with patience,
+a package that does not install seldom does.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from hermes_queue.errors import TrajectoryFailure
+from hermes_queue.models import AttemptRecord
+from hermes_queue.settings import RetrySettings
+
+
+def retry_delay_s(
+    failure: TrajectoryFailure,
+    earlier: Sequence[AttemptRecord],
+    settings: RetrySettings,
+    *,
+    left_s: float,
+) -> float | None:
+    """Seconds to wait before the next attempt; None when there is none.
+
+    Args:
+        failure: of the attempt that has just ended.
+        earlier: the attempts before it that failed.
+        settings: limits and backoff.
+        left_s: what is left of the total deadline of all attempts; waiting uses none of it.
+    """
+    limits = {
+        "sandbox": settings.attempts_sandbox,
+        "model": settings.attempts_model,
+        "env_infra": settings.attempts_env_infra,
+        "deadline": settings.attempts_deadline,
+    }
+    attempts = len(earlier) + 1
+    alike = 1 + sum(record.failure.cause == failure.cause for record in earlier)
+    if not failure.retryable or left_s <= 0 or attempts >= settings.max_attempts:
+        return None
+    if alike >= limits.get(failure.cause, 1):
+        return None
+    delay_s: float = min(settings.backoff_s * 2 ** (attempts - 1), settings.backoff_max_s)
+    return delay_s * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
