@@ -7,6 +7,7 @@ import json
 
 import click
 
+from hermes_queue.commands.lanes import lanes
 from hermes_queue.errors import EXIT_ISOLATION, HermesQueueError, IsolationUnavailable
 
 
@@ -87,6 +88,9 @@ def workers() -> None:
             click.echo(json.dumps(worker))
     finally:
         ledger.close()
+
+
+cli.add_command(lanes)
 
 
 def main() -> None:

@@ -129,6 +129,22 @@ class RetrySettings(BaseSettings):
     """Leases that may expire under one job before it is published as failed."""
 
 
+class BreakerSettings(BaseSettings):
+    """The circuit breaker of a lane: when one cause fails too many attempts, it pauses."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX + "BREAKER_", frozen=True)
+
+    window_s: float = Field(default=120.0, gt=0)
+    """How far back attempts count."""
+    rate: float = Field(default=0.5, gt=0, le=1)
+    """Share of all attempts in the window that must have failed of one cause."""
+    min_failures: int = Field(default=20, ge=1)
+    """Fewer failures never open the breaker."""
+    open_s: float = Field(default=60.0, gt=0)
+    """How long the lane pauses before one job is tried; doubles while that fails."""
+    open_max_s: float = Field(default=900.0, gt=0)
+
+
 class LocalSandboxSettings(BaseSettings):
     """The local backend: one bubblewrap per slot."""
 
@@ -198,6 +214,7 @@ SECTIONS: tuple[type[BaseSettings], ...] = (
     LeaseSettings,
     WorkerSettings,
     RetrySettings,
+    BreakerSettings,
     SandboxSettings,
     LocalSandboxSettings,
     ModelSettings,

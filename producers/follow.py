@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import secrets
 import time
 from collections.abc import Callable, Iterable
 
 from hermes_queue.errors import RedisUnavailable
-from hermes_queue.ledger import Ledger, RunStatus
+from hermes_queue.ledger import Breakers, Ledger, RunStatus
 from hermes_queue.results import DeliveredGroup, consume, remove_consumer_group
 from hermes_queue.sinks.base import Sink
 from producers.progress import Counts, Progress, ResultRow, result_row
@@ -26,6 +27,7 @@ QUIET_END_S = 10.0
 OUTAGE_S = 120.0
 """How long Redis may be away before we give up."""
 NO_WORKER_S = 10.0
+LANE_POLL_S = 3.0
 
 
 class Follower:
@@ -62,6 +64,8 @@ class Follower:
         self._progress = progress
         self._check = check
         self._last_group = time.monotonic()
+        self._lane_seen = -math.inf
+        self._pause = ""
         self._group = f"producer.{run_id}.{secrets.token_hex(4)}"
 
     async def run(self) -> None:
@@ -129,6 +133,7 @@ class Follower:
             silent_s = time.monotonic() - self._last_group
             if status.queued + status.running == 0 and silent_s > QUIET_END_S:
                 return
+            await self._tell_of_pause()
             waited_s = time.monotonic() - started
             if not hinted and status.queued and not status.running and waited_s > NO_WORKER_S:
                 hinted = True
@@ -144,6 +149,20 @@ class Follower:
         status = await asyncio.to_thread(self._ledger.run_status, self._run_id)
         self._progress.show(Counts(status.total, status.running, status.finished, status.failed))
         return status
+
+    async def _tell_of_pause(self) -> None:
+        """Say once, and again when it changes, that the lane has paused itself."""
+        if time.monotonic() - self._lane_seen < LANE_POLL_S:
+            return
+        self._lane_seen = time.monotonic()
+        lane = await asyncio.to_thread(Breakers(self._ledger).state, self._lane)
+        if lane.message != self._pause:
+            self._pause = lane.message
+            self._progress.say(
+                f"lane {self._lane} pauses and tries one job at a time: {lane.message}"
+                if lane.message
+                else f"lane {self._lane} goes on"
+            )
 
     async def _hint(self) -> None:
         """Jobs wait and nobody works: the usual reason is that no worker was started."""

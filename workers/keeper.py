@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 
 from hermes_queue.errors import HermesQueueError
-from hermes_queue.ledger import Ledger
+from hermes_queue.ledger import Breakers, Ledger
 from hermes_queue.pool import Job
 from hermes_queue.queues import publish_due, queue_keys
 from hermes_queue.settings import RedisSettings
@@ -54,6 +54,7 @@ class Keeper:
             update={"socket_timeout_s": timeout_s, "connect_timeout_s": timeout_s}
         )
         self._ledger = Ledger.connect(quick, runtime.ledger.url, retry=False)
+        self._breakers = Breakers(self._ledger)
 
     def start(self) -> None:
         """Begin; the first beat is sent before this returns, if Redis answers."""
@@ -77,6 +78,7 @@ class Keeper:
             ("sweep", lease.sweep_s, self._sweep),
             ("move", lease.mover_s, self._move),
             ("reconcile", lease.duration_s, self._reconcile),
+            ("breakers", lease.mover_s, self._tell_breakers),
             ("leftovers", lease.duration_s, self._publish_leftovers),
         ]
         due = {name: 0.0 for name, _, _ in duties}
@@ -152,6 +154,26 @@ class Keeper:
                     ", ".join(lost[:5]),
                     extra={"action": "reconciled"},
                 )
+
+    def _tell_breakers(self) -> None:
+        waiting = self._runtime.outcomes.take()
+        for lane, counts in list(waiting.items()):
+            try:
+                change = self._breakers.record(lane, counts)
+            except HermesQueueError:
+                for unsaid, rest in waiting.items():
+                    self._runtime.outcomes.put_back(unsaid, rest)
+                raise
+            del waiting[lane]
+            if change == "open":
+                logger.error(
+                    "lane %s pauses: %s",
+                    lane,
+                    self._breakers.state(lane).message,
+                    extra={"action": "breaker_open", "lane": lane},
+                )
+            elif change:
+                logger.warning("lane %s goes on", lane, extra={"action": "breaker_closed"})
 
     def _publish_leftovers(self) -> None:
         publish_leftovers(self._runtime)

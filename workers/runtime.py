@@ -27,6 +27,7 @@ from hermes_queue.settings import (
     RetrySettings,
     WorkerSettings,
 )
+from workers.outcomes import Outcomes
 from workers.spool import Spool
 
 logger = logging.getLogger(__name__)
@@ -57,6 +58,7 @@ class Runtime:
     executor: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(8, thread_name_prefix="ledger")
     )
+    outcomes: Outcomes = field(default_factory=Outcomes)
     _running: dict[Claim, Job] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 

@@ -33,6 +33,10 @@ from workers.spool import SpooledRecord
 
 logger = logging.getLogger(__name__)
 
+_HELD_S = 2.0
+"""How long a task whose lane is paused keeps its place, so that the lane's backlog does not
+run through the workers in a circle."""
+
 _LAST_WORDS_S = 5.0
 """How long a task that is cancelled while it asks for its lease waits for the answer."""
 
@@ -70,6 +74,8 @@ async def run_trajectory(trajectory_id: str, attempt: int) -> str:
             begun.verdict,
             extra={"action": "dropped", "trajectory_id": claim.trajectory_id},
         )
+        if begun.verdict == "held":
+            await asyncio.sleep(_HELD_S)
         return begun.verdict
     with runtime.leased(claim, task):
         return await _Attempt(runtime, task, claim, begun).run()
@@ -186,6 +192,7 @@ class _Attempt:
 
     async def _conclude(self, draft: Draft, failure: TrajectoryFailure | None) -> str:
         """Publish what was measured; retry what may be retried; publish the rest unmeasured."""
+        self._runtime.outcomes.note(draft.job.lane, failure)
         if await self._is_final() or failure is None:
             return await self._publish()
         delay_s = retry_delay_s(failure, draft.earlier, self._runtime.retry, left_s=self._left_s())

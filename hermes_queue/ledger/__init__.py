@@ -9,15 +9,18 @@ from hermes_queue.ledger.answers import (
     RunStatus,
     Verdict,
 )
+from hermes_queue.ledger.breaker import Breakers, LaneState
 from hermes_queue.ledger.dead import DeadLetters
 from hermes_queue.ledger.ledger import Ledger
 
 __all__ = [
     "ACCEPTED",
     "Begun",
+    "Breakers",
     "Claim",
     "DeadLetters",
     "DueJob",
+    "LaneState",
     "Ledger",
     "PublishVerdict",
     "RunStatus",

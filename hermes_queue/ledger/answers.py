@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Literal
 
-Verdict = Literal["run", "final", "cancelled", "surplus", "stale_attempt", "busy", "unknown"]
+Verdict = Literal[
+    "run", "final", "cancelled", "surplus", "held", "stale_attempt", "busy", "unknown"
+]
 Loss = Literal["final", "cancelled", "surplus", "lost"]
 """Why a lease is gone."""
 PublishVerdict = Literal[

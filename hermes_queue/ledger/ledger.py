@@ -190,7 +190,7 @@ class Ledger:
         answer = self.call(
             "begin",
             [f"traj:{trajectory_id}", "leases", "delayed", "waiting", _run_key(trajectory_id)],
-            [trajectory_id, attempt, owner, lease_s, nonce],
+            [trajectory_id, attempt, owner, lease_s, nonce, self.prefix],
         )
         verdict = answer[0].decode()
         if verdict != "run":

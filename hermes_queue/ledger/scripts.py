@@ -15,6 +15,7 @@ SCRIPTS = (
     "published",
     "reconcile",
     "publish",
+    "breaker",
 )
 
 

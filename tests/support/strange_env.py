@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 from envs.base import Verdict
 from envs.gsm8k import Gsm8k
+from hermes_queue.errors import EnvInfraError
 
 
 class _Strange(Gsm8k):
@@ -29,9 +33,18 @@ class _Huge(_Strange):
     verdict = Verdict(1.0, report={"noise": [str(n * 7919) for n in range(400_000)]})
 
 
-UNKNOWN_TOOL, UNENCODABLE, NOT_A_NUMBER, HUGE = (
+class _Outage(_Strange):
+    """Its provider is down as long as the file `STRANGE_OUTAGE` names exists."""
+
+    async def setup(self, item, context):
+        if Path(os.environ["STRANGE_OUTAGE"]).exists():
+            raise EnvInfraError("the package index is down")
+
+
+UNKNOWN_TOOL, UNENCODABLE, NOT_A_NUMBER, HUGE, OUTAGE = (
     _UnknownTool(),
     _Unencodable(),
     _NotANumber(),
     _Huge(),
+    _Outage(),
 )

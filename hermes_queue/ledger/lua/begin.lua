@@ -3,18 +3,37 @@
 -- KEYS[1] traj:{id}  KEYS[2] leases  KEYS[3] delayed  KEYS[4] waiting  KEYS[5] run:{id}
 -- ARGV[1] id  ARGV[2] attempt in the message  ARGV[3] owner  ARGV[4] lease, s
 -- ARGV[5] nonce of this delivery: repeating a call whose answer was lost answers the same
+-- ARGV[6] prefix
 -- Returns {verdict, epoch, attempt, deaths, job, used seconds, attempts}, verdict being
--- run | final | cancelled | surplus | stale_attempt | busy | unknown; all but `run` stand alone.
+-- run | held | final | cancelled | surplus | stale_attempt | busy | unknown; all but `run` stand alone.
+-- held: the circuit breaker of its lane is open; the job is delayed and uses no attempt.
 -- An expired lease is `busy` too: only the sweep takes a job back, so that deaths count.
 local t = redis.call('TIME')
 local now = tonumber(t[1]) + tonumber(t[2]) / 1e6
-local f = redis.call('HMGET', KEYS[1], 'state', 'attempt', 'job', 'nonce')
+local f = redis.call('HMGET', KEYS[1], 'state', 'attempt', 'job', 'nonce', 'lane')
 local state, attempt, job = f[1], f[2], f[3]
 if not state then return {'unknown'} end
 if state == 'final' or state == 'cancelled' or state == 'surplus' then return {state} end
 if tonumber(ARGV[2]) < tonumber(attempt) then return {'stale_attempt'} end
 local again = state == 'running' and f[4] == ARGV[5]
 if state == 'running' and not again then return {'busy'} end
+if not again then
+  local key = ARGV[6] .. 'lane:' .. f[5]
+  local lane = redis.call('HMGET', key, 'state', 'until', 'open_s', 'probe')
+  local free_at = 0
+  if lane[1] == 'open' then
+    free_at = tonumber(lane[2])
+    if free_at <= now then redis.call('HSET', key, 'state', 'half_open') end
+  elseif lane[1] == 'half_open' then
+    free_at = tonumber(lane[4] or '0') + tonumber(lane[3])  -- a probe that is never heard of
+  end
+  if free_at > now then
+    redis.call('ZREM', KEYS[4], ARGV[1])
+    redis.call('ZADD', KEYS[3], string.format('%.6f', math.min(free_at, now + 30)), ARGV[1])
+    return {'held'}
+  end
+  if lane[1] then redis.call('HSET', key, 'probe', string.format('%.6f', now)) end
+end
 local epoch = tonumber(redis.call('HGET', KEYS[1], 'epoch'))
 if not again then
   epoch = redis.call('HINCRBY', KEYS[1], 'epoch', 1)

@@ -1,0 +1,1 @@
+"""Subcommands of `hermes-queue`, one group per file."""

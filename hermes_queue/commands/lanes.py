@@ -1,0 +1,55 @@
+"""`hermes-queue lanes ...`: circuit breakers."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import click
+
+
+@click.group()
+def lanes() -> None:
+    r"""See which lanes have paused themselves, and let them go on.
+
+    \b
+    hermes-queue lanes show train eval
+    hermes-queue lanes resume train
+    """
+
+
+@lanes.command()
+@click.argument("names", nargs=-1, required=True, metavar="LANE...")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+def show(names: tuple[str, ...], as_json: bool) -> None:
+    """Print the state of each LANE: closed (working), open (paused) or half_open (probing)."""
+    from hermes_queue.ledger import Breakers, Ledger
+
+    ledger = Ledger.connect()
+    try:
+        for name in names:
+            state = Breakers(ledger).state(name)
+            if as_json:
+                click.echo(json.dumps(asdict(state)))
+            elif state.state == "closed":
+                click.echo(f"{name}: working")
+            else:
+                click.echo(f"{name}: paused ({state.cause}): {state.message}")
+    finally:
+        ledger.close()
+
+
+@lanes.command()
+@click.argument("name", metavar="LANE")
+def resume(name: str) -> None:
+    """Close the breaker of LANE: its jobs run again within half a minute."""
+    from hermes_queue.ledger import Breakers, Ledger
+
+    ledger = Ledger.connect()
+    try:
+        closed = Breakers(ledger).close(name)
+    finally:
+        ledger.close()
+    if not closed:
+        raise click.ClickException(f"lane {name!r} is not paused")
+    click.echo(f"{name}: goes on")

@@ -1,0 +1,75 @@
+"""Circuit breakers: a lane whose attempts keep failing of one cause pauses itself.
+
+A provider that is down or an image that is broken would otherwise use up the retries of the
+whole queue. `begin` holds the jobs of a lane whose breaker is open; they wait in `delayed` and
+use no attempt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hermes_queue.connection import explained
+from hermes_queue.ledger.ledger import Ledger
+from hermes_queue.settings import BreakerSettings
+
+CAUSES = ("sandbox", "model", "model_config", "env_infra")
+"""What a whole lane can suffer from. Bugs of an env and deadlines are a job's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaneState:
+    """What a lane's breaker says; `state` is closed, open or half_open."""
+
+    lane: str
+    state: str = "closed"
+    cause: str = ""
+    message: str = ""
+    opened: float = 0.0
+    """Unix seconds of Redis' clock, likewise `until`."""
+    until: float = 0.0
+
+
+class Breakers:
+    """The breakers of one deployment's lanes."""
+
+    def __init__(self, ledger: Ledger, settings: BreakerSettings | None = None) -> None:
+        self._ledger = ledger
+        self._settings = settings or BreakerSettings()
+
+    def record(self, lane: str, outcomes: Mapping[str, tuple[int, str]]) -> str:
+        """Count attempts that ended; returns "open" or "closed" when that changed the lane.
+
+        Args:
+            lane: where they ran.
+            outcomes: by cause ("" = no failure) the number of attempts and an example's message.
+
+        Raises:
+            RedisUnavailable, RedisFull: they may be counted already.
+        """
+        section = self._settings
+        args: list[Any] = [section.window_s, section.rate, section.min_failures]
+        args += [section.open_s, section.open_max_s, ",".join(CAUSES)]
+        for cause, (count, message) in outcomes.items():
+            args += [cause, count, message[:500]]
+        keys = [f"lane:{lane}", f"lane:{lane}:outcomes"]
+        return str(self._ledger.call("breaker", keys, args).decode())
+
+    def state(self, lane: str) -> LaneState:
+        """The breaker of a lane as of now."""
+        names = ("state", "cause", "message", "opened", "until")
+        with explained(self._ledger.url):
+            raw: Any = self._ledger.client.hmget(self._ledger.key(f"lane:{lane}"), names)
+        state, cause, message, opened, until = (v.decode() if v else "" for v in raw)
+        if not state:
+            return LaneState(lane)
+        return LaneState(lane, state, cause, message, float(opened or 0), float(until or 0))
+
+    def close(self, lane: str) -> bool:
+        """Close a lane's breaker by hand; whether it was open."""
+        with explained(self._ledger.url):
+            keys = [self._ledger.key(f"lane:{lane}"), self._ledger.key(f"lane:{lane}:outcomes")]
+            answer: Any = self._ledger.client.delete(*keys)
+        return bool(answer)

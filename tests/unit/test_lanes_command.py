@@ -1,0 +1,41 @@
+"""`hermes-queue lanes` says what paused and lets it go on."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from hermes_queue.cli import cli
+from hermes_queue.ledger import Breakers, Ledger
+from hermes_queue.settings import BreakerSettings
+
+
+@pytest.fixture
+def run(redis_server, monkeypatch):
+    monkeypatch.setenv("HERMES_QUEUE_REDIS_URL", redis_server.url)
+    ledger = Ledger.connect()
+    Breakers(ledger, BreakerSettings(min_failures=1)).record("train", {"model": (1, "no key")})
+    ledger.close()
+    return lambda *words: CliRunner().invoke(cli, ["lanes", *words])
+
+
+def test_show_says_which_lane_is_paused_and_why(run):
+    result = run("show", "train", "eval")
+    assert result.output.splitlines() == [
+        "train: paused (model): 1 of 1 attempts failed: no key",
+        "eval: working",
+    ]
+
+
+def test_show_as_json_is_one_object_per_lane(run):
+    state = json.loads(run("show", "train", "--json").output)
+    assert (state["lane"], state["state"], state["cause"]) == ("train", "open", "model")
+
+
+def test_resume_closes_the_breaker_once(run):
+    assert run("resume", "train").exit_code == 0
+    again = run("resume", "train")
+    assert again.exit_code == 1
+    assert "'train' is not paused" in again.output
