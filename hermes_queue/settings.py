@@ -193,6 +193,20 @@ class ResultSettings(BaseSettings):
     """Encoded size above which a record is refused."""
     finished_ttl_s: int = Field(default=7 * 86400, ge=60)
     """How long the state of a finished trajectory is kept to answer late duplicates."""
+    retention_s: float = Field(default=3600.0, ge=0)
+    """Groups stay in the stream for at least so long, also when everybody has read them."""
+    trim_s: float = Field(default=10.0, gt=0)
+    """How often what everybody has read is deleted."""
+    abandoned_after_s: float = Field(default=3600.0, gt=0)
+    """A consumer group that is not durable and reads nothing for so long is not waited for."""
+    soft_max_groups: int = Field(default=50_000, ge=1)
+    """With so many unread groups in the stream no new group is begun."""
+    soft_max_bytes: int = Field(default=2 << 30, ge=1)
+    """Likewise with so many bytes of bodies."""
+    hard_max_groups: int = Field(default=100_000, ge=1)
+    """With so many, finished trajectories wait in their worker's spool."""
+    hard_max_bytes: int = Field(default=4 << 30, ge=1)
+    """Likewise with so many bytes of bodies."""
 
 
 class ProducerSettings(BaseSettings):

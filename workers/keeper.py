@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from hermes_queue.errors import HermesQueueError
 from hermes_queue.ledger import Breakers, Ledger
+from hermes_queue.ledger.trimming import trim
 from hermes_queue.pool import Job
 from hermes_queue.queues import publish_due, queue_keys
 from hermes_queue.settings import RedisSettings
@@ -54,6 +55,7 @@ class Keeper:
             update={"socket_timeout_s": timeout_s, "connect_timeout_s": timeout_s}
         )
         self._ledger = Ledger.connect(quick, runtime.ledger.url, retry=False)
+        self._abandoned: set[str] = set()
         self._breakers = Breakers(self._ledger)
 
     def start(self) -> None:
@@ -78,6 +80,7 @@ class Keeper:
             ("sweep", lease.sweep_s, self._sweep),
             ("move", lease.mover_s, self._move),
             ("reconcile", lease.duration_s, self._reconcile),
+            ("trim", min(1.0, self._runtime.results.trim_s), self._trim),
             ("breakers", lease.mover_s, self._tell_breakers),
             ("leftovers", lease.duration_s, self._publish_leftovers),
         ]
@@ -154,6 +157,20 @@ class Keeper:
                     ", ".join(lost[:5]),
                     extra={"action": "reconciled"},
                 )
+
+    def _trim(self) -> None:
+        results = self._runtime.results
+        done = trim(self._ledger, results, interval_s=results.trim_s)
+        if done is None:
+            return
+        for group in set(done.abandoned) - self._abandoned:
+            logger.warning(
+                "consumer group %s reads nothing any more and is not durable: results are "
+                "deleted without it",
+                group,
+                extra={"action": "group_abandoned", "group": group},
+            )
+        self._abandoned = set(done.abandoned)
 
     def _tell_breakers(self) -> None:
         waiting = self._runtime.outcomes.take()

@@ -17,7 +17,7 @@ import redis
 
 from hermes_queue import codec
 from hermes_queue.connection import connect, explained, redis_url
-from hermes_queue.errors import ConfigurationError
+from hermes_queue.errors import ConfigurationError, RedisFull
 from hermes_queue.ledger import scripts
 from hermes_queue.ledger.answers import (
     RUN_COUNTERS,
@@ -29,7 +29,7 @@ from hermes_queue.ledger.answers import (
     RunStatus,
 )
 from hermes_queue.models import AttemptRecord, ScoredTrajectory, TrajectoryJob
-from hermes_queue.settings import RedisSettings
+from hermes_queue.settings import RedisSettings, ResultSettings
 
 RUN_TTL_S = 90 * 86400
 ITEM_TTL_S = RUN_TTL_S
@@ -49,6 +49,7 @@ class Ledger:
         self.client = client
         self.prefix = prefix
         self.url = url
+        self._results = ResultSettings()
         self._scripts = {
             name: client.register_script(scripts.source(name)) for name in scripts.SCRIPTS
         }
@@ -189,8 +190,15 @@ class Ledger:
         """
         answer = self.call(
             "begin",
-            [f"traj:{trajectory_id}", "leases", "delayed", "waiting", _run_key(trajectory_id)],
-            [trajectory_id, attempt, owner, lease_s, nonce, self.prefix],
+            [
+                *(f"traj:{trajectory_id}", "leases", "delayed", "waiting"),
+                *(_run_key(trajectory_id), "results", "results:bytes"),
+                f"group:{trajectory_id.rpartition('.')[0]}",
+            ],
+            [
+                *(trajectory_id, attempt, owner, lease_s, nonce, self.prefix),
+                *(self._results.soft_max_groups, self._results.soft_max_bytes),
+            ],
         )
         verdict = answer[0].decode()
         if verdict != "run":
@@ -276,6 +284,11 @@ class Ledger:
         `dropped`: and its policy threw it away). `surplus`: kept beside a group that was
         closed without it. `final`: it had been accepted before. `stale`: a failure of an
         attempt that is not current.
+
+        Raises:
+            RedisFull: as much as `ResultSettings` allows waits for its readers, or Redis has
+                no room; nothing was published.
+            RedisUnavailable: it may be published.
         """
         answer = self.call(
             "publish",
@@ -288,6 +301,7 @@ class Ledger:
                 "results",
                 f"run:{record.run_id}",
                 "waiting",
+                "results:bytes",
             ],
             [
                 record.trajectory_id,
@@ -303,10 +317,16 @@ class Ledger:
                 record.run_id,
                 "1" if record.failure and record.failure.refillable else "0",
                 self.prefix,
+                self._results.hard_max_groups,
+                self._results.hard_max_bytes,
             ],
         )
-        verdict: PublishVerdict = answer.decode()
-        return verdict
+        if answer == b"full":
+            raise RedisFull(
+                "the results stream is full: too many groups wait for a consumer group that has "
+                "not acknowledged them (see hermes-queue groups list)"
+            )
+        return cast(PublishVerdict, answer.decode())
 
     def stand_in_job(self, trajectory_id: str) -> TrajectoryJob:
         """What the ids and the group tell of a job that cannot be read itself."""

@@ -16,6 +16,7 @@ SCRIPTS = (
     "reconcile",
     "publish",
     "breaker",
+    "trim",
 )
 
 

@@ -238,7 +238,13 @@ def test_finished_state_expires_and_nothing_unlisted_stays(ledger):
         for key in ledger.client.scan_iter("*")
         if ledger.client.ttl(key) == -1 and not key.startswith(b"hq:body:")
     }
-    assert lasting <= {"hq:results", "hq:leases", "hq:delayed", "hq:waiting"}
+    assert lasting <= {
+        "hq:results",
+        "hq:results:bytes",
+        "hq:leases",
+        "hq:delayed",
+        "hq:waiting",
+    }
 
 
 def test_items_travel_once_and_come_back(ledger):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from records import make_job, make_record
 from redis_server import RedisServer
@@ -121,3 +123,14 @@ async def test_reading_goes_on_after_redis_was_killed(ledger, redis_server):
     second = await anext(stream)
     assert second.instance_id == "b"
     await stream.aclose()
+
+
+async def test_a_cancellation_at_any_moment_ends_it(ledger, redis_server):
+    publish(ledger, make_job())
+    for steps in range(150):
+        task = asyncio.create_task(read(redis_server.url, f"g{steps % 3}", idle_timeout_s=3600))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task], timeout=20)
+        assert task.done(), steps

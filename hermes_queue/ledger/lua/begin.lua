@@ -3,10 +3,12 @@
 -- KEYS[1] traj:{id}  KEYS[2] leases  KEYS[3] delayed  KEYS[4] waiting  KEYS[5] run:{id}
 -- ARGV[1] id  ARGV[2] attempt in the message  ARGV[3] owner  ARGV[4] lease, s
 -- ARGV[5] nonce of this delivery: repeating a call whose answer was lost answers the same
--- ARGV[6] prefix
+-- ARGV[6] prefix  ARGV[7] most groups, ARGV[8] most bytes in the stream for a new group
+-- KEYS[6] results  KEYS[7] results:bytes  KEYS[8] group:{id}
 -- Returns {verdict, epoch, attempt, deaths, job, used seconds, attempts}, verdict being
 -- run | held | final | cancelled | surplus | stale_attempt | busy | unknown; all but `run` stand alone.
--- held: the circuit breaker of its lane is open; the job is delayed and uses no attempt.
+-- held: the circuit breaker of its lane is open, or too many results wait for their readers
+-- and its group has not begun; the job is delayed and uses no attempt.
 -- An expired lease is `busy` too: only the sweep takes a job back, so that deaths count.
 local t = redis.call('TIME')
 local now = tonumber(t[1]) + tonumber(t[2]) / 1e6
@@ -27,6 +29,11 @@ if not again then
   elseif lane[1] == 'half_open' then
     free_at = tonumber(lane[4] or '0') + tonumber(lane[3])  -- a probe that is never heard of
   end
+  if free_at <= now and redis.call('HEXISTS', KEYS[8], 'begun') == 0
+    and (redis.call('XLEN', KEYS[6]) >= tonumber(ARGV[7])
+      or tonumber(redis.call('GET', KEYS[7]) or '0') >= tonumber(ARGV[8])) then
+    free_at = now + 5 + 5 * (now % 1)
+  end
   if free_at > now then
     redis.call('ZREM', KEYS[4], ARGV[1])
     redis.call('ZADD', KEYS[3], string.format('%.6f', math.min(free_at, now + 30)), ARGV[1])
@@ -37,6 +44,7 @@ end
 local epoch = tonumber(redis.call('HGET', KEYS[1], 'epoch'))
 if not again then
   epoch = redis.call('HINCRBY', KEYS[1], 'epoch', 1)
+  if redis.call('EXISTS', KEYS[8]) == 1 then redis.call('HSET', KEYS[8], 'begun', '1') end
   redis.call('HSET', KEYS[1], 'state', 'running', 'owner', ARGV[3], 'nonce', ARGV[5])
   if redis.call('EXISTS', KEYS[5]) == 1 then redis.call('HINCRBY', KEYS[5], 'running', 1) end
 end

@@ -5,12 +5,14 @@
 -- ARGV[1] id  ARGV[2] owner  ARGV[3] epoch  ARGV[4] score, or '' when not measured
 -- ARGV[5] body  ARGV[6] sample index  ARGV[7] TTL of finished state, s
 -- ARGV[8] schema version  ARGV[9] codec  ARGV[10] group id  ARGV[11] run id
+-- KEYS[9] results:bytes  ARGV[14] most groups  ARGV[15] most bytes in the stream
 -- ARGV[12] '1' when this is a failure that a refill may make good  ARGV[13] prefix
 -- A measured record is accepted from any attempt while the trajectory is open; a failure
 -- only from the current owner and epoch, because a newer attempt may yet succeed. What a
 -- revoked surplus sample has to show is kept beside its closed group.
--- Returns ok | group | dropped | surplus | final | cancelled | stale | unknown; `group`: the
--- group went to the stream, `dropped`: its policy threw it away.
+-- Returns ok | group | dropped | surplus | full | final | cancelled | stale | unknown;
+-- `group`: the group went to the stream, `dropped`: its policy threw it away, `full`: nothing
+-- was done because too much waits for its readers.
 local id, ttl, prefix = ARGV[1], ARGV[7], ARGV[13]
 local f = redis.call('HMGET', KEYS[1], 'state', 'owner', 'epoch')
 local state = f[1]
@@ -23,6 +25,9 @@ end
 if state == 'final' or state == 'cancelled' then return state end
 local measured_now = ARGV[4] ~= ''
 if not measured_now and (f[2] ~= ARGV[2] or f[3] ~= ARGV[3]) then return 'stale' end
+
+if redis.call('XLEN', KEYS[6]) >= tonumber(ARGV[14])
+  or tonumber(redis.call('GET', KEYS[9]) or '0') >= tonumber(ARGV[15]) then return 'full' end
 
 local t = redis.call('TIME')
 local stamp = string.format('%.6f', tonumber(t[1]) + tonumber(t[2]) / 1e6)
@@ -146,5 +151,6 @@ redis.call('XADD', KEYS[6], '*', 'schema', ARGV[8], 'codec', ARGV[9], 'run_id', 
   'size', tostring(size), 'complete', complete and '1' or '0', 'mean', mean, 'std', std,
   'bytes', tostring(bytes), 'created', group['created'] or stamp, 'finished', stamp,
   'members', cjson.encode(ids), 'extras', #extras > 0 and cjson.encode(extras) or '[]')
+redis.call('INCRBY', KEYS[9], bytes)
 count('groups')
 return 'group'

@@ -1,0 +1,62 @@
+"""`hermes-queue groups ...`: who reads the results."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import click
+
+
+@click.group()
+def groups() -> None:
+    r"""See who reads the results, and remove readers that are gone for good.
+
+    \b
+    hermes-queue groups list
+    hermes-queue groups remove old-trainer
+    """
+
+
+@groups.command("list")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+def list_groups(as_json: bool) -> None:
+    """Print each consumer group: how far behind it is, and whether results wait for it."""
+    from hermes_queue.ledger import Ledger
+    from hermes_queue.ledger.consumers import consumer_groups
+
+    ledger = Ledger.connect()
+    try:
+        found = consumer_groups(ledger)
+    finally:
+        ledger.close()
+    if as_json:
+        for group in found:
+            click.echo(json.dumps(asdict(group)))
+        return
+    click.echo(f"{'group':<32} {'durable':<8} {'consumers':>9} {'pending':>8} {'behind':>8}  idle")
+    for group in found:
+        idle = "-" if group.idle_s is None else f"{group.idle_s:.0f} s"
+        durable = "yes" if group.durable else "no"
+        click.echo(
+            f"{group.name:<32} {durable:<8} {group.consumers:>9} {group.pending:>8} "
+            f"{group.behind:>8}  {idle}"
+        )
+
+
+@groups.command()
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def remove(name: str, yes: bool) -> None:
+    """Remove the consumer group NAME: what it has not read is no longer kept for it."""
+    from hermes_queue.ledger import Ledger
+    from hermes_queue.ledger.consumers import forget_consumer_group
+
+    if not yes:
+        click.confirm(f"remove consumer group {name}?", abort=True)
+    ledger = Ledger.connect()
+    try:
+        forget_consumer_group(ledger, name)
+    finally:
+        ledger.close()
+    click.echo(f"{name}: removed")

@@ -1,0 +1,68 @@
+"""What is known of the consumer groups of the results stream."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from hermes_queue.connection import explained
+from hermes_queue.errors import ConfigurationError
+from hermes_queue.ledger.ledger import Ledger
+from hermes_queue.results import STREAM, remove_consumer_group
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerGroup:
+    """One reader of the stream, as of now."""
+
+    name: str
+    durable: bool
+    """Whether results are kept for it for ever."""
+    filter: dict[str, str]
+    consumers: int
+    pending: int
+    """Delivered and not acknowledged."""
+    behind: int
+    """Entries of the stream it has not been given yet."""
+    idle_s: float | None
+    """Since one of its consumers last asked; None without consumers."""
+
+
+def consumer_groups(ledger: Ledger) -> list[ConsumerGroup]:
+    """All consumer groups, by name."""
+    client: Any = ledger.client
+    stream = ledger.key(STREAM)
+    with explained(ledger.url):
+        if not client.exists(stream):
+            return []
+        return [_described(ledger, stream, raw) for raw in client.xinfo_groups(stream)]
+
+
+def forget_consumer_group(ledger: Ledger, name: str) -> None:
+    """Remove a consumer group; results are not kept for it any more.
+
+    Raises:
+        ConfigurationError: there is none of that name.
+    """
+    if name not in {group.name for group in consumer_groups(ledger)}:
+        raise ConfigurationError(f"there is no consumer group {name!r} in this Redis")
+    with explained(ledger.url):
+        remove_consumer_group(ledger.client, ledger.prefix, name)
+
+
+def _described(ledger: Ledger, stream: str, raw: dict[str, Any]) -> ConsumerGroup:
+    client: Any = ledger.client
+    name = raw["name"].decode()
+    made = client.hmget(ledger.key(f"consumer-group:{name}"), "durable", "filter")
+    idle = [c["idle"] / 1000 for c in client.xinfo_consumers(stream, name)]
+    unread = client.xrange(stream, min=f"({raw['last-delivered-id'].decode()}")
+    return ConsumerGroup(
+        name=name,
+        durable=made[0] != b"0",
+        filter=json.loads(made[1] or b"{}"),
+        consumers=raw["consumers"],
+        pending=raw["pending"],
+        behind=len(unread),
+        idle_s=min(idle) if idle else None,
+    )

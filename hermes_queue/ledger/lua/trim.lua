@@ -1,0 +1,66 @@
+-- Delete what every consumer group that counts has acknowledged, entries and bodies at once.
+--
+-- KEYS[1] results  KEYS[2] results:trimmed (when)  KEYS[3] results:bytes
+-- ARGV[1] prefix  ARGV[2] least seconds between two trims of the fleet
+-- ARGV[3] seconds that entries are kept in any case  ARGV[4] seconds after which a consumer
+-- group that is not durable and reads nothing counts no more  ARGV[5] most entries per call
+-- Returns {entries deleted, or -1 when it was not due; names of groups that count no more}.
+-- Without any group that counts nothing is deleted: results wait for their first reader.
+local t = redis.call('TIME')
+local now = tonumber(t[1]) + tonumber(t[2]) / 1e6
+local last = tonumber(redis.call('GET', KEYS[2]) or '0')
+if now - last < tonumber(ARGV[2]) then return {-1} end
+redis.call('SET', KEYS[2], string.format('%.6f', now), 'EX', 86400)
+if redis.call('EXISTS', KEYS[1]) == 0 then return {0} end
+
+local function named(flat)
+  local found = {}
+  for i = 1, #flat, 2 do found[flat[i]] = flat[i + 1] end
+  return found
+end
+local function before(a, b)  -- stream ids
+  local am, as = string.match(a, '^(%d+)-(%d+)$')
+  local bm, bs = string.match(b, '^(%d+)-(%d+)$')
+  if am ~= bm then return tonumber(am) < tonumber(bm) end
+  return tonumber(as) < tonumber(bs)
+end
+
+local out = {0}
+local reads, holds = {}, {}
+for _, flat in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
+  local group = named(flat)
+  local counts = true
+  if redis.call('HGET', ARGV[1] .. 'consumer-group:' .. group['name'], 'durable') == '0' then
+    counts = false
+    for _, consumer in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], group['name'])) do
+      if named(consumer)['idle'] < 1000 * tonumber(ARGV[4]) then counts = true end
+    end
+    if not counts then out[#out + 1] = group['name'] end
+  end
+  if counts then
+    reads[#reads + 1] = group['last-delivered-id']
+    local pending = redis.call('XPENDING', KEYS[1], group['name'])
+    if pending[1] > 0 then holds[#holds + 1] = pending[2] end
+  end
+end
+if #reads == 0 then return out end
+
+local oldest = 1000 * (now - tonumber(ARGV[3]))
+for _, entry in ipairs(redis.call('XRANGE', KEYS[1], '-', '+', 'COUNT', ARGV[5])) do
+  local id = entry[1]
+  local done = tonumber(string.match(id, '^(%d+)-')) <= oldest
+  for _, read in ipairs(reads) do done = done and not before(read, id) end
+  for _, held in ipairs(holds) do done = done and before(id, held) end
+  if not done then break end
+  local fields = named(entry[2])
+  for _, list in ipairs({fields['members'] or '[]', fields['extras'] or '[]'}) do
+    for _, member in ipairs(cjson.decode(list)) do
+      redis.call('DEL', ARGV[1] .. 'body:' .. member)
+    end
+  end
+  redis.call('XDEL', KEYS[1], id)
+  redis.call('DECRBY', KEYS[3], fields['bytes'] or '0')
+  out[1] = out[1] + 1
+end
+if out[1] == tonumber(ARGV[5]) then redis.call('DEL', KEYS[2]) end  -- there may be more
+return out

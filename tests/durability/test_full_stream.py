@@ -1,0 +1,38 @@
+"""When nobody reads, finished work waits on disk, whatever happens to the worker."""
+
+from __future__ import annotations
+
+import asyncio
+
+from worker_process import wait_until
+
+import hermes_queue
+
+
+def test_a_finished_record_outlives_its_worker_while_the_stream_is_full(
+    factory, ledger, start_worker, tmp_path
+):
+    limits = {
+        "HERMES_QUEUE_RESULTS_HARD_MAX_GROUPS": "1",
+        "HERMES_QUEUE_RESULTS_RETENTION_S": "0",
+        "HERMES_QUEUE_RESULTS_TRIM_S": "0.2",
+    }
+    worker = start_worker(concurrency=2, **limits)
+    jobs = factory.enqueue(2, seconds=0)
+    spool = tmp_path / "workers" / "spool"
+    wait_until("one is published", lambda: ledger.run_status("run").finished == 1)
+    wait_until("one waits on disk", lambda: list(spool.rglob("*.record")))
+    worker.kill9()
+    start_worker(concurrency=2, **limits)
+
+    async def read() -> list[str]:
+        found = []
+        async for group in hermes_queue.consume("trainer", url=ledger.url):
+            found += [(m.trajectory_id, m.epoch) for m in group.members]
+            await group.ack()
+            if len(found) == 2:
+                return found
+
+    found = asyncio.run(asyncio.wait_for(read(), 60))
+    assert sorted(found) == sorted((job.trajectory_id, 1) for job in jobs)
+    assert not list(spool.rglob("*.record"))

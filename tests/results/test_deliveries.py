@@ -1,0 +1,136 @@
+"""What is delivered again, to whom, and what is put aside."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+from ledger_steps import begin, enqueue
+from ledger_steps import publish as publish_record
+from records import make_job, make_record
+from redis_server import RedisServer
+
+import hermes_queue
+from hermes_queue.ledger import Ledger
+
+
+@pytest.fixture
+def ledger(redis_server: RedisServer):
+    with redis_server.client(decode_responses=False) as client:
+        yield Ledger(client, prefix="hq:", url=redis_server.url)
+
+
+def publish(ledger: Ledger, *instances: str):
+    jobs = [make_job(instance=name) for name in instances]
+    enqueue(ledger, *jobs)
+    for job in jobs:
+        begin(ledger, job)
+        publish_record(ledger, make_record(job))
+    return jobs
+
+
+async def read(url: str, consumer: str = "c1", *, ack: bool = True, **options):
+    found = []
+    options = {"idle_timeout_s": 0.3, **options}
+    async for group in hermes_queue.consume("trainer", url=url, consumer=consumer, **options):
+        found.append(group.instance_id)
+        if ack:
+            await group.ack()
+    return found
+
+
+def dead(ledger: Ledger):
+    return [
+        {k.decode(): v.decode() for k, v in e.items()} for _, e in ledger.client.xrange("hq:dead")
+    ]
+
+
+@pytest.mark.parametrize("body", [None, b"garbage"], ids=["gone", "unreadable"])
+async def test_a_group_without_readable_bodies_becomes_a_dead_letter_and_the_rest_goes_on(
+    ledger, body
+):
+    broken, _ = publish(ledger, "broken", "fine")
+    key = f"hq:body:{broken.trajectory_id}"
+    ledger.client.set(key, body) if body else ledger.client.delete(key)
+    assert await read(ledger.url) == ["fine"]
+    [letter] = dead(ledger)
+    assert (letter["cause"], letter["instance_id"]) == ("undeliverable", "broken")
+    assert json.loads(letter["members"]) == [broken.trajectory_id]
+    assert ledger.client.xpending("hq:results", "trainer")["pending"] == 0
+
+
+async def test_a_group_that_is_never_acknowledged_becomes_a_dead_letter(ledger):
+    publish(ledger, "poison")
+    lives = [await read(ledger.url, ack=False, max_deliveries=2) for _ in range(3)]
+    assert lives == [["poison"], ["poison"], []]
+    [letter] = dead(ledger)
+    assert letter["reason"] == "delivered 3 times, never acknowledged"
+    assert letter["consumer_group"] == "trainer"
+
+
+async def test_what_is_given_back_goes_to_another_consumer_at_once(ledger):
+    publish(ledger, "one")
+    async for group in hermes_queue.consume("trainer", url=ledger.url, consumer="c1"):
+        await group.nack()
+        break
+    assert await read(ledger.url, "c2", stale_s=3600) == ["one"]
+
+
+async def test_what_is_still_worked_on_is_not_stale(ledger):
+    publish(ledger, "one")
+    async for group in hermes_queue.consume("trainer", url=ledger.url, consumer="c1"):
+        [before] = ledger.client.xpending_range("hq:results", "trainer", "-", "+", 1)
+        await group.touch()
+        [after] = ledger.client.xpending_range("hq:results", "trainer", "-", "+", 1)
+        assert after["times_delivered"] == before["times_delivered"] == 1
+        assert after["time_since_delivered"] <= before["time_since_delivered"] + 50
+        break
+
+
+async def test_acknowledging_twice_does_no_harm(ledger):
+    publish(ledger, "one")
+    async for group in hermes_queue.consume("trainer", url=ledger.url):
+        await group.ack()
+        await group.ack()
+        break
+    assert await read(ledger.url) == []
+
+
+async def test_two_consumers_of_a_group_share_the_work(ledger):
+    publish(ledger, *(f"i{n}" for n in range(6)))
+    first = hermes_queue.consume("trainer", url=ledger.url, consumer="c1", idle_timeout_s=0.3)
+    one = await anext(first)
+    rest = await read(ledger.url, "c2")
+    mine = [one.instance_id] + [group.instance_id async for group in first]
+    assert sorted(mine + rest) == [f"i{n}" for n in range(6)]
+
+
+CONSUMER = """
+import asyncio, sys, time, hermes_queue
+async def main():
+    async for group in hermes_queue.consume("trainer", url=sys.argv[1], consumer="doomed"):
+        print(group.instance_id, flush=True)
+        time.sleep(600)
+asyncio.run(main())
+"""
+
+
+async def test_another_consumer_takes_over_from_one_that_was_killed(ledger):
+    publish(ledger, "one")
+    command = [sys.executable, "-c", CONSUMER, ledger.url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline().strip() == "one"
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert await read(ledger.url, "heir", stale_s=0.2, idle_timeout_s=3) == ["one"]
+
+
+async def test_a_group_says_whether_results_wait_for_it(ledger):
+    publish(ledger, "one")
+    await read(ledger.url, durable=False)
+    assert ledger.client.hget("hq:consumer-group:trainer", "durable") == b"0"
+    await read(ledger.url)
+    assert ledger.client.hget("hq:consumer-group:trainer", "durable") == b"1"
