@@ -7,6 +7,7 @@ import json
 
 import click
 
+from hermes_queue.commands.dead import dead
 from hermes_queue.commands.groups import groups
 from hermes_queue.commands.lanes import lanes
 from hermes_queue.errors import EXIT_ISOLATION, HermesQueueError, IsolationUnavailable
@@ -91,6 +92,7 @@ def workers() -> None:
         ledger.close()
 
 
+cli.add_command(dead)
 cli.add_command(groups)
 cli.add_command(lanes)
 

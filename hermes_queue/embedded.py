@@ -13,7 +13,6 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from types import TracebackType
 import redis
 
 import hermes_queue
+from hermes_queue import child_process
 from hermes_queue.connection import connect
 from hermes_queue.errors import (
     EXIT_ISOLATION,
@@ -168,7 +168,7 @@ class Embedded:
     def stop(self) -> None:
         """End the worker, then Redis; kill what does not end by itself. Idempotent."""
         for process, patience_s in ((self._worker, _STOP_S), (self._redis, _STOP_S / 2)):
-            _end(process, patience_s)
+            child_process.end(process, patience_s)
         self._worker = self._redis = None
         if self._socket_directory:
             shutil.rmtree(self._socket_directory, ignore_errors=True)
@@ -199,7 +199,7 @@ class Embedded:
         command += ["--unixsocketperm", "700", "--dir", str(data), "--save", ""]
         command += ["--appendonly", "yes", "--appendfsync", "everysec", "--daemonize", "no"]
         command += ["--maxmemory-policy", "noeviction"]
-        self._redis = _spawn(command, self._state / "redis.log", dict(os.environ))
+        self._redis = child_process.start(command, dict(os.environ), log=self._state / "redis.log")
         give_up = time.monotonic() + _START_S
         while True:
             self.check()
@@ -228,7 +228,7 @@ class Embedded:
         command += ["--concurrency", str(self._concurrency), "--loglevel", self._log_level]
         command += ["--hostname", f"embedded-{os.getpid()}@%h"]
         command += ["--without-gossip", "--without-mingle"]
-        self._worker = _spawn(command, self.log_path, environment)
+        self._worker = child_process.start(command, environment, log=self.log_path)
         give_up = time.monotonic() + _START_S
         ledger = Ledger.connect(url=self.redis_url)
         try:
@@ -242,32 +242,6 @@ class Embedded:
                 time.sleep(0.05)
         finally:
             ledger.close()
-
-
-def _spawn(command: list[str], log: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    """Start a process that a terminal's Ctrl-C does not reach and that dies with us."""
-    if setpriv := shutil.which("setpriv"):
-        command = [setpriv, "--pdeathsig", "TERM", *command]
-    with log.open("wb") as file:
-        return subprocess.Popen(  # noqa: S603 - our own command
-            command,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-
-
-def _end(process: subprocess.Popen[bytes] | None, patience_s: float) -> None:
-    if process is None or process.poll() is not None:
-        return
-    process.send_signal(signal.SIGTERM)
-    try:
-        process.wait(patience_s)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
 
 
 def _reason(text: str) -> str:

@@ -163,6 +163,8 @@ class TrajectoryJob(Wire):
     policy_version: str | None = None
     producer: Provenance = Provenance()
     group_policy: GroupPolicy = GroupPolicy()
+    requeued_from: str | None = None
+    """The trajectory, of a closed group, that this one runs again."""
 
     @model_validator(mode="after")
     def _one_item(self) -> TrajectoryJob:
@@ -289,6 +291,8 @@ class ScoredTrajectory(Wire):
     instance_id: str
     agent: AgentSpec
     policy_version: str | None = None
+    requeued_from: str | None = None
+    """The trajectory, of another group, that this one ran again."""
     attempt: int = Field(ge=1)
     epoch: int = Field(ge=1)
     status: Literal["completed", "failed"]
@@ -336,7 +340,7 @@ def identity(source: TrajectoryJob | ScoredTrajectory) -> dict[str, Any]:
 
 _IDENTITY = (
     *("run_id", "group_id", "trajectory_id", "sample_index", "group_size"),
-    *("env", "instance_id", "agent", "policy_version"),
+    *("env", "instance_id", "agent", "policy_version", "requeued_from"),
 )
 
 

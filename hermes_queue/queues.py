@@ -23,6 +23,10 @@ RUN_TRAJECTORY = "hermes_queue.run_trajectory"
 """Name of the task `workers.trajectory` defines."""
 
 
+QUARANTINE = ".quarantine"
+"""A lane's jobs under which workers died wait in the lane of this ending."""
+
+
 @dataclass(frozen=True, slots=True)
 class EnqueueReport:
     """What became of the jobs of one call."""

@@ -103,6 +103,8 @@ class WorkerSettings(BaseSettings):
     """Comma-separated lanes to serve; `celery worker -Q` wins over it."""
     soft_shutdown_s: float = Field(default=30.0, ge=0)
     """After SIGTERM running trajectories may finish for this long, then are handed back."""
+    exit_when_idle_s: float | None = Field(default=None, gt=0)
+    """The worker ends after so long without a job. Unset: never."""
     watchdog_s: float = Field(default=5.0, gt=0)
     """The stack is logged when the event loop is blocked for longer."""
 
@@ -125,8 +127,10 @@ class RetrySettings(BaseSettings):
     backoff_s: float = Field(default=5.0, gt=0)
     """Before attempt 2; doubles with each further attempt, with jitter of half of it."""
     backoff_max_s: float = Field(default=300.0, gt=0)
+    quarantine_deaths: int = Field(default=2, ge=1)
+    """Workers that may die under one job before it runs alone, in a worker process of its own."""
     max_deaths: int = Field(default=3, ge=1)
-    """Leases that may expire under one job before it is published as failed."""
+    """Workers that may die while they run it alone before it is published as failed."""
 
 
 class BreakerSettings(BaseSettings):
@@ -195,6 +199,8 @@ class ResultSettings(BaseSettings):
     """How long the state of a finished trajectory is kept to answer late duplicates."""
     retention_s: float = Field(default=3600.0, ge=0)
     """Groups stay in the stream for at least so long, also when everybody has read them."""
+    dead_retention_s: float = Field(default=30 * 86400.0, gt=0)
+    """How long dead letters are kept."""
     trim_s: float = Field(default=10.0, gt=0)
     """How often what everybody has read is deleted."""
     abandoned_after_s: float = Field(default=3600.0, gt=0)

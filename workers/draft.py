@@ -43,6 +43,8 @@ class Draft:
     env_version: str = ""
     sandbox_id: str | None = None
     verdict: Verdict | None = None
+    current: Stage = "load"
+    """The stage it is in."""
     deadline: float = math.inf
     """End of the attempt on the monotonic clock; known once a slot is ours."""
 
@@ -58,6 +60,7 @@ class Draft:
             TrajectoryFailure: with `stage` filled in; `DeadlineExceeded` after `limit_s`
                 or at the attempt's deadline, whichever comes first.
         """
+        self.current = name
         began = time.monotonic()
         allowed_s = None if limit_s is None else self.left_s(limit_s)
         try:

@@ -9,16 +9,19 @@ cost a lease.
 from __future__ import annotations
 
 import logging
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable
 
 from hermes_queue.errors import HermesQueueError
-from hermes_queue.ledger import Breakers, Ledger
+from hermes_queue.ledger import Breakers, DeadLetters, Ledger
 from hermes_queue.ledger.trimming import trim
 from hermes_queue.pool import Job
 from hermes_queue.queues import publish_due, queue_keys
 from hermes_queue.settings import RedisSettings
+from workers.quarantine import QuarantineWorker
 from workers.recovery import publish_leftovers
 from workers.runtime import Runtime
 
@@ -56,6 +59,8 @@ class Keeper:
         )
         self._ledger = Ledger.connect(quick, runtime.ledger.url, retry=False)
         self._abandoned: set[str] = set()
+        self._busy_at = time.monotonic()
+        self._quarantine = QuarantineWorker(self._ledger, runtime.lanes)
         self._breakers = Breakers(self._ledger)
 
     def start(self) -> None:
@@ -69,6 +74,7 @@ class Keeper:
             self._stop.set()
             if self._thread.is_alive():
                 self._thread.join(timeout=10)
+            self._quarantine.stop()
             self._guarded("unregister", lambda: self._ledger.unregister(self._runtime.owner))
             self._ledger.close()
 
@@ -80,6 +86,9 @@ class Keeper:
             ("sweep", lease.sweep_s, self._sweep),
             ("move", lease.mover_s, self._move),
             ("reconcile", lease.duration_s, self._reconcile),
+            ("quarantine", lease.sweep_s, self._quarantine.look),
+            ("idle", 1.0, self._end_when_idle),
+            ("letters", 3600.0, self._expire_letters),
             ("trim", min(1.0, self._runtime.results.trim_s), self._trim),
             ("breakers", lease.mover_s, self._tell_breakers),
             ("leftovers", lease.duration_s, self._publish_leftovers),
@@ -110,7 +119,10 @@ class Keeper:
         if not running:
             return
         gone = self._ledger.renew(
-            list(running), owner=self._runtime.owner, lease_s=self._runtime.lease.duration_s
+            list(running),
+            owner=self._runtime.owner,
+            lease_s=self._runtime.lease.duration_s,
+            stages=self._runtime.stages(),
         )
         still = self._runtime.running()
         for claim, job in running.items():
@@ -133,6 +145,7 @@ class Keeper:
             interval_s=lease.sweep_s / 2,
             gap_s=max(lease.renew_s, 3 * lease.sweep_s),
             grace_s=2 * lease.renew_s,
+            quarantine_deaths=self._runtime.retry.quarantine_deaths,
         )
         for trajectory_id in taken:
             logger.warning(
@@ -157,6 +170,18 @@ class Keeper:
                     ", ".join(lost[:5]),
                     extra={"action": "reconciled"},
                 )
+
+    def _end_when_idle(self) -> None:
+        limit_s = self._runtime.worker.exit_when_idle_s
+        if self._runtime.running():
+            self._busy_at = time.monotonic()
+        elif limit_s and time.monotonic() - self._busy_at > limit_s:
+            self._busy_at = time.monotonic()
+            logger.info("idle for %.0f s: ending", limit_s, extra={"action": "idle_exit"})
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def _expire_letters(self) -> None:
+        DeadLetters(self._ledger).expire(self._runtime.results.dead_retention_s)
 
     def _trim(self) -> None:
         results = self._runtime.results

@@ -60,13 +60,15 @@ class Runtime:
     )
     outcomes: Outcomes = field(default_factory=Outcomes)
     _running: dict[Claim, Job] = field(default_factory=dict)
+    _stages: dict[Claim, Callable[[], str]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @contextmanager
-    def leased(self, claim: Claim, task: Job) -> Iterator[None]:
-        """Have the lease renewed while the block runs."""
+    def leased(self, claim: Claim, task: Job, stage: Callable[[], str]) -> Iterator[None]:
+        """Have the lease renewed while the block runs; `stage` says how far it is."""
         with self._lock:
             self._running[claim] = task
+            self._stages[claim] = stage
         try:
             yield
         finally:
@@ -76,11 +78,17 @@ class Runtime:
         """Stop renewing a lease: the trajectory is final or given back. Thread-safe."""
         with self._lock:
             self._running.pop(claim, None)
+            self._stages.pop(claim, None)
 
     def running(self) -> dict[Claim, Job]:
         """Leased trajectories and the pool's jobs that run them, as of now. Thread-safe."""
         with self._lock:
             return dict(self._running)
+
+    def stages(self) -> dict[Claim, str]:
+        """How far each leased trajectory is. Thread-safe."""
+        with self._lock:
+            return {claim: stage() for claim, stage in self._stages.items()}
 
     async def in_thread(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a blocking call beside the loop."""

@@ -20,7 +20,7 @@ from hermes_queue.errors import (
     SchemaTooNew,
     TrajectoryFailure,
 )
-from hermes_queue.ledger import Begun, Claim, DeadLetters, PublishVerdict
+from hermes_queue.ledger import Begun, Claim, PublishVerdict
 from hermes_queue.models import AttemptRecord, Name, ScoredTrajectory
 from hermes_queue.pool import Job, current_job
 from hermes_queue.queues import RUN_TRAJECTORY
@@ -77,8 +77,9 @@ async def run_trajectory(trajectory_id: str, attempt: int) -> str:
         if begun.verdict == "held":
             await asyncio.sleep(_HELD_S)
         return begun.verdict
-    with runtime.leased(claim, task):
-        return await _Attempt(runtime, task, claim, begun).run()
+    leased = _Attempt(runtime, task, claim, begun)
+    with runtime.leased(claim, task, stage=lambda: leased.stage):
+        return await leased.run()
 
 
 async def _begin(runtime: Runtime, delivery: Delivery) -> Begun:
@@ -119,6 +120,11 @@ class _Attempt:
         """The record and its encoding, once there is one. Nothing replaces it."""
         self._spooled: SpooledRecord | None = None
 
+    @property
+    def stage(self) -> str:
+        """How far it is."""
+        return self._draft.current if self._draft else "load"
+
     async def run(self) -> str:
         """Acknowledge, measure, conclude; whatever happens, say what became of the job."""
         try:
@@ -141,7 +147,7 @@ class _Attempt:
         """Run the attempt; returns what went wrong, whoever raised it."""
         try:
             if self._begun.deaths >= self._runtime.retry.max_deaths:
-                raise PoisonJob(f"{self._begun.deaths} workers died while they ran this job")
+                raise PoisonJob(f"{self._begun.deaths} workers died while they ran it alone")
             row = await self._row(draft)
             await rollout(
                 draft,
@@ -241,7 +247,10 @@ class _Attempt:
         )
 
     async def _unreadable(self, error: Exception) -> str:
-        """A job this version cannot read: kept as evidence, and published so its group closes."""
+        """A job this version cannot read: published as failed, so that its group can close.
+
+        The ledger keeps it as a dead letter.
+        """
         logger.error(
             "job %s cannot be read: %s",
             self._claim.trajectory_id,
@@ -250,12 +259,6 @@ class _Attempt:
         )
         ledger = self._runtime.ledger
         job = await self._runtime.persist(ledger.stand_in_job, self._claim.trajectory_id)
-        await self._runtime.persist(
-            DeadLetters(ledger).bury,
-            self._claim.trajectory_id,
-            reason=str(error),
-            job=self._begun.job,
-        )
         draft = Draft(job=job, attempt=self._begun.attempt, epoch=self._begun.epoch)
         return await self._publish(draft, EnvBug(str(error)))
 

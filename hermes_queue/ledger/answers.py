@@ -25,6 +25,7 @@ class Begun:
     epoch: int = 0
     attempt: int = 0
     deaths: int = 0
+    """Of workers that ran it alone, in quarantine."""
     job: bytes = b""
     used_s: float = 0.0
     """Seconds of the total deadline that earlier attempts have used up."""

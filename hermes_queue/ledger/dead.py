@@ -1,21 +1,137 @@
-"""Dead letters: jobs that cannot run, with the evidence, in the stream `dead`."""
+"""Dead letters: what needs a person, with the evidence, in the stream `dead`."""
 
 from __future__ import annotations
 
+import hashlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from hermes_queue import codec
 from hermes_queue.connection import explained
+from hermes_queue.errors import ConfigurationError
 from hermes_queue.ledger.ledger import Ledger
+from hermes_queue.models import GroupPolicy, TrajectoryJob
+
+_PAGE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """One dead letter."""
+
+    id: str
+    fields: dict[str, str]
+    """cause, reason, run_id, group_id, env, instance_id; of a job also trajectory_id, stage,
+    owner, attempts, job and died (a line per worker: unix seconds, owner, stage); of a group that
+    could not be consumed consumer_group and members."""
+
+    @property
+    def age_s(self) -> float:
+        """Since it was written, by this machine's clock."""
+        return time.time() - int(self.id.partition("-")[0]) / 1000
+
+
+@dataclass(frozen=True, slots=True)
+class LetterFilter:
+    """Which letters are meant; an empty field matches all."""
+
+    run_id: str = ""
+    env: str = ""
+    cause: str = ""
+    older_than_s: float = 0.0
+
+    def matches(self, letter: Letter) -> bool:
+        """Whether `letter` is one of them."""
+        wanted = {"run_id": self.run_id, "env": self.env, "cause": self.cause}
+        return letter.age_s >= self.older_than_s and all(
+            not value or letter.fields.get(name) == value for name, value in wanted.items()
+        )
 
 
 class DeadLetters:
-    """The stream of dead letters of one deployment."""
+    """The dead letters of one deployment."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
+        self._stream = ledger.key("dead")
 
-    def bury(self, trajectory_id: str, *, reason: str, job: bytes) -> None:
-        """Keep the evidence of a job that cannot run."""
+    def find(self, wanted: LetterFilter | None = None) -> Iterator[Letter]:
+        """Letters that match, oldest first."""
+        client: Any = self._ledger.client
+        start = "-"
+        while True:
+            with explained(self._ledger.url):
+                page = client.xrange(self._stream, min=start, count=_PAGE)
+            for entry_id, raw in page:
+                letter = _letter(entry_id, raw)
+                if wanted is None or wanted.matches(letter):
+                    yield letter
+            if len(page) < _PAGE:
+                return
+            start = f"({page[-1][0].decode()}"
+
+    def get(self, letter_id: str) -> Letter:
+        """One letter.
+
+        Raises:
+            ConfigurationError: there is none of that id.
+        """
+        client: Any = self._ledger.client
         with explained(self._ledger.url):
-            self._ledger.client.xadd(
-                self._ledger.key("dead"),
-                {"trajectory_id": trajectory_id, "reason": reason, "job": job},
-            )
+            try:
+                page = client.xrange(self._stream, min=letter_id, max=letter_id)
+            except Exception as error:
+                raise ConfigurationError(f"{letter_id!r} is no id of a dead letter") from error
+        if not page:
+            raise ConfigurationError(f"there is no dead letter {letter_id!r}")
+        return _letter(*page[0])
+
+    def purge(self, letter: Letter) -> bool:
+        """Delete a letter; whether it was there."""
+        client: Any = self._ledger.client
+        with explained(self._ledger.url):
+            return bool(client.xdel(self._stream, letter.id))
+
+    def expire(self, age_s: float) -> int:
+        """Delete letters older than `age_s`; returns how many."""
+        client: Any = self._ledger.client
+        oldest = int(1000 * (time.time() - age_s))
+        with explained(self._ledger.url):
+            return int(client.xtrim(self._stream, minid=oldest, approximate=True))
+
+
+def revived(letter: Letter) -> TrajectoryJob:
+    """The job of a letter, as a group of its own that names the old trajectory.
+
+    Its old group is closed, so it cannot return there. The ids follow from the letter: making
+    the job twice makes the same one.
+
+    Raises:
+        ConfigurationError: the letter holds no job, e.g. because it tells of a group.
+        SchemaTooNew: a newer producer wrote the job.
+    """
+    if not letter.fields.get("job"):
+        raise ConfigurationError(
+            f"dead letter {letter.id} holds no job to run again (cause {letter.fields['cause']})"
+        )
+    old = letter.fields["trajectory_id"]
+    job = codec.decode_job(letter.fields["job"], old)
+    digest = hashlib.sha256(f"{old}\0{letter.id}".encode()).hexdigest()[:20]
+    group_id = f"{job.run_id}.{digest}"
+    return job.model_copy(
+        update={
+            "group_id": group_id,
+            "trajectory_id": f"{group_id}.0",
+            "sample_index": 0,
+            "group_size": 1,
+            "group_policy": GroupPolicy(),
+            "requeued_from": old,
+        }
+    )
+
+
+def _letter(entry_id: bytes, raw: dict[bytes, bytes]) -> Letter:
+    fields = {name.decode(): value.decode(errors="replace") for name, value in raw.items()}
+    return Letter(entry_id.decode(), fields)

@@ -28,6 +28,7 @@ from hermes_queue.ledger.answers import (
     PublishVerdict,
     RunStatus,
 )
+from hermes_queue.ledger.letters import letter
 from hermes_queue.models import AttemptRecord, ScoredTrajectory, TrajectoryJob
 from hermes_queue.settings import RedisSettings, ResultSettings
 
@@ -206,23 +207,35 @@ class Ledger:
         _, epoch, current, deaths, job, used, attempts = answer
         return Begun("run", epoch, current, deaths, job, float(used), tuple(attempts.splitlines()))
 
-    def renew(self, claims: Sequence[Claim], *, owner: str, lease_s: float) -> dict[Claim, Loss]:
-        """Renew leases; returns those that are gone, with the reason."""
+    def renew(
+        self,
+        claims: Sequence[Claim],
+        *,
+        owner: str,
+        lease_s: float,
+        stages: Mapping[Claim, str] | None = None,
+    ) -> dict[Claim, Loss]:
+        """Renew leases; returns those that are gone, with the reason.
+
+        `stages` says how far each is, for whoever looks into the death of its worker.
+        """
         args: list[Any] = [self.prefix, owner, lease_s]
         for claim in claims:
-            args += [claim.trajectory_id, claim.epoch]
+            args += [claim.trajectory_id, claim.epoch, (stages or {}).get(claim, "")]
         flat = [part.decode() for part in self.call("renew", ["leases"], args)]
         return {
             Claim(flat[i], int(flat[i + 1])): cast(Loss, flat[i + 2])
             for i in range(0, len(flat), 3)
         }
 
-    def sweep(self, *, interval_s: float, gap_s: float, grace_s: float) -> list[str]:
+    def sweep(
+        self, *, interval_s: float, gap_s: float, grace_s: float, quarantine_deaths: int = 2
+    ) -> list[str]:
         """Queue the jobs of dead owners again; returns their ids. See `sweep.lua`."""
         answer = self.call(
             "sweep",
             ["leases", "delayed", "sweep:last"],
-            [self.prefix, interval_s, gap_s, grace_s, 1000],
+            [self.prefix, interval_s, gap_s, grace_s, 1000, quarantine_deaths],
         )
         return [part.decode() for part in answer[1:]]
 
@@ -302,6 +315,7 @@ class Ledger:
                 f"run:{record.run_id}",
                 "waiting",
                 "results:bytes",
+                "dead",
             ],
             [
                 record.trajectory_id,
@@ -319,6 +333,7 @@ class Ledger:
                 self.prefix,
                 self._results.hard_max_groups,
                 self._results.hard_max_bytes,
+                letter(record),
             ],
         )
         if answer == b"full":

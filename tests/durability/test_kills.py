@@ -171,16 +171,3 @@ def test_a_job_from_a_newer_producer_is_kept_as_evidence_and_its_group_closes(
     assert "schema_version 9" in record.failure.message
     [(_, evidence)] = ledger.client.xrange("hq:dead")
     assert json.loads(evidence[b"job"])["novel"] == 1
-
-
-def test_a_job_that_keeps_killing_its_worker_is_published_as_failed(factory, start_worker):
-    [job] = factory.enqueue(1, seconds=60)
-    settings = {"HERMES_QUEUE_RETRY_MAX_DEATHS": "2"}
-    for life in (1, 2):
-        worker = start_worker(concurrency=1, **settings)
-        factory.wait_epoch(job, life)
-        worker.kill9()
-    start_worker(concurrency=1, **settings)
-    [record] = factory.wait_done()
-    assert (record.trajectory_id, record.score) == (job.trajectory_id, None)
-    assert "2 workers died" in record.failure.message

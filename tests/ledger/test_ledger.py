@@ -11,7 +11,7 @@ from records import make_job, make_record
 
 from hermes_queue import codec
 from hermes_queue.errors import ConfigurationError, RedisFull
-from hermes_queue.ledger import Claim, DeadLetters, Ledger
+from hermes_queue.ledger import Claim, Ledger
 from hermes_queue.models import AttemptRecord, Failure
 
 
@@ -90,7 +90,8 @@ def test_an_expired_lease_is_taken_back_and_counts_as_a_death(ledger):
     gone = ledger.renew([Claim(job.trajectory_id, begun.epoch)], **LEASE)
     assert gone == {Claim(job.trajectory_id, begun.epoch): "lost"}
     again = begin(ledger, job, owner="w2")
-    assert (again.verdict, again.epoch, again.attempt, again.deaths) == ("run", 2, 1, 1)
+    assert (again.verdict, again.epoch, again.attempt) == ("run", 2, 1)
+    assert ledger.client.hget(f"hq:traj:{job.trajectory_id}", "deaths") == b"1"
 
 
 def test_after_an_outage_owners_get_time_to_renew_before_anything_is_taken(ledger):
@@ -255,12 +256,9 @@ def test_items_travel_once_and_come_back(ledger):
     assert ledger.get_item("missing") is None
 
 
-def test_a_buried_job_leaves_its_evidence(ledger):
+def test_a_job_that_cannot_be_read_is_known_by_its_ids_and_its_group(ledger):
     job = make_job(size=4)
     enqueue(ledger, job)
-    DeadLetters(ledger).bury(job.trajectory_id, reason="too new", job=b"{}")
-    [(_, entry)] = ledger.client.xrange("hq:dead")
-    assert entry[b"reason"] == b"too new"
     stand_in = ledger.stand_in_job(job.trajectory_id)
     assert (stand_in.run_id, stand_in.group_size, stand_in.env) == ("run", 4, "gsm8k")
 

@@ -51,5 +51,5 @@ end
 redis.call('ZADD', KEYS[2], string.format('%.6f', now + tonumber(ARGV[4])), ARGV[1])
 redis.call('ZREM', KEYS[3], ARGV[1])
 redis.call('ZREM', KEYS[4], ARGV[1])
-local g = redis.call('HMGET', KEYS[1], 'deaths', 'used', 'attempts')
+local g = redis.call('HMGET', KEYS[1], 'quarantine_deaths', 'used', 'attempts')
 return {'run', epoch, tonumber(attempt), tonumber(g[1] or 0), job, g[2] or '0', g[3] or ''}

@@ -6,6 +6,8 @@
 -- ARGV[5] body  ARGV[6] sample index  ARGV[7] TTL of finished state, s
 -- ARGV[8] schema version  ARGV[9] codec  ARGV[10] group id  ARGV[11] run id
 -- KEYS[9] results:bytes  ARGV[14] most groups  ARGV[15] most bytes in the stream
+-- KEYS[10] dead (stream)  ARGV[16] cause, reason and stage (JSON) when the record is a failure
+-- that needs a person, else ''
 -- ARGV[12] '1' when this is a failure that a refill may make good  ARGV[13] prefix
 -- A measured record is accepted from any attempt while the trajectory is open; a failure
 -- only from the current owner and epoch, because a newer attempt may yet succeed. What a
@@ -49,6 +51,15 @@ end
 
 local origin = redis.call('HMGET', KEYS[1], 'lane', 'priority', 'job')
 redis.call('SET', KEYS[5], ARGV[5])
+if ARGV[16] ~= '' then
+  local g = redis.call('HMGET', KEYS[4], 'env', 'instance_id')
+  local l = cjson.decode(ARGV[16])
+  local died = redis.call('HGET', KEYS[1], 'died')
+  redis.call('XADD', KEYS[10], '*', 'cause', l['cause'], 'reason', l['reason'],
+    'stage', l['stage'], 'trajectory_id', id, 'run_id', ARGV[11], 'group_id', ARGV[10],
+    'env', g[1] or '', 'instance_id', g[2] or '', 'owner', ARGV[2], 'attempts', l['attempts'],
+    'died', died or '', 'job', origin[3] or '')
+end
 settle(KEYS[1], id, state, 'final')
 count(measured_now and 'finished' or 'failed')
 redis.call('HSET', KEYS[4], (measured_now and 'm:' or 'x:') .. ARGV[6],

@@ -1,16 +1,17 @@
 -- Renew the leases one owner holds.
 --
 -- KEYS[1] leases
--- ARGV[1] prefix  ARGV[2] owner  ARGV[3] lease, s  ARGV[4...] pairs of id, epoch
+-- ARGV[1] prefix  ARGV[2] owner  ARGV[3] lease, s  ARGV[4...] triples of id, epoch, stage
 -- Returns a flat list of id, epoch, reason for those it does not hold any more; reason is
 -- final | cancelled | surplus | lost.
 local t = redis.call('TIME')
 local expires = string.format('%.6f', tonumber(t[1]) + tonumber(t[2]) / 1e6 + tonumber(ARGV[3]))
 local gone = {}
-for i = 4, #ARGV, 2 do
+for i = 4, #ARGV, 3 do
   local f = redis.call('HMGET', ARGV[1] .. 'traj:' .. ARGV[i], 'state', 'owner', 'epoch')
   if f[1] == 'running' and f[2] == ARGV[2] and f[3] == ARGV[i + 1] then
     redis.call('ZADD', KEYS[1], expires, ARGV[i])
+    redis.call('HSET', ARGV[1] .. 'traj:' .. ARGV[i], 'stage', ARGV[i + 2])
   else
     local reason = 'lost'
     if f[1] == 'final' or f[1] == 'cancelled' or f[1] == 'surplus' then reason = f[1] end

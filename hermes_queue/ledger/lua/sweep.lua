@@ -5,7 +5,8 @@
 -- ARGV[3] gap, s: with no sweep for that long Redis or the whole fleet was away. Owners
 --         that live had no chance to renew, so they get one: every lease lasts for the
 --         grace at least, and none is taken.
--- ARGV[4] grace, s  ARGV[5] most jobs per call
+-- ARGV[4] grace, s  ARGV[5] most jobs per call  ARGV[6] deaths after which a job moves to
+-- the quarantine lane. Deaths there are counted apart: only they are surely the job's own.
 -- Returns {swept now? 1/0, ids taken back ...}.
 local t = redis.call('TIME')
 local now = tonumber(t[1]) + tonumber(t[2]) / 1e6
@@ -26,8 +27,15 @@ for _, id in ipairs(expired) do
   local key = ARGV[1] .. 'traj:' .. id
   redis.call('ZREM', KEYS[1], id)
   if redis.call('HGET', key, 'state') == 'running' then
+    local d = redis.call('HMGET', key, 'lane', 'owner', 'stage', 'died')
+    local alone = string.sub(d[1], -11) == '.quarantine'
+    local deaths = redis.call('HINCRBY', key, alone and 'quarantine_deaths' or 'deaths', 1)
+    redis.call('HSET', key, 'died', (d[4] or '') .. string.format('%.0f', now) .. ' ' .. d[2]
+      .. ' ' .. (d[3] or 'unknown') .. (alone and ' quarantine' or '') .. '\n')
+    if not alone and deaths >= tonumber(ARGV[6]) then
+      redis.call('HSET', key, 'lane', d[1] .. '.quarantine')
+    end
     redis.call('HSET', key, 'state', 'queued', 'owner', '')
-    redis.call('HINCRBY', key, 'deaths', 1)
     redis.call('ZADD', KEYS[2], stamp, id)
     local run = ARGV[1] .. 'run:' .. string.match(id, '^(.*)%.[^.]*%.[^.]*$')
     if redis.call('EXISTS', run) == 1 then redis.call('HINCRBY', run, 'running', -1) end

@@ -1,0 +1,139 @@
+"""`hermes-queue dead ...`: dead letters."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from hermes_queue.ledger.dead import DeadLetters, Letter, LetterFilter
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+class _Duration(click.ParamType):  # type: ignore[type-arg]
+    name = "duration"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float:
+        text = str(value)
+        try:
+            return float(text[:-1]) * _UNITS[text[-1:]]
+        except (ValueError, KeyError):
+            self.fail(f"{text!r} is no duration; write 30s, 15m, 12h or 7d", param, ctx)
+
+
+def _filters(command: Callable[..., None]) -> Callable[..., None]:
+    for option in (
+        click.option("--older-than", type=_Duration(), default="0s", help="E.g. 30m, 12h, 7d."),
+        click.option("--cause", default="", help="env_bug, poison or undeliverable."),
+        click.option("--env", default="", help="Only of this env."),
+        click.option("--run", "run_id", default="", help="Only of this run."),
+    ):
+        command = option(command)
+    return command
+
+
+@contextmanager
+def _opened() -> Iterator[DeadLetters]:
+    from hermes_queue.ledger import Ledger
+    from hermes_queue.ledger.dead import DeadLetters
+
+    ledger = Ledger.connect()
+    try:
+        yield DeadLetters(ledger)
+    finally:
+        ledger.close()
+
+
+def _wanted(run_id: str, env: str, cause: str, older_than: float) -> LetterFilter:
+    from hermes_queue.ledger.dead import LetterFilter
+
+    return LetterFilter(run_id, env, cause, older_than)
+
+
+def _chosen(letters: DeadLetters, ids: tuple[str, ...], wanted: LetterFilter) -> list[Letter]:
+    if ids:
+        return [letters.get(letter_id) for letter_id in ids]
+    return list(letters.find(wanted))
+
+
+@click.group()
+def dead() -> None:
+    r"""Jobs that would fail again and groups nobody could consume, with the evidence.
+
+    \b
+    hermes-queue dead list --run my-run
+    hermes-queue dead show 1763690000000-0
+    hermes-queue dead requeue --cause env_bug --env swe_smith
+    hermes-queue dead purge --older-than 7d
+    """
+
+
+@dead.command("list")
+@_filters
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+def list_letters(run_id: str, env: str, cause: str, older_than: float, as_json: bool) -> None:
+    """Print dead letters, oldest first."""
+    with _opened() as letters:
+        for letter in letters.find(_wanted(run_id, env, cause, older_than)):
+            fields = letter.fields
+            if as_json:
+                click.echo(json.dumps({"id": letter.id, "age_s": letter.age_s, **fields}))
+            else:
+                what = fields.get("trajectory_id") or fields.get("group_id", "")
+                click.echo(f"{letter.id}  {fields['cause']:<13} {what}  {fields['reason'][:80]}")
+
+
+@dead.command()
+@click.argument("letter_id", metavar="ID")
+def show(letter_id: str) -> None:
+    """Print all that is known of one dead letter."""
+    with _opened() as letters:
+        letter = letters.get(letter_id)
+    for name, value in letter.fields.items():
+        lines = value.splitlines() or [""]
+        click.echo(f"{name}: {lines[0]}")
+        for line in lines[1:]:
+            click.echo(f"    {line}")
+
+
+@dead.command()
+@click.argument("ids", nargs=-1, metavar="[ID]...")
+@_filters
+def requeue(ids: tuple[str, ...], run_id: str, env: str, cause: str, older_than: float) -> None:
+    """Run jobs again: those named, or all that match. Each becomes a group of its own."""
+    from hermes_queue.ledger import Ledger
+    from hermes_queue.ledger.dead import DeadLetters, revived
+    from hermes_queue.queues import enqueue
+
+    ledger = Ledger.connect()
+    letters = DeadLetters(ledger)
+    try:
+        for letter in _chosen(letters, ids, _wanted(run_id, env, cause, older_than)):
+            if not ids and not letter.fields.get("job"):
+                continue  # it tells of a group, there is no job to run
+            job = revived(letter)
+            enqueue([job], ledger=ledger)  # done already by a call that was interrupted: nothing
+            letters.purge(letter)
+            click.echo(f"{letter.id}: runs again as {job.trajectory_id}")
+    finally:
+        ledger.close()
+
+
+@dead.command()
+@click.argument("ids", nargs=-1, metavar="[ID]...")
+@_filters
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def purge(
+    ids: tuple[str, ...], run_id: str, env: str, cause: str, older_than: float, yes: bool
+) -> None:
+    """Delete dead letters: those named, or all that match."""
+    with _opened() as letters:
+        chosen = _chosen(letters, ids, _wanted(run_id, env, cause, older_than))
+        if chosen and not yes:
+            click.confirm(f"delete {len(chosen)} dead letters?", abort=True)
+        click.echo(f"deleted {sum(letters.purge(letter) for letter in chosen)} dead letters")
