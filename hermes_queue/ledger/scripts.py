@@ -16,6 +16,10 @@ SCRIPTS = (
     "reconcile",
     "publish",
     "breaker",
+    "run_state",
+    "run_unpark",
+    "run_cancel",
+    "run_purge",
 )
 
 
