@@ -8,6 +8,7 @@ import json
 import click
 
 from hermes_queue.commands.lanes import lanes
+from hermes_queue.commands.run import run
 from hermes_queue.errors import EXIT_ISOLATION, HermesQueueError, IsolationUnavailable
 
 
@@ -91,6 +92,7 @@ def workers() -> None:
 
 
 cli.add_command(lanes)
+cli.add_command(run)
 
 
 def main() -> None:

@@ -21,5 +21,5 @@ class Pauses:
 
     async def over(self, run_id: str) -> None:
         """Return at once, or when the run is no longer paused; a cancelled task is cancelled."""
-        while run_id in self._runs:
+        while run_id in self._runs:  # noqa: ASYNC110 - set by a thread, on no loop
             await asyncio.sleep(POLL_S)

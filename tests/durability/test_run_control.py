@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
 
+import pytest
 from records import make_job
 from worker_process import wait_until
 
@@ -72,32 +72,63 @@ def test_cancel_stops_running_trajectories_and_nothing_of_them_is_published(
     assert (status.cancelled, status.running, status.queued, status.total) == (4, 0, 0, 4)
 
 
-def test_a_producer_killed_while_enqueueing_is_repeated_and_every_job_is_there_once(
-    ledger, redis_server, tmp_path
-):
+@pytest.fixture
+def producer(redis_server, tmp_path):
+    """Begins a real producer process on 3,000 rows, in batches of 50."""
     rows = tmp_path / "rows.jsonl"
-    rows.write_text("".join(json.dumps({**ROW, "instance_id": f"r{n}"}) + "\n" for n in range(3000)))
-    command = [sys.executable, "-m", "producers.gsm8k", "--dataset", str(rows), "--items", "all"]
-    command += ["--run-id", "run", "--json", "--quiet"]
-    environment = {
-        **os.environ,
+    rows.write_text(
+        "".join(json.dumps({**ROW, "instance_id": f"r{n}"}) + "\n" for n in range(3000))
+    )
+    settings = {
         "HERMES_QUEUE_REDIS_URL": redis_server.url,
         "HERMES_QUEUE_PRODUCER_BATCH": "50",
     }
-    first = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
-    wait_until("some are claimed", lambda: ledger.run_status("run").total >= 200)
-    first.send_signal(signal.SIGKILL)
-    first.wait()
+
+    def begin(*flags):
+        command = [sys.executable, "-m", "producers.gsm8k", "--dataset", str(rows), *flags]
+        command += ["--items", "all", "--run-id", "run", "--json", "--quiet"]
+        return subprocess.Popen(
+            command,
+            env={**os.environ, **settings},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    return begin
+
+
+def test_a_producer_killed_while_enqueueing_is_repeated_and_every_job_is_there_once(
+    ledger, producer
+):
+    with producer() as first:
+        wait_until("some are claimed", lambda: ledger.run_status("run").total >= 200)
+        first.kill()
     before = ledger.run_status("run").total
     assert 200 <= before < 3000
-    again = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    summary = json.loads(again.stdout)
+    with producer() as again:
+        summary = json.loads(again.communicate()[0])
     assert (summary["already"], summary["enqueued"]) == (before, 3000 - before)
     assert ledger.run_status("run").total == 3000
     # Each is in exactly one place: in the broker, or claimed and due to the mover.
-    client = ledger.client
-    waiting = set(client.zrange("hq:waiting", 0, -1))
-    claimed = set(client.zrange("hq:delayed", 0, -1))
+    waiting = set(ledger.client.zrange("hq:waiting", 0, -1))
+    claimed = set(ledger.client.zrange("hq:delayed", 0, -1))
     assert not waiting & claimed
     assert len(waiting | claimed) == 3000
     assert len(claimed) <= 50
+
+
+def test_two_producers_of_one_run_at_once_share_its_jobs(ledger, producer):
+    with producer() as one, producer() as other:
+        summaries = [json.loads(each.communicate()[0]) for each in (one, other)]
+    assert sum(summary["enqueued"] for summary in summaries) == 3000
+    assert sum(summary["already"] for summary in summaries) == 3000
+    assert ledger.client.zcard("hq:waiting") == 3000
+
+
+def test_of_two_producers_at_once_that_differ_one_is_refused(ledger, producer):
+    with producer("--agent", "nop") as one, producer("--agent", "oracle") as other:
+        errors = [each.communicate()[1] for each in (one, other)]
+    assert sorted([one.returncode, other.returncode]) == [0, 2]
+    assert "was begun with agent" in "".join(errors)
+    assert ledger.run_status("run").total == 3000
