@@ -22,6 +22,8 @@ from producers.progress import Counts, Progress, ResultRow, result_row
 logger = logging.getLogger(__name__)
 
 POLL_S = 0.3
+CANCELLED_END_S = 1.0
+"""How long after its last group a cancelled run has nothing more to deliver."""
 QUIET_END_S = 10.0
 """A run without waiting or running jobs whose groups do not come for so long has lost them."""
 OUTAGE_S = 120.0
@@ -56,6 +58,8 @@ class Follower:
         """The message of a worker that could not isolate slots."""
         self.dropped = 0
         """Groups that were closed but, by their policy, not published."""
+        self.cancelled = 0
+        """Trajectories that the run lost because somebody cancelled it."""
         self.pending = set(groups)
         self._ledger = ledger
         self._run_id = run_id
@@ -131,7 +135,9 @@ class Follower:
                 if not self.pending:
                     return
             silent_s = time.monotonic() - self._last_group
-            if status.queued + status.running == 0 and silent_s > QUIET_END_S:
+            self.cancelled = status.cancelled
+            patience_s = CANCELLED_END_S if status.cancelled else QUIET_END_S
+            if status.queued + status.running == 0 and silent_s > patience_s:
                 return
             await self._tell_of_pause()
             waited_s = time.monotonic() - started

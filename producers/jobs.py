@@ -73,6 +73,26 @@ class Plan:
             if keep(group_id):
                 yield from self._jobs_of(selected)
 
+    def config(self) -> dict[str, Any]:
+        """What all producers of one run id must agree in; the rest may differ.
+
+        Free to differ: which and how many rows, --priority, --lane, --concurrency, --base-url,
+        and the output flags.
+        """
+        return {
+            "env": self.env,
+            "agent": self.agent.kind,
+            "model": self.agent.model,
+            "sampling": self.agent.sampling,
+            "agent_params": self.agent.params,
+            "tamper_case": self.tamper_case,
+            "group_size": self.group_size,
+            "max_refills": self.max_refills,
+            "group_policy": self.group_policy.model_dump(mode="json"),
+            "limits": self.limits.model_dump(mode="json"),
+            "profile": self.profile,
+        }
+
     def group_sizes(self, selection: Selection) -> dict[str, int]:
         """How many trajectories the published group will have, by group id."""
         return {

@@ -197,9 +197,7 @@ class Run:
             config={
                 "producer": self.producer.name,
                 "dataset": self.selection.dataset,
-                "env": self.plan.env,
-                "agent": self.plan.agent.kind,
-                "model": self.plan.agent.model,
+                **self.plan.config(),
             },
             on_batch=on_batch,
         )
@@ -236,6 +234,11 @@ class Run:
             self.say_interrupted(sink)
             raise
         self.take(follower, sink)
+        if follower.cancelled:
+            sys.stderr.write(
+                f"run {self.plan.run_id} was cancelled: {follower.cancelled} trajectories and "
+                f"{len(follower.pending)} groups will not come\n"
+            )
         code = EXIT_FAILED if follower.failed or follower.pending else 0
         if follower.isolation:
             sys.stderr.write(f"error: {follower.isolation}\n")

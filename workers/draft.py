@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from envs.base import Verdict
-from hermes_queue.agent.loop import AgentResult
+from hermes_queue.agent.loop import AgentResult, BeforeTurn
 from hermes_queue.agent.tokens import merge_with_breaks
 from hermes_queue.errors import DeadlineExceeded, Stage, TrajectoryFailure, stage
 from hermes_queue.models import (
@@ -47,10 +47,30 @@ class Draft:
     """The stage it is in."""
     deadline: float = math.inf
     """End of the attempt on the monotonic clock; known once a slot is ours."""
+    _clock: asyncio.Timeout | None = None
+    """Of the stage that runs."""
 
     def left_s(self, limit_s: float) -> float:
         """Seconds a stage may take: its own limit within what is left of the attempt."""
         return max(0.0, min(limit_s, self.deadline - time.monotonic()))
+
+    def not_counting(self, wait: BeforeTurn) -> BeforeTurn:
+        """`wait` with all deadlines moved by the time that it takes."""
+
+        async def waiting() -> None:
+            started, clock = time.monotonic(), self._clock
+            end = clock.when() if clock else None
+            if clock:
+                clock.reschedule(None)
+            try:
+                await wait()
+            finally:
+                waited_s = time.monotonic() - started
+                self.deadline += waited_s
+                if clock and end is not None:
+                    clock.reschedule(end + waited_s)
+
+        return waiting
 
     @asynccontextmanager
     async def stage(self, name: Stage, *, limit_s: float | None = None) -> AsyncIterator[None]:
@@ -67,6 +87,7 @@ class Draft:
             with stage(name):
                 try:
                     async with asyncio.timeout(allowed_s) as clock:
+                        self._clock = clock
                         yield
                 except TimeoutError as error:
                     if clock.expired():
@@ -75,6 +96,7 @@ class Draft:
                         ) from error
                     raise
         finally:
+            self._clock = None
             spent_s = time.monotonic() - began
             self.stage_seconds[name] = round(self.stage_seconds.get(name, 0.0) + spent_s, 4)
 

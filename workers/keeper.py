@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 
 from hermes_queue.errors import HermesQueueError
-from hermes_queue.ledger import Breakers, DeadLetters, Ledger
+from hermes_queue.ledger import Breakers, Claim, DeadLetters, Ledger
 from hermes_queue.ledger.trimming import trim
 from hermes_queue.pool import Job
 from hermes_queue.queues import publish_due, queue_keys
@@ -118,12 +118,14 @@ class Keeper:
         running = self._runtime.running()
         if not running:
             return
-        gone = self._ledger.renew(
+        told = self._ledger.renew(
             list(running),
             owner=self._runtime.owner,
             lease_s=self._runtime.lease.duration_s,
             stages=self._runtime.stages(),
         )
+        self._note_pauses({claim for claim, notice in told.items() if notice == "paused"})
+        gone = {claim: notice for claim, notice in told.items() if notice != "paused"}
         still = self._runtime.running()
         for claim, job in running.items():
             reason = gone.get(claim)
@@ -135,6 +137,15 @@ class Keeper:
                     extra={"action": "lease_lost", "trajectory_id": claim.trajectory_id},
                 )
                 self._on_lost(job, reason)
+
+    def _note_pauses(self, claims: set[Claim]) -> None:
+        runs = frozenset(claim.trajectory_id.rsplit(".", 2)[0] for claim in claims)
+        for run_id in self._runtime.pauses.replace(runs):
+            logger.info(
+                "run %s is paused: its trajectories wait at their next turn",
+                run_id,
+                extra={"action": "run_paused", "run_id": run_id},
+            )
 
     def _beat(self) -> None:
         self._ledger.beat(self._runtime.owner, self._facts(), ttl_s=self._runtime.lease.duration_s)

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from envs.base import Environment, load_env
-from hermes_queue.agent.loop import run_agent
+from hermes_queue.agent.loop import BeforeTurn, run_agent
 from hermes_queue.agent.registry import AgentScript, make_chat
 from hermes_queue.models import ToolCall, TrajectoryJob
 from hermes_queue.sandbox.base import SandboxBackend, Slot
@@ -31,6 +31,7 @@ async def rollout(
     model: ModelSettings,
     left_s: Callable[[], float],
     on_measured: Callable[[], Awaitable[None]],
+    before_turn: BeforeTurn | None = None,
 ) -> None:
     """Run one attempt and fill `draft`; a trajectory holds at most one slot.
 
@@ -42,6 +43,8 @@ async def rollout(
         left_s: seconds all further stages have together; asked once the slot is ours,
             because waiting for it counts towards no deadline.
         on_measured: awaited with the verdict in place, before the slot is reset.
+        before_turn: awaited before each turn of the agent; the time it takes, e.g. because
+            the run is paused, counts towards no deadline.
 
     Raises:
         TrajectoryFailure: with `stage` set. The slot is released in any case.
@@ -63,7 +66,8 @@ async def rollout(
         async with draft.stage("setup", limit_s=limits.setup_timeout_s):
             await env.setup(item, context)
         async with draft.stage("agent", limit_s=limits.agent_timeout_s + AGENT_GRACE_S):
-            await _act(draft, env, item, backend, context.slot, model)
+            await _act(draft, env, item, backend, context.slot, model, before_turn)
+        context.deadline = draft.deadline
         async with draft.stage("verify", limit_s=limits.verify_timeout_s):
             draft.verdict = await env.verify(item, context, draft.agent.messages)
         await on_measured()
@@ -78,6 +82,7 @@ async def _act(
     backend: SandboxBackend,
     slot: Slot,
     model: ModelSettings,
+    before_turn: BeforeTurn | None,
 ) -> None:
     """The agent's turn: its tools, its deadline, its transcript."""
     limits = draft.job.limits
@@ -94,6 +99,7 @@ async def _act(
         limits=limits,
         sampling=draft.job.agent.sampling,
         deadline=deadline,
+        before_turn=draft.not_counting(before_turn) if before_turn else None,
         into=draft.agent,
     )
 

@@ -28,6 +28,7 @@ from hermes_queue.settings import (
     WorkerSettings,
 )
 from workers.outcomes import Outcomes
+from workers.pauses import Pauses
 from workers.spool import Spool
 
 logger = logging.getLogger(__name__)
@@ -59,6 +60,7 @@ class Runtime:
         default_factory=lambda: ThreadPoolExecutor(8, thread_name_prefix="ledger")
     )
     outcomes: Outcomes = field(default_factory=Outcomes)
+    pauses: Pauses = field(default_factory=Pauses)
     _running: dict[Claim, Job] = field(default_factory=dict)
     _stages: dict[Claim, Callable[[], str]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)

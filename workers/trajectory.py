@@ -156,6 +156,7 @@ class _Attempt:
                 model=self._runtime.model,
                 left_s=self._start_clock,
                 on_measured=lambda: self._keep(draft),
+                before_turn=lambda: self._runtime.pauses.over(draft.job.run_id),
             )
         except asyncio.CancelledError:
             raise
@@ -188,7 +189,10 @@ class _Attempt:
         return self._left_s()
 
     def _used_s(self) -> float:
-        return 0.0 if self._slot_since is None else time.monotonic() - self._slot_since
+        if self._slot_since is None:
+            return 0.0
+        waited_s = self._draft.agent.waited_s if self._draft else 0.0  # the run was paused
+        return time.monotonic() - self._slot_since - waited_s
 
     def _left_s(self) -> float:
         total_s = self._draft.job.limits.total_timeout_s if self._draft else 0.0

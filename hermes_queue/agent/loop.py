@@ -128,11 +128,13 @@ class _Loop:
     async def wait(self, before_turn: BeforeTurn) -> None:
         """Give the worker its say; the time it takes is not the agent's."""
         started = time.monotonic()
-        await before_turn()
-        waited_s = time.monotonic() - started
-        self.deadline += waited_s
-        self.toolbox.postpone(waited_s)
-        self.result.waited_s += waited_s
+        try:
+            await before_turn()
+        finally:
+            waited_s = time.monotonic() - started
+            self.deadline += waited_s
+            self.toolbox.postpone(waited_s)
+            self.result.waited_s += waited_s
 
     def spent(self) -> StopReason | None:
         """The limit that forbids another turn."""

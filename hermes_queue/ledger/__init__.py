@@ -12,6 +12,7 @@ from hermes_queue.ledger.answers import (
 from hermes_queue.ledger.breaker import Breakers, LaneState
 from hermes_queue.ledger.dead import DeadLetters
 from hermes_queue.ledger.ledger import Ledger
+from hermes_queue.ledger.runs import RunInfo, Runs
 
 __all__ = [
     "ACCEPTED",
@@ -23,6 +24,8 @@ __all__ = [
     "LaneState",
     "Ledger",
     "PublishVerdict",
+    "RunInfo",
     "RunStatus",
+    "Runs",
     "Verdict",
 ]

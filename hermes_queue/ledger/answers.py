@@ -6,10 +6,10 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 Verdict = Literal[
-    "run", "final", "cancelled", "surplus", "held", "stale_attempt", "busy", "unknown"
+    "run", "final", "cancelled", "surplus", "held", "paused", "stale_attempt", "busy", "unknown"
 ]
-Loss = Literal["final", "cancelled", "surplus", "lost"]
-"""Why a lease is gone."""
+Notice = Literal["final", "cancelled", "surplus", "lost", "paused"]
+"""Why a lease is gone; or `paused`: it is kept, and its run is paused."""
 PublishVerdict = Literal[
     "ok", "group", "dropped", "surplus", "final", "cancelled", "stale", "unknown"
 ]
@@ -53,7 +53,7 @@ class DueJob:
 
 @dataclass(frozen=True, slots=True)
 class RunStatus:
-    """Counters of one run. queued + running + finished + failed + surplus == total."""
+    """Counters of one run; all but `groups`, `refilled` and `dropped` add up to `total`."""
 
     total: int
     queued: int
@@ -70,11 +70,15 @@ class RunStatus:
     """Samples added in place of failed ones; part of `total`."""
     dropped: int = 0
     """Groups that their policy threw away."""
+    cancelled: int = 0
+    """Trajectories that had not ended when the run was cancelled."""
 
     @property
     def done(self) -> bool:
-        """Whether every trajectory is published."""
-        return self.total > 0 and self.finished + self.failed + self.surplus >= self.total
+        """Whether every trajectory has ended."""
+        return self.total > 0 and self.queued + self.running == 0
 
 
+ENDED = ("finished", "failed", "surplus", "cancelled")
+"""Counters of trajectories that have ended, each in one of them."""
 RUN_COUNTERS = [field.name for field in fields(RunStatus) if field.name != "queued"]

@@ -17,18 +17,20 @@ import redis
 
 from hermes_queue import codec
 from hermes_queue.connection import connect, explained, redis_url
-from hermes_queue.errors import ConfigurationError, RedisFull
+from hermes_queue.errors import RedisFull
 from hermes_queue.ledger import scripts
 from hermes_queue.ledger.answers import (
+    ENDED,
     RUN_COUNTERS,
     Begun,
     Claim,
     DueJob,
-    Loss,
+    Notice,
     PublishVerdict,
     RunStatus,
 )
 from hermes_queue.ledger.letters import letter
+from hermes_queue.ledger.run_lock import explained_refusal
 from hermes_queue.models import AttemptRecord, ScoredTrajectory, TrajectoryJob
 from hermes_queue.settings import RedisSettings, ResultSettings
 
@@ -115,9 +117,13 @@ class Ledger:
 
         The caller publishes their messages and then calls `published`. If it dies in
         between, a worker's mover publishes them after `PUBLISH_CLAIM_S`.
+
+        Raises:
+            ConfigurationError: the run was begun with another `config` or group size, or
+                it is cancelled; nothing was claimed.
         """
-        args: list[Any] = [self.prefix, PUBLISH_CLAIM_S, RUN_TTL_S, json.dumps(dict(config))]
-        args.append(FINISHED_TTL_S)
+        wanted = json.dumps(dict(config), sort_keys=True)
+        args: list[Any] = [self.prefix, PUBLISH_CLAIM_S, RUN_TTL_S, wanted, FINISHED_TTL_S]
         for job in jobs:
             args += [
                 job.trajectory_id.removeprefix(f"{run_id}."),
@@ -132,16 +138,14 @@ class Ledger:
                 job.group_size + job.group_policy.extra_samples,
                 job.group_policy.model_dump_json(exclude_defaults=True),
             ]
-        keys = [f"run:{run_id}", f"run:{run_id}:claimed", "delayed"]
+        keys = [f"run:{run_id}", f"run:{run_id}:claimed", "delayed", "runs"]
         try:
             return [jobs[position - 1] for position in self.call("enqueue", keys, args)]
         except redis.ResponseError as error:
-            if "GROUPSIZE" not in str(error):
+            refusal = explained_refusal(run_id, str(error), wanted)
+            if refusal is None:
                 raise
-            raise ConfigurationError(
-                f"--run-id: run {run_id!r} was begun with another group size ({error}); repeat "
-                "it with the same --group-size, or choose a new run id"
-            ) from error
+            raise refusal from error
 
     def published(self, trajectory_ids: Iterable[str], *, claim: str = "") -> None:
         """Confirm that the messages of these jobs are in the broker."""
@@ -169,7 +173,7 @@ class Ledger:
         with explained(self.url):
             raw: Any = self.client.hmget(self.key(f"run:{run_id}"), RUN_COUNTERS)
         counts = dict(zip(RUN_COUNTERS, (int(value or 0) for value in raw), strict=True))
-        settled = sum(counts[name] for name in ("running", "finished", "failed", "surplus"))
+        settled = sum(counts[name] for name in ("running", *ENDED))
         return RunStatus(queued=max(0, counts["total"] - settled), **counts)
 
     def dropped_groups(self, group_ids: Sequence[str]) -> list[str]:
@@ -214,8 +218,8 @@ class Ledger:
         owner: str,
         lease_s: float,
         stages: Mapping[Claim, str] | None = None,
-    ) -> dict[Claim, Loss]:
-        """Renew leases; returns those that are gone, with the reason.
+    ) -> dict[Claim, Notice]:
+        """Renew leases; returns those that are gone, with the reason, or of a paused run.
 
         `stages` says how far each is, for whoever looks into the death of its worker.
         """
@@ -224,7 +228,7 @@ class Ledger:
             args += [claim.trajectory_id, claim.epoch, (stages or {}).get(claim, "")]
         flat = [part.decode() for part in self.call("renew", ["leases"], args)]
         return {
-            Claim(flat[i], int(flat[i + 1])): cast(Loss, flat[i + 2])
+            Claim(flat[i], int(flat[i + 1])): cast(Notice, flat[i + 2])
             for i in range(0, len(flat), 3)
         }
 

@@ -17,6 +17,10 @@ SCRIPTS = (
     "publish",
     "breaker",
     "trim",
+    "run_state",
+    "run_unpark",
+    "run_cancel",
+    "run_purge",
 )
 
 

@@ -17,7 +17,7 @@ import pytest
 from redis_server import RedisServer
 
 from hermes_queue import codec
-from hermes_queue.ledger import Ledger
+from hermes_queue.ledger import Ledger, Runs
 from hermes_queue.models import Failure, ScoredTrajectory, TrajectoryJob, identity
 from hermes_queue.results import consume
 from producers.base import Producer, main
@@ -107,6 +107,37 @@ def test_without_follow_jobs_are_only_enqueued_and_only_once(
     ledger = Ledger.connect(url=url)
     assert ledger.run_status("r").queued == 8
     ledger.close()
+
+
+def test_a_run_id_stands_for_one_configuration_but_not_for_one_selection(
+    url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert produce("--items", "2", "--agent", "nop") == 0
+    assert produce("--items", "2", "--agent", "oracle") == 2
+    assert 'agent "nop" (now "oracle")' in capsys.readouterr().err
+    assert produce("--items", "2", "--agent", "nop", "--max-turns", "3") == 2
+    assert "limits" in capsys.readouterr().err
+    assert produce("--items", "3", "--agent", "nop", "--priority", "1", "--lane", "eval") == 0
+    ledger = Ledger.connect(url=url)
+    assert ledger.run_status("r").total == 3
+    ledger.close()
+
+
+def test_following_ends_when_the_run_is_cancelled(
+    url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def cancel() -> None:
+        ledger = Ledger.connect(url=url)
+        while ledger.run_status("r").total < 4:
+            time.sleep(0.05)
+        Runs(ledger).cancel("r")
+        ledger.close()
+
+    thread = threading.Thread(target=cancel)
+    thread.start()
+    assert produce("--follow") == 1
+    thread.join()
+    assert "run r was cancelled: 4 trajectories and 4 groups" in capsys.readouterr().err
 
 
 def test_a_bad_row_enqueues_nothing(url: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,9 +6,11 @@
 -- ARGV[6] prefix  ARGV[7] most groups, ARGV[8] most bytes in the stream for a new group
 -- KEYS[6] results  KEYS[7] results:bytes  KEYS[8] group:{id}
 -- Returns {verdict, epoch, attempt, deaths, job, used seconds, attempts}, verdict being
--- run | held | final | cancelled | surplus | stale_attempt | busy | unknown; all but `run` stand alone.
+-- run | held | paused | final | cancelled | surplus | stale_attempt | busy | unknown; all but `run` stand alone.
 -- held: the circuit breaker of its lane is open, or too many results wait for their readers
 -- and its group has not begun; the job is delayed and uses no attempt.
+-- paused: the run is; the job is parked in run:{id}:parked until it goes on.
+-- cancelled: it was, or its run is and now the job is too.
 -- An expired lease is `busy` too: only the sweep takes a job back, so that deaths count.
 local t = redis.call('TIME')
 local now = tonumber(t[1]) + tonumber(t[2]) / 1e6
@@ -20,6 +22,22 @@ if tonumber(ARGV[2]) < tonumber(attempt) then return {'stale_attempt'} end
 local again = state == 'running' and f[4] == ARGV[5]
 if state == 'running' and not again then return {'busy'} end
 if not again then
+  local run_state = redis.call('HGET', KEYS[5], 'state')
+  if run_state == 'paused' or run_state == 'cancelled' then
+    local ttl = math.max(1, redis.call('TTL', KEYS[5]))
+    redis.call('ZREM', KEYS[3], ARGV[1])
+    redis.call('ZREM', KEYS[4], ARGV[1])
+    if run_state == 'paused' then
+      redis.call('SADD', KEYS[5] .. ':parked', ARGV[1])
+      redis.call('EXPIRE', KEYS[5] .. ':parked', ttl)
+    else
+      redis.call('HDEL', KEYS[1], 'job', 'attempts')
+      redis.call('HSET', KEYS[1], 'state', 'cancelled')
+      redis.call('EXPIRE', KEYS[1], ttl)
+      redis.call('HINCRBY', KEYS[5], 'cancelled', 1)
+    end
+    return {run_state}
+  end
   local key = ARGV[6] .. 'lane:' .. f[5]
   local lane = redis.call('HMGET', key, 'state', 'until', 'open_s', 'probe')
   local free_at = 0

@@ -4,14 +4,16 @@
 -- KEYS[2] run:{id}:claimed   set of "<group digest>.<sample>" enqueued so far
 -- KEYS[3] delayed            zset: until the producer confirms that it has published
 --                            the messages, the mover may publish them in its place
+-- KEYS[4] runs               zset: run ids by the time of their last enqueue
 -- ARGV[1] key prefix  ARGV[2] seconds until the mover takes over  ARGV[3] TTL of the run, s
--- ARGV[4] run configuration (JSON), stored by the first call
+-- ARGV[4] run configuration (JSON, equal when the text is), stored by the first call
 -- ARGV[5] TTL of finished state, s
 -- ARGV[6...] per job: claim, trajectory id, group id, group size, env, instance id,
 --            lane, priority, job (JSON), samples planned for the group, its policy (JSON)
 -- A job whose group was closed without it counts as surplus and is not accepted.
 -- Returns the 1-based positions of the accepted jobs, or the error GROUPSIZE when a group
--- exists with another size: nothing of the call is applied then.
+-- exists with another size, CONFIG and the stored configuration when that is another one,
+-- CANCELLED when the run is: nothing of the call is applied then.
 local t = redis.call('TIME')
 local now = tonumber(t[1]) + tonumber(t[2]) / 1e6
 local stamp = string.format('%.6f', now)
@@ -22,6 +24,9 @@ for i = 6, #ARGV, 11 do
     return redis.error_reply('GROUPSIZE ' .. ARGV[i + 2] .. ' has size ' .. size)
   end
 end
+local run = redis.call('HMGET', KEYS[1], 'state', 'config')
+if run[1] == 'cancelled' then return redis.error_reply('CANCELLED') end
+if run[2] and run[2] ~= ARGV[4] then return redis.error_reply('CONFIG ' .. run[2]) end
 redis.call('HSETNX', KEYS[1], 'created', stamp)
 redis.call('HSETNX', KEYS[1], 'config', ARGV[4])
 redis.call('HSETNX', KEYS[1], 'state', 'active')
@@ -51,6 +56,9 @@ for i = 6, #ARGV, 11 do
 end
 redis.call('HINCRBY', KEYS[1], 'total', #accepted + surplus)
 if surplus > 0 then redis.call('HINCRBY', KEYS[1], 'surplus', surplus) end
+redis.call('ZREMRANGEBYSCORE', KEYS[4], '-inf', string.format('%.6f', now - tonumber(ARGV[3])))
+redis.call('ZADD', KEYS[4], stamp, string.sub(KEYS[1], #prefix + 5))
+redis.call('EXPIRE', KEYS[4], ARGV[3])
 redis.call('EXPIRE', KEYS[1], ARGV[3])
 redis.call('EXPIRE', KEYS[2], ARGV[3])
 return accepted

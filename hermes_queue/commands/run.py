@@ -1,0 +1,146 @@
+"""`hermes-queue run ...`: look at runs, pause, resume, cancel and forget them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from hermes_queue.ledger import RunInfo, Runs
+
+_COUNTS = ("total", "queued", "running", "finished", "failed", "cancelled")
+
+
+@contextmanager
+def _runs() -> Iterator[Runs]:
+    from hermes_queue.ledger import Ledger, Runs
+
+    ledger = Ledger.connect()
+    try:
+        yield Runs(ledger)
+    finally:
+        ledger.close()
+
+
+def _row(info: RunInfo) -> dict[str, Any]:
+    row = asdict(info)
+    return {**row, **row.pop("counters")}
+
+
+def _age(seconds: float) -> str:
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"
+
+
+def _print_table(rows: list[list[str]]) -> None:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        click.echo("  ".join(cells).rstrip())
+
+
+@click.group()
+def run() -> None:
+    r"""See the runs of this deployment, pause, resume, cancel and forget them.
+
+    \b
+    hermes-queue run list
+    hermes-queue run pause my-run --reason "endpoint is down"
+    hermes-queue run resume my-run
+    """
+
+
+@run.command(name="list")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+def list_(as_json: bool) -> None:
+    """Print one line per run, the one enqueued to last first."""
+    from hermes_queue.errors import ConfigurationError
+
+    infos = []
+    with _runs() as runs:
+        for run_id in runs.ids():
+            try:
+                infos.append(runs.get(run_id))
+            except ConfigurationError:  # purged or expired meanwhile
+                continue
+    if as_json:
+        for info in infos:
+            click.echo(json.dumps(_row(info)))
+        return
+    table = [["RUN", "STATE", "ENV", "AGENT", *map(str.upper, _COUNTS), "AGE"]]
+    for info in infos:
+        counts = [str(getattr(info.counters, name)) for name in _COUNTS]
+        env, agent = (str(info.config.get(name) or "-") for name in ("env", "agent"))
+        table.append(
+            [info.run_id, info.state, env, agent, *counts, _age(time.time() - info.created)]
+        )
+    _print_table(table)
+
+
+@run.command()
+@click.argument("run_id", metavar="RUN")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def show(run_id: str, as_json: bool) -> None:
+    """Print state, counters and the locked configuration of RUN."""
+    with _runs() as runs:
+        row = _row(runs.get(run_id))
+    if as_json:
+        click.echo(json.dumps(row))
+        return
+    config = row.pop("config")
+    row["created"] = f"{_age(time.time() - row['created'])} ago"
+    lines = [[name, str(value)] for name, value in row.items() if value != ""]
+    lines += [[f"config.{name}", json.dumps(value)] for name, value in sorted(config.items())]
+    _print_table(lines)
+
+
+@run.command()
+@click.argument("run_id", metavar="RUN")
+@click.option("--reason", default="", help="Shown by list and show.")
+def pause(run_id: str, reason: str) -> None:
+    """Begin no more jobs of RUN; running trajectories wait at their next turn."""
+    with _runs() as runs:
+        runs.pause(run_id, reason)
+    click.echo(f"{run_id}: paused; running trajectories wait at their next turn")
+
+
+@run.command()
+@click.argument("run_id", metavar="RUN")
+def resume(run_id: str) -> None:
+    """Let a paused RUN go on. Repeat it if it was interrupted."""
+    with _runs() as runs:
+        back = runs.resume(run_id)
+    click.echo(f"{run_id}: goes on, {back} parked jobs put back")
+
+
+@run.command()
+@click.argument("run_id", metavar="RUN")
+@click.option("--reason", default="", help="Shown by show.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def cancel(run_id: str, reason: str, yes: bool) -> None:
+    """End RUN for good: waiting jobs go, running trajectories stop within one beat."""
+    with _runs() as runs:
+        left = runs.get(run_id).counters
+        if not yes:
+            click.confirm(
+                f"cancel {left.queued + left.running} trajectories of {run_id}?", abort=True
+            )
+        count = runs.cancel(run_id, reason)
+    click.echo(f"{run_id}: {count} trajectories cancelled")
+
+
+@run.command()
+@click.argument("run_id", metavar="RUN")
+def purge(run_id: str) -> None:
+    """Forget RUN, which is done or cancelled; its results stay."""
+    with _runs() as runs:
+        runs.purge(run_id)
+    click.echo(f"{run_id}: forgotten")

@@ -1,0 +1,12 @@
+-- Pause a run, let it go on, or cancel it.
+--
+-- KEYS[1] run:{id}
+-- ARGV[1] active | paused | cancelled  ARGV[2] reason, shown to operators
+-- Returns the state before, or unknown; a cancelled run stays cancelled, and then nothing
+-- changes. Workers learn of it in `begin` and `renew`.
+local before = redis.call('HGET', KEYS[1], 'state')
+if not before then return 'unknown' end
+if before ~= 'cancelled' and before ~= ARGV[1] then
+  redis.call('HSET', KEYS[1], 'state', ARGV[1], 'reason', ARGV[2])
+end
+return before

@@ -1,0 +1,150 @@
+"""Runs as an operator sees them: list, pause, resume, cancel, purge."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from hermes_queue.connection import explained
+from hermes_queue.errors import ConfigurationError
+from hermes_queue.ledger.answers import ENDED, RunStatus
+from hermes_queue.ledger.ledger import FINISHED_TTL_S, Ledger
+
+BATCH = 500
+"""Jobs or claims per call: a few milliseconds of Redis."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """One run; `state` is active, paused, cancelled or done."""
+
+    run_id: str
+    state: str
+    reason: str
+    """Why it was paused or cancelled, as the operator put it."""
+    created: float
+    """Unix seconds of Redis' clock."""
+    config: dict[str, Any]
+    """What a second producer of the same run id must agree with."""
+    parked: int
+    """Waiting jobs that the pause has set aside; part of `counters.queued`."""
+    counters: RunStatus
+
+
+class Runs:
+    """The runs of one deployment."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def ids(self) -> list[str]:
+        """Known runs, the one enqueued to last first."""
+        with explained(self._ledger.url):
+            found: Any = self._ledger.client.zrevrange(self._ledger.key("runs"), 0, -1)
+        return [run_id.decode() for run_id in found]
+
+    def get(self, run_id: str) -> RunInfo:
+        """What is known of a run.
+
+        Raises:
+            ConfigurationError: the run is unknown.
+        """
+        ledger = self._ledger
+        with explained(ledger.url):
+            raw: Any = ledger.client.hmget(
+                ledger.key(f"run:{run_id}"), ["state", "reason", "created", "config"]
+            )
+            parked: Any = ledger.client.scard(ledger.key(f"run:{run_id}:parked"))
+        state, reason, created, config = (value.decode() if value else "" for value in raw)
+        if not state:
+            raise _unknown(run_id)
+        counters = ledger.run_status(run_id)
+        if counters.done and state != "cancelled":
+            state = "done"
+        return RunInfo(
+            run_id, state, reason, float(created), json.loads(config or "{}"), parked, counters
+        )
+
+    def state(self, run_id: str) -> str:
+        """active, paused or cancelled; "" when it is unknown. One round trip."""
+        with explained(self._ledger.url):
+            raw: Any = self._ledger.client.hget(self._ledger.key(f"run:{run_id}"), "state")
+        return raw.decode() if raw else ""
+
+    def pause(self, run_id: str, reason: str = "") -> None:
+        """Begin no more jobs; running trajectories wait at their next turn. Idempotent.
+
+        Raises:
+            ConfigurationError: the run is unknown or cancelled.
+        """
+        self._enter(run_id, "paused", reason)
+
+    def resume(self, run_id: str) -> int:
+        """Let a paused run go on; returns how many parked jobs were put back.
+
+        May be repeated: a call that died half-way is finished by the next.
+
+        Raises:
+            ConfigurationError: the run is unknown or cancelled.
+        """
+        self._enter(run_id, "active", "")
+        keys = [f"run:{run_id}", f"run:{run_id}:parked", "delayed"]
+        back, left = 0, 1
+        while left:
+            moved, left = self._ledger.call("run_unpark", keys, [self._ledger.prefix, BATCH])
+            back += moved
+        return back
+
+    def cancel(self, run_id: str, reason: str = "") -> int:
+        """End a run for good; returns how many trajectories this call has cancelled.
+
+        Running ones stop at their worker's next beat; nothing of them is published. May be
+        repeated: a call that died half-way is finished by the next.
+
+        Raises:
+            ConfigurationError: the run is unknown.
+        """
+        ledger = self._ledger
+        self._enter(run_id, "cancelled", reason)
+        keys = [f"run:{run_id}", f"run:{run_id}:parked", "leases", "delayed", "waiting"]
+        cancelled, cursor = 0, 0
+        while True:
+            with explained(ledger.url):
+                scan: Any = ledger.client.sscan(
+                    ledger.key(f"run:{run_id}:claimed"), cursor, count=BATCH
+                )
+            cursor, claims = scan
+            groups = {f"{run_id}.{claim.decode().rpartition('.')[0]}" for claim in claims}
+            if groups:
+                args = [ledger.prefix, FINISHED_TTL_S, *sorted(groups)]
+                cancelled += max(0, ledger.call("run_cancel", keys, args))
+            if not cursor:
+                return cancelled
+
+    def purge(self, run_id: str) -> None:
+        """Forget a run that is done or cancelled. Its results stay.
+
+        Raises:
+            ConfigurationError: the run is unknown, or some of it waits or runs.
+        """
+        keys = [f"run:{run_id}", f"run:{run_id}:claimed", f"run:{run_id}:parked", "runs"]
+        open_jobs = self._ledger.call("run_purge", keys, [run_id, *ENDED])
+        if open_jobs < 0:
+            raise _unknown(run_id)
+        if open_jobs:
+            raise ConfigurationError(
+                f"run {run_id!r} has {open_jobs} trajectories that wait or run; cancel it first: "
+                f"hermes-queue run cancel {run_id}"
+            )
+
+    def _enter(self, run_id: str, state: str, reason: str) -> None:
+        before = self._ledger.call("run_state", [f"run:{run_id}"], [state, reason]).decode()
+        if before == "unknown":
+            raise _unknown(run_id)
+        if before == "cancelled" != state:
+            raise ConfigurationError(f"run {run_id!r} is cancelled, and that is for good")
+
+
+def _unknown(run_id: str) -> ConfigurationError:
+    return ConfigurationError(f"run {run_id!r} is unknown in this Redis")

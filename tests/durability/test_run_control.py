@@ -1,0 +1,134 @@
+"""Pause and cancel reach jobs that wait and trajectories that run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+from records import make_job
+from worker_process import wait_until
+
+from hermes_queue.ledger import Runs
+from hermes_queue.queues import enqueue
+
+ROW = {"question": "How many eggs are two dozen?", "answer": "2*12=<<2*12=24>>24\n#### 24"}
+
+
+def slow_job(instance, *, seconds, turns, **limits):
+    agent = {"kind": "slow", "params": {"seconds": seconds, "turns": turns}}
+    return make_job("run", instance, item=ROW, agent=agent, limits=limits)
+
+
+def test_a_running_trajectory_waits_for_its_paused_run_and_the_wait_costs_no_deadline(
+    factory, ledger, start_worker
+):
+    worker = start_worker(concurrency=1)
+    running = slow_job("a", seconds=1.5, turns=2, agent_timeout_s=6, total_timeout_s=8)
+    waiting = slow_job("b", seconds=0, turns=1)
+    enqueue([running, waiting], ledger=ledger)
+    factory.wait_running(1)
+    Runs(ledger).pause("run")
+    wait_until("the worker knows", lambda: "run run is paused" in worker.log())
+    paused = time.monotonic()
+    time.sleep(9)  # longer than the lease and either limit of the trajectory
+    status = ledger.run_status("run")
+    assert (status.running, status.finished) == (1, 0), "it did not wait"
+    Runs(ledger).resume("run")
+    waited_s = time.monotonic() - paused
+    records = {record.instance_id: record for record in factory.wait_done()}
+    assert [(r.status, r.epoch, r.attempt) for r in records.values()] == [("completed", 1, 1)] * 2
+    assert records["a"].stop_reason == "no_tool_call"
+    assert records["a"].stage_seconds["agent"] > waited_s
+
+
+def test_the_waiting_jobs_of_a_paused_run_are_parked_and_run_after_resume(
+    factory, ledger, start_worker
+):
+    enqueue([slow_job(f"i{n}", seconds=0, turns=1) for n in range(5)], ledger=ledger)
+    Runs(ledger).pause("run")
+    worker = start_worker(concurrency=2)
+    wait_until("all parked", lambda: Runs(ledger).get("run").parked == 5)
+    assert worker.log().count("dropped: paused") == 5
+    assert Runs(ledger).resume("run") == 5
+    assert {(r.attempt, r.epoch) for r in factory.wait_done()} == {(1, 1)}
+
+
+def test_cancel_stops_running_trajectories_and_nothing_of_them_is_published(
+    factory, ledger, start_worker
+):
+    worker = start_worker(concurrency=2)
+    factory.enqueue(4, seconds=600)
+    factory.wait_running(2)
+    assert Runs(ledger).cancel("run") == 4
+    wait_until("stopped", lambda: worker.log().count("is gone: cancelled") == 2)
+    fresh = factory.enqueue(1, seconds=0, run_id="other")  # the slots are free again
+    records = factory.wait_done("other")
+    assert [r.trajectory_id for r in records] == [job.trajectory_id for job in fresh]
+    status = ledger.run_status("run")
+    assert (status.cancelled, status.running, status.queued, status.total) == (4, 0, 0, 4)
+
+
+@pytest.fixture
+def producer(redis_server, tmp_path):
+    """Begins a real producer process on 3,000 rows, in batches of 50."""
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(
+        "".join(json.dumps({**ROW, "instance_id": f"r{n}"}) + "\n" for n in range(3000))
+    )
+    settings = {
+        "HERMES_QUEUE_REDIS_URL": redis_server.url,
+        "HERMES_QUEUE_PRODUCER_BATCH": "50",
+    }
+
+    def begin(*flags):
+        command = [sys.executable, "-m", "producers.gsm8k", "--dataset", str(rows), *flags]
+        command += ["--items", "all", "--run-id", "run", "--json", "--quiet"]
+        return subprocess.Popen(
+            command,
+            env={**os.environ, **settings},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    return begin
+
+
+def test_a_producer_killed_while_enqueueing_is_repeated_and_every_job_is_there_once(
+    ledger, producer
+):
+    with producer() as first:
+        wait_until("some are claimed", lambda: ledger.run_status("run").total >= 200)
+        first.kill()
+    before = ledger.run_status("run").total
+    assert 200 <= before < 3000
+    with producer() as again:
+        summary = json.loads(again.communicate()[0])
+    assert (summary["already"], summary["enqueued"]) == (before, 3000 - before)
+    assert ledger.run_status("run").total == 3000
+    # Each is in exactly one place: in the broker, or claimed and due to the mover.
+    waiting = set(ledger.client.zrange("hq:waiting", 0, -1))
+    claimed = set(ledger.client.zrange("hq:delayed", 0, -1))
+    assert not waiting & claimed
+    assert len(waiting | claimed) == 3000
+    assert len(claimed) <= 50
+
+
+def test_two_producers_of_one_run_at_once_share_its_jobs(ledger, producer):
+    with producer() as one, producer() as other:
+        summaries = [json.loads(each.communicate()[0]) for each in (one, other)]
+    assert sum(summary["enqueued"] for summary in summaries) == 3000
+    assert sum(summary["already"] for summary in summaries) == 3000
+    assert ledger.client.zcard("hq:waiting") == 3000
+
+
+def test_of_two_producers_at_once_that_differ_one_is_refused(ledger, producer):
+    with producer("--agent", "nop") as one, producer("--agent", "oracle") as other:
+        errors = [each.communicate()[1] for each in (one, other)]
+    assert sorted([one.returncode, other.returncode]) == [0, 2]
+    assert "was begun with agent" in "".join(errors)
+    assert ledger.run_status("run").total == 3000
