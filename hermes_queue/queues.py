@@ -114,7 +114,7 @@ def enqueue(
             previous = job
         ledger.put_items(items)
         for run_id, of_run in _by_run(travelling).items():
-            accepted = ledger.enqueue(run_id, of_run, config=config or {})
+            accepted = ledger.enqueue(run_id, of_run, config=config)
             publish_messages(
                 ledger, [DueJob(j.trajectory_id, 1, j.lane, j.priority) for j in accepted]
             )

@@ -111,9 +111,11 @@ class Ledger:
         return None if body is None else codec.decompress_item(body)
 
     def enqueue(
-        self, run_id: str, jobs: Sequence[TrajectoryJob], *, config: Mapping[str, Any]
+        self, run_id: str, jobs: Sequence[TrajectoryJob], *, config: Mapping[str, Any] | None
     ) -> list[TrajectoryJob]:
         """Claim `jobs` of one run; returns those that were not claimed before.
+
+        The first `config` that is given locks the run's configuration; None compares nothing.
 
         The caller publishes their messages and then calls `published`. If it dies in
         between, a worker's mover publishes them after `PUBLISH_CLAIM_S`.
@@ -122,7 +124,7 @@ class Ledger:
             ConfigurationError: the run was begun with another `config` or group size, or
                 it is cancelled; nothing was claimed.
         """
-        wanted = json.dumps(dict(config), sort_keys=True)
+        wanted = "" if config is None else json.dumps(dict(config), sort_keys=True)
         args: list[Any] = [self.prefix, PUBLISH_CLAIM_S, RUN_TTL_S, wanted, FINISHED_TTL_S]
         for job in jobs:
             args += [

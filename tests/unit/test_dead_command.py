@@ -6,7 +6,7 @@ import json
 
 import pytest
 from click.testing import CliRunner
-from ledger_steps import begin, enqueue, publish
+from ledger_steps import begin, publish
 from records import make_job, make_record
 
 from hermes_queue.cli import cli
@@ -19,7 +19,7 @@ def ledger(redis_server, monkeypatch):
     ledger = Ledger.connect()
     for run_id in ("a", "b"):
         job = make_job(run_id=run_id)
-        enqueue(ledger, job)
+        ledger.enqueue(run_id, [job], config={"env": "gsm8k"})
         begin(ledger, job)
         record = make_record(job, None)
         bug = record.failure.model_copy(update={"cause": "env_bug", "type": "EnvBug"})

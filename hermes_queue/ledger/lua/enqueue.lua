@@ -6,7 +6,8 @@
 --                            the messages, the mover may publish them in its place
 -- KEYS[4] runs               zset: run ids by the time of their last enqueue
 -- ARGV[1] key prefix  ARGV[2] seconds until the mover takes over  ARGV[3] TTL of the run, s
--- ARGV[4] run configuration (JSON, equal when the text is), stored by the first call
+-- ARGV[4] run configuration (JSON, equal when the text is), stored by the first call; '' = of
+--         no matter to the caller
 -- ARGV[5] TTL of finished state, s
 -- ARGV[6...] per job: claim, trajectory id, group id, group size, env, instance id,
 --            lane, priority, job (JSON), samples planned for the group, its policy (JSON)
@@ -26,9 +27,9 @@ for i = 6, #ARGV, 11 do
 end
 local run = redis.call('HMGET', KEYS[1], 'state', 'config')
 if run[1] == 'cancelled' then return redis.error_reply('CANCELLED') end
-if run[2] and run[2] ~= ARGV[4] then return redis.error_reply('CONFIG ' .. run[2]) end
+if ARGV[4] ~= '' and run[2] and run[2] ~= ARGV[4] then return redis.error_reply('CONFIG ' .. run[2]) end
 redis.call('HSETNX', KEYS[1], 'created', stamp)
-redis.call('HSETNX', KEYS[1], 'config', ARGV[4])
+if ARGV[4] ~= '' then redis.call('HSETNX', KEYS[1], 'config', ARGV[4]) end
 redis.call('HSETNX', KEYS[1], 'state', 'active')
 local accepted, surplus = {}, 0
 local position = 0
