@@ -162,6 +162,8 @@ class LocalSandboxSettings(BaseSettings):
     """Per slot; 0 = unlimited."""
     max_pids: int = Field(default=512, ge=0)
     """Per slot; 0 = unlimited."""
+    reap_s: float = Field(default=30.0, gt=0)
+    """How often what dead workers of this host left behind is ended."""
     network: bool = False
     """Whether slots have network. Asset builds always have it."""
 

@@ -44,8 +44,10 @@ class HostRegistry:
         directory = self._root / sandbox_id
         directory.mkdir()
         directory.chmod(0o711)
-        lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        unheld = directory / "lock.unheld"  # a lock that is seen free means a dead worker
+        lock = os.open(unheld, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(lock, fcntl.LOCK_EX)
+        unheld.rename(directory / "lock")
         self._locks[sandbox_id] = lock
         record = {"labels": dict(labels), "created": time.time(), **_here()}
         _write(directory / "sandbox.json", record)

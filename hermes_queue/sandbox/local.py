@@ -86,6 +86,7 @@ class LocalBackend:
         self._tools: Tools | None = None
         self._sandbox: Path | None = None
         self._started = False
+        self._reaper: asyncio.Task[None] | None = None
 
     @property
     def free_slots(self) -> int:
@@ -100,14 +101,31 @@ class LocalBackend:
             if self._started:
                 return
             await asyncio.to_thread(self._check_host)
-            if ended := await asyncio.to_thread(self._registry.reclaim):
-                logger.info(
-                    "ended sandboxes of dead workers: %s",
-                    ", ".join(ended),
-                    extra={"action": "reclaim"},
-                )
+            await self._reclaim()
             await self._open_sandbox()
             self._started = True
+            self._reaper = asyncio.create_task(self._reap())
+
+    async def _reclaim(self) -> None:
+        if ended := await asyncio.to_thread(self._registry.reclaim):
+            logger.info(
+                "ended sandboxes of dead workers: %s",
+                ", ".join(ended),
+                extra={"action": "reclaim"},
+            )
+
+    async def _reap(self) -> None:
+        """End what dead workers of this host leave, as long as this one lives.
+
+        Every worker does so for its own host, whatever deployment the dead one belonged to: who
+        is dead is known from the lock that it held, and not from any Redis.
+        """
+        while True:
+            await asyncio.sleep(self.settings.reap_s)
+            try:
+                await self._reclaim()
+            except OSError as error:
+                logger.warning("looking for leftovers failed: %s", error)
 
     def _check_host(self) -> None:
         check_cache(self._cache, fenced=self.capabilities.isolation)
@@ -135,6 +153,10 @@ class LocalBackend:
     async def stop(self) -> None:
         """See `SandboxBackend`."""
         self._started = False
+        if self._reaper:
+            self._reaper.cancel()
+            await asyncio.gather(self._reaper, return_exceptions=True)
+            self._reaper = None
         for slot_id in list(self._slots):
             await self._release(slot_id)
         if self._sandbox is not None:

@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from hermes_queue.errors import SlotLost
-from hermes_queue.sandbox import cgroups
+from hermes_queue.sandbox import cgroups, make_backend
 from hermes_queue.sandbox.base import ExecutionRequest
 from hermes_queue.sandbox.processes import read_stat
+from hermes_queue.settings import LocalSandboxSettings
 
 LIMITED = cgroups.available()
 
@@ -125,6 +126,23 @@ def test_the_kernel_ends_the_slots_of_a_killed_worker(cache):
     while (stat := read_stat(pid)) is not None and stat.is_alive:
         assert time.monotonic() < deadline, "the slot outlived its worker"
         time.sleep(0.05)
+
+
+async def test_a_worker_that_lives_ends_what_a_dead_one_left(cache):
+    settings = LocalSandboxSettings(memory_mb=256, reap_s=0.1)
+    live = make_backend("local", settings=settings, cache=cache, slots=1)
+    await live.start()
+    try:
+        victim, sandbox_id = start_victim(cache, "reaped")
+        await asyncio.sleep(0.5)
+        assert (cache / "slots" / sandbox_id).is_dir()
+        victim.kill()
+        victim.communicate()
+        async with asyncio.timeout(30):
+            while (cache / "slots" / sandbox_id).exists():
+                await asyncio.sleep(0.05)
+    finally:
+        await live.stop()
 
 
 async def test_the_next_worker_reclaims_what_a_dead_one_left(make_bench, cache):
