@@ -113,6 +113,8 @@ class StreamReader:
         wanted = json.dumps(self._filter, sort_keys=True)
         client: Any = self._client
         with explained(self._url):
+            if await self._is_open(key, wanted, durable):
+                return
             try:
                 await client.xgroup_create(self._stream, self._group, id=start, mkstream=True)
             except redis.ResponseError as error:
@@ -127,6 +129,21 @@ class StreamReader:
                 f"consumer group {self._group!r} exists with filter {stored}, not {wanted}: "
                 "a group keeps its filter; choose another name"
             )
+
+    async def _is_open(self, key: str, wanted: str, durable: bool) -> bool:
+        """Whether the group is there as it shall be.
+
+        Then nothing is written: a Redis that is full refuses that, and it is the consumers who
+        have to make room.
+        """
+        client: Any = self._client
+        stored = await client.hmget(key, "filter", "durable")
+        if stored != [wanted.encode(), b"1" if durable else b"0"]:
+            return False
+        if not await client.exists(self._stream):
+            return False
+        groups = await client.xinfo_groups(self._stream)
+        return any(group["name"] == self._group.encode() for group in groups)
 
     async def deliveries(
         self, idle_timeout_s: float | None, stale_s: float

@@ -15,6 +15,8 @@ from redis_server import RedisServer
 
 import hermes_queue
 from hermes_queue.ledger import Ledger
+from hermes_queue.ledger.trimming import trim
+from hermes_queue.settings import ResultSettings
 
 
 @pytest.fixture
@@ -126,6 +128,15 @@ async def test_another_consumer_takes_over_from_one_that_was_killed(ledger):
         process.send_signal(signal.SIGKILL)
         process.wait()
     assert await read(ledger.url, "heir", stale_s=0.2, idle_timeout_s=3) == ["one"]
+
+
+async def test_a_consumer_that_starts_again_makes_room_in_a_redis_that_is_full(ledger):
+    publish(ledger, "one")
+    assert await read(ledger.url, ack=False) == ["one"]
+    ledger.client.config_set("maxmemory", 1)
+    assert await read(ledger.url) == ["one"]
+    done = trim(ledger, ResultSettings(retention_s=0), interval_s=0)
+    assert done.entries == 1
 
 
 async def test_a_group_says_whether_results_wait_for_it(ledger):

@@ -1,0 +1,148 @@
+"""`python -m workers.chaos`: run it and judge it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from hermes_queue.errors import EXIT_FAILED, EXIT_INTERRUPTED
+from workers.chaos.fleet import Fleet
+from workers.chaos.producer import GROUP_SIZE, RUN
+from workers.chaos.schedule import Schedule
+from workers.chaos.verdict import Verdict
+
+DRAIN_S = 240.0
+"""How long the fleet may take, left in peace, to finish everything."""
+
+
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m workers.chaos",
+        description="Kill workers, Redis, consumers and the producer under load, then compare what "
+        "verifiers, stream and consumers wrote down. Exit code 1 when anything was lost, doubled, "
+        "mis-scored or left behind.",
+        epilog="example: python -m workers.chaos --minutes 10 --seed 7",
+    )
+    parser.add_argument("--minutes", type=float, default=5.0, help="of chaos (default: 5)")
+    parser.add_argument("--seed", type=int, default=1, help="of the schedule (default: 1)")
+    parser.add_argument("--workers", type=int, default=3, help="processes (default: 3)")
+    parser.add_argument("--concurrency", type=int, default=6, help="per worker (default: 6)")
+    parser.add_argument("--rate", type=float, default=1.25, help="groups of 4 per second")
+    parser.add_argument("--interval", type=float, default=6.0, help="seconds between two events")
+    parser.add_argument(
+        "--url", default="", help="a Redis of your own, under a prefix of its own; never killed"
+    )
+    parser.add_argument("--json", action="store_true", help="the result as JSON on stdout")
+    parser.add_argument("--keep", action="store_true", help="keep logs and journals")
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run, judge, print; returns the exit code."""
+    arguments = parse(argv)
+    directory = Path(tempfile.mkdtemp(prefix="hermes-chaos-"))
+    directory.chmod(0o755)  # slots run as users of their own and have to reach the cache
+    fleet = Fleet(directory, arguments.workers, arguments.concurrency, arguments.url)
+    groups = max(1, int(arguments.minutes * 60 * arguments.rate))
+    schedule = Schedule(fleet, arguments.seed, arguments.interval)
+    verdict = Verdict(fleet, groups, arguments.seed)
+    try:
+        fleet.start()
+        fleet.produce(groups=groups, rate=arguments.rate, seed=arguments.seed)
+        rage(fleet, schedule, time.monotonic() + 60 * arguments.minutes)
+        schedule.settle()
+        drained = drain(fleet, schedule, groups)
+        fleet.stop()
+        ledger = fleet.connect()
+        verdict.judge(ledger)
+        if not drained:
+            verdict.problems.insert(0, f"not all was done {DRAIN_S:.0f} s after the last kill")
+        verdict.problems += [f"{t}: never ran again" for t in schedule.orphans_left]
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted; everything that was started is stopped\n")
+        return EXIT_INTERRUPTED
+    finally:
+        fleet.stop()
+        if fleet.redis:
+            fleet.redis.stop()
+    report(arguments, schedule, verdict)
+    if verdict.problems or arguments.keep:
+        sys.stderr.write(f"logs, journal and the consumers' files: {directory}\n")
+    else:
+        shutil.rmtree(directory, ignore_errors=True)
+    return EXIT_FAILED if verdict.problems else 0
+
+
+def rage(fleet: Fleet, schedule: Schedule, until: float) -> None:
+    """Let the schedule do its worst."""
+    said = time.monotonic()
+    while time.monotonic() < until:
+        schedule.tick()
+        if time.monotonic() - said > 15:
+            said = time.monotonic()
+            events = ", ".join(f"{n} {count}" for n, count in sorted(schedule.counts.items()))
+            sys.stderr.write(f"{until - said:4.0f} s to go; {events}\n")
+        time.sleep(0.1)
+
+
+def drain(fleet: Fleet, schedule: Schedule, groups: int) -> bool:
+    """Wait until the producer, the workers and the readers have nothing to do."""
+    ledger = fleet.connect()
+    give_up = time.monotonic() + DRAIN_S
+    while time.monotonic() < give_up:
+        schedule.watch()
+        status = ledger.run_status(RUN)
+        enqueued = fleet.producer is not None and not fleet.producer.alive
+        known = ledger.client.xinfo_groups(ledger.key("results"))
+        unread = any(
+            g["pending"]
+            or ledger.client.xrange(
+                ledger.key("results"), min=f"({g['last-delivered-id'].decode()}", count=1
+            )
+            for g in known
+        )
+        if enqueued and status.done and status.groups >= groups and known and not unread:
+            return True
+        time.sleep(0.5)
+    return False
+
+
+def report(arguments: argparse.Namespace, schedule: Schedule, verdict: Verdict) -> None:
+    """Print events, figures, recovery times and what went wrong."""
+    times = sorted(schedule.recovery_s)
+    recovery = {}
+    if times:
+        cuts = statistics.quantiles(times, n=20) if len(times) > 1 else times * 19
+        recovery = {"p50": cuts[9], "p95": cuts[18], "max": times[-1]}
+    kills = sum(n for name, n in schedule.counts.items() if name.startswith("kill"))
+    result = {
+        "seed": arguments.seed,
+        "minutes": arguments.minutes,
+        "kills": kills,
+        "events": dict(schedule.counts),
+        "expected": int(arguments.minutes * 60 * arguments.rate) * GROUP_SIZE,
+        **verdict.figures,
+        "reruns after a kill": len(times),
+        "recovery_s": {name: round(value, 1) for name, value in recovery.items()},
+        "problems": verdict.problems,
+    }
+    if arguments.json:
+        sys.stdout.write(json.dumps(result) + "\n")
+        return
+    for name, value in result.items():
+        if name != "problems":
+            sys.stdout.write(f"{name:<28} {value}\n")
+    for problem in verdict.problems[:50]:
+        sys.stdout.write(f"PROBLEM  {problem[:300]}\n")
+    sys.stdout.write(f"{len(verdict.problems)} problems\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,42 @@
+"""A reader of the results: writes each group down, fsyncs, acknowledges."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import time
+
+import hermes_queue
+from hermes_queue.errors import RedisFull, RedisUnavailable
+
+
+async def read(group: str, path: str, pause_s: float) -> None:
+    """Read until the process is ended."""
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    async for delivered in hermes_queue.consume(group, consumer="only"):
+        scores = {member.trajectory_id: member.score for member in delivered.members}
+        line = json.dumps({"group": delivered.group_id, "scores": scores}) + "\n"
+        os.write(file, line.encode())
+        os.fsync(file)
+        await asyncio.sleep(pause_s)
+        await delivered.ack()
+
+
+def main() -> None:
+    """Read; an outage longer than the library waits out starts it anew."""
+    parser = argparse.ArgumentParser(prog="python -m workers.chaos.consumer")
+    parser.add_argument("--group", required=True)
+    parser.add_argument("--file", required=True)
+    parser.add_argument("--pause", type=float, default=0.0, help="seconds before each ack")
+    arguments = parser.parse_args()
+    while True:
+        try:
+            asyncio.run(read(arguments.group, arguments.file, arguments.pause))
+        except (RedisFull, RedisUnavailable):
+            time.sleep(0.5)
+
+
+if __name__ == "__main__":
+    main()

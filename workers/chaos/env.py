@@ -1,0 +1,93 @@
+"""The env of the harness: a command of random length, and a journal outside Redis.
+
+The score follows from the row, so that whoever reads a record knows whether it is right.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from pydantic import BaseModel, ConfigDict
+
+from envs.base import Environment, Verdict
+from hermes_queue.errors import EnvInfraError
+from hermes_queue.models import FunctionCall, Message, ToolCall
+from hermes_queue.sandbox.base import SlotSpec
+from hermes_queue.sandbox.context import SlotContext
+
+JOURNAL = "CHAOS_JOURNAL"
+"""Environment variable: the file to which each measurement is appended."""
+
+
+class Row(BaseModel):
+    """One task."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    instance_id: str
+    seconds: float
+
+
+def expected_score(instance_id: str) -> float:
+    """The only score that is right for a task; never 0, which a mistake might also give."""
+    return (1 + hashlib.sha256(instance_id.encode()).digest()[0]) / 256
+
+
+class Chaos(Environment[Row]):
+    """Sleep, leave a proof, be measured."""
+
+    name: ClassVar[str] = "chaos"
+    version: ClassVar[str] = "1"
+    tools: ClassVar[Sequence[str]] = ("terminal",)
+    Item = Row
+
+    def prompt(self, item: Row) -> list[Message]:
+        """Nothing to be clever about."""
+        return [Message(role="user", content=f"Take {item.seconds} s for {item.instance_id}.")]
+
+    def spec(self, item: Row, profile: str) -> SlotSpec:
+        """A bare slot."""
+        return SlotSpec(profile=profile)
+
+    async def setup(self, item: Row, context: SlotContext) -> None:
+        """Make sure that the workspace is really empty."""
+        found = await context.run("ls -A")
+        if found.stdout.strip():
+            raise EnvInfraError(f"the workspace is not empty: {found.stdout!r}")
+
+    async def oracle(self, item: Row, context: SlotContext) -> list[ToolCall]:
+        """Sleep, then write down for whom."""
+        command = f"sleep {item.seconds}; echo {context.slot.trajectory_id} > proof"
+        call = FunctionCall(name="terminal", arguments=json.dumps({"command": command}))
+        return [ToolCall(id="c1", function=call)]
+
+    def oracle_answer(self, item: Row) -> str:
+        """The final message."""
+        return "done"
+
+    async def verify(
+        self, item: Row, context: SlotContext, transcript: Sequence[Message]
+    ) -> Verdict:
+        """Full score for a proof of this very trajectory, written down before it is returned."""
+        trajectory_id = context.slot.trajectory_id
+        proof = (await context.run("cat proof")).stdout.decode().strip()
+        score = expected_score(item.instance_id) if proof == trajectory_id else 0.0
+        line = json.dumps({"trajectory_id": trajectory_id, "score": score}) + "\n"
+        journal = os.open(os.environ[JOURNAL], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            os.write(journal, line.encode())
+            os.fsync(journal)
+        finally:
+            os.close(journal)
+        return Verdict(score)
+
+    def tamper(self, item: Row) -> Mapping[str, Sequence[ToolCall | str]]:
+        """None."""
+        return {}
+
+
+ENV = Chaos()

@@ -1,0 +1,182 @@
+"""The processes of a chaos run: Redis, workers, producer, consumers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import redis
+
+import hermes_queue
+from hermes_queue import child_process
+from hermes_queue.embedded import find_redis_server
+from hermes_queue.ledger import Ledger
+from hermes_queue.settings import PREFIX
+from workers.chaos.env import JOURNAL
+
+LEASE_S = 4.0
+CONSUMERS = {"fast": 0.0, "slow": 0.05}
+"""Seconds that each consumer group takes before it acknowledges."""
+
+
+@dataclass
+class Process:
+    """One program that is started, killed and started again."""
+
+    name: str
+    command: list[str]
+    environment: dict[str, str]
+    log: Path
+    process: subprocess.Popen[bytes] | None = None
+    lives: int = 0
+
+    @property
+    def pid(self) -> int:
+        """Of the current life; 0 before the first."""
+        return self.process.pid if self.process else 0
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs."""
+        return self.process is not None and self.process.poll() is None
+
+    def start(self) -> None:
+        """Begin another life."""
+        self.lives += 1
+        log = self.log.with_suffix(f".{self.lives}.log")
+        self.process = child_process.start(self.command, self.environment, log=log)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        if self.process:
+            self.process.kill()
+            self.process.wait()
+
+    def stop(self, patience_s: float = 40.0) -> None:
+        """SIGTERM, and SIGKILL for what does not listen."""
+        child_process.end(self.process, patience_s)
+
+
+@dataclass
+class Fleet:
+    """Everything that a run starts, below one directory."""
+
+    directory: Path
+    workers_count: int
+    concurrency: int
+    url: str = ""
+    """A Redis of the user's own, which is never killed. Empty: one of ours."""
+    redis: Process | None = None
+    workers: list[Process] = field(default_factory=list)
+    consumers: list[Process] = field(default_factory=list)
+    producer: Process | None = None
+    prefix: str = "hq:"
+
+    def __post_init__(self) -> None:
+        if self.url:
+            self.prefix = f"chaos-{os.getpid()}:"
+        else:
+            self.url = f"unix://{self.directory / 'redis.sock'}?db=0"
+            data = self.directory / "redis"
+            data.mkdir()
+            command = [find_redis_server(), "--port", "0", "--save", "", "--appendonly", "yes"]
+            command += ["--appendfsync", "everysec", "--maxmemory-policy", "noeviction"]
+            command += ["--unixsocket", str(self.directory / "redis.sock"), "--dir", str(data)]
+            self.redis = self._process("redis", command)
+        for number in range(self.workers_count):
+            command = self._python("celery", "-A", "hermes_queue", "worker", "-l", "info")
+            command += ["-c", str(self.concurrency), "--without-gossip", "--without-mingle"]
+            self.workers.append(
+                self._process(f"worker-{number}", [*command, "-n", f"chaos{number}@%h"])
+            )
+        for name, pause_s in CONSUMERS.items():
+            command = self._python("workers.chaos.consumer", "--group", name)
+            command += ["--file", str(self.consumed(name)), "--pause", str(pause_s)]
+            self.consumers.append(self._process(f"consumer-{name}", command))
+
+    @property
+    def journal(self) -> Path:
+        """What verifiers measured."""
+        return self.directory / "journal"
+
+    @property
+    def cache(self) -> Path:
+        """Slots and spool of the workers."""
+        return self.directory / "cache"
+
+    def consumed(self, group: str) -> Path:
+        """What a consumer group wrote down."""
+        return self.directory / f"consumed-{group}"
+
+    def produce(self, *, groups: int, rate: float, seed: int) -> None:
+        """Start the producer."""
+        command = self._python("workers.chaos.producer", "--groups", str(groups))
+        command += ["--rate", str(rate), "--began", str(time.time()), "--seed", str(seed)]
+        self.producer = self._process("producer", command)
+        self.producer.start()
+
+    def start(self) -> None:
+        """Start all but the producer."""
+        if self.redis:
+            self.redis.start()
+        self.wait_for_redis()
+        for process in (*self.workers, *self.consumers):
+            process.start()
+
+    def connect(self) -> Ledger:
+        """A ledger on this run's Redis."""
+        return Ledger(redis.Redis.from_url(self.url), prefix=self.prefix, url=self.url)
+
+    def wait_for_redis(self, patience_s: float = 30.0) -> None:
+        """Until Redis answers.
+
+        Raises:
+            TimeoutError: it does not.
+        """
+        give_up = time.monotonic() + patience_s
+        client = redis.Redis.from_url(self.url)
+        while True:
+            try:
+                client.ping()
+                client.close()
+                return
+            except redis.RedisError as error:
+                if time.monotonic() > give_up:
+                    raise TimeoutError(f"Redis does not answer: {error}") from error
+            time.sleep(0.05)
+
+    def stop(self) -> None:
+        """End everything but Redis, in good order."""
+        if self.producer:
+            self.producer.stop()
+        for process in self.workers:  # all at once, since each may drain for a while
+            if process.alive and process.process:
+                process.process.terminate()
+        for process in (*self.workers, *self.consumers):
+            process.stop()
+
+    def _python(self, *words: str) -> list[str]:
+        return [sys.executable, "-m", *words]
+
+    def _process(self, name: str, command: list[str]) -> Process:
+        source = str(Path(hermes_queue.__file__).parent.parent)
+        ours = {
+            "PYTHONPATH": os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH")])),
+            JOURNAL: str(self.journal),
+            f"{PREFIX}REDIS_URL": self.url,
+            f"{PREFIX}REDIS_PREFIX": self.prefix,
+            f"{PREFIX}PATHS_CACHE": str(self.cache),
+            f"{PREFIX}LEASE_DURATION_S": str(LEASE_S),
+            f"{PREFIX}LEASE_RENEW_S": "1",
+            f"{PREFIX}LEASE_SWEEP_S": "0.5",
+            f"{PREFIX}LEASE_MOVER_S": "0.2",
+            f"{PREFIX}WORKER_SOFT_SHUTDOWN_S": "1",
+            f"{PREFIX}LOCAL_REAP_S": "5",
+            f"{PREFIX}RESULTS_RETENTION_S": str(10 * 86400),
+        }
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(PREFIX)}
+        return Process(name, command, {**clean, **ours}, self.directory / name)

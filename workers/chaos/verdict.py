@@ -1,0 +1,146 @@
+"""What journal, stream and consumers say, held against each other."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hermes_queue import codec
+from hermes_queue.ledger import Ledger
+from workers.chaos.env import expected_score
+from workers.chaos.fleet import CONSUMERS, Fleet
+from workers.chaos.producer import group
+
+LASTING_KEYS = (
+    "deployment",
+    "results",
+    "dead",
+    "body:",
+    "consumer-group:",
+    "_kombu.",
+    "unacked_mutex",
+)
+"""Prefixes of the keys that may stay without expiry."""
+
+
+class Verdict:
+    """Every way in which a run broke a promise, as one line each."""
+
+    def __init__(self, fleet: Fleet, groups: int, seed: int) -> None:
+        self.problems: list[str] = []
+        self.figures: dict[str, int] = {}
+        self._fleet = fleet
+        self._wanted = {
+            job.group_id: {j.trajectory_id: j.instance_id for j in group(k, seed)}
+            for k in range(groups)
+            for job in group(k, seed)[:1]
+        }
+
+    def judge(self, ledger: Ledger) -> None:
+        """Look at everything; call it when all is drained and stopped but Redis."""
+        published = self._stream(ledger)
+        self._journal(published)
+        for name in CONSUMERS:
+            self._consumer(ledger, name)
+        self._leftovers(ledger)
+        letters = ledger.client.xlen(ledger.key("dead"))
+        self._must(not letters, f"{letters} dead letters, of jobs that are not poison")
+
+    def _must(self, holds: bool, problem: str) -> None:
+        if not holds:
+            self.problems.append(problem)
+
+    def _stream(self, ledger: Ledger) -> dict[str, float | None]:
+        """Each group and trajectory exactly once, with its only right score."""
+        groups: Counter[str] = Counter()
+        scores: dict[str, float | None] = {}
+        seen: Counter[str] = Counter()
+        client: Any = ledger.client
+        for _, fields in client.xrange(ledger.key("results")):
+            group_id = fields[b"group_id"].decode()
+            groups[group_id] += 1
+            for name in json.loads(fields[b"members"]):
+                seen[name] += 1
+                body = client.get(ledger.key(f"body:{name}"))
+                if body is None:
+                    self.problems.append(f"{name}: its body is gone")
+                    continue
+                record = codec.decode_record(body)
+                scores[name] = record.score
+                right = record.score == expected_score(record.instance_id)
+                self._must(right, f"{name}: score {record.score}, {record.failure}")
+        for group_id in self._wanted.keys() - groups.keys():
+            self.problems.append(f"{group_id}: lost, never published")
+        for group_id in groups.keys() - self._wanted.keys():
+            self.problems.append(f"{group_id}: nobody enqueued it")
+        self.problems += [f"{g}: published {n} times" for g, n in groups.items() if n > 1]
+        self.problems += [f"{t}: published {n} times" for t, n in seen.items() if n > 1]
+        self.figures["groups"] = len(groups)
+        self.figures["trajectories"] = len(seen)
+        return scores
+
+    def _journal(self, published: dict[str, float | None]) -> None:
+        """Whatever was measured is published, with the measured score."""
+        measured = _lines(self._fleet.journal)
+        self.figures["measurements"] = len(measured)
+        for line in measured:
+            name = line["trajectory_id"]
+            if name not in published:
+                self.problems.append(f"{name}: measured, but not in the stream")
+            elif published[name] != line["score"]:
+                self.problems.append(f"{name}: {line['score']} measured, {published[name]} sent")
+        unmeasured = published.keys() - {line["trajectory_id"] for line in measured}
+        for name in unmeasured:
+            self._must(published[name] is None, f"{name}: has a score, but nobody measured it")
+
+    def _consumer(self, ledger: Ledger, name: str) -> None:
+        """Each group reached this reader; repetitions are the same ones."""
+        got: dict[str, object] = {}
+        lines = _lines(self._fleet.consumed(name))
+        for line in lines:
+            known = got.setdefault(line["group"], line["scores"])
+            self._must(known == line["scores"], f"{line['group']}: {name} got two versions")
+        self.figures[f"repeated deliveries to {name}"] = len(lines) - len(got)
+        for group_id in self._wanted.keys() - got.keys():
+            self.problems.append(f"{group_id}: never reached the consumer group {name}")
+        pending = ledger.client.xpending(ledger.key("results"), name)["pending"]
+        self._must(pending == 0, f"{name}: {pending} groups delivered and not acknowledged")
+
+    def _leftovers(self, ledger: Ledger) -> None:
+        """No process, directory, spool file or unlisted key stays."""
+        mark = str(self._fleet.directory)
+        allowed = {self._fleet.redis.pid} if self._fleet.redis else set()
+        for pid, command in _processes_of(mark):
+            self._must(pid in allowed, f"process {pid} is left: {command}")
+        for pattern in ("slots/*", "spool/**/*.record"):
+            for path in self._fleet.cache.glob(pattern):
+                self.problems.append(f"left on disk: {path}")
+        for raw in ledger.client.scan_iter(ledger.key("*"), count=1000):
+            name = raw.decode().removeprefix(ledger.prefix)
+            if not name.startswith(LASTING_KEYS) and ledger.client.ttl(raw) == -1:
+                self.problems.append(f"key without expiry: {name}")
+
+
+def _processes_of(mark: str) -> Iterator[tuple[int, str]]:
+    """Living processes, slots included, with `mark` in their arguments or environment."""
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            command, environment = (
+                (path / name).read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                for name in ("cmdline", "environ")
+            )
+        except OSError:  # it has just ended
+            continue
+        if mark in command + environment:
+            yield int(path.name), command
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    """The whole lines of a file; a last one that a kill tore is no promise of anybody's."""
+    if not path.exists():
+        return []
+    lines = path.read_text().splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("\n")]
