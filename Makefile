@@ -12,6 +12,8 @@ DEMO ?= --items 2
 VALIDATE ?= --items all
 PYTHONS ?= 3.11 3.12 3.13
 TESTS ?= tests
+MINUTES ?= 5
+SEED ?= 1
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
@@ -23,7 +25,7 @@ COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generat
 	--no-emit-index-url --no-annotate --custom-compile-command "make lock"
 RUN_EXTRAS := --extra producer --extra worker --extra local
 
-.PHONY: help demo test validate tamper lint format bench lock docs clean redis
+.PHONY: help demo test validate tamper chaos lint format bench lock docs clean redis
 
 help: ## List the targets
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
@@ -49,6 +51,9 @@ validate: $(VENV)/.run ## Oracle 1.0 and nop 0.0 on every bundled row, on each P
 
 tamper: $(VENV)/.run ## Every known way to cheat scores 0 on the first four bundled rows
 	$(BIN)/python -m producers.swe_smith --items 4 --agent tamper --expect-score 0
+
+chaos: $(VENV)/.run ## Kill everything under load and prove that nothing is lost (MINUTES=5 SEED=1)
+	$(BIN)/python -m workers.chaos --minutes $(MINUTES) --seed $(SEED)
 
 lint: $(VENV)/.dev ## ruff, mypy, import-linter
 	$(BIN)/ruff check .
