@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from hermes_queue.errors import RedisUnavailable
-from hermes_queue.ledger import Breakers, Ledger, RunStatus
+from hermes_queue.ledger import Breakers, Ledger, Runs, RunStatus
 from hermes_queue.results import DeliveredGroup, consume, remove_consumer_group
 from hermes_queue.sinks.base import Sink
 from producers.progress import Counts, Progress, ResultRow, result_row
@@ -157,18 +157,23 @@ class Follower:
         return status
 
     async def _tell_of_pause(self) -> None:
-        """Say once, and again when it changes, that the lane has paused itself."""
+        """Say once, and again when it changes, that the run was paused or the lane is."""
         if time.monotonic() - self._lane_seen < LANE_POLL_S:
             return
         self._lane_seen = time.monotonic()
-        lane = await asyncio.to_thread(Breakers(self._ledger).state, self._lane)
-        if lane.message != self._pause:
-            self._pause = lane.message
-            self._progress.say(
-                f"lane {self._lane} pauses and tries one job at a time: {lane.message}"
-                if lane.message
-                else f"lane {self._lane} goes on"
-            )
+        pause = await asyncio.to_thread(self._pause_now)
+        if pause != self._pause:
+            self._pause = pause
+            self._progress.say(pause or "the run goes on")
+
+    def _pause_now(self) -> str:
+        """Why nothing new begins; empty when nothing keeps it."""
+        if Runs(self._ledger).state(self._run_id) == "paused":
+            return f"the run is paused; let it go on: hermes-queue run resume {self._run_id}"
+        lane = Breakers(self._ledger).state(self._lane)
+        if lane.message:
+            return f"lane {self._lane} pauses and tries one job at a time: {lane.message}"
+        return ""
 
     async def _hint(self) -> None:
         """Jobs wait and nobody works: the usual reason is that no worker was started."""

@@ -203,6 +203,31 @@ def test_a_refilled_group_is_complete_in_the_file(url: str) -> None:
     assert sorted(t.sample_index for t in records()) == [0, 2]
 
 
+def test_following_says_that_the_run_is_paused_and_how_it_goes_on(
+    url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert produce("--quiet") == 0
+    ledger = Ledger.connect(url=url)
+    Runs(ledger).pause("r", "lunch")
+
+    def resume() -> None:
+        time.sleep(1.5)
+        Runs(ledger).resume("r")
+        with worker(url, right):
+            over.wait(30)
+
+    over = threading.Event()
+    thread = threading.Thread(target=resume)
+    thread.start()
+    try:
+        assert produce("--follow") == 0
+    finally:
+        over.set()
+        thread.join()
+        ledger.close()
+    assert "the run is paused; let it go on: hermes-queue run resume r" in capsys.readouterr().err
+
+
 def test_following_ends_when_the_rest_was_dropped_by_its_policy(
     url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
