@@ -15,6 +15,8 @@ import psutil
 import pytest
 from worker_process import wait_until
 
+from hermes_queue.ledger.sandboxes import Sandboxes
+
 QUICK = {
     "HERMES_QUEUE_LOCAL_REAP_S": "0.5",
     "HERMES_QUEUE_SANDBOX_REAP_S": "1",
@@ -39,8 +41,18 @@ def processes_of(cache):
     found = []
     for process in psutil.process_iter(["cmdline"]):
         if any(str(cache / "slots") in word for word in process.info["cmdline"] or ()):
-            found.append(process.pid)
+            found.append(process)
     return found
+
+
+def groups_of(cache):
+    """Control groups of all slots; none where they are not to be had."""
+    records = [path for path in (cache / "slots").glob("*/*.json") if path.name != "sandbox.json"]
+    return [group for path in records for group in json.loads(path.read_text())["groups"]]
+
+
+def recorded(ledger):
+    return {record.sandbox_id for record in Sandboxes(ledger).all()}
 
 
 def command(ledger, cache, *words):
@@ -71,11 +83,10 @@ def test_nothing_is_left_of_workers_killed_with_their_redis(
     factory.wait_running(4)
     rows = listed(ledger, own_cache)
     assert set(rows) == boxes(own_cache)
-    wait_until(
-        "slots in the ledger",
-        lambda: sum(len(row["slots"]) for row in listed(ledger, own_cache).values()) == 4,
-    )
-    old = boxes(own_cache)
+    wait_until("slots", lambda: sum(len(r.slots) for r in Sandboxes(ledger).all()) == 4)
+    old, old_processes = boxes(own_cache), processes_of(own_cache)
+    assert len(old_processes) >= 4, "a slot has a process that names it"
+    old_groups = groups_of(own_cache)
     time.sleep(1.5)  # the AOF is flushed every second
     for worker in doomed:
         worker.kill9()
@@ -83,11 +94,13 @@ def test_nothing_is_left_of_workers_killed_with_their_redis(
     redis_server.start()
     heir = start_worker(concurrency=1, HERMES_QUEUE_WORKER_SOFT_SHUTDOWN_S="0.5", **settings)
     wait_until("directories gone", lambda: not old & boxes(own_cache))
-    wait_until("records gone", lambda: not old & set(listed(ledger, own_cache)))
+    wait_until("processes gone", lambda: not any(p.is_running() for p in old_processes))
+    assert not [group for group in old_groups if Path(group).exists()]
+    wait_until("records gone", lambda: not old & recorded(ledger))
     assert heir.terminate() == 0, heir.log()
-    wait_until("processes gone", lambda: not processes_of(own_cache))
+    assert processes_of(own_cache) == []
     assert boxes(own_cache) == set()
-    assert listed(ledger, own_cache) == {}
+    assert recorded(ledger) == set()
 
 
 def test_a_live_workers_sandbox_outlives_an_absence_of_redis(
@@ -105,7 +118,7 @@ def test_a_live_workers_sandbox_outlives_an_absence_of_redis(
     records = factory.wait_done()
     assert [r.epoch for r in records] == [1, 1], "a job was started twice"
     assert boxes(own_cache) == before
-    wait_until("renewed", lambda: set(listed(ledger, own_cache)) == before)
+    wait_until("renewed", lambda: recorded(ledger) == before)
     assert all(worker.alive for worker in workers)
 
 
