@@ -52,8 +52,7 @@ BUILD_MEMORY_MB = 4096
 class LocalBackend:
     """See `SandboxBackend`.
 
-    Use it on an event loop whose thread lives as long as the worker: slots die with the
-    thread that started them.
+    Its event loop's thread must live as long as the worker: slots die with it.
     """
 
     def __init__(
@@ -151,6 +150,8 @@ class LocalBackend:
         sandbox_id = f"local-{host}-{secrets.token_hex(6)}"
         directory = await asyncio.to_thread(self._registry.open, sandbox_id, self.labels)
         await asyncio.to_thread(furnish, directory)
+        if self._sandbox is not None:  # ended by somebody else
+            self._observer.gone(self._sandbox.name)
         self._sandbox = directory
         await self._observer.created(sandbox_id, self.labels)
 

@@ -7,8 +7,9 @@ import pytest
 from hermes_queue.errors import SandboxError
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.sandboxes import Sandboxes, SandboxRecord
-from hermes_queue.sandbox.base import Capabilities, SandboxInfo
-from hermes_queue.settings import SandboxSettings
+from hermes_queue.sandbox import make_backend
+from hermes_queue.sandbox.base import Capabilities, SandboxInfo, SandboxObserver, SlotSpec
+from hermes_queue.settings import LocalSandboxSettings, SandboxSettings
 from workers.reaper import Reaper
 
 SETTINGS = SandboxSettings(backend="far", reap_s=0.001, reap_grace_s=0)
@@ -75,3 +76,26 @@ async def test_a_record_without_a_sandbox_is_dropped_when_its_lease_has_ended(le
     sandboxes.renew([SandboxRecord("other", "local", "h", 1.0)], lease_s=-1)
     await reaper.turn()
     assert sorted(r.sandbox_id for r in sandboxes.all()) == ["new", "other"]
+
+
+async def test_an_observer_hears_of_a_sandbox_that_somebody_else_ended(tmp_path):
+    heard = []
+
+    class Listener(SandboxObserver):
+        async def created(self, sandbox_id, labels):
+            heard.append(("created", sandbox_id))
+
+        def gone(self, sandbox_id):
+            heard.append(("gone", sandbox_id))
+
+    settings = LocalSandboxSettings(isolation="none")
+    made = [
+        make_backend("local", settings=settings, slots=1, cache=tmp_path, observer=listener)
+        for listener in (Listener(), None)
+    ]
+    await made[0].start()
+    [(_, first)] = heard
+    await made[1].terminate(first)
+    slot = await made[0].acquire("t", SlotSpec())
+    await made[0].stop()
+    assert heard[1:] == [("gone", first), ("created", slot.sandbox_id), ("gone", slot.sandbox_id)]
