@@ -175,6 +175,10 @@ class SandboxSettings(BaseSettings):
 
     backend: str = "local"
     """Name of a module in `hermes_queue.sandbox`, or `package.module:Class`."""
+    reap_s: float = Field(default=30.0, gt=0)
+    """How often one worker of the deployment looks for sandboxes of dead workers."""
+    reap_grace_s: float = Field(default=40.0, ge=0)
+    """How long a sandbox must have been seen without an owner before it is ended."""
 
 
 class ModelSettings(BaseSettings):

@@ -21,6 +21,7 @@ from hermes_queue.ledger.trimming import trim
 from hermes_queue.pool import Job
 from hermes_queue.queues import publish_due, queue_keys
 from hermes_queue.settings import RedisSettings
+from workers.inventory import Inventory
 from workers.quarantine import QuarantineWorker
 from workers.recovery import publish_leftovers
 from workers.runtime import Runtime
@@ -39,6 +40,7 @@ class Keeper:
         *,
         on_lost: Callable[[Job, str], None],
         facts: Callable[[], dict[str, object]],
+        inventory: Inventory | None = None,
     ) -> None:
         """Prepare; `start` begins.
 
@@ -46,10 +48,12 @@ class Keeper:
             runtime: whose leases to keep.
             on_lost: hears (the pool's job, reason) of every lease that is gone.
             facts: what to tell about this worker with each beat.
+            inventory: the sandboxes whose leases to keep.
         """
         self._runtime = runtime
         self._on_lost = on_lost
         self._facts = facts
+        self._inventory = inventory
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="keeper", daemon=True)
         # Of its own and impatient: a half-open connection must not cost the leases.
@@ -83,6 +87,7 @@ class Keeper:
         duties: list[tuple[str, float, Callable[[], None]]] = [
             ("renew", lease.renew_s, self._renew),
             ("beat", lease.renew_s, self._beat),
+            ("sandboxes", lease.renew_s, self._keep_sandboxes),
             ("sweep", lease.sweep_s, self._sweep),
             ("move", lease.mover_s, self._move),
             ("reconcile", lease.duration_s, self._reconcile),
@@ -149,6 +154,10 @@ class Keeper:
 
     def _beat(self) -> None:
         self._ledger.beat(self._runtime.owner, self._facts(), ttl_s=self._runtime.lease.duration_s)
+
+    def _keep_sandboxes(self) -> None:
+        if self._inventory:
+            self._inventory.renew(self._ledger)
 
     def _sweep(self) -> None:
         lease = self._runtime.lease

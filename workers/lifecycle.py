@@ -16,16 +16,21 @@ import time
 from contextlib import suppress
 
 from hermes_queue import pool
+from hermes_queue.errors import HermesQueueError
 from hermes_queue.ledger import Ledger
 from hermes_queue.sandbox import make_backend
 from hermes_queue.settings import PathSettings, SandboxSettings, WorkerSettings
 from workers import runtime as runtimes
+from workers.inventory import Inventory
 from workers.keeper import Keeper
+from workers.reaper import Reaper
 from workers.recovery import publish_leftovers
 from workers.runtime import Runtime
 from workers.spool import Spool
 
 _keeper: Keeper | None = None
+_reaper: Reaper | None = None
+_inventory: Inventory | None = None
 
 
 async def open_runtime() -> None:
@@ -35,18 +40,21 @@ async def open_runtime() -> None:
         IsolationUnavailable: this machine cannot fence slots off.
         RedisUnavailable: Redis does not answer at start.
     """
-    global _keeper
+    global _keeper, _reaper, _inventory
     owner = f"{os.uname().nodename}-{secrets.token_hex(6)}"
     ledger = Ledger.connect()
+    deployment = ledger.deployment_id()
+    inventory = Inventory(ledger, SandboxSettings().backend)
     backend = make_backend(
         SandboxSettings().backend,
         slots=pool.TaskPool.instance().limit,
-        labels={"deployment": ledger.prefix.rstrip(":"), "pool": "default", "worker": owner},
+        labels={"deployment": deployment, "pool": "default", "worker": owner},
+        observer=inventory,
     )
     await backend.start()
     try:
         lanes = tuple(filter(None, map(str.strip, WorkerSettings().lanes.split(","))))
-        spool = Spool(PathSettings().spool_dir, ledger.deployment_id(), owner)
+        spool = Spool(PathSettings().spool_dir, deployment, owner)
         runtime = Runtime(owner=owner, ledger=ledger, backend=backend, spool=spool, lanes=lanes)
         await runtime.in_thread(publish_leftovers, runtime)
         facts = {
@@ -57,25 +65,34 @@ async def open_runtime() -> None:
             "slots": pool.TaskPool.instance().limit,
             "started": time.time(),
         }
-        keeper = Keeper(runtime, on_lost=_stop_job, facts=lambda: dict(facts))
+        keeper = Keeper(runtime, on_lost=_stop_job, facts=lambda: dict(facts), inventory=inventory)
     except BaseException:
         await backend.stop()
         raise
     runtimes.install(runtime)
     _keeper = keeper
     keeper.start()
+    _inventory = inventory
+    _reaper = Reaper(backend, ledger, deployment)
+    _reaper.start()
 
 
 async def close_runtime() -> None:
     """Stop the keeper, free slots and sandboxes, close connections. Idempotent."""
-    global _keeper
+    global _keeper, _reaper
     keeper, _keeper = _keeper, None
+    reaper, _reaper = _reaper, None
+    if reaper:
+        await reaper.stop()
     if keeper:
         await asyncio.to_thread(keeper.stop)
     with suppress(RuntimeError):
         runtime = runtimes.get()
         runtimes.install(None)
         await runtime.backend.stop()
+        if _inventory:  # else the reaper drops the records when their leases have ended
+            with suppress(HermesQueueError, TimeoutError):
+                await asyncio.wait_for(runtime.in_thread(_inventory.renew, runtime.ledger), 5)
         if openai := sys.modules.get("hermes_queue.agent.openai"):  # only if a job used it
             await openai.close_clients()
         runtime.spool.close()

@@ -21,6 +21,9 @@ SCRIPTS = (
     "run_unpark",
     "run_cancel",
     "run_purge",
+    "sandbox_renew",
+    "reap_turn",
+    "reap_judge",
 )
 
 

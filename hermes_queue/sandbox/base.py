@@ -145,6 +145,29 @@ class Capabilities:
     snapshot: bool = False
     network_policy: bool = False
     gpu: bool = False
+    remote: bool = False
+    """Sandboxes outlive the worker's host and may bill: the deployment's reaper ends those of
+    dead workers. Others clean up after themselves, each host its own."""
+
+
+class SandboxObserver:
+    """Hears what becomes of a backend's sandboxes and slots; this one ignores it.
+
+    A backend takes one as its option `observer` and calls it on its event loop. Workers
+    keep the ledger by it; backends themselves know no Redis.
+    """
+
+    async def created(self, sandbox_id: str, labels: Mapping[str, str]) -> None:
+        """A sandbox exists now. Awaited before its first slot is leased; never raises."""
+
+    def leased(self, slot: Slot) -> None:
+        """A slot serves `slot.trajectory_id` from now on. Returns at once, never raises."""
+
+    def released(self, slot_id: str) -> None:
+        """The slot has ended, by release or renewal. Returns at once, never raises."""
+
+    def gone(self, sandbox_id: str) -> None:
+        """The sandbox was ended by its own backend. Returns at once, never raises."""
 
 
 class SandboxBackend(Protocol):

@@ -26,6 +26,7 @@ from hermes_queue.sandbox.base import (
     ExecutionRequest,
     ExecutionResult,
     SandboxInfo,
+    SandboxObserver,
     Slot,
     SlotSpec,
 )
@@ -51,8 +52,7 @@ BUILD_MEMORY_MB = 4096
 class LocalBackend:
     """See `SandboxBackend`.
 
-    Use it on an event loop whose thread lives as long as the worker: slots die with the
-    thread that started them.
+    Its event loop's thread must live as long as the worker: slots die with it.
     """
 
     def __init__(
@@ -62,6 +62,7 @@ class LocalBackend:
         slots: int | None = None,
         labels: Mapping[str, str] | None = None,
         cache: Path | None = None,
+        observer: SandboxObserver | None = None,
     ) -> None:
         self.settings = settings or LocalSandboxSettings()
         self.capabilities = Capabilities(
@@ -77,6 +78,7 @@ class LocalBackend:
         }
         self._cache = (cache or PathSettings().cache).absolute()
         self._registry = HostRegistry(self._cache)
+        self._observer = observer or SandboxObserver()
         store = AssetStore if self.capabilities.isolation else InPlaceAssetStore
         self._assets = store(self._cache, self._build_asset)
         self._capacity = asyncio.Semaphore(self.slots)
@@ -148,7 +150,10 @@ class LocalBackend:
         sandbox_id = f"local-{host}-{secrets.token_hex(6)}"
         directory = await asyncio.to_thread(self._registry.open, sandbox_id, self.labels)
         await asyncio.to_thread(furnish, directory)
+        if self._sandbox is not None:  # ended by somebody else
+            self._observer.gone(self._sandbox.name)
         self._sandbox = directory
+        await self._observer.created(sandbox_id, self.labels)
 
     async def stop(self) -> None:
         """See `SandboxBackend`."""
@@ -161,6 +166,7 @@ class LocalBackend:
             await self._release(slot_id)
         if self._sandbox is not None:
             sandbox, self._sandbox = self._sandbox, None
+            self._observer.gone(sandbox.name)
             try:
                 await asyncio.to_thread(self._registry.end, sandbox.name)
             except OSError as error:
@@ -227,15 +233,18 @@ class LocalBackend:
                 pins.callback(await self._assets.pin(asset))
                 mounts += ["--ro-bind", str(self._assets.path(asset)), asset.mount]
             running = await self._begin_slot(spec.python, mounts, conceal=spec.conceal)
+            pins.callback(self._observer.released, running.fence.slot_id)
             running.on_end = pins.pop_all().close
         running.has_capacity = True
-        return Slot(
+        slot = Slot(
             slot_id=running.fence.slot_id,
             trajectory_id=trajectory_id,
             sandbox_id=running.record.parent.name,
             workspace=running.fence.workspace,
             spec=spec,
         )
+        self._observer.leased(slot)
+        return slot
 
     async def _begin_slot(
         self,
@@ -380,6 +389,7 @@ class LocalBackend:
             for slot in list(self._slots.values()):
                 await slot.fence.kill()
             self._sandbox = None
+            self._observer.gone(sandbox_id)
         try:
             await asyncio.to_thread(self._registry.end, sandbox_id)
         except OSError as error:

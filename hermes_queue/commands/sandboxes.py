@@ -1,0 +1,120 @@
+"""`hermes-queue sandboxes ...`: what exists, whose it is, and how to end it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from hermes_queue.ledger import Ledger
+
+
+def _rows(ledger: Ledger) -> dict[str, dict[str, Any]]:
+    """What the ledger knows and what the backend lists of this deployment, by id."""
+    from hermes_queue.ledger.sandboxes import Sandboxes
+    from hermes_queue.sandbox import make_backend
+    from hermes_queue.settings import SandboxSettings
+
+    name = SandboxSettings().backend
+    labels = {"deployment": ledger.deployment_id()}
+    listed = asyncio.run(make_backend(name).list_sandboxes(labels))
+    rows: dict[str, dict[str, Any]] = {}
+    for record in Sandboxes(ledger).all():
+        rows[record.sandbox_id] = {
+            "id": record.sandbox_id,
+            "backend": record.backend,
+            "worker": record.worker,
+            "host": record.host,
+            "age_s": round(time.time() - record.created, 1),
+            "lease_s": round(record.lease_s, 1),
+            "slots": dict(record.slots),
+            "listed": False,
+        }
+    for info in listed:
+        row = rows.setdefault(
+            info.sandbox_id,
+            {
+                "id": info.sandbox_id,
+                "backend": name,
+                "worker": info.labels.get("worker", ""),
+                "host": "",
+                "age_s": round(time.time() - info.created, 1),
+                "lease_s": None,
+                "slots": {},
+            },
+        )
+        row["listed"] = True
+    return rows
+
+
+@click.group()
+def sandboxes() -> None:
+    r"""Sandboxes of this deployment: from the ledger and from the backend as seen from here.
+
+    \b
+    hermes-queue sandboxes list
+    hermes-queue sandboxes list --json
+    hermes-queue sandboxes terminate local-host-0123456789ab
+    """
+
+
+@sandboxes.command("list")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+def list_sandboxes(as_json: bool) -> None:
+    """Print every sandbox; LEASE is "ended" when its worker is silent."""
+    from hermes_queue.ledger import Ledger
+
+    ledger = Ledger.connect()
+    try:
+        rows = _rows(ledger)
+    finally:
+        ledger.close()
+    if not as_json:
+        click.echo(f"{'ID':<40} {'BACKEND':<8} {'LEASE':>6} {'AGE':>8} {'SLOTS':>5}  WORKER")
+    for row in rows.values():
+        if as_json:
+            click.echo(json.dumps(row))
+            continue
+        lease_s = row["lease_s"]
+        lease = "none" if lease_s is None else "ended" if lease_s < 0 else f"{lease_s:.0f}s"
+        click.echo(
+            f"{row['id']:<40} {row['backend']:<8} {lease:>6} {row['age_s']:>7.0f}s "
+            f"{len(row['slots']):>5}  {row['worker']}"
+        )
+
+
+@sandboxes.command()
+@click.argument("sandbox_id", metavar="ID")
+@click.option("--force", is_flag=True, help="Also when its worker lives; its jobs are retried.")
+def terminate(sandbox_id: str, force: bool) -> None:
+    """End one sandbox, and everything that runs in it."""
+    from hermes_queue.ledger import Ledger
+    from hermes_queue.ledger.sandboxes import Sandboxes
+    from hermes_queue.sandbox import make_backend
+    from hermes_queue.settings import SandboxSettings
+
+    name = SandboxSettings().backend
+    ledger = Ledger.connect()
+    try:
+        row = _rows(ledger).get(sandbox_id)
+        if row is None:
+            raise click.ClickException(f"sandbox {sandbox_id!r} is unknown in this deployment")
+        if not row["listed"] and (row["lease_s"] or 0) > 0:
+            raise click.ClickException(
+                f"sandbox {sandbox_id!r} (backend {row['backend']}, host {row['host']}) cannot be "
+                "reached from here; run this where its worker runs, with the same settings"
+            )
+        if (row["lease_s"] or 0) > 0 and not force:
+            raise click.ClickException(
+                f"the worker of {sandbox_id!r} lives; --force ends the sandbox all the same"
+            )
+        if row["listed"]:
+            asyncio.run(make_backend(name).terminate(sandbox_id))
+        Sandboxes(ledger).forget(sandbox_id)
+    finally:
+        ledger.close()
+    click.echo(f"ended {sandbox_id}")

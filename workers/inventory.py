@@ -1,0 +1,91 @@
+"""The sandboxes of this worker, as the ledger is told of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+
+from hermes_queue.errors import HermesQueueError
+from hermes_queue.ledger import Ledger
+from hermes_queue.ledger.sandboxes import Sandboxes, SandboxRecord
+from hermes_queue.sandbox.base import SandboxObserver, Slot
+from hermes_queue.settings import LeaseSettings
+
+logger = logging.getLogger(__name__)
+
+
+class Inventory(SandboxObserver):
+    """Hears of sandboxes on the event loop; the keeper renews them from its thread.
+
+    A record that Redis did not take is written with the next renewal. Until then the labels
+    that the provider holds are enough for the reaper, so creation does not wait for Redis.
+    """
+
+    def __init__(self, ledger: Ledger, backend: str) -> None:
+        self._ledger = ledger
+        self._backend = backend
+        self._lease_s = LeaseSettings().duration_s
+        self._records: dict[str, SandboxRecord] = {}
+        self._gone: set[str] = set()
+        self._slots: dict[str, tuple[str, str]] = {}
+        self._lock = threading.Lock()
+
+    async def created(self, sandbox_id: str, labels: Mapping[str, str]) -> None:
+        """See `SandboxObserver`."""
+        record = SandboxRecord(
+            sandbox_id, self._backend, socket.gethostname(), time.time(), dict(labels)
+        )
+        with self._lock:
+            self._records[sandbox_id] = record
+        try:
+            await asyncio.to_thread(Sandboxes(self._ledger).renew, [record], lease_s=self._lease_s)
+        except HermesQueueError as error:
+            logger.warning(
+                "sandbox %s is not in the ledger yet: %s",
+                sandbox_id,
+                error,
+                extra={"action": "sandbox_unrecorded"},
+            )
+
+    def leased(self, slot: Slot) -> None:
+        """See `SandboxObserver`."""
+        with self._lock:
+            self._slots[slot.slot_id] = (slot.sandbox_id, slot.trajectory_id)
+
+    def released(self, slot_id: str) -> None:
+        """See `SandboxObserver`."""
+        with self._lock:
+            self._slots.pop(slot_id, None)
+
+    def gone(self, sandbox_id: str) -> None:
+        """See `SandboxObserver`."""
+        with self._lock:
+            if self._records.pop(sandbox_id, None):
+                self._gone.add(sandbox_id)
+
+    def renew(self, ledger: Ledger) -> None:
+        """Renew every sandbox's lease, drop the records of those that are gone. Blocks.
+
+        Raises:
+            RedisUnavailable, RedisFull: to be repeated.
+        """
+        with self._lock:
+            gone = set(self._gone)
+            records = [
+                replace(
+                    record,
+                    slots={slot: job for slot, (box, job) in self._slots.items() if box == name},
+                )
+                for name, record in self._records.items()
+            ]
+        sandboxes = Sandboxes(ledger)
+        sandboxes.renew(records, lease_s=self._lease_s)
+        for sandbox_id in gone:
+            sandboxes.forget(sandbox_id)
+        with self._lock:
+            self._gone -= gone
