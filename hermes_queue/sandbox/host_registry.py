@@ -24,7 +24,7 @@ from typing import Any
 from hermes_queue.sandbox.base import SandboxInfo
 from hermes_queue.sandbox.cgroups import ControlGroups, remove_groups
 from hermes_queue.sandbox.host_paths import remove_tree, shared_directory
-from hermes_queue.sandbox.processes import kill_process, kill_tree
+from hermes_queue.sandbox.processes import kill_mentioning, kill_process, kill_tree
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +69,9 @@ class HostRegistry:
         for record in directory.glob("*.json"):
             if record.name != "sandbox.json":
                 forget_slot(record)
+        # A worker that is killed while it starts a slot leaves a bwrap that nobody has written
+        # down yet and that waits for its dead parent for ever.
+        kill_mentioning(f"{directory}/")
         (directory / "sandbox.json").unlink(missing_ok=True)
         remove_tree(directory)
         if (lock := self._locks.pop(sandbox_id, None)) is not None:

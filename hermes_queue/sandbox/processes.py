@@ -102,6 +102,20 @@ def kill_tree(marker: str, root: int | None, pid_namespace: str | None = None) -
     return caught_all
 
 
+def kill_mentioning(path: str) -> None:
+    """SIGKILL every process with `path` in its arguments, other than this one."""
+    for name in os.listdir("/proc"):
+        if not name.isdigit() or int(name) == os.getpid():
+            continue
+        stat = read_stat(int(name))
+        try:
+            arguments = Path(f"/proc/{name}/cmdline").read_bytes()
+        except OSError:
+            continue
+        if stat and path.encode() in arguments:
+            kill_process(stat.pid, stat.started)
+
+
 def _send(pid: int, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)

@@ -145,6 +145,20 @@ async def test_a_worker_that_lives_ends_what_a_dead_one_left(cache):
         await live.stop()
 
 
+async def test_a_slot_that_was_just_being_started_is_ended_with_its_dead_worker(cache):
+    victim, sandbox_id = start_victim(cache, "starting")
+    command = "import time; time.sleep(600)"
+    unrecorded = subprocess.Popen(
+        [sys.executable, "-c", command, f"{cache}/slots/{sandbox_id}/etc/passwd"]
+    )
+    victim.kill()
+    victim.communicate()
+    heir = make_backend("local", settings=LocalSandboxSettings(), cache=cache, slots=1)
+    await heir.start()
+    await heir.stop()
+    assert unrecorded.wait(10) == -signal.SIGKILL
+
+
 async def test_the_next_worker_reclaims_what_a_dead_one_left(make_bench, cache):
     victim, sandbox_id = start_victim(cache, "reclaimed")
     live = await make_bench("local", slots=1)
