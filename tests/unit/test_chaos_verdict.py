@@ -1,0 +1,120 @@
+"""The chaos verdict sees every way in which a promise can be broken."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from ledger_steps import begin, publish
+from records import make_record
+
+from hermes_queue.ledger import Ledger
+from workers.chaos.env import expected_score
+from workers.chaos.fleet import CONSUMERS, Fleet
+from workers.chaos.producer import group
+from workers.chaos.verdict import Verdict
+
+SEED = 3
+
+
+class Scene:
+    """A run of one group in which everything went well."""
+
+    def __init__(self, ledger: Ledger, fleet: Fleet) -> None:
+        self.ledger, self.fleet = ledger, fleet
+        self.jobs = group(0, SEED)
+        self.score = expected_score(self.jobs[0].instance_id)
+        ledger.enqueue("chaos", self.jobs, config=None)
+        ledger.published(job.trajectory_id for job in self.jobs)
+        for job in self.jobs:
+            begin(ledger, job)
+            publish(ledger, make_record(job, self.score))
+        self.write("journal", [self.measured(job) for job in self.jobs])
+        scores = {job.trajectory_id: self.score for job in self.jobs}
+        self.delivered = {"group": self.jobs[0].group_id, "scores": scores}
+        for name in CONSUMERS:
+            ledger.client.xgroup_create("hq:results", name, id="$")
+            self.write(f"consumed-{name}", [self.delivered])
+
+    def measured(self, job, score=None):
+        return {"trajectory_id": job.trajectory_id, "score": score or self.score}
+
+    def write(self, name, lines):
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (self.fleet.directory / name).write_text(text)
+
+    def problems(self):
+        verdict = Verdict(self.fleet, 1, SEED)
+        verdict.judge(self.ledger)
+        return verdict.problems
+
+
+@pytest.fixture
+def scene(redis_server, tmp_path):
+    directory = tmp_path / "run"
+    directory.mkdir()
+    with redis_server.client(decode_responses=False) as client:
+        ledger = Ledger(client, prefix="hq:", url=redis_server.url)
+        yield Scene(ledger, Fleet(directory, 1, 1))
+
+
+def test_a_run_in_which_all_went_well_has_no_problems(scene):
+    assert scene.problems() == []
+
+
+def test_a_lost_group_is_seen(scene):
+    scene.ledger.client.xtrim("hq:results", maxlen=0)
+    assert any("lost, never published" in line for line in scene.problems())
+    assert any("measured, but not in the stream" in line for line in scene.problems())
+
+
+def test_a_group_published_twice_is_seen(scene):
+    [(_, entry)] = scene.ledger.client.xrange("hq:results")
+    scene.ledger.client.xadd("hq:results", entry)
+    assert any("published 2 times" in line for line in scene.problems())
+
+
+def test_a_score_that_nobody_measured_is_seen(scene):
+    scene.write("journal", [scene.measured(job) for job in scene.jobs[1:]])
+    [problem] = scene.problems()
+    assert "nobody measured it" in problem
+
+
+def test_another_score_than_was_measured_is_seen(scene):
+    scene.write("journal", [scene.measured(job, 0.5) for job in scene.jobs])
+    assert len(scene.problems()) == 4
+
+
+def test_a_group_that_did_not_reach_a_consumer_is_seen(scene):
+    scene.write("consumed-slow", [])
+    [problem] = scene.problems()
+    assert problem.endswith("never reached the consumer group slow")
+
+
+def test_a_repeated_delivery_is_fine_unless_it_differs(scene):
+    scene.write("consumed-fast", [scene.delivered] * 2)
+    assert scene.problems() == []
+    scene.write("consumed-fast", [scene.delivered, {**scene.delivered, "scores": {}}])
+    assert any("fast got two versions" in line for line in scene.problems())
+
+
+def test_an_unacknowledged_delivery_is_seen(scene):
+    client = scene.ledger.client
+    client.xgroup_setid("hq:results", "fast", "0")
+    client.xreadgroup("fast", "c", {"hq:results": ">"})
+    [problem] = scene.problems()
+    assert problem == "fast: 1 groups delivered and not acknowledged"
+
+
+def test_what_is_left_on_disk_and_in_redis_is_seen(scene):
+    left = scene.fleet.cache / "slots" / "local-x"
+    left.mkdir(parents=True)
+    scene.ledger.client.set("hq:stray", 1)
+    problems = scene.problems()
+    assert any(str(left) in line for line in problems)
+    assert "key without expiry: stray" in problems
+
+
+def test_a_dead_letter_of_a_healthy_job_is_seen(scene):
+    scene.ledger.client.xadd("hq:dead", {"cause": "poison"})
+    assert scene.problems() == ["1 dead letters, of jobs that are not poison"]
