@@ -1,10 +1,10 @@
 -- Take the lease of one trajectory, or say why not.
 --
 -- KEYS[1] traj:{id}  KEYS[2] leases  KEYS[3] delayed  KEYS[4] waiting  KEYS[5] run:{id}
+-- KEYS[6] results  KEYS[7] results:bytes  KEYS[8] group:{id}
 -- ARGV[1] id  ARGV[2] attempt in the message  ARGV[3] owner  ARGV[4] lease, s
 -- ARGV[5] nonce of this delivery: repeating a call whose answer was lost answers the same
 -- ARGV[6] prefix  ARGV[7] most groups, ARGV[8] most bytes in the stream for a new group
--- KEYS[6] results  KEYS[7] results:bytes  KEYS[8] group:{id}
 -- Returns {verdict, epoch, attempt, deaths, job, used seconds, attempts}, verdict being
 -- run | held | paused | final | cancelled | surplus | stale_attempt | busy | unknown; all but `run` stand alone.
 -- held: the circuit breaker of its lane is open, or too many results wait for their readers

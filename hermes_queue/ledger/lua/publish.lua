@@ -1,14 +1,14 @@
 -- Make one trajectory final and, when that decides its group, close the group. Exactly once.
 --
 -- KEYS[1] traj:{id}  KEYS[2] leases  KEYS[3] delayed  KEYS[4] group:{id}  KEYS[5] body:{id}
--- KEYS[6] results (stream)  KEYS[7] run:{id}  KEYS[8] waiting
+-- KEYS[6] results (stream)  KEYS[7] run:{id}  KEYS[8] waiting  KEYS[9] results:bytes
+-- KEYS[10] dead (stream)
 -- ARGV[1] id  ARGV[2] owner  ARGV[3] epoch  ARGV[4] score, or '' when not measured
 -- ARGV[5] body  ARGV[6] sample index  ARGV[7] TTL of finished state, s
 -- ARGV[8] schema version  ARGV[9] codec  ARGV[10] group id  ARGV[11] run id
--- KEYS[9] results:bytes  ARGV[14] most groups  ARGV[15] most bytes in the stream
--- KEYS[10] dead (stream)  ARGV[16] cause, reason and stage (JSON) when the record is a failure
--- that needs a person, else ''
 -- ARGV[12] '1' when this is a failure that a refill may make good  ARGV[13] prefix
+-- ARGV[14] most groups  ARGV[15] most bytes in the stream  ARGV[16] cause, reason and stage
+-- (JSON) when the record is a failure that needs a person, else ''
 -- A measured record is accepted from any attempt while the trajectory is open; a failure
 -- only from the current owner and epoch, because a newer attempt may yet succeed. What a
 -- revoked surplus sample has to show is kept beside its closed group.
