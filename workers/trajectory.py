@@ -131,7 +131,9 @@ class _Attempt:
             await self._task.acknowledge()
             try:
                 job = codec.decode_job(self._begun.job, self._claim.trajectory_id)
-            except (SchemaTooNew, ValueError) as error:
+            except SchemaTooNew as error:
+                return await self._refuse(error)
+            except ValueError as error:
                 return await self._unreadable(error)
             self._draft = Draft(
                 job=job,
@@ -250,8 +252,19 @@ class _Attempt:
             failed_attempt=failed_attempt,
         )
 
+    async def _refuse(self, error: SchemaTooNew) -> str:
+        """A job for newer workers: it waits for one, using no attempt."""
+        logger.error(
+            "job %s is left to a newer worker: %s",
+            self._claim.trajectory_id,
+            error,
+            extra={"action": "refused", "trajectory_id": self._claim.trajectory_id},
+        )
+        await self._give_back(delay_s=self._runtime.lease.duration_s)
+        return "refused: newer schema"
+
     async def _unreadable(self, error: Exception) -> str:
-        """A job this version cannot read: published as failed, so that its group can close.
+        """A job nobody can read: published as failed, so that its group can close.
 
         The ledger keeps it as a dead letter.
         """

@@ -158,16 +158,31 @@ def test_a_revoked_job_is_published_without_a_score(factory, ledger, start_worke
     assert record.failure.cause == "cancelled"
 
 
-def test_a_job_from_a_newer_producer_is_kept_as_evidence_and_its_group_closes(
+def test_a_job_from_a_newer_producer_waits_for_a_newer_worker(factory, ledger, start_worker):
+    [job] = factory.enqueue(1, seconds=0)
+    key = f"hq:traj:{job.trajectory_id}"
+    ours = ledger.client.hget(key, "job")
+    newer = {**json.loads(ours), "schema_version": 9, "novel": 1}
+    ledger.client.hset(key, "job", json.dumps(newer))
+    worker = start_worker(concurrency=1)
+    wait_until("refused", lambda: "left to a newer worker" in worker.log())
+    wait_until("given back", lambda: ledger.run_status("run").queued == 1)
+    assert "schema_version 9" in worker.log()
+    assert ledger.client.hget(key, "attempt") == b"1"
+    ledger.client.hset(key, "job", ours)
+    [record] = factory.wait_done()
+    assert (record.status, record.attempt) == ("completed", 1)
+
+
+def test_a_job_that_nobody_can_read_is_kept_as_evidence_and_its_group_closes(
     factory, ledger, start_worker
 ):
     [job] = factory.enqueue(1, seconds=0)
     key = f"hq:traj:{job.trajectory_id}"
-    newer = {**json.loads(ledger.client.hget(key, "job")), "schema_version": 9, "novel": 1}
-    ledger.client.hset(key, "job", json.dumps(newer))
+    ledger.client.hset(key, "job", json.dumps({"schema_version": 1, "novel": 1}))
     start_worker(concurrency=1)
     [record] = factory.wait_done()
     assert record.score is None
-    assert "schema_version 9" in record.failure.message
+    assert "novel" in record.failure.message
     [(_, evidence)] = ledger.client.xrange("hq:dead")
     assert json.loads(evidence[b"job"])["novel"] == 1
