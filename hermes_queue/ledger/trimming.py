@@ -32,7 +32,10 @@ def trim(ledger: Ledger, settings: ResultSettings, *, interval_s: float) -> Trim
     answer = ledger.call(
         "trim",
         ["results", "results:trimmed", "results:bytes"],
-        [ledger.prefix, interval_s, settings.retention_s, settings.abandoned_after_s, _BATCH],
+        [
+            *(ledger.prefix, interval_s, settings.retention_s, settings.abandoned_after_s, _BATCH),
+            *(settings.soft_max_groups, settings.soft_max_bytes),
+        ],
     )
     if answer[0] < 0:
         return None

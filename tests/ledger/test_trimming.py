@@ -76,6 +76,14 @@ def test_young_entries_stay_for_the_retention(ledger):
     assert trimmed(ledger, ResultSettings(retention_s=60)).entries == 0
 
 
+@pytest.mark.parametrize("limit", ["groups", "bytes"])
+def test_at_the_soft_limit_what_everybody_has_read_is_not_kept_for_the_retention(ledger, limit):
+    published(ledger, 2)
+    read(ledger, "fast", 2, ack=1)
+    full = ResultSettings(retention_s=3600, **{f"soft_max_{limit}": 1})
+    assert trimmed(ledger, full).entries == 1
+
+
 def test_a_group_that_is_not_durable_and_reads_nothing_is_not_waited_for(ledger):
     published(ledger, 2)
     read(ledger, "trainer", 2, ack=2)

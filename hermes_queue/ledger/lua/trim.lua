@@ -2,7 +2,8 @@
 --
 -- KEYS[1] results  KEYS[2] results:trimmed (when)  KEYS[3] results:bytes
 -- ARGV[1] prefix  ARGV[2] least seconds between two trims of the fleet
--- ARGV[3] seconds that entries are kept in any case  ARGV[4] seconds after which a consumer
+-- ARGV[3] seconds that entries are kept, unless there are as many as ARGV[6] groups or ARGV[7]
+-- bytes: what everybody has read must not hold back new work  ARGV[4] seconds after which a consumer
 -- group that is not durable and reads nothing counts no more  ARGV[5] most entries per call
 -- Returns {entries deleted, or -1 when it was not due; names of groups that count no more}.
 -- Without any group that counts nothing is deleted: results wait for their first reader.
@@ -48,7 +49,10 @@ for _, flat in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
 end
 if #reads == 0 then return out end
 
-local oldest = 1000 * (now - tonumber(ARGV[3]))
+local keep_s = tonumber(ARGV[3])
+if redis.call('XLEN', KEYS[1]) >= tonumber(ARGV[6])
+  or tonumber(redis.call('GET', KEYS[3]) or '0') >= tonumber(ARGV[7]) then keep_s = 0 end
+local oldest = 1000 * (now - keep_s)
 for _, entry in ipairs(redis.call('XRANGE', KEYS[1], '-', '+', 'COUNT', ARGV[5])) do
   local id = entry[1]
   local done = tonumber(string.match(id, '^(%d+)-')) <= oldest
