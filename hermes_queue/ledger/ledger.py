@@ -371,8 +371,10 @@ class Ledger:
     def deployment_id(self) -> str:
         """A random name of this Redis' data, made by whoever asks first."""
         with explained(self.url):
-            self.client.set(self.key("deployment"), secrets.token_hex(8), nx=True)
             stored: Any = self.client.get(self.key("deployment"))
+            if stored is None:  # else a worker could not start while Redis has no room
+                self.client.set(self.key("deployment"), secrets.token_hex(8), nx=True)
+                stored = self.client.get(self.key("deployment"))
         return str(stored.decode())
 
     # --- liveness -------------------------------------------------------------------------

@@ -335,3 +335,11 @@ def test_a_full_redis_refuses_and_loses_nothing(server):
             ledger.enqueue("run", [make_job()], config={})
         client.config_set("maxmemory", 0)
         assert enqueue(ledger, make_job()) == [make_job()]
+
+
+def test_the_deployment_is_known_to_a_worker_that_starts_while_redis_is_full(server):
+    with server.client(decode_responses=False) as client:
+        ledger = Ledger(client, prefix="hq:", url=server.url)
+        known = ledger.deployment_id()
+        client.config_set("maxmemory", 1)
+        assert ledger.deployment_id() == known

@@ -64,7 +64,7 @@ class Schedule:
                 self._starts.remove((moment, process))
                 process.start()
         self._make_room(now)
-        self._look_for_orphans()
+        self.watch()
         if now >= self._due:
             self._due = now + self._dice.uniform(0.5, 1.5) * self.interval_s
             name = self._dice.choices(self._names, [WEIGHTS[n] for n in self._names])[0]
@@ -81,8 +81,17 @@ class Schedule:
         self.fleet.wait_for_redis()
 
     def watch(self) -> None:
-        """Only look how jobs of killed workers come on."""
+        """See how jobs of killed workers come on, and start what ended by itself.
+
+        A worker that meets a Redis without room at its start says so and ends; whatever
+        supervises it in production starts it again.
+        """
         self._look_for_orphans()
+        waiting = [process for _, process in self._starts]
+        for process in (*self.fleet.workers, *self.fleet.consumers):
+            if not process.alive and process not in waiting:
+                self.counts["restarted"] += 1
+                process.start()
 
     @property
     def orphans_left(self) -> list[str]:
