@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -42,11 +42,8 @@ def _opened() -> Iterator[DeadLetters]:
     from hermes_queue.ledger import Ledger
     from hermes_queue.ledger.dead import DeadLetters
 
-    ledger = Ledger.connect()
-    try:
+    with closing(Ledger.connect()) as ledger:
         yield DeadLetters(ledger)
-    finally:
-        ledger.close()
 
 
 def _wanted(run_id: str, env: str, cause: str, older_than: float) -> LetterFilter:
@@ -110,9 +107,8 @@ def requeue(ids: tuple[str, ...], run_id: str, env: str, cause: str, older_than:
     from hermes_queue.ledger.dead import DeadLetters, revived
     from hermes_queue.queues import enqueue
 
-    ledger = Ledger.connect()
-    letters = DeadLetters(ledger)
-    try:
+    with closing(Ledger.connect()) as ledger:
+        letters = DeadLetters(ledger)
         for letter in _chosen(letters, ids, _wanted(run_id, env, cause, older_than)):
             if not ids and not letter.fields.get("job"):
                 continue  # it tells of a group, there is no job to run
@@ -120,8 +116,6 @@ def requeue(ids: tuple[str, ...], run_id: str, env: str, cause: str, older_than:
             enqueue([job], ledger=ledger)  # done already by a call that was interrupted: nothing
             letters.purge(letter)
             click.echo(f"{letter.id}: runs again as {job.trajectory_id}")
-    finally:
-        ledger.close()
 
 
 @dead.command()

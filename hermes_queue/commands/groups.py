@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from dataclasses import asdict
 
 import click
@@ -25,11 +26,8 @@ def list_groups(as_json: bool) -> None:
     from hermes_queue.ledger import Ledger
     from hermes_queue.ledger.consumers import consumer_groups
 
-    ledger = Ledger.connect()
-    try:
+    with closing(Ledger.connect()) as ledger:
         found = consumer_groups(ledger)
-    finally:
-        ledger.close()
     if as_json:
         for group in found:
             click.echo(json.dumps(asdict(group)))
@@ -54,9 +52,6 @@ def remove(name: str, yes: bool) -> None:
 
     if not yes:
         click.confirm(f"remove consumer group {name}?", abort=True)
-    ledger = Ledger.connect()
-    try:
+    with closing(Ledger.connect()) as ledger:
         forget_consumer_group(ledger, name)
-    finally:
-        ledger.close()
     click.echo(f"{name}: removed")

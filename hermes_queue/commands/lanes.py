@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from dataclasses import asdict
 
 import click
@@ -25,8 +26,7 @@ def show(names: tuple[str, ...], as_json: bool) -> None:
     """Print the state of each LANE: closed (working), open (paused) or half_open (probing)."""
     from hermes_queue.ledger import Breakers, Ledger
 
-    ledger = Ledger.connect()
-    try:
+    with closing(Ledger.connect()) as ledger:
         for name in names:
             state = Breakers(ledger).state(name)
             if as_json:
@@ -35,8 +35,6 @@ def show(names: tuple[str, ...], as_json: bool) -> None:
                 click.echo(f"{name}: working")
             else:
                 click.echo(f"{name}: paused ({state.cause}): {state.message}")
-    finally:
-        ledger.close()
 
 
 @lanes.command()
@@ -45,11 +43,8 @@ def resume(name: str) -> None:
     """Close the breaker of LANE: its jobs run again within half a minute."""
     from hermes_queue.ledger import Breakers, Ledger
 
-    ledger = Ledger.connect()
-    try:
+    with closing(Ledger.connect()) as ledger:
         closed = Breakers(ledger).close(name)
-    finally:
-        ledger.close()
     if not closed:
         raise click.ClickException(f"lane {name!r} is not paused")
     click.echo(f"{name}: goes on")

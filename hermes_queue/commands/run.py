@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +21,8 @@ _COUNTS = ("total", "queued", "running", "finished", "failed", "cancelled")
 def _runs() -> Iterator[Runs]:
     from hermes_queue.ledger import Ledger, Runs
 
-    ledger = Ledger.connect()
-    try:
+    with closing(Ledger.connect()) as ledger:
         yield Runs(ledger)
-    finally:
-        ledger.close()
 
 
 def _row(info: RunInfo) -> dict[str, Any]:

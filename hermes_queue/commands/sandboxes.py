@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -68,11 +69,8 @@ def list_sandboxes(as_json: bool) -> None:
     """Print every sandbox; LEASE is "ended" when its worker is silent."""
     from hermes_queue.ledger import Ledger
 
-    ledger = Ledger.connect()
-    try:
+    with closing(Ledger.connect()) as ledger:
         rows = _rows(ledger)
-    finally:
-        ledger.close()
     if not as_json:
         click.echo(f"{'ID':<40} {'BACKEND':<8} {'LEASE':>6} {'AGE':>8} {'SLOTS':>5}  WORKER")
     for row in rows.values():
@@ -98,8 +96,7 @@ def terminate(sandbox_id: str, force: bool) -> None:
     from hermes_queue.settings import SandboxSettings
 
     name = SandboxSettings().backend
-    ledger = Ledger.connect()
-    try:
+    with closing(Ledger.connect()) as ledger:
         row = _rows(ledger).get(sandbox_id)
         if row is None:
             raise click.ClickException(f"sandbox {sandbox_id!r} is unknown in this deployment")
@@ -115,6 +112,4 @@ def terminate(sandbox_id: str, force: bool) -> None:
         if row["listed"]:
             asyncio.run(make_backend(name).terminate(sandbox_id))
         Sandboxes(ledger).forget(sandbox_id)
-    finally:
-        ledger.close()
     click.echo(f"ended {sandbox_id}")
