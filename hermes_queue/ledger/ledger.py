@@ -36,7 +36,6 @@ from hermes_queue.settings import RedisSettings, ResultSettings
 
 RUN_TTL_S = 90 * 86400
 ITEM_TTL_S = RUN_TTL_S
-FINISHED_TTL_S = 7 * 86400
 PUBLISH_CLAIM_S = 30.0
 """How long a producer or mover may take between claiming jobs and publishing messages."""
 
@@ -125,7 +124,8 @@ class Ledger:
                 it is cancelled; nothing was claimed.
         """
         wanted = "" if config is None else json.dumps(dict(config), sort_keys=True)
-        args: list[Any] = [self.prefix, PUBLISH_CLAIM_S, RUN_TTL_S, wanted, FINISHED_TTL_S]
+        args: list[Any] = [self.prefix, PUBLISH_CLAIM_S, RUN_TTL_S, wanted]
+        args.append(self._results.finished_ttl_s)
         for job in jobs:
             args += [
                 job.trajectory_id.removeprefix(f"{run_id}."),

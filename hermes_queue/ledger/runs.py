@@ -9,7 +9,8 @@ from typing import Any
 from hermes_queue.connection import explained
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.ledger.answers import ENDED, RunStatus
-from hermes_queue.ledger.ledger import FINISHED_TTL_S, Ledger
+from hermes_queue.ledger.ledger import Ledger
+from hermes_queue.settings import ResultSettings
 
 BATCH = 500
 """Jobs or claims per call: a few milliseconds of Redis."""
@@ -117,7 +118,7 @@ class Runs:
             cursor, claims = scan
             groups = {f"{run_id}.{claim.decode().rpartition('.')[0]}" for claim in claims}
             if groups:
-                args = [ledger.prefix, FINISHED_TTL_S, *sorted(groups)]
+                args = [ledger.prefix, ResultSettings().finished_ttl_s, *sorted(groups)]
                 cancelled += max(0, ledger.call("run_cancel", keys, args))
             if not cursor:
                 return cancelled
