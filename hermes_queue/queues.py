@@ -7,6 +7,8 @@ version, so that an old worker never meets a newer job.
 from __future__ import annotations
 
 import hashlib
+import logging
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -18,6 +20,10 @@ from hermes_queue.errors import PayloadTooLarge, RedisFull, RedisUnavailable
 from hermes_queue.ledger import DueJob, Ledger
 from hermes_queue.models import SCHEMA_VERSION, TrajectoryJob
 from hermes_queue.settings import ProducerSettings
+
+logger = logging.getLogger(__name__)
+
+_ROOM_AGAIN = 0.9
 
 RUN_TRAJECTORY = "hermes_queue.run_trajectory"
 """Name of the task `workers.trajectory` defines."""
@@ -84,11 +90,14 @@ def enqueue(
     settings: ProducerSettings | None = None,
     config: Mapping[str, Any] | None = None,
     on_batch: Callable[[int], None] | None = None,
+    on_full: Callable[[int], None] | None = None,
 ) -> EnqueueReport:
     """Claim jobs in the ledger and publish their messages, batch by batch.
 
     Enqueueing the same job again does nothing, so a producer that was killed is simply
-    run again. `on_batch` hears how many jobs each batch dealt with.
+    run again. `on_batch` hears how many jobs each batch dealt with. While more jobs wait than
+    `ProducerSettings.backlog_max` this waits, and `on_full` hears every second how many they
+    are; what either raises ends the call.
 
     Raises:
         PayloadTooLarge: an item is over the cap; earlier batches stay enqueued.
@@ -98,6 +107,7 @@ def enqueue(
     section = settings or ProducerSettings()
     enqueued = already = 0
     for batch in _batches(jobs, section.batch):
+        _wait_for_room(ledger, section.backlog_max, on_full)
         travelling: list[TrajectoryJob] = []
         items: dict[str, bytes] = {}
         previous: TrajectoryJob | None = None
@@ -124,6 +134,19 @@ def enqueue(
         if on_batch:
             on_batch(len(batch))
     return EnqueueReport(enqueued, already)
+
+
+def _wait_for_room(ledger: Ledger, most: int, on_full: Callable[[int], None] | None) -> None:
+    """Return once less than `most` jobs wait; once it was reached, less than nine tenths."""
+    waiting = ledger.backlog()
+    if waiting < most:
+        return
+    logger.warning("%s jobs wait for workers: enqueueing pauses", waiting)
+    while waiting >= _ROOM_AGAIN * most:
+        if on_full:
+            on_full(waiting)
+        time.sleep(1.0)
+        waiting = ledger.backlog()
 
 
 def publish_due(ledger: Ledger, *, limit: int = 500) -> int:

@@ -312,8 +312,11 @@ class StreamReader:
             extra={"action": "undeliverable", "group_id": fields["group_id"]},
         )
         letter = {"cause": "undeliverable", "reason": reason, "consumer_group": self._group}
-        await client.xadd(f"{self._prefix}dead", {**fields, **letter})
-        await self._ack(entry_id)
+        async with client.pipeline(transaction=True) as both:  # else a kill leaves it twice
+            both.xadd(f"{self._prefix}dead", {**fields, **letter})
+            both.xack(self._stream, self._group, entry_id)
+            await both.execute()
+        self._unanswered.discard(entry_id)
 
     async def _bodies(self, ids: list[str]) -> dict[str, ScoredTrajectory | None]:
         """The records of `ids`, in order; None for one that Redis does not hold."""

@@ -232,6 +232,8 @@ class ProducerSettings(BaseSettings):
     """Larger rows are refused."""
     batch: int = Field(default=500, ge=1, le=10_000)
     """Jobs per round trip."""
+    backlog_max: int = Field(default=200_000, ge=1)
+    """Producers wait while so many jobs wait for workers; a job takes about 1 KB of Redis."""
 
 
 SECTIONS: tuple[type[BaseSettings], ...] = (

@@ -50,6 +50,7 @@ def build_parser(producer: Producer) -> argparse.ArgumentParser:
     _add_run(parser.add_argument_group("the run"), producer)
     _add_groups(parser.add_argument_group("groups"))
     _add_limits(parser.add_argument_group("limits of one attempt"))
+    _add_budgets(parser.add_argument_group("budgets of the run; it pauses when one is spent"))
     _add_output(parser.add_argument_group("output"))
     producer.add_flags(parser)
     return parser
@@ -206,6 +207,17 @@ def _add_limits(group: argparse._ArgumentGroup) -> None:
         group.add_argument(
             f"--{stage}-timeout", type=_number(0, above=True), metavar="SECONDS", help=text
         )
+
+
+def _add_budgets(group: argparse._ArgumentGroup) -> None:
+    number = _number(0, above=True)
+    group.add_argument("--budget-cost", type=number, metavar="USD", help="cost of all model calls")
+    group.add_argument(
+        "--budget-tokens", type=number, metavar="N", help="prompt and completion tokens together"
+    )
+    group.add_argument(
+        "--budget-wall", type=number, metavar="SECONDS", help="since the run's first enqueue"
+    )
 
 
 def _add_output(group: argparse._ArgumentGroup) -> None:

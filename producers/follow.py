@@ -14,7 +14,8 @@ import time
 from collections.abc import Callable, Iterable
 
 from hermes_queue.errors import RedisUnavailable
-from hermes_queue.ledger import Breakers, Ledger, Runs, RunStatus
+from hermes_queue.ledger import Breakers, Ledger, Pause, Runs, RunStatus
+from hermes_queue.ledger.group_facts import dropped_groups
 from hermes_queue.results import DeliveredGroup, consume, remove_consumer_group
 from hermes_queue.sinks.base import Sink
 from producers.progress import Counts, Progress, ResultRow, result_row
@@ -28,6 +29,8 @@ QUIET_END_S = 10.0
 """A run without waiting or running jobs whose groups do not come for so long has lost them."""
 OUTAGE_S = 120.0
 """How long Redis may be away before we give up."""
+PAUSED_END_S = 5.0
+"""How long what still runs of a paused run may take, where nobody could let it go on."""
 NO_WORKER_S = 10.0
 LANE_POLL_S = 3.0
 
@@ -39,6 +42,7 @@ class Follower:
         groups: ids of the groups to wait for.
         sink: where members go; None = only watch.
         check: raises when the run cannot go on, e.g. because an embedded worker died.
+        ends_when_paused: whether nobody could let a paused run go on.
     """
 
     def __init__(
@@ -51,6 +55,7 @@ class Follower:
         sink: Sink | None,
         progress: Progress,
         check: Callable[[], None],
+        ends_when_paused: bool = False,
     ) -> None:
         self.rows: list[ResultRow] = []
         self.failed = 0
@@ -60,7 +65,10 @@ class Follower:
         """Groups that were closed but, by their policy, not published."""
         self.cancelled = 0
         """Trajectories that the run lost because somebody cancelled it."""
+        self.pause: Pause | None = None
+        """The run's pause, as last seen."""
         self.pending = set(groups)
+        self._ends_when_paused = ends_when_paused
         self._ledger = ledger
         self._run_id = run_id
         self._lane = lane
@@ -69,11 +77,14 @@ class Follower:
         self._check = check
         self._last_group = time.monotonic()
         self._lane_seen = -math.inf
-        self._pause = ""
+        self._said = ""
         self._group = f"producer.{run_id}.{secrets.token_hex(4)}"
 
-    async def run(self) -> None:
+    async def run(self, sending: asyncio.Future[None] | None = None) -> None:
         """Return when every group was consumed, or when the rest can never come.
+
+        Args:
+            sending: the enqueueing that goes on meanwhile.
 
         Raises:
             HermesQueueError: the sink, Redis or the embedded worker failed.
@@ -81,7 +92,10 @@ class Follower:
         """
         if not self.pending:
             return
-        tasks = [asyncio.create_task(self._collect()), asyncio.create_task(self._watch())]
+        tasks = [
+            asyncio.create_task(self._collect()),
+            asyncio.create_task(self._watch(sending)),
+        ]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -117,37 +131,47 @@ class Follower:
             if member.failure and member.failure.type == "IsolationUnavailable":
                 self.isolation = member.failure.message
 
-    async def _watch(self) -> None:
+    async def _watch(self, sending: asyncio.Future[None] | None) -> None:
         started = reached = time.monotonic()
         hinted = False
         while True:
             self._check()
             try:
                 status = await self._show()
+                await self._tell_of_pause()
                 reached = time.monotonic()
             except RedisUnavailable:
                 if time.monotonic() - reached > OUTAGE_S:
                     raise
                 await asyncio.sleep(1.0)
                 continue
-            if status.done and status.dropped:
-                await self._pass_over_dropped()
-                if not self.pending:
-                    return
-            silent_s = time.monotonic() - self._last_group
-            self.cancelled = status.cancelled
-            patience_s = CANCELLED_END_S if status.cancelled else QUIET_END_S
-            if status.queued + status.running == 0 and silent_s > patience_s:
+            if (sending is None or sending.done()) and await self._is_over(status):
                 return
-            await self._tell_of_pause()
+            if self._ends_when_paused and self.pause and self._silent_s > PAUSED_END_S:
+                return
             waited_s = time.monotonic() - started
             if not hinted and status.queued and not status.running and waited_s > NO_WORKER_S:
                 hinted = True
                 await self._hint()
             await asyncio.sleep(POLL_S)
 
+    async def _is_over(self, status: RunStatus) -> bool:
+        """Whether nothing that is pending can come any more."""
+        if status.done and status.dropped:
+            await self._pass_over_dropped()
+            if not self.pending:
+                return True
+        self.cancelled = status.cancelled
+        patience_s = CANCELLED_END_S if status.cancelled else QUIET_END_S
+        return status.queued + status.running == 0 and self._silent_s > patience_s
+
+    @property
+    def _silent_s(self) -> float:
+        """Since the last group came, or the pause."""
+        return time.monotonic() - self._last_group
+
     async def _pass_over_dropped(self) -> None:
-        gone = await asyncio.to_thread(self._ledger.dropped_groups, sorted(self.pending))
+        gone = await asyncio.to_thread(dropped_groups, self._ledger, sorted(self.pending))
         self.pending.difference_update(gone)
         self.dropped += len(gone)
 
@@ -161,19 +185,29 @@ class Follower:
         if time.monotonic() - self._lane_seen < LANE_POLL_S:
             return
         self._lane_seen = time.monotonic()
-        pause = await asyncio.to_thread(self._pause_now)
-        if pause != self._pause:
-            self._pause = pause
-            self._progress.say(pause or "the run goes on")
+        said = await asyncio.to_thread(self._look_for_pause)
+        if said != self._said:
+            self._said = said
+            self._progress.say(said or "the run goes on")
 
-    def _pause_now(self) -> str:
+    def _look_for_pause(self) -> str:
         """Why nothing new begins; empty when nothing keeps it."""
-        if Runs(self._ledger).state(self._run_id) == "paused":
-            return f"the run is paused; let it go on: hermes-queue run resume {self._run_id}"
+        pause = Runs(self._ledger).paused(self._run_id)
+        if pause and not self.pause:
+            self._last_group = time.monotonic()
+        self.pause = pause
+        if pause:
+            because = f" ({pause.by}): {pause.reason}" if pause.reason else ""
+            return f"the run is paused{because}{self._way_on()}"
         lane = Breakers(self._ledger).state(self._lane)
         if lane.message:
             return f"lane {self._lane} pauses and tries one job at a time: {lane.message}"
         return ""
+
+    def _way_on(self) -> str:
+        if self._ends_when_paused:
+            return ""
+        return f"; let it go on: hermes-queue run resume {self._run_id}"
 
     async def _hint(self) -> None:
         """Jobs wait and nobody works: the usual reason is that no worker was started."""

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import sys
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, field
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Any
 
 from envs.base import load_env
 from hermes_queue.errors import (
@@ -22,7 +20,8 @@ from hermes_queue.errors import (
     ConfigurationError,
     HermesQueueError,
 )
-from hermes_queue.ledger import Ledger
+from hermes_queue.ledger import Ledger, Runs
+from hermes_queue.ledger.budgets import set_budgets
 from hermes_queue.queues import enqueue
 from hermes_queue.settings import RedisSettings, check_environment
 from hermes_queue.sinks.jsonl import JsonlSink
@@ -30,37 +29,20 @@ from producers.base import Producer
 from producers.dataset import open_dataset
 from producers.follow import Follower
 from producers.jobs import Plan, make_plan
-from producers.progress import Progress, ResultRow, console, print_table
+from producers.progress import Progress
+from producers.report import Report, Summary, members_by_group
 from producers.selection import Selection, select
 
 MAX_EMBEDDED_CONCURRENCY = 8
 """By default: a trajectory of an SWE env keeps a processor busy while it is graded."""
 
 
-@dataclass(slots=True)
-class Summary:
-    """What is said at the end; `--json` prints it as it is."""
+FULL_SAY_S = 30.0
+"""How often is said that the backlog is full."""
 
-    run_id: str
-    mode: str
-    dataset: str
-    items: int
-    jobs: int
-    skipped: dict[str, int]
-    notes: list[str]
-    enqueued: int = 0
-    already: int = 0
-    finished: int = 0
-    failed: int = 0
-    missing: int = 0
-    """Groups that were never delivered."""
-    dropped: int = 0
-    """Groups that their policy threw away."""
-    mean_score: float | None = None
-    written: int = 0
-    out: str | None = None
-    exit_code: int = 0
-    results: list[dict[str, Any]] = field(default_factory=list)
+
+class _Stopped(Exception):
+    """Enqueueing was told to end."""
 
 
 class Run:
@@ -75,7 +57,6 @@ class Run:
         self.arguments = arguments
         self.groups = plan.group_sizes(selection)
         self.progress = Progress(quiet=arguments.quiet)
-        self.rows: Sequence[ResultRow] = ()
         self.summary = Summary(
             run_id=plan.run_id,
             mode="dry-run",
@@ -85,6 +66,7 @@ class Run:
             skipped=dict(selection.skipped),
             notes=selection.notes,
         )
+        self.report = Report(self.summary, self.groups, arguments)
 
     def dry(self) -> int:
         """Say what would be enqueued."""
@@ -97,7 +79,7 @@ class Run:
         if len(sizes) > 20:
             self.progress.say(f"  ... and {len(sizes) - 20} more")
         self.progress.say(f"dry run: nothing was enqueued; largest row {max(sizes)} bytes")
-        return self.finish(0)
+        return self.report.finish(0)
 
     def remote(self) -> int:
         """Enqueue for a fleet of workers; watch when results are wanted."""
@@ -119,14 +101,15 @@ class Run:
     def send(self, ledger: Ledger) -> int:
         """Enqueue and leave the rest to the fleet."""
         again = f"the same command with --run-id {self.plan.run_id}"
+        self.open(ledger)
         try:
             with self.progress:
                 self.enqueue(ledger, self.groups)
         except KeyboardInterrupt:
             sys.stderr.write(f"interrupted while enqueueing; send the rest: {again}\n")
-            return self.finish(EXIT_INTERRUPTED)
+            return self.report.finish(EXIT_INTERRUPTED)
         self.progress.say(f"watch it: {again} --follow")
-        return self.finish(0)
+        return self.report.finish(0)
 
     def embedded(self) -> int:
         """Do everything on this machine: private Redis, one worker, and a file of results."""
@@ -147,7 +130,7 @@ class Run:
                     f"{sink.path} already"
                 )
             if not groups:
-                return self.results(0, sink)
+                return self.report.results(0, sink)
             concurrency = self.arguments.concurrency or min(
                 MAX_EMBEDDED_CONCURRENCY, os.cpu_count() or 1
             )
@@ -181,8 +164,34 @@ class Run:
             f"agent {self.plan.agent.kind}"
         )
 
-    def enqueue(self, ledger: Ledger, groups: Mapping[str, int]) -> None:
-        """Send the jobs of `groups`; those that an earlier call sent are left alone."""
+    def open(self, ledger: Ledger) -> None:
+        """Set the run's budgets, and let it go on if it pauses for want of them.
+
+        Here everybody else's pause ends too, since only this command could end it.
+        """
+        flags = self.arguments
+        given = {
+            "cost_usd": flags.budget_cost,
+            "tokens": flags.budget_tokens,
+            "wall_s": flags.budget_wall,
+        }
+        budgets = {name: limit for name, limit in given.items() if limit is not None}
+        if budgets:
+            set_budgets(ledger, self.plan.run_id, budgets)
+        runs = Runs(ledger)
+        pause = runs.paused(self.plan.run_id)
+        if pause and (self.summary.mode == "embedded" or (pause.by == "budget" and budgets)):
+            runs.resume(self.plan.run_id)
+
+    def enqueue(
+        self, ledger: Ledger, groups: Mapping[str, int], stop: threading.Event | None = None
+    ) -> None:
+        """Send the jobs of `groups`; those that an earlier call sent are left alone.
+
+        Raises:
+            _Stopped: `stop` was set by another thread.
+        """
+        told = 0.0
         total = sum(groups.values()) + len(groups) * self.plan.group_policy.extra_samples
         sent = 0
 
@@ -190,6 +199,21 @@ class Run:
             nonlocal sent
             sent += count
             self.progress.show_sent(sent, total)
+            check()
+
+        def check() -> None:
+            if stop and stop.is_set():
+                raise _Stopped
+
+        def on_full(waiting: int) -> None:
+            nonlocal told
+            check()
+            if time.monotonic() - told > FULL_SAY_S:
+                told = time.monotonic()
+                self.progress.say(
+                    f"{waiting} jobs wait for workers; enqueueing goes on when they are fewer "
+                    "(HERMES_QUEUE_PRODUCER_BACKLOG_MAX)"
+                )
 
         report = enqueue(
             self.plan.jobs(self.selection, groups.__contains__),
@@ -200,6 +224,7 @@ class Run:
                 **self.plan.config(),
             },
             on_batch=on_batch,
+            on_full=on_full,
         )
         self.summary.enqueued, self.summary.already = report.enqueued, report.already
         known = f", {report.already} were there already" if report.already else ""
@@ -221,103 +246,48 @@ class Run:
             sink=sink,
             progress=self.progress,
             check=check,
+            ends_when_paused=self.summary.mode == "embedded",
         )
+        self.open(ledger)
         try:
             with self.progress:
-                self.enqueue(ledger, groups)
-                asyncio.run(follower.run())
+                asyncio.run(self._send_and_follow(ledger, groups, follower))
         except KeyboardInterrupt:
-            self.say_interrupted(sink)
-            self.take(follower, sink)
-            return self.finish(EXIT_INTERRUPTED)
+            self.report.say_interrupted(sink)
+            self.report.take(follower, sink)
+            return self.report.finish(EXIT_INTERRUPTED)
         except HermesQueueError:
-            self.say_interrupted(sink)
+            self.report.say_interrupted(sink)
             raise
-        self.take(follower, sink)
+        self.report.take(follower, sink)
         if follower.cancelled:
             sys.stderr.write(
                 f"run {self.plan.run_id} was cancelled: {follower.cancelled} trajectories and "
                 f"{len(follower.pending)} groups will not come\n"
             )
+        if follower.pause and follower.pending:
+            self.report.say_paused(follower.pause, sink)
         code = EXIT_FAILED if follower.failed or follower.pending else 0
         if follower.isolation:
             sys.stderr.write(f"error: {follower.isolation}\n")
             code = EXIT_ISOLATION
-        return self.results(code or self.unexpected(), sink)
+        return self.report.results(code or self.report.unexpected(), sink)
 
-    def unexpected(self) -> int:
-        """1 if `--expect-score` does not hold, after naming where; else 0."""
-        wanted = self.arguments.expect_score
-        other = [row for row in self.rows if wanted is not None and row.score != wanted]
-        for row in other[:20]:
-            sys.stderr.write(
-                f"error: {row.instance_id} sample {row.sample_index}: score {row.score}, "
-                f"expected {wanted:g}; {row.note}\n"
-            )
-        if len(other) > 20:
-            sys.stderr.write(f"error: ... and {len(other) - 20} more\n")
-        return EXIT_FAILED if other else 0
-
-    def take(self, follower: Follower, sink: JsonlSink | None) -> None:
-        """Bring what was consumed into the summary."""
-        self.rows = follower.rows
-        scores = [row.score for row in follower.rows if row.score is not None]
-        self.summary.finished = len(scores)
-        self.summary.failed = follower.failed
-        self.summary.missing = len(follower.pending)
-        self.summary.dropped = follower.dropped
-        if sink:
-            self.summary.written, self.summary.out = sink.written, str(sink.path)
-        self.summary.mean_score = sum(scores) / len(scores) if scores else None
-
-    def say_interrupted(self, sink: JsonlSink | None) -> None:
-        """What is safe, and how to get the rest."""
-        done = "stopped watching"
-        if sink:
-            written = members_by_group(sink)
-            count = sum(written[group_id] for group_id in self.groups)
-            done = f"{count} of {self.summary.jobs} trajectories are in {sink.path}"
-        out = f" --out {self.arguments.out}" if self.arguments.out else ""
-        follow = " --follow" if self.arguments.follow else ""
-        where = "" if self.summary.mode == "embedded" else "; its workers go on"
-        sys.stderr.write(
-            f"run {self.plan.run_id} is incomplete: {done}{where}; for the rest repeat the command "
-            f"with --run-id {self.plan.run_id}{out}{follow}\n"
-        )
-
-    def results(self, code: int, sink: JsonlSink | None) -> int:
-        """The table, the figures and where the records are."""
-        summary = self.summary
-        if not self.arguments.quiet and not self.arguments.json:
-            target = console(sys.stdout)
-            if self.rows:
-                print_table(self.rows, target)
-            mean = "-" if summary.mean_score is None else f"{summary.mean_score:.3f}"
-            lines = [f"{summary.finished} scored (mean {mean}), {summary.failed} failed"]
-            if summary.missing:
-                lines.append(
-                    f"{summary.missing} groups are no longer in the results stream: an earlier "
-                    "consumer had them, or their jobs were cancelled"
-                )
-            if summary.dropped:
-                lines.append(
-                    f"{summary.dropped} groups were dropped by the policy asked for "
-                    "(--drop-zero-variance, --on-incomplete)"
-                )
-            if sink:
-                lines.append(f"results: {sink.path}")
-            for line in lines:
-                target.print(line, markup=False, highlight=False, soft_wrap=True)
-        return self.finish(code)
-
-    def finish(self, code: int) -> int:
-        """Print the JSON summary if it is wanted."""
-        self.summary.exit_code = code
-        if self.arguments.json:
-            self.summary.results = [_plain(row) for row in self.rows]
-            fields = {name: getattr(self.summary, name) for name in Summary.__slots__}
-            sys.stdout.write(json.dumps(fields) + "\n")
-        return code
+    async def _send_and_follow(
+        self, ledger: Ledger, groups: Mapping[str, int], follower: Follower
+    ) -> None:
+        """Follow while enqueueing: where the backlog is full, only results make it shrink."""
+        stop = threading.Event()
+        sending = asyncio.ensure_future(asyncio.to_thread(self.enqueue, ledger, groups, stop))
+        following = asyncio.ensure_future(follower.run(sending))
+        following.add_done_callback(lambda _: stop.set())
+        try:
+            with suppress(_Stopped):  # the run ended before all was sent: it is paused
+                await asyncio.gather(sending, following)
+        finally:
+            stop.set()
+            following.cancel()
+            await asyncio.gather(sending, following, return_exceptions=True)
 
 
 def run(producer: Producer, arguments: argparse.Namespace) -> int:
@@ -343,14 +313,5 @@ def run(producer: Producer, arguments: argparse.Namespace) -> int:
     return job.embedded() if should_embed(RedisSettings()) else job.remote()
 
 
-def members_by_group(sink: JsonlSink) -> Counter[str]:
-    """How many trajectories of each group the file holds; a refill counts like any other."""
-    return Counter(trajectory_id.rpartition(".")[0] for trajectory_id in sink.trajectory_ids)
-
-
 def _default_out(run_id: str) -> Path:
     return Path("results") / f"{run_id.replace(':', '_')}.jsonl"
-
-
-def _plain(row: ResultRow) -> dict[str, Any]:
-    return {name: getattr(row, name) for name in ResultRow.__slots__}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import time
 from collections.abc import AsyncIterator
@@ -13,9 +14,11 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from envs.base import Verdict
+from hermes_queue import codec
 from hermes_queue.agent.loop import AgentResult, BeforeTurn
 from hermes_queue.agent.tokens import merge_with_breaks
 from hermes_queue.errors import DeadlineExceeded, Stage, TrajectoryFailure, stage
+from hermes_queue.ledger import Spent
 from hermes_queue.models import (
     AttemptRecord,
     Failure,
@@ -26,6 +29,8 @@ from hermes_queue.models import (
     TrajectoryProvenance,
     identity,
 )
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -100,6 +105,11 @@ class Draft:
             spent_s = time.monotonic() - began
             self.stage_seconds[name] = round(self.stage_seconds.get(name, 0.0) + spent_s, 4)
 
+    @property
+    def spent(self) -> Spent:
+        """What the attempt has used of the run's budgets so far."""
+        return Spent.of(self.agent.usage, None)
+
     def attempt_record(self, failure: TrajectoryFailure) -> AttemptRecord:
         """What a retry keeps of this attempt."""
         return AttemptRecord(
@@ -167,6 +177,23 @@ def reduced(record: ScoredTrajectory, problem: str) -> ScoredTrajectory:
         ),
         created=record.created,
     )
+
+
+def encoded(record: ScoredTrajectory, cap_bytes: int) -> tuple[ScoredTrajectory, bytes]:
+    """The record with its encoding; one that cannot travel becomes a failure that says so."""
+    try:
+        body = codec.encode_record(record)
+        if len(body) <= cap_bytes:
+            return record, body
+        problem = (
+            f"the record has {len(body)} bytes encoded, the cap is {cap_bytes}: lower "
+            "limits.observation_bytes or raise HERMES_QUEUE_RESULTS_INLINE_MAX_BYTES"
+        )
+    except (ValueError, TypeError, OverflowError) as error:
+        problem = f"the record cannot be encoded: {error}"
+    logger.error("%s: %s", record.trajectory_id, problem, extra={"action": "record_reduced"})
+    small = reduced(record, problem)
+    return small, codec.encode_record(small)
 
 
 def _printable(text: str) -> str:

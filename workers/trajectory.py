@@ -14,18 +14,20 @@ from hermes_queue import codec
 from hermes_queue.celery import app
 from hermes_queue.errors import (
     Cancelled,
+    ConfigurationError,
     DeadlineExceeded,
     EnvBug,
     SandboxError,
     SchemaTooNew,
     TrajectoryFailure,
 )
-from hermes_queue.ledger import Begun, Claim, PublishVerdict
+from hermes_queue.ledger import Begun, Claim, PublishVerdict, Runs, Spent
+from hermes_queue.ledger.group_facts import stand_in_job
 from hermes_queue.models import AttemptRecord, Name, ScoredTrajectory
 from hermes_queue.pool import Job, current_job
 from hermes_queue.queues import RUN_TRAJECTORY
 from workers import runtime as runtimes
-from workers.draft import Draft, reduced
+from workers.draft import Draft, encoded
 from workers.retry import retry_delay_s
 from workers.rollout import rollout
 from workers.runtime import Runtime
@@ -208,6 +210,8 @@ class _Attempt:
         if await self._is_final() or failure is None:
             return await self._publish()
         delay_s = retry_delay_s(failure, draft.earlier, self._runtime.retry, left_s=self._left_s())
+        if failure.cause == "model_config":
+            await self._pause_run(draft, failure)
         if delay_s is None:
             return await self._publish(draft, failure)
         logger.warning(
@@ -250,7 +254,23 @@ class _Attempt:
             used_s=self._used_s(),
             delay_s=delay_s,
             failed_attempt=failed_attempt,
+            spent=self._draft.spent if self._draft else Spent(),
         )
+
+    async def _pause_run(self, draft: Draft, failure: TrajectoryFailure) -> None:
+        """Begin no more jobs that would fail of the same wrong key, model or parameter."""
+        run_id = draft.job.run_id
+        logger.error(
+            "run %s is paused: %s",
+            run_id,
+            failure,
+            extra={"action": "run_paused", "run_id": run_id},
+        )
+        try:
+            runs = Runs(self._runtime.ledger)
+            await self._runtime.persist(runs.pause, run_id, str(failure), by="model_config")
+        except ConfigurationError as error:  # it is cancelled or purged
+            logger.info("%s", error)
 
     async def _refuse(self, error: SchemaTooNew) -> str:
         """A job for newer workers: it waits for one, using no attempt."""
@@ -274,8 +294,9 @@ class _Attempt:
             error,
             extra={"action": "dead", "trajectory_id": self._claim.trajectory_id},
         )
-        ledger = self._runtime.ledger
-        job = await self._runtime.persist(ledger.stand_in_job, self._claim.trajectory_id)
+        job = await self._runtime.persist(
+            stand_in_job, self._runtime.ledger, self._claim.trajectory_id
+        )
         draft = Draft(job=job, attempt=self._begun.attempt, epoch=self._begun.epoch)
         return await self._publish(draft, EnvBug(str(error)))
 
@@ -295,7 +316,7 @@ class _Attempt:
     def _keep_now(self, draft: Draft, failure: TrajectoryFailure | None) -> None:
         runtime = self._runtime
         record = draft.record(owner=runtime.owner, host=runtime.host, failure=failure)
-        record, body = _encode(record, runtime.results.inline_max_bytes)
+        record, body = encoded(record, runtime.results.inline_max_bytes)
         try:
             self._spooled = runtime.spool.put(record.trajectory_id, body)
         except OSError as error:
@@ -362,20 +383,3 @@ def _evidence(begun: Begun) -> list[AttemptRecord]:
         except ValidationError as error:
             logger.warning("an attempt's record is unreadable: %s", error)
     return found
-
-
-def _encode(record: ScoredTrajectory, cap_bytes: int) -> tuple[ScoredTrajectory, bytes]:
-    """The record with its encoding; one that cannot travel becomes a failure that says so."""
-    try:
-        body = codec.encode_record(record)
-        if len(body) <= cap_bytes:
-            return record, body
-        problem = (
-            f"the record has {len(body)} bytes encoded, the cap is {cap_bytes}: lower "
-            "limits.observation_bytes or raise HERMES_QUEUE_RESULTS_INLINE_MAX_BYTES"
-        )
-    except (ValueError, TypeError, OverflowError) as error:
-        problem = f"the record cannot be encoded: {error}"
-    logger.error("%s: %s", record.trajectory_id, problem, extra={"action": "record_reduced"})
-    small = reduced(record, problem)
-    return small, codec.encode_record(small)

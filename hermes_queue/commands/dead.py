@@ -103,19 +103,15 @@ def show(letter_id: str) -> None:
 @_filters
 def requeue(ids: tuple[str, ...], run_id: str, env: str, cause: str, older_than: float) -> None:
     """Run jobs again: those named, or all that match. Each becomes a group of its own."""
-    from hermes_queue.ledger import Ledger
-    from hermes_queue.ledger.dead import DeadLetters, revived
-    from hermes_queue.queues import enqueue
+    from hermes_queue.ledger import DeadLetters, Ledger
+    from hermes_queue.rerun import rerun_letters
 
     with closing(Ledger.connect()) as ledger:
-        letters = DeadLetters(ledger)
-        for letter in _chosen(letters, ids, _wanted(run_id, env, cause, older_than)):
-            if not ids and not letter.fields.get("job"):
-                continue  # it tells of a group, there is no job to run
-            job = revived(letter)
-            enqueue([job], ledger=ledger)  # done already by a call that was interrupted: nothing
-            letters.purge(letter)
-            click.echo(f"{letter.id}: runs again as {job.trajectory_id}")
+        chosen = _chosen(DeadLetters(ledger), ids, _wanted(run_id, env, cause, older_than))
+        if not ids:  # those that tell of a group hold no job to run
+            chosen = [letter for letter in chosen if letter.fields.get("job")]
+        for again in rerun_letters(ledger, chosen):
+            click.echo(f"{again.old}: runs again as {again.new}")
 
 
 @dead.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -30,6 +31,13 @@ def _row(info: RunInfo) -> dict[str, Any]:
     return {**row, **row.pop("counters")}
 
 
+def _account(name: str, spent: float, limit: float | None, reserved: float) -> list[str]:
+    """A line of `show`: what is spent, of how much, and what is set aside for what runs."""
+    of = "" if limit is None else f" of {limit:g} ({100 * spent / limit:.0f} %)"
+    aside = f", {reserved:g} reserved" if reserved else ""
+    return [f"spent.{name}", f"{spent:g}{of}{aside}"]
+
+
 def _age(seconds: float) -> str:
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= size:
@@ -52,6 +60,8 @@ def run() -> None:
     hermes-queue run list
     hermes-queue run pause my-run --reason "endpoint is down"
     hermes-queue run resume my-run
+    hermes-queue run budget my-run --tokens 200000000
+    hermes-queue run retry my-run
     """
 
 
@@ -86,15 +96,16 @@ def list_(as_json: bool) -> None:
 @click.argument("run_id", metavar="RUN")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def show(run_id: str, as_json: bool) -> None:
-    """Print state, counters and the locked configuration of RUN."""
+    """Print state, counters, spending and the locked configuration of RUN."""
     with _runs() as runs:
         row = _row(runs.get(run_id))
     if as_json:
         click.echo(json.dumps(row))
         return
-    config = row.pop("config")
+    config, accounts = row.pop("config"), row.pop("accounts")
     row["created"] = f"{_age(time.time() - row['created'])} ago"
     lines = [[name, str(value)] for name, value in row.items() if value != ""]
+    lines += [_account(**account) for account in accounts.values()]
     lines += [[f"config.{name}", json.dumps(value)] for name, value in sorted(config.items())]
     _print_table(lines)
 
@@ -116,6 +127,65 @@ def resume(run_id: str) -> None:
     with _runs() as runs:
         back = runs.resume(run_id)
     click.echo(f"{run_id}: goes on, {back} parked jobs put back")
+
+
+def _limit(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
+    """A positive amount, or inf for `none`."""
+    if text is None:
+        return None
+    if text == "none":
+        return math.inf
+    try:
+        if 0 < (amount := float(text)) < math.inf:
+            return amount
+    except ValueError:
+        pass
+    raise click.BadParameter(f"{text!r} is neither a positive number nor none")
+
+
+@run.command()
+@click.argument("run_id", metavar="RUN")
+@click.option("--cost", callback=_limit, metavar="USD", help="Of all model calls.")
+@click.option("--tokens", callback=_limit, metavar="N", help="Prompt and completion together.")
+@click.option("--wall", callback=_limit, metavar="SECONDS", help="Since the first enqueue.")
+def budget(run_id: str, cost: float | None, tokens: float | None, wall: float | None) -> None:
+    """Set what RUN may spend; `none` takes a budget away. A run paused for want of it goes on."""
+    from hermes_queue.ledger.budgets import set_budgets
+
+    given = {"cost_usd": cost, "tokens": tokens, "wall_s": wall}
+    budgets = {name: limit for name, limit in given.items() if limit is not None}
+    if not budgets:
+        raise click.UsageError("give at least one of --cost, --tokens and --wall")
+    with _runs() as runs:
+        paused_by = runs.get(run_id).paused_by
+        set_budgets(
+            runs.ledger,
+            run_id,
+            {name: None if limit == math.inf else limit for name, limit in budgets.items()},
+        )
+        click.echo(f"{run_id}: budget set")
+        if paused_by == "budget":
+            click.echo(f"{run_id}: goes on, {runs.resume(run_id)} parked jobs put back")
+
+
+@run.command()
+@click.argument("run_id", metavar="RUN")
+@click.option("--cause", default="", help="Only failures of this cause, e.g. model.")
+def retry(run_id: str, cause: str) -> None:
+    """Run the failed trajectories of RUN again, each as a group of its own.
+
+    Their groups are closed, so they cannot return there; the new groups name the old
+    trajectories in `requeued_from`.
+    """
+    from hermes_queue.rerun import rerun_failed
+
+    with _runs() as runs:
+        runs.get(run_id)
+        count = 0
+        for again in rerun_failed(runs.ledger, run_id, cause):
+            count += 1
+            click.echo(f"{again.old}: failed ({again.cause}), runs again as {again.new}")
+    click.echo(f"{run_id}: {count} trajectories run again")
 
 
 @run.command()

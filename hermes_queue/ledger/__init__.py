@@ -7,12 +7,13 @@ from hermes_queue.ledger.answers import (
     DueJob,
     PublishVerdict,
     RunStatus,
+    Spent,
     Verdict,
 )
 from hermes_queue.ledger.breaker import Breakers, LaneState
 from hermes_queue.ledger.dead import DeadLetters
 from hermes_queue.ledger.ledger import Ledger
-from hermes_queue.ledger.runs import RunInfo, Runs
+from hermes_queue.ledger.runs import Pause, RunInfo, Runs
 
 __all__ = [
     "ACCEPTED",
@@ -23,9 +24,11 @@ __all__ = [
     "DueJob",
     "LaneState",
     "Ledger",
+    "Pause",
     "PublishVerdict",
     "RunInfo",
     "RunStatus",
     "Runs",
+    "Spent",
     "Verdict",
 ]

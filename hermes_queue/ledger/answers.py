@@ -1,9 +1,11 @@
-"""What the ledger answers."""
+"""What the ledger is told and what it answers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from typing import Literal
+
+from hermes_queue.models import Usage
 
 Verdict = Literal[
     "run", "final", "cancelled", "surplus", "held", "paused", "stale_attempt", "busy", "unknown"
@@ -39,6 +41,29 @@ class Claim:
 
     trajectory_id: str
     epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What one attempt has spent."""
+
+    tokens: int = 0
+    cost_usd: float | None = 0.0
+    """None when nobody knows the price."""
+
+    @classmethod
+    def of(cls, usage: Usage, cost_usd: float | None) -> Spent:
+        """Of a record's fields: an attempt without tokens of a model costs nothing."""
+        tokens = usage.prompt_tokens + usage.completion_tokens
+        return cls(tokens, cost_usd if tokens else cost_usd or 0.0)
+
+    @property
+    def as_arguments(self) -> tuple[str, int]:
+        """As the ledger's scripts take it."""
+        return "" if self.cost_usd is None else repr(self.cost_usd), self.tokens
+
+
+NOTHING_SPENT = Spent()
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,10 +103,7 @@ class DeadLetters:
 
 
 def revived(letter: Letter) -> TrajectoryJob:
-    """The job of a letter, as a group of its own that names the old trajectory.
-
-    Its old group is closed, so it cannot return there. The ids follow from the letter: making
-    the job twice makes the same one.
+    """The job of a letter, see `as_new_group`.
 
     Raises:
         ConfigurationError: the letter holds no job, e.g. because it tells of a group.
@@ -116,9 +113,20 @@ def revived(letter: Letter) -> TrajectoryJob:
         raise ConfigurationError(
             f"dead letter {letter.id} holds no job to run again (cause {letter.fields['cause']})"
         )
-    old = letter.fields["trajectory_id"]
-    job = codec.decode_job(letter.fields["job"], old)
-    digest = hashlib.sha256(f"{old}\0{letter.id}".encode()).hexdigest()[:20]
+    return as_new_group(letter.fields["job"], letter.fields["trajectory_id"], letter.id)
+
+
+def as_new_group(text: str | bytes, old: str, occasion: str = "") -> TrajectoryJob:
+    """The job that ran as `old`, as a group of its own that names it.
+
+    Its old group is closed, so it cannot return there. The ids follow from `old` and the
+    `occasion`: making the job twice makes the same one.
+
+    Raises:
+        SchemaTooNew: a newer producer wrote the job.
+    """
+    job = codec.decode_job(text, old)
+    digest = hashlib.sha256(f"{old}\0{occasion}".encode()).hexdigest()[:20]
     group_id = f"{job.run_id}.{digest}"
     return job.model_copy(
         update={

@@ -9,6 +9,7 @@ The class is synchronous and thread-safe; coroutines call it from a thread.
 from __future__ import annotations
 
 import json
+import logging
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
@@ -21,6 +22,7 @@ from hermes_queue.errors import RedisFull
 from hermes_queue.ledger import scripts
 from hermes_queue.ledger.answers import (
     ENDED,
+    NOTHING_SPENT,
     RUN_COUNTERS,
     Begun,
     Claim,
@@ -28,11 +30,14 @@ from hermes_queue.ledger.answers import (
     Notice,
     PublishVerdict,
     RunStatus,
+    Spent,
 )
-from hermes_queue.ledger.letters import letter
+from hermes_queue.ledger.letters import described_failure
 from hermes_queue.ledger.run_lock import explained_refusal
 from hermes_queue.models import AttemptRecord, ScoredTrajectory, TrajectoryJob
 from hermes_queue.settings import RedisSettings, ResultSettings
+
+logger = logging.getLogger(__name__)
 
 RUN_TTL_S = 90 * 86400
 ITEM_TTL_S = RUN_TTL_S
@@ -42,6 +47,12 @@ PUBLISH_CLAIM_S = 30.0
 
 def _run_key(trajectory_id: str) -> str:
     return f"run:{trajectory_id.rsplit('.', 2)[0]}"
+
+
+def _say(run_key: str, warning: bytes) -> None:
+    """Pass on what a script has to say of a run's budget."""
+    if warning:
+        logger.warning("%s: %s", run_key, warning.decode(), extra={"action": "budget"})
 
 
 class Ledger:
@@ -178,12 +189,12 @@ class Ledger:
         settled = sum(counts[name] for name in ("running", *ENDED))
         return RunStatus(queued=max(0, counts["total"] - settled), **counts)
 
-    def dropped_groups(self, group_ids: Sequence[str]) -> list[str]:
-        """Those of `group_ids` that were closed and, by their policy, not published."""
+    def backlog(self) -> int:
+        """Jobs of all lanes that wait for a worker; those that a pause has parked do not."""
         with explained(self.url), self.client.pipeline(transaction=False) as pipe:
-            for group_id in group_ids:
-                pipe.hexists(self.key(f"group:{group_id}"), "dropped")
-            return [g for g, gone in zip(group_ids, pipe.execute(), strict=True) if gone]
+            pipe.zcard(self.key("waiting"))
+            pipe.zcard(self.key("delayed"))
+            return sum(pipe.execute())
 
     # --- workers --------------------------------------------------------------------------
 
@@ -253,10 +264,12 @@ class Ledger:
         used_s: float = 0.0,
         delay_s: float = 0.0,
         failed_attempt: AttemptRecord | None = None,
+        spent: Spent = NOTHING_SPENT,
     ) -> bool:
         """Give a running job back: hand-back without, retry with a `failed_attempt`.
 
-        `used_s` counts towards the total deadline of all attempts.
+        `used_s` counts towards the total deadline of all attempts, `spent` towards the run's
+        budgets.
 
         Returns:
             False when the lease was no longer ours; then somebody else has the job.
@@ -278,9 +291,11 @@ class Ledger:
                 delay_s,
                 record,
                 used_s,
+                *spent.as_arguments,
             ],
         )
-        return bool(answer == b"ok")
+        _say(_run_key(claim.trajectory_id), answer[1])
+        return bool(answer[0] == b"ok")
 
     def due(self, *, limit: int = 500) -> tuple[str, list[DueJob]]:
         """Claim delayed jobs that are due: (claim for `published`, jobs)."""
@@ -339,34 +354,17 @@ class Ledger:
                 self.prefix,
                 self._results.hard_max_groups,
                 self._results.hard_max_bytes,
-                letter(record),
+                described_failure(record),
+                *Spent.of(record.usage, record.cost_usd).as_arguments,
             ],
         )
-        if answer == b"full":
+        _say(f"run:{record.run_id}", answer[1])
+        if answer[0] == b"full":
             raise RedisFull(
                 "the results stream is full: too many groups wait for a consumer group that has "
                 "not acknowledged them (see hermes-queue groups list)"
             )
-        return cast(PublishVerdict, answer.decode())
-
-    def stand_in_job(self, trajectory_id: str) -> TrajectoryJob:
-        """What the ids and the group tell of a job that cannot be read itself."""
-        group_id, _, index = trajectory_id.rpartition(".")
-        with explained(self.url):
-            raw: Any = self.client.hmget(
-                self.key(f"group:{group_id}"), ["size", "env", "instance_id"]
-            )
-        size, env, instance_id = (value.decode() if value else "" for value in raw)
-        return TrajectoryJob(
-            run_id=group_id.rpartition(".")[0],
-            group_id=group_id,
-            trajectory_id=trajectory_id,
-            sample_index=int(index),
-            group_size=int(size or 1),
-            env=env,
-            instance_id=instance_id,
-            item={},
-        )
+        return cast(PublishVerdict, answer[0].decode())
 
     def deployment_id(self) -> str:
         """A random name of this Redis' data, made by whoever asks first."""

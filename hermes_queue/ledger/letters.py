@@ -10,20 +10,23 @@ POISON = "PoisonJob"
 """Type of the failure of a job that kills its workers."""
 
 
-def letter(record: ScoredTrajectory) -> str:
-    """The letter's own fields as JSON; empty when the record needs none.
+def described_failure(record: ScoredTrajectory) -> str:
+    """What `publish.lua` is told of a failure, as JSON; empty when there is none.
 
-    A bug of an env and a job that kills its workers would fail again; every other failure is
-    told by the record.
+    `dead`: a person has to look, because a bug of an env and a job that kills its workers would
+    fail again. `keep`: the job is kept for `run retry`, unless a refill takes its place.
     """
     failure = record.failure
-    if failure is None or (failure.cause != "env_bug" and failure.type != POISON):
+    if failure is None:
         return ""
+    dead = failure.cause == "env_bug" or failure.type == POISON
     return json.dumps(
         {
             "cause": "poison" if failure.type == POISON else failure.cause,
             "reason": f"{failure.type}: {failure.message}",
             "stage": failure.stage,
             "attempts": "\n".join(each.model_dump_json() for each in record.attempts),
+            "dead": dead,
+            "keep": not dead and failure.cause != "cancelled",
         }
     )

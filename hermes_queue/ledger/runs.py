@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, cast
 
 from hermes_queue.connection import explained
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.ledger.answers import ENDED, RunStatus
+from hermes_queue.ledger.budgets import Account, accounts
 from hermes_queue.ledger.ledger import Ledger
 from hermes_queue.settings import ResultSettings
 
+PausedBy = Literal["", "operator", "budget", "model_config"]
+"""Who paused a run; "" when it is not paused."""
+
 BATCH = 500
 """Jobs or claims per call: a few milliseconds of Redis."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Why nothing of a run begins."""
+
+    by: str
+    """See `PausedBy`."""
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +37,16 @@ class RunInfo:
     run_id: str
     state: str
     reason: str
-    """Why it was paused or cancelled, as the operator put it."""
+    """Why it was paused or cancelled."""
+    paused_by: PausedBy
     created: float
     """Unix seconds of Redis' clock."""
     config: dict[str, Any]
     """What a second producer of the same run id must agree with."""
     parked: int
     """Waiting jobs that the pause has set aside; part of `counters.queued`."""
+    accounts: dict[str, Account]
+    """Budgets and what is spent, by the names of `BUDGETS`."""
     counters: RunStatus
 
 
@@ -37,12 +54,12 @@ class Runs:
     """The runs of one deployment."""
 
     def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
+        self.ledger = ledger
 
     def ids(self) -> list[str]:
         """Known runs, the one enqueued to last first."""
-        with explained(self._ledger.url):
-            found: Any = self._ledger.client.zrevrange(self._ledger.key("runs"), 0, -1)
+        with explained(self.ledger.url):
+            found: Any = self.ledger.client.zrevrange(self.ledger.key("runs"), 0, -1)
         return [run_id.decode() for run_id in found]
 
     def get(self, run_id: str) -> RunInfo:
@@ -51,35 +68,48 @@ class Runs:
         Raises:
             ConfigurationError: the run is unknown.
         """
-        ledger = self._ledger
+        ledger = self.ledger
         with explained(ledger.url):
             raw: Any = ledger.client.hmget(
-                ledger.key(f"run:{run_id}"), ["state", "reason", "created", "config"]
+                ledger.key(f"run:{run_id}"),
+                ["state", "reason", "created", "config", "paused_by"],
             )
             parked: Any = ledger.client.scard(ledger.key(f"run:{run_id}:parked"))
-        state, reason, created, config = (value.decode() if value else "" for value in raw)
+        state, reason, created, config, by = (value.decode() if value else "" for value in raw)
         if not state:
             raise _unknown(run_id)
+        paused_by = cast(PausedBy, by if state == "paused" else "")
         counters = ledger.run_status(run_id)
         if counters.done and state != "cancelled":
             state = "done"
         return RunInfo(
-            run_id, state, reason, float(created), json.loads(config or "{}"), parked, counters
+            run_id=run_id,
+            state=state,
+            reason=reason,
+            paused_by=paused_by,
+            created=float(created),
+            config=json.loads(config or "{}"),
+            parked=parked,
+            accounts=accounts(ledger, run_id, now=time.time()),
+            counters=counters,
         )
 
-    def state(self, run_id: str) -> str:
-        """active, paused or cancelled; "" when it is unknown. One round trip."""
-        with explained(self._ledger.url):
-            raw: Any = self._ledger.client.hget(self._ledger.key(f"run:{run_id}"), "state")
-        return raw.decode() if raw else ""
+    def paused(self, run_id: str) -> Pause | None:
+        """The pause of a run, None when there is none. One round trip."""
+        with explained(self.ledger.url):
+            raw: Any = self.ledger.client.hmget(
+                self.ledger.key(f"run:{run_id}"), ["state", "paused_by", "reason"]
+            )
+        state, by, reason = (value.decode() if value else "" for value in raw)
+        return Pause(by, reason) if state == "paused" else None
 
-    def pause(self, run_id: str, reason: str = "") -> None:
+    def pause(self, run_id: str, reason: str = "", *, by: PausedBy = "operator") -> None:
         """Begin no more jobs; running trajectories wait at their next turn. Idempotent.
 
         Raises:
             ConfigurationError: the run is unknown or cancelled.
         """
-        self._enter(run_id, "paused", reason)
+        self._enter(run_id, "paused", reason, by)
 
     def resume(self, run_id: str) -> int:
         """Let a paused run go on; returns how many parked jobs were put back.
@@ -87,13 +117,20 @@ class Runs:
         May be repeated: a call that died half-way is finished by the next.
 
         Raises:
-            ConfigurationError: the run is unknown or cancelled.
+            ConfigurationError: the run is unknown, cancelled, or has spent a budget.
         """
+        for account in accounts(self.ledger, run_id, now=time.time()).values():
+            if account.exhausted:
+                raise ConfigurationError(
+                    f"run {run_id!r} has spent its budget: {account.name} {account.spent:g} of "
+                    f"{account.limit:g}; give it more: hermes-queue run budget {run_id} "
+                    f"--{account.name.partition('_')[0]} AMOUNT"
+                )
         self._enter(run_id, "active", "")
         keys = [f"run:{run_id}", f"run:{run_id}:parked", "delayed"]
         back, left = 0, 1
         while left:
-            moved, left = self._ledger.call("run_unpark", keys, [self._ledger.prefix, BATCH])
+            moved, left = self.ledger.call("run_unpark", keys, [self.ledger.prefix, BATCH])
             back += moved
         return back
 
@@ -106,7 +143,7 @@ class Runs:
         Raises:
             ConfigurationError: the run is unknown.
         """
-        ledger = self._ledger
+        ledger = self.ledger
         self._enter(run_id, "cancelled", reason)
         keys = [f"run:{run_id}", f"run:{run_id}:parked", "leases", "delayed", "waiting"]
         cancelled, cursor = 0, 0
@@ -130,7 +167,8 @@ class Runs:
             ConfigurationError: the run is unknown, or some of it waits or runs.
         """
         keys = [f"run:{run_id}", f"run:{run_id}:claimed", f"run:{run_id}:parked", "runs"]
-        open_jobs = self._ledger.call("run_purge", keys, [run_id, *ENDED])
+        keys.append(f"run:{run_id}:failed")
+        open_jobs = self.ledger.call("run_purge", keys, [run_id, *ENDED])
         if open_jobs < 0:
             raise _unknown(run_id)
         if open_jobs:
@@ -139,8 +177,8 @@ class Runs:
                 f"hermes-queue run cancel {run_id}"
             )
 
-    def _enter(self, run_id: str, state: str, reason: str) -> None:
-        before = self._ledger.call("run_state", [f"run:{run_id}"], [state, reason]).decode()
+    def _enter(self, run_id: str, state: str, reason: str, by: PausedBy = "operator") -> None:
+        before = self.ledger.call("run_state", [f"run:{run_id}"], [state, reason, by]).decode()
         if before == "unknown":
             raise _unknown(run_id)
         if before == "cancelled" != state:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from importlib import resources
 
@@ -18,6 +19,7 @@ SCRIPTS = (
     "breaker",
     "trim",
     "run_state",
+    "run_budget",
     "run_unpark",
     "run_cancel",
     "run_purge",
@@ -27,7 +29,15 @@ SCRIPTS = (
 )
 
 
+_INCLUDE = re.compile(r"^-- include: (\w+)$", re.MULTILINE)
+
+
 @cache
 def source(name: str) -> str:
-    """The text of `lua/<name>.lua`."""
-    return resources.files("hermes_queue.ledger").joinpath(f"lua/{name}.lua").read_text("utf-8")
+    """The text of `lua/<name>.lua`, after the functions that it includes."""
+    folder = resources.files("hermes_queue.ledger").joinpath("lua")
+    text = folder.joinpath(f"{name}.lua").read_text("utf-8")
+    parts = [
+        folder.joinpath(f"include/{part}.lua").read_text("utf-8") for part in _INCLUDE.findall(text)
+    ]
+    return "\n".join([*parts, text])

@@ -195,3 +195,29 @@ def test_an_embedded_run_serves_the_lane_it_enqueues_on(start):
     process = start("gsm8k", "--items", "1", "--lane", "eval")
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0, out + err
+
+
+def test_a_run_whose_budget_is_spent_stops_and_goes_on_with_a_larger_one(start, tmp_path):
+    path = os.pathsep.join(
+        [str(Path(__file__).parents[2]), str(Path(__file__).parents[1] / "support")]
+    )
+    flags = ("gsm8k", "--items", "4", "--agent", "spending_agent:spender", "--out", "o.jsonl")
+    flags += ("--run-id", f"budget-{os.getpid()}", "--concurrency", "1")
+    process = start(*flags, "--budget-tokens", "200", PYTHONPATH=path)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 1, out + err
+    assert "is paused (budget): budget spent: tokens 200 of 200" in err
+    assert len(records(tmp_path / "o.jsonl")) == 2
+    again = start(*flags, "--budget-tokens", "1000", PYTHONPATH=path)
+    out, err = again.communicate(timeout=120)
+    assert again.returncode == 0, out + err
+    assert len(records(tmp_path / "o.jsonl")) == 4
+
+
+def test_a_wrong_model_setting_pauses_the_run_instead_of_failing_all_of_it(start, tmp_path):
+    flags = ("gsm8k", "--items", "6", "--agent", "replay", "--agent-param", "path=/nowhere.jsonl")
+    process = start(*flags, "--concurrency", "1", "--out", "o.jsonl")
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 1, out + err
+    assert "is paused (model_config): agent replay: /nowhere.jsonl" in err
+    assert len(records(tmp_path / "o.jsonl")) == 1

@@ -167,3 +167,11 @@ def test_an_expected_score_without_results_is_a_usage_error(produce):
     done = produce("--items", "1", "--expect-score", "1")
     assert done.returncode == 2
     assert "--follow" in done.stderr
+
+
+def test_a_full_backlog_makes_a_following_producer_wait_for_results_not_for_ever(worker, produce):
+    flags = ("--items", "12", "--follow")
+    done = produce(*flags, HERMES_QUEUE_PRODUCER_BACKLOG_MAX="4", HERMES_QUEUE_PRODUCER_BATCH="2")
+    assert done.returncode == 0, done.stderr
+    assert "jobs wait for workers; enqueueing goes on" in done.stderr
+    assert "12 scored" in done.stdout

@@ -12,6 +12,7 @@ from records import make_job, make_record
 from hermes_queue import codec
 from hermes_queue.errors import ConfigurationError, RedisFull
 from hermes_queue.ledger import Claim, Ledger
+from hermes_queue.ledger.group_facts import stand_in_job
 from hermes_queue.models import AttemptRecord, Failure
 
 
@@ -259,7 +260,7 @@ def test_items_travel_once_and_come_back(ledger):
 def test_a_job_that_cannot_be_read_is_known_by_its_ids_and_its_group(ledger):
     job = make_job(size=4)
     enqueue(ledger, job)
-    stand_in = ledger.stand_in_job(job.trajectory_id)
+    stand_in = stand_in_job(ledger, job.trajectory_id)
     assert (stand_in.run_id, stand_in.group_size, stand_in.env) == ("run", 4, "gsm8k")
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 
 import pytest
 from click.testing import CliRunner
-from records import make_job
+from records import make_job, make_record
 
+from hermes_queue import codec
 from hermes_queue.cli import cli
 from hermes_queue.ledger import Ledger
 
@@ -55,3 +57,46 @@ def test_an_unknown_run_is_an_error(run, words):
     result = run(*words.split(), "r9")
     assert result.exit_code == 2
     assert "'r9' is unknown" in result.output
+
+
+def fail(redis_server, cause="sandbox", kind="SandboxError"):
+    ledger = Ledger.connect()
+    job = make_job("r1")
+    epoch = ledger.begin(job.trajectory_id, 1, owner="w1", lease_s=30, nonce="n").epoch
+    record = make_record(job, None, epoch=epoch)
+    failure = record.failure.model_copy(update={"cause": cause, "type": kind})
+    record = record.model_copy(update={"failure": failure})
+    ledger.publish(record, codec.encode_record(record), owner="w1", finished_ttl_s=60)
+    ledger.close()
+    return job
+
+
+@pytest.mark.parametrize("cause", ["sandbox", "env_bug"])
+def test_retry_runs_what_failed_again_as_a_group_that_names_it(run, redis_server, cause):
+    job = fail(redis_server, cause)
+    result = run("retry", "r1")
+    assert (result.exit_code, "1 trajectories run again" in result.output) == (0, True)
+    with closing(Ledger.connect()) as ledger:
+        (due,) = [i for i in ledger.client.zrange("hq:waiting", 0, -1) if i != job.trajectory_id]
+        again = codec.decode_job(ledger.client.hget(b"hq:traj:" + due, "job"), due.decode())
+    assert again.requeued_from == job.trajectory_id
+    assert "0 trajectories" in run("retry", "r1").output
+
+
+def test_retry_of_one_cause_leaves_the_others(run, redis_server):
+    fail(redis_server, "sandbox")
+    assert "0 trajectories" in run("retry", "r1", "--cause", "model").output
+    assert "1 trajectories" in run("retry", "r1", "--cause", "sandbox").output
+
+
+def test_budget_is_set_shown_and_taken_away(run):
+    assert run("budget", "r1", "--tokens", "1000", "--wall", "3600").exit_code == 0
+    assert "0 of 1000 (0 %)" in run("show", "r1").output
+    assert run("budget", "r1", "--tokens", "none").exit_code == 0
+    accounts = json.loads(run("show", "r1", "--json").output)["accounts"]
+    assert (accounts["tokens"]["limit"], accounts["wall_s"]["limit"]) == (None, 3600)
+
+
+@pytest.mark.parametrize("words", [(), ("--tokens", "-1"), ("--cost", "much")])
+def test_a_budget_that_is_no_amount_is_a_usage_error(run, words):
+    assert run("budget", "r1", *words).exit_code == 2

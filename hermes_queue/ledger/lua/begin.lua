@@ -1,3 +1,4 @@
+-- include: budget
 -- Take the lease of one trajectory, or say why not.
 --
 -- KEYS[1] traj:{id}  KEYS[2] leases  KEYS[3] delayed  KEYS[4] waiting  KEYS[5] run:{id}
@@ -8,7 +9,8 @@
 -- Returns {verdict, epoch, attempt, deaths, job, used seconds, attempts}, verdict being
 -- run | held | paused | final | cancelled | surplus | stale_attempt | busy | unknown; all but `run` stand alone.
 -- held: the circuit breaker of its lane is open, or too many results wait for their readers
--- and its group has not begun; the job is delayed and uses no attempt.
+-- and its group has not begun, or what is left of the run's budget is set aside for others;
+-- the job is delayed and uses no attempt.
 -- paused: the run is; the job is parked in run:{id}:parked until it goes on.
 -- cancelled: it was, or its run is and now the job is too.
 -- An expired lease is `busy` too: only the sweep takes a job back, so that deaths count.
@@ -22,8 +24,7 @@ if tonumber(ARGV[2]) < tonumber(attempt) then return {'stale_attempt'} end
 local again = state == 'running' and f[4] == ARGV[5]
 if state == 'running' and not again then return {'busy'} end
 if not again then
-  local run_state = redis.call('HGET', KEYS[5], 'state')
-  if run_state == 'paused' or run_state == 'cancelled' then
+  local function turned_away(run_state)
     local ttl = math.max(1, redis.call('TTL', KEYS[5]))
     redis.call('ZREM', KEYS[3], ARGV[1])
     redis.call('ZREM', KEYS[4], ARGV[1])
@@ -38,6 +39,8 @@ if not again then
     end
     return {run_state}
   end
+  local run_state = redis.call('HGET', KEYS[5], 'state')
+  if run_state == 'paused' or run_state == 'cancelled' then return turned_away(run_state) end
   local key = ARGV[6] .. 'lane:' .. f[5]
   local lane = redis.call('HMGET', key, 'state', 'until', 'open_s', 'probe')
   local free_at = 0
@@ -51,6 +54,11 @@ if not again then
     and (redis.call('XLEN', KEYS[6]) >= tonumber(ARGV[7])
       or tonumber(redis.call('GET', KEYS[7]) or '0') >= tonumber(ARGV[8])) then
     free_at = now + 5 + 5 * (now % 1)
+  end
+  if free_at <= now then
+    local kept = budget_reserve(KEYS[5], KEYS[1], job, now)
+    if kept == 'paused' then return turned_away(kept) end
+    if kept then free_at = now + 5 + 5 * (now % 1) end
   end
   if free_at > now then
     redis.call('ZREM', KEYS[4], ARGV[1])

@@ -1,3 +1,4 @@
+-- include: budget
 -- Make one trajectory final and, when that decides its group, close the group. Exactly once.
 --
 -- KEYS[1] traj:{id}  KEYS[2] leases  KEYS[3] delayed  KEYS[4] group:{id}  KEYS[5] body:{id}
@@ -7,39 +8,42 @@
 -- ARGV[5] body  ARGV[6] sample index  ARGV[7] TTL of finished state, s
 -- ARGV[8] schema version  ARGV[9] codec  ARGV[10] group id  ARGV[11] run id
 -- ARGV[12] '1' when this is a failure that a refill may make good  ARGV[13] prefix
--- ARGV[14] most groups  ARGV[15] most bytes in the stream  ARGV[16] cause, reason and stage
--- (JSON) when the record is a failure that needs a person, else ''
+-- ARGV[14] most groups  ARGV[15] most bytes in the stream  ARGV[16] of a failure what
+-- `described_failure` says (JSON), else ''
+-- ARGV[17] what the last attempt cost, USD ('' = unknown)  ARGV[18] tokens it used
 -- A measured record is accepted from any attempt while the trajectory is open; a failure
 -- only from the current owner and epoch, because a newer attempt may yet succeed. What a
 -- revoked surplus sample has to show is kept beside its closed group.
--- Returns ok | group | dropped | surplus | full | final | cancelled | stale | unknown;
+-- Returns {verdict, a warning about the run's budget or ''}, verdict being
+-- ok | group | dropped | surplus | full | final | cancelled | stale | unknown;
 -- `group`: the group went to the stream, `dropped`: its policy threw it away, `full`: nothing
 -- was done because too much waits for its readers.
 local id, ttl, prefix = ARGV[1], ARGV[7], ARGV[13]
 local f = redis.call('HMGET', KEYS[1], 'state', 'owner', 'epoch')
 local state = f[1]
-if not state then return 'unknown' end
+if not state then return {'unknown', ''} end
 if state == 'surplus' then
   redis.call('SET', KEYS[5], ARGV[5], 'EX', ttl)
   redis.call('HSET', KEYS[1], 'state', 'final')
-  return 'surplus'
+  return {'surplus', ''}
 end
-if state == 'final' or state == 'cancelled' then return state end
+if state == 'final' or state == 'cancelled' then return {state, ''} end
 local measured_now = ARGV[4] ~= ''
-if not measured_now and (f[2] ~= ARGV[2] or f[3] ~= ARGV[3]) then return 'stale' end
+if not measured_now and (f[2] ~= ARGV[2] or f[3] ~= ARGV[3]) then return {'stale', ''} end
 
 if redis.call('XLEN', KEYS[6]) >= tonumber(ARGV[14])
-  or tonumber(redis.call('GET', KEYS[9]) or '0') >= tonumber(ARGV[15]) then return 'full' end
+  or tonumber(redis.call('GET', KEYS[9]) or '0') >= tonumber(ARGV[15]) then return {'full', ''} end
 
 local t = redis.call('TIME')
-local stamp = string.format('%.6f', tonumber(t[1]) + tonumber(t[2]) / 1e6)
+local now = tonumber(t[1]) + tonumber(t[2]) / 1e6
+local stamp = string.format('%.6f', now)
 local counted = redis.call('EXISTS', KEYS[7]) == 1
 local function count(name, by)
   if counted then redis.call('HINCRBY', KEYS[7], name, by or 1) end
 end
 
--- Take a trajectory out of everything that would run it, for good.
-local function settle(key, its_id, was, becomes)
+-- Take a trajectory out of everything that would run it, for good. `spent` as in the budget.
+local function settle(key, its_id, was, becomes, spent)
   redis.call('HDEL', key, 'job', 'attempts')
   redis.call('HSET', key, 'state', becomes)
   redis.call('EXPIRE', key, ttl)
@@ -47,20 +51,22 @@ local function settle(key, its_id, was, becomes)
   redis.call('ZREM', KEYS[3], its_id)
   redis.call('ZREM', KEYS[8], its_id)
   if was == 'running' then count('running', -1) end
+  return (spent or was == 'running') and budget_settle(KEYS[7], key, spent, now) or ''
 end
 
 local origin = redis.call('HMGET', KEYS[1], 'lane', 'priority', 'job')
 redis.call('SET', KEYS[5], ARGV[5])
-if ARGV[16] ~= '' then
+local failure = ARGV[16] ~= '' and cjson.decode(ARGV[16]) or {}
+if failure['dead'] then
   local g = redis.call('HMGET', KEYS[4], 'env', 'instance_id')
-  local l = cjson.decode(ARGV[16])
   local died = redis.call('HGET', KEYS[1], 'died')
-  redis.call('XADD', KEYS[10], '*', 'cause', l['cause'], 'reason', l['reason'],
-    'stage', l['stage'], 'trajectory_id', id, 'run_id', ARGV[11], 'group_id', ARGV[10],
-    'env', g[1] or '', 'instance_id', g[2] or '', 'owner', ARGV[2], 'attempts', l['attempts'],
+  redis.call('XADD', KEYS[10], '*', 'cause', failure['cause'], 'reason', failure['reason'],
+    'stage', failure['stage'], 'trajectory_id', id, 'run_id', ARGV[11], 'group_id', ARGV[10],
+    'env', g[1] or '', 'instance_id', g[2] or '', 'owner', ARGV[2], 'attempts', failure['attempts'],
     'died', died or '', 'job', origin[3] or '')
 end
-settle(KEYS[1], id, state, 'final')
+count('settled')
+local said = settle(KEYS[1], id, state, 'final', {ARGV[17], ARGV[18]})
 count(measured_now and 'finished' or 'failed')
 redis.call('HSET', KEYS[4], (measured_now and 'm:' or 'x:') .. ARGV[6],
   cjson.encode({id, ARGV[4], #ARGV[5]}))
@@ -82,12 +88,16 @@ if ARGV[12] == '1' and planned - failed < size and refills < (policy.max_refills
   planned = redis.call('HINCRBY', KEYS[4], 'planned', 1)
   count('total')
   count('refilled')
+elseif failure['keep'] and counted then  -- for `run retry`
+  redis.call('HSET', KEYS[7] .. ':failed', id,
+    cjson.encode({failure['cause'], failure['reason'], origin[3]}))
+  redis.call('EXPIRE', KEYS[7] .. ':failed', math.max(1, redis.call('TTL', KEYS[7])))
 end
 
 local exhausted = measured + failed >= planned
 local hopeless = policy.on_incomplete == 'drop' and planned - failed < size
 local watched = (policy.stop_after_equal or 0) > 0 and measured >= policy.stop_after_equal
-if measured < size and not (exhausted or hopeless or watched) then return 'ok' end
+if measured < size and not (exhausted or hopeless or watched) then return {'ok', said} end
 
 local group = {}
 local flat = redis.call('HGETALL', KEYS[4])
@@ -110,7 +120,7 @@ for index = 0, planned - 1 do
   end
 end
 local decided = watched and equal and measured < size
-if measured < size and not (exhausted or hopeless or decided) then return 'ok' end
+if measured < size and not (exhausted or hopeless or decided) then return {'ok', said} end
 
 -- Close the group: revoke what still runs, say who belongs to it.
 for index = 0, planned - 1 do
@@ -155,7 +165,7 @@ if why then
   redis.call('HSET', KEYS[4], 'dropped', why)
   count('dropped')
   count('dropped_' .. why)
-  return 'dropped'
+  return {'dropped', said}
 end
 redis.call('XADD', KEYS[6], '*', 'schema', ARGV[8], 'codec', ARGV[9], 'run_id', ARGV[11],
   'group_id', ARGV[10], 'env', group['env'] or '', 'instance_id', group['instance_id'] or '',
@@ -164,4 +174,4 @@ redis.call('XADD', KEYS[6], '*', 'schema', ARGV[8], 'codec', ARGV[9], 'run_id', 
   'members', cjson.encode(ids), 'extras', #extras > 0 and cjson.encode(extras) or '[]')
 redis.call('INCRBY', KEYS[9], bytes)
 count('groups')
-return 'group'
+return {'group', said}

@@ -1,3 +1,4 @@
+-- include: budget
 -- Cancel what waits or runs of these groups of a cancelled run. May be repeated.
 --
 -- KEYS[1] run:{id}  KEYS[2] run:{id}:parked  KEYS[3] leases  KEYS[4] delayed  KEYS[5] waiting
@@ -25,7 +26,10 @@ for i = 3, #ARGV do
         redis.call('ZREM', KEYS[3], id)
         redis.call('ZREM', KEYS[4], id)
         redis.call('ZREM', KEYS[5], id)
-        if state == 'running' then redis.call('HINCRBY', KEYS[1], 'running', -1) end
+        if state == 'running' then
+          redis.call('HINCRBY', KEYS[1], 'running', -1)
+          budget_settle(KEYS[1], key, nil, 0)
+        end
         n = n + 1
       end
       redis.call('EXPIRE', prefix .. 'body:' .. id, ttl)

@@ -2,11 +2,12 @@
 --
 -- KEYS[1] run:{id}
 -- ARGV[1] active | paused | cancelled  ARGV[2] reason, shown to operators
+-- ARGV[3] who: operator | model_config
 -- Returns the state before, or unknown; a cancelled run stays cancelled, and then nothing
 -- changes. Workers learn of it in `begin` and `renew`.
 local before = redis.call('HGET', KEYS[1], 'state')
 if not before then return 'unknown' end
 if before ~= 'cancelled' and before ~= ARGV[1] then
-  redis.call('HSET', KEYS[1], 'state', ARGV[1], 'reason', ARGV[2])
+  redis.call('HSET', KEYS[1], 'state', ARGV[1], 'reason', ARGV[2], 'paused_by', ARGV[3])
 end
 return before

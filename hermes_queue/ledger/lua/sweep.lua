@@ -1,3 +1,4 @@
+-- include: budget
 -- Take back the jobs whose lease has expired and queue them again, in one step.
 --
 -- KEYS[1] leases  KEYS[2] delayed  KEYS[3] sweep:last
@@ -39,6 +40,7 @@ for _, id in ipairs(expired) do
     redis.call('ZADD', KEYS[2], stamp, id)
     local run = ARGV[1] .. 'run:' .. string.match(id, '^(.*)%.[^.]*%.[^.]*$')
     if redis.call('EXISTS', run) == 1 then redis.call('HINCRBY', run, 'running', -1) end
+    budget_settle(run, key, nil, now)
     taken[#taken + 1] = id
   end
 end

@@ -1,0 +1,62 @@
+"""What a run may spend, and what it has spent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hermes_queue.connection import explained
+from hermes_queue.ledger.ledger import RUN_TTL_S, Ledger
+
+BUDGETS = ("cost_usd", "tokens", "wall_s")
+"""US dollars, prompt and completion tokens, and seconds since the run's first enqueue."""
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """One budget of a run; `limit` is None where there is none."""
+
+    name: str
+    limit: float | None
+    spent: float
+    reserved: float = 0.0
+    """Set aside for what runs."""
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether nothing may begin any more."""
+        return self.limit is not None and self.spent >= self.limit
+
+
+def set_budgets(ledger: Ledger, run_id: str, budgets: Mapping[str, float | None]) -> None:
+    """Set budgets by name (see `BUDGETS`), None for no limit; others stay as they are.
+
+    The run need not exist yet. A run that pauses does not go on by this.
+    """
+    args: list[Any] = [RUN_TTL_S]
+    for name, limit in budgets.items():
+        args += [name, "" if limit is None else repr(float(limit))]
+    ledger.call("run_budget", [f"run:{run_id}"], args)
+
+
+def accounts(ledger: Ledger, run_id: str, *, now: float) -> dict[str, Account]:
+    """The accounts of a run by name; `now` is Redis' clock, unix seconds."""
+    kinds = ("budget", "spent", "reserved")
+    names = [f"{kind}:{name}" for name in BUDGETS for kind in kinds]
+    with explained(ledger.url):
+        raw: Any = ledger.client.hmget(ledger.key(f"run:{run_id}"), [*names, "created"])
+    values = dict(zip([*names, "created"], raw, strict=True))
+    found = {}
+    for name in BUDGETS:
+        limit, spent, reserved = (values[f"{kind}:{name}"] for kind in kinds)
+        found[name] = Account(
+            name,
+            None if limit is None else float(limit),
+            float(spent or 0),
+            max(0.0, round(float(reserved or 0), 6)),
+        )
+    if values["created"]:
+        elapsed_s = max(0.0, now - float(values["created"]))
+        found["wall_s"] = Account("wall_s", found["wall_s"].limit, round(elapsed_s, 1))
+    return found

@@ -1,0 +1,38 @@
+"""What the ledger still knows of groups and their members."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hermes_queue.connection import explained
+from hermes_queue.ledger.ledger import Ledger
+from hermes_queue.models import TrajectoryJob
+
+
+def dropped_groups(ledger: Ledger, group_ids: Sequence[str]) -> list[str]:
+    """Those of `group_ids` that were closed and, by their policy, not published."""
+    with explained(ledger.url), ledger.client.pipeline(transaction=False) as pipe:
+        for group_id in group_ids:
+            pipe.hexists(ledger.key(f"group:{group_id}"), "dropped")
+        return [g for g, gone in zip(group_ids, pipe.execute(), strict=True) if gone]
+
+
+def stand_in_job(ledger: Ledger, trajectory_id: str) -> TrajectoryJob:
+    """What the ids and the group tell of a job that cannot be read itself."""
+    group_id, _, index = trajectory_id.rpartition(".")
+    with explained(ledger.url):
+        raw: Any = ledger.client.hmget(
+            ledger.key(f"group:{group_id}"), ["size", "env", "instance_id"]
+        )
+    size, env, instance_id = (value.decode() if value else "" for value in raw)
+    return TrajectoryJob(
+        run_id=group_id.rpartition(".")[0],
+        group_id=group_id,
+        trajectory_id=trajectory_id,
+        sample_index=int(index),
+        group_size=int(size or 1),
+        env=env,
+        instance_id=instance_id,
+        item={},
+    )

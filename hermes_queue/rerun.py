@@ -1,0 +1,65 @@
+"""Running again what failed for good: dead letters, and the failed trajectories of a run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from hermes_queue.connection import explained
+from hermes_queue.ledger import DeadLetters, Ledger
+from hermes_queue.ledger.dead import Letter, LetterFilter, as_new_group, revived
+from hermes_queue.queues import enqueue
+
+
+@dataclass(frozen=True, slots=True)
+class Rerun:
+    """A trajectory that failed, and the one that runs in its place."""
+
+    old: str
+    new: str
+    cause: str
+
+
+def rerun_letters(ledger: Ledger, letters: Iterable[Letter]) -> Iterator[Rerun]:
+    """Enqueue the jobs of dead letters again and delete the letters, one by one.
+
+    A call that was interrupted is finished by the next one.
+
+    Raises:
+        ConfigurationError: a letter holds no job, or its run is cancelled.
+        SchemaTooNew, RedisUnavailable, RedisFull: the rest is as it was.
+    """
+    dead = DeadLetters(ledger)
+    for letter in letters:
+        job = revived(letter)
+        enqueue([job], ledger=ledger)  # done already by a call that was interrupted: nothing
+        dead.purge(letter)
+        yield Rerun(str(job.requeued_from), job.trajectory_id, letter.fields["cause"])
+
+
+def rerun_failed(ledger: Ledger, run_id: str, cause: str = "") -> Iterator[Rerun]:
+    """Enqueue what failed for good in a run, dead letters included, each as a group of its own.
+
+    Failed samples that a refill replaced are left out, and so are revoked ones. With `cause`
+    only failures of that one.
+
+    Raises:
+        As `rerun_letters`.
+    """
+    wanted = LetterFilter(run_id=run_id, cause=cause)
+    letters = [each for each in DeadLetters(ledger).find(wanted) if each.fields.get("job")]
+    yield from rerun_letters(ledger, letters)
+    key = ledger.key(f"run:{run_id}:failed")
+    client: Any = ledger.client
+    with explained(ledger.url):
+        found = list(client.hscan_iter(key, count=500))
+    for name, value in found:
+        why, _, text = json.loads(value)
+        if cause in ("", why):
+            job = as_new_group(text, name.decode())
+            enqueue([job], ledger=ledger)
+            with explained(ledger.url):
+                client.hdel(key, name)
+            yield Rerun(name.decode(), job.trajectory_id, why)

@@ -1,0 +1,148 @@
+"""What a producer's run says at its end, on the terminal and as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hermes_queue.errors import EXIT_FAILED
+from hermes_queue.ledger import Pause
+from hermes_queue.sinks.jsonl import JsonlSink
+from producers.follow import Follower
+from producers.progress import ResultRow, console, print_table
+
+
+@dataclass(slots=True)
+class Summary:
+    """What is said at the end; `--json` prints it as it is."""
+
+    run_id: str
+    mode: str
+    dataset: str
+    items: int
+    jobs: int
+    skipped: dict[str, int]
+    notes: list[str]
+    enqueued: int = 0
+    already: int = 0
+    finished: int = 0
+    failed: int = 0
+    missing: int = 0
+    """Groups that were never delivered."""
+    dropped: int = 0
+    """Groups that their policy threw away."""
+    mean_score: float | None = None
+    written: int = 0
+    out: str | None = None
+    exit_code: int = 0
+    results: list[dict[str, Any]] = field(default_factory=list)
+
+
+class Report:
+    """The outcome of one run in the making."""
+
+    def __init__(
+        self, summary: Summary, groups: Collection[str], arguments: argparse.Namespace
+    ) -> None:
+        self.summary = summary
+        self.groups = groups
+        self.arguments = arguments
+        self.rows: Sequence[ResultRow] = ()
+
+    def unexpected(self) -> int:
+        """1 if `--expect-score` does not hold, after naming where; else 0."""
+        wanted = self.arguments.expect_score
+        other = [row for row in self.rows if wanted is not None and row.score != wanted]
+        for row in other[:20]:
+            sys.stderr.write(
+                f"error: {row.instance_id} sample {row.sample_index}: score {row.score}, "
+                f"expected {wanted:g}; {row.note}\n"
+            )
+        if len(other) > 20:
+            sys.stderr.write(f"error: ... and {len(other) - 20} more\n")
+        return EXIT_FAILED if other else 0
+
+    def take(self, follower: Follower, sink: JsonlSink | None) -> None:
+        """Bring what was consumed into the summary."""
+        self.rows = follower.rows
+        scores = [row.score for row in follower.rows if row.score is not None]
+        self.summary.finished = len(scores)
+        self.summary.failed = follower.failed
+        self.summary.missing = len(follower.pending)
+        self.summary.dropped = follower.dropped
+        if sink:
+            self.summary.written, self.summary.out = sink.written, str(sink.path)
+        self.summary.mean_score = sum(scores) / len(scores) if scores else None
+
+    def say_paused(self, pause: Pause, sink: JsonlSink | None) -> None:
+        """Why the run stands still, and what lets it go on."""
+        sys.stderr.write(
+            f"error: run {self.summary.run_id} is paused ({pause.by}): {pause.reason}\n"
+        )
+        if pause.by == "budget":
+            sys.stderr.write("give it more with --budget-cost, --budget-tokens, --budget-wall\n")
+        self.say_interrupted(sink)
+
+    def say_interrupted(self, sink: JsonlSink | None) -> None:
+        """What is safe, and how to get the rest."""
+        done = "stopped watching"
+        if sink:
+            written = members_by_group(sink)
+            count = sum(written[group_id] for group_id in self.groups)
+            done = f"{count} of {self.summary.jobs} trajectories are in {sink.path}"
+        out = f" --out {self.arguments.out}" if self.arguments.out else ""
+        follow = " --follow" if self.arguments.follow else ""
+        run_id = self.summary.run_id
+        where = "" if self.summary.mode == "embedded" else "; its workers go on"
+        sys.stderr.write(
+            f"run {run_id} is incomplete: {done}{where}; for the rest repeat the command "
+            f"with --run-id {run_id}{out}{follow}\n"
+        )
+
+    def results(self, code: int, sink: JsonlSink | None) -> int:
+        """The table, the figures and where the records are."""
+        summary = self.summary
+        if not self.arguments.quiet and not self.arguments.json:
+            target = console(sys.stdout)
+            if self.rows:
+                print_table(self.rows, target)
+            mean = "-" if summary.mean_score is None else f"{summary.mean_score:.3f}"
+            lines = [f"{summary.finished} scored (mean {mean}), {summary.failed} failed"]
+            if summary.missing:
+                lines.append(
+                    f"{summary.missing} groups are no longer in the results stream: an earlier "
+                    "consumer had them, or their jobs were cancelled"
+                )
+            if summary.dropped:
+                lines.append(
+                    f"{summary.dropped} groups were dropped by the policy asked for "
+                    "(--drop-zero-variance, --on-incomplete)"
+                )
+            if sink:
+                lines.append(f"results: {sink.path}")
+            for line in lines:
+                target.print(line, markup=False, highlight=False, soft_wrap=True)
+        return self.finish(code)
+
+    def finish(self, code: int) -> int:
+        """Print the JSON summary if it is wanted."""
+        self.summary.exit_code = code
+        if self.arguments.json:
+            self.summary.results = [_plain(row) for row in self.rows]
+            fields = {name: getattr(self.summary, name) for name in Summary.__slots__}
+            sys.stdout.write(json.dumps(fields) + "\n")
+        return code
+
+
+def members_by_group(sink: JsonlSink) -> Counter[str]:
+    """How many trajectories of each group the file holds; a refill counts like any other."""
+    return Counter(trajectory_id.rpartition(".")[0] for trajectory_id in sink.trajectory_ids)
+
+
+def _plain(row: ResultRow) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in ResultRow.__slots__}
