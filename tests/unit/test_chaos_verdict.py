@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import subprocess
 
 import pytest
 from ledger_steps import begin, publish
 from records import make_record
+from worker_process import wait_until
 
 from hermes_queue.ledger import Ledger
 from workers.chaos.env import expected_score
 from workers.chaos.fleet import CONSUMERS, Fleet
 from workers.chaos.producer import group
+from workers.chaos.skewed import SKEW_S, skewed
 from workers.chaos.verdict import Verdict
 
 SEED = 3
@@ -115,6 +118,41 @@ def test_what_is_left_on_disk_and_in_redis_is_seen(scene):
     assert "key without expiry: stray" in problems
 
 
-def test_a_dead_letter_of_a_healthy_job_is_seen(scene):
-    scene.ledger.client.xadd("hq:dead", {"cause": "poison"})
-    assert scene.problems() == ["1 dead letters, of jobs that are not poison"]
+def test_a_dead_letter_of_an_innocent_job_is_seen(scene):
+    [letter] = [{"cause": "poison", "reason": "x", "trajectory_id": scene.jobs[1].trajectory_id}]
+    scene.ledger.client.xadd("hq:dead", letter)
+    assert scene.problems() == [
+        f"{scene.jobs[1].trajectory_id}: a dead letter, but it is no poison"
+    ]
+
+
+def test_a_poison_job_that_was_scored_and_left_no_letter_is_seen(scene, monkeypatch):
+    monkeypatch.setattr("workers.chaos.verdict.poisoned", lambda index: True)
+    poison = scene.jobs[0].trajectory_id
+    problems = scene.problems()
+    assert f"{poison}: poison, and 0 dead letters" in problems
+    assert any(line.startswith(f"{poison}: {scene.score}") for line in problems)
+
+
+def test_a_process_that_only_its_mounts_betray_is_seen(scene):
+    inside = scene.fleet.directory / "slot"
+    inside.mkdir()
+    sleeper = subprocess.Popen(
+        ["unshare", "-m", "sh", "-c", 'mount --bind "$0" /mnt && exec sleep 60', inside.name],
+        cwd=scene.fleet.directory,
+    )
+    try:
+        wait_until("mounted", lambda: sleeper.pid in dict(scene.fleet.processes()))
+        wait_until("exec", lambda: any(f"process {sleeper.pid}" in p for p in scene.problems()))
+    finally:
+        sleeper.kill()
+        sleeper.wait()
+
+
+def test_clocks_of_the_fleet_are_wrong_and_jump():
+    clock = skewed(lambda: moment, seed=1)
+    offsets = set()
+    for moment in range(1000, 1100):
+        assert abs(clock() - moment) <= SKEW_S
+        offsets.add(round(clock() - moment, 6))
+    assert len(offsets) > 10

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import signal
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
@@ -30,6 +31,8 @@ class Row(BaseModel):
 
     instance_id: str
     seconds: float
+    poison: bool = False
+    """Whether sample 0 kills whoever runs it."""
 
 
 def expected_score(instance_id: str) -> float:
@@ -54,7 +57,9 @@ class Chaos(Environment[Row]):
         return SlotSpec(profile=profile)
 
     async def setup(self, item: Row, context: SlotContext) -> None:
-        """Make sure that the workspace is really empty."""
+        """Make sure that the workspace is really empty; die of poison."""
+        if item.poison and context.slot.trajectory_id.endswith(".0"):
+            os.kill(os.getpid(), signal.SIGKILL)
         found = await context.run("ls -A")
         if found.stdout.strip():
             raise EnvInfraError(f"the workspace is not empty: {found.stdout!r}")

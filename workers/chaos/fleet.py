@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,7 +20,6 @@ from hermes_queue.ledger import Ledger
 from hermes_queue.settings import PREFIX
 from workers.chaos.env import JOURNAL
 
-LEASE_S = 4.0
 CONSUMERS = {"fast": 0.0, "slow": 0.05}
 """Seconds that each consumer group takes before it acknowledges."""
 
@@ -50,6 +51,16 @@ class Process:
         log = self.log.with_suffix(f".{self.lives}.log")
         self.process = child_process.start(self.command, self.environment, log=log)
 
+    def freeze(self) -> None:
+        """SIGSTOP: it neither works nor knows that time goes by."""
+        if self.process:
+            self.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT."""
+        if self.process:
+            self.process.send_signal(signal.SIGCONT)
+
     def kill(self) -> None:
         """SIGKILL."""
         if self.process:
@@ -68,6 +79,7 @@ class Fleet:
     directory: Path
     workers_count: int
     concurrency: int
+    lease_s: float = 4.0
     url: str = ""
     """A Redis of the user's own, which is never killed. Empty: one of ours."""
     redis: Process | None = None
@@ -127,6 +139,24 @@ class Fleet:
         for process in (*self.workers, *self.consumers):
             process.start()
 
+    def processes(self) -> Iterator[tuple[int, str]]:
+        """Pid and command of all that lives.
+
+        Their arguments, environment or mounts name our directory; of commands in slots only
+        the mounts do.
+        """
+        mark = self.directory.name
+        for path in Path("/proc").glob("[0-9]*"):
+            try:
+                command, environment, mounts = (
+                    (path / name).read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                    for name in ("cmdline", "environ", "mountinfo")
+                )
+            except OSError:  # it has just ended
+                continue
+            if mark in command + environment + mounts:
+                yield int(path.name), command
+
     def connect(self) -> Ledger:
         """A ledger on this run's Redis."""
         return Ledger(redis.Redis.from_url(self.url), prefix=self.prefix, url=self.url)
@@ -160,7 +190,7 @@ class Fleet:
             process.stop()
 
     def _python(self, *words: str) -> list[str]:
-        return [sys.executable, "-m", *words]
+        return [sys.executable, "-m", "workers.chaos.skewed", *words]
 
     def _process(self, name: str, command: list[str]) -> Process:
         source = str(Path(hermes_queue.__file__).parent.parent)
@@ -170,10 +200,10 @@ class Fleet:
             f"{PREFIX}REDIS_URL": self.url,
             f"{PREFIX}REDIS_PREFIX": self.prefix,
             f"{PREFIX}PATHS_CACHE": str(self.cache),
-            f"{PREFIX}LEASE_DURATION_S": str(LEASE_S),
-            f"{PREFIX}LEASE_RENEW_S": "1",
-            f"{PREFIX}LEASE_SWEEP_S": "0.5",
-            f"{PREFIX}LEASE_MOVER_S": "0.2",
+            f"{PREFIX}LEASE_DURATION_S": str(self.lease_s),
+            f"{PREFIX}LEASE_RENEW_S": str(self.lease_s / 4),
+            f"{PREFIX}LEASE_SWEEP_S": str(self.lease_s / 8),
+            f"{PREFIX}LEASE_MOVER_S": str(min(1.0, self.lease_s / 20)),
             f"{PREFIX}WORKER_SOFT_SHUTDOWN_S": "1",
             f"{PREFIX}LOCAL_REAP_S": "5",
             f"{PREFIX}RESULTS_RETENTION_S": str(10 * 86400),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import random
 import time
+from typing import Any
 
 from hermes_queue.errors import RedisFull, RedisUnavailable
 from hermes_queue.ledger import Ledger
@@ -14,31 +15,44 @@ from hermes_queue.queues import enqueue
 RUN = "chaos"
 GROUP_SIZE = 4
 LONGEST_S = 3.0
+POISON_EVERY = 100
+"""Groups of which one holds a poison job."""
+
+
+def poisoned(index: int) -> bool:
+    """Whether sample 0 of this group kills its workers."""
+    return index % POISON_EVERY == POISON_EVERY // 8
 
 
 def group(index: int, seed: int) -> list[TrajectoryJob]:
     """The jobs of group `index`: the same ones for the same seed."""
     instance = f"{seed}-{index}"
     seconds = round(random.Random(instance).uniform(0.0, LONGEST_S), 2)  # noqa: S311 - no secret
-    jobs = []
-    for sample in range(GROUP_SIZE):
-        group_id, trajectory_id = make_ids(RUN, instance, sample)
-        jobs.append(
-            TrajectoryJob(
-                run_id=RUN,
-                group_id=group_id,
-                trajectory_id=trajectory_id,
-                sample_index=sample,
-                group_size=GROUP_SIZE,
-                env="workers.chaos.env:ENV",
-                instance_id=instance,
-                item={"instance_id": instance, "seconds": seconds},
-                agent=AgentSpec(kind="oracle"),
-                limits=Limits(tool_timeout_s=60, setup_timeout_s=60),
-                group_policy=GroupPolicy(max_refills=2),
-            )
-        )
-    return jobs
+    row = {"instance_id": instance, "seconds": seconds, "poison": poisoned(index)}
+    return [_job(RUN, row, sample, GROUP_SIZE) for sample in range(GROUP_SIZE)]
+
+
+def sleepers(run_id: str, count: int) -> list[TrajectoryJob]:
+    """Jobs that hold their slots for a quarter of an hour."""
+    rows = [{"instance_id": str(n), "seconds": 900.0} for n in range(count)]
+    return [_job(run_id, row, 0, 1) for row in rows]
+
+
+def _job(run_id: str, row: dict[str, Any], sample: int, size: int) -> TrajectoryJob:
+    group_id, trajectory_id = make_ids(run_id, row["instance_id"], sample)
+    return TrajectoryJob(
+        run_id=run_id,
+        group_id=group_id,
+        trajectory_id=trajectory_id,
+        sample_index=sample,
+        group_size=size,
+        env="workers.chaos.env:ENV",
+        instance_id=row["instance_id"],
+        item=row,
+        agent=AgentSpec(kind="oracle"),
+        limits=Limits(tool_timeout_s=60 + row["seconds"], setup_timeout_s=60),
+        group_policy=GroupPolicy(max_refills=2),
+    )
 
 
 def main() -> None:
@@ -57,7 +71,7 @@ def main() -> None:
             jobs = [job for k in range(index, due) for job in group(k, arguments.seed)]
             enqueue(jobs, ledger=ledger, config={"seed": arguments.seed})
             ledger.close()
-            index = due
+            index = max(index, due)  # the clock may have gone back
         except (RedisUnavailable, RedisFull):
             pass  # as a person would, who repeats the command
         time.sleep(0.5)

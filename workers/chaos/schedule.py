@@ -15,15 +15,17 @@ from hermes_queue.errors import HermesQueueError
 from workers.chaos.fleet import Fleet, Process
 
 WEIGHTS = {
-    "kill worker": 45,
-    "terminate worker": 10,
-    "kill redis": 10,
+    "kill worker": 40,
+    "freeze worker": 6,
+    "terminate worker": 8,
+    "kill redis": 8,
     "reset connections": 10,
     "fill redis": 5,
     "kill consumer": 12,
     "kill producer": 8,
+    "kill everything": 3,
 }
-_ON_REDIS = ("kill redis", "reset connections", "fill redis")
+_ON_REDIS = ("kill redis", "reset connections", "fill redis", "kill everything")
 
 
 @dataclass
@@ -51,7 +53,7 @@ class Schedule:
         self._dice = random.Random(self.seed)  # noqa: S311 - no secret
         self._names = [n for n in WEIGHTS if self.fleet.redis or n not in _ON_REDIS]
         self._due = time.monotonic() + self.interval_s
-        self._starts: list[tuple[float, Process]] = []
+        self._later: list[tuple[float, Process, Callable[[], None]]] = []
         self._orphans: list[Orphan] = []
         self._room_at = 0.0
         self._ledger = self.fleet.connect()
@@ -59,10 +61,10 @@ class Schedule:
     def tick(self) -> None:
         """Do what is due. Call it several times a second."""
         now = time.monotonic()
-        for moment, process in list(self._starts):
-            if now >= moment:
-                self._starts.remove((moment, process))
-                process.start()
+        for due in list(self._later):
+            if now >= due[0]:
+                self._later.remove(due)
+                due[2]()
         self._make_room(now)
         self.watch()
         if now >= self._due:
@@ -74,9 +76,9 @@ class Schedule:
 
     def settle(self) -> None:
         """Start whatever is down; no more events."""
-        for _, process in self._starts:
-            process.start()
-        self._starts = []
+        for _, _, action in sorted(self._later, key=lambda due: due[0]):
+            action()
+        self._later = []
         self._make_room(float("inf"))
         self.fleet.wait_for_redis()
 
@@ -87,7 +89,7 @@ class Schedule:
         supervises it in production starts it again.
         """
         self._look_for_orphans()
-        waiting = [process for _, process in self._starts]
+        waiting = [process for _, process, _ in self._later]
         for process in (*self.fleet.workers, *self.fleet.consumers):
             if not process.alive and process not in waiting:
                 self.counts["restarted"] += 1
@@ -100,8 +102,10 @@ class Schedule:
 
     def _act(self, name: str) -> bool:
         match name:
-            case "kill worker" | "terminate worker":
-                return self._end_worker(kill=name == "kill worker")
+            case "kill worker" | "terminate worker" | "freeze worker":
+                return self._strike_worker(name.partition(" ")[0])
+            case "kill everything":
+                return self._kill_everything()
             case "kill redis" if self.fleet.redis:
                 return self._kill(self.fleet.redis, self._dice.uniform(1, 6))
             case "kill consumer":
@@ -115,34 +119,64 @@ class Schedule:
                 return self._redis(lambda client: client.config_set("maxmemory", 1))
         return False
 
-    def _end_worker(self, *, kill: bool) -> bool:
+    def _strike_worker(self, how: str) -> bool:
         """Only a worker that runs something is worth it; a kill of an idle one proves nothing."""
+        held = self._held()
+        workers = [w for w in self.fleet.workers if w.alive and held.get(w.pid)]
+        if not workers:
+            return False
+        worker = self._dice.choice(workers)
+        if how == "terminate":
+            worker.stop()
+            self._at(1.0, worker, worker.start)
+            return True
+        self._expect(held[worker.pid])
+        if how == "kill":
+            return self._kill(worker, self._dice.uniform(0.5, 4))
+        worker.freeze()  # for longer than its leases: it comes back to find them gone
+        self._at(self._dice.uniform(1.5, 2.5) * self.fleet.lease_s, worker, worker.thaw)
+        return True
+
+    def _kill_everything(self) -> bool:
+        """As when a whole host dies; Redis comes back first."""
+        held = self._held()
+        if not held or not self.fleet.redis:
+            return False
+        for orphans in held.values():
+            self._expect(orphans)
+        self._kill(self.fleet.redis, 1.0)
+        for process in (*self.fleet.workers, *self.fleet.consumers, self.fleet.producer):
+            if process:
+                self._kill(process, 2.0)
+        return True
+
+    def _held(self) -> dict[int, list[tuple[str, int, str]]]:
+        """By pid of a live worker, what it runs. Empty when Redis does not answer."""
         try:
-            owners = {worker["pid"]: worker["owner"] for worker in self._ledger.workers()}
+            pids = {worker["owner"]: worker["pid"] for worker in self._ledger.workers()}
             running = self._running()
         except (HermesQueueError, redis.RedisError):
-            return False
-        workers = [w for w in self.fleet.workers if w.alive]
-        self._dice.shuffle(workers)
-        for worker in workers:
-            held = [o for o in running if o[2] == owners.get(worker.pid)]
-            if not held:
-                continue
-            if kill:
-                now = time.monotonic()
-                self._orphans += [Orphan(name, epoch, now) for name, epoch, _ in held]
-                return self._kill(worker, self._dice.uniform(0.5, 4))
-            worker.stop()
-            self._starts.append((time.monotonic() + 1, worker))
-            return True
-        return False
+            return {}
+        held: dict[int, list[tuple[str, int, str]]] = {}
+        for entry in running:
+            if entry[2] in pids:
+                held.setdefault(pids[entry[2]], []).append(entry)
+        return held
+
+    def _expect(self, held: list[tuple[str, int, str]]) -> None:
+        """Time how long these take to run again."""
+        now = time.monotonic()
+        self._orphans += [Orphan(name, epoch, now) for name, epoch, _ in held]
 
     def _kill(self, process: Process, pause_s: float) -> bool:
-        if not process.alive:
+        if not process.alive or any(process is waiting for _, waiting, _ in self._later):
             return False
         process.kill()
-        self._starts.append((time.monotonic() + pause_s, process))
+        self._at(pause_s, process, process.start)
         return True
+
+    def _at(self, delay_s: float, process: Process, action: Callable[[], None]) -> None:
+        self._later.append((time.monotonic() + delay_s, process, action))
 
     def _running(self) -> list[tuple[str, int, str]]:
         """(trajectory, epoch, owner) of everything that is leased."""

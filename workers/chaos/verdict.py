@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from hermes_queue import codec
-from hermes_queue.ledger import Ledger
+from hermes_queue.ledger import DeadLetters, Ledger
 from workers.chaos.env import expected_score
 from workers.chaos.fleet import CONSUMERS, Fleet
-from workers.chaos.producer import group
+from workers.chaos.producer import group, poisoned
 
 LASTING_KEYS = (
     "deployment",
@@ -31,13 +30,15 @@ class Verdict:
 
     def __init__(self, fleet: Fleet, groups: int, seed: int) -> None:
         self.problems: list[str] = []
-        self.figures: dict[str, int] = {}
+        self.figures: dict[str, float] = {}
         self._fleet = fleet
-        self._wanted = {
-            job.group_id: {j.trajectory_id: j.instance_id for j in group(k, seed)}
-            for k in range(groups)
-            for job in group(k, seed)[:1]
-        }
+        self._wanted: set[str] = set()
+        self._poison: set[str] = set()
+        for index in range(groups):
+            first = group(index, seed)[0]
+            self._wanted.add(first.group_id)
+            if poisoned(index):
+                self._poison.add(first.trajectory_id)
 
     def judge(self, ledger: Ledger) -> None:
         """Look at everything; call it when all is drained and stopped but Redis."""
@@ -46,8 +47,7 @@ class Verdict:
         for name in CONSUMERS:
             self._consumer(ledger, name)
         self._leftovers(ledger)
-        letters = ledger.client.xlen(ledger.key("dead"))
-        self._must(not letters, f"{letters} dead letters, of jobs that are not poison")
+        self._letters(ledger)
 
     def _must(self, holds: bool, problem: str) -> None:
         if not holds:
@@ -70,11 +70,11 @@ class Verdict:
                     continue
                 record = codec.decode_record(body)
                 scores[name] = record.score
-                right = record.score == expected_score(record.instance_id)
-                self._must(right, f"{name}: score {record.score}, {record.failure}")
-        for group_id in self._wanted.keys() - groups.keys():
+                wanted = None if name in self._poison else expected_score(record.instance_id)
+                self._must(record.score == wanted, f"{name}: {record.score}, {record.failure}")
+        for group_id in self._wanted - groups.keys():
             self.problems.append(f"{group_id}: lost, never published")
-        for group_id in groups.keys() - self._wanted.keys():
+        for group_id in groups.keys() - self._wanted:
             self.problems.append(f"{group_id}: nobody enqueued it")
         self.problems += [f"{g}: published {n} times" for g, n in groups.items() if n > 1]
         self.problems += [f"{t}: published {n} times" for t, n in seen.items() if n > 1]
@@ -96,6 +96,18 @@ class Verdict:
         for name in unmeasured:
             self._must(published[name] is None, f"{name}: has a score, but nobody measured it")
 
+    def _letters(self, ledger: Ledger) -> None:
+        """One dead letter for each poison job, and none for anything else."""
+        letters = Counter(
+            letter.fields.get("trajectory_id") or f"letter {letter.id}"
+            for letter in DeadLetters(ledger).find()
+        )
+        self.figures["dead letters"] = letters.total()
+        for name in letters.keys() - self._poison:
+            self.problems.append(f"{name}: a dead letter, but it is no poison")
+        for name in self._poison:
+            self._must(letters[name] == 1, f"{name}: poison, and {letters[name]} dead letters")
+
     def _consumer(self, ledger: Ledger, name: str) -> None:
         """Each group reached this reader; repetitions are the same ones."""
         got: dict[str, object] = {}
@@ -104,16 +116,15 @@ class Verdict:
             known = got.setdefault(line["group"], line["scores"])
             self._must(known == line["scores"], f"{line['group']}: {name} got two versions")
         self.figures[f"repeated deliveries to {name}"] = len(lines) - len(got)
-        for group_id in self._wanted.keys() - got.keys():
+        for group_id in self._wanted - got.keys():
             self.problems.append(f"{group_id}: never reached the consumer group {name}")
         pending = ledger.client.xpending(ledger.key("results"), name)["pending"]
         self._must(pending == 0, f"{name}: {pending} groups delivered and not acknowledged")
 
     def _leftovers(self, ledger: Ledger) -> None:
         """No process, directory, spool file or unlisted key stays."""
-        mark = str(self._fleet.directory)
         allowed = {self._fleet.redis.pid} if self._fleet.redis else set()
-        for pid, command in _processes_of(mark):
+        for pid, command in self._fleet.processes():
             self._must(pid in allowed, f"process {pid} is left: {command}")
         for pattern in ("slots/*", "spool/**/*.record"):
             for path in self._fleet.cache.glob(pattern):
@@ -122,20 +133,6 @@ class Verdict:
             name = raw.decode().removeprefix(ledger.prefix)
             if not name.startswith(LASTING_KEYS) and ledger.client.ttl(raw) == -1:
                 self.problems.append(f"key without expiry: {name}")
-
-
-def _processes_of(mark: str) -> Iterator[tuple[int, str]]:
-    """Living processes, slots included, with `mark` in their arguments or environment."""
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            command, environment = (
-                (path / name).read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                for name in ("cmdline", "environ")
-            )
-        except OSError:  # it has just ended
-            continue
-        if mark in command + environment:
-            yield int(path.name), command
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:

@@ -1,0 +1,65 @@
+"""The end of a chaos run: everything dies at once; how long does what was left live?"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from hermes_queue.ledger import Runs
+from hermes_queue.queues import enqueue
+from hermes_queue.sandbox.processes import is_running, read_stat
+from workers.chaos.fleet import Fleet
+from workers.chaos.producer import sleepers
+
+RUN = "chaos-orphans"
+LIMIT_S = 180.0
+_START_S = 90.0
+
+
+def time_to_last_orphan(fleet: Fleet) -> tuple[float, int]:
+    """Fill all slots, kill everything, start Redis and one worker.
+
+    Returns:
+        Seconds from the worker's start until no process and no sandbox directory of the dead
+        ones is left, and how many processes there were.
+
+    Raises:
+        TimeoutError: they did not go within `LIMIT_S`, or the slots did not fill.
+    """
+    ledger = fleet.connect()
+    for worker in fleet.workers:
+        worker.start()
+    count = len(fleet.workers) * fleet.concurrency
+    enqueue(sleepers(RUN, count), ledger=ledger)
+    _wait("slots did not fill", _START_S, lambda: ledger.run_status(RUN).running == count)
+    directories = set((fleet.cache / "slots").glob("*/*"))
+    redis_pid = fleet.redis.pid if fleet.redis else 0
+    known = [(pid, read_stat(pid)) for pid, _ in fleet.processes() if pid != redis_pid]
+    processes = [(pid, stat.started) for pid, stat in known if stat]
+    for process in (*fleet.workers, fleet.redis):
+        if process:
+            process.kill()
+    if fleet.redis:
+        fleet.redis.start()
+        fleet.wait_for_redis()
+    Runs(ledger).cancel(RUN)
+    fleet.workers[0].start()
+    started = time.monotonic()
+
+    def gone() -> bool:
+        return not any(is_running(*process) for process in processes) and not any(
+            path.exists() for path in directories
+        )
+
+    _wait("orphans are left", LIMIT_S, gone)
+    took_s = time.monotonic() - started
+    fleet.stop()
+    return took_s, len(processes)
+
+
+def _wait(problem: str, patience_s: float, condition: Callable[[], bool]) -> None:
+    give_up = time.monotonic() + patience_s
+    while not condition():
+        if time.monotonic() > give_up:
+            raise TimeoutError(f"{problem} after {patience_s:.0f} s")
+        time.sleep(0.05)
