@@ -146,6 +146,7 @@ class Runs:
         ledger = self.ledger
         self._enter(run_id, "cancelled", reason)
         keys = [f"run:{run_id}", f"run:{run_id}:parked", "leases", "delayed", "waiting"]
+        keys.append("results:bytes")
         cancelled, cursor = 0, 0
         while True:
             with explained(ledger.url):

@@ -9,7 +9,7 @@ from ledger_steps import begin, enqueue, publish
 from records import make_job, make_record
 
 from hermes_queue import codec
-from hermes_queue.ledger import Claim
+from hermes_queue.ledger import Claim, Runs
 from hermes_queue.models import GroupPolicy
 
 
@@ -190,3 +190,40 @@ def test_publishing_a_member_again_after_its_group_has_closed_changes_nothing(le
     assert publish(ledger, make_record(jobs[0], None)) == "final"
     assert ledger.run_status("run") == before
     assert ledger.client.xlen("hq:results") == 1
+
+
+def kept_bytes(ledger):
+    return int(ledger.client.get("hq:results:bytes") or 0)
+
+
+def test_bodies_of_an_open_group_count_towards_the_limits(ledger):
+    jobs = start(ledger, 2)
+    record = make_record(jobs[0])
+    publish(ledger, record)
+    assert kept_bytes(ledger) == len(codec.encode_record(record))
+
+
+@pytest.mark.parametrize("policy", [{"drop_zero_variance": True}, {"on_incomplete": "drop"}])
+def test_bodies_of_a_dropped_group_count_no_more(ledger, policy):
+    jobs = start(ledger, 2, **policy)
+    publish(ledger, make_record(jobs[0]))
+    score = 1.0 if "drop_zero_variance" in policy else None
+    assert publish(ledger, make_record(jobs[1], score)) == "dropped"
+    assert kept_bytes(ledger) == 0
+
+
+def test_bodies_of_a_cancelled_run_count_no_more(ledger):
+    jobs = start(ledger, 2)
+    publish(ledger, make_record(jobs[0]))
+    Runs(ledger).cancel("run")
+    assert kept_bytes(ledger) == 0
+
+
+def test_a_replaced_member_counts_only_until_its_group_is_closed(ledger):
+    jobs = start(ledger, 1, max_refills=1)
+    publish(ledger, make_record(jobs[0], None))
+    refill(ledger, jobs[0], 1)
+    fresh = jobs[0].model_copy(update={"trajectory_id": f"{jobs[0].group_id}.1", "sample_index": 1})
+    record = make_record(fresh)
+    assert publish(ledger, record) == "group"
+    assert kept_bytes(ledger) == len(codec.encode_record(record))

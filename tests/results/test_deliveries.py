@@ -145,3 +145,22 @@ async def test_a_group_says_whether_results_wait_for_it(ledger):
     assert ledger.client.hget("hq:consumer-group:trainer", "durable") == b"0"
     await read(ledger.url)
     assert ledger.client.hget("hq:consumer-group:trainer", "durable") == b"1"
+
+
+async def test_acknowledging_what_was_never_delivered_changes_nothing(ledger):
+    publish(ledger, "one")
+    async for group in hermes_queue.consume("trainer", url=ledger.url, idle_timeout_s=0.3):
+        assert ledger.client.xack("hq:results", "trainer", "1-1", "9999999999999-0") == 0
+        await group.ack()
+        await group.ack()  # neither does doing it twice
+    publish(ledger, "two")
+    assert await read(ledger.url) == ["two"]
+
+
+async def test_acknowledging_after_the_consumer_group_was_removed_is_no_error(ledger):
+    publish(ledger, "one")
+    async for group in hermes_queue.consume("trainer", url=ledger.url, consumer="c"):
+        ledger.client.xgroup_destroy("hq:results", "trainer")
+        await group.ack()
+        break
+    assert await read(ledger.url) == ["one"]  # the group is a new one, and nothing was lost

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -38,7 +38,13 @@ class WorkerProcess:
     """One worker on one Redis, with a short lease and its log in a file."""
 
     def __init__(
-        self, redis_url: str, directory: Path, *, concurrency: int = 4, **environment: str
+        self,
+        redis_url: str,
+        directory: Path,
+        *,
+        concurrency: int = 4,
+        prefix: Sequence[str] = (),
+        **environment: str,
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.redis_url = redis_url
@@ -50,7 +56,7 @@ class WorkerProcess:
             "HERMES_QUEUE_PATHS_SPOOL": str(directory / "spool"),
             **environment,
         }
-        self._command = [sys.executable, "-m", "celery", "-A", "hermes_queue", "worker"]
+        self._command = [*prefix, sys.executable, "-m", "celery", "-A", "hermes_queue", "worker"]
         self._command += ["-c", str(concurrency), "-l", "info", "--without-gossip"]
         self._command += ["--without-mingle", "-n", f"{self.log_path.stem}-{os.getpid()}@%h"]
         self.process: subprocess.Popen[bytes] | None = None

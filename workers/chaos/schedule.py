@@ -21,10 +21,18 @@ WEIGHTS = {
     "kill redis": 8,
     "reset connections": 10,
     "fill redis": 5,
+    "fill stream": 4,
     "kill consumer": 12,
     "kill producer": 8,
     "kill everything": 3,
 }
+HUGE_BYTES = 1 << 40
+_FILL = """
+if redis.call('SET', KEYS[1], '1', 'NX', 'EX', 3600) then redis.call('INCRBY', KEYS[2], ARGV[1]) end
+return 1"""
+_DRAIN = """
+if redis.call('DEL', KEYS[1]) == 1 then redis.call('DECRBY', KEYS[2], ARGV[1]) end
+return 1"""
 _ON_REDIS = ("kill redis", "reset connections", "fill redis", "kill everything")
 
 
@@ -56,6 +64,7 @@ class Schedule:
         self._later: list[tuple[float, Process, Callable[[], None]]] = []
         self._orphans: list[Orphan] = []
         self._room_at = 0.0
+        self._stream_until = 0.0
         self._ledger = self.fleet.connect()
 
     def tick(self) -> None:
@@ -114,6 +123,9 @@ class Schedule:
                 return self._kill(self.fleet.producer, 1.0)
             case "reset connections":
                 return self._redis(lambda client: client.client_kill_filter(_type="normal"))
+            case "fill stream":
+                self._stream_until = time.monotonic() + self._dice.uniform(2, 8)
+                return self._redis(self._fill_stream)
             case "fill redis":
                 self._room_at = time.monotonic() + self._dice.uniform(1, 4)
                 return self._redis(lambda client: client.config_set("maxmemory", 1))
@@ -209,7 +221,21 @@ class Schedule:
             return False
         return True
 
+    def _fill_stream(self, client: Any) -> None:
+        """Make the results look too large, as with a reader that hangs. May be repeated."""
+        client.eval(_FILL, 2, *map(self._ledger.key, ("chaos:full", "results:bytes")), HUGE_BYTES)
+
     def _make_room(self, now: float) -> None:
+        if (
+            self._stream_until
+            and now >= self._stream_until
+            and self._redis(
+                lambda client: client.eval(
+                    _DRAIN, 2, *map(self._ledger.key, ("chaos:full", "results:bytes")), HUGE_BYTES
+                )
+            )
+        ):
+            self._stream_until = 0.0
         if (
             self._room_at
             and now >= self._room_at

@@ -2,7 +2,8 @@
 -- Make one trajectory final and, when that decides its group, close the group. Exactly once.
 --
 -- KEYS[1] traj:{id}  KEYS[2] leases  KEYS[3] delayed  KEYS[4] group:{id}  KEYS[5] body:{id}
--- KEYS[6] results (stream)  KEYS[7] run:{id}  KEYS[8] waiting  KEYS[9] results:bytes
+-- KEYS[6] results (stream)  KEYS[7] run:{id}  KEYS[8] waiting  KEYS[9] results:bytes, of all
+-- bodies that wait for a reader, those of open groups included
 -- KEYS[10] dead (stream)
 -- ARGV[1] id  ARGV[2] owner  ARGV[3] epoch  ARGV[4] score, or '' when not measured
 -- ARGV[5] body  ARGV[6] sample index  ARGV[7] TTL of finished state, s
@@ -31,8 +32,10 @@ if state == 'final' or state == 'cancelled' then return {state, ''} end
 local measured_now = ARGV[4] ~= ''
 if not measured_now and (f[2] ~= ARGV[2] or f[3] ~= ARGV[3]) then return {'stale', ''} end
 
-if redis.call('XLEN', KEYS[6]) >= tonumber(ARGV[14])
-  or tonumber(redis.call('GET', KEYS[9]) or '0') >= tonumber(ARGV[15]) then return {'full', ''} end
+-- With nothing to read nobody could make room: then only what is unfinished takes it.
+local unread = redis.call('XLEN', KEYS[6])
+if unread >= tonumber(ARGV[14])
+  or unread > 0 and tonumber(redis.call('GET', KEYS[9]) or '0') >= tonumber(ARGV[15]) then return {'full', ''} end
 
 local t = redis.call('TIME')
 local now = tonumber(t[1]) + tonumber(t[2]) / 1e6
@@ -56,6 +59,7 @@ end
 
 local origin = redis.call('HMGET', KEYS[1], 'lane', 'priority', 'job')
 redis.call('SET', KEYS[5], ARGV[5])
+redis.call('INCRBY', KEYS[9], #ARGV[5])
 local failure = ARGV[16] ~= '' and cjson.decode(ARGV[16]) or {}
 if failure['dead'] then
   local g = redis.call('HMGET', KEYS[4], 'env', 'instance_id')
@@ -131,6 +135,7 @@ for index = 0, planned - 1 do
   elseif x then
     extras[#extras + 1] = x[1]
     redis.call('EXPIRE', prefix .. 'body:' .. x[1], ttl)
+    redis.call('DECRBY', KEYS[9], x[3])
   elseif not member('m', index) then
     local other = ARGV[10] .. '.' .. index
     local was = redis.call('HGET', prefix .. 'traj:' .. other, 'state')
@@ -162,6 +167,7 @@ if policy.drop_zero_variance and equal and #scores > 1 then why = 'zero_variance
 if policy.on_incomplete == 'drop' and not complete then why = why or 'incomplete' end
 if why then
   for _, its_id in ipairs(ids) do redis.call('EXPIRE', prefix .. 'body:' .. its_id, ttl) end
+  redis.call('DECRBY', KEYS[9], bytes)
   redis.call('HSET', KEYS[4], 'dropped', why)
   count('dropped')
   count('dropped_' .. why)
@@ -172,6 +178,5 @@ redis.call('XADD', KEYS[6], '*', 'schema', ARGV[8], 'codec', ARGV[9], 'run_id', 
   'size', tostring(size), 'complete', complete and '1' or '0', 'mean', mean, 'std', std,
   'bytes', tostring(bytes), 'created', group['created'] or stamp, 'finished', stamp,
   'members', cjson.encode(ids), 'extras', #extras > 0 and cjson.encode(extras) or '[]')
-redis.call('INCRBY', KEYS[9], bytes)
 count('groups')
 return {'group', said}

@@ -2,6 +2,7 @@
 -- Cancel what waits or runs of these groups of a cancelled run. May be repeated.
 --
 -- KEYS[1] run:{id}  KEYS[2] run:{id}:parked  KEYS[3] leases  KEYS[4] delayed  KEYS[5] waiting
+-- KEYS[6] results:bytes
 -- ARGV[1] prefix  ARGV[2] TTL of finished state, s  ARGV[3...] group ids
 -- A group is closed without being published; members that were measured already expire.
 -- Owners of running members learn of it with their next beat. Messages of waiting ones that
@@ -32,7 +33,11 @@ for i = 3, #ARGV do
         end
         n = n + 1
       end
-      redis.call('EXPIRE', prefix .. 'body:' .. id, ttl)
+      local kept = redis.call('HGET', group, 'm:' .. index) or redis.call('HGET', group, 'x:' .. index)
+      if kept then
+        redis.call('EXPIRE', prefix .. 'body:' .. id, ttl)
+        redis.call('DECRBY', KEYS[6], cjson.decode(kept)[3])
+      end
     end
     redis.call('HSET', group, 'closed', 'cancelled')
     redis.call('EXPIRE', group, ttl)
