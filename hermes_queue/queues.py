@@ -170,7 +170,7 @@ def publish_messages(ledger: Ledger, jobs: Sequence[DueJob], *, retry: bool = Fa
     Raises:
         RedisUnavailable: some or none of the messages are in the broker.
     """
-    from kombu.exceptions import OperationalError
+    from kombu.exceptions import KombuError
     from redis import RedisError
 
     from hermes_queue.celery import app, connection  # 0.3 s that result readers never pay
@@ -196,8 +196,8 @@ def publish_messages(ledger: Ledger, jobs: Sequence[DueJob], *, retry: bool = Fa
                     retry=False,
                     producer=producer,
                 )
-    except (OperationalError, OSError, RedisError) as error:
-        if "OOM" in str(error):
+    except (KombuError, OSError, RedisError) as error:
+        if "OOM" in f"{error} {error.__cause__}":
             raise RedisFull(f"publishing {len(jobs)} jobs failed: {error}") from error
         raise RedisUnavailable(f"publishing {len(jobs)} jobs failed: {error}") from error
 

@@ -8,9 +8,11 @@ import subprocess
 import sys
 import time
 
+import pytest
 import redis
 from worker_process import wait_until
 
+from hermes_queue.errors import RedisUnavailable
 from hermes_queue.ledger import DueJob
 from hermes_queue.queues import publish_messages
 
@@ -186,3 +188,25 @@ def test_a_job_that_nobody_can_read_is_kept_as_evidence_and_its_group_closes(
     assert "novel" in record.failure.message
     [(_, evidence)] = ledger.client.xrange("hq:dead")
     assert json.loads(evidence[b"job"])["novel"] == 1
+
+
+class _CutOff(list):
+    """Jobs before whose last one Redis is gone."""
+
+    def __init__(self, jobs, server):
+        super().__init__(jobs)
+        self.server = server
+
+    def __iter__(self):
+        *first, last = super().__iter__()
+        yield from first
+        self.server.kill9()
+        yield last
+
+
+def test_a_redis_lost_while_messages_are_sent_is_an_outage_like_any_other(
+    ledger, redis_server
+):
+    jobs = [DueJob(f"run.i{n}.0", 1, "train", 5) for n in range(3)]
+    with pytest.raises(RedisUnavailable, match="publishing 3 jobs failed"):
+        publish_messages(ledger, _CutOff(jobs, redis_server))

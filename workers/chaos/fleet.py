@@ -45,6 +45,11 @@ class Process:
         """Whether it runs."""
         return self.process is not None and self.process.poll() is None
 
+    @property
+    def failed(self) -> bool:
+        """Whether it has ended with an error."""
+        return self.process is not None and self.process.poll() not in (None, 0)
+
     def start(self) -> None:
         """Begin another life."""
         self.lives += 1

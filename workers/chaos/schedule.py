@@ -99,7 +99,10 @@ class Schedule:
         """
         self._look_for_orphans()
         waiting = [process for _, process, _ in self._later]
-        for process in (*self.fleet.workers, *self.fleet.consumers):
+        supervised = [*self.fleet.workers, *self.fleet.consumers]
+        if self.fleet.producer and self.fleet.producer.failed:
+            supervised.append(self.fleet.producer)
+        for process in supervised:
             if not process.alive and process not in waiting:
                 self.counts["restarted"] += 1
                 process.start()
