@@ -8,6 +8,8 @@ from dataclasses import asdict
 
 import click
 
+from hermes_queue.commands.table import age, print_table
+
 
 @click.group()
 def groups() -> None:
@@ -32,14 +34,12 @@ def list_groups(as_json: bool) -> None:
         for group in found:
             click.echo(json.dumps(asdict(group)))
         return
-    click.echo(f"{'group':<32} {'durable':<8} {'consumers':>9} {'pending':>8} {'behind':>8}  idle")
+    rows = [["GROUP", "DURABLE", "CONSUMERS", "PENDING", "BEHIND", "IDLE"]]
     for group in found:
-        idle = "-" if group.idle_s is None else f"{group.idle_s:.0f} s"
-        durable = "yes" if group.durable else "no"
-        click.echo(
-            f"{group.name:<32} {durable:<8} {group.consumers:>9} {group.pending:>8} "
-            f"{group.behind:>8}  {idle}"
-        )
+        counts = (str(n) for n in (group.consumers, group.pending, group.behind))
+        idle = "-" if group.idle_s is None else age(group.idle_s)
+        rows.append([group.name, "yes" if group.durable else "no", *counts, idle])
+    print_table(rows)
 
 
 @groups.command()

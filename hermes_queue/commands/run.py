@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hermes_queue.commands.table import age, print_table
+
 if TYPE_CHECKING:
     from hermes_queue.ledger import RunInfo, Runs
 
@@ -36,20 +38,6 @@ def _account(name: str, spent: float, limit: float | None, reserved: float) -> l
     of = "" if limit is None else f" of {limit:g} ({100 * spent / limit:.0f} %)"
     aside = f", {reserved:g} reserved" if reserved else ""
     return [f"spent.{name}", f"{spent:g}{of}{aside}"]
-
-
-def _age(seconds: float) -> str:
-    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{max(0.0, seconds):.0f} s"
-
-
-def _print_table(rows: list[list[str]]) -> None:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        click.echo("  ".join(cells).rstrip())
 
 
 @click.group()
@@ -87,9 +75,9 @@ def list_(as_json: bool) -> None:
         counts = [str(getattr(info.counters, name)) for name in _COUNTS]
         env, agent = (str(info.config.get(name) or "-") for name in ("env", "agent"))
         table.append(
-            [info.run_id, info.state, env, agent, *counts, _age(time.time() - info.created)]
+            [info.run_id, info.state, env, agent, *counts, age(time.time() - info.created)]
         )
-    _print_table(table)
+    print_table(table)
 
 
 @run.command()
@@ -103,11 +91,11 @@ def show(run_id: str, as_json: bool) -> None:
         click.echo(json.dumps(row))
         return
     config, accounts = row.pop("config"), row.pop("accounts")
-    row["created"] = f"{_age(time.time() - row['created'])} ago"
+    row["created"] = f"{age(time.time() - row['created'])} ago"
     lines = [[name, str(value)] for name, value in row.items() if value != ""]
     lines += [_account(**account) for account in accounts.values()]
     lines += [[f"config.{name}", json.dumps(value)] for name, value in sorted(config.items())]
-    _print_table(lines)
+    print_table(lines)
 
 
 @run.command()

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hermes_queue.commands.table import age, print_table
+
 if TYPE_CHECKING:
     from hermes_queue.ledger import Ledger
 
@@ -71,18 +73,17 @@ def list_sandboxes(as_json: bool) -> None:
 
     with closing(Ledger.connect()) as ledger:
         rows = _rows(ledger)
-    if not as_json:
-        click.echo(f"{'ID':<40} {'BACKEND':<8} {'LEASE':>6} {'AGE':>8} {'SLOTS':>5}  WORKER")
-    for row in rows.values():
-        if as_json:
+    if as_json:
+        for row in rows.values():
             click.echo(json.dumps(row))
-            continue
+        return
+    table = [["ID", "BACKEND", "LEASE", "AGE", "SLOTS", "WORKER"]]
+    for row in rows.values():
         lease_s = row["lease_s"]
-        lease = "none" if lease_s is None else "ended" if lease_s < 0 else f"{lease_s:.0f}s"
-        click.echo(
-            f"{row['id']:<40} {row['backend']:<8} {lease:>6} {row['age_s']:>7.0f}s "
-            f"{len(row['slots']):>5}  {row['worker']}"
-        )
+        lease = "none" if lease_s is None else "ended" if lease_s < 0 else age(lease_s)
+        slots = str(len(row["slots"]))
+        table.append([row["id"], row["backend"], lease, age(row["age_s"]), slots, row["worker"]])
+    print_table(table)
 
 
 @sandboxes.command()

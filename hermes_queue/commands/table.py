@@ -1,0 +1,23 @@
+"""How commands print rows and ages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+
+def print_table(rows: Sequence[Sequence[str]]) -> None:
+    """Print rows, the head among them, in columns as wide as their widest cell."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        click.echo("  ".join(cells).rstrip())
+
+
+def age(seconds: float) -> str:
+    """A duration for people: `45 s`, `3.5 min`, `2.0 h`, `4.1 d`."""
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"
