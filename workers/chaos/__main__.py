@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from hermes_queue.errors import EXIT_FAILED, EXIT_INTERRUPTED
-from workers.chaos.fleet import Fleet
+from workers.chaos.fleet import WITNESS, Fleet
 from workers.chaos.orphans import time_to_last_orphan
 from workers.chaos.producer import GROUP_SIZE, RUN
 from workers.chaos.schedule import Schedule
@@ -120,7 +120,8 @@ def drain(fleet: Fleet, schedule: Schedule, groups: int) -> bool:
         schedule.watch()
         status = ledger.run_status(RUN)
         enqueued = fleet.producer is not None and not fleet.producer.alive
-        known = ledger.client.xinfo_groups(ledger.key("results"))
+        everybody = ledger.client.xinfo_groups(ledger.key("results"))
+        known = [group for group in everybody if group["name"].decode() != WITNESS]
         unread = any(
             g["pending"]
             or ledger.client.xrange(

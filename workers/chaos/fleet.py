@@ -22,6 +22,8 @@ from workers.chaos.env import JOURNAL
 
 CONSUMERS = {"fast": 0.0, "slow": 0.05}
 """Seconds that each consumer group takes before it acknowledges."""
+WITNESS = "witness"
+"""A consumer group that reads nothing, so that nothing is trimmed before the verdict."""
 
 
 @dataclass
@@ -141,6 +143,8 @@ class Fleet:
         if self.redis:
             self.redis.start()
         self.wait_for_redis()
+        ledger = self.connect()
+        ledger.client.xgroup_create(ledger.key("results"), WITNESS, id="0", mkstream=True)
         for process in (*self.workers, *self.consumers):
             process.start()
 
