@@ -20,7 +20,7 @@ from hermes_queue.sandbox.base import (
     Slot,
     SlotSpec,
 )
-from hermes_queue.settings import LocalSandboxSettings
+from hermes_queue.settings import LocalSandboxSettings, ModalSettings
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,21 @@ def local(isolation: Literal["bwrap", "none"]) -> Callable[..., SandboxBackend]:
     return lambda **options: make_backend("local", settings=settings, **options)
 
 
+def modal(slots_per_sandbox: int) -> Callable[..., SandboxBackend]:
+    def make(**options: Any) -> SandboxBackend:
+        settings = ModalSettings(
+            slots_per_sandbox=slots_per_sandbox, slot_memory_mb=256, creates_per_s=1000.0
+        )
+        return make_backend("modal", settings=settings, **options)
+
+    return make
+
+
 BACKENDS = {
     "local": Candidate(local("bwrap")),
     "local-unfenced": Candidate(local("none"), isolated=False),
+    "modal-slots-1": Candidate(modal(1)),
+    "modal-slots-10": Candidate(modal(10)),
 }
 
 

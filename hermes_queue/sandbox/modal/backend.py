@@ -1,0 +1,444 @@
+"""The Modal backend: pools of sandboxes, slots in them, and what the worker is told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hermes_queue.errors import SandboxError, SandboxUnavailable, SlotLost
+from hermes_queue.sandbox.base import (
+    MAX_FILE_BYTES,
+    AssetSpec,
+    Capabilities,
+    ExecutionRequest,
+    ExecutionResult,
+    SandboxInfo,
+    SandboxObserver,
+    Slot,
+    SlotSpec,
+)
+from hermes_queue.sandbox.creation import CreationGate, ProcessCreationGate
+from hermes_queue.sandbox.execution import unbroken
+from hermes_queue.sandbox.local_slot import FILE_TIMEOUT_S, NOT_A_FILE, READ, WRITE
+from hermes_queue.sandbox.modal.account import Account
+from hermes_queue.sandbox.modal.assets import ModalAssets, check_python, mount_place
+from hermes_queue.sandbox.modal.box import Box, Lease
+from hermes_queue.sandbox.modal.pool import Makers, Pool
+from hermes_queue.sandbox.modal.profiles import DEFAULT, Profiles, image_key
+from hermes_queue.settings import ModalSettings, PathSettings, WorkerSettings
+
+logger = logging.getLogger(__name__)
+
+TEND_S = 5.0
+BACKOFF_S, BACKOFF_MAX_S = 1.0, 30.0
+"""While Modal refuses sandboxes without saying how long to wait."""
+
+
+@dataclass(slots=True)
+class _Held:
+    """A leased slot and where it lies."""
+
+    pool: Pool
+    box: Box
+    lease: Lease
+
+
+class ModalBackend:
+    """See `SandboxBackend`.
+
+    A worker that starts anew makes sandboxes of its own: those of its earlier life carry
+    another worker's label and are the reaper's.
+    """
+
+    def __init__(
+        self,
+        settings: ModalSettings | None = None,
+        *,
+        slots: int | None = None,
+        labels: Mapping[str, str] | None = None,
+        cache: Path | None = None,
+        observer: SandboxObserver | None = None,
+        gate: CreationGate | None = None,
+    ) -> None:
+        self.settings = settings or ModalSettings()
+        self.slots = slots or WorkerSettings().concurrency
+        self.labels = {
+            "deployment": "default",
+            "pool": "default",
+            "worker": f"{platform.node()}-{os.getpid()}",
+            **(labels or {}),
+        }
+        self._profiles = Profiles(self.settings)
+        self._observer = observer or SandboxObserver()
+        self._gate = gate or ProcessCreationGate(
+            creates_per_s=self.settings.creates_per_s, max_starting=self.settings.max_starting
+        )
+        self._account = Account(self.settings)
+        self._assets = ModalAssets(
+            (cache or PathSettings().cache).absolute(),
+            build_box=self._make_builder,
+            end_box=self._end_box,
+        )
+        self._asset_profiles: dict[tuple[str, str], str] = {}
+        self._pools: dict[str, Pool] = {}
+        self._readers: dict[str, Box] = {}
+        self._reading = asyncio.Lock()
+        self._capacity = asyncio.Semaphore(self.slots)
+        self._leased = 0
+        self._held: dict[str, _Held] = {}
+        self._opening = asyncio.Lock()
+        self._started = False
+        self._tender: asyncio.Task[None] | None = None
+        self._isolated = True
+        self.throttled = 0
+        """How often Modal refused a sandbox for quota or rate."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """As of now: whether slots can be kept apart is known from the first sandbox on."""
+        return Capabilities(
+            isolation=self._isolated, snapshot=True, network_policy=True, gpu=True, remote=True
+        )
+
+    @property
+    def free_slots(self) -> int:
+        """See `SandboxBackend`."""
+        return self.slots - self._leased
+
+    # --- life cycle -------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """See `SandboxBackend`. Pools of profiles other than the default start when used."""
+        async with self._opening:
+            if self._started:
+                return
+            await self._account.open()
+            self._assets.open(self._account.app_id)
+            self._started = True
+            try:
+                await self._pool(DEFAULT).provision()
+            except BaseException:
+                await unbroken(self._stop())
+                raise
+            self._tender = asyncio.create_task(self._tend())
+
+    async def stop(self) -> None:
+        """See `SandboxBackend`."""
+        await unbroken(self._stop())
+
+    async def _stop(self) -> None:
+        self._started = False
+        if self._tender is not None:
+            self._tender.cancel()
+            await asyncio.gather(self._tender, return_exceptions=True)
+            self._tender = None
+        for slot_id, held in list(self._held.items()):
+            held.lease.ended = held.box.spent = True
+            self._forget(slot_id)
+        pools, self._pools = list(self._pools.values()), {}
+        readers, self._readers = list(self._readers.values()), {}
+        await asyncio.gather(*(pool.stop() for pool in pools), *map(self._end_box, readers))
+
+    async def _tend(self) -> None:
+        while True:
+            await asyncio.sleep(TEND_S)
+            for pool in list(self._pools.values()):
+                try:
+                    await pool.tend()
+                except Exception:  # the SDK may raise anything; the next round tries again
+                    logger.exception("tending sandboxes failed")
+            await self._end_idle_readers()
+
+    def _pool(self, name: str) -> Pool:
+        if not self._started:
+            raise SandboxError("the modal backend is not running")
+        if name not in self._pools:
+            makers = Makers(create=self._make_box, end=self._end_box)
+            self._pools[name] = Pool(self._profiles[name], makers, slots=self.slots)
+        return self._pools[name]
+
+    # --- sandboxes --------------------------------------------------------------------
+
+    async def _make_box(self, profile: ModalSettings) -> Box:
+        return await self._new_box(profile, open_network=False)
+
+    async def _make_builder(self, profile: ModalSettings) -> Box:
+        return await self._new_box(profile, open_network=True)
+
+    async def _new_box(self, profile: ModalSettings, *, open_network: bool) -> Box:
+        image = await self._account.image(profile, image_key(profile))
+        async with self._gate.creating():
+            sandbox = await self._create(profile, image, open_network=open_network)
+            box = Box(sandbox, profile)
+            try:
+                await self._observer.created(box.sandbox_id, self.labels)
+                await box.furnish()
+            except BaseException:
+                await unbroken(self._end_box(box))
+                raise
+        self._isolated = self._isolated and (box.abilities.uids or not open_network)
+        if not open_network:
+            self._isolated = box.abilities.uids
+        return box
+
+    async def _create(self, profile: ModalSettings, image: object, *, open_network: bool) -> object:
+        """Ask for a sandbox; while quota or rate forbid it, wait and ask again.
+
+        Where Modal says how long to wait, its SDK does so by itself.
+        """
+        give_up = time.monotonic() + self.settings.patience_s
+        pause_s = BACKOFF_S
+        while True:
+            try:
+                return await self._account.create(
+                    profile, image, self.labels, open_network=open_network
+                )
+            except SandboxUnavailable as error:
+                self.throttled += 1
+                if time.monotonic() + pause_s > give_up:
+                    raise
+                logger.warning(
+                    "waiting %.0f s: %s", pause_s, error, extra={"action": "sandbox_throttled"}
+                )
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, BACKOFF_MAX_S)
+
+    async def _end_box(self, box: Box) -> None:
+        """Never raises: what stays behind ends by its idle time limit, or by the reaper."""
+        box.spent = True
+        try:
+            await self._account.terminate(box.sandbox_id)
+        except SandboxError as error:
+            logger.warning("sandbox %s may go on: %s", box.sandbox_id, error)
+        self._observer.gone(box.sandbox_id)
+
+    # --- assets -----------------------------------------------------------------------
+
+    async def prepare(self, spec: SlotSpec) -> None:
+        """See `SandboxBackend`."""
+        profile = self._profiles[spec.profile]
+        if not self._started:
+            raise SandboxError("the modal backend is not running")
+        for asset in spec.assets:
+            self._asset_profiles[asset.kind, asset.key] = spec.profile
+        await asyncio.gather(*(self._assets.ensure(profile, asset) for asset in spec.assets))
+        if spec.python is not None and not spec.assets:
+            check_python(profile, await self._reader(spec.profile), spec.python)
+
+    async def read_asset(
+        self, asset: AssetSpec, path: str, *, max_bytes: int = MAX_FILE_BYTES
+    ) -> bytes:
+        """See `SandboxBackend`."""
+        name = self._asset_profiles.get((asset.kind, asset.key), DEFAULT)
+        profile = self._profiles[name]
+        await self._assets.ensure(profile, asset)
+        box = await self._reader(name)
+        try:
+            return await self._assets.read(box, profile, asset, path, max_bytes=max_bytes)
+        except SlotLost:
+            self._readers.pop(name, None)
+            raise
+
+    async def _reader(self, name: str) -> Box:
+        """A sandbox without slots, to look into assets and the image."""
+        async with self._reading:
+            box = self._readers.get(name)
+            if box is None or box.spent or not box.is_fresh:
+                if not self._started:
+                    raise SandboxError("the modal backend is not running")
+                box = self._readers[name] = await self._make_box(self._profiles[name])
+            box.idle_since = time.monotonic()
+            return box
+
+    async def _end_idle_readers(self) -> None:
+        for name, box in list(self._readers.items()):
+            if time.monotonic() - box.idle_since > box.profile.scale_down_s:
+                del self._readers[name]
+                await self._end_box(box)
+
+    # --- slots ------------------------------------------------------------------------
+
+    async def acquire(self, trajectory_id: str, spec: SlotSpec) -> Slot:
+        """See `SandboxBackend`."""
+        await self.prepare(spec)
+        await self._capacity.acquire()
+        self._leased += 1
+        try:
+            return await self._lease(trajectory_id, spec)
+        except BaseException:
+            self._free_capacity()
+            raise
+
+    def _free_capacity(self) -> None:
+        self._leased -= 1
+        self._capacity.release()
+
+    async def _lease(self, trajectory_id: str, spec: SlotSpec, box: Box | None = None) -> Slot:
+        """Open a slot, in `box` if one is given, which has room."""
+        pool, profile = self._pool(spec.profile), self._profiles[spec.profile]
+        images = {asset.mount: await self._assets.ensure(profile, asset) for asset in spec.assets}
+        wanted = {place: image.object_id for place, image in images.items()}
+        if box is None:
+            box = await pool.take(wanted)
+        else:
+            box.reserved += 1
+        try:
+            check_python(profile, box, spec.python)
+            pairs = []
+            for asset in spec.assets:
+                own = box.abilities.mounts
+                place = mount_place(asset) if own else asset.mount
+                await self._assets.mount(box, place, images[asset.mount], profile, asset)
+                if own:
+                    pairs.append(f"{place}={asset.mount}")
+            lease = await box.open_slot(pairs)
+        except SandboxError:
+            box.spent = True  # whatever it was, a new sandbox is the better bet
+            raise
+        finally:
+            box.reserved -= 1
+            await unbroken(pool.freed(box))
+        slot = Slot(lease.slot_id, trajectory_id, box.sandbox_id, lease.workspace, spec)
+        self._held[slot.slot_id] = _Held(pool, box, lease)
+        self._observer.leased(slot)
+        return slot
+
+    async def renew(self, slot: Slot) -> Slot:
+        """See `SandboxBackend`. In place, but for images that give no uids: a new sandbox."""
+        held = self._leased_slot(slot)
+        self._held.pop(slot.slot_id)
+        try:
+            held.box.reserved += 1  # the place stays ours
+            try:
+                await unbroken(self._close(slot.slot_id, held))
+            finally:
+                held.box.reserved -= 1
+                await unbroken(held.pool.freed(held.box))
+            again = None if held.box.spent else held.box
+            return await self._lease(slot.trajectory_id, slot.spec, again)
+        except BaseException:
+            self._free_capacity()
+            raise
+
+    async def release(self, slot: Slot) -> None:
+        """See `SandboxBackend`."""
+        held = self._held.pop(slot.slot_id, None)
+        if held is not None:
+            await unbroken(self._release(slot.slot_id, held))
+
+    async def _release(self, slot_id: str, held: _Held) -> None:
+        try:
+            await self._close(slot_id, held)
+        except Exception as error:  # noqa: BLE001 - the contract: never raises
+            logger.warning(
+                "slot %s could not be reset, its sandbox is given up: %s",
+                slot_id,
+                error,
+                extra={"action": "slot_retired"},
+            )
+        await held.pool.freed(held.box)
+        self._free_capacity()
+
+    async def _close(self, slot_id: str, held: _Held) -> None:
+        try:
+            await held.box.close_slot(held.lease)
+        finally:
+            self._observer.released(slot_id)
+
+    def _forget(self, slot_id: str) -> None:
+        """A slot whose sandbox has ended."""
+        if self._held.pop(slot_id, None) is not None:
+            self._observer.released(slot_id)
+            self._free_capacity()
+
+    def _leased_slot(self, slot: Slot) -> _Held:
+        held = self._held.get(slot.slot_id)
+        if held is None:
+            raise SlotLost(f"slot {slot.slot_id} is not leased")
+        return held
+
+    # --- commands and files -----------------------------------------------------------
+
+    async def execute_batch(
+        self, requests: Sequence[ExecutionRequest]
+    ) -> list[ExecutionResult | SandboxError]:
+        """See `SandboxBackend`."""
+        return list(await asyncio.gather(*(self._execute(request) for request in requests)))
+
+    async def _execute(self, request: ExecutionRequest) -> ExecutionResult | SandboxError:
+        try:
+            return await self._run(
+                request.slot,
+                ["/bin/bash"],
+                command=request.command,
+                stdin=request.stdin,
+                env=request.env,
+                cwd=request.cwd or request.slot.workspace,
+                timeout_s=request.timeout_s,
+                max_output_bytes=request.max_output_bytes,
+            )
+        except SandboxError as error:
+            return error
+
+    async def _run(self, slot: Slot, argv: Sequence[str], **options: object) -> ExecutionResult:
+        held = self._leased_slot(slot)
+        try:
+            return await held.box.run(held.lease, argv, **options)  # type: ignore[arg-type]
+        except SlotLost:
+            held.box.spent = True
+            raise
+
+    async def read_file(self, slot: Slot, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
+        """See `SandboxBackend`."""
+        words = ["/bin/bash", "-c", READ, "read", path, str(max_bytes + 1)]
+        result = await self._file(slot, path, words, max_output_bytes=max_bytes + 2)
+        if not result.ok:
+            raise FileNotFoundError(errno.ENOENT, "no such regular file", path)
+        if len(result.stdout) > max_bytes:
+            raise OSError(errno.EFBIG, f"larger than {max_bytes} bytes", path)
+        return result.stdout
+
+    async def write_file(self, slot: Slot, path: str, data: bytes) -> None:
+        """See `SandboxBackend`."""
+        words = ["/bin/bash", "-c", WRITE, "write", path]
+        result = await self._file(slot, path, words, stdin=data)
+        if result.exit_code == NOT_A_FILE:
+            raise OSError(errno.EISDIR, "not a regular file", path)
+        if not result.ok:
+            why = result.output.strip().rpartition(": ")[2] or "cannot be written"
+            raise OSError(errno.EACCES, why, path)
+
+    async def _file(
+        self, slot: Slot, path: str, words: Sequence[str], **options: object
+    ) -> ExecutionResult:
+        if "\0" in path:
+            raise FileNotFoundError(errno.ENOENT, "a NUL byte in the path", path)
+        result = await self._run(slot, words, cwd="/", timeout_s=FILE_TIMEOUT_S, **options)
+        if result.timed_out:
+            raise SandboxError(f"{path} did not answer within {FILE_TIMEOUT_S:g} s")
+        return result
+
+    # --- the reaper's side ------------------------------------------------------------
+
+    async def list_sandboxes(self, labels: Mapping[str, str]) -> list[SandboxInfo]:
+        """See `SandboxBackend`."""
+        await self._account.open()
+        return await self._account.list(labels)
+
+    async def terminate(self, sandbox_id: str) -> None:
+        """See `SandboxBackend`."""
+        await self._account.open()
+        for pool in self._pools.values():
+            if box := pool.boxes.get(sandbox_id):
+                box.spent = True
+        await self._account.terminate(sandbox_id)
+        with contextlib.suppress(KeyError):
+            self._observer.gone(sandbox_id)
