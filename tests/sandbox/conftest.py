@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import pytest
 
+from hermes_queue.errors import SandboxError
 from hermes_queue.sandbox import make_backend
 from hermes_queue.sandbox.base import (
     ExecutionRequest,
@@ -25,10 +26,15 @@ from hermes_queue.settings import LocalSandboxSettings, ModalSettings
 
 @dataclass(frozen=True)
 class Candidate:
-    """How to make one backend, and whether slots of it are isolated from each other."""
+    """How to make one backend, and what it promises."""
 
     make: Callable[..., SandboxBackend]
     isolated: bool = True
+    """Slots cannot read, signal or trace each other."""
+    own_image: bool = False
+    """What lies in the image is the user's choice, not ours."""
+    shared_memory: bool = False
+    """A slot may be killed for what another one used, so a SIGKILL is no measurement."""
 
 
 def local(isolation: Literal["bwrap", "none"]) -> Callable[..., SandboxBackend]:
@@ -49,16 +55,17 @@ def modal(slots_per_sandbox: int) -> Callable[..., SandboxBackend]:
 BACKENDS = {
     "local": Candidate(local("bwrap")),
     "local-unfenced": Candidate(local("none"), isolated=False),
-    "modal-slots-1": Candidate(modal(1)),
-    "modal-slots-10": Candidate(modal(10)),
+    "modal-slots-1": Candidate(modal(1), own_image=True),
+    "modal-slots-10": Candidate(modal(10), own_image=True, shared_memory=True),
 }
 
 
 class Bench:
     """A started backend with one-line access to commands."""
 
-    def __init__(self, backend: SandboxBackend) -> None:
+    def __init__(self, backend: SandboxBackend, candidate: Candidate) -> None:
         self.backend = backend
+        self.candidate = candidate
         # Tests count their sleeping processes. Without namespaces they would count those of
         # tests that run beside them too, so every bench sleeps for a time of its own.
         self._nap = str(random.randint(10**6, 10**7))
@@ -70,6 +77,10 @@ class Bench:
         command = command.replace("4242", self._nap)
         [answer] = await self.backend.execute_batch([ExecutionRequest(slot, command, **options)])
         assert isinstance(answer, ExecutionResult), answer
+        return answer
+
+    async def answer(self, slot: Slot, command: str) -> ExecutionResult | SandboxError:
+        [answer] = await self.backend.execute_batch([ExecutionRequest(slot, command)])
         return answer
 
     async def out(self, slot: Slot, command: str, **options: Any) -> str:
@@ -96,7 +107,7 @@ async def make_bench(cache: Path) -> AsyncIterator[Callable[..., Any]]:
         backend = BACKENDS[name].make(cache=cache, **options)
         started.append(backend)
         await backend.start()
-        return Bench(backend)
+        return Bench(backend, BACKENDS[name])
 
     yield make
     for backend in started:

@@ -74,6 +74,18 @@ class Account:
             self._images[key] = image
         return self._images[key]
 
+    async def snapshot(self, image_id: str) -> Any:
+        """The image with this id, which is there already.
+
+        Raises:
+            SandboxRejected: it is not, or not any more.
+        """
+        modal = _sdk()
+        with explained(f"finding snapshot {image_id}"):
+            image = modal.Image.from_id(image_id)
+            await image.build.aio(self._app)  # asks for it; there is nothing to build
+        return image
+
     async def create(
         self,
         profile: ModalSettings,

@@ -45,14 +45,18 @@ READ = (
 )
 
 MakeBox = Callable[[ModalSettings], Awaitable[Box]]
+FindImage = Callable[[str], Awaitable[Any]]
 EndBox = Callable[[Box], Awaitable[None]]
 
 
 class ModalAssets:
     """The assets of one Modal app, as this host knows them."""
 
-    def __init__(self, cache: Path, *, build_box: MakeBox, end_box: EndBox) -> None:
+    def __init__(
+        self, cache: Path, *, build_box: MakeBox, end_box: EndBox, find_image: FindImage
+    ) -> None:
         self._cache = cache
+        self._find_image = find_image
         self._build_box = build_box
         self._end_box = end_box
         self._notes: Path | None = None
@@ -75,7 +79,7 @@ class ModalAssets:
         if note not in self._images:
             async with _locked(note.with_suffix(".lock")):
                 image_id = _read_note(note) or await self._build(profile, spec, note)
-                self._images[note] = await _image(image_id)
+                self._images[note] = await self._find_image(image_id)
         return self._images[note]
 
     def forget(self, profile: ModalSettings, spec: AssetSpec) -> None:
@@ -213,15 +217,6 @@ def pip_environment(cache: Path) -> Mapping[str, str]:
         if words:
             found[name] = " ".join(words)
     return found
-
-
-async def _image(image_id: str) -> Any:
-    import modal
-
-    with explained(f"finding snapshot {image_id}"):
-        image = modal.Image.from_id(image_id)
-        await image.hydrate.aio()
-    return image
 
 
 def _read_note(note: Path) -> str | None:

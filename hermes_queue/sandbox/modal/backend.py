@@ -86,6 +86,7 @@ class ModalBackend:
             (cache or PathSettings().cache).absolute(),
             build_box=self._make_builder,
             end_box=self._end_box,
+            find_image=self._account.snapshot,
         )
         self._asset_profiles: dict[tuple[str, str], str] = {}
         self._pools: dict[str, Pool] = {}

@@ -143,7 +143,9 @@ run() {
   shift "$count"
   [ "$stdin" = 1 ] || exec </dev/null
   # So that /dev/stdout and /dev/stderr can be opened by name.
-  chown "$uid" /proc/self/fd/1 /proc/self/fd/2 2>/dev/null
+  for pair in 1 2; do
+    [ -p /proc/$$/fd/$pair ] && chown "$uid" /proc/$$/fd/$pair 2>/dev/null
+  done
   local become=()
   if [ "$uid" != 0 ]; then
     become=(setpriv "--reuid=$uid" "--regid=$uid" --clear-groups --no-new-privs --inh-caps=-all)
