@@ -26,6 +26,7 @@ from hermes_queue.ledger import Ledger
 from hermes_queue.queues import enqueue
 from hermes_queue.settings import RedisSettings, check_environment
 from hermes_queue.sinks.jsonl import JsonlSink
+from producers import sandbox_flags
 from producers.base import Producer
 from producers.dataset import open_dataset
 from producers.follow import Follower
@@ -157,6 +158,7 @@ class Run:
                 concurrency=concurrency,
                 lane=self.plan.lane,
                 log_level=self.arguments.log_level.lower(),
+                settings=sandbox_flags.worker_settings(self.arguments),
             )
             with embedded:
                 self.progress.say(f"worker log: {embedded.log_path}")
@@ -328,6 +330,7 @@ def run(producer: Producer, arguments: argparse.Namespace) -> int:
         IsolationUnavailable: the embedded worker cannot isolate slots.
     """
     check_environment()
+    sandbox_flags.worker_settings(arguments)
     env = load_env(arguments.env)
     plan = make_plan(producer, env, arguments)
     dataset = open_dataset(
@@ -340,7 +343,10 @@ def run(producer: Producer, arguments: argparse.Namespace) -> int:
         return job.dry()
     from hermes_queue.embedded import should_embed
 
-    return job.embedded() if should_embed(RedisSettings()) else job.remote()
+    if should_embed(RedisSettings()):
+        return job.embedded()
+    sandbox_flags.refuse(arguments)
+    return job.remote()
 
 
 def members_by_group(sink: JsonlSink) -> Counter[str]:

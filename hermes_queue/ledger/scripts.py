@@ -24,6 +24,7 @@ SCRIPTS = (
     "sandbox_renew",
     "reap_turn",
     "reap_judge",
+    "creation_take",
 )
 
 

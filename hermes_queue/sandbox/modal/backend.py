@@ -38,6 +38,8 @@ from hermes_queue.settings import ModalSettings, PathSettings, WorkerSettings
 logger = logging.getLogger(__name__)
 
 TEND_S = 5.0
+PROVISION_S = 20.0
+"""How long `start` waits for the minimum of sandboxes."""
 BACKOFF_S, BACKOFF_MAX_S = 1.0, 30.0
 """While Modal refuses sandboxes without saying how long to wait."""
 
@@ -125,11 +127,20 @@ class ModalBackend:
             self._assets.open(self._account.app_id)
             self._started = True
             try:
-                await self._pool(DEFAULT).provision()
+                await self._provision()
             except BaseException:
                 await unbroken(self._stop())
                 raise
             self._tender = asyncio.create_task(self._tend())
+
+    async def _provision(self) -> None:
+        """Start the minimum. A first image build may take minutes, and goes on by itself."""
+        provisioning = asyncio.create_task(self._pool(DEFAULT).provision())
+        await asyncio.wait({provisioning}, timeout=PROVISION_S)
+        if provisioning.done():
+            provisioning.result()
+        else:
+            provisioning.add_done_callback(_note)
 
     async def stop(self) -> None:
         """See `SandboxBackend`."""
@@ -443,3 +454,8 @@ class ModalBackend:
         await self._account.terminate(sandbox_id)
         with contextlib.suppress(KeyError):
             self._observer.gone(sandbox_id)
+
+
+def _note(task: asyncio.Future[None]) -> None:
+    if not task.cancelled() and (error := task.exception()):
+        logger.warning("sandboxes are missing: %s", error, extra={"action": "provision"})
