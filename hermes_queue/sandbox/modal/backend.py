@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
 import os
 import platform
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from hermes_queue.errors import SandboxError, SandboxUnavailable, SlotLost
+from hermes_queue.errors import SandboxError, SlotLost
 from hermes_queue.sandbox.base import (
     MAX_FILE_BYTES,
     AssetSpec,
@@ -27,12 +26,13 @@ from hermes_queue.sandbox.base import (
 )
 from hermes_queue.sandbox.creation import CreationGate, ProcessCreationGate
 from hermes_queue.sandbox.execution import unbroken
-from hermes_queue.sandbox.local_slot import FILE_TIMEOUT_S, NOT_A_FILE, READ, WRITE
+from hermes_queue.sandbox.modal import files
 from hermes_queue.sandbox.modal.account import Account
 from hermes_queue.sandbox.modal.assets import ModalAssets, check_python, mount_place
 from hermes_queue.sandbox.modal.box import Box, Lease
+from hermes_queue.sandbox.modal.factory import BoxFactory, Readers
 from hermes_queue.sandbox.modal.pool import Makers, Pool
-from hermes_queue.sandbox.modal.profiles import DEFAULT, Profiles, image_key
+from hermes_queue.sandbox.modal.profiles import DEFAULT, Profiles
 from hermes_queue.settings import ModalSettings, PathSettings, WorkerSettings
 
 logger = logging.getLogger(__name__)
@@ -40,8 +40,6 @@ logger = logging.getLogger(__name__)
 TEND_S = 5.0
 PROVISION_S = 20.0
 """How long `start` waits for the minimum of sandboxes."""
-BACKOFF_S, BACKOFF_MAX_S = 1.0, 30.0
-"""While Modal refuses sandboxes without saying how long to wait."""
 
 
 @dataclass(slots=True)
@@ -80,20 +78,26 @@ class ModalBackend:
         }
         self._profiles = Profiles(self.settings)
         self._observer = observer or SandboxObserver()
-        self._gate = gate or ProcessCreationGate(
-            creates_per_s=self.settings.creates_per_s, max_starting=self.settings.max_starting
-        )
         self._account = Account(self.settings)
+        self._factory = BoxFactory(
+            self._account,
+            gate
+            or ProcessCreationGate(
+                creates_per_s=self.settings.creates_per_s, max_starting=self.settings.max_starting
+            ),
+            self._observer,
+            self.labels,
+            patience_s=self.settings.patience_s,
+        )
         self._assets = ModalAssets(
             (cache or PathSettings().cache).absolute(),
-            build_box=self._make_builder,
-            end_box=self._end_box,
+            build_box=self._factory.make_builder,
+            end_box=self._factory.end,
             find_image=self._account.snapshot,
         )
         self._asset_profiles: dict[tuple[str, str], str] = {}
         self._pools: dict[str, Pool] = {}
-        self._readers: dict[str, Box] = {}
-        self._reading = asyncio.Lock()
+        self._readers = Readers(self._factory, lambda: self._started)
         self._capacity = asyncio.Semaphore(self.slots)
         self._leased = 0
         self._held: dict[str, _Held] = {}
@@ -101,8 +105,6 @@ class ModalBackend:
         self._started = False
         self._tender: asyncio.Task[None] | None = None
         self._isolated = True
-        self.throttled = 0
-        """How often Modal refused a sandbox for quota or rate."""
 
     @property
     def capabilities(self) -> Capabilities:
@@ -156,8 +158,9 @@ class ModalBackend:
             held.lease.ended = held.box.spent = True
             self._forget(slot_id)
         pools, self._pools = list(self._pools.values()), {}
-        readers, self._readers = list(self._readers.values()), {}
-        await asyncio.gather(*(pool.stop() for pool in pools), *map(self._end_box, readers))
+        await asyncio.gather(
+            *(pool.stop() for pool in pools), self._readers.end_idle(all_of_them=True)
+        )
 
     async def _tend(self) -> None:
         while True:
@@ -167,70 +170,20 @@ class ModalBackend:
                     await pool.tend()
                 except Exception:  # the SDK may raise anything; the next round tries again
                     logger.exception("tending sandboxes failed")
-            await self._end_idle_readers()
+            await self._readers.end_idle()
 
     def _pool(self, name: str) -> Pool:
         if not self._started:
             raise SandboxError("the modal backend is not running")
         if name not in self._pools:
-            makers = Makers(create=self._make_box, end=self._end_box)
+            makers = Makers(create=self._make_box, end=self._factory.end)
             self._pools[name] = Pool(self._profiles[name], makers, slots=self.slots)
         return self._pools[name]
 
-    # --- sandboxes --------------------------------------------------------------------
-
     async def _make_box(self, profile: ModalSettings) -> Box:
-        return await self._new_box(profile, open_network=False)
-
-    async def _make_builder(self, profile: ModalSettings) -> Box:
-        return await self._new_box(profile, open_network=True)
-
-    async def _new_box(self, profile: ModalSettings, *, open_network: bool) -> Box:
-        image = await self._account.image(profile, image_key(profile))
-        async with self._gate.creating():
-            sandbox = await self._create(profile, image, open_network=open_network)
-            box = Box(sandbox, profile)
-            try:
-                await self._observer.created(box.sandbox_id, self.labels)
-                await box.furnish()
-            except BaseException:
-                await unbroken(self._end_box(box))
-                raise
-        self._isolated = self._isolated and (box.abilities.uids or not open_network)
-        if not open_network:
-            self._isolated = box.abilities.uids
+        box = await self._factory.make(profile)
+        self._isolated = box.abilities.uids
         return box
-
-    async def _create(self, profile: ModalSettings, image: object, *, open_network: bool) -> object:
-        """Ask for a sandbox; while quota or rate forbid it, wait and ask again.
-
-        Where Modal says how long to wait, its SDK does so by itself.
-        """
-        give_up = time.monotonic() + self.settings.patience_s
-        pause_s = BACKOFF_S
-        while True:
-            try:
-                return await self._account.create(
-                    profile, image, self.labels, open_network=open_network
-                )
-            except SandboxUnavailable as error:
-                self.throttled += 1
-                if time.monotonic() + pause_s > give_up:
-                    raise
-                logger.warning(
-                    "waiting %.0f s: %s", pause_s, error, extra={"action": "sandbox_throttled"}
-                )
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, BACKOFF_MAX_S)
-
-    async def _end_box(self, box: Box) -> None:
-        """Never raises: what stays behind ends by its idle time limit, or by the reaper."""
-        box.spent = True
-        try:
-            await self._account.terminate(box.sandbox_id)
-        except SandboxError as error:
-            logger.warning("sandbox %s may go on: %s", box.sandbox_id, error)
-        self._observer.gone(box.sandbox_id)
 
     # --- assets -----------------------------------------------------------------------
 
@@ -243,7 +196,7 @@ class ModalBackend:
             self._asset_profiles[asset.kind, asset.key] = spec.profile
         await asyncio.gather(*(self._assets.ensure(profile, asset) for asset in spec.assets))
         if spec.python is not None and not spec.assets:
-            check_python(profile, await self._reader(spec.profile), spec.python)
+            check_python(profile, await self._readers.get(spec.profile, profile), spec.python)
 
     async def read_asset(
         self, asset: AssetSpec, path: str, *, max_bytes: int = MAX_FILE_BYTES
@@ -252,29 +205,12 @@ class ModalBackend:
         name = self._asset_profiles.get((asset.kind, asset.key), DEFAULT)
         profile = self._profiles[name]
         await self._assets.ensure(profile, asset)
-        box = await self._reader(name)
+        box = await self._readers.get(name, profile)
         try:
             return await self._assets.read(box, profile, asset, path, max_bytes=max_bytes)
-        except SlotLost:
-            self._readers.pop(name, None)
+        except SandboxError as error:
+            box.spent = box.spent or isinstance(error, SlotLost)
             raise
-
-    async def _reader(self, name: str) -> Box:
-        """A sandbox without slots, to look into assets and the image."""
-        async with self._reading:
-            box = self._readers.get(name)
-            if box is None or box.spent or not box.is_fresh:
-                if not self._started:
-                    raise SandboxError("the modal backend is not running")
-                box = self._readers[name] = await self._make_box(self._profiles[name])
-            box.idle_since = time.monotonic()
-            return box
-
-    async def _end_idle_readers(self) -> None:
-        for name, box in list(self._readers.items()):
-            if time.monotonic() - box.idle_since > box.profile.scale_down_s:
-                del self._readers[name]
-                await self._end_box(box)
 
     # --- slots ------------------------------------------------------------------------
 
@@ -294,51 +230,65 @@ class ModalBackend:
         self._capacity.release()
 
     async def _lease(self, trajectory_id: str, spec: SlotSpec, box: Box | None = None) -> Slot:
-        """Open a slot, in `box` if one is given, which has room."""
+        """Open a slot, in `box` if one is given, where a place is reserved for it."""
         pool, profile = self._pool(spec.profile), self._profiles[spec.profile]
         images = {asset.mount: await self._assets.ensure(profile, asset) for asset in spec.assets}
-        wanted = {place: image.object_id for place, image in images.items()}
         if box is None:
-            box = await pool.take(wanted)
-        else:
-            box.reserved += 1
+            box = await pool.take({place: image.object_id for place, image in images.items()})
         try:
-            check_python(profile, box, spec.python)
-            pairs = []
-            for asset in spec.assets:
-                own = box.abilities.mounts
-                place = mount_place(asset) if own else asset.mount
-                await self._assets.mount(box, place, images[asset.mount], profile, asset)
-                if own:
-                    pairs.append(f"{place}={asset.mount}")
-            lease = await box.open_slot(pairs)
-        except SandboxError:
-            box.spent = True  # whatever it was, a new sandbox is the better bet
-            raise
-        finally:
+            lease = await self._open_slot(box, profile, spec, images)
+        except BaseException as error:
+            # Whatever it was, a new sandbox is the better bet.
+            box.spent = box.spent or isinstance(error, SandboxError)
             box.reserved -= 1
             await unbroken(pool.freed(box))
+            raise
+        box.reserved -= 1
         slot = Slot(lease.slot_id, trajectory_id, box.sandbox_id, lease.workspace, spec)
         self._held[slot.slot_id] = _Held(pool, box, lease)
         self._observer.leased(slot)
         return slot
 
+    async def _open_slot(
+        self, box: Box, profile: ModalSettings, spec: SlotSpec, images: Mapping[str, Any]
+    ) -> Lease:
+        check_python(profile, box, spec.python)
+        pairs = []
+        for asset in spec.assets:
+            # Without mount namespaces an asset is where all slots of the sandbox see it.
+            own = box.abilities.mounts
+            place = mount_place(asset) if own else asset.mount
+            await self._assets.mount(box, place, images[asset.mount], profile, asset)
+            if own:
+                pairs.append(f"{place}={asset.mount}")
+        return await box.open_slot(pairs)
+
     async def renew(self, slot: Slot) -> Slot:
         """See `SandboxBackend`. In place, but for images that give no uids: a new sandbox."""
         held = self._leased_slot(slot)
+        # Taken out before the first await: a release that comes meanwhile finds nothing.
         self._held.pop(slot.slot_id)
         try:
-            held.box.reserved += 1  # the place stays ours
-            try:
-                await unbroken(self._close(slot.slot_id, held))
-            finally:
-                held.box.reserved -= 1
-                await unbroken(held.pool.freed(held.box))
-            again = None if held.box.spent else held.box
-            return await self._lease(slot.trajectory_id, slot.spec, again)
+            return await self._lease(slot.trajectory_id, slot.spec, await self._keep(slot, held))
         except BaseException:
             self._free_capacity()
             raise
+
+    async def _keep(self, slot: Slot, held: _Held) -> Box | None:
+        """Close the slot but keep its place; None when the sandbox takes no further slots."""
+        box = held.box
+        box.reserved += 1
+        try:
+            await unbroken(self._close(slot.slot_id, held))
+        except BaseException:
+            box.reserved -= 1
+            await unbroken(held.pool.freed(box))
+            raise
+        if not box.spent:
+            return box
+        box.reserved -= 1
+        await unbroken(held.pool.freed(box))
+        return None
 
     async def release(self, slot: Slot) -> None:
         """See `SandboxBackend`."""
@@ -387,56 +337,41 @@ class ModalBackend:
 
     async def _execute(self, request: ExecutionRequest) -> ExecutionResult | SandboxError:
         try:
-            return await self._run(
-                request.slot,
-                ["/bin/bash"],
-                command=request.command,
-                stdin=request.stdin,
-                env=request.env,
-                cwd=request.cwd or request.slot.workspace,
-                timeout_s=request.timeout_s,
-                max_output_bytes=request.max_output_bytes,
-            )
+            held = self._leased_slot(request.slot)
+            with self._noticing(held):
+                return await held.box.run(
+                    held.lease,
+                    ["/bin/bash"],
+                    command=request.command,
+                    stdin=request.stdin,
+                    env=request.env,
+                    cwd=request.cwd or request.slot.workspace,
+                    timeout_s=request.timeout_s,
+                    max_output_bytes=request.max_output_bytes,
+                )
         except SandboxError as error:
             return error
 
-    async def _run(self, slot: Slot, argv: Sequence[str], **options: object) -> ExecutionResult:
-        held = self._leased_slot(slot)
+    @contextlib.contextmanager
+    def _noticing(self, held: _Held) -> Iterator[None]:
+        """A sandbox that is lost takes no further slots."""
         try:
-            return await held.box.run(held.lease, argv, **options)  # type: ignore[arg-type]
+            yield
         except SlotLost:
             held.box.spent = True
             raise
 
     async def read_file(self, slot: Slot, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
         """See `SandboxBackend`."""
-        words = ["/bin/bash", "-c", READ, "read", path, str(max_bytes + 1)]
-        result = await self._file(slot, path, words, max_output_bytes=max_bytes + 2)
-        if not result.ok:
-            raise FileNotFoundError(errno.ENOENT, "no such regular file", path)
-        if len(result.stdout) > max_bytes:
-            raise OSError(errno.EFBIG, f"larger than {max_bytes} bytes", path)
-        return result.stdout
+        held = self._leased_slot(slot)
+        with self._noticing(held):
+            return await files.read_file(held.box, held.lease, path, max_bytes=max_bytes)
 
     async def write_file(self, slot: Slot, path: str, data: bytes) -> None:
         """See `SandboxBackend`."""
-        words = ["/bin/bash", "-c", WRITE, "write", path]
-        result = await self._file(slot, path, words, stdin=data)
-        if result.exit_code == NOT_A_FILE:
-            raise OSError(errno.EISDIR, "not a regular file", path)
-        if not result.ok:
-            why = result.output.strip().rpartition(": ")[2] or "cannot be written"
-            raise OSError(errno.EACCES, why, path)
-
-    async def _file(
-        self, slot: Slot, path: str, words: Sequence[str], **options: object
-    ) -> ExecutionResult:
-        if "\0" in path:
-            raise FileNotFoundError(errno.ENOENT, "a NUL byte in the path", path)
-        result = await self._run(slot, words, cwd="/", timeout_s=FILE_TIMEOUT_S, **options)
-        if result.timed_out:
-            raise SandboxError(f"{path} did not answer within {FILE_TIMEOUT_S:g} s")
-        return result
+        held = self._leased_slot(slot)
+        with self._noticing(held):
+            await files.write_file(held.box, held.lease, path, data)
 
     # --- the reaper's side ------------------------------------------------------------
 
