@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -241,6 +242,7 @@ class Command:
             if not self.is_running:
                 return
             await self._kill_tree(self._child.pid)
+            self._child.signal(signal.SIGCONT)  # nsenter stops when it sees its child stopped.
             if await self._child.ended_within(END_PAUSE_S):
                 return
 

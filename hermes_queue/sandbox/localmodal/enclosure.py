@@ -50,7 +50,7 @@ OWN_ETC = {
     "hosts": "127.0.0.1 localhost\n::1 localhost\n",
 }
 DIRECTORIES = (("/tmp", "1777"), ("/var/tmp", "1777"), ("/root", "0700"))  # noqa: S108
-SHELL = 'cd -- "$0" && exec "$@"'
+SHELL = 'cd -- "$1" && shift && exec "$@"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +85,8 @@ class Enclosure:
         self.plan = plan
         self.directory = host.directory / plan.sandbox_id
         self.rootfs = self.directory / "rootfs"
+        self.mount_points: list[str] = []
+        """Paths inside whose files are not the sandbox's own."""
         self._groups: ControlGroups | None = None
         self._users: UserNamespaces | None = None
         self._bubblewrap: Bubblewrap | None = None
@@ -152,6 +154,7 @@ class Enclosure:
         for volume in self.plan.volumes:
             bind = "--ro-bind" if volume.read_only else "--bind"
             arguments += [bind, str(volume.source), volume.target]
+        self.mount_points = _targets(arguments)
         return [*arguments, "--chdir", "/"]
 
     def _top_level(self) -> list[str]:
@@ -172,7 +175,7 @@ class Enclosure:
         assert self._bubblewrap is not None  # noqa: S101 - only after start()
         kept = ",".join(["-all", *(f"+{name}" for name in CAPABILITIES)])
         limited = [self.host.tools.setpriv, "--inh-caps=-all", f"--bounding-set={kept}"]
-        shell = ["/bin/sh", "-c", SHELL, cwd]
+        shell = ["/bin/sh", "-c", SHELL, "sh", cwd]
         return [*self._bubblewrap.enter_prefix(), *limited, *shell, *argv]
 
     def descriptors(self) -> list[int]:
@@ -203,3 +206,15 @@ class Enclosure:
         """Delete its files. Blocking."""
         self.host.remove(self.directory)
         self.directory.with_name(f"{self.plan.sandbox_id}.json").unlink(missing_ok=True)
+
+
+def _targets(arguments: Sequence[str]) -> list[str]:
+    """Where bubblewrap mounts something, other than the root."""
+    binds = {"--bind", "--ro-bind", "--ro-bind-try"}
+    found = [arguments[index + 2] for index, word in enumerate(arguments) if word in binds]
+    found += [
+        arguments[index + 1]
+        for index, word in enumerate(arguments)
+        if word in {"--proc", "--dev", "--tmpfs"}
+    ]
+    return [path for path in found if path != "/"]

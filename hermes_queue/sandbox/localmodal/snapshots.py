@@ -18,7 +18,7 @@ from hermes_queue.sandbox.localmodal.box import Box
 from hermes_queue.sandbox.localmodal.store import Image, Store
 from hermes_queue.sandbox.localmodal.wire import new_id
 
-PACK = ("tar", "--create", "--numeric-owner", "--one-file-system", "--sparse", "--file=-")
+PACK = ("tar", "--create", "--numeric-owner", "--sparse", "--file=-")
 UNPACK = ("tar", "--extract", "--numeric-owner", "--preserve-permissions", "--file=-")
 UNDER = ".localmodal-under"
 """Suffix of what a mounted directory hides."""
@@ -58,7 +58,12 @@ def _recipe(store: Store, box: Box) -> tuple[str, ...]:
 
 async def _pack(box: Box, path: str, archive: int) -> None:
     """Write the tar stream of a directory to a descriptor."""
-    command = await box.spawn(new_id("pack"), [*PACK, "-C", path, "."])
+    base = path.rstrip("/") + "/"
+    # Most lie on the same file system as the sandbox's own files: tar has to be told.
+    mounts = [place for place in box.enclosure.mount_points if place.startswith(base)]
+    left_out = [f"--exclude=./{place.removeprefix(base)}" for place in mounts]
+    argv = [*PACK, "--anchored", "--no-wildcards", *left_out, "-C", path, "."]
+    command = await box.spawn(new_id("pack"), argv)
     async for piece in command.logs[1].read(0):
         await asyncio.to_thread(_write, archive, piece)
     await command.done.wait()
