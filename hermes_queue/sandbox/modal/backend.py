@@ -118,6 +118,11 @@ class ModalBackend:
         """See `SandboxBackend`."""
         return self.slots - self._leased
 
+    @property
+    def throttled(self) -> int:
+        """How often Modal refused a sandbox for quota or rate."""
+        return self._factory.throttled
+
     # --- life cycle -------------------------------------------------------------------
 
     async def start(self) -> None:
