@@ -37,6 +37,8 @@ class Candidate:
     """What lies in the image is the user's choice, not ours."""
     shared_memory: bool = False
     """A slot may be killed for what another one used, so a SIGKILL is no measurement."""
+    shared_names: bool = False
+    """Names of processes and in /tmp are visible in other slots; what they stand for is not."""
 
 
 def local(isolation: Literal["bwrap", "none"]) -> Callable[..., SandboxBackend]:
@@ -62,7 +64,9 @@ BACKENDS = {
 }
 
 if os.geteuid() == 0:
-    BACKENDS["modal-slots-10"] = Candidate(modal(10), own_image=True, shared_memory=True)
+    BACKENDS["modal-slots-10"] = Candidate(
+        modal(10), own_image=True, shared_memory=True, shared_names=True
+    )
 
 
 class Bench:
@@ -112,7 +116,9 @@ def modal_server() -> Iterator[LocalModal]:
 
 
 @pytest.fixture
-async def make_bench(cache: Path, request: pytest.FixtureRequest) -> AsyncIterator[Callable[..., Any]]:
+async def make_bench(
+    cache: Path, request: pytest.FixtureRequest
+) -> AsyncIterator[Callable[..., Any]]:
     """Start backends by name; they are stopped after the test."""
     started: list[SandboxBackend] = []
 

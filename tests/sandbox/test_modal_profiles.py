@@ -37,7 +37,7 @@ def test_a_dockerfile_is_one_beside_the_file_that_names_it(load, tmp_path):
 
 
 def test_an_unknown_profile_is_refused_with_the_known_ones(load):
-    with pytest.raises(SandboxRejected, match="'small' is unknown.*big, default"):
+    with pytest.raises(SandboxRejected, match=r"'small' is unknown.*big, default"):
         load("big: {cpu: 8}")["small"]
 
 

@@ -78,9 +78,21 @@ class ModalAssets:
         note = self._note(profile, spec)
         if note not in self._images:
             async with _locked(note.with_suffix(".lock")):
-                image_id = _read_note(note) or await self._build(profile, spec, note)
-                self._images[note] = await self._find_image(image_id)
+                self._images[note] = await self._noted(note) or await self._find_image(
+                    await self._build(profile, spec, note)
+                )
         return self._images[note]
+
+    async def _noted(self, note: Path) -> Any:
+        """The image that the note names, if Modal still has it."""
+        image_id = _read_note(note)
+        if image_id is None:
+            return None
+        try:
+            return await self._find_image(image_id)
+        except SandboxRejected as error:
+            logger.info("%s: built again: %s", note.stem, error, extra={"action": "asset_gone"})
+            return None
 
     def forget(self, profile: ModalSettings, spec: AssetSpec) -> None:
         """Modal does not have it any more: it is built anew when it is next asked for."""

@@ -8,12 +8,17 @@ import math
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
 from hermes_queue.errors import SandboxError, SandboxRejected, SlotLost
-from hermes_queue.sandbox.base import MAX_OUTPUT_BYTES, TIMEOUT_EXIT_CODE, ExecutionResult
+from hermes_queue.sandbox.base import (
+    MAX_OUTPUT_BYTES,
+    TIMEOUT_EXIT_CODE,
+    WORKSPACE,
+    ExecutionResult,
+)
 from hermes_queue.sandbox.modal.failures import explained
 from hermes_queue.sandbox.modal.process import BACKSTOP_S, Finished, run_process
 from hermes_queue.settings import ModalSettings
@@ -50,8 +55,10 @@ class Lease:
     slot_id: str
     uid: int
     workspace: str
+    """Where its commands see it."""
+    place: str
+    """Where root sees it."""
     ended: bool = False
-    running: set[asyncio.Future[Any]] = field(default_factory=set)
 
 
 class Box:
@@ -65,12 +72,15 @@ class Box:
         self.leases: dict[str, Lease] = {}
         self.assets: dict[str, str] = {}
         """Where an asset is mounted -> the image it is."""
+        self.shown: dict[str, str] = {}
+        """Likewise, where all slots see it: without mount namespaces they share one set."""
         self.reserved = 0
         """Leases about to be opened."""
         self.spent = False
         """Takes no further leases: it is lost, too old, or not clean."""
         self.created = self.touched = self.idle_since = time.monotonic()
         self._next_uid = FIRST_UID
+        self._opened = 0
         self._mounting = asyncio.Lock()
 
     # --- what the pool asks -----------------------------------------------------------
@@ -91,9 +101,15 @@ class Box:
         """Whether it takes one more lease, with these assets."""
         if self.spent or len(self.leases) + self.reserved >= self.capacity:
             return False
-        if self.abilities.mounts:
+        if self.abilities.mounts or self.shown == mounts:
             return True
-        return all(self.assets.get(place, image) == image for place, image in mounts.items())
+        return self.is_empty and self.shown.items() <= mounts.items()
+
+    def reserve(self, mounts: Mapping[str, str]) -> None:
+        """Keep a place for a lease with these assets; undone by `reserved -= 1`."""
+        self.reserved += 1
+        if not self.abilities.mounts:
+            self.shown = dict(mounts)
 
     @property
     def is_fresh(self) -> bool:
@@ -198,10 +214,16 @@ class Box:
         if self.abilities.uids:
             uid, self._next_uid = self._next_uid, self._next_uid + 1
         slot_id = f"slot-{uuid.uuid4().hex[:16]}"
-        link = not self.abilities.mounts and self.capacity == 1
-        workspace = "/workspace" if self.abilities.mounts else f"{ROOT}/slots/{slot_id}/workspace"
-        await self.script("open", slot_id, str(uid), str(int(link)), *mounts)
-        lease = Lease(slot_id, uid, workspace)
+        self._opened += 1
+        workspace = WORKSPACE
+        if self.abilities.mounts:
+            place = f"{ROOT}/slots/{slot_id}/workspace"
+        else:
+            if self.capacity > 1:
+                workspace = f"{WORKSPACE}/{self._opened}"
+            place = workspace
+        lease = Lease(slot_id, uid, workspace, place)
+        await self.script("open", slot_id, str(uid), place, *mounts)
         self.leases[slot_id] = lease
         return lease
 
@@ -218,7 +240,7 @@ class Box:
             self.spent = True  # commands were root here
             return
         try:
-            await self.script("close", lease.slot_id, str(lease.uid))
+            await self.script("close", lease.slot_id, str(lease.uid), lease.place)
         except BaseException:
             self.spent = True
             raise

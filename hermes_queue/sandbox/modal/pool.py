@@ -64,7 +64,7 @@ class Pool:
                     raise SandboxError("the modal backend is not running")
                 changed = self._changed
                 if box := self._pick(mounts):
-                    box.reserved += 1
+                    box.reserve(mounts)
                     return box
                 creation = self._grow_if_useful(mounts)
                 if creation is not None:
@@ -141,13 +141,16 @@ class Pool:
         """Make one more sandbox, unless those being made have room for everybody who waits."""
         if len(self._creating) * self._per_box >= self._waiting:
             return None
-        if len(self._usable()) + len(self._creating) >= self._max():
-            # One that stands idle with other assets gives way.
-            idle = [box for box in self._usable() if box.is_empty and not box.has_room(mounts)]
-            if not idle:
+        usable = self._usable()
+        if len(usable) + len(self._creating) >= self._max():
+            # Assets that all slots of a sandbox see may not be another job's. One that stands
+            # idle with others gives way; else, unless there is a limit, the job gets one more.
+            others = [box for box in usable if box.shown and box.shown != mounts]
+            if idle := [box for box in others if box.is_empty]:
+                idle[0].spent = True
+                asyncio.ensure_future(self.drop(idle[0])).add_done_callback(_note)
+            elif not others or self.profile.max_sandboxes:
                 return None
-            idle[0].spent = True
-            asyncio.ensure_future(self.drop(idle[0])).add_done_callback(_note)
         return self._grow()
 
     def _grow(self) -> asyncio.Task[None]:

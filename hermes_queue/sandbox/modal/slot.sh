@@ -3,9 +3,8 @@
 #   install                            directories and mount points
 #   probe [UID...]                     what this image and kernel can do, as name=value lines
 #   configure MOUNTS MEMORY_KIB PIDS   write /.hq/settings
-#   open SLOT UID LINK [ASSET=MOUNT...]  empty directories, given to UID; LINK=1: /workspace
-#                                      becomes a link to the slot's
-#   close SLOT UID                     kill everything of UID, delete everything of UID
+#   open SLOT UID WORKSPACE [ASSET=MOUNT...]  empty directories, given to UID
+#   close SLOT UID WORKSPACE           kill everything of UID, delete everything of UID
 #   spill SLOT UID ID                  keep standard input as the command line called ID
 #   run SLOT UID LIMIT_S ID CWD STDIN NVARS [NAME=VALUE...] ARGUMENT...
 #   kill ID                            kill the command that `run` calls ID, with its whole tree
@@ -26,9 +25,12 @@ mounts=0 memory_kib=0 pids=0
 [ -e $root/settings ] && . $root/settings
 
 install_root() {
-  mkdir -p $root/slots $root/assets /workspace /home/agent /opt/assets
-  chmod 711 $root $root/slots
+  PATH=$HQ_IMAGE_PATH
+  mkdir -p $root/slots $root/assets $root/bin /workspace /home/agent /opt/assets
+  chmod 711 $root $root/slots /workspace
   chmod 700 $root/assets
+  chmod a+x /opt /opt/assets
+  command -v python >/dev/null || ln -sf "$(command -v python3)" $root/bin/python
 }
 
 probe() {
@@ -54,16 +56,15 @@ configure() {
 }
 
 open_slot() {
-  local slot=$root/slots/$1 uid=$2 link=$3 pair place
+  local slot=$root/slots/$1 uid=$2 workspace=$3 pair place
   shift 3
   mkdir -m 710 "$slot" && chown "0:$uid" "$slot" || return 1
   mkdir "$slot/assets"
-  for place in workspace home tmp var-tmp shm; do
-    mkdir "$slot/$place" && chown "$uid:$uid" "$slot/$place" && chmod 700 "$slot/$place" || return 1
+  # One that is the sandbox's only one lies there from the start.
+  rm -rf -- "$workspace"
+  for place in "$workspace" "$slot"/{home,tmp,var-tmp,shm}; do
+    mkdir -m 700 "$place" && chown "$uid:$uid" "$place" || return 1
   done
-  if [ "$link" = 1 ]; then
-    { [ -L /workspace ] || rmdir /workspace; } && ln -sfn "$slot/workspace" /workspace || return 1
-  fi
   for pair in "$@"; do
     mkdir -p "$slot/assets/${pair#*=/opt/assets/}"
     printf '%s\0' "$pair" >>"$slot/mounts"
@@ -78,10 +79,10 @@ processes_of() {
 }
 
 close_slot() {
-  local slot=$root/slots/$1 uid=$2 round
+  local slot=$root/slots/$1 uid=$2 workspace=$3 round
   if [ "$uid" = 0 ]; then
     kill_marked "HQ_SLOT=$1" ""
-    rm -rf -- "$slot"
+    rm -rf -- "$slot" "$workspace"
     return
   fi
   for round in {1..50}; do
@@ -91,9 +92,9 @@ close_slot() {
     sleep 0.02
   done
   [ -z "$(processes_of "$uid")" ] || { echo "processes of $uid stay" >&2; return 1; }
-  rm -rf -- "$slot"
+  rm -rf -- "$slot" "$workspace"
   find /tmp /var/tmp /dev/shm -xdev -depth -uid "$uid" -delete
-  [ ! -e "$slot" ] || { echo "$slot stays" >&2; return 1; }
+  [ ! -e "$slot" ] && [ ! -e "$workspace" ] || { echo "files of $uid stay" >&2; return 1; }
 }
 
 spill() {
@@ -137,8 +138,10 @@ run() {
     mount_slot "$slot" || { echo "the slot's directories cannot be mounted" >&2; exit 70; }
   else
     home=$root/slots/$slot/home temporary=$root/slots/$slot/tmp
+    # /tmp is everybody's here, and what lies in it nobody else's.
+    umask 027
   fi
-  environment+=("PATH=$HQ_IMAGE_PATH" "HOME=$home" "TMPDIR=$temporary" USER=agent LOGNAME=agent
+  environment+=("PATH=$HQ_IMAGE_PATH:$root/bin" "HOME=$home" "TMPDIR=$temporary" USER=agent LOGNAME=agent
     "PWD=$cwd" "${@:1:count}" "HQ_COMMAND_ID=$id" "HQ_SLOT=$slot")
   shift "$count"
   [ "$stdin" = 1 ] || exec </dev/null
