@@ -28,7 +28,9 @@ async def test_root_gives_files_away_and_others_cannot_touch_them(sandbox, sh):
     await sh(sandbox, "mkdir -m 700 /slot && echo mine >/slot/f && chown -R 20001:20001 /slot")
     assert await sh(sandbox, f"stat -c %u:%g /slot/f; {AS_USER} cat /slot/f") == "20001:20001\nmine"
     other = AS_USER.replace("20001", "20002")
-    assert await sh(sandbox, f"{other} cat /slot/f 2>&1 || true") == "cat: /slot/f: Permission denied"
+    assert (
+        await sh(sandbox, f"{other} cat /slot/f 2>&1 || true") == "cat: /slot/f: Permission denied"
+    )
 
 
 async def test_root_kills_what_another_uid_runs_and_the_other_cannot_kill_it(sandbox, sh, run):
@@ -42,13 +44,17 @@ async def test_root_kills_what_another_uid_runs_and_the_other_cannot_kill_it(san
 async def test_root_reads_the_environment_of_others_and_sets_their_limits(sandbox, sh):
     await sh(sandbox, f"MARK=x {AS_USER} sleep 4715 & disown; until pgrep -u 20001; do :; done")
     seen = "pid=$(pgrep -u 20001); tr '\\0' '\\n' </proc/$pid/environ | grep MARK"
-    limit = "prlimit --pid $pid --nofile=100:100 && prlimit --pid $pid --nofile -o HARD --noheadings"
+    limit = (
+        "prlimit --pid $pid --nofile=100:100 && prlimit --pid $pid --nofile -o HARD --noheadings"
+    )
     assert (await sh(sandbox, f"{seen}; {limit}")).split() == ["MARK=x", "100"]
 
 
 async def test_users_reach_programs_and_shared_directories(sandbox, sh):
-    script = "python3 -c print\\(1\\); echo x >/tmp/f; echo x >/dev/shm/f; echo x >/var/tmp/f; ls /opt"
-    assert await sh(sandbox, f"{AS_USER} sh -ec \"{script}\"") == "1\npython"
+    script = (
+        "python3 -c print\\(1\\); echo x >/tmp/f; echo x >/dev/shm/f; echo x >/var/tmp/f; ls /opt"
+    )
+    assert await sh(sandbox, f'{AS_USER} sh -ec "{script}"') == "1\npython"
 
 
 async def test_root_cannot_change_mounts_or_make_namespaces(sandbox, run):
