@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,6 +27,9 @@ IDLE = Result(status=Result.GENERIC_STATUS_IDLE_TIMEOUT, exitcode=0, exception="
 WORKER_LOST = Result(
     status=Result.GENERIC_STATUS_INTERNAL_FAILURE, exitcode=1, exception="the worker was lost"
 )
+OUTPUT_KEPT_S = 60.0
+"""So long after a command's end its output can be read, and longer while it is among the last."""
+COMMANDS_KEPT = 256
 CLOCK_S = 0.25
 """How exactly lifetime and idle timeout are kept."""
 
@@ -52,6 +56,8 @@ class Box:
     """`GenericResult` once it has ended."""
     lost: bool = False
     """The worker is gone: nothing answers for it any more, and nobody has noticed yet."""
+    transports: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
+    """Connections that commands came over."""
     entrypoint: Command | None = None
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     _ended_at: float = 0.0
@@ -118,11 +124,31 @@ class Box:
             )
         except (OSError, ValueError) as error:
             raise GRPCError(Status.INVALID_ARGUMENT, f"cannot be run: {error}") from error
+        self._forget_commands(COMMANDS_KEPT)
         self.commands[exec_id] = command
         self._active_at = time.monotonic()
         if timeout_s:
             self._tasks.append(asyncio.create_task(self._limit(command, timeout_s)))
         return command
+
+    def _forget_commands(self, keep: int) -> None:
+        """Free those that ended long ago, but for the last `keep`."""
+        old = time.monotonic() - OUTPUT_KEPT_S
+        for exec_id, command in list(self.commands.items())[: max(0, len(self.commands) - keep)]:
+            if 0 < command.ended < old:
+                del self.commands[exec_id]
+                command.close()
+
+    def forget_output(self) -> None:
+        """Free what commands wrote if it has long ended."""
+        if self.result is not None:
+            self._forget_commands(0)
+
+    def close(self) -> None:
+        """Free everything; it must have ended."""
+        for command in self.commands.values():
+            command.close()
+        self.commands.clear()
 
     async def run(self, argv: Sequence[str], *, stdin: bytes = b"") -> None:
         """Run a command of ours inside.
@@ -165,7 +191,7 @@ class Box:
                 await self.end(LIFETIME_OVER)
             elif idle_s and now - self._active_at >= idle_s:
                 await self.end(IDLE)
-            elif not self.enclosure.is_alive():
+            elif not self.enclosure.is_alive() and not self.lost:
                 await self.end(WORKER_LOST)
             else:
                 await asyncio.sleep(CLOCK_S)
@@ -209,10 +235,15 @@ class Box:
         for task in self._tasks:
             if task is not current:
                 task.cancel()
+        await asyncio.gather(
+            *(task for task in self._tasks if task is not current), return_exceptions=True
+        )
 
     async def lose_worker(self) -> None:
-        """Everything inside dies, and nobody has noticed."""
+        """Everything inside dies, and the control plane has not noticed: it seems to run."""
         self.lost = True
+        for transport in self.transports:
+            transport.abort()
         await self.enclosure.stop()
 
     def is_up(self) -> bool:

@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import tempfile
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -175,6 +176,8 @@ class Command:
         self.input = InputPipe(owner)
         self.done = asyncio.Event()
         """Set when it has ended and its output is complete."""
+        self.ended = 0.0
+        """When, on the monotonic clock; 0 while it runs."""
         self._kill_tree = kill_tree
         self._pipes = {fd: OutputPipe(log, owner=owner) for fd, log in self.logs.items()}
         try:
@@ -187,9 +190,7 @@ class Command:
                 pass_fds=pass_fds,
             )
         except BaseException:
-            for pipe in self._pipes.values():
-                pipe.close()
-            self.input.close()
+            self.close()
             raise
         finally:
             os.close(self.input.reader)
@@ -212,6 +213,7 @@ class Command:
         for log in self.logs.values():
             log.finish()
         self.input.close()
+        self.ended = time.monotonic()
         self.done.set()
 
     async def _finish_at_end(self, fd: int) -> None:

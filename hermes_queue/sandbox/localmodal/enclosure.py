@@ -10,7 +10,7 @@ import asyncio
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from hermes_queue.sandbox import cgroups
 from hermes_queue.sandbox.bubblewrap import ETC_SHARED, Bubblewrap
@@ -49,7 +49,12 @@ OWN_ETC = {
     "group": "root:x:0:\nnogroup:x:65534:\n",
     "hosts": "127.0.0.1 localhost\n::1 localhost\n",
 }
-DIRECTORIES = (("/tmp", "1777"), ("/var/tmp", "1777"), ("/root", "0700"))  # noqa: S108
+DIRECTORIES = (
+    *((name, "0755") for name in ("/etc", "/home", "/mnt", "/opt", "/run", "/srv", "/var")),
+    *((name, "0755") for name in ("/__modal", "/__modal/.bin")),
+    *((name, "1777") for name in ("/tmp", "/var/tmp")),  # noqa: S108
+    ("/root", "0700"),
+)
 SHELL = 'cd -- "$1" && shift && exec "$@"'
 
 
@@ -152,6 +157,8 @@ class Enclosure:
         arguments += ["--ro-bind", str(self.host.python.home), PYTHON_MOUNT]
         arguments += ["--ro-bind", str(self.host.file_tool), FILE_TOOL]
         for volume in self.plan.volumes:
+            for parent in reversed(PurePosixPath(volume.target).parents[:-1]):
+                arguments += ["--perms", "0755", "--dir", str(parent)]
             bind = "--ro-bind" if volume.read_only else "--bind"
             arguments += [bind, str(volume.source), volume.target]
         self.mount_points = _targets(arguments)

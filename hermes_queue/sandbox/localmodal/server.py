@@ -10,6 +10,7 @@ import os
 import socket
 import tempfile
 import threading
+import weakref
 from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +22,7 @@ from grpclib.server import Server
 from modal_proto import api_pb2
 from modal_proto import task_command_router_pb2 as router_pb2
 
+from hermes_queue.sandbox.localmodal.fault_service import FaultService
 from hermes_queue.sandbox.localmodal.faults import Conduct, FaultPlan
 from hermes_queue.sandbox.localmodal.host import Host
 from hermes_queue.sandbox.localmodal.router import Router
@@ -81,6 +83,7 @@ class LocalModal:
         self._router_token_s = router_token_s
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._tokens = Tokens()
+        self._transports: weakref.WeakSet[Any] = weakref.WeakSet()
         self._host: Host | None = None
         self._store: Store | None = None
         self._server: Server | None = None
@@ -150,6 +153,7 @@ class LocalModal:
         return [
             Service(account, control, self.faults, self._check_account),
             Service(commands, Router(store), self.faults, self._check_bearer),
+            FaultService(self, self._check_account),
         ]
 
     def _report(self) -> None:
@@ -163,7 +167,13 @@ class LocalModal:
                 extra={"action": "start"},
             )
 
+    def _note(self, stream: Stream) -> Any:
+        transport = stream._stream._transport  # grpclib offers no way to drop a connection
+        self._transports.add(transport)
+        return transport
+
     async def _check_account(self, name: str, stream: Stream) -> None:
+        self._note(stream)
         given = (
             str(stream.metadata.get("x-modal-token-id")),
             str(stream.metadata.get("x-modal-token-secret")),
@@ -177,11 +187,27 @@ class LocalModal:
                 raise GRPCError(Status.UNAUTHENTICATED, "missing or expired auth token")
 
     async def _check_bearer(self, name: str, stream: Stream) -> None:
+        transport = self._note(stream)
         bearer = str(stream.metadata.get("authorization", "")).removeprefix("Bearer ")
         task_id = self._tokens.subject(bearer)
         box = self.store.tasks.get(task_id) if task_id else None
         if box is None:
             raise GRPCError(Status.UNAUTHENTICATED, "missing or expired router token")
+        box.transports.add(transport)
+        if box.lost:
+            transport.abort()
+            raise GRPCError(Status.UNAVAILABLE, "the worker is gone")
+
+    async def lose_worker(self, sandbox_id: str) -> None:
+        """Let a sandbox's worker die as machines do.
+
+        Everything inside ends at once and connections to it break; the control plane goes on to
+        list it as running, until somebody terminates it.
+
+        Raises:
+            GRPCError: there is no such sandbox.
+        """
+        await self.store.box(sandbox_id).lose_worker()
 
     async def stop(self) -> None:
         """End every sandbox, stop listening, delete all files. Idempotent."""
@@ -189,9 +215,12 @@ class LocalModal:
             await self._store.close()
         if self._server is not None:
             self._server.close()
-            # Since Python 3.12 this waits for clients to hang up; the SDK does so at its exit.
+            # The SDK hangs up at its exit only, and Python 3.12 waits for that.
+            for transport in list(self._transports):
+                transport.abort()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._server.wait_closed(), CLOSE_PATIENCE_S)
+            await asyncio.sleep(0)  # What `abort` has scheduled.
         if self._host is not None:
             await asyncio.to_thread(self._host.close)
         if self._temporary is not None:

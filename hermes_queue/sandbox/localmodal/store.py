@@ -187,6 +187,8 @@ class Store:
             output_limit_bytes=self.limits.output_bytes,
             settle=self._settle,
         )
+        for old in self.boxes.values():
+            old.forget_output()
         await box.start()
         self.boxes[sandbox_id] = box
         self.tasks[box.task_id] = box
@@ -213,7 +215,15 @@ class Store:
                 "localmodal cannot keep allowlists: its sandboxes have the host's network or none",
             )
 
-    async def close(self) -> None:
+    async def end_all(self) -> None:
         """End every sandbox."""
         running = [box for box in self.boxes.values() if box.result is None]
         await asyncio.gather(*(box.end(TERMINATED) for box in running))
+
+    async def close(self) -> None:
+        """End every sandbox and forget what is known of them."""
+        await self.end_all()
+        for box in self.boxes.values():
+            box.close()
+        self.boxes.clear()
+        self.tasks.clear()
