@@ -22,8 +22,10 @@ from hermes_queue.sandbox.base import (
     Slot,
     SlotSpec,
 )
-from hermes_queue.sandbox.localmodal.server import BackgroundServer, LocalModal
 from hermes_queue.settings import LocalSandboxSettings, ModalSettings
+from hermes_queue.testing import localmodal, localmodal_server
+
+__all__ = ["localmodal", "localmodal_server"]  # fixtures that we ship
 
 
 @dataclass(frozen=True)
@@ -107,24 +109,21 @@ def cache() -> Iterator[Path]:
     shutil.rmtree(directory)
 
 
-@pytest.fixture(scope="session")
-def modal_server() -> Iterator[LocalModal]:
-    """A Modal-compatible server of this process; the SDK talks to it from here on."""
-    with BackgroundServer() as server:
-        os.environ.update(server.environment)
-        yield server
+@pytest.fixture
+def provider(request: pytest.FixtureRequest) -> None:
+    """What the test's backend talks to: a Modal-compatible server, where it is Modal's."""
+    callspec = getattr(request.node, "callspec", None)
+    names = map(str, callspec.params.values()) if callspec else ()
+    if any(name in BACKENDS and name.startswith("modal") for name in names):
+        request.getfixturevalue("localmodal")
 
 
 @pytest.fixture
-async def make_bench(
-    cache: Path, request: pytest.FixtureRequest
-) -> AsyncIterator[Callable[..., Any]]:
+async def make_bench(cache: Path, provider: None) -> AsyncIterator[Callable[..., Any]]:
     """Start backends by name; they are stopped after the test."""
     started: list[SandboxBackend] = []
 
     async def make(name: str, **options: Any) -> Bench:
-        if name.startswith("modal"):
-            request.getfixturevalue("modal_server")
         backend = BACKENDS[name].make(cache=cache, **options)
         started.append(backend)
         await backend.start()

@@ -23,13 +23,12 @@ from hermes_queue.settings import ModalSettings
 
 
 @pytest.fixture
-def faults(modal_server):
-    yield modal_server.faults
-    modal_server.faults.clear()
+def faults(localmodal):
+    return localmodal.faults
 
 
 @pytest.fixture
-async def start(modal_server, cache):
+async def start(localmodal, cache):
     """Start backends with these settings; they are stopped after the test."""
     started = []
 
@@ -72,7 +71,7 @@ except ConfigurationError as error:
 
 
 @pytest.mark.parametrize("token", [None, "wrong"])
-def test_a_missing_or_wrong_token_is_named_at_start(modal_server, token, tmp_path):
+def test_a_missing_or_wrong_token_is_named_at_start(localmodal, token, tmp_path):
     environment = {**os.environ, "MODAL_CONFIG_PATH": str(tmp_path / "none.toml")}
     if token is None:
         del environment["MODAL_TOKEN_ID"], environment["MODAL_TOKEN_SECRET"]
@@ -180,7 +179,7 @@ async def test_a_sandbox_is_found_by_its_labels_before_it_is_recorded(start):
 # --- under commands ---------------------------------------------------------------------
 
 
-async def test_a_sandbox_that_ends_under_a_command_is_lost_in_place(start, modal_server):
+async def test_a_sandbox_that_ends_under_a_command_is_lost_in_place(start, localmodal):
     backend = await start()
     slot = await backend.acquire("t", SlotSpec())
     running = asyncio.create_task(answer(backend, slot, "touch begun; sleep 600"))

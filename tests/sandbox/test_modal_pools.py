@@ -16,7 +16,7 @@ from hermes_queue.settings import ModalSettings
 
 
 @pytest.fixture
-async def start(modal_server, cache, tmp_path):
+async def start(localmodal, cache, tmp_path):
     """Start backends with these settings; they are stopped after the test."""
     started = []
 
@@ -128,7 +128,7 @@ async def test_a_sandbox_is_replaced_before_it_expires_and_ends_with_its_last_sl
     assert await alive(backend) == {new.sandbox_id}
 
 
-async def test_sandboxes_are_touched_so_that_they_do_not_idle_out(start, modal_server):
+async def test_sandboxes_are_touched_so_that_they_do_not_idle_out(start, localmodal):
     backend = await start(idle_timeout_s=2)
     [slot] = await acquire(backend)
     pool = pool_of(backend)
@@ -225,7 +225,7 @@ async def test_jobs_with_other_assets_do_not_meet_where_all_slots_see_them(start
     assert again.sandbox_id == a.sandbox_id
 
 
-async def test_a_snapshot_that_modal_has_no_more_is_built_again(start, modal_server, cache):
+async def test_a_snapshot_that_modal_has_no_more_is_built_again(start, localmodal, cache):
     backend = await start()
     spec = asset("date +%s%N >stamp")
     before = await backend.read_asset(spec, "stamp")
