@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
@@ -83,7 +84,13 @@ class Embedded:
     """A context manager that holds the two processes of one run."""
 
     def __init__(
-        self, *, run_id: str, concurrency: int, lane: str = "train", log_level: str = "info"
+        self,
+        *,
+        run_id: str,
+        concurrency: int,
+        lane: str = "train",
+        log_level: str = "info",
+        settings: Mapping[str, str] | None = None,
     ) -> None:
         """Prepare; nothing starts before the block is entered.
 
@@ -92,12 +99,14 @@ class Embedded:
             concurrency: trajectories, and slots, at once.
             lane: the lane to serve.
             log_level: of the worker's log file.
+            settings: environment variables of the worker, above ours.
         """
         self._state = PathSettings().cache / "embedded" / run_id
         self._run_id = run_id
         self._concurrency = concurrency
         self._lane = lane
         self._log_level = log_level
+        self._settings = dict(settings or {})
         self._lock: int | None = None
         self._redis: subprocess.Popen[bytes] | None = None
         self._worker: subprocess.Popen[bytes] | None = None
@@ -218,6 +227,7 @@ class Embedded:
         path = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH")]))
         environment = {
             **os.environ,
+            **self._settings,
             "PYTHONPATH": path,
             f"{PREFIX}REDIS_URL": self.redis_url,
             f"{PREFIX}PATHS_SPOOL": str(self._state / "spool"),

@@ -4,6 +4,9 @@ TrajectoryFailure            cause         retried  a trajectory has no score be
  + SandboxError              sandbox       yes      the compute failed, not the command in it
  |  - IsolationUnavailable   sandbox       no       this machine cannot fence slots off
  |  - SlotLost               sandbox       yes      the slot was released or its box died
+ |  - SandboxRejected        sandbox       no       the provider refuses the account or profile
+ |  - SandboxUnavailable     sandbox       handed   the provider has no room now; the job is
+ |                                         back     handed back and uses no attempt
  + ModelError                model         yes      the endpoint failed after its own retries
  |  - ContextLengthExceeded  -             -        an agent outcome: stop reason context_length
  + ModelConfigError          model_config  no       wrong key, model or parameter
@@ -61,6 +64,20 @@ class IsolationUnavailable(SandboxError):
 
 class SlotLost(SandboxError):
     """The slot is not leased any more, or its sandbox died."""
+
+
+class SandboxRejected(SandboxError):
+    """The provider refuses our credentials or this profile: asking again would not help."""
+
+    retryable = False
+
+
+class SandboxUnavailable(SandboxError):
+    """The provider is out of room or quota. The job is handed back instead of failed."""
+
+    def __init__(self, message: str, *, retry_after_s: float = 30.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class ModelError(TrajectoryFailure):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from producers import sandbox_flags
+from producers.numbers import at_least, number
 
 if TYPE_CHECKING:
     from producers.base import Producer
@@ -48,6 +49,7 @@ def build_parser(producer: Producer) -> argparse.ArgumentParser:
     _add_rows(parser.add_argument_group("which rows"))
     _add_agent(parser.add_argument_group("who acts"))
     _add_run(parser.add_argument_group("the run"), producer)
+    sandbox_flags.add(parser.add_argument_group("sandboxes, where everything runs here"))
     _add_groups(parser.add_argument_group("groups"))
     _add_limits(parser.add_argument_group("limits of one attempt"))
     _add_budgets(parser.add_argument_group("budgets of the run; it pauses when one is spent"))
@@ -102,7 +104,7 @@ def _add_agent(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--base-url", metavar="URL", help="endpoint (default: the worker's own setting)"
     )
-    group.add_argument("--temperature", type=_number(0), metavar="T", help="sampling temperature")
+    group.add_argument("--temperature", type=number(0), metavar="T", help="sampling temperature")
     group.add_argument(
         "--sampling",
         type=_key_value,
@@ -205,7 +207,7 @@ def _add_limits(group: argparse._ArgumentGroup) -> None:
         ("total", "all attempts together"),
     ):
         group.add_argument(
-            f"--{stage}-timeout", type=_number(0, above=True), metavar="SECONDS", help=text
+            f"--{stage}-timeout", type=number(0, above=True), metavar="SECONDS", help=text
         )
 
 
@@ -251,38 +253,8 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def at_least(minimum: int, maximum: int | None = None) -> Callable[[str], int]:
-    """The argparse type of whole numbers in a range."""
-
-    def parse(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
-        if value < minimum or (maximum is not None and value > maximum):
-            bound = f"at least {minimum}" if maximum is None else f"{minimum} to {maximum}"
-            raise argparse.ArgumentTypeError(f"must be {bound}, not {value}")
-        return value
-
-    return parse
-
-
 def _count_or_all(text: str) -> int | str:
     return "all" if text == "all" else at_least(1)(text)
-
-
-def _number(minimum: float, *, above: bool = False) -> Callable[[str], float]:
-    def parse(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
-        if not math.isfinite(value) or value < minimum or (above and value == minimum):
-            bound = "more than" if above else "at least"
-            raise argparse.ArgumentTypeError(f"must be {bound} {minimum:g}, not {text}")
-        return value
-
-    return parse
 
 
 def _key_value(text: str) -> tuple[str, Any]:

@@ -35,7 +35,7 @@ from hermes_queue.installation import check_installation
 from hermes_queue.sandbox import make_backend
 from hermes_queue.sandbox.base import SandboxBackend, SlotSpec
 from hermes_queue.settings import SandboxSettings, check_environment
-from producers.flags import at_least
+from producers.numbers import at_least
 
 if TYPE_CHECKING:
     from producers.bugs.bench import Bench

@@ -25,6 +25,7 @@ from hermes_queue.ledger.budgets import set_budgets
 from hermes_queue.queues import enqueue
 from hermes_queue.settings import RedisSettings, check_environment
 from hermes_queue.sinks.jsonl import JsonlSink
+from producers import sandbox_flags
 from producers.base import Producer
 from producers.dataset import open_dataset
 from producers.follow import Follower
@@ -140,6 +141,7 @@ class Run:
                 concurrency=concurrency,
                 lane=self.plan.lane,
                 log_level=self.arguments.log_level.lower(),
+                settings=sandbox_flags.worker_settings(self.arguments),
             )
             with embedded:
                 self.progress.say(f"worker log: {embedded.log_path}")
@@ -298,6 +300,7 @@ def run(producer: Producer, arguments: argparse.Namespace) -> int:
         IsolationUnavailable: the embedded worker cannot isolate slots.
     """
     check_environment()
+    sandbox_flags.worker_settings(arguments)
     env = load_env(arguments.env)
     plan = make_plan(producer, env, arguments)
     dataset = open_dataset(
@@ -310,7 +313,10 @@ def run(producer: Producer, arguments: argparse.Namespace) -> int:
         return job.dry()
     from hermes_queue.embedded import should_embed
 
-    return job.embedded() if should_embed(RedisSettings()) else job.remote()
+    if should_embed(RedisSettings()):
+        return job.embedded()
+    sandbox_flags.refuse(arguments)
+    return job.remote()
 
 
 def _default_out(run_id: str) -> Path:

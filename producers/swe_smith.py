@@ -11,7 +11,7 @@ from typing import Any
 
 from hermes_queue.errors import ConfigurationError
 from producers.base import Producer, main
-from producers.flags import at_least
+from producers.numbers import at_least
 
 _EXAMPLES = """\
 SWE-smith:

@@ -18,8 +18,9 @@ from contextlib import suppress
 from hermes_queue import pool
 from hermes_queue.errors import HermesQueueError
 from hermes_queue.ledger import Ledger
+from hermes_queue.ledger.creations import FleetCreationGate
 from hermes_queue.sandbox import make_backend
-from hermes_queue.settings import PathSettings, SandboxSettings, WorkerSettings
+from hermes_queue.settings import ModalSettings, PathSettings, SandboxSettings, WorkerSettings
 from workers import runtime as runtimes
 from workers.inventory import Inventory
 from workers.keeper import Keeper
@@ -45,11 +46,15 @@ async def open_runtime() -> None:
     ledger = Ledger.connect()
     deployment = ledger.deployment_id()
     inventory = Inventory(ledger, SandboxSettings().backend)
+    name, modal = SandboxSettings().backend, ModalSettings()
     backend = make_backend(
-        SandboxSettings().backend,
+        name,
         slots=pool.TaskPool.instance().limit,
         labels={"deployment": deployment, "pool": "default", "worker": owner},
         observer=inventory,
+        gate=FleetCreationGate(
+            ledger, name, creates_per_s=modal.creates_per_s, max_starting=modal.max_starting
+        ),
     )
     await backend.start()
     try:

@@ -5,6 +5,7 @@ No Celery and no Redis here: `workers.trajectory` gives the job and takes the dr
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
@@ -12,8 +13,8 @@ from typing import Any
 from envs.base import Environment, load_env
 from hermes_queue.agent.loop import BeforeTurn, run_agent
 from hermes_queue.agent.registry import AgentScript, make_chat
-from hermes_queue.models import ToolCall, TrajectoryJob
-from hermes_queue.sandbox.base import SandboxBackend, Slot
+from hermes_queue.models import Message, ToolCall, TrajectoryJob
+from hermes_queue.sandbox.base import WORKSPACE, SandboxBackend, Slot
 from hermes_queue.sandbox.context import SlotContext
 from hermes_queue.settings import ModelSettings
 from hermes_queue.tools import Toolbox, ToolContext
@@ -95,13 +96,26 @@ async def _act(
     await run_agent(
         make_chat(draft.job.agent, _script(env, item, draft.job, context), model),
         toolbox,
-        env.prompt(item),
+        _placed(env.prompt(item), context.workspace),
         limits=limits,
         sampling=draft.job.agent.sampling,
         deadline=deadline,
         before_turn=draft.not_counting(before_turn) if before_turn else None,
         into=draft.agent,
     )
+
+
+def _placed(messages: Sequence[Message], workspace: str) -> Sequence[Message]:
+    """The prompt with the workspace's own path, where the backend cannot put it at /workspace."""
+    if workspace == WORKSPACE:
+        return messages
+    path = re.compile(re.escape(WORKSPACE) + r"(?![\w-])")
+    return [
+        message.model_copy(update={"content": path.sub(lambda _: workspace, message.content)})
+        if message.content
+        else message
+        for message in messages
+    ]
 
 
 def _script(

@@ -18,6 +18,7 @@ from hermes_queue.errors import (
     DeadlineExceeded,
     EnvBug,
     SandboxError,
+    SandboxUnavailable,
     SchemaTooNew,
     TrajectoryFailure,
 )
@@ -207,6 +208,8 @@ class _Attempt:
 
     async def _conclude(self, draft: Draft, failure: TrajectoryFailure | None) -> str:
         """Publish what was measured; retry what may be retried; publish the rest unmeasured."""
+        if isinstance(failure, SandboxUnavailable) and not await self._is_final():
+            return await self._no_room(draft, failure)
         self._runtime.outcomes.note(draft.job.lane, failure)
         if await self._is_final() or failure is None:
             return await self._publish()
@@ -226,6 +229,18 @@ class _Attempt:
         )
         await self._give_back(delay_s=delay_s, failed_attempt=draft.attempt_record(failure))
         return f"retry: {failure.cause}"
+
+    async def _no_room(self, draft: Draft, failure: SandboxUnavailable) -> str:
+        """The provider has no sandbox for it now: it waits in the queue and uses no attempt."""
+        logger.warning(
+            "%s is handed back for %.0f s: %s",
+            draft.job.trajectory_id,
+            failure.retry_after_s,
+            failure,
+            extra={"action": "no_room", "trajectory_id": draft.job.trajectory_id},
+        )
+        await self._give_back(delay_s=failure.retry_after_s)
+        return "handed back: no sandbox"
 
     async def _interrupted(self) -> str:
         """The pool cancelled us; what that means depends on why."""

@@ -29,7 +29,8 @@ MAX_FILE_BYTES = 64 << 20
 """Default cap of `read_file`."""
 
 WORKSPACE = "/workspace"
-"""Where every slot's workspace lies, on every backend."""
+"""Where a slot's workspace lies where the backend can put it there; `Slot.workspace` tells. The
+prompt of an env names this path, and the agent is shown the slot's."""
 
 TIMEOUT_EXIT_CODE = 124
 """As coreutils `timeout` reports it."""

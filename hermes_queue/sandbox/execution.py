@@ -14,6 +14,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Protocol
 
 from hermes_queue.sandbox.base import TIMEOUT_EXIT_CODE, ExecutionResult
 from hermes_queue.sandbox.host_paths import SLOT_UID, is_root
@@ -68,6 +69,13 @@ class HeadTail:
         return bytes(self._head) + marker + bytes(self._tail)
 
 
+class Sink(Protocol):
+    """Takes the bytes of a stream."""
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes."""
+
+
 class OutputPipe:
     """The read end of a command's stdout or stderr.
 
@@ -75,12 +83,13 @@ class OutputPipe:
     not die of SIGPIPE once the command is over, so the pipe is then emptied until it ends.
     """
 
-    def __init__(self, cap: int) -> None:
-        self.kept = HeadTail(cap)
+    def __init__(self, kept: Sink, *, owner: int = SLOT_UID) -> None:
+        """`owner` is the host uid that commands run as when we are root."""
+        self._kept = kept
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._reader, False)
         if is_root():  # Or a command could not open /dev/stderr by name.
-            os.fchown(self._writer, SLOT_UID, SLOT_UID)
+            os.fchown(self._writer, owner, owner)
         with contextlib.suppress(OSError):  # Fewer wake-ups; the default is 64 KiB.
             fcntl.fcntl(self._reader, fcntl.F_SETPIPE_SZ, 1 << 18)
         self._loop = asyncio.get_running_loop()
@@ -113,7 +122,7 @@ class OutputPipe:
             self.close()
             return False
         if not self._discard:
-            self.kept.feed(data)
+            self._kept.feed(data)
         return True
 
     def read_available(self) -> None:
@@ -224,7 +233,8 @@ async def run(
         OSError: the process could not be started.
     """
     started = time.monotonic()
-    pipes = OutputPipe(max_output_bytes), OutputPipe(max_output_bytes)
+    kept = HeadTail(max_output_bytes), HeadTail(max_output_bytes)
+    pipes = OutputPipe(kept[0]), OutputPipe(kept[1])
     source = memory_file(stdin) if stdin else os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     try:
         child = Child(
@@ -252,11 +262,11 @@ async def run(
             pipe.discard()
     return ExecutionResult(
         exit_code=TIMEOUT_EXIT_CODE if timed_out else await child.wait(),
-        stdout=pipes[0].kept.content(),
-        stderr=pipes[1].kept.content(),
+        stdout=kept[0].content(),
+        stderr=kept[1].content(),
         duration_s=time.monotonic() - started,
         timed_out=timed_out,
-        truncated=any(pipe.kept.truncated for pipe in pipes),
+        truncated=any(stream.truncated for stream in kept),
     )
 
 

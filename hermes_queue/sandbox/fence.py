@@ -8,48 +8,23 @@ standard input ends), so nothing outlives either.
 
 from __future__ import annotations
 
-import asyncio
-import fcntl
-import json
-import logging
-import os
-import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-from hermes_queue.errors import SandboxError
 from hermes_queue.sandbox.base import WORKSPACE
+from hermes_queue.sandbox.bubblewrap import ETC_SHARED, Bubblewrap
 from hermes_queue.sandbox.cgroups import ControlGroups
-from hermes_queue.sandbox.execution import Child, memory_file
 from hermes_queue.sandbox.host_paths import shared_directory, slot_directory
 from hermes_queue.sandbox.interpreter import MOUNT as PYTHON_MOUNT
 from hermes_queue.sandbox.interpreter import Interpreter
 from hermes_queue.sandbox.isolation import Tools, host_python, top_level
-from hermes_queue.sandbox.processes import is_running, kill_process, kill_tree, read_stat
-
-logger = logging.getLogger(__name__)
 
 HOME = "/home/agent"
 INNER_ID = "1000"
-START_TIMEOUT_S = 30.0
 PATH = f"{PYTHON_MOUNT}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 DIRECTORIES = ("/etc", "/home", "/opt", "/opt/assets", "/opt/python", "/var")
-ETC_SHARED = (
-    "alternatives",
-    "ca-certificates",
-    "ld.so.cache",
-    "ld.so.conf",
-    "ld.so.conf.d",
-    "localtime",
-    "mime.types",
-    "nsswitch.conf",
-    "pki",
-    "protocols",
-    "services",
-    "ssl",
-)
 ETC_OWN = {
     "passwd": "root:x:0:0:root:/root:/bin/bash\n"
     f"agent:x:{INNER_ID}:{INNER_ID}:agent:{HOME}:/bin/bash\n"
@@ -57,19 +32,6 @@ ETC_OWN = {
     "group": f"root:x:0:\nagent:x:{INNER_ID}:\nnogroup:x:65534:\n",
     "hosts": "127.0.0.1 localhost\n::1 localhost\n",
 }
-# Bash as process 1 reaps orphans and, being process 1, cannot be killed from inside. It
-# ends when the worker's end of its standard input does.
-INIT = 'trap "" HUP INT QUIT ILL ABRT BUS FPE USR1 SEGV USR2 PIPE ALRM TERM; echo up; read -r _'
-NS_GET_PARENT = 0xB702
-"""ioctl_ns(2); Python has no name for it."""
-NAMESPACES = (
-    ("mnt", "--mount"),
-    ("pid", "--pid"),
-    ("ipc", "--ipc"),
-    ("uts", "--uts"),
-    ("net", "--net"),
-    ("cgroup", "--cgroup"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,98 +124,34 @@ class BubblewrapFence:
     ) -> None:
         self.slot_id = slot_id
         self.workspace = WORKSPACE
-        self.init_pid = 0
-        self.init_started = 0
         self._tools = tools
         self._directories = directories
         self._options = options
-        self._child: Child | None = None
-        self._hold = -1
-        self._outer_user = -1
-        self._pid_namespace = ""
-        self._enter: list[str] = []
+        groups = options.groups.enter_prefix() if options.groups else []
+        self._bubblewrap = Bubblewrap(f"slot {slot_id}", tools, prefix=groups)
+
+    @property
+    def init_pid(self) -> int:
+        """The first process inside, as the host numbers it; 0 before the start."""
+        return self._bubblewrap.init_pid
+
+    @property
+    def init_started(self) -> int:
+        """Its start time, see `ProcessStat.started`."""
+        return self._bubblewrap.init_started
 
     async def start(self) -> None:
-        """Start bubblewrap and wait until its mounts are in place.
+        """See `Fence`."""
+        environment = {"PATH": PATH, "LANG": "C.UTF-8"}
+        await self._bubblewrap.start(self._layout(), environment=environment)
 
-        Raises:
-            SandboxError: it ended instead, or was not ready in time.
-        """
-        errors = memory_file(b"")
-        info, info_writer = os.pipe()
-        ready, ready_writer = os.pipe()
-        stdin, self._hold = os.pipe()
-        try:
-            try:
-                self._child = Child(
-                    [*self._prefix(), self._tools.bwrap, *self._layout(info_writer)],
-                    env={"PATH": PATH, "LANG": "C.UTF-8"},
-                    stdin=stdin,
-                    stdout=ready_writer,
-                    stderr=errors,
-                    pass_fds=(info_writer,),
-                )
-            finally:
-                for descriptor in (info_writer, ready_writer, stdin):
-                    os.close(descriptor)
-            # Entering before this line would show the host's files.
-            if not await _first_byte(ready, self._child):
-                raise SandboxError(f"bubblewrap did not start: {_text(errors) or 'no message'}")
-            self._learn(int(json.loads(os.read(info, 4096))["child-pid"]))
-        except OSError as error:
-            await self.kill()
-            raise SandboxError(f"bubblewrap did not start: {error}") from error
-        except BaseException:
-            await asyncio.shield(self.kill())
-            raise
-        finally:
-            for descriptor in (errors, info, ready):
-                os.close(descriptor)
-
-    def _learn(self, pid: int) -> None:
-        stat = read_stat(pid)
-        if stat is None:
-            raise SandboxError("the slot's first process ended at once")
-        self.init_pid, self.init_started = pid, stat.started
-        self._pid_namespace = os.readlink(f"/proc/{pid}/ns/pid")
-        # Entering a namespace that is also ours would be refused: net when it is shared,
-        # cgroup where the kernel has none.
-        options = [
-            f"{option}=/proc/{pid}/ns/{name}"
-            for name, option in NAMESPACES
-            if os.path.exists(f"/proc/self/ns/{name}")
-            and os.readlink(f"/proc/{pid}/ns/{name}") != os.readlink(f"/proc/self/ns/{name}")
-        ]
-        # bubblewrap's namespaces belong to an outer user namespace that no process is left
-        # in; the slot's own one, without rights over them, is nested in it.
-        self._outer_user = _parent_namespace(f"/proc/{pid}/ns/user")
-        self._enter = [
-            *self._prefix(),
-            self._tools.nsenter,
-            f"--user=/proc/self/fd/{self._outer_user}",
-            *options,
-            "--preserve-credentials",
-            self._tools.nsenter,
-            "--user=/proc/1/ns/user",
-            "--preserve-credentials",
-            self._tools.setpriv,
-            "--inh-caps=-all",
-            "--no-new-privs",
-            *self._options.limits,
-        ]
-
-    def _prefix(self) -> list[str]:
-        groups = self._options.groups
-        return [*(groups.enter_prefix() if groups else []), *self._tools.drop]
-
-    def _layout(self, info: int) -> list[str]:
+    def _layout(self) -> list[str]:
         places, options = self._directories, self._options
         arguments = ["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts"]
         arguments += ["--unshare-cgroup-try", "--uid", INNER_ID, "--gid", INNER_ID]
         arguments += [] if options.network else ["--unshare-net"]
         arguments += ["--disable-userns"] if self._tools.disable_userns else []
-        arguments += ["--hostname", "slot", "--die-with-parent", "--as-pid-1"]
-        arguments += ["--cap-drop", "ALL", "--info-fd", str(info)]
+        arguments += ["--hostname", "slot"]
         for directory in DIRECTORIES:
             arguments += ["--perms", "0755", "--dir", directory]
         arguments += ["--ro-bind", "/usr", "/usr", *top_level()]
@@ -275,7 +173,7 @@ class BubblewrapFence:
                 blank = str(empty if stray.is_dir() else empty.with_name("blank"))
                 arguments += ["--ro-bind", blank, str(stray)]
         arguments += ["--ro-bind", str(options.interpreter.home), PYTHON_MOUNT, *options.mounts]
-        return [*arguments, "--remount-ro", "/", "--chdir", "/", "--", "/bin/bash", "-c", INIT]
+        return [*arguments, "--remount-ro", "/", "--chdir", "/"]
 
     def _etc(self) -> list[str]:
         arguments = []
@@ -292,15 +190,17 @@ class BubblewrapFence:
 
     def is_alive(self) -> bool:
         """See `Fence`."""
-        return self.init_pid > 0 and is_running(self.init_pid, self.init_started)
+        return self._bubblewrap.is_alive()
 
     def command(self, cwd: str, argv: Sequence[str | bytes]) -> list[str | bytes]:
         """See `Fence`."""
-        return [*self._enter, "/usr/bin/env", "-C", cwd, *argv]
+        powerless = [self._tools.setpriv, "--inh-caps=-all", "--no-new-privs"]
+        inside = [*powerless, *self._options.limits, "/usr/bin/env", "-C", cwd]
+        return [*self._bubblewrap.enter_prefix(), *inside, *argv]
 
     def descriptors(self) -> list[int]:
         """See `Fence`."""
-        return [self._outer_user]
+        return self._bubblewrap.descriptors()
 
     def environment(self) -> dict[str, str]:
         """See `Fence`."""
@@ -315,56 +215,11 @@ class BubblewrapFence:
 
     async def kill_command(self, command_id: str, pid: int) -> None:
         """See `Fence`. A command that cannot be caught takes the whole slot with it."""
-        if not await asyncio.to_thread(kill_tree, command_id, pid, self._pid_namespace):
-            logger.warning("slot %s forks too fast to be stopped; killing it", self.slot_id)
-            await self.kill()
+        await self._bubblewrap.kill_tree(command_id, pid)
 
     async def kill(self) -> None:
         """See `Fence`."""
-        for descriptor in (self._hold, self._outer_user):
-            if descriptor >= 0:
-                os.close(descriptor)
-        self._hold = self._outer_user = -1
-        if self._child is None:
-            return
-        if self.init_pid:
-            kill_process(self.init_pid, self.init_started)
-        else:
-            self._child.signal(signal.SIGKILL)
-        if not await self._child.ended_within(START_TIMEOUT_S):
-            self._child.signal(signal.SIGKILL)
-            await self._child.wait()
-
-
-def _parent_namespace(path: str) -> int:
-    """A descriptor of the user namespace that the one at `path` was made in."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return fcntl.ioctl(descriptor, NS_GET_PARENT)
-    finally:
-        os.close(descriptor)
-
-
-async def _first_byte(descriptor: int, child: Child) -> bool:
-    """Whether `child` wrote something before it ended."""
-    loop = asyncio.get_running_loop()
-    readable: asyncio.Future[None] = loop.create_future()
-
-    def on_readable() -> None:
-        loop.remove_reader(descriptor)
-        readable.set_result(None)
-
-    loop.add_reader(descriptor, on_readable)
-    try:
-        waiting: set[asyncio.Future[Any]] = {readable, child.exited}
-        await asyncio.wait(waiting, timeout=START_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        loop.remove_reader(descriptor)
-    return readable.done() and os.read(descriptor, 1) != b""
-
-
-def _text(descriptor: int) -> str:
-    return os.pread(descriptor, 4096, 0).decode(errors="replace").strip()
+        await self._bubblewrap.kill()
 
 
 def furnish(directory: Path) -> None:

@@ -17,7 +17,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +34,10 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 class HostRegistry:
     """The sandboxes below one cache directory. All methods block."""
 
-    def __init__(self, cache: Path) -> None:
+    def __init__(self, cache: Path, *, remove: Callable[[Path], None] = remove_tree) -> None:
+        """`remove` deletes what slots left at a path; raises OSError when it cannot."""
         self._root = cache / "slots"
+        self._remove = remove
         self._locks: dict[str, int] = {}
 
     def open(self, sandbox_id: str, labels: Mapping[str, str]) -> Path:
@@ -68,12 +70,12 @@ class HostRegistry:
             return
         for record in directory.glob("*.json"):
             if record.name != "sandbox.json":
-                forget_slot(record)
+                forget_slot(record, remove=self._remove)
         # A worker that is killed while it starts a slot leaves a bwrap that nobody has written
         # down yet and that waits for its dead parent for ever.
         kill_mentioning(f"{directory}/")
         (directory / "sandbox.json").unlink(missing_ok=True)
-        remove_tree(directory)
+        self._remove(directory)
         if (lock := self._locks.pop(sandbox_id, None)) is not None:
             os.close(lock)
 
@@ -101,7 +103,7 @@ def record_slot(
     _write(directory / f"{slot_id}.json", record)
 
 
-def forget_slot(path: Path) -> None:
+def forget_slot(path: Path, *, remove: Callable[[Path], None] = remove_tree) -> None:
     """Kill what the record at `path` names and delete its directories and the record."""
     record = _read(path)
     # Pids mean something only in the namespace and boot they were written in. Elsewhere
@@ -112,7 +114,7 @@ def forget_slot(path: Path) -> None:
         else:
             kill_tree(path.stem, None)
         remove_groups(tuple(Path(group) for group in record["groups"]))
-    remove_tree(path.with_suffix(""))
+    remove(path.with_suffix(""))
     path.unlink(missing_ok=True)
 
 

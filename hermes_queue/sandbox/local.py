@@ -30,6 +30,7 @@ from hermes_queue.sandbox.base import (
     Slot,
     SlotSpec,
 )
+from hermes_queue.sandbox.creation import CreationGate
 from hermes_queue.sandbox.execution import unbroken
 from hermes_queue.sandbox.fence import (
     BubblewrapFence,
@@ -63,7 +64,9 @@ class LocalBackend:
         labels: Mapping[str, str] | None = None,
         cache: Path | None = None,
         observer: SandboxObserver | None = None,
+        gate: CreationGate | None = None,
     ) -> None:
+        del gate  # nothing is created but on this host
         self.settings = settings or LocalSandboxSettings()
         self.capabilities = Capabilities(
             isolation=self.settings.isolation == "bwrap",
@@ -110,11 +113,8 @@ class LocalBackend:
 
     async def _reclaim(self) -> None:
         if ended := await asyncio.to_thread(self._registry.reclaim):
-            logger.info(
-                "ended sandboxes of dead workers: %s",
-                ", ".join(ended),
-                extra={"action": "reclaim"},
-            )
+            names = ", ".join(ended)
+            logger.info("ended sandboxes of dead workers: %s", names, extra={"action": "reclaim"})
 
     async def _reap(self) -> None:
         """End what dead workers of this host leave, as long as this one lives.
@@ -158,10 +158,10 @@ class LocalBackend:
     async def stop(self) -> None:
         """See `SandboxBackend`."""
         self._started = False
-        if self._reaper:
-            self._reaper.cancel()
-            await asyncio.gather(self._reaper, return_exceptions=True)
-            self._reaper = None
+        reaper, self._reaper = self._reaper, None
+        if reaper:
+            reaper.cancel()
+            await asyncio.gather(reaper, return_exceptions=True)
         for slot_id in list(self._slots):
             await self._release(slot_id)
         if self._sandbox is not None:

@@ -71,8 +71,8 @@ def kill_process(pid: int, started: int) -> None:
         os.close(descriptor)
 
 
-def kill_tree(marker: str, root: int | None, pid_namespace: str | None = None) -> bool:
-    """Kill `root`, its descendants and session, and all processes marked with `marker`.
+def kill_tree(marker: str | None, root: int | None, pid_namespace: str | None = None) -> bool:
+    """Kill `root`, its descendants and session, and all processes marked with `marker`, if any.
 
     A process is marked when `HQ_COMMAND_ID` in its environment is `marker`, or begins
     with it and a dot. All are stopped before the first is killed, so that none can fork
@@ -122,7 +122,7 @@ def _send(pid: int, number: signal.Signals) -> None:
 
 
 def _victims(
-    marker: str, root: int | None, pid_namespace: str | None, known: dict[int, int]
+    marker: str | None, root: int | None, pid_namespace: str | None, known: dict[int, int]
 ) -> list[ProcessStat]:
     stats = {}
     for name in os.listdir("/proc"):
@@ -135,7 +135,7 @@ def _victims(
         if pid == root
         or pid in known
         or (root is not None and stat.session == root)
-        or _is_marked(pid, marker)
+        or (marker is not None and _is_marked(pid, marker))
     }
     grown = True
     while grown:

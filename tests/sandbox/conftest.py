@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import tempfile
@@ -12,6 +13,7 @@ from typing import Any, Literal
 
 import pytest
 
+from hermes_queue.errors import SandboxError
 from hermes_queue.sandbox import make_backend
 from hermes_queue.sandbox.base import (
     ExecutionRequest,
@@ -20,15 +22,25 @@ from hermes_queue.sandbox.base import (
     Slot,
     SlotSpec,
 )
-from hermes_queue.settings import LocalSandboxSettings
+from hermes_queue.settings import LocalSandboxSettings, ModalSettings
+from hermes_queue.testing import localmodal, localmodal_server
+
+__all__ = ["localmodal", "localmodal_server"]  # fixtures that we ship
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """How to make one backend, and whether slots of it are isolated from each other."""
+    """How to make one backend, and what it promises."""
 
     make: Callable[..., SandboxBackend]
     isolated: bool = True
+    """Slots cannot read, signal or trace each other."""
+    own_image: bool = False
+    """What lies in the image is the user's choice, not ours."""
+    shared_memory: bool = False
+    """A slot may be killed for what another one used, so a SIGKILL is no measurement."""
+    shared_names: bool = False
+    """Names of processes and in /tmp are visible in other slots; what they stand for is not."""
 
 
 def local(isolation: Literal["bwrap", "none"]) -> Callable[..., SandboxBackend]:
@@ -36,17 +48,35 @@ def local(isolation: Literal["bwrap", "none"]) -> Callable[..., SandboxBackend]:
     return lambda **options: make_backend("local", settings=settings, **options)
 
 
+def modal(slots_per_sandbox: int) -> Callable[..., SandboxBackend]:
+    def make(**options: Any) -> SandboxBackend:
+        settings = ModalSettings(
+            slots_per_sandbox=slots_per_sandbox, slot_memory_mb=256, creates_per_s=1000.0
+        )
+        return make_backend("modal", settings=settings, **options)
+
+    return make
+
+
 BACKENDS = {
     "local": Candidate(local("bwrap")),
     "local-unfenced": Candidate(local("none"), isolated=False),
+    # Without root nobody may map a range of uids: commands are then root of a box of their own.
+    "modal-slots-1": Candidate(modal(1), isolated=os.geteuid() == 0, own_image=True),
 }
+
+if os.geteuid() == 0:
+    BACKENDS["modal-slots-10"] = Candidate(
+        modal(10), own_image=True, shared_memory=True, shared_names=True
+    )
 
 
 class Bench:
     """A started backend with one-line access to commands."""
 
-    def __init__(self, backend: SandboxBackend) -> None:
+    def __init__(self, backend: SandboxBackend, candidate: Candidate) -> None:
         self.backend = backend
+        self.candidate = candidate
         # Tests count their sleeping processes. Without namespaces they would count those of
         # tests that run beside them too, so every bench sleeps for a time of its own.
         self._nap = str(random.randint(10**6, 10**7))
@@ -58,6 +88,10 @@ class Bench:
         command = command.replace("4242", self._nap)
         [answer] = await self.backend.execute_batch([ExecutionRequest(slot, command, **options)])
         assert isinstance(answer, ExecutionResult), answer
+        return answer
+
+    async def answer(self, slot: Slot, command: str) -> ExecutionResult | SandboxError:
+        [answer] = await self.backend.execute_batch([ExecutionRequest(slot, command)])
         return answer
 
     async def out(self, slot: Slot, command: str, **options: Any) -> str:
@@ -76,7 +110,16 @@ def cache() -> Iterator[Path]:
 
 
 @pytest.fixture
-async def make_bench(cache: Path) -> AsyncIterator[Callable[..., Any]]:
+def provider(request: pytest.FixtureRequest) -> None:
+    """What the test's backend talks to: a Modal-compatible server, where it is Modal's."""
+    callspec = getattr(request.node, "callspec", None)
+    names = map(str, callspec.params.values()) if callspec else ()
+    if any(name in BACKENDS and name.startswith("modal") for name in names):
+        request.getfixturevalue("localmodal")
+
+
+@pytest.fixture
+async def make_bench(cache: Path, provider: None) -> AsyncIterator[Callable[..., Any]]:
     """Start backends by name; they are stopped after the test."""
     started: list[SandboxBackend] = []
 
@@ -84,7 +127,7 @@ async def make_bench(cache: Path) -> AsyncIterator[Callable[..., Any]]:
         backend = BACKENDS[name].make(cache=cache, **options)
         started.append(backend)
         await backend.start()
-        return Bench(backend)
+        return Bench(backend, BACKENDS[name])
 
     yield make
     for backend in started:

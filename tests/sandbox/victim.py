@@ -13,7 +13,9 @@ from conftest import BACKENDS, Bench
 
 
 async def main(name: str, cache: Path, worker: str) -> None:
-    bench = Bench(BACKENDS[name].make(cache=cache, slots=1, labels={"worker": worker}))
+    bench = Bench(
+        BACKENDS[name].make(cache=cache, slots=1, labels={"worker": worker}), BACKENDS[name]
+    )
     await bench.backend.start()
     slot = await bench.slot()
     await bench.out(slot, "setsid sleep 4242 & touch x")

@@ -1,0 +1,69 @@
+"""`hermes-queue localmodal`: the Modal-compatible server in the foreground."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hermes_queue.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from hermes_queue.sandbox.localmodal.server import LocalModal
+
+
+@click.command()
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="On 127.0.0.1; 0 = any.")
+@click.option(
+    "--root",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where sandboxes' files lie while they live. Default: a directory of the cache.",
+)
+@click.option("--token-id", default="ak-local", show_default=True, help="Let in with its secret.")
+@click.option("--token-secret", default="as-local", show_default=True)
+@click.option("--network/--no-network", default=True, help="Whether sandboxes may have network.")
+def localmodal(
+    port: int, root: Path | None, token_id: str, token_secret: str, network: bool
+) -> None:
+    """Serve the Modal protocol on 127.0.0.1 until interrupted; its sandboxes are local.
+
+    Prints the variables that make the modal SDK use it, as `export` lines.
+    """
+    from hermes_queue.settings import PathSettings
+
+    try:
+        from hermes_queue.sandbox.localmodal.server import LocalModal
+    except ImportError as error:
+        raise ConfigurationError(
+            f"{error.name} is not installed: pip install 'hermes-queue[modal]'"
+        ) from error
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    server = LocalModal(
+        root=root or PathSettings().cache / "localmodal",
+        port=port,
+        token_id=token_id,
+        token_secret=token_secret,
+        network=network,
+    )
+    asyncio.run(_serve(server))
+
+
+async def _serve(server: LocalModal) -> None:
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopped.set)
+    try:
+        await server.start()
+    except OSError as error:
+        raise ConfigurationError(f"cannot listen on 127.0.0.1:{server.port}: {error}") from error
+    try:
+        for name, value in server.environment.items():
+            click.echo(f"export {name}={value}")
+        await stopped.wait()
+    finally:
+        await server.stop()

@@ -1,0 +1,81 @@
+"""The fleet's rate of creating sandboxes, and how many are starting: a gate in Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from hermes_queue.connection import explained
+from hermes_queue.errors import HermesQueueError
+from hermes_queue.ledger.ledger import Ledger
+from hermes_queue.sandbox.creation import ProcessCreationGate
+
+logger = logging.getLogger(__name__)
+
+STARTING_TTL_S = 900.0
+"""After which a creation counts no more whose worker has died."""
+
+
+class FleetCreationGate:
+    """A `CreationGate` that all workers of a deployment pass.
+
+    While Redis does not answer, every worker keeps to the fleet's rate by itself: creation
+    does not wait for Redis, and a provider that finds it too fast says so.
+    """
+
+    def __init__(
+        self, ledger: Ledger, backend: str, *, creates_per_s: float, max_starting: int
+    ) -> None:
+        self._ledger = ledger
+        self._keys = [f"creation:{backend}", f"creation:{backend}:starting"]
+        self._rate = creates_per_s
+        self._max_starting = max_starting
+        self._alone = ProcessCreationGate(creates_per_s=creates_per_s, max_starting=max_starting)
+
+    @asynccontextmanager
+    async def creating(self) -> AsyncIterator[None]:
+        """See `CreationGate`."""
+        token = secrets.token_hex(8)
+        try:
+            await self._turn(token)
+        except HermesQueueError as error:
+            logger.warning("creating without the fleet's gate: %s", error)
+            async with self._alone.creating():
+                yield
+            return
+        except asyncio.CancelledError:
+            await self._leave(token)
+            raise
+        try:
+            yield
+        finally:
+            await self._leave(token)
+
+    async def _turn(self, token: str) -> None:
+        while wait_s := await asyncio.to_thread(self.take, token):  # noqa: ASYNC110 - Redis' event
+            # Spread out, so that those who wait do not ask in step.
+            await asyncio.sleep(wait_s * random.uniform(1.0, 1.2))  # noqa: S311
+
+    def take(self, token: str) -> float:
+        """Ask once; 0 = granted, else seconds to wait. Blocks.
+
+        Raises:
+            RedisUnavailable, RedisFull: not known; may be repeated.
+        """
+        args = [self._rate, self._max_starting, token, STARTING_TTL_S]
+        return float(self._ledger.call("creation_take", self._keys, args))
+
+    def leave(self, token: str) -> None:
+        """The sandbox has started, or will not. Blocks."""
+        with explained(self._ledger.url):
+            self._ledger.client.zrem(self._ledger.key(self._keys[1]), token)
+
+    async def _leave(self, token: str) -> None:
+        try:
+            await asyncio.to_thread(self.leave, token)
+        except HermesQueueError as error:
+            logger.debug("a creation counts as starting for longer: %s", error)

@@ -1,0 +1,158 @@
+"""Misbehaviour on demand: what a test may make the server do."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import time
+from dataclasses import dataclass, fields
+from typing import Any
+
+from grpclib import GRPCError, Status
+from modal_proto import api_pb2
+
+
+@dataclass
+class Conduct:
+    """How the server behaves as a whole. Fields may be changed while it runs."""
+
+    kill_slack_s: float = 0.2
+    """A command is killed so long after its timeout. The SDK's own clock starts later than ours:
+    with slack its -1 usually wins, as on Modal; with 0 the kill's 137 often does."""
+    result_lag_s: float = 0.0
+    """A sandbox's end shows in `poll` and `wait` so late. Modal has taken 35 s."""
+    creates_per_s: float = 0.0
+    """Faster creation is answered RESOURCE_EXHAUSTED, with the time to wait. 0 = no limit."""
+    create_burst: int = 1
+    """So many sandboxes may be created at once before the rate counts."""
+
+
+@dataclass
+class Fault:
+    """What happens to the next `count` calls of one method."""
+
+    error: GRPCError | None
+    delay_s: float
+    count: int
+    after_messages: int | None
+    """For streams: the error comes in place of the message with this index."""
+
+
+class BrokenStream:
+    """Ends one stream with its fault's error."""
+
+    def __init__(self, fault: Fault) -> None:
+        self._fault = fault
+        self._sent = 0
+
+    def check(self) -> None:
+        """Call before each message."""
+        if self._sent == self._fault.after_messages:
+            self.end()
+        self._sent += 1
+
+    def end(self) -> None:
+        """Call at the stream's own end."""
+        if self._fault.error is not None:
+            raise self._fault.error
+
+
+class FaultPlan:
+    """The faults of one server, and a count of all calls by method name."""
+
+    def __init__(self, conduct: Conduct) -> None:
+        self.conduct = conduct
+        self.calls: collections.Counter[str] = collections.Counter()
+        self._faults: dict[str, list[Fault]] = {}
+        self._tokens = 0.0
+        self._filled = 0.0
+
+    def inject(
+        self,
+        rpc: str,
+        *,
+        status: str | None = None,
+        message: str = "injected",
+        retry_after_s: float | None = None,
+        delay_s: float = 0.0,
+        after_messages: int | None = None,
+        count: int = 1,
+    ) -> None:
+        """Let the next `count` calls of `rpc` be late, fail, or both.
+
+        Args:
+            rpc: e.g. "SandboxCreateV2" or "TaskExecStdioRead".
+            status: name of a gRPC status, e.g. "UNAVAILABLE"; None = no error.
+            message: of the error.
+            retry_after_s: the error carries an RPCRetryPolicy with it.
+            delay_s: seconds before the call is looked at.
+            after_messages: for methods that stream replies: the error comes after so many.
+            count: calls; they queue up behind faults that are there already.
+        """
+        failure = None
+        if status is not None:
+            details = None
+            if retry_after_s is not None:
+                details = [api_pb2.RPCRetryPolicy(retry_after_secs=retry_after_s)]
+            failure = GRPCError(Status[status], message, details)
+        fault = Fault(failure, delay_s, count, after_messages)
+        self._faults.setdefault(rpc, []).append(fault)
+
+    def clear(self, rpc: str | None = None) -> None:
+        """Forget the faults of one method, or all."""
+        if rpc is None:
+            self._faults.clear()
+        else:
+            self._faults.pop(rpc, None)
+
+    def adjust(self, **changes: Any) -> None:
+        """Change fields of `conduct`.
+
+        Raises:
+            ValueError: there is no such field.
+        """
+        known = {field.name for field in fields(Conduct)}
+        for name, value in changes.items():
+            if name not in known:
+                raise ValueError(f"{name} is unknown; known: {', '.join(sorted(known))}")
+            setattr(self.conduct, name, value)
+
+    async def before(self, rpc: str) -> None:
+        """Count a call, then do to it what is planned before its first reply."""
+        self.calls[rpc] += 1
+        fault = self._next(rpc, streams=False)
+        if fault is not None:
+            await asyncio.sleep(fault.delay_s)
+            if fault.error is not None:
+                raise fault.error
+
+    def stream_fault(self, rpc: str) -> BrokenStream | None:
+        """What is planned for this stream's replies."""
+        fault = self._next(rpc, streams=True)
+        return BrokenStream(fault) if fault else None
+
+    def _next(self, rpc: str, *, streams: bool) -> Fault | None:
+        for fault in self._faults.get(rpc, ()):
+            if fault.count > 0 and (fault.after_messages is not None) == streams:
+                fault.count -= 1
+                return fault
+        return None
+
+    def throttle_creation(self) -> None:
+        """Take a token of the creation rate.
+
+        Raises:
+            GRPCError: RESOURCE_EXHAUSTED with the time to wait; there is none.
+        """
+        rate, burst = self.conduct.creates_per_s, self.conduct.create_burst
+        if not rate:
+            return
+        now = time.monotonic()
+        self._tokens = min(burst, self._tokens + (now - self._filled) * rate)
+        self._filled = now
+        if self._tokens < 1:
+            wait = api_pb2.RPCRetryPolicy(retry_after_secs=(1 - self._tokens) / rate)
+            raise GRPCError(
+                Status.RESOURCE_EXHAUSTED, "Sandbox creation rate limit exceeded", [wait]
+            )
+        self._tokens -= 1

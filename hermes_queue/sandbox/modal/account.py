@@ -1,0 +1,209 @@
+"""The Modal account as the backend needs it: one app, images, sandboxes by label."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from hermes_queue.errors import ConfigurationError, SandboxError, SlotLost
+from hermes_queue.sandbox.base import SandboxInfo
+from hermes_queue.sandbox.modal.failures import explained, is_authentication
+from hermes_queue.settings import ModalSettings
+
+logger = logging.getLogger(__name__)
+
+NEEDS = (1, 5, 4)
+"""Oldest SDK whose sandboxes can mount directory snapshots and speak today's protocol."""
+TAG_CHARACTERS = re.compile(r"[^A-Za-z0-9._-]")
+CREATED = "created"
+"""Our tag with the time of creation; the listing has no field for it."""
+
+
+class Account:
+    """The app that holds our sandboxes, and what is made in it."""
+
+    def __init__(self, settings: ModalSettings) -> None:
+        self._settings = settings
+        self._app: Any = None
+        self._images: dict[str, Any] = {}
+
+    async def open(self) -> None:
+        """Find or make the app. Idempotent.
+
+        Raises:
+            ConfigurationError: no SDK, one that is too old, or no valid token.
+            SandboxError: Modal does not answer.
+        """
+        if self._app is not None:
+            return
+        modal = _sdk()
+        try:
+            with explained(f"looking up the Modal app {self._settings.app!r}"):
+                self._app = await modal.App.lookup.aio(
+                    self._settings.app,
+                    environment_name=self._settings.environment,
+                    create_if_missing=True,
+                )
+        except SandboxError as error:
+            if is_authentication(error):
+                raise ConfigurationError(
+                    f"Modal refuses the token: {error}; run `modal token new`, or set "
+                    "MODAL_TOKEN_ID and MODAL_TOKEN_SECRET"
+                ) from error
+            raise
+
+    @property
+    def app_id(self) -> str:
+        """Of the app, once it is open."""
+        return str(self._app.app_id)
+
+    async def image(self, profile: ModalSettings, key: str) -> Any:
+        """The profile's image, built once per process and cached by Modal.
+
+        Raises:
+            SandboxRejected: it cannot be built or found.
+            ConfigurationError: the Dockerfile is not there.
+        """
+        if key not in self._images:
+            image = _describe(profile)
+            with explained(f"building the image of {profile.dockerfile or profile.image}"):
+                await image.build.aio(self._app)
+            self._images[key] = image
+        return self._images[key]
+
+    async def snapshot(self, image_id: str) -> Any:
+        """The image with this id, which is there already.
+
+        Raises:
+            SandboxRejected: it is not, or not any more.
+        """
+        modal = _sdk()
+        with explained(f"finding snapshot {image_id}"):
+            image = modal.Image.from_id(image_id)
+            await image.build.aio(self._app)  # asks for it; there is nothing to build
+        return image
+
+    async def create(
+        self,
+        profile: ModalSettings,
+        image: Any,
+        labels: Mapping[str, str],
+        *,
+        open_network: bool = False,
+    ) -> Any:
+        """A new sandbox, perhaps still starting.
+
+        Args:
+            profile: resources, limits, network.
+            image: from `image`.
+            labels: become its tags.
+            open_network: for building assets, which get no secrets and no volumes either.
+
+        Raises:
+            SandboxUnavailable, SandboxRejected, SandboxError.
+        """
+        modal = _sdk()
+        options: dict[str, Any] = {
+            "app": self._app,
+            "image": image,
+            "tags": {**_tags(labels), CREATED: str(int(time.time()))},
+            "timeout": profile.lifetime_s,
+            "idle_timeout": min(profile.idle_timeout_s, profile.lifetime_s),
+            # A bare number is what is reserved, and does not limit anything.
+            "cpu": (profile.cpu, max(profile.cpu, profile.cpu_limit or 0.0)),
+            "memory": (profile.memory_mb, max(profile.memory_mb, profile.memory_limit_mb or 0)),
+            "region": profile.region,
+        }
+        if not open_network:
+            options |= _network(profile)
+            options["gpu"] = profile.gpu
+            options["env"] = dict(profile.env)
+            with explained("naming secrets and volumes"):
+                options["secrets"] = [modal.Secret.from_name(name) for name in profile.secrets]
+                options["volumes"] = {
+                    path: modal.Volume.from_name(name).with_mount_options(read_only=True)
+                    for path, name in profile.volumes.items()
+                }
+        with explained("creating a sandbox"):
+            return await modal.Sandbox.create.aio(**options)
+
+    async def list(self, labels: Mapping[str, str]) -> list[SandboxInfo]:
+        """Running sandboxes of the app that carry all of `labels`."""
+        modal = _sdk()
+        found = []
+        with explained("listing sandboxes"):
+            async for sandbox in modal.Sandbox.list.aio(app_id=self.app_id, tags=_tags(labels)):
+                try:
+                    with explained("reading a sandbox's tags", gone=True):
+                        tags = await sandbox.get_tags.aio()
+                except SlotLost:
+                    continue
+                created = tags.pop(CREATED, "")
+                found.append(
+                    SandboxInfo(
+                        sandbox.object_id, tags, float(created) if created.isdigit() else 0.0
+                    )
+                )
+        return found
+
+    async def terminate(self, sandbox_id: str) -> None:
+        """End a sandbox without waiting for it, which can take half a minute."""
+        modal = _sdk()
+        try:
+            with explained(f"ending sandbox {sandbox_id}", gone=True):
+                sandbox = await modal.Sandbox.from_id.aio(sandbox_id)
+                await sandbox.terminate.aio()
+        except SlotLost:
+            return
+
+
+def _tags(labels: Mapping[str, str]) -> dict[str, str]:
+    """Labels as Modal takes them: 63 characters of a small set."""
+    return {name: TAG_CHARACTERS.sub("-", value)[:63] or "-" for name, value in labels.items()}
+
+
+def _sdk() -> Any:
+    """The SDK, imported now."""
+    try:
+        import modal
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            "the modal backend needs Modal's SDK: pip install 'hermes-queue[modal]'"
+        ) from error
+    version = tuple(int(part) for part in re.findall(r"\d+", modal.__version__)[:3])
+    if not NEEDS <= version < (2,):
+        raise ConfigurationError(
+            f"modal {modal.__version__} is installed; pip install 'modal>=1.5.4,<2'"
+        )
+    return modal
+
+
+def _network(profile: ModalSettings) -> dict[str, Any]:
+    if profile.network == "blocked":
+        return {"block_network": True}
+    if profile.network == "open":
+        return {}
+    # None = not restricted by this list; an empty list would let nothing through.
+    return {
+        "outbound_domain_allowlist": list(profile.allow_domains) or None,
+        "outbound_cidr_allowlist": list(profile.allow_cidrs) or None,
+    }
+
+
+def _describe(profile: ModalSettings) -> Any:
+    modal = _sdk()
+    if profile.dockerfile is not None:
+        if not profile.dockerfile.is_file():
+            raise ConfigurationError(f"dockerfile {profile.dockerfile} is not there")
+        image = modal.Image.from_dockerfile(profile.dockerfile)
+    elif profile.image.startswith("im-"):
+        image = modal.Image.from_id(profile.image)
+    else:
+        with explained(f"naming the image {profile.image}"):
+            image = modal.Image.from_registry(profile.image)
+    if profile.build_commands:
+        image = image.run_commands(*profile.build_commands)
+    return image

@@ -1,0 +1,259 @@
+"""Assets on Modal: built in a networked sandbox of their own, kept as directory snapshots.
+
+A snapshot is an image of one directory; mounted into any number of sandboxes, they share it
+without copying. Which snapshot holds which asset is noted on this host, below the cache
+directory, one file per asset under a lock; a host that has no note builds it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import json
+import logging
+import os
+import shlex
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from hermes_queue.errors import EnvInfraError, SandboxError, SandboxRejected
+from hermes_queue.sandbox import pip_settings
+from hermes_queue.sandbox.asset_store import check_asset, lock_file
+from hermes_queue.sandbox.base import AssetSpec
+from hermes_queue.sandbox.modal.box import ROOT, Box
+from hermes_queue.sandbox.modal.failures import explained
+from hermes_queue.sandbox.modal.process import Finished, run_process
+from hermes_queue.sandbox.modal.profiles import image_key
+from hermes_queue.settings import ModalSettings, private_directory
+
+logger = logging.getLogger(__name__)
+
+TTL_S = 30 * 86_400
+"""How long Modal keeps a snapshot."""
+TRUSTED_S = TTL_S - 86_400
+SNAPSHOT_TIMEOUT_S = 300
+TAIL_CHARS = 4000
+READ_TIMEOUT_S = 60.0
+ABSENT = 66
+READ = (
+    f'[ "$(realpath -- "$1")" = "$1" ] && [ -f "$1" ] || exit {ABSENT}; exec head -c "$2" -- "$1"'
+)
+
+MakeBox = Callable[[ModalSettings], Awaitable[Box]]
+FindImage = Callable[[str], Awaitable[Any]]
+EndBox = Callable[[Box], Awaitable[None]]
+
+
+class ModalAssets:
+    """The assets of one Modal app, as this host knows them."""
+
+    def __init__(
+        self, cache: Path, *, build_box: MakeBox, end_box: EndBox, find_image: FindImage
+    ) -> None:
+        self._cache = cache
+        self._find_image = find_image
+        self._build_box = build_box
+        self._end_box = end_box
+        self._notes: Path | None = None
+        self._images: dict[Path, Any] = {}
+
+    def open(self, app_id: str) -> None:
+        """Use the notes of this app."""
+        self._notes = private_directory(self._cache / "modal" / app_id)
+
+    async def ensure(self, profile: ModalSettings, spec: AssetSpec) -> Any:
+        """The image that holds the asset, built now unless it exists.
+
+        Raises:
+            EnvInfraError: its script failed or ran out of time, or the image has another Python.
+            SandboxError: the sandbox for the build could not run.
+            EnvBug: the spec is malformed.
+        """
+        check_asset(spec)
+        note = self._note(profile, spec)
+        if note not in self._images:
+            async with _locked(note.with_suffix(".lock")):
+                self._images[note] = await self._noted(note) or await self._find_image(
+                    await self._build(profile, spec, note)
+                )
+        return self._images[note]
+
+    async def _noted(self, note: Path) -> Any:
+        """The image that the note names, if Modal still has it."""
+        image_id = _read_note(note)
+        if image_id is None:
+            return None
+        try:
+            return await self._find_image(image_id)
+        except SandboxRejected as error:
+            logger.info("%s: built again: %s", note.stem, error, extra={"action": "asset_gone"})
+            return None
+
+    def forget(self, profile: ModalSettings, spec: AssetSpec) -> None:
+        """Modal does not have it any more: it is built anew when it is next asked for."""
+        note = self._note(profile, spec)
+        self._images.pop(note, None)
+        note.unlink(missing_ok=True)
+
+    def _note(self, profile: ModalSettings, spec: AssetSpec) -> Path:
+        if self._notes is None:
+            raise SandboxError("the modal backend is not running")
+        # What is compiled or linked in one image need not work in another.
+        return self._notes / f"{spec.kind}-{spec.key}-{image_key(profile)}.json"
+
+    async def _build(self, profile: ModalSettings, spec: AssetSpec, note: Path) -> str:
+        began = time.monotonic()
+        builder = profile.model_copy(
+            update={"lifetime_s": int(spec.timeout_s + profile.start_timeout_s) + 600}
+        )
+        box = await self._build_box(builder)
+        try:
+            check_python(profile, box, spec.python)
+            done = await self._run(box, spec)
+            if done.exit_code != 0 or done.timed_out:
+                raise EnvInfraError(_explain(spec, done))
+            with explained(f"keeping {spec.kind} {spec.key[:12]}", gone=True):
+                image = await box.sandbox.snapshot_directory.aio(
+                    spec.mount, timeout=SNAPSHOT_TIMEOUT_S, ttl=TTL_S
+                )
+        finally:
+            await self._end_box(box)
+        unfinished = note.with_suffix(".new")
+        unfinished.write_text(json.dumps({"image_id": image.object_id, "made": time.time()}))
+        unfinished.rename(note)
+        logger.info(
+            "built %s %s in %.1f s",
+            spec.kind,
+            spec.key[:12],
+            time.monotonic() - began,
+            extra={"action": "asset_built"},
+        )
+        return str(image.object_id)
+
+    async def _run(self, box: Box, spec: AssetSpec) -> Finished:
+        """The spec's script in a directory of its own, as root."""
+        variables = await asyncio.to_thread(pip_environment, self._cache)
+        words = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
+        command_id = uuid.uuid4().hex
+        # Slots mount it read-only where the kernel can; in any case it is not theirs.
+        command = (
+            f"umask 022; mkdir -p {spec.mount} && cd {spec.mount} || exit; "
+            f'export HOME=/root HQ_COMMAND_ID={command_id} {words} HQ_PIP="python3 -m pip"; '
+            'unset "${!MODAL_@}"; '
+            f'/bin/bash -eu "$0" </dev/null || exit; chmod -R go-w {spec.mount}'
+        )
+        script = f"{ROOT}/build.sh"
+        await run_process(
+            box.sandbox,
+            ["/bin/bash", "-c", f"cat >{script}"],
+            stdin=spec.script.encode(),
+            timeout_s=READ_TIMEOUT_S,
+        )
+
+        async def end() -> None:
+            await box.script("kill", command_id)
+
+        return await run_process(
+            box.sandbox, ["/bin/bash", "-c", command, script], timeout_s=spec.timeout_s, kill=end
+        )
+
+    async def read(
+        self, box: Box, profile: ModalSettings, spec: AssetSpec, path: str, *, max_bytes: int
+    ) -> bytes:
+        """See `SandboxBackend.read_asset`; `box` is one that holds no slots."""
+        parts = PurePosixPath(path).parts
+        if not parts or path.startswith("/") or ".." in parts or "\0" in path:
+            raise FileNotFoundError(errno.ENOENT, "not a path inside the asset", path)
+        image = await self.ensure(profile, spec)
+        place = mount_place(spec)
+        await self.mount(box, place, image, profile, spec)
+        done = await run_process(
+            box.sandbox,
+            ["/bin/bash", "-c", READ, "read", f"{place}/{PurePosixPath(path)}", str(max_bytes + 1)],
+            timeout_s=READ_TIMEOUT_S,
+            max_output_bytes=max_bytes + 2,
+        )
+        if done.exit_code == ABSENT:
+            raise FileNotFoundError(errno.ENOENT, "not a regular file inside the asset", path)
+        if done.exit_code != 0:
+            raise SandboxError(f"asset file {path!r} cannot be read: exit code {done.exit_code}")
+        if len(done.stdout) > max_bytes:
+            raise SandboxError(f"asset file {path!r} is larger than {max_bytes} bytes")
+        return done.stdout
+
+    async def mount(
+        self, box: Box, place: str, image: Any, profile: ModalSettings, spec: AssetSpec
+    ) -> None:
+        """Have the asset at `place` in a sandbox.
+
+        Raises:
+            SandboxError: Modal does not have it any more; the next attempt builds it.
+        """
+        try:
+            await box.mount(place, image)
+        except SandboxRejected as error:
+            self.forget(profile, spec)
+            raise SandboxError(f"{error}; it will be built again") from error
+
+
+def mount_place(spec: AssetSpec) -> str:
+    """Where root of a sandbox has the asset, out of the slots' sight."""
+    return f"{ROOT}/assets/{spec.kind}-{spec.key}"
+
+
+def check_python(profile: ModalSettings, box: Box, wanted: str | None) -> None:
+    """Refuse an image with another Python than the job needs.
+
+    Raises:
+        EnvInfraError: says what the image has and what to do.
+    """
+    found = box.abilities.python
+    if wanted is not None and found != wanted:
+        has = f"Python {found}" if found else "no python3"
+        raise EnvInfraError(
+            f"the job needs Python {wanted}, image {profile.dockerfile or profile.image} has "
+            f"{has}: name a profile with another image, or install it with build_commands"
+        )
+
+
+def pip_environment(cache: Path) -> Mapping[str, str]:
+    """The worker's index settings without what lies on its own disk. Blocking."""
+    found = {}
+    for name, value in pip_settings.prepare(cache).environment:
+        words = [word for word in value.split() if not word.startswith(("/", "file:", "~"))]
+        if words:
+            found[name] = " ".join(words)
+    return found
+
+
+def _read_note(note: Path) -> str | None:
+    """The snapshot's id, if there is one that Modal still keeps."""
+    try:
+        facts = json.loads(note.read_text())
+    except (OSError, ValueError):
+        return None
+    return str(facts["image_id"]) if time.time() - facts["made"] < TRUSTED_S else None
+
+
+@contextlib.asynccontextmanager
+async def _locked(path: Path) -> AsyncIterator[None]:
+    descriptor = await lock_file(path, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _explain(spec: AssetSpec, done: Finished) -> str:
+    how = (
+        f"ran out of time after {spec.timeout_s:g} s"
+        if done.timed_out
+        else f"failed with exit code {done.exit_code}"
+    )
+    tail = (done.stdout + done.stderr).decode("utf-8", "replace").strip()[-TAIL_CHARS:]
+    return f"building {spec.kind} {spec.key[:12]} {how}; its output ends with:\n{tail}"

@@ -1,0 +1,401 @@
+"""The Modal backend: pools of sandboxes, slots in them, and what the worker is told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import platform
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hermes_queue.errors import SandboxError, SlotLost
+from hermes_queue.sandbox.base import (
+    MAX_FILE_BYTES,
+    AssetSpec,
+    Capabilities,
+    ExecutionRequest,
+    ExecutionResult,
+    SandboxInfo,
+    SandboxObserver,
+    Slot,
+    SlotSpec,
+)
+from hermes_queue.sandbox.creation import CreationGate, ProcessCreationGate
+from hermes_queue.sandbox.execution import unbroken
+from hermes_queue.sandbox.modal import files
+from hermes_queue.sandbox.modal.account import Account
+from hermes_queue.sandbox.modal.assets import ModalAssets, check_python, mount_place
+from hermes_queue.sandbox.modal.box import Box, Lease
+from hermes_queue.sandbox.modal.factory import BoxFactory, Readers
+from hermes_queue.sandbox.modal.pool import Makers, Pool
+from hermes_queue.sandbox.modal.profiles import DEFAULT, Profiles
+from hermes_queue.settings import ModalSettings, PathSettings, WorkerSettings
+
+logger = logging.getLogger(__name__)
+
+TEND_S = 5.0
+PROVISION_S = 20.0
+"""How long `start` waits for the minimum of sandboxes."""
+
+
+@dataclass(slots=True)
+class _Held:
+    """A leased slot and where it lies."""
+
+    pool: Pool
+    box: Box
+    lease: Lease
+
+
+class ModalBackend:
+    """See `SandboxBackend`.
+
+    A worker that starts anew makes sandboxes of its own: those of its earlier life carry
+    another worker's label and are the reaper's.
+    """
+
+    def __init__(
+        self,
+        settings: ModalSettings | None = None,
+        *,
+        slots: int | None = None,
+        labels: Mapping[str, str] | None = None,
+        cache: Path | None = None,
+        observer: SandboxObserver | None = None,
+        gate: CreationGate | None = None,
+    ) -> None:
+        self.settings = settings or ModalSettings()
+        self.slots = slots or WorkerSettings().concurrency
+        self.labels = {
+            "deployment": "default",
+            "pool": "default",
+            "worker": f"{platform.node()}-{os.getpid()}",
+            **(labels or {}),
+        }
+        self._profiles = Profiles(self.settings)
+        self._observer = observer or SandboxObserver()
+        self._account = Account(self.settings)
+        self._factory = BoxFactory(
+            self._account,
+            gate
+            or ProcessCreationGate(
+                creates_per_s=self.settings.creates_per_s, max_starting=self.settings.max_starting
+            ),
+            self._observer,
+            self.labels,
+            patience_s=self.settings.patience_s,
+        )
+        self._assets = ModalAssets(
+            (cache or PathSettings().cache).absolute(),
+            build_box=self._factory.make_builder,
+            end_box=self._factory.end,
+            find_image=self._account.snapshot,
+        )
+        self._asset_profiles: dict[tuple[str, str], str] = {}
+        self._pools: dict[str, Pool] = {}
+        self._readers = Readers(self._factory, lambda: self._started)
+        self._capacity = asyncio.Semaphore(self.slots)
+        self._leased = 0
+        self._held: dict[str, _Held] = {}
+        self._opening = asyncio.Lock()
+        self._started = False
+        self._tender: asyncio.Task[None] | None = None
+        self._isolated = True
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """As of now: whether slots can be kept apart is known from the first sandbox on."""
+        return Capabilities(
+            isolation=self._isolated, snapshot=True, network_policy=True, gpu=True, remote=True
+        )
+
+    @property
+    def free_slots(self) -> int:
+        """See `SandboxBackend`."""
+        return self.slots - self._leased
+
+    @property
+    def throttled(self) -> int:
+        """How often Modal refused a sandbox for quota or rate."""
+        return self._factory.throttled
+
+    # --- life cycle -------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """See `SandboxBackend`. Pools of profiles other than the default start when used."""
+        async with self._opening:
+            if self._started:
+                return
+            await self._account.open()
+            self._assets.open(self._account.app_id)
+            self._started = True
+            try:
+                await self._provision()
+            except BaseException:
+                await unbroken(self._stop())
+                raise
+            self._tender = asyncio.create_task(self._tend())
+
+    async def _provision(self) -> None:
+        """Start the minimum. A first image build may take minutes, and goes on by itself."""
+        provisioning = asyncio.create_task(self._pool(DEFAULT).provision())
+        await asyncio.wait({provisioning}, timeout=PROVISION_S)
+        if provisioning.done():
+            provisioning.result()
+        else:
+            provisioning.add_done_callback(_note)
+
+    async def stop(self) -> None:
+        """See `SandboxBackend`."""
+        await unbroken(self._stop())
+
+    async def _stop(self) -> None:
+        self._started = False
+        if self._tender is not None:
+            self._tender.cancel()
+            await asyncio.gather(self._tender, return_exceptions=True)
+            self._tender = None
+        for slot_id, held in list(self._held.items()):
+            held.lease.ended = held.box.spent = True
+            self._forget(slot_id)
+        pools, self._pools = list(self._pools.values()), {}
+        await asyncio.gather(
+            *(pool.stop() for pool in pools), self._readers.end_idle(all_of_them=True)
+        )
+
+    async def _tend(self) -> None:
+        while True:
+            await asyncio.sleep(TEND_S)
+            for pool in list(self._pools.values()):
+                try:
+                    await pool.tend()
+                except Exception:  # the SDK may raise anything; the next round tries again
+                    logger.exception("tending sandboxes failed")
+            await self._readers.end_idle()
+
+    def _pool(self, name: str) -> Pool:
+        if not self._started:
+            raise SandboxError("the modal backend is not running")
+        if name not in self._pools:
+            makers = Makers(create=self._make_box, end=self._factory.end)
+            self._pools[name] = Pool(self._profiles[name], makers, slots=self.slots)
+        return self._pools[name]
+
+    async def _make_box(self, profile: ModalSettings) -> Box:
+        box = await self._factory.make(profile)
+        self._isolated = box.abilities.uids
+        return box
+
+    # --- assets -----------------------------------------------------------------------
+
+    async def prepare(self, spec: SlotSpec) -> None:
+        """See `SandboxBackend`."""
+        profile = self._profiles[spec.profile]
+        if not self._started:
+            raise SandboxError("the modal backend is not running")
+        for asset in spec.assets:
+            self._asset_profiles[asset.kind, asset.key] = spec.profile
+        await asyncio.gather(*(self._assets.ensure(profile, asset) for asset in spec.assets))
+        if spec.python is not None and not spec.assets:
+            check_python(profile, await self._readers.get(spec.profile, profile), spec.python)
+
+    async def read_asset(
+        self, asset: AssetSpec, path: str, *, max_bytes: int = MAX_FILE_BYTES
+    ) -> bytes:
+        """See `SandboxBackend`."""
+        name = self._asset_profiles.get((asset.kind, asset.key), DEFAULT)
+        profile = self._profiles[name]
+        await self._assets.ensure(profile, asset)
+        box = await self._readers.get(name, profile)
+        try:
+            return await self._assets.read(box, profile, asset, path, max_bytes=max_bytes)
+        except SandboxError as error:
+            box.spent = box.spent or isinstance(error, SlotLost)
+            raise
+
+    # --- slots ------------------------------------------------------------------------
+
+    async def acquire(self, trajectory_id: str, spec: SlotSpec) -> Slot:
+        """See `SandboxBackend`."""
+        await self.prepare(spec)
+        await self._capacity.acquire()
+        self._leased += 1
+        try:
+            return await self._lease(trajectory_id, spec)
+        except BaseException:
+            self._free_capacity()
+            raise
+
+    def _free_capacity(self) -> None:
+        self._leased -= 1
+        self._capacity.release()
+
+    async def _lease(self, trajectory_id: str, spec: SlotSpec, box: Box | None = None) -> Slot:
+        """Open a slot, in `box` if one is given, where a place is reserved for it."""
+        pool, profile = self._pool(spec.profile), self._profiles[spec.profile]
+        images = {asset.mount: await self._assets.ensure(profile, asset) for asset in spec.assets}
+        if box is None:
+            box = await pool.take({place: image.object_id for place, image in images.items()})
+        try:
+            lease = await self._open_slot(box, profile, spec, images)
+        except BaseException as error:
+            # Whatever it was, a new sandbox is the better bet.
+            box.spent = box.spent or isinstance(error, SandboxError)
+            box.reserved -= 1
+            await unbroken(pool.freed(box))
+            raise
+        box.reserved -= 1
+        slot = Slot(lease.slot_id, trajectory_id, box.sandbox_id, lease.workspace, spec)
+        self._held[slot.slot_id] = _Held(pool, box, lease)
+        self._observer.leased(slot)
+        return slot
+
+    async def _open_slot(
+        self, box: Box, profile: ModalSettings, spec: SlotSpec, images: Mapping[str, Any]
+    ) -> Lease:
+        check_python(profile, box, spec.python)
+        pairs = []
+        for asset in spec.assets:
+            # Without mount namespaces an asset is where all slots of the sandbox see it.
+            own = box.abilities.mounts
+            place = mount_place(asset) if own else asset.mount
+            await self._assets.mount(box, place, images[asset.mount], profile, asset)
+            if own:
+                pairs.append(f"{place}={asset.mount}")
+        return await box.open_slot(pairs)
+
+    async def renew(self, slot: Slot) -> Slot:
+        """See `SandboxBackend`. In place, but for images that give no uids: a new sandbox."""
+        held = self._leased_slot(slot)
+        # Taken out before the first await: a release that comes meanwhile finds nothing.
+        self._held.pop(slot.slot_id)
+        try:
+            return await self._lease(slot.trajectory_id, slot.spec, await self._keep(slot, held))
+        except BaseException:
+            self._free_capacity()
+            raise
+
+    async def _keep(self, slot: Slot, held: _Held) -> Box | None:
+        """Close the slot but keep its place; None when the sandbox takes no further slots."""
+        box = held.box
+        box.reserved += 1
+        try:
+            await unbroken(self._close(slot.slot_id, held))
+        except BaseException:
+            box.reserved -= 1
+            await unbroken(held.pool.freed(box))
+            raise
+        if not box.spent:
+            return box
+        box.reserved -= 1
+        await unbroken(held.pool.freed(box))
+        return None
+
+    async def release(self, slot: Slot) -> None:
+        """See `SandboxBackend`."""
+        held = self._held.pop(slot.slot_id, None)
+        if held is not None:
+            await unbroken(self._release(slot.slot_id, held))
+
+    async def _release(self, slot_id: str, held: _Held) -> None:
+        try:
+            await self._close(slot_id, held)
+        except Exception as error:  # noqa: BLE001 - the contract: never raises
+            logger.warning(
+                "slot %s could not be reset, its sandbox is given up: %s",
+                slot_id,
+                error,
+                extra={"action": "slot_retired"},
+            )
+        await held.pool.freed(held.box)
+        self._free_capacity()
+
+    async def _close(self, slot_id: str, held: _Held) -> None:
+        try:
+            await held.box.close_slot(held.lease)
+        finally:
+            self._observer.released(slot_id)
+
+    def _forget(self, slot_id: str) -> None:
+        """A slot whose sandbox has ended."""
+        if self._held.pop(slot_id, None) is not None:
+            self._observer.released(slot_id)
+            self._free_capacity()
+
+    def _leased_slot(self, slot: Slot) -> _Held:
+        held = self._held.get(slot.slot_id)
+        if held is None:
+            raise SlotLost(f"slot {slot.slot_id} is not leased")
+        return held
+
+    # --- commands and files -----------------------------------------------------------
+
+    async def execute_batch(
+        self, requests: Sequence[ExecutionRequest]
+    ) -> list[ExecutionResult | SandboxError]:
+        """See `SandboxBackend`."""
+        return list(await asyncio.gather(*(self._execute(request) for request in requests)))
+
+    async def _execute(self, request: ExecutionRequest) -> ExecutionResult | SandboxError:
+        try:
+            held = self._leased_slot(request.slot)
+            with self._noticing(held):
+                return await held.box.run(
+                    held.lease,
+                    ["/bin/bash"],
+                    command=request.command,
+                    stdin=request.stdin,
+                    env=request.env,
+                    cwd=request.cwd or request.slot.workspace,
+                    timeout_s=request.timeout_s,
+                    max_output_bytes=request.max_output_bytes,
+                )
+        except SandboxError as error:
+            return error
+
+    @contextlib.contextmanager
+    def _noticing(self, held: _Held) -> Iterator[None]:
+        """A sandbox that is lost takes no further slots."""
+        try:
+            yield
+        except SlotLost:
+            held.box.spent = True
+            raise
+
+    async def read_file(self, slot: Slot, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
+        """See `SandboxBackend`."""
+        held = self._leased_slot(slot)
+        with self._noticing(held):
+            return await files.read_file(held.box, held.lease, path, max_bytes=max_bytes)
+
+    async def write_file(self, slot: Slot, path: str, data: bytes) -> None:
+        """See `SandboxBackend`."""
+        held = self._leased_slot(slot)
+        with self._noticing(held):
+            await files.write_file(held.box, held.lease, path, data)
+
+    # --- the reaper's side ------------------------------------------------------------
+
+    async def list_sandboxes(self, labels: Mapping[str, str]) -> list[SandboxInfo]:
+        """See `SandboxBackend`."""
+        await self._account.open()
+        return await self._account.list(labels)
+
+    async def terminate(self, sandbox_id: str) -> None:
+        """See `SandboxBackend`."""
+        await self._account.open()
+        for pool in self._pools.values():
+            if box := pool.boxes.get(sandbox_id):
+                box.spent = True
+        await self._account.terminate(sandbox_id)
+        with contextlib.suppress(KeyError):
+            self._observer.gone(sandbox_id)
+
+
+def _note(task: asyncio.Future[None]) -> None:
+    if not task.cancelled() and (error := task.exception()):
+        logger.warning("sandboxes are missing: %s", error, extra={"action": "provision"})

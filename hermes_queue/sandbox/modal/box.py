@@ -1,0 +1,327 @@
+"""One sandbox: what it can do, the slots in it, and commands in those."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+from hermes_queue.errors import SandboxError, SandboxRejected, SlotLost
+from hermes_queue.sandbox.base import (
+    MAX_OUTPUT_BYTES,
+    TIMEOUT_EXIT_CODE,
+    WORKSPACE,
+    ExecutionResult,
+)
+from hermes_queue.sandbox.modal.failures import explained
+from hermes_queue.sandbox.modal.process import BACKSTOP_S, Finished, run_process
+from hermes_queue.settings import ModalSettings
+
+logger = logging.getLogger(__name__)
+
+ROOT = "/.hq"
+SCRIPT = f"{ROOT}/slot.sh"
+FIRST_UID, LAST_UID = 20_000, 59_999
+"""One per lease. When they are used up, the sandbox is replaced."""
+ARGUMENT_BYTES = 48 << 10
+"""What of the service's 64 KiB per command we use; longer command lines go through a file."""
+SCRIPT_TIMEOUT_S = 60.0
+KILLED = 137
+TOOLS_NEEDED = frozenset({"timeout", "env", "find", "grep", "env-C"})
+
+
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """What the image and the service's kernel let us do."""
+
+    uids: bool
+    """Whether every lease can have a uid of its own."""
+    mounts: bool
+    """Whether every slot can have directories of its own under common names."""
+    python: str
+    """Version of the image's python3, e.g. "3.11"; "" = it has none."""
+
+
+@dataclass(slots=True)
+class Lease:
+    """A slot that is in use."""
+
+    slot_id: str
+    uid: int
+    workspace: str
+    """Where its commands see it."""
+    place: str
+    """Where root sees it."""
+    ended: bool = False
+
+
+class Box:
+    """A running `modal.Sandbox`."""
+
+    def __init__(self, sandbox: Any, profile: ModalSettings) -> None:
+        self.sandbox = sandbox
+        self.sandbox_id: str = sandbox.object_id
+        self.profile = profile
+        self.abilities = Abilities(uids=False, mounts=False, python="")
+        self.leases: dict[str, Lease] = {}
+        self.assets: dict[str, str] = {}
+        """Where an asset is mounted -> the image it is."""
+        self.shown: dict[str, str] = {}
+        """Likewise, where all slots see it: without mount namespaces they share one set."""
+        self.reserved = 0
+        """Leases about to be opened."""
+        self.spent = False
+        """Takes no further leases: it is lost, too old, or not clean."""
+        self.created = self.touched = self.idle_since = time.monotonic()
+        self._next_uid = FIRST_UID
+        self._opened = 0
+        self._mounting = asyncio.Lock()
+
+    # --- what the pool asks -----------------------------------------------------------
+
+    @property
+    def capacity(self) -> int:
+        """Leases it may have at once."""
+        if self.abilities.uids or self.profile.share_root:
+            return self.profile.slots_per_sandbox
+        return 1
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody uses it."""
+        return not self.leases and not self.reserved
+
+    def has_room(self, mounts: Mapping[str, str]) -> bool:
+        """Whether it takes one more lease, with these assets."""
+        if self.spent or len(self.leases) + self.reserved >= self.capacity:
+            return False
+        if self.abilities.mounts or self.shown == mounts:
+            return True
+        return self.is_empty and self.shown.items() <= mounts.items()
+
+    def reserve(self, mounts: Mapping[str, str]) -> None:
+        """Keep a place for a lease with these assets; undone by `reserved -= 1`."""
+        self.reserved += 1
+        if not self.abilities.mounts:
+            self.shown = dict(mounts)
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether a lease that begins now ends before the sandbox does."""
+        left_s = self.profile.lifetime_s - (time.monotonic() - self.created)
+        return left_s >= self.profile.lease_s and self._next_uid <= LAST_UID
+
+    # --- inside -----------------------------------------------------------------------
+
+    async def furnish(self) -> None:
+        """Install our script and find out what works here.
+
+        Raises:
+            SandboxRejected: the image lacks what we cannot do without.
+            SandboxError: the sandbox did not start in time.
+        """
+        script = resources.files(__package__).joinpath("slot.sh").read_text("utf-8")
+        install = f'mkdir -p {ROOT} && printf %s "$1" >{SCRIPT} && shift && exec "$@"'
+        probe = ["/bin/bash", SCRIPT, "probe", str(FIRST_UID), str(LAST_UID)]
+        both = f"/bin/bash {SCRIPT} install && exec {' '.join(probe)}"
+        done = await run_process(
+            self.sandbox,
+            ["/bin/bash", "-c", install, "install", script, "/bin/bash", "-c", both],
+            timeout_s=self.profile.start_timeout_s,
+        )
+        facts = [
+            line.partition("=")[::2] for line in done.stdout.decode("utf-8", "replace").split()
+        ]
+        lacks = {value for name, value in facts if name == "lacks"}
+        if done.exit_code != 0 or not facts or lacks & TOOLS_NEEDED:
+            wants = f"lacks {', '.join(sorted(lacks))}" if lacks else _tail(done)
+            raise SandboxRejected(
+                f"image {self.profile.image} cannot hold slots ({wants}): it needs bash, grep, "
+                "findutils and coreutils 8.28 or newer"
+            )
+        known = dict(facts)
+        self.abilities = Abilities(
+            uids=known.get("uids") == "1", mounts=known.get("mounts") == "1", python=known["python"]
+        )
+        if not self.abilities.uids and self.profile.slots_per_sandbox > 1:
+            why = "has no setpriv" if "setpriv" in lacks else "does not let root change its uid"
+            consequence = "several slots share root" if self.profile.share_root else "one slot each"
+            logger.warning(
+                "sandbox %s %s: %s",
+                self.sandbox_id,
+                why,
+                consequence,
+                extra={"action": "slots_not_isolated"},
+            )
+        await self.script(
+            "configure",
+            str(int(self.abilities.mounts)),
+            str(self.profile.slot_memory_mb << 10),
+            str(self.profile.slot_pids),
+        )
+
+    async def script(
+        self, *arguments: str, stdin: bytes = b"", timeout_s: float = SCRIPT_TIMEOUT_S
+    ) -> bytes:
+        """Run an action of slot.sh as root; its output.
+
+        Raises:
+            SandboxError: it failed, or the sandbox is gone.
+        """
+        self.touched = time.monotonic()
+        done = await run_process(
+            self.sandbox,
+            ["/bin/bash", SCRIPT, *arguments],
+            stdin=stdin,
+            timeout_s=timeout_s,
+        )
+        if done.exit_code != 0:
+            raise SandboxError(f"sandbox {self.sandbox_id}: {arguments[0]}: {_tail(done)}")
+        return done.stdout
+
+    async def touch(self) -> None:
+        """Keep its idle time limit from passing; also tells whether it lives.
+
+        Raises:
+            SlotLost, SandboxError: it does not answer.
+        """
+        self.touched = time.monotonic()
+        await run_process(self.sandbox, ["/bin/true"], timeout_s=SCRIPT_TIMEOUT_S)
+
+    async def mount(self, place: str, image: Any) -> None:
+        """Mount a directory snapshot, once."""
+        async with self._mounting:
+            if place not in self.assets:
+                with explained(f"mounting an asset at {place}", gone=True):
+                    await self.sandbox.mount_image.aio(place, image)
+                self.assets[place] = image.object_id
+
+    # --- slots ------------------------------------------------------------------------
+
+    async def open_slot(self, mounts: Sequence[str]) -> Lease:
+        """Begin a lease; `mounts` are pairs `place in the sandbox=place in the slot`.
+
+        Raises:
+            SandboxError: it is gone, or the slot could not be made.
+        """
+        uid = 0
+        if self.abilities.uids:
+            uid, self._next_uid = self._next_uid, self._next_uid + 1
+        slot_id = f"slot-{uuid.uuid4().hex[:16]}"
+        self._opened += 1
+        workspace = WORKSPACE
+        if self.abilities.mounts:
+            place = f"{ROOT}/slots/{slot_id}/workspace"
+        else:
+            if self.capacity > 1:
+                workspace = f"{WORKSPACE}/{self._opened}"
+            place = workspace
+        lease = Lease(slot_id, uid, workspace, place)
+        await self.script("open", slot_id, str(uid), place, *mounts)
+        self.leases[slot_id] = lease
+        return lease
+
+    async def close_slot(self, lease: Lease) -> None:
+        """End a lease and remove every trace of it.
+
+        Raises:
+            SandboxError: something stays; the sandbox must not be used any further.
+        """
+        lease.ended = True
+        self.leases.pop(lease.slot_id, None)
+        self.idle_since = time.monotonic()
+        if not self.abilities.uids and not self.profile.share_root:
+            self.spent = True  # commands were root here
+            return
+        try:
+            await self.script("close", lease.slot_id, str(lease.uid), lease.place)
+        except BaseException:
+            self.spent = True
+            raise
+
+    async def run(
+        self,
+        lease: Lease,
+        argv: Sequence[str],
+        *,
+        command: str | None = None,
+        stdin: bytes = b"",
+        env: Mapping[str, str] | None = None,
+        cwd: str,
+        timeout_s: float,
+        max_output_bytes: int = MAX_OUTPUT_BYTES,
+    ) -> ExecutionResult:
+        """Run `argv`, with `command` as bash's command line, in the slot.
+
+        Raises:
+            SlotLost: the slot or its sandbox has ended.
+            SandboxError: the sandbox does not answer, or killed the command.
+        """
+        command_id = uuid.uuid4().hex
+        words = list(argv)
+        variables = [f"{name}={value}" for name, value in (env or {}).items()]
+        if command is not None:
+            size = len(command) + sum(map(len, variables))
+            if (size * 4 > ARGUMENT_BYTES and _too_long([command, *variables])) or _odd(command):
+                data = command.encode("utf-8", "surrogatepass")
+                await self.script("spill", lease.slot_id, str(lease.uid), command_id, stdin=data)
+                words.append(f"{ROOT}/slots/{lease.slot_id}/spill-{command_id}")
+            else:
+                words += ["-c", command]
+        limit_s = math.ceil(timeout_s + BACKSTOP_S)
+        prefix = [lease.slot_id, str(lease.uid), str(limit_s), command_id, cwd]
+        prefix += [str(int(bool(stdin))), str(len(variables)), *variables]
+        if _odd("".join(variables) + cwd) or _too_long([*prefix, *words]):
+            raise SandboxError("the command's environment or arguments do not fit a command line")
+        self.touched = time.monotonic()
+        done = await run_process(
+            self.sandbox,
+            ["/bin/bash", SCRIPT, "run", *prefix, *words],
+            timeout_s=timeout_s,
+            kill=lambda: self._kill(lease, command_id),
+            stdin=stdin,
+            max_output_bytes=max_output_bytes,
+        )
+        self.touched = time.monotonic()
+        if lease.ended:
+            raise SlotLost(f"slot {lease.slot_id} was released under a command")
+        return self._result(done)
+
+    async def _kill(self, lease: Lease, command_id: str) -> None:
+        if not lease.ended:  # else the reset has killed everything
+            await self.script("kill", command_id)
+
+    def _result(self, done: Finished) -> ExecutionResult:
+        if done.exit_code == KILLED and not done.timed_out and self.capacity > 1:
+            raise SandboxError(
+                f"a command was killed (SIGKILL) in sandbox {self.sandbox_id}, which several "
+                "slots share: the memory another one used may be the reason"
+            )
+        return ExecutionResult(
+            exit_code=TIMEOUT_EXIT_CODE if done.timed_out else done.exit_code,
+            stdout=done.stdout,
+            stderr=done.stderr,
+            duration_s=done.seconds,
+            timed_out=done.timed_out,
+            truncated=done.truncated,
+        )
+
+
+def _too_long(words: Sequence[str]) -> bool:
+    return sum(len(word.encode("utf-8", "surrogatepass")) + 1 for word in words) > ARGUMENT_BYTES
+
+
+def _odd(text: str) -> bool:
+    """Whether the text cannot travel as an argument: a NUL, or no valid Unicode."""
+    return "\0" in text or (not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text))
+
+
+def _tail(done: Finished) -> str:
+    said = (done.stderr or done.stdout).decode("utf-8", "replace").strip()[-500:]
+    return f"exit code {done.exit_code}: {said or 'no output'}"

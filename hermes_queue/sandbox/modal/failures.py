@@ -1,0 +1,69 @@
+"""The SDK's errors in the terms of `hermes_queue.errors`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from hermes_queue.errors import (
+    HermesQueueError,
+    SandboxError,
+    SandboxRejected,
+    SandboxUnavailable,
+    SlotLost,
+    TrajectoryFailure,
+)
+
+_REFUSED = ("AuthError", "PermissionDeniedError", "InvalidError", "UnimplementedError")
+"""The same request would be refused again."""
+_GONE = ("NotFoundError", "ConflictError", "SandboxTerminatedError", "SandboxTimeoutError")
+"""What is said of a sandbox that has ended, or is ending at its own time limit."""
+
+
+@contextmanager
+def explained(what: str, *, gone: bool = False) -> Iterator[None]:
+    """Raise the SDK's errors as ours, with `what` was being done in the message.
+
+    Args:
+        what: e.g. "creating a sandbox".
+        gone: whether the block works on a running sandbox, so that "not found" means that
+            it has ended.
+
+    Raises:
+        SandboxUnavailable: quota, rate limit.
+        SandboxRejected: credentials, rights, or a request the service does not take.
+        SlotLost: with `gone`, the sandbox has ended.
+        SandboxError: everything else; worth another try.
+    """
+    try:
+        yield
+    except (TrajectoryFailure, HermesQueueError):
+        raise
+    except Exception as error:
+        raise translated(error, what, gone=gone) from error
+
+
+def translated(error: Exception, what: str, *, gone: bool = False) -> SandboxError:
+    """The failure that stands for `error`, which the SDK raised while it did `what`.
+
+    The SDK raises the builtin ConnectionError and TimeoutError of a dead worker, its own
+    classes of the same names of the control plane, and sometimes grpclib's or OS errors.
+    """
+    names = {kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "modal.exception"}
+    message = f"{what}: {type(error).__name__}: {str(error).strip() or 'no details'}"
+    if "ResourceExhaustedError" in names:
+        return SandboxUnavailable(message)
+    if gone and names.intersection(_GONE):
+        return SlotLost(message)
+    if names.intersection(_REFUSED):
+        return SandboxRejected(message)
+    if "NotFoundError" in names:
+        return SandboxRejected(f"{message}; check the names in the profile")
+    if "ImageBuildError" in names or "RemoteError" in names:
+        return SandboxRejected(f"{message}; see the image's build log at Modal")
+    return SandboxError(message)
+
+
+def is_authentication(error: SandboxError) -> bool:
+    """Whether the account's credentials are what was refused."""
+    return type(error.__cause__).__name__ in ("AuthError", "PermissionDeniedError")

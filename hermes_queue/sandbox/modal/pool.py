@@ -1,0 +1,181 @@
+"""The sandboxes of one profile: made on demand, replaced before they expire, ended when idle."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+from hermes_queue.errors import SandboxError
+from hermes_queue.sandbox.execution import unbroken
+from hermes_queue.sandbox.modal.box import Box
+from hermes_queue.settings import ModalSettings
+
+logger = logging.getLogger(__name__)
+
+TOUCH_S = 60.0
+"""How often sandboxes are shown that their worker lives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Makers:
+    """How a pool gets and ends sandboxes."""
+
+    create: Callable[[ModalSettings], Awaitable[Box]]
+    """A furnished one; raises SandboxError."""
+    end: Callable[[Box], Awaitable[None]]
+    """Terminate it. Never raises."""
+
+
+class Pool:
+    """See the module's text. Used from one event loop."""
+
+    def __init__(self, profile: ModalSettings, makers: Makers, *, slots: int) -> None:
+        """`slots` is the most that the worker will lease at once."""
+        self.profile = profile
+        self._makers = makers
+        self._slots = slots
+        self.boxes: dict[str, Box] = {}
+        self._per_box = profile.slots_per_sandbox
+        """Leases that a sandbox takes; fewer than the profile says if the image cannot do it."""
+        self._creating: set[asyncio.Task[None]] = set()
+        self._waiting = 0
+        self._changed = asyncio.Event()
+        self._stopped = False
+
+    async def provision(self) -> None:
+        """Have the minimum running. Raises SandboxError."""
+        missing = self.profile.min_sandboxes - len(self._usable()) - len(self._creating)
+        if missing > 0:
+            await asyncio.gather(*(asyncio.shield(self._grow()) for _ in range(missing)))
+
+    async def take(self, mounts: Mapping[str, str]) -> Box:
+        """A sandbox with room for one more lease, which is reserved; waits for one.
+
+        Raises:
+            SandboxError: a new sandbox was needed and could not be made.
+        """
+        self._waiting += 1
+        try:
+            while True:
+                if self._stopped:
+                    raise SandboxError("the modal backend is not running")
+                changed = self._changed
+                if box := self._pick(mounts):
+                    box.reserve(mounts)
+                    return box
+                creation = self._grow_if_useful(mounts)
+                if creation is not None:
+                    # Not ours alone: whoever else waits gets its slots when we are cancelled.
+                    await asyncio.shield(creation)
+                else:
+                    await changed.wait()
+        finally:
+            self._waiting -= 1
+
+    async def freed(self, box: Box) -> None:
+        """A lease or reservation has ended: end the sandbox if it is spent, wake who waits."""
+        if box.is_empty and (box.spent or not box.is_fresh):
+            await self.drop(box)
+        self._wake()
+
+    async def drop(self, box: Box) -> None:
+        """Take a sandbox out of service and end it."""
+        box.spent = True
+        if self.boxes.pop(box.sandbox_id, None) is not None:
+            self._wake()
+            await unbroken(self._makers.end(box))
+
+    async def stop(self) -> None:
+        """End every sandbox, also those that are just being made."""
+        self._stopped = True
+        self._wake()
+        for task in list(self._creating):
+            task.cancel()
+        await asyncio.gather(*self._creating, return_exceptions=True)
+        await asyncio.gather(*(self.drop(box) for box in list(self.boxes.values())))
+
+    async def tend(self) -> None:
+        """Once in a while: show life, scale down, replace what is about to expire."""
+        now = time.monotonic()
+        for box in list(self.boxes.values()):
+            idle = box.is_empty and now - box.idle_since >= self.profile.scale_down_s
+            surplus = idle and len(self._usable()) > self.profile.min_sandboxes
+            if box.is_empty and (box.spent or not box.is_fresh or surplus):
+                await self.drop(box)
+        late = [box for box in self.boxes.values() if now - box.touched >= TOUCH_S]
+        await asyncio.gather(*map(self._touch, late))
+        try:
+            await self.provision()
+        except SandboxError as error:
+            logger.warning("sandboxes are missing: %s", error, extra={"action": "provision"})
+
+    async def _touch(self, box: Box) -> None:
+        try:
+            await box.touch()
+        except SandboxError as error:
+            logger.warning("sandbox is lost: %s", error, extra={"action": "sandbox_lost"})
+            box.spent = True
+            if box.is_empty:
+                await self.drop(box)
+
+    # --- inside -----------------------------------------------------------------------
+
+    def _max(self) -> int:
+        """Sandboxes at most, those about to be replaced not counted."""
+        return self.profile.max_sandboxes or max(
+            self.profile.min_sandboxes, -(-self._slots // self._per_box)
+        )
+
+    def _usable(self) -> list[Box]:
+        return [box for box in self.boxes.values() if not box.spent and box.is_fresh]
+
+    def _pick(self, mounts: Mapping[str, str]) -> Box | None:
+        """The fullest one, so that the others can become idle."""
+        able = [box for box in self._usable() if box.has_room(mounts)]
+        return max(able, key=lambda box: len(box.leases) + box.reserved, default=None)
+
+    def _grow_if_useful(self, mounts: Mapping[str, str]) -> asyncio.Task[None] | None:
+        """Make one more sandbox, unless those being made have room for everybody who waits."""
+        if len(self._creating) * self._per_box >= self._waiting:
+            return None
+        usable = self._usable()
+        if len(usable) + len(self._creating) >= self._max():
+            # Assets that all slots of a sandbox see may not be another job's. One that stands
+            # idle with others gives way; else, unless there is a limit, the job gets one more.
+            others = [box for box in usable if box.shown and box.shown != mounts]
+            if idle := [box for box in others if box.is_empty]:
+                idle[0].spent = True
+                asyncio.ensure_future(self.drop(idle[0])).add_done_callback(_note)
+            elif not others or self.profile.max_sandboxes:
+                return None
+        return self._grow()
+
+    def _grow(self) -> asyncio.Task[None]:
+        task = asyncio.create_task(self._create())
+        self._creating.add(task)
+        task.add_done_callback(self._creating.discard)
+        task.add_done_callback(_note)
+        return task
+
+    async def _create(self) -> None:
+        try:
+            box = await self._makers.create(self.profile)
+            self.boxes[box.sandbox_id] = box
+            self._per_box = box.capacity
+        finally:
+            # Those who counted on it go on or, should it have failed, try for themselves: once
+            # this task is not counted as creating any more.
+            asyncio.get_running_loop().call_soon(self._wake)
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+def _note(task: asyncio.Future[None]) -> None:
+    """Look at the outcome: it was awaited by whom it concerns, or by nobody."""
+    if not task.cancelled() and (error := task.exception()):
+        logger.debug("a background step failed: %s", error)

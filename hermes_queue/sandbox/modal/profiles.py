@@ -1,0 +1,101 @@
+"""What a sandbox is made of: the default profile from the environment, others from YAML."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from hermes_queue.errors import ConfigurationError, SandboxRejected
+from hermes_queue.settings import ModalSettings
+
+DEFAULT = "default"
+FLEET_WIDE = frozenset(
+    {"app", "environment", "profiles", "creates_per_s", "max_starting", "patience_s"}
+)
+"""Settings that no profile has of its own."""
+
+
+class Profiles:
+    """Every profile by name; a job names the one it needs."""
+
+    def __init__(self, default: ModalSettings) -> None:
+        """Read the profiles' file, if the settings name one.
+
+        Raises:
+            ConfigurationError: it cannot be read, or names the key that does not fit.
+        """
+        self.default = default
+        self._by_name = {DEFAULT: default}
+        if default.profiles is not None:
+            for name, section in _read(default.profiles).items():
+                self._by_name[name] = _profile(default, default.profiles, name, section)
+
+    def __getitem__(self, name: str) -> ModalSettings:
+        """The profile called `name`.
+
+        Raises:
+            SandboxRejected: there is none; the message lists those there are.
+        """
+        found = self._by_name.get(name)
+        if found is None:
+            raise SandboxRejected(
+                f"sandbox profile {name!r} is unknown to this worker; known: "
+                f"{', '.join(sorted(self._by_name))} (HERMES_QUEUE_MODAL_PROFILES)"
+            )
+        return found
+
+
+def image_key(profile: ModalSettings) -> str:
+    """A digest of what the profile's image is made of."""
+    dockerfile = profile.dockerfile.read_text("utf-8") if profile.dockerfile else ""
+    recipe = "\0".join((profile.image, dockerfile, *profile.build_commands))
+    return hashlib.sha256(recipe.encode()).hexdigest()[:16]
+
+
+def _read(path: Path) -> dict[str, Mapping[str, Any]]:
+    try:
+        import yaml
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            "profiles in YAML need PyYAML: pip install 'hermes-queue[profiles]'"
+        ) from error
+    try:
+        content = yaml.safe_load(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigurationError(f"HERMES_QUEUE_MODAL_PROFILES: {path}: {error}") from error
+    if not isinstance(content, Mapping):
+        raise ConfigurationError(f"{path}: must map profile names to settings")
+    for name, section in content.items():
+        if not isinstance(name, str) or not isinstance(section, Mapping):
+            raise ConfigurationError(f"{path}: profile {name!r} must be a mapping of settings")
+    return dict(content)
+
+
+def _profile(
+    default: ModalSettings, path: Path, name: str, section: Mapping[str, Any]
+) -> ModalSettings:
+    known = sorted(set(ModalSettings.model_fields) - FLEET_WIDE)
+    for key in section:
+        if key in FLEET_WIDE:
+            raise ConfigurationError(
+                f"{path}: {name}.{key} is one for the whole worker: HERMES_QUEUE_MODAL_"
+                f"{str(key).upper()}"
+            )
+        if key not in known:
+            close = difflib.get_close_matches(str(key), known, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
+            raise ConfigurationError(f"{path}: {name}.{key} is no setting; {hint}")
+    values = {**default.model_dump(), **section}
+    if values["dockerfile"] is not None:  # of the file's own directory, wherever we run
+        values["dockerfile"] = path.parent / Path(values["dockerfile"])
+    try:
+        return ModalSettings(**values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join([name, *map(str, first["loc"])])
+        raise ConfigurationError(f"{path}: {where}: {first['msg']}") from error

@@ -1,0 +1,233 @@
+# Slots inside one sandbox. Installed there and run as root by the worker, one action per call:
+#
+#   install                            directories and mount points
+#   probe [UID...]                     what this image and kernel can do, as name=value lines
+#   configure MOUNTS MEMORY_KIB PIDS   write /.hq/settings
+#   open SLOT UID WORKSPACE [ASSET=MOUNT...]  empty directories, given to UID
+#   close SLOT UID WORKSPACE           kill everything of UID, delete everything of UID
+#   spill SLOT UID ID                  keep standard input as the command line called ID
+#   run SLOT UID LIMIT_S ID CWD STDIN NVARS [NAME=VALUE...] ARGUMENT...
+#   kill ID                            kill the command that `run` calls ID, with its whole tree
+#
+# UID 0: the slot runs as root. With mounts=1 in /.hq/settings every command gets a mount
+# namespace in which the slot's directories lie where they belong; memory_kib and pids there
+# are the slot's limits, 0 = none.
+#
+# A slot's own directory belongs to root: its uid can pass through it, and change nothing that
+# a later mount goes by.
+set -u
+umask 022
+export HQ_IMAGE_PATH="${HQ_IMAGE_PATH-$PATH}"
+PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+root=/.hq
+self=$root/slot.sh
+mounts=0 memory_kib=0 pids=0
+[ -e $root/settings ] && . $root/settings
+
+install_root() {
+  PATH=$HQ_IMAGE_PATH
+  mkdir -p $root/slots $root/assets $root/bin /workspace /home/agent /opt/assets
+  chmod 711 $root $root/slots /workspace
+  chmod 700 $root/assets
+  chmod a+x /opt /opt/assets
+  command -v python >/dev/null || ln -sf "$(command -v python3)" $root/bin/python
+}
+
+probe() {
+  local uid uids=1 mounts=0 plain
+  for plain in setpriv timeout env find grep; do
+    command -v $plain >/dev/null || echo "lacks=$plain"
+  done
+  env -C / true 2>/dev/null || echo "lacks=env-C"
+  for uid in "$@"; do
+    setpriv --reuid="$uid" --regid="$uid" --clear-groups --no-new-privs --inh-caps=-all true \
+      2>/dev/null || uids=0
+  done
+  unshare --mount sh -c "mount --bind $root/slots /workspace && mount --bind /workspace /tmp" \
+    2>/dev/null && mounts=1
+  echo "uids=$uids"
+  echo "mounts=$mounts"
+  echo "python=$(PATH=$HQ_IMAGE_PATH python3 -c \
+    'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)"
+}
+
+configure() {
+  printf 'mounts=%d memory_kib=%d pids=%d\n' "$@" >$root/settings
+}
+
+open_slot() {
+  local slot=$root/slots/$1 uid=$2 workspace=$3 pair place
+  shift 3
+  mkdir -m 710 "$slot" && chown "0:$uid" "$slot" || return 1
+  mkdir "$slot/assets"
+  # One that is the sandbox's only one lies there from the start.
+  rm -rf -- "$workspace"
+  for place in "$workspace" "$slot"/{home,tmp,var-tmp,shm}; do
+    mkdir -m 700 "$place" && chown "$uid:$uid" "$place" || return 1
+  done
+  for pair in "$@"; do
+    mkdir -p "$slot/assets/${pair#*=/opt/assets/}"
+    printf '%s\0' "$pair" >>"$slot/mounts"
+  done
+}
+
+processes_of() {
+  local file
+  for file in $(grep -lE "^Uid:[[:space:]]$1[[:space:]]" /proc/[0-9]*/status 2>/dev/null); do
+    grep -qE '^State:[[:space:]][ZX]' "$file" 2>/dev/null || echo "$file"
+  done
+}
+
+close_slot() {
+  local slot=$root/slots/$1 uid=$2 workspace=$3 round
+  if [ "$uid" = 0 ]; then
+    kill_marked "HQ_SLOT=$1" ""
+    rm -rf -- "$slot" "$workspace"
+    return
+  fi
+  for round in {1..50}; do
+    # To all that it may signal but itself; what forks meanwhile is met in the next round.
+    setpriv --reuid="$uid" --regid="$uid" --clear-groups bash -c 'kill -9 -1' 2>/dev/null
+    [ -z "$(processes_of "$uid")" ] && break
+    sleep 0.02
+  done
+  [ -z "$(processes_of "$uid")" ] || { echo "processes of $uid stay" >&2; return 1; }
+  rm -rf -- "$slot" "$workspace"
+  find /tmp /var/tmp /dev/shm -xdev -depth -uid "$uid" -delete
+  [ ! -e "$slot" ] && [ ! -e "$workspace" ] || { echo "files of $uid stay" >&2; return 1; }
+}
+
+spill() {
+  local file=$root/slots/$1/spill-$3
+  cat >"$file" && chown "0:$2" "$file" && chmod 440 "$file"
+}
+
+mount_slot() {
+  local slot=$root/slots/$1 pair
+  mount --bind "$slot/workspace" /workspace &&
+    mount --bind "$slot/home" /home/agent &&
+    mount --bind "$slot/tmp" /tmp &&
+    mount --bind "$slot/var-tmp" /var/tmp &&
+    mount --bind "$slot/assets" /opt/assets || return 1
+  if [ -d /dev/shm ]; then mount --bind "$slot/shm" /dev/shm || return 1; fi
+  if [ -e "$slot/mounts" ]; then
+    while IFS= read -r -d '' pair; do
+      # Where the kernel refuses the flag, the files' owner and modes keep them as they are.
+      mount -o bind,ro "${pair%%=*}" "${pair#*=}" 2>/dev/null ||
+        mount --bind "${pair%%=*}" "${pair#*=}" || return 1
+    done <"$slot/mounts"
+  fi
+  # The other slots' processes are out of sight where the kernel can do that.
+  mount -t proc -o hidepid=2,nosuid,nodev,noexec proc /proc 2>/dev/null
+  return 0
+}
+
+run() {
+  local slot=$1 uid=$2 limit=$3 id=$4 cwd=$5 stdin=$6 count=$7 pair
+  local home=/home/agent temporary=/tmp
+  shift 7
+  local environment=()
+  while IFS= read -r -d '' pair; do
+    case $pair in
+      MODAL_* | HQ_* | PATH=* | HOME=* | TMPDIR=* | USER=* | LOGNAME=* | PWD=* | OLDPWD=* | \
+        SHLVL=* | _=*) ;;
+      *) environment+=("$pair") ;;
+    esac
+  done < <(env -0)
+  if [ $mounts = 1 ]; then
+    mount_slot "$slot" || { echo "the slot's directories cannot be mounted" >&2; exit 70; }
+  else
+    home=$root/slots/$slot/home temporary=$root/slots/$slot/tmp
+    # /tmp is everybody's here, and what lies in it nobody else's.
+    umask 027
+  fi
+  environment+=("PATH=$HQ_IMAGE_PATH:$root/bin" "HOME=$home" "TMPDIR=$temporary" USER=agent LOGNAME=agent
+    "PWD=$cwd" "${@:1:count}" "HQ_COMMAND_ID=$id" "HQ_SLOT=$slot")
+  shift "$count"
+  [ "$stdin" = 1 ] || exec </dev/null
+  # So that /dev/stdout and /dev/stderr can be opened by name.
+  for pair in 1 2; do
+    [ -p /proc/$$/fd/$pair ] && chown "$uid" /proc/$$/fd/$pair 2>/dev/null
+  done
+  local become=()
+  if [ "$uid" != 0 ]; then
+    become=(setpriv "--reuid=$uid" "--regid=$uid" --clear-groups --no-new-privs --inh-caps=-all)
+  fi
+  ulimit -c 0
+  [ $memory_kib = 0 ] || ulimit -v $memory_kib
+  [ $pids = 0 ] || [ "$uid" = 0 ] || ulimit -u $pids
+  exec timeout -k 5 "$limit" "${become[@]}" env -i -C "$cwd" "${environment[@]}" "$@"
+}
+
+parents() {
+  local file key value rest pid
+  for file in /proc/[0-9]*/status; do
+    pid=${file#/proc/} pid=${pid%/status}
+    while read -r key value rest; do
+      case $key in
+        State:) [[ $value == [ZX] ]] && break ;;
+        PPid:) echo "$pid $value" && break ;;
+      esac
+    done 2>/dev/null <"$file"
+  done
+}
+
+marked() {
+  grep -lzxF -e "$1" /proc/[0-9]*/environ 2>/dev/null | grep -oE '[0-9]+'
+}
+
+kill_marked() {
+  local mark=$1 wrapper=$2 round pid parent fresh grown
+  local -A tree spared stopped
+  for round in {1..50}; do
+    tree=() spared=()
+    # The marked process of root's is the one that waits for the command: it dies by itself.
+    if [ -n "$wrapper" ]; then
+      for pid in $(marked "$wrapper"); do
+        [ -O "/proc/$pid" ] && spared[$pid]=1 tree[$pid]=1
+      done
+    fi
+    for pid in $(marked "$mark"); do tree[$pid]=1; done
+    local -A parent_of=()
+    while read -r pid parent; do parent_of[$pid]=$parent; done < <(parents)
+    grown=1
+    while [ $grown = 1 ]; do
+      grown=0
+      for pid in "${!parent_of[@]}"; do
+        [ -n "${tree[$pid]:-}" ] && continue
+        if [ -n "${tree[${parent_of[$pid]}]:-}${stopped[${parent_of[$pid]}]:-}" ]; then
+          tree[$pid]=1 grown=1
+        fi
+      done
+    done
+    fresh=0
+    for pid in "${!tree[@]}"; do
+      [ -n "${spared[$pid]:-}${stopped[$pid]:-}" ] && continue
+      [ -n "${parent_of[$pid]:-}" ] || continue
+      kill -STOP "$pid" 2>/dev/null
+      stopped[$pid]=1 fresh=1
+    done
+    [ $fresh = 0 ] && break
+  done
+  for pid in "${!stopped[@]}"; do kill -KILL "$pid" 2>/dev/null; done
+  return 0
+}
+
+action=$1
+shift
+case $action in
+  install) install_root ;;
+  probe) probe "$@" ;;
+  configure) configure "$@" ;;
+  open) open_slot "$@" ;;
+  close) close_slot "$@" ;;
+  spill) spill "$@" ;;
+  kill) kill_marked "HQ_COMMAND_ID=$1" "HQ_WRAPPER=$1" ;;
+  run)
+    export HQ_WRAPPER=$4
+    [ $mounts = 1 ] && exec unshare --mount /bin/bash $self inside "$@"
+    run "$@"
+    ;;
+  inside) run "$@" ;;
+  *) echo "unknown action $action" >&2 && exit 64 ;;
+esac

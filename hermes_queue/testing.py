@@ -1,0 +1,97 @@
+"""What we ship for tests of your own: `pytest_plugins = ["hermes_queue.testing"]`.
+
+The fixture `localmodal` is a running Modal-compatible server with the environment set, so that
+the unmodified `modal` SDK talks to it without an account. It needs `hermes-queue[modal,local]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from hermes_queue.sandbox.localmodal.faults import FaultPlan
+    from hermes_queue.sandbox.localmodal.server import BackgroundServer
+
+
+class ModalTestServer:
+    """A Modal-compatible server on a thread of its own. Tests may use any event loops."""
+
+    def __init__(self, background: BackgroundServer) -> None:
+        self._background = background
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What makes the SDK talk to it; set while a test runs."""
+        return self._background.server.environment
+
+    @property
+    def faults(self) -> FaultPlan:
+        """Makes calls fail or slow, and counts them. Cleared after each test."""
+        return self._background.server.faults
+
+    @property
+    def slots(self) -> int | None:
+        """1 where the host cannot map a range of uids into sandboxes, else None."""
+        return self._background.server.slots
+
+    def running(self) -> list[str]:
+        """Ids of the sandboxes that have not ended."""
+        boxes = list(self._background.server.store.boxes.values())
+        return [box.sandbox_id for box in boxes if box.result is None]
+
+    def lose_worker(self, sandbox_id: str) -> None:
+        """A sandbox's machine dies: see `LocalModal.lose_worker`."""
+        self._background.call(self._background.server.lose_worker(sandbox_id))
+
+    def reset(self) -> None:
+        """End all sandboxes and forget all faults; apps, images and volumes stay."""
+        from hermes_queue.sandbox.localmodal.faults import Conduct
+
+        self.faults.clear()
+        self.faults.adjust(**vars(Conduct()))
+        self._background.call(self._background.server.store.close())
+
+
+@pytest.fixture(scope="session")
+def localmodal_server() -> Iterator[ModalTestServer]:
+    """One server for the whole session; tests use `localmodal`."""
+    from hermes_queue.sandbox.localmodal.server import BackgroundServer
+
+    background = BackgroundServer()
+    background.start()
+    try:
+        yield ModalTestServer(background)
+    finally:
+        background.stop()
+
+
+@pytest.fixture
+def localmodal(
+    localmodal_server: ModalTestServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[ModalTestServer]:
+    """A server without sandboxes and faults, and the SDK's environment set to it."""
+    for name, value in localmodal_server.environment.items():
+        monkeypatch.setenv(name, value)
+    # A profile of the user's must not decide; there is none in this file.
+    monkeypatch.setenv("MODAL_CONFIG_PATH", str(tmp_path / "modal.toml"))
+    for name in ("MODAL_PROFILE", "MODAL_ENVIRONMENT"):
+        monkeypatch.delenv(name, raising=False)
+    forget_modal_client()
+    try:
+        yield localmodal_server
+    finally:
+        localmodal_server.reset()
+        forget_modal_client()
+
+
+def forget_modal_client() -> None:
+    """Let the SDK read its environment again: it keeps one client for the whole process."""
+    from modal.client import _Client
+
+    client = _Client._client_from_env
+    if client is not None:
+        _Client._client_from_env = None

@@ -1,0 +1,88 @@
+"""The fleet's gate for creating sandboxes."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from hermes_queue.ledger.creations import FleetCreationGate
+
+
+@pytest.fixture
+def gate(ledger):
+    def make(**options):
+        settings = {"creates_per_s": 1000.0, "max_starting": 1000, **options}
+        return FleetCreationGate(ledger, "far", **settings)
+
+    return make
+
+
+def test_the_rate_holds_for_two_workers_together(gate):
+    one, other = gate(creates_per_s=2.0), gate(creates_per_s=2.0)
+    assert (one.take("a"), other.take("b")) == (0, 0)
+    assert 0 < one.take("c") <= 0.5
+    assert 0 < other.take("d") <= 0.5
+
+
+def test_a_creation_that_asks_again_has_its_turn_already(gate):
+    slow = gate(creates_per_s=0.01)
+    assert slow.take("a") == 0
+    assert slow.take("a") == 0
+    assert slow.take("b") > 1
+
+
+def test_no_more_than_the_cap_are_starting(gate):
+    one, other = gate(max_starting=2), gate(max_starting=2)
+    assert (one.take("a"), other.take("b")) == (0, 0)
+    assert one.take("c") > 0
+    other.leave("b")
+    assert one.take("c") == 0
+
+
+def test_backends_do_not_share_their_rates(ledger):
+    far = FleetCreationGate(ledger, "far", creates_per_s=0.01, max_starting=1)
+    near = FleetCreationGate(ledger, "near", creates_per_s=0.01, max_starting=1)
+    assert (far.take("a"), near.take("b")) == (0, 0)
+
+
+async def test_what_has_started_counts_no_more_also_when_it_failed(gate):
+    narrow = gate(max_starting=1)
+    async with narrow.creating():
+        assert narrow.take("other") > 0
+    with pytest.raises(RuntimeError):
+        async with narrow.creating():
+            raise RuntimeError
+    assert narrow.take("other") == 0
+
+
+async def test_who_is_cancelled_while_waiting_leaves_nothing(gate):
+    narrow = gate(max_starting=1)
+    assert narrow.take("first") == 0
+
+    async def create():
+        async with narrow.creating():
+            pytest.fail("there was no room")
+
+    waiting = asyncio.create_task(create())
+    await asyncio.sleep(0.05)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    narrow.leave("first")
+    assert narrow.take("next") == 0
+
+
+def test_no_key_of_the_gate_stays_for_ever(ledger, gate):
+    gate().take("a")
+    assert [key for key in ledger.client.scan_iter("*") if ledger.client.ttl(key) == -1] == []
+
+
+async def test_creation_does_not_wait_for_redis(redis_server):
+    from hermes_queue.ledger import Ledger
+
+    ledger = Ledger.connect(url=redis_server.url, retry=False)
+    redis_server.kill9()
+    gate = FleetCreationGate(ledger, "far", creates_per_s=1000.0, max_starting=1)
+    async with gate.creating():
+        pass
+    ledger.close()

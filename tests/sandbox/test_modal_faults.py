@@ -1,0 +1,282 @@
+"""What Modal's failures become; injected into a Modal-compatible server, through the real SDK."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from hermes_queue.errors import (
+    SandboxError,
+    SandboxRejected,
+    SandboxUnavailable,
+    SlotLost,
+)
+from hermes_queue.sandbox.base import ExecutionRequest, SandboxObserver, SlotSpec
+from hermes_queue.sandbox.modal import factory, process
+from hermes_queue.sandbox.modal.backend import ModalBackend
+from hermes_queue.settings import ModalSettings
+
+
+@pytest.fixture
+def faults(localmodal):
+    return localmodal.faults
+
+
+@pytest.fixture
+async def start(localmodal, cache):
+    """Start backends with these settings; they are stopped after the test."""
+    started = []
+
+    async def make(*, slots=2, observer=None, **settings):
+        section = ModalSettings(**{"creates_per_s": 1000.0, **settings})
+        backend = ModalBackend(section, slots=slots, cache=cache, observer=observer)
+        started.append(backend)
+        await backend.start()
+        return backend
+
+    yield make
+    for backend in started:
+        await backend.stop()
+
+
+async def answer(backend, slot, command, **options):
+    [found] = await backend.execute_batch([ExecutionRequest(slot, command, **options)])
+    return found
+
+
+async def out(backend, slot, command, **options):
+    result = await answer(backend, slot, command, **options)
+    assert not isinstance(result, SandboxError), result
+    assert result.exit_code == 0, result
+    return result.stdout.decode().rstrip("\n")
+
+
+# --- credentials ------------------------------------------------------------------------
+
+START = """
+import asyncio
+from pathlib import Path
+from hermes_queue.errors import ConfigurationError
+from hermes_queue.sandbox import make_backend
+try:
+    asyncio.run(make_backend("modal", slots=1, cache=Path("/nowhere")).start())
+except ConfigurationError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("token", [None, "wrong"])
+def test_a_missing_or_wrong_token_is_named_at_start(localmodal, token, tmp_path):
+    environment = {**os.environ, "MODAL_CONFIG_PATH": str(tmp_path / "none.toml")}
+    if token is None:
+        del environment["MODAL_TOKEN_ID"], environment["MODAL_TOKEN_SECRET"]
+    else:
+        environment["MODAL_TOKEN_SECRET"] = token
+    done = subprocess.run(
+        [sys.executable, "-c", START], env=environment, capture_output=True, text=True, check=True
+    )
+    assert "Modal refuses the token" in done.stdout, done.stderr
+    assert "MODAL_TOKEN_ID" in done.stdout
+
+
+# --- creation ---------------------------------------------------------------------------
+
+
+async def test_a_profile_nobody_described_is_refused(start):
+    backend = await start()
+    with pytest.raises(SandboxRejected, match="'gpu' is unknown"):
+        await backend.acquire("t", SlotSpec(profile="gpu"))
+    assert backend.free_slots == 2
+
+
+async def test_an_image_that_is_not_there_is_refused(start):
+    backend = await start(image="im-0123456789abcdefghijkl")
+    with pytest.raises(SandboxRejected, match="im-0123456789abcdefghijkl"):
+        await backend.acquire("t", SlotSpec())
+    assert backend.free_slots == 2
+
+
+async def test_a_request_modal_does_not_take_is_not_repeated(start, faults):
+    faults.inject("SandboxCreateV2", status="INVALID_ARGUMENT", message="no such GPU")
+    faults.inject("SandboxCreate", status="INVALID_ARGUMENT", message="no such GPU")
+    backend = await start(gpu="T800")
+    with pytest.raises(SandboxRejected, match="no such GPU") as caught:
+        await backend.acquire("t", SlotSpec())
+    assert not caught.value.retryable
+
+
+async def test_a_quota_is_waited_for_and_counted(start, faults, monkeypatch):
+    monkeypatch.setattr(factory, "BACKOFF_S", 0.01)
+    faults.inject("SandboxCreateV2", status="RESOURCE_EXHAUSTED", count=2)
+    backend = await start()
+    slot = await backend.acquire("t", SlotSpec())
+    assert await out(backend, slot, "echo alive") == "alive"
+    assert backend.throttled == 2
+
+
+async def test_a_quota_that_lasts_gives_the_job_back(start, faults):
+    faults.inject("SandboxCreateV2", status="RESOURCE_EXHAUSTED", count=100)
+    backend = await start(patience_s=0)
+    with pytest.raises(SandboxUnavailable) as caught:
+        await backend.acquire("t", SlotSpec())
+    assert caught.value.retry_after_s > 0
+    assert backend.free_slots == 2
+
+
+async def test_a_rate_limit_that_says_how_long_is_waited_for_by_the_sdk(start, faults):
+    faults.inject("SandboxCreateV2", status="RESOURCE_EXHAUSTED", retry_after_s=0.1)
+    backend = await start(patience_s=0)
+    await backend.acquire("t", SlotSpec())
+    assert backend.throttled == 0
+
+
+async def test_a_service_that_is_away_for_a_moment_is_not_noticed(start, faults):
+    faults.inject("SandboxCreateV2", status="UNAVAILABLE", count=2)
+    faults.inject("TaskExecStart", status="UNAVAILABLE", count=2)
+    backend = await start()
+    slot = await backend.acquire("t", SlotSpec())
+    assert await out(backend, slot, "echo alive") == "alive"
+
+
+async def test_a_service_that_stays_away_costs_one_attempt_and_no_slot(start, faults):
+    faults.inject("SandboxCreateV2", status="UNAVAILABLE", count=100)
+    backend = await start()
+    with pytest.raises(SandboxError) as caught:
+        await backend.acquire("t", SlotSpec())
+    assert caught.value.retryable
+    faults.clear()
+    slot = await backend.acquire("t", SlotSpec())
+    assert await out(backend, slot, "echo alive") == "alive"
+
+
+async def test_a_sandbox_is_found_by_its_labels_before_it_is_recorded(start):
+    creating, found = asyncio.Event(), []
+
+    class Slow(SandboxObserver):
+        async def created(self, sandbox_id, labels):
+            found.append(sandbox_id)
+            creating.set()
+            await asyncio.sleep(600)
+
+    backend = await start(observer=Slow())
+    acquiring = asyncio.create_task(backend.acquire("t", SlotSpec()))
+    await creating.wait()
+    [listed] = await backend.list_sandboxes({"worker": backend.labels["worker"]})
+    assert [listed.sandbox_id] == found
+    assert listed.labels.items() >= backend.labels.items()
+    assert 0 <= time.time() - listed.created < 60
+    acquiring.cancel()
+    await asyncio.gather(acquiring, return_exceptions=True)
+    await backend.stop()
+    assert await backend.list_sandboxes({"worker": backend.labels["worker"]}) == []
+
+
+# --- under commands ---------------------------------------------------------------------
+
+
+async def test_a_sandbox_that_ends_under_a_command_is_lost_in_place(start, localmodal):
+    backend = await start()
+    slot = await backend.acquire("t", SlotSpec())
+    running = asyncio.create_task(answer(backend, slot, "touch begun; sleep 600"))
+    while (await answer(backend, slot, "test -e begun")).exit_code:
+        await asyncio.sleep(0.02)
+    await backend.terminate(slot.sandbox_id)
+    assert isinstance(await running, SlotLost)
+    await backend.release(slot)
+    again = await backend.acquire("t", SlotSpec())
+    assert again.sandbox_id != slot.sandbox_id
+
+
+async def test_a_lifetime_that_ends_under_a_command_is_a_lost_slot(start):
+    backend = await start(lifetime_s=3, lease_s=1)
+    slot = await backend.acquire("t", SlotSpec())
+    assert isinstance(await answer(backend, slot, "sleep 600"), SlotLost)
+
+
+@pytest.mark.parametrize("status", ["NOT_FOUND", "FAILED_PRECONDITION"])
+async def test_a_sandbox_that_is_gone_or_going_is_a_lost_slot(start, faults, status):
+    backend = await start()
+    slot = await backend.acquire("t", SlotSpec())
+    faults.inject("TaskExecStart", status=status)
+    assert isinstance(await answer(backend, slot, "true"), SlotLost)
+
+
+async def test_a_command_that_cannot_be_killed_is_no_timeout(start, faults, monkeypatch):
+    monkeypatch.setattr(process, "KILL_ROUNDS", 2)
+    backend = await start()
+    slot = await backend.acquire("t", SlotSpec())
+    faults.inject("TaskExecWait", delay_s=5)
+    found = await answer(backend, slot, "sleep 600", timeout_s=0.5)
+    assert isinstance(found, SandboxError)
+    assert "could not be killed" in str(found)
+
+
+async def test_output_survives_a_broken_stream(start, faults):
+    backend = await start()
+    slot = await backend.acquire("t", SlotSpec())
+    faults.inject("TaskExecStdioRead", status="UNAVAILABLE", after_messages=1)
+    text = await out(backend, slot, "seq 200000", max_output_bytes=1 << 22)
+    assert text.split() == [str(n) for n in range(1, 200001)]
+
+
+async def test_the_kill_of_the_service_reads_as_a_timeout(start, faults, monkeypatch):
+    monkeypatch.setattr(process, "BACKSTOP_S", 0)
+    backend = await start()
+    box = backend._held[(await backend.acquire("t", SlotSpec())).slot_id].box
+    # Our own clock is held back, as by a busy event loop; the service's comes first.
+    kill_at_s = 1
+    process_of = await box.sandbox.exec.aio("/bin/sleep", "600", timeout=kill_at_s, text=False)
+    assert await process_of.wait.aio() in process.EXPIRED_CODES
+
+
+@pytest.mark.timeout(60)
+async def test_two_hundred_megabytes_of_output_are_capped(start):
+    backend = await start()
+    slot = await backend.acquire("t", SlotSpec())
+    command = "echo first; head -c 200000000 /dev/zero; echo last"
+    result = await answer(backend, slot, command, max_output_bytes=1000)
+    assert result.truncated
+    assert result.stdout.startswith(b"first\n")
+    assert result.stdout.endswith(b"last\n")
+    assert len(result.stdout) < 1100
+
+
+async def test_a_file_name_may_hold_a_newline(start):
+    backend = await start()
+    slot = await backend.acquire("t", SlotSpec())
+    path = f"{slot.workspace}/a\nb '$(x)'"
+    await backend.write_file(slot, path, b"text")
+    assert await backend.read_file(slot, path) == b"text"
+
+
+# --- resets -----------------------------------------------------------------------------
+
+
+async def test_a_slot_whose_reset_fails_takes_its_sandbox_out_of_service(start, faults):
+    backend = await start(slots=2)
+    slot, other = [await backend.acquire("t", SlotSpec()) for _ in range(2)]
+    assert slot.sandbox_id == other.sandbox_id
+    faults.inject("TaskExecStart", status="INVALID_ARGUMENT")
+    await backend.release(slot)
+    assert backend.free_slots == 1
+    third = await backend.acquire("t", SlotSpec())
+    assert third.sandbox_id != slot.sandbox_id
+    assert await out(backend, other, "echo alive") == "alive"
+    await backend.release(other)
+    ids = {info.sandbox_id for info in await backend.list_sandboxes(backend.labels)}
+    assert ids == {third.sandbox_id}
+
+
+async def test_a_renewal_that_fails_gives_the_lease_up(start, faults):
+    backend = await start()
+    slot = await backend.acquire("t", SlotSpec())
+    faults.inject("TaskExecStart", status="INVALID_ARGUMENT")
+    with pytest.raises(SandboxError):
+        await backend.renew(slot)
+    assert backend.free_slots == 2
+    assert isinstance(await answer(backend, slot, "true"), SlotLost)
