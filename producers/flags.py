@@ -212,13 +212,15 @@ def _add_limits(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_budgets(group: argparse._ArgumentGroup) -> None:
-    number = _number(0, above=True)
-    group.add_argument("--budget-cost", type=number, metavar="USD", help="cost of all model calls")
+    positive = number(0, above=True)
     group.add_argument(
-        "--budget-tokens", type=number, metavar="N", help="prompt and completion tokens together"
+        "--budget-cost", type=positive, metavar="USD", help="cost of all model calls"
     )
     group.add_argument(
-        "--budget-wall", type=number, metavar="SECONDS", help="since the run's first enqueue"
+        "--budget-tokens", type=positive, metavar="N", help="prompt and completion tokens together"
+    )
+    group.add_argument(
+        "--budget-wall", type=positive, metavar="SECONDS", help="since the run's first enqueue"
     )
 
 
