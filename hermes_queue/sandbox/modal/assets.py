@@ -11,13 +11,15 @@ import asyncio
 import contextlib
 import errno
 import fcntl
+import io
 import json
 import logging
 import os
 import shlex
+import tarfile
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -37,6 +39,8 @@ TTL_S = 30 * 86_400
 """How long Modal keeps a snapshot."""
 TRUSTED_S = TTL_S - 86_400
 SNAPSHOT_TIMEOUT_S = 300
+PIP = f"{ROOT}/pip"
+INDEXES = frozenset({"PIP_FIND_LINKS", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"})
 TAIL_CHARS = 4000
 READ_TIMEOUT_S = 60.0
 ABSENT = 66
@@ -137,13 +141,13 @@ class ModalAssets:
 
     async def _run(self, box: Box, spec: AssetSpec) -> Finished:
         """The spec's script in a directory of its own, as root."""
-        variables = await asyncio.to_thread(pip_environment, self._cache)
-        words = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
+        settings = await asyncio.to_thread(pip_exports, self._cache)
+        pip = await self._pip(box)
         command_id = uuid.uuid4().hex
         # Slots mount it read-only where the kernel can; in any case it is not theirs.
         command = (
             f"umask 022; mkdir -p {spec.mount} && cd {spec.mount} || exit; "
-            f'export HOME=/root HQ_COMMAND_ID={command_id} {words} HQ_PIP="python3 -m pip"; '
+            f'export HOME=/root HQ_COMMAND_ID={command_id} HQ_PIP="{pip}"; {settings}; '
             'unset "${!MODAL_@}"; '
             f'/bin/bash -eu "$0" </dev/null || exit; chmod -R go-w {spec.mount}'
         )
@@ -161,6 +165,21 @@ class ModalAssets:
         return await run_process(
             box.sandbox, ["/bin/bash", "-c", command, script], timeout_s=spec.timeout_s, kill=end
         )
+
+    async def _pip(self, box: Box) -> str:
+        """The command that is pip in a build: the image's own, else the worker's copy."""
+        check = ["/bin/bash", "-c", "python3 -c 'import pip' || exit 1"]
+        done = await run_process(box.sandbox, check, timeout_s=READ_TIMEOUT_S)
+        if done.exit_code == 0:
+            return "python3 -m pip"
+        package = await asyncio.to_thread(_packed_pip, self._cache)
+        unpack = f"mkdir {PIP} && tar -xz -C {PIP}"
+        done = await run_process(
+            box.sandbox, ["/bin/bash", "-c", unpack], stdin=package, timeout_s=READ_TIMEOUT_S
+        )
+        if done.exit_code != 0:
+            raise SandboxError(f"pip could not be uploaded: {done.stderr.decode(errors='replace')}")
+        return f"env PYTHONPATH={PIP} python3 -m pip"
 
     async def read(
         self, box: Box, profile: ModalSettings, spec: AssetSpec, path: str, *, max_bytes: int
@@ -221,14 +240,32 @@ def check_python(profile: ModalSettings, box: Box, wanted: str | None) -> None:
         )
 
 
-def pip_environment(cache: Path) -> Mapping[str, str]:
-    """The worker's index settings without what lies on its own disk. Blocking."""
-    found = {}
+def _packed_pip(cache: Path) -> bytes:
+    """The worker's pip as a compressed archive, without its compiled files. Blocking."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=3) as archive:
+        archive.add(
+            pip_settings.prepare(cache).package,
+            arcname=".",
+            filter=lambda info: None if info.name.endswith(("__pycache__", ".pyc")) else info,
+        )
+    return packed.getvalue()
+
+
+def pip_exports(cache: Path) -> str:
+    """Shell commands that set the worker's index settings. Blocking.
+
+    A file of the worker's counts if there is one of the same name in the sandbox, as with the
+    system's certificates; indexes on the worker's disk are left out.
+    """
+    lines = []
     for name, value in pip_settings.prepare(cache).environment:
         words = [word for word in value.split() if not word.startswith(("/", "file:", "~"))]
         if words:
-            found[name] = " ".join(words)
-    return found
+            lines.append(f"export {name}={shlex.quote(' '.join(words))}")
+        elif value.startswith("/") and name not in INDEXES:
+            lines.append(f"[ ! -e {shlex.quote(value)} ] || export {name}={shlex.quote(value)}")
+    return "; ".join([*lines, "true"])
 
 
 def _read_note(note: Path) -> str | None:
