@@ -41,7 +41,8 @@ def test_a_killed_workers_sandboxes_end_and_its_jobs_are_done_by_another(
 def test_a_job_that_modal_has_no_room_for_is_handed_back_and_uses_no_attempt(
     localmodal, factory, start_worker
 ):
-    localmodal.faults.inject("SandboxCreateV2", status="RESOURCE_EXHAUSTED", count=2)
+    for call in ("SandboxCreate", "SandboxCreateV2"):  # by version of the SDK
+        localmodal.faults.inject(call, status="RESOURCE_EXHAUSTED", count=2)
     worker = start_worker(concurrency=1, HERMES_QUEUE_MODAL_PATIENCE_S="0", **QUICK)
     factory.enqueue(1, seconds=0)
     [record] = factory.wait_done()

@@ -27,6 +27,12 @@ def faults(localmodal):
     return localmodal.faults
 
 
+def break_creation(faults, **how):
+    """In either version of the protocol; the SDK's default depends on its version."""
+    for call in ("SandboxCreate", "SandboxCreateV2"):
+        faults.inject(call, **how)
+
+
 @pytest.fixture
 async def start(localmodal, cache):
     """Start backends with these settings; they are stopped after the test."""
@@ -102,8 +108,7 @@ async def test_an_image_that_is_not_there_is_refused(start):
 
 
 async def test_a_request_modal_does_not_take_is_not_repeated(start, faults):
-    faults.inject("SandboxCreateV2", status="INVALID_ARGUMENT", message="no such GPU")
-    faults.inject("SandboxCreate", status="INVALID_ARGUMENT", message="no such GPU")
+    break_creation(faults, status="INVALID_ARGUMENT", message="no such GPU")
     backend = await start(gpu="T800")
     with pytest.raises(SandboxRejected, match="no such GPU") as caught:
         await backend.acquire("t", SlotSpec())
@@ -112,7 +117,7 @@ async def test_a_request_modal_does_not_take_is_not_repeated(start, faults):
 
 async def test_a_quota_is_waited_for_and_counted(start, faults, monkeypatch):
     monkeypatch.setattr(factory, "BACKOFF_S", 0.01)
-    faults.inject("SandboxCreateV2", status="RESOURCE_EXHAUSTED", count=2)
+    break_creation(faults, status="RESOURCE_EXHAUSTED", count=2)
     backend = await start()
     slot = await backend.acquire("t", SlotSpec())
     assert await out(backend, slot, "echo alive") == "alive"
@@ -120,7 +125,7 @@ async def test_a_quota_is_waited_for_and_counted(start, faults, monkeypatch):
 
 
 async def test_a_quota_that_lasts_gives_the_job_back(start, faults):
-    faults.inject("SandboxCreateV2", status="RESOURCE_EXHAUSTED", count=100)
+    break_creation(faults, status="RESOURCE_EXHAUSTED", count=100)
     backend = await start(patience_s=0)
     with pytest.raises(SandboxUnavailable) as caught:
         await backend.acquire("t", SlotSpec())
@@ -129,14 +134,14 @@ async def test_a_quota_that_lasts_gives_the_job_back(start, faults):
 
 
 async def test_a_rate_limit_that_says_how_long_is_waited_for_by_the_sdk(start, faults):
-    faults.inject("SandboxCreateV2", status="RESOURCE_EXHAUSTED", retry_after_s=0.1)
+    break_creation(faults, status="RESOURCE_EXHAUSTED", retry_after_s=0.1)
     backend = await start(patience_s=0)
     await backend.acquire("t", SlotSpec())
     assert backend.throttled == 0
 
 
 async def test_a_service_that_is_away_for_a_moment_is_not_noticed(start, faults):
-    faults.inject("SandboxCreateV2", status="UNAVAILABLE", count=2)
+    break_creation(faults, status="UNAVAILABLE", count=2)
     faults.inject("TaskExecStart", status="UNAVAILABLE", count=2)
     backend = await start()
     slot = await backend.acquire("t", SlotSpec())
@@ -144,7 +149,7 @@ async def test_a_service_that_is_away_for_a_moment_is_not_noticed(start, faults)
 
 
 async def test_a_service_that_stays_away_costs_one_attempt_and_no_slot(start, faults):
-    faults.inject("SandboxCreateV2", status="UNAVAILABLE", count=100)
+    break_creation(faults, status="UNAVAILABLE", count=100)
     backend = await start()
     with pytest.raises(SandboxError) as caught:
         await backend.acquire("t", SlotSpec())

@@ -81,6 +81,11 @@ class Pool:
             await self.drop(box)
         self._wake()
 
+    def lose(self, sandbox_id: str) -> None:
+        """Somebody else ends this sandbox: it takes no further leases. No-op for others."""
+        if box := self.boxes.get(sandbox_id):
+            box.spent = True
+
     async def drop(self, box: Box) -> None:
         """Take a sandbox out of service and end it."""
         box.spent = True
