@@ -61,7 +61,7 @@ def localmodal_server() -> Iterator[ModalTestServer]:
     """One server for the whole session; tests use `localmodal`."""
     from hermes_queue.sandbox.localmodal.server import BackgroundServer
 
-    background = BackgroundServer()
+    background = BackgroundServer(worker_ports=True)
     background.start()
     try:
         yield ModalTestServer(background)

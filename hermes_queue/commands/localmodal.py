@@ -6,7 +6,7 @@ import asyncio
 import logging
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -26,9 +26,8 @@ if TYPE_CHECKING:
 @click.option("--token-id", default="ak-local", show_default=True, help="Let in with its secret.")
 @click.option("--token-secret", default="as-local", show_default=True)
 @click.option("--network/--no-network", default=True, help="Whether sandboxes may have network.")
-def localmodal(
-    port: int, root: Path | None, token_id: str, token_secret: str, network: bool
-) -> None:
+@click.option("--worker-ports", is_flag=True, help="Each sandbox has a port for its commands.")
+def localmodal(root: Path | None, **options: Any) -> None:
     """Serve the Modal protocol on 127.0.0.1 until interrupted; its sandboxes are local.
 
     Prints the variables that make the modal SDK use it, as `export` lines.
@@ -42,13 +41,7 @@ def localmodal(
             f"{error.name} is not installed: pip install 'hermes-queue[modal]'"
         ) from error
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    server = LocalModal(
-        root=root or PathSettings().cache / "localmodal",
-        port=port,
-        token_id=token_id,
-        token_secret=token_secret,
-        network=network,
-    )
+    server = LocalModal(root=root or PathSettings().cache / "localmodal", **options)
     asyncio.run(_serve(server))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +16,7 @@ from hermes_queue.errors import SandboxError
 from hermes_queue.sandbox.localmodal.commands import Command
 from hermes_queue.sandbox.localmodal.enclosure import Enclosure
 from hermes_queue.sandbox.localmodal.faults import Conduct
+from hermes_queue.sandbox.localmodal.listener import Connections, Listener
 
 Result = api_pb2.GenericResult
 TERMINATED = Result(status=Result.GENERIC_STATUS_TERMINATED, exitcode=137)
@@ -56,8 +56,10 @@ class Box:
     """`GenericResult` once it has ended."""
     lost: bool = False
     """The worker is gone: nothing answers for it any more, and nobody has noticed yet."""
-    transports: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
-    """Connections that commands came over."""
+    connections: Connections = field(default_factory=Connections)
+    """Those that commands came over."""
+    worker: Listener | None = None
+    """Where commands are sent to when each sandbox has a port of its own."""
     entrypoint: Command | None = None
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     _ended_at: float = 0.0
@@ -143,9 +145,13 @@ class Box:
         """Free what commands wrote if it has long ended."""
         if self.result is not None:
             self._forget_commands(0)
+            if not self.commands and self.worker is not None:
+                self.worker.close()
 
     def close(self) -> None:
         """Free everything; it must have ended."""
+        if self.worker is not None:
+            self.worker.close()
         for command in self.commands.values():
             command.close()
         self.commands.clear()
@@ -242,8 +248,9 @@ class Box:
     async def lose_worker(self) -> None:
         """Everything inside dies, and the control plane has not noticed: it seems to run."""
         self.lost = True
-        for transport in self.transports:
-            transport.abort()
+        if self.worker is not None:
+            self.worker.close()
+        self.connections.abort()
         await self.enclosure.stop()
 
     def is_up(self) -> bool:

@@ -173,7 +173,7 @@ class SandboxCalls(ControlPlane):
     SandboxTagsSet = SandboxTagsSetV2
 
     def _access(self, box: Box, stream: Stream) -> Any:
-        url = self._router_url
+        url = box.worker.url if box.worker is not None else self._router_url
         if stream.metadata.get("x-modal-client-type") == str(api_pb2.CLIENT_TYPE_LIBMODAL_JS):
             # On localhost the JavaScript SDK insists on the scheme and speaks plaintext anyhow.
             url = url.replace("http://", "https://", 1)

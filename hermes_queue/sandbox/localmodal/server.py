@@ -3,39 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hmac
 import logging
 import os
-import socket
 import tempfile
 import threading
-import weakref
 from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
 from grpclib import GRPCError, Status
-from grpclib.config import Configuration
-from grpclib.server import Server
 from modal_proto import api_pb2
 from modal_proto import task_command_router_pb2 as router_pb2
 
 from hermes_queue.sandbox.localmodal.fault_service import FaultService
 from hermes_queue.sandbox.localmodal.faults import Conduct, FaultPlan
 from hermes_queue.sandbox.localmodal.host import Host
+from hermes_queue.sandbox.localmodal.listener import Connections, Listener
 from hermes_queue.sandbox.localmodal.router import Router
 from hermes_queue.sandbox.localmodal.sandbox_calls import SandboxCalls
 from hermes_queue.sandbox.localmodal.store import Limits, Store
-from hermes_queue.sandbox.localmodal.wire import Service, StatusDetails, Stream, Tokens
+from hermes_queue.sandbox.localmodal.wire import Service, Stream, Tokens
 
 logger = logging.getLogger(__name__)
 
 TOKEN_ID, TOKEN_SECRET = "ak-local", "as-local"
 """They open a port of this machine only, to whoever may read this."""
-WINDOW_BYTES = 64 << 20
-CLOSE_PATIENCE_S = 0.5
 CALL_TIMEOUT_S = 120.0
 T = TypeVar("T")
 
@@ -58,6 +52,7 @@ class LocalModal:
         conduct: Conduct | None = None,
         secrets: Mapping[str, Mapping[str, str]] | None = None,
         router_token_s: float = 3600.0,
+        worker_ports: bool = False,
     ) -> None:
         """Prepare a server; nothing is checked before `start`.
 
@@ -71,6 +66,9 @@ class LocalModal:
             conduct: how the server behaves.
             secrets: named secrets that exist from the start.
             router_token_s: lifetime of the tokens for commands.
+            worker_ports: each sandbox takes its commands on a port of its own, as on Modal, where
+                that is its worker's; a lost worker then refuses connections. Otherwise the
+                server's port is the only one, and connections to a lost worker break.
         """
         self.port = port
         self.conduct = conduct or Conduct()
@@ -81,12 +79,13 @@ class LocalModal:
         self._limits = limits or Limits()
         self._secrets = dict(secrets or {})
         self._router_token_s = router_token_s
+        self._worker_ports = worker_ports
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._tokens = Tokens()
-        self._transports: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._connections = Connections()
         self._host: Host | None = None
         self._store: Store | None = None
-        self._server: Server | None = None
+        self._listener: Listener | None = None
 
     @property
     def url(self) -> str:
@@ -124,24 +123,18 @@ class LocalModal:
             self._temporary = tempfile.TemporaryDirectory(prefix="localmodal-")
             os.chmod(self._temporary.name, 0o755)  # noqa: S103 - sandboxes pass through it
         root = self._root or Path(self._temporary.name if self._temporary else "")
-        listening = socket.create_server(("127.0.0.1", self.port))
+        self._listener = Listener([], self.port)
         try:
-            self.port = listening.getsockname()[1]
+            self.port = self._listener.port
             self._host = await asyncio.to_thread(Host, root.absolute())
-            self._store = Store(self._host, self.faults, self._limits, self._network)
+            self._store = Store(
+                self._host, self.faults, self._limits, self._network, self._open_worker
+            )
             for name, values in self._secrets.items():
                 self._store.add_secret(name, values)
-            self._server = Server(
-                self._services(self._store),
-                status_details_codec=StatusDetails(),
-                config=Configuration(
-                    http2_connection_window_size=WINDOW_BYTES,
-                    http2_stream_window_size=WINDOW_BYTES,
-                ),
-            )
-            await self._server.start(sock=listening)
+            self._listener.services = self._services(self._store)
+            await self._listener.start()
         except BaseException:
-            listening.close()
             await self.stop()
             raise
         self._report()
@@ -150,11 +143,20 @@ class LocalModal:
         control = SandboxCalls(store, self._tokens, self.url, router_token_s=self._router_token_s)
         account = api_pb2.DESCRIPTOR.services_by_name["ModalClient"]
         commands = router_pb2.DESCRIPTOR.services_by_name["TaskCommandRouter"]
+        router = Service(commands, Router(store), self.faults, self._check_bearer)
+        self._router = router
         return [
             Service(account, control, self.faults, self._check_account),
-            Service(commands, Router(store), self.faults, self._check_bearer),
+            router,
             FaultService(self, self._check_account),
         ]
+
+    async def _open_worker(self) -> Listener | None:
+        if not self._worker_ports:
+            return None
+        worker = Listener([self._router])
+        await worker.start()
+        return worker
 
     def _report(self) -> None:
         ids = self.store.host.ids
@@ -167,13 +169,8 @@ class LocalModal:
                 extra={"action": "start"},
             )
 
-    def _note(self, stream: Stream) -> Any:
-        transport = stream._stream._transport  # grpclib offers no way to drop a connection
-        self._transports.add(transport)
-        return transport
-
     async def _check_account(self, name: str, stream: Stream) -> None:
-        self._note(stream)
+        self._connections.note(stream)
         given = (
             str(stream.metadata.get("x-modal-token-id")),
             str(stream.metadata.get("x-modal-token-secret")),
@@ -187,15 +184,15 @@ class LocalModal:
                 raise GRPCError(Status.UNAUTHENTICATED, "missing or expired auth token")
 
     async def _check_bearer(self, name: str, stream: Stream) -> None:
-        transport = self._note(stream)
+        self._connections.note(stream)
         bearer = str(stream.metadata.get("authorization", "")).removeprefix("Bearer ")
         task_id = self._tokens.subject(bearer)
         box = self.store.tasks.get(task_id) if task_id else None
         if box is None:
             raise GRPCError(Status.UNAUTHENTICATED, "missing or expired router token")
-        box.transports.add(transport)
+        box.connections.note(stream)
         if box.lost:
-            transport.abort()
+            box.connections.abort()
             raise GRPCError(Status.UNAVAILABLE, "the worker is gone")
 
     async def lose_worker(self, sandbox_id: str) -> None:
@@ -213,19 +210,15 @@ class LocalModal:
         """End every sandbox, stop listening, delete all files. Idempotent."""
         if self._store is not None:
             await self._store.close()
-        if self._server is not None:
-            self._server.close()
-            # The SDK hangs up at its exit only, and Python 3.12 waits for that.
-            for transport in list(self._transports):
-                transport.abort()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._server.wait_closed(), CLOSE_PATIENCE_S)
-            await asyncio.sleep(0)  # What `abort` has scheduled.
+        if self._listener is not None:
+            self._listener.close()
+            self._connections.abort()
+            await self._listener.closed()
         if self._host is not None:
             await asyncio.to_thread(self._host.close)
         if self._temporary is not None:
             await asyncio.to_thread(self._temporary.cleanup)
-        self._server = self._host = self._temporary = None
+        self._listener = self._store = self._host = self._temporary = None
 
     async def __aenter__(self) -> LocalModal:
         await self.start()

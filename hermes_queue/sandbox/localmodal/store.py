@@ -6,7 +6,7 @@ import asyncio
 import ipaddress
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from hermes_queue.sandbox.localmodal.box import TERMINATED, Box
 from hermes_queue.sandbox.localmodal.enclosure import Enclosure, Plan
 from hermes_queue.sandbox.localmodal.faults import FaultPlan
 from hermes_queue.sandbox.localmodal.host import Host
+from hermes_queue.sandbox.localmodal.listener import Listener
 from hermes_queue.sandbox.localmodal.volumes import Volumes
 from hermes_queue.sandbox.localmodal.wire import Request, new_id
 
@@ -77,6 +78,8 @@ class Store:
     limits: Limits
     network: bool
     """Whether any sandbox may have network."""
+    open_worker: Callable[[], Awaitable[Listener | None]]
+    """A port for one sandbox's commands; None where all share the server's."""
     apps: dict[tuple[str, str], str] = field(default_factory=dict)
     """(environment, name) -> id."""
     images: dict[str, Image] = field(default_factory=dict)
@@ -190,6 +193,7 @@ class Store:
         for old in self.boxes.values():
             old.forget_output()
         await box.start()
+        box.worker = await self.open_worker()
         self.boxes[sandbox_id] = box
         self.tasks[box.task_id] = box
         return box
