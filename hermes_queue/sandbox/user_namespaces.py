@@ -13,7 +13,6 @@ Anybody else can map one id only, and inside everything is root's.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pwd
 import shutil
@@ -85,7 +84,14 @@ def find_id_map(setpriv: str) -> IdMap:
     if missing:
         why = f"{' and '.join(missing)} not found; install them (`apt install uidmap`)"
         return IdMap(uid, *alone, (), "single", why)
-    uids, gids = _subordinate(Path("/etc/subuid"), uid), _subordinate(Path("/etc/subgid"), uid)
+    try:
+        name = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        why = f"uid {uid} has no name, which newuidmap asks for (add it to /etc/passwd)"
+        return IdMap(uid, *alone, (), "single", why)
+    owners = {name, str(uid)}
+    uids = _subordinate(Path("/etc/subuid"), owners)
+    gids = _subordinate(Path("/etc/subgid"), owners)
     if uids is None or gids is None:
         why = f"no {RANGE - 1} ids for this user in /etc/subuid and /etc/subgid (usermod -v, -w)"
         return IdMap(uid, *alone, (), "single", why)
@@ -111,11 +117,8 @@ def _is_mapped(first: int, count: int) -> bool:
     return True
 
 
-def _subordinate(path: Path, uid: int) -> int | None:
+def _subordinate(path: Path, owners: set[str]) -> int | None:
     """The first of enough ids that subuid(5) gives to a user, by name or number."""
-    owners = {str(uid)}
-    with contextlib.suppress(KeyError):
-        owners.add(pwd.getpwuid(uid).pw_name)
     try:
         lines = path.read_text().splitlines()
     except OSError:
@@ -200,12 +203,12 @@ def _write_maps(ids: IdMap, pid: int) -> None:
     if ids.by == "newuidmap":
         for kind, lines in maps:
             words = [word for line in lines for word in line.split()]
-            subprocess.run(  # noqa: S603
-                [f"new{kind}map", str(pid), *words],
-                check=True,
-                capture_output=True,
-                timeout=START_TIMEOUT_S,
+            command = [f"new{kind}map", str(pid), *words]
+            done = subprocess.run(  # noqa: S603
+                command, check=False, capture_output=True, text=True, timeout=START_TIMEOUT_S
             )
+            if done.returncode:
+                raise OSError(f"{' '.join(command)}: {done.stderr.strip()}")
         return
     if not ids.is_range and not is_root():
         # user_namespaces(7): without it an ordinary user may not write gid_map.
