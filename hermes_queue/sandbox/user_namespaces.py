@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import select
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -36,9 +37,9 @@ exec 3<&0
 unshare --user -- /bin/sh -c "read -r _" <&3 3<&- &
 tries=0
 until echo "$1" >/proc/$!/uid_map; do
-    tries=$((tries + 1)); [ $tries -lt 20000 ] || exit 1
+    tries=$((tries + 1)); [ $tries -lt 20000 ] || { kill $!; exit 1; }
 done 2>/dev/null
-echo "$1" >/proc/$!/gid_map || exit 1
+echo "$1" >/proc/$!/gid_map || { kill $!; exit 1; }
 echo 1 >/proc/sys/user/max_user_namespaces
 echo "$!"
 read -r _
@@ -146,11 +147,13 @@ class UserNamespaces:
         """
         self.ids = ids
         self.outer = self.nested = -1
-        everything = str(RANGE if ids.is_range else 1)
+        # One line for each of the outer one's: the kernel takes none that spans two of them.
+        spans = [line.split() for line in ids.uid_lines]
+        same = "\n".join(f"{first} {first} {count}" for first, _, count in spans)
         process = subprocess.Popen(  # noqa: S603
             [
                 *(*ids.drop, "unshare", "--user", "--", "/bin/sh", "-c", OUTER),
-                *(NESTED, f"0 0 {everything}"),
+                *(NESTED, same),
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -171,14 +174,13 @@ class UserNamespaces:
         process.communicate(timeout=START_TIMEOUT_S)
 
     def _set_up(self, process: subprocess.Popen[bytes]) -> None:
-        assert process.stdin is not None  # noqa: S101 - pipes, see above
-        assert process.stdout is not None  # noqa: S101
-        if process.stdout.readline() != b"up\n":
+        assert process.stdin is not None  # noqa: S101 - a pipe, see above
+        if _line(process) != b"up\n":
             raise ValueError("unshare ended at once")
         _write_maps(self.ids, process.pid)
         process.stdin.write(b"\n")
         process.stdin.flush()
-        nested = int(process.stdout.readline())
+        nested = int(_line(process))
         self.outer = os.open(f"/proc/{process.pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
         self.nested = os.open(f"/proc/{nested}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
 
@@ -196,6 +198,13 @@ class UserNamespaces:
             if descriptor >= 0:
                 os.close(descriptor)
         self.outer = self.nested = -1
+
+
+def _line(process: subprocess.Popen[bytes]) -> bytes:
+    """The next line that a process of ours writes; empty when it does not in time."""
+    assert process.stdout is not None  # noqa: S101 - a pipe
+    ready, _, _ = select.select([process.stdout], [], [], START_TIMEOUT_S)
+    return process.stdout.readline() if ready else b""
 
 
 def _write_maps(ids: IdMap, pid: int) -> None:
