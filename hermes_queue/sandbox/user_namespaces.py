@@ -13,9 +13,9 @@ Anybody else can map one id only, and inside everything is root's.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pwd
+import select
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -37,9 +37,9 @@ exec 3<&0
 unshare --user -- /bin/sh -c "read -r _" <&3 3<&- &
 tries=0
 until echo "$1" >/proc/$!/uid_map; do
-    tries=$((tries + 1)); [ $tries -lt 20000 ] || exit 1
+    tries=$((tries + 1)); [ $tries -lt 20000 ] || { kill $!; exit 1; }
 done 2>/dev/null
-echo "$1" >/proc/$!/gid_map || exit 1
+echo "$1" >/proc/$!/gid_map || { kill $!; exit 1; }
 echo 1 >/proc/sys/user/max_user_namespaces
 echo "$!"
 read -r _
@@ -85,7 +85,14 @@ def find_id_map(setpriv: str) -> IdMap:
     if missing:
         why = f"{' and '.join(missing)} not found; install them (`apt install uidmap`)"
         return IdMap(uid, *alone, (), "single", why)
-    uids, gids = _subordinate(Path("/etc/subuid"), uid), _subordinate(Path("/etc/subgid"), uid)
+    try:
+        name = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        why = f"uid {uid} has no name, which newuidmap asks for (add it to /etc/passwd)"
+        return IdMap(uid, *alone, (), "single", why)
+    owners = {name, str(uid)}
+    uids = _subordinate(Path("/etc/subuid"), owners)
+    gids = _subordinate(Path("/etc/subgid"), owners)
     if uids is None or gids is None:
         why = f"no {RANGE - 1} ids for this user in /etc/subuid and /etc/subgid (usermod -v, -w)"
         return IdMap(uid, *alone, (), "single", why)
@@ -111,11 +118,8 @@ def _is_mapped(first: int, count: int) -> bool:
     return True
 
 
-def _subordinate(path: Path, uid: int) -> int | None:
+def _subordinate(path: Path, owners: set[str]) -> int | None:
     """The first of enough ids that subuid(5) gives to a user, by name or number."""
-    owners = {str(uid)}
-    with contextlib.suppress(KeyError):
-        owners.add(pwd.getpwuid(uid).pw_name)
     try:
         lines = path.read_text().splitlines()
     except OSError:
@@ -143,11 +147,13 @@ class UserNamespaces:
         """
         self.ids = ids
         self.outer = self.nested = -1
-        everything = str(RANGE if ids.is_range else 1)
+        # One line for each of the outer one's: the kernel takes none that spans two of them.
+        spans = [line.split() for line in ids.uid_lines]
+        same = "\n".join(f"{first} {first} {count}" for first, _, count in spans)
         process = subprocess.Popen(  # noqa: S603
             [
                 *(*ids.drop, "unshare", "--user", "--", "/bin/sh", "-c", OUTER),
-                *(NESTED, f"0 0 {everything}"),
+                *(NESTED, same),
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -168,14 +174,13 @@ class UserNamespaces:
         process.communicate(timeout=START_TIMEOUT_S)
 
     def _set_up(self, process: subprocess.Popen[bytes]) -> None:
-        assert process.stdin is not None  # noqa: S101 - pipes, see above
-        assert process.stdout is not None  # noqa: S101
-        if process.stdout.readline() != b"up\n":
+        assert process.stdin is not None  # noqa: S101 - a pipe, see above
+        if _line(process) != b"up\n":
             raise ValueError("unshare ended at once")
         _write_maps(self.ids, process.pid)
         process.stdin.write(b"\n")
         process.stdin.flush()
-        nested = int(process.stdout.readline())
+        nested = int(_line(process))
         self.outer = os.open(f"/proc/{process.pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
         self.nested = os.open(f"/proc/{nested}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
 
@@ -195,17 +200,24 @@ class UserNamespaces:
         self.outer = self.nested = -1
 
 
+def _line(process: subprocess.Popen[bytes]) -> bytes:
+    """The next line that a process of ours writes; empty when it does not in time."""
+    assert process.stdout is not None  # noqa: S101 - a pipe
+    ready, _, _ = select.select([process.stdout], [], [], START_TIMEOUT_S)
+    return process.stdout.readline() if ready else b""
+
+
 def _write_maps(ids: IdMap, pid: int) -> None:
     maps = (("uid", ids.uid_lines), ("gid", ids.gid_lines))
     if ids.by == "newuidmap":
         for kind, lines in maps:
             words = [word for line in lines for word in line.split()]
-            subprocess.run(  # noqa: S603
-                [f"new{kind}map", str(pid), *words],
-                check=True,
-                capture_output=True,
-                timeout=START_TIMEOUT_S,
+            command = [f"new{kind}map", str(pid), *words]
+            done = subprocess.run(  # noqa: S603
+                command, check=False, capture_output=True, text=True, timeout=START_TIMEOUT_S
             )
+            if done.returncode:
+                raise OSError(f"{' '.join(command)}: {done.stderr.strip()}")
         return
     if not ids.is_range and not is_root():
         # user_namespaces(7): without it an ordinary user may not write gid_map.

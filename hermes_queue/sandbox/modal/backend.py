@@ -389,11 +389,9 @@ class ModalBackend:
         """See `SandboxBackend`."""
         await self._account.open()
         for pool in self._pools.values():
-            if box := pool.boxes.get(sandbox_id):
-                box.spent = True
+            pool.lose(sandbox_id)
         await self._account.terminate(sandbox_id)
-        with contextlib.suppress(KeyError):
-            self._observer.gone(sandbox_id)
+        self._observer.gone(sandbox_id)
 
 
 def _note(task: asyncio.Future[None]) -> None:

@@ -93,6 +93,7 @@ class BoxFactory:
             except SandboxUnavailable as error:
                 self.throttled += 1
                 if time.monotonic() + pause_s > give_up:
+                    error.retry_after_s = min(max(self._patience_s / 10, 1.0), BACKOFF_MAX_S)
                     raise
                 logger.warning(
                     "waiting %.0f s: %s", pause_s, error, extra={"action": "sandbox_throttled"}

@@ -47,9 +47,7 @@ class Pool:
 
     async def provision(self) -> None:
         """Have the minimum running. Raises SandboxError."""
-        missing = self.profile.min_sandboxes - len(self._usable()) - len(self._creating)
-        if missing > 0:
-            await asyncio.gather(*(asyncio.shield(self._grow()) for _ in range(missing)))
+        await asyncio.gather(*map(asyncio.shield, self._fill_up()))
 
     async def take(self, mounts: Mapping[str, str]) -> Box:
         """A sandbox with room for one more lease, which is reserved; waits for one.
@@ -81,6 +79,11 @@ class Pool:
             await self.drop(box)
         self._wake()
 
+    def lose(self, sandbox_id: str) -> None:
+        """Somebody else ends this sandbox: it takes no further leases. No-op for others."""
+        if box := self.boxes.get(sandbox_id):
+            box.spent = True
+
     async def drop(self, box: Box) -> None:
         """Take a sandbox out of service and end it."""
         box.spent = True
@@ -107,10 +110,7 @@ class Pool:
                 await self.drop(box)
         late = [box for box in self.boxes.values() if now - box.touched >= TOUCH_S]
         await asyncio.gather(*map(self._touch, late))
-        try:
-            await self.provision()
-        except SandboxError as error:
-            logger.warning("sandboxes are missing: %s", error, extra={"action": "provision"})
+        self._fill_up()  # not awaited: sandboxes that start slowly must not let others idle out
 
     async def _touch(self, box: Box) -> None:
         try:
@@ -153,6 +153,11 @@ class Pool:
                 return None
         return self._grow()
 
+    def _fill_up(self) -> list[asyncio.Task[None]]:
+        """Begin to make what the minimum lacks."""
+        missing = self.profile.min_sandboxes - len(self._usable()) - len(self._creating)
+        return [self._grow() for _ in range(missing)]
+
     def _grow(self) -> asyncio.Task[None]:
         task = asyncio.create_task(self._create())
         self._creating.add(task)
@@ -176,6 +181,6 @@ class Pool:
 
 
 def _note(task: asyncio.Future[None]) -> None:
-    """Look at the outcome: it was awaited by whom it concerns, or by nobody."""
+    """Look at the outcome, which nobody may have awaited."""
     if not task.cancelled() and (error := task.exception()):
-        logger.debug("a background step failed: %s", error)
+        logger.warning("sandboxes: %s", error, extra={"action": "sandbox_failed"})

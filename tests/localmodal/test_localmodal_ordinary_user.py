@@ -1,0 +1,57 @@
+"""The server also works when it is not root: with one id inside, or with newuidmap's range."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from ordinary_user import USER, pytest_as_user
+
+SUITES = [
+    f"tests/localmodal/test_localmodal_{name}.py" for name in ("commands", "files", "life", "users")
+]
+ROOT = os.geteuid() == 0
+NEWUIDMAP = shutil.which("newuidmap")
+FILES = ("/etc/subuid", "/etc/subgid")
+RANGES = [NEWUIDMAP] if ROOT and NEWUIDMAP and all(map(os.path.exists, FILES)) else []
+V2_ONLY = ("-k", "'v2 or beside_other_loops'")
+
+
+@pytest.fixture
+def open_directory() -> Iterator[Path]:
+    directory = Path(tempfile.mkdtemp(prefix="hermes-queue-test-"))
+    directory.chmod(0o755)
+    yield directory
+    shutil.rmtree(directory)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("_user", [USER] if ROOT else [])
+def test_the_server_works_with_one_id_inside(open_directory, _user):
+    nothing = "mount --bind /dev/null /etc/subuid"
+    prepare = [nothing] if Path("/etc/subuid").exists() else []
+    done = pytest_as_user(open_directory, *SUITES, *V2_ONLY, prepare=prepare)
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    assert " skipped" in done.stdout, "what needs several users inside cannot have run"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("tool", RANGES)
+def test_the_server_maps_a_range_by_newuidmap(open_directory, tool):
+    (open_directory / "subid").write_text(f"{USER}:1000000:65536\n")
+    (open_directory / "subid").chmod(0o644)
+    known = Path("/etc/passwd").read_text() + f"tester:x:{USER}:{USER}::/nonexistent:/bin/sh\n"
+    (open_directory / "passwd").write_text(known)
+    (open_directory / "passwd").chmod(0o644)
+    prepare = [f"mount --bind '{open_directory}/subid' {name}" for name in FILES]
+    prepare.append(f"mount --bind '{open_directory}/passwd' /etc/passwd")
+    path = os.path.dirname(tool)
+    done = pytest_as_user(open_directory, *SUITES, *V2_ONLY, prepare=prepare, path=path)
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    assert " skipped" not in done.stdout, "users inside were not tried"
