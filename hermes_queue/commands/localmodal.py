@@ -27,13 +27,11 @@ if TYPE_CHECKING:
 @click.option("--token-secret", default="as-local", show_default=True)
 @click.option("--network/--no-network", default=True, help="Whether sandboxes may have network.")
 @click.option("--worker-ports", is_flag=True, help="Each sandbox has a port for its commands.")
-def localmodal(root: Path | None, **options: Any) -> None:
+def localmodal(**options: Any) -> None:
     """Serve the Modal protocol on 127.0.0.1 until interrupted; its sandboxes are local.
 
     Prints the variables that make the modal SDK use it, as `export` lines.
     """
-    from hermes_queue.settings import PathSettings
-
     try:
         from hermes_queue.sandbox.localmodal.server import LocalModal
     except ImportError as error:
@@ -41,8 +39,7 @@ def localmodal(root: Path | None, **options: Any) -> None:
             f"{error.name} is not installed: pip install 'hermes-queue[modal]'"
         ) from error
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    server = LocalModal(root=root or PathSettings().cache / "localmodal", **options)
-    asyncio.run(_serve(server))
+    asyncio.run(_serve(LocalModal(**options)))
 
 
 async def _serve(server: LocalModal) -> None:

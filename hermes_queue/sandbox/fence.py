@@ -107,9 +107,9 @@ class FenceOptions:
 
     interpreter: Interpreter
     mounts: tuple[str, ...] = ()
+    """Further bubblewrap arguments, for assets."""
     conceal: tuple[str, ...] = ()
     """Import names; see `SlotSpec.conceal`."""
-    """Further bubblewrap arguments, for assets."""
     network: bool = False
     groups: ControlGroups | None = None
     limits: tuple[str, ...] = ()

@@ -58,9 +58,16 @@ async def test_a_blip_of_a_commands_start_is_not_seen(localmodal, sandbox, run, 
     assert (await run(sandbox, "echo", "hi"))[0] == "hi\n"
 
 
-async def test_a_throttled_command_is_refused_or_waits(localmodal, sandbox, run):
+async def test_a_throttled_command_waits_or_is_refused_by_older_sdks(localmodal, sandbox, run):
+    before = localmodal.faults.calls["TaskExecStart"]
     localmodal.faults.inject("TaskExecStart", status="RESOURCE_EXHAUSTED", retry_after_s=0.1)
-    assert (await run(sandbox, "echo", "hi"))[0] == "hi\n"
+    waits = tuple(map(int, modal.__version__.split(".")[:2])) >= (1, 6)
+    if waits:
+        assert (await run(sandbox, "echo", "hi"))[0] == "hi\n"
+    else:
+        with pytest.raises(modal.exception.ResourceExhaustedError):
+            await run(sandbox, "echo", "hi")
+    assert localmodal.faults.calls["TaskExecStart"] - before == 1 + waits
 
 
 async def test_broken_output_goes_on_where_it_broke(localmodal, sandbox, run):

@@ -85,8 +85,9 @@ async def test_a_lifetime_ends_the_sandbox(create):
 
 
 async def test_an_idle_sandbox_ends_and_a_busy_one_does_not(create, run):
-    idle, busy = await create(idle_timeout=1), await create(idle_timeout=1)
-    working = asyncio.create_task(run(busy, "sleep", "2"))
+    busy = await create(idle_timeout=3)
+    working = asyncio.create_task(run(busy, "sleep", "4"))
+    idle = await create(idle_timeout=1)
     await idle.wait.aio(raise_on_termination=False)
     assert await busy.poll.aio() is None
     assert (await working)[2] == 0

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
-import os
-import tempfile
 import threading
 from collections.abc import Coroutine, Mapping
 from pathlib import Path
@@ -25,6 +23,7 @@ from hermes_queue.sandbox.localmodal.router import Router
 from hermes_queue.sandbox.localmodal.sandbox_calls import SandboxCalls
 from hermes_queue.sandbox.localmodal.store import Limits, Store
 from hermes_queue.sandbox.localmodal.wire import Service, Stream, Tokens
+from hermes_queue.settings import PathSettings
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +56,7 @@ class LocalModal:
         """Prepare a server; nothing is checked before `start`.
 
         Args:
-            root: where files of sandboxes lie; None = a temporary directory.
+            root: where files of sandboxes lie while they live; None = a directory of the cache.
             port: on 127.0.0.1; 0 = any free one.
             token_id: with `token_secret`, the only pair that is let in.
             token_secret: see there.
@@ -73,14 +72,13 @@ class LocalModal:
         self.port = port
         self.conduct = conduct or Conduct()
         self.faults = FaultPlan(self.conduct)
-        self._root = root
+        self._root = root or PathSettings().cache / "localmodal"
         self._credentials = (token_id, token_secret)
         self._network = network
         self._limits = limits or Limits()
         self._secrets = dict(secrets or {})
         self._router_token_s = router_token_s
         self._worker_ports = worker_ports
-        self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._tokens = Tokens()
         self._connections = Connections()
         self._host: Host | None = None
@@ -119,14 +117,10 @@ class LocalModal:
             IsolationUnavailable: sandboxes cannot be fenced off here; the message has the fix.
             OSError: the port is taken.
         """
-        if self._root is None:
-            self._temporary = tempfile.TemporaryDirectory(prefix="localmodal-")
-            os.chmod(self._temporary.name, 0o755)  # noqa: S103 - sandboxes pass through it
-        root = self._root or Path(self._temporary.name if self._temporary else "")
         self._listener = Listener([], self.port)
         try:
             self.port = self._listener.port
-            self._host = await asyncio.to_thread(Host, root.absolute())
+            self._host = await asyncio.to_thread(Host, self._root.absolute())
             self._store = Store(
                 self._host, self.faults, self._limits, self._network, self._open_worker
             )
@@ -216,9 +210,7 @@ class LocalModal:
             await self._listener.closed()
         if self._host is not None:
             await asyncio.to_thread(self._host.close)
-        if self._temporary is not None:
-            await asyncio.to_thread(self._temporary.cleanup)
-        self._listener = self._store = self._host = self._temporary = None
+        self._listener = self._store = self._host = None
 
     async def __aenter__(self) -> LocalModal:
         await self.start()
