@@ -6,12 +6,14 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
+
+from pydantic import ValidationError
 
 from envs.base import Verdict
 from hermes_queue import codec
@@ -177,6 +179,17 @@ def reduced(record: ScoredTrajectory, problem: str) -> ScoredTrajectory:
         ),
         created=record.created,
     )
+
+
+def evidence(attempts: Iterable[bytes]) -> list[AttemptRecord]:
+    """Records of earlier attempts; one that another version wrote is passed over."""
+    found = []
+    for line in attempts:
+        try:
+            found.append(AttemptRecord.model_validate_json(line))
+        except ValidationError as error:
+            logger.warning("an attempt's record is unreadable: %s", error)
+    return found
 
 
 def encoded(record: ScoredTrajectory, cap_bytes: int) -> tuple[ScoredTrajectory, bytes]:

@@ -8,7 +8,7 @@ import secrets
 import time
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from hermes_queue import codec
 from hermes_queue.celery import app
@@ -29,7 +29,7 @@ from hermes_queue.models import AttemptRecord, Name, ScoredTrajectory
 from hermes_queue.pool import Job, current_job
 from hermes_queue.queues import RUN_TRAJECTORY
 from workers import runtime as runtimes
-from workers.draft import Draft, encoded
+from workers.draft import Draft, encoded, evidence
 from workers.retry import retry_delay_s
 from workers.rollout import rollout
 from workers.runtime import Runtime
@@ -143,7 +143,7 @@ class _Attempt:
                 job=job,
                 attempt=self._begun.attempt,
                 epoch=self._begun.epoch,
-                earlier=tuple(_evidence(self._begun)),
+                earlier=tuple(evidence(self._begun.attempts)),
             )
             return await self._conclude(self._draft, await self._measure(self._draft))
         except asyncio.CancelledError:
@@ -388,14 +388,3 @@ class _Attempt:
         if self._final is None:
             raise RuntimeError("there is no record to publish")
         return self._final
-
-
-def _evidence(begun: Begun) -> list[AttemptRecord]:
-    """Records of earlier attempts; one that another version wrote is passed over."""
-    found = []
-    for line in begun.attempts:
-        try:
-            found.append(AttemptRecord.model_validate_json(line))
-        except ValidationError as error:
-            logger.warning("an attempt's record is unreadable: %s", error)
-    return found

@@ -25,8 +25,9 @@ BACKSTOP_S = 15.0
 STDIN_CHUNK_BYTES = 1 << 20
 QUIET_S = 0.5
 """After the command's end: output on its way is waited for until none came for so long."""
-DRAIN_S = 2.0
-"""Also when a background process goes on writing."""
+DRAIN_S = 30.0
+"""At most, when a background process goes on writing: large output needs seconds to arrive, and
+what is missing at its end must not pass for what the command wrote."""
 KILL_ROUNDS = 10
 KILL_PAUSE_S = 0.5
 EXPIRED_CODES = (-1, 137, 124)
