@@ -100,7 +100,7 @@ class OpenAIChat:
                     if last is not None:
                         await asyncio.sleep(_delay_s(last, attempt))
                     started = time.monotonic()
-                    completion = await self._post(body)
+                    completion = await self._exchange(body, events)
                 return self._reply(completion, body, time.monotonic() - started, events)
             except TimeoutError as error:
                 if last is None and timer.expired():
@@ -140,15 +140,22 @@ class OpenAIChat:
         self._rewritten.update(new)
         return body, [{"event": "arguments_rewritten", "call": call_id} for call_id in new]
 
-    async def _post(self, body: Mapping[str, Any]) -> Completion:
+    async def _exchange(self, body: Mapping[str, Any], events: list[dict[str, Any]]) -> Completion:
+        """Have `body` answered; what is done to it beyond that goes to `events`."""
+        return parse(await self._post("/chat/completions", body), turn=self._turn)
+
+    async def _post(self, path: str, body: Mapping[str, Any]) -> bytes:
         """One request, bounded as a whole: the SDK's timeout is per read from the socket."""
         import httpx2
 
         async with asyncio.timeout(self._settings.request_timeout_s):
-            response = await self._client().post(
-                "/chat/completions", body=dict(body), cast_to=httpx2.Response
-            )
-        return parse(response.content, turn=self._turn)
+            response = await self._client().post(path, body=dict(body), cast_to=httpx2.Response)
+        return response.content
+
+    async def _post_to_root(self, path: str, body: Mapping[str, Any]) -> bytes:
+        """As `_post`, with a path below the server's root instead of the endpoint's `/v1`."""
+        base = str(self._client().base_url).rstrip("/").removesuffix("/v1")
+        return await self._post(base + path, body)
 
     def _reply(
         self,

@@ -29,7 +29,7 @@ Factory = Callable[[AgentSpec, AgentScript, ModelSettings], ChatClient]
 _AGENTS = {
     "garbage": "hermes_queue.agent.scripted:garbage",
     "nop": "hermes_queue.agent.scripted:nop",
-    "openai": "hermes_queue.agent.openai:OpenAIChat",
+    "openai": "hermes_queue.agent.token_chat:openai_agent",
     "oracle": "hermes_queue.agent.scripted:oracle",
     "replay": "hermes_queue.agent.scripted:replay",
     "slow": "hermes_queue.agent.scripted:slow",
