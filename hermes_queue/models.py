@@ -21,6 +21,7 @@ StopReason = Literal[
     "no_tool_call",
     "max_turns",
     "max_tokens",
+    "max_cost",
     "context_length",
     "time_limit",
     "format_errors",
@@ -101,6 +102,7 @@ class Limits(Wire):
     max_tokens: int | None = Field(default=None, ge=1)
     """Completion tokens over all turns."""
     max_cost_usd: float | None = Field(default=None, gt=0)
+    """Of the model calls; needs a price for the model."""
     tool_timeout_s: float = Field(default=120.0, gt=0)
     setup_timeout_s: float = Field(default=300.0, gt=0)
     agent_timeout_s: float = Field(default=1800.0, gt=0)

@@ -192,6 +192,8 @@ class ModelSettings(BaseSettings):
     """Unset: OPENAI_API_KEY; servers without keys get "none"."""
     request_timeout_s: float = Field(default=300.0, gt=0)
     max_retries: int = Field(default=4, ge=0)
+    prices: Path | None = None
+    """TOML file of prices per model, see docs/models.md. Unset: no cost is known."""
 
 
 class ResultSettings(BaseSettings):

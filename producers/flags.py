@@ -197,6 +197,12 @@ def _add_groups(group: argparse._ArgumentGroup) -> None:
 
 def _add_limits(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--max-turns", type=at_least(1, 10_000), metavar="N", help="model turns")
+    group.add_argument(
+        "--max-tokens", type=at_least(1), metavar="N", help="completion tokens of all turns"
+    )
+    group.add_argument(
+        "--max-cost", type=_number(0, above=True), metavar="USD", help="cost of all model calls"
+    )
     for stage, text in (
         ("tool", "one tool call"),
         ("setup", "setting the workspace up"),

@@ -11,11 +11,13 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 from envs.base import Verdict
 from hermes_queue import codec
 from hermes_queue.agent.loop import AgentResult, BeforeTurn
+from hermes_queue.agent.prices import cost_usd
 from hermes_queue.agent.tokens import merge_with_breaks
 from hermes_queue.errors import DeadlineExceeded, Stage, TrajectoryFailure, stage
 from hermes_queue.ledger import Spent
@@ -27,6 +29,7 @@ from hermes_queue.models import (
     StopReason,
     TrajectoryJob,
     TrajectoryProvenance,
+    Usage,
     identity,
 )
 
@@ -42,6 +45,8 @@ class Draft:
     epoch: int
     item_sha256: str = ""
     earlier: tuple[AttemptRecord, ...] = ()
+    prices: Path | None = None
+    """The table of prices of models."""
     stage_seconds: dict[str, float] = field(default_factory=dict)
     agent: AgentResult = field(default_factory=AgentResult)
     tools: tuple[dict[str, Any], ...] = ()
@@ -108,7 +113,11 @@ class Draft:
     @property
     def spent(self) -> Spent:
         """What the attempt has used of the run's budgets so far."""
-        return Spent.of(self.agent.usage, None)
+        return Spent.of(self.agent.usage, self.cost_usd(self.agent.usage))
+
+    def cost_usd(self, usage: Usage) -> float | None:
+        """What so many tokens of the job's model cost; None when nobody knows."""
+        return cost_usd(self.job.agent.model, usage, self.prices)
 
     def attempt_record(self, failure: TrajectoryFailure) -> AttemptRecord:
         """What a retry keeps of this attempt."""
@@ -148,6 +157,7 @@ class Draft:
             tool_calls=agent.tool_calls,
             stage_seconds=self.stage_seconds,
             usage=agent.usage,
+            cost_usd=self.cost_usd(agent.usage),
             report=dict(verdict.report) if verdict else {},
             provenance=TrajectoryProvenance(
                 env_version=self.env_version,

@@ -99,6 +99,7 @@ async def _act(
         limits=limits,
         sampling=draft.job.agent.sampling,
         deadline=deadline,
+        cost_usd=draft.cost_usd,
         before_turn=draft.not_counting(before_turn) if before_turn else None,
         into=draft.agent,
     )

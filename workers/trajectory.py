@@ -142,6 +142,7 @@ class _Attempt:
                 attempt=self._begun.attempt,
                 epoch=self._begun.epoch,
                 earlier=tuple(_evidence(self._begun)),
+                prices=self._runtime.model.prices,
             )
             return await self._conclude(self._draft, await self._measure(self._draft))
         except asyncio.CancelledError:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hermes_queue.agent.chat import ChatClient
-from hermes_queue.errors import ContextLengthExceeded, DeadlineExceeded
+from hermes_queue.errors import ContextLengthExceeded, DeadlineExceeded, ModelConfigError
 from hermes_queue.models import (
     Limits,
     Message,
@@ -38,6 +38,7 @@ MAX_CALLS_PER_TURN = 32
 """Further calls of one turn are answered, not run."""
 
 BeforeTurn = Callable[[], Awaitable[None]]
+Cost = Callable[[Usage], float | None]
 
 
 @dataclass(slots=True)
@@ -81,6 +82,7 @@ async def run_agent(
     limits: Limits,
     sampling: Mapping[str, Any],
     deadline: float,
+    cost_usd: Cost | None = None,
     before_turn: BeforeTurn | None = None,
     into: AgentResult | None = None,
 ) -> AgentResult:
@@ -90,21 +92,22 @@ async def run_agent(
         chat: samples the assistant's messages.
         toolbox: runs tool calls, those of one turn in order.
         messages: what the agent starts from.
-        limits: turns, tokens and format errors.
+        limits: turns, tokens, cost and format errors.
         sampling: passed to the endpoint.
         deadline: of the agent stage, on the `time.monotonic()` clock. Running out of it
             is the outcome `time_limit`.
+        cost_usd: what so many tokens cost, None when nobody knows.
         before_turn: awaited before each model call; may wait (a pause moves the deadline
             by as much) or raise.
         into: filled in while the agent runs, so that it survives an exception.
 
     Raises:
         SandboxError: a tool could not reach the sandbox.
-        ModelError, ModelConfigError: the endpoint failed.
+        ModelError, ModelConfigError: the endpoint failed, or the cost is limited and not known.
     """
     result = into if into is not None else AgentResult()
     result.messages.extend(messages)
-    loop = _Loop(chat, toolbox, result, limits, sampling, deadline)
+    loop = _Loop(chat, toolbox, result, limits, sampling, deadline, cost_usd)
     while result.stop_reason is None:
         if before_turn is not None:
             await loop.wait(before_turn)
@@ -121,6 +124,7 @@ class _Loop:
     limits: Limits
     sampling: Mapping[str, Any]
     deadline: float
+    cost_usd: Cost | None = None
     format_errors: int = 0
     repeats: int = 0
     last_step: list[tuple[str, str, str]] = field(default_factory=list)
@@ -142,9 +146,23 @@ class _Loop:
             return "max_turns"
         if self._tokens_left() == 0:
             return "max_tokens"
+        if self._cost_spent():
+            return "max_cost"
         if time.monotonic() >= self.deadline:
             return "time_limit"
         return None
+
+    def _cost_spent(self) -> bool:
+        limit = self.limits.max_cost_usd
+        if limit is None:
+            return False
+        cost = self.cost_usd(self.result.usage) if self.cost_usd else None
+        if cost is None:
+            raise ModelConfigError(
+                "limits.max_cost_usd is set, but the model has no known price: add it to the table "
+                "that HERMES_QUEUE_MODEL_PRICES names"
+            )
+        return cost >= limit
 
     async def turn(self) -> StopReason | None:
         """One reply and its tool calls; None = go on."""
