@@ -55,9 +55,14 @@ def connection(url: str, prefix: str) -> Connection:
 def _transport_options(prefix: str, redis: RedisSettings) -> dict[str, Any]:
     return {
         "global_keyprefix": prefix,
-        "visibility_timeout": 60,
+        # A message is unacknowledged for milliseconds; one whose worker dies in just these comes
+        # back after this. One that comes back too early is answered `busy` and dropped.
+        "visibility_timeout": 20,
         "unacked_restore_interval": 5,
         "unacked_restore_throttle": 1,
+        # Else a worker that dies while it looks for such messages keeps all others from it for
+        # five minutes.
+        "unacked_mutex_expire": 10,
         "queue_order_strategy": "priority",
         "body_encoding": "utf-8",
         "socket_timeout": redis.socket_timeout_s,

@@ -17,7 +17,8 @@ from typing import Any
 from hermes_queue import codec
 from hermes_queue.connection import explained
 from hermes_queue.errors import PayloadTooLarge, RedisFull, RedisUnavailable
-from hermes_queue.ledger import DueJob, Ledger
+from hermes_queue.ledger import DueJob, Ledger, QueueKeys
+from hermes_queue.ledger.items import put_items
 from hermes_queue.models import SCHEMA_VERSION, TrajectoryJob
 from hermes_queue.settings import ProducerSettings
 
@@ -52,15 +53,14 @@ def retry_queue_name(lane: str) -> str:
     return f"v{SCHEMA_VERSION}.{lane}.retry"
 
 
-def queue_keys(lane: str) -> list[str]:
-    """The Redis lists, without our prefix, in which messages of a lane can lie."""
+def queue_keys(lane: str) -> QueueKeys:
+    """Where messages of a lane can lie."""
     from kombu.transport.redis import PRIORITY_STEPS, Channel
 
-    return [
-        name if step == 0 else f"{name}{Channel.sep}{step}"
-        for name in (retry_queue_name(lane), queue_name(lane))
-        for step in PRIORITY_STEPS
-    ]
+    def lists(name: str) -> list[str]:
+        return [name if step == 0 else f"{name}{Channel.sep}{step}" for step in PRIORITY_STEPS]
+
+    return QueueKeys(lists(retry_queue_name(lane)), lists(queue_name(lane)))
 
 
 def stored_item(job: TrajectoryJob, settings: ProducerSettings) -> tuple[TrajectoryJob, bytes]:
@@ -122,7 +122,7 @@ def enqueue(
                 items[str(light.item_sha256)] = codec.compress_item(data)
             travelling.append(light)
             previous = job
-        ledger.put_items(items)
+        put_items(ledger, items)
         for run_id, of_run in _by_run(travelling).items():
             accepted = ledger.enqueue(run_id, of_run, config=config)
             publish_messages(

@@ -19,7 +19,7 @@ from hermes_queue.errors import HermesQueueError
 from hermes_queue.ledger import Breakers, Claim, DeadLetters, Ledger
 from hermes_queue.ledger.trimming import trim
 from hermes_queue.pool import Job
-from hermes_queue.queues import publish_due, queue_keys
+from hermes_queue.queues import QUARANTINE, publish_due, queue_keys
 from hermes_queue.settings import RedisSettings
 from workers.inventory import Inventory
 from workers.quarantine import QuarantineWorker
@@ -29,6 +29,8 @@ from workers.runtime import Runtime
 logger = logging.getLogger(__name__)
 
 _TICK_S = 0.1
+_RETRY_AGE_S = 10.0
+"""How long a message may lie in the queue of retries, seen empty, before it is taken for lost."""
 
 
 class Keeper:
@@ -90,7 +92,7 @@ class Keeper:
             ("sandboxes", lease.renew_s, self._keep_sandboxes),
             ("sweep", lease.sweep_s, self._sweep),
             ("move", lease.mover_s, self._move),
-            ("reconcile", lease.duration_s, self._reconcile),
+            ("reconcile", min(_RETRY_AGE_S, lease.duration_s), self._reconcile),
             ("quarantine", lease.sweep_s, self._quarantine.look),
             ("idle", 1.0, self._end_when_idle),
             ("letters", 3600.0, self._expire_letters),
@@ -178,9 +180,14 @@ class Keeper:
         publish_due(self._ledger)
 
     def _reconcile(self) -> None:
-        for lane in self._runtime.lanes:
+        # A quarantine worker only comes while a message of its lane is there to be seen.
+        quarantines = [f"{lane}{QUARANTINE}" for lane in self._runtime.lanes]
+        for lane in (*self._runtime.lanes, *quarantines):
             lost = self._ledger.reconcile(
-                lane, queues=queue_keys(lane), age_s=1.5 * self._runtime.lease.duration_s
+                lane,
+                queues=queue_keys(lane),
+                age_s=1.5 * self._runtime.lease.duration_s,
+                retry_age_s=_RETRY_AGE_S,
             )
             if lost:
                 logger.warning(

@@ -50,7 +50,7 @@ class QuarantineWorker:
         """
         if not self._lanes or (self._process and self._process.poll() is None):
             return
-        keys = [self._ledger.key(key) for lane in self._lanes for key in queue_keys(lane)]
+        keys = [self._ledger.key(key) for lane in self._lanes for key in queue_keys(lane).all]
         with explained(self._ledger.url):
             waits = self._ledger.client.exists(*keys)
         if waits:

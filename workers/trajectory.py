@@ -23,6 +23,7 @@ from hermes_queue.errors import (
 )
 from hermes_queue.ledger import Begun, Claim, PublishVerdict, Runs, Spent
 from hermes_queue.ledger.group_facts import stand_in_job
+from hermes_queue.ledger.items import get_item
 from hermes_queue.models import AttemptRecord, Name, ScoredTrajectory
 from hermes_queue.pool import Job, current_job
 from hermes_queue.queues import RUN_TRAJECTORY
@@ -181,7 +182,7 @@ class _Attempt:
         if job.item is not None:
             return job.item
         draft.item_sha256 = str(job.item_sha256)
-        row = await self._runtime.persist(self._runtime.ledger.get_item, draft.item_sha256)
+        row = await self._runtime.persist(get_item, self._runtime.ledger, draft.item_sha256)
         if row is None:
             raise EnvBug(f"item {job.item_sha256} is gone from Redis: enqueue the run again")
         return row

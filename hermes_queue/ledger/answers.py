@@ -67,6 +67,21 @@ NOTHING_SPENT = Spent()
 
 
 @dataclass(frozen=True, slots=True)
+class QueueKeys:
+    """The Redis lists, without our prefix, in which messages of a lane can lie."""
+
+    retry: list[str]
+    """Of retries and what was handed or taken back; polled first."""
+    first: list[str]
+    """Of jobs that were never begun."""
+
+    @property
+    def all(self) -> list[str]:
+        """Both."""
+        return self.retry + self.first
+
+
+@dataclass(frozen=True, slots=True)
 class DueJob:
     """A job whose message has to be published now."""
 

@@ -29,6 +29,7 @@ from hermes_queue.ledger.answers import (
     DueJob,
     Notice,
     PublishVerdict,
+    QueueKeys,
     RunStatus,
     Spent,
 )
@@ -40,9 +41,10 @@ from hermes_queue.settings import RedisSettings, ResultSettings
 logger = logging.getLogger(__name__)
 
 RUN_TTL_S = 90 * 86400
-ITEM_TTL_S = RUN_TTL_S
 PUBLISH_CLAIM_S = 30.0
-"""How long a producer or mover may take between claiming jobs and publishing messages."""
+"""How long a producer may take between claiming a batch of jobs and publishing its messages."""
+MOVE_CLAIM_S = 10.0
+"""Likewise a mover, whose jobs may have waited for a dead worker already."""
 
 
 def _run_key(trajectory_id: str) -> str:
@@ -101,25 +103,6 @@ class Ledger:
 
     # --- producers ------------------------------------------------------------------------
 
-    def put_items(self, items: Mapping[str, bytes]) -> None:
-        """Store compressed rows at `item:{sha256}`; equal rows share one key.
-
-        Raises:
-            RedisFull, RedisUnavailable: nothing can be assumed stored.
-        """
-        if not items:
-            return
-        with explained(self.url), self.client.pipeline(transaction=False) as pipe:
-            for sha256, body in items.items():
-                pipe.set(self.key(f"item:{sha256}"), body, ex=ITEM_TTL_S)
-            pipe.execute()
-
-    def get_item(self, sha256: str) -> dict[str, Any] | None:
-        """The row stored at `item:{sha256}`, or None when it is gone."""
-        with explained(self.url):
-            body: Any = self.client.get(self.key(f"item:{sha256}"))
-        return None if body is None else codec.decompress_item(body)
-
     def enqueue(
         self, run_id: str, jobs: Sequence[TrajectoryJob], *, config: Mapping[str, Any] | None
     ) -> list[TrajectoryJob]:
@@ -164,20 +147,24 @@ class Ledger:
         """Confirm that the messages of these jobs are in the broker."""
         ids = list(trajectory_ids)
         if ids:
-            self.call("published", ["delayed", "waiting"], [self.prefix, claim, *ids])
+            keys = ["delayed", "waiting", "waiting:retry"]
+            self.call("published", keys, [self.prefix, claim, *ids])
 
-    def reconcile(self, lane: str, *, queues: Sequence[str], age_s: float) -> list[str]:
+    def reconcile(
+        self, lane: str, *, queues: QueueKeys, age_s: float, retry_age_s: float
+    ) -> list[str]:
         """Have jobs published again whose message the broker lost; see `reconcile.lua`.
 
         Args:
             lane: whose jobs to look at.
-            queues: the keys, without our prefix, that messages of the lane can lie under.
+            queues: where messages of the lane can lie.
             age_s: younger jobs are left alone.
+            retry_age_s: likewise of those in the retry queue.
         """
         found = self.call(
             "reconcile",
-            ["waiting", "delayed", "unacked", *queues],
-            [self.prefix, lane, age_s, 500],
+            ["waiting", "waiting:retry", "delayed", "unacked", *queues.retry, *queues.first],
+            [self.prefix, lane, age_s, retry_age_s, 500, len(queues.retry)],
         )
         return [part.decode() for part in found]
 
@@ -301,7 +288,7 @@ class Ledger:
         """Claim delayed jobs that are due: (claim for `published`, jobs)."""
         answer = [
             part.decode()
-            for part in self.call("due", ["delayed"], [self.prefix, PUBLISH_CLAIM_S, limit])
+            for part in self.call("due", ["delayed"], [self.prefix, MOVE_CLAIM_S, limit])
         ]
         jobs = [
             DueJob(answer[i], int(answer[i + 1]), answer[i + 2], int(answer[i + 3]))

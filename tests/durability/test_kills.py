@@ -25,7 +25,7 @@ def drained(ledger):
     """What a finished run leaves waiting anywhere: nothing.
 
     Except for a message whose acknowledgement was lost with a connection or a worker: it
-    comes back after the visibility timeout of a minute, to be dropped then.
+    comes back after the visibility timeout, to be dropped then.
     """
     client = ledger.client
     queues = [key for key in client.scan_iter("hq:v1.*") if client.type(key) == b"list"]

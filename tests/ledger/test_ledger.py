@@ -11,8 +11,9 @@ from records import make_job, make_record
 
 from hermes_queue import codec
 from hermes_queue.errors import ConfigurationError, RedisFull
-from hermes_queue.ledger import Claim, Ledger
+from hermes_queue.ledger import Claim, Ledger, QueueKeys
 from hermes_queue.ledger.group_facts import stand_in_job
+from hermes_queue.ledger.items import get_item, put_items
 from hermes_queue.models import AttemptRecord, Failure
 
 
@@ -252,9 +253,9 @@ def test_finished_state_expires_and_nothing_unlisted_stays(ledger):
 def test_items_travel_once_and_come_back(ledger):
     row = {"text": "x" * 4000}
     data = codec.encode_item(row)
-    ledger.put_items({"abc": codec.compress_item(data)})
-    assert ledger.get_item("abc") == row
-    assert ledger.get_item("missing") is None
+    put_items(ledger, {"abc": codec.compress_item(data)})
+    assert get_item(ledger, "abc") == row
+    assert get_item(ledger, "missing") is None
 
 
 def test_a_job_that_cannot_be_read_is_known_by_its_ids_and_its_group(ledger):
@@ -273,26 +274,68 @@ def test_a_begin_whose_answer_was_lost_may_be_repeated(ledger):
     assert ledger.run_status("run").running == 1
 
 
+QUEUES = QueueKeys(retry=["v1.train.retry"], first=["v1.train"])
+
+
+def reconcile(ledger, lane="train", *, age_s=0.0, retry_age_s=0.0):
+    return ledger.reconcile(lane, queues=QUEUES, age_s=age_s, retry_age_s=retry_age_s)
+
+
+def move_back(ledger, job):
+    """As after a hand-back: the job's message is in the retry queue."""
+    ledger.requeue(Claim(job.trajectory_id, begin(ledger, job).epoch), owner="w1")
+    claim, due = ledger.due()
+    ledger.published([d.trajectory_id for d in due], claim=claim)
+
+
 def test_a_job_whose_message_was_lost_is_published_again(ledger):
     job = make_job()
     enqueue(ledger, job)
-    assert ledger.reconcile("train", queues=["v1.train"], age_s=0) == [job.trajectory_id]
+    assert reconcile(ledger) == [job.trajectory_id]
     assert [due.trajectory_id for due in ledger.due()[1]] == [job.trajectory_id]
 
 
-@pytest.mark.parametrize("key", ["v1.train", "unacked"])
+@pytest.mark.parametrize("key", ["v1.train", "v1.train.retry", "unacked"])
 def test_while_messages_are_in_the_broker_none_is_taken_for_lost(ledger, key):
     enqueue(ledger, make_job())
     ledger.client.lpush(f"hq:{key}", "message")
-    assert ledger.reconcile("train", queues=["v1.train"], age_s=0) == []
+    assert reconcile(ledger) == []
+
+
+def test_a_lost_message_of_a_retry_does_not_wait_until_the_lane_is_empty(ledger):
+    moved, fresh = make_job(instance="a"), make_job(instance="b")
+    enqueue(ledger, moved, fresh)
+    move_back(ledger, moved)
+    ledger.client.lpush("hq:v1.train", "message of the other one")
+    assert reconcile(ledger, retry_age_s=60) == []
+    assert reconcile(ledger) == [moved.trajectory_id]
+    assert reconcile(ledger) == []
+
+
+@pytest.mark.parametrize("key", ["v1.train.retry", "unacked"])
+def test_a_retry_whose_message_may_be_there_is_not_taken_for_lost(ledger, key):
+    job = make_job()
+    enqueue(ledger, job)
+    move_back(ledger, job)
+    ledger.client.lpush(f"hq:{key}", "message")
+    assert reconcile(ledger) == []
+
+
+def test_a_retry_that_was_begun_is_not_taken_for_lost_and_leaves_no_trace(ledger):
+    job = make_job()
+    enqueue(ledger, job)
+    move_back(ledger, job)
+    begin(ledger, job)
+    assert reconcile(ledger) == []
+    assert not ledger.client.exists("hq:waiting:retry", "hq:waiting")
 
 
 def test_young_jobs_other_lanes_and_running_jobs_are_not_taken_for_lost(ledger):
     running, other = make_job(instance="a"), make_job(instance="b", lane="eval")
     enqueue(ledger, running, other)
-    assert ledger.reconcile("train", queues=["v1.train"], age_s=60) == []
+    assert reconcile(ledger, age_s=60) == []
     begin(ledger, running)
-    assert ledger.reconcile("train", queues=["v1.train"], age_s=0) == []
+    assert reconcile(ledger) == []
 
 
 def test_the_time_that_attempts_have_used_adds_up(ledger):

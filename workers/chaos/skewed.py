@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 
-SKEW_S = 20.0
+SKEW_S = 10.0
 """Furthest from the truth, either way."""
 JUMP_S = 7.0
 """How long the clock is wrong by the same amount."""

@@ -1,6 +1,7 @@
 -- The messages of these jobs are in the broker: nobody needs to publish them any more.
 --
 -- KEYS[1] delayed  KEYS[2] waiting (zset: jobs whose message is in the broker, by time)
+-- KEYS[3] waiting:retry: those of them whose message is in a retry queue, for `reconcile`
 -- ARGV[1] prefix  ARGV[2] score they were claimed under, or '' for whatever score they have
 -- ARGV[3...] ids. A job that was delayed anew meanwhile has another score and stays; one
 -- that a worker has begun meanwhile waits no more.
@@ -13,7 +14,9 @@ for i = 3, #ARGV do
     n = n + redis.call('ZREM', KEYS[1], ARGV[i])
     if redis.call('HGET', ARGV[1] .. 'traj:' .. ARGV[i], 'state') == 'queued' then
       redis.call('ZADD', KEYS[2], stamp, ARGV[i])
+      if ARGV[2] ~= '' then redis.call('ZADD', KEYS[3], stamp, ARGV[i]) end
     end
   end
 end
+if ARGV[2] ~= '' then redis.call('EXPIRE', KEYS[3], 86400) end
 return n

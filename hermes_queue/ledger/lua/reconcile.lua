@@ -2,25 +2,38 @@
 --
 -- A worker takes a message off its list before it notes it as unacknowledged; dying in
 -- between, it takes the message along. When nothing is queued or unacknowledged and a job
--- still waits, its message is gone. A message too many would be answered `busy` or `final`.
+-- still waits, its message is gone. The queue of retries is polled first, so it is empty most
+-- of the time: what came back from a dead worker need not wait until all of a lane is done.
+-- A message too many would be answered `busy` or `final`.
 --
--- KEYS[1] waiting  KEYS[2] delayed  KEYS[3] unacked (Celery's)  KEYS[4...] the queues' lists
--- ARGV[1] prefix  ARGV[2] lane  ARGV[3] least age, s  ARGV[4] most jobs
+-- KEYS[1] waiting  KEYS[2] waiting:retry  KEYS[3] delayed  KEYS[4] unacked (Celery's)
+-- KEYS[5...] the lists of the lane's retry queue, then those of its queue
+-- ARGV[1] prefix  ARGV[2] lane  ARGV[3] least age, s  ARGV[4] likewise in the retry queue
+-- ARGV[5] most jobs  ARGV[6] number of lists of the retry queue
 -- Returns the ids that were put into `delayed`.
 local t = redis.call('TIME')
 local now = tonumber(t[1]) + tonumber(t[2]) / 1e6
-local old = string.format('%.6f', now - tonumber(ARGV[3]))
-local ids = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', old, 'LIMIT', 0, ARGV[4])
-if #ids == 0 or redis.call('EXISTS', unpack(KEYS, 3)) > 0 then return {} end
 local found = {}
-for _, id in ipairs(ids) do
-  local f = redis.call('HMGET', ARGV[1] .. 'traj:' .. id, 'state', 'lane')
-  if f[1] ~= 'queued' then
-    redis.call('ZREM', KEYS[1], id)
-  elseif f[2] == ARGV[2] then
-    redis.call('ZREM', KEYS[1], id)
-    redis.call('ZADD', KEYS[2], string.format('%.6f', now), id)
-    found[#found + 1] = id
+local function older(key, age)
+  return redis.call('ZRANGEBYSCORE', key, '-inf', string.format('%.6f', now - tonumber(age)),
+    'LIMIT', 0, ARGV[5])
+end
+local function look(ids, lost)
+  for _, id in ipairs(ids) do
+    local f = redis.call('HMGET', ARGV[1] .. 'traj:' .. id, 'state', 'lane')
+    local waits = f[1] == 'queued' and redis.call('ZSCORE', KEYS[1], id)
+    if not waits or lost and f[2] == ARGV[2] then
+      redis.call('ZREM', KEYS[1], id)
+      redis.call('ZREM', KEYS[2], id)
+      if waits then
+        redis.call('ZADD', KEYS[3], string.format('%.6f', now), id)
+        found[#found + 1] = id
+      end
+    end
   end
 end
+local retries = {}
+for i = 4, 4 + tonumber(ARGV[6]) do retries[#retries + 1] = KEYS[i] end
+look(older(KEYS[2], ARGV[4]), redis.call('EXISTS', unpack(retries)) == 0)
+look(older(KEYS[1], ARGV[3]), redis.call('EXISTS', unpack(KEYS, 4)) == 0)
 return found
