@@ -411,6 +411,8 @@ def test_every_prefix_of_a_valid_reply_can_be_read(name: str) -> None:
 
 
 HOSTILE = [
+    '<tool_call>{"":":","</tool_call>',
+    '{"name":1,"a":[',
     '<tool_call>{"name":',
     '<tool_call>{"</tool_call>":',
     '<tool_call>{"a":"</tool_call>',
@@ -466,7 +468,7 @@ def test_hostile_text_is_read_a_bounded_number_of_times(
     monkeypatch: pytest.MonkeyPatch, name: str, piece: str
 ) -> None:
     monkeypatch.setattr("hermes_queue.agent.parsers.base._decoder", CountingDecoder())
-    text = Read(piece * (40_000 // len(piece)))
+    text = Read("text " + piece * (40_000 // len(piece)))
     Read.seen = 0
     load_parser(name).parse(text, TOOLS)
     assert Read.seen < 40 * len(text)

@@ -28,10 +28,6 @@ the text ended inside the call. unknown_tool: a library's verdict on the name.""
 Tools = Sequence[Mapping[str, Any]]
 """OpenAI tool schemas."""
 
-MAX_FAILED_DECODES = 16
-"""So often a text may make us read far ahead in vain. It bounds the time that hostile text costs;
-models do not get there."""
-
 _THINK, _THINK_END = "<think>", "</think>"
 _SPACE = re.compile(r"[ \t\r\n]*")
 _NAME = re.compile(r'"name"[ \t\r\n]{0,99}:[ \t\r\n]{0,99}"([^"\\\r\n]{1,200})"')

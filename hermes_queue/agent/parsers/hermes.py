@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from hermes_queue.agent.parsers.base import (
-    MAX_FAILED_DECODES,
     CallStatus,
     Finder,
     Member,
@@ -26,30 +25,23 @@ def find_calls(text: str, start: int, tools: Tools) -> list[ParsedCall]:
     The JSON decides where a call ends, not the first closing tag: arguments may hold such tags.
     A missing closing tag is forgiven when the JSON is complete, since servers cut it off as a
     stop string.
+
+    Linear, although JSON is read anew at each tag: reading goes on past a tag only inside a
+    string, and where two readings overlap one is inside a string exactly when the other is not.
     """
-    finder, calls, failures = Finder(text), list[ParsedCall](), 0
+    finder, calls = Finder(text), list[ParsedCall]()
     begin = finder.find(OPEN, start)
     while begin != -1:
         body = skip_space(text, begin + len(OPEN))
-        close = finder.find(CLOSE, body)
-        # Hostile text is read no further than the tag.
-        limit = None if failures < MAX_FAILED_DECODES or close == -1 else close
         try:
-            members, end = _read(text, body, limit)
+            members, end = read_object(text, body)
         except NotJson as error:
-            failures += 1
+            close = finder.find(CLOSE, body)
             calls.append(_unreadable(text, begin, body, close, cut=error.cut))
         else:
             calls.append(_complete(text, begin, body, end, members, finder))
         begin = finder.find(OPEN, calls[-1].span[1])
     return calls
-
-
-def _read(text: str, body: int, limit: int | None) -> tuple[dict[str, Member], int]:
-    if limit is None:
-        return read_object(text, body)
-    members, length = read_object(text[body:limit], 0)
-    return members, body + length
 
 
 def _unreadable(text: str, begin: int, body: int, close: int, *, cut: bool) -> ParsedCall:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 
 from hermes_queue.agent.parsers.base import (
-    MAX_FAILED_DECODES,
     CallStatus,
     NotJson,
     ParsedCall,
@@ -21,6 +20,10 @@ from hermes_queue.agent.parsers.base import (
 )
 
 TAG = "<|python_tag|>"
+
+MAX_FAILED = 16
+"""So many objects may turn out not to be JSON; what follows is text. Each may have been read to
+the end of the text, so this bounds the time that hostile text costs."""
 
 _CANDIDATE = re.compile(
     r'\{[ \t\r\n]*"(?:name|type|parameters|arguments)"|' + re.escape(TAG), re.ASCII
@@ -37,7 +40,7 @@ def find_calls(text: str, start: int, tools: Tools) -> list[ParsedCall]:
     """
     calls: list[ParsedCall] = []
     at, failures, first = start, 0, skip_space(text, start)
-    while failures < MAX_FAILED_DECODES:
+    while failures < MAX_FAILED:
         match = _CANDIDATE.search(text, at)
         if match is None:
             break

@@ -11,7 +11,6 @@ import re
 from dataclasses import replace
 
 from hermes_queue.agent.parsers.base import (
-    MAX_FAILED_DECODES,
     CallStatus,
     NotJson,
     ParsedCall,
@@ -31,18 +30,12 @@ _NAMED = re.compile(r"([\w.\-]{1,200})[ \t]*(?:\[CALL_ID\][\w\-]{1,99})?(?:\[ARG
 def find_calls(text: str, start: int, tools: Tools) -> list[ParsedCall]:
     """The calls in `text` from `start` on."""
     calls: list[ParsedCall] = []
-    failures = 0
     begin = text.find(TAG, start)
     while begin != -1:
         body = skip_space(text, begin + len(TAG))
-        if failures >= MAX_FAILED_DECODES:
-            calls.append(failed_call(text[body:].strip(), "malformed", (begin, len(text))))
-            break
         read = _listed if text.startswith("[", body) else _named
-        found = read(text, begin, body)
-        failures += found[-1].status in ("invalid_json", "unclosed", "malformed")
-        calls += found
-        begin = text.find(TAG, found[-1].span[1])
+        calls += read(text, begin, body)
+        begin = text.find(TAG, calls[-1].span[1])
     return calls
 
 
