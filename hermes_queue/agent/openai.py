@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from hermes_queue.agent.chat import Reply
+from hermes_queue.agent.dialect import ToolDialect
 from hermes_queue.agent.registry import AgentScript
 from hermes_queue.agent.reply import Completion, MalformedReply, parse, to_wire
 from hermes_queue.errors import (
@@ -57,7 +58,7 @@ class OpenAIChat:
     """One trajectory's view of an endpoint; connections are shared by all of them.
 
     Agent params: {"token_ids": true} asks for token ids and logprobs and fails without
-    them; {"logprobs_mode": text} is recorded with them.
+    them; {"logprobs_mode": text} is recorded with them; those of `ToolDialect`.
     """
 
     def __init__(self, spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> None:
@@ -65,6 +66,7 @@ class OpenAIChat:
             raise ModelConfigError("agent openai: no model is named; use --model")
         self._model = spec.model
         self._wants_ids = bool(spec.params.get("token_ids"))
+        self._dialect = ToolDialect(spec.params)
         self._logprobs_mode = spec.params.get("logprobs_mode")
         self._settings = settings
         self._base_url = spec.base_url or settings.base_url or os.environ.get("OPENAI_BASE_URL")
@@ -101,7 +103,7 @@ class OpenAIChat:
                         await asyncio.sleep(_delay_s(last, attempt))
                     started = time.monotonic()
                     completion = await self._post(body)
-                return self._reply(completion, body, time.monotonic() - started, events)
+                return self._reply(completion, body, tools, time.monotonic() - started, events)
             except TimeoutError as error:
                 if last is None and timer.expired():
                     raise
@@ -130,9 +132,10 @@ class OpenAIChat:
     ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         if reserved := sorted(_RESERVED & sampling.keys()):
             raise ModelConfigError(f"sampling must not set {', '.join(reserved)}")
-        wire, rewritten = to_wire(messages, self._reasoning_field)
+        sent = self._dialect.outgoing(messages, tools)
+        wire, rewritten = to_wire(sent, self._reasoning_field)
         body: dict[str, Any] = {"model": self._model, "messages": wire, **sampling}
-        if tools:
+        if tools and not self._dialect.prompted:
             body["tools"] = list(tools)
         if self._wants_ids:
             body.update(return_token_ids=True, logprobs=True)
@@ -154,6 +157,7 @@ class OpenAIChat:
         self,
         completion: Completion,
         body: Mapping[str, Any],
+        tools: Sequence[Mapping[str, Any]],
         latency_s: float,
         events: list[dict[str, Any]],
     ) -> Reply:
@@ -161,6 +165,10 @@ class OpenAIChat:
             raise ModelConfigError(
                 f"{self._server} sends no token ids or logprobs, which this run asks for"
             )
+        finish_reason = completion.finish_reason
+        message, unreadable = self._dialect.incoming(
+            completion.message, tools, turn=self._turn, finish_reason=finish_reason
+        )
         self._turn += 1
         self._reasoning_field = completion.reasoning_field or self._reasoning_field
         turn = Turn(
@@ -171,11 +179,11 @@ class OpenAIChat:
             sampling={k: v for k, v in body.items() if k not in ("messages", "tools")},
             server=self._server,
             policy_version=completion.policy_version,
-            finish_reason=completion.finish_reason,
+            finish_reason=finish_reason,
             usage=completion.usage,
             latency_s=round(latency_s, 4),
         )
-        return Reply(completion.message, turn, tuple(events))
+        return Reply(message, turn, (*events, *unreadable))
 
     def _client(self) -> AsyncOpenAI:
         import openai

@@ -235,9 +235,9 @@ def call_of(
     given = next((members[key] for key in names if key in members), Member({}, "{}"))
     arguments, value = given.text, given.value
     if isinstance(value, str):
-        arguments = value
+        arguments = value if value.strip() else "{}"
         try:
-            value, end = read_value(value, skip_space(value, 0))
+            value, end = read_value(arguments, skip_space(arguments, 0))
             value = value if skip_space(arguments, end) == len(arguments) else None
         except NotJson:
             value = None
