@@ -111,13 +111,12 @@ def _converted(call: Any, text: str, start: int, ends: list[int]) -> ParsedCall:
         at = max(start, text.find(call.raw, start))
         span = (at, min(len(text), at + len(call.raw)))
     arguments = call.raw
-    if isinstance(call.arguments, dict) and status == "ok":
+    if status == "ok" and isinstance(call.arguments, dict):
         arguments = _as_written(call.raw, call.arguments)
-    elif isinstance(call.arguments, str):
-        arguments = call.arguments
-        status = "invalid_arguments" if status == "ok" else status
     elif status == "ok":
         status = "invalid_arguments"
+    elif status == "invalid_json" and isinstance(call.arguments, str):
+        arguments = call.arguments or call.raw
     return ParsedCall(call.name, arguments, call.raw, status, span)
 
 
