@@ -192,6 +192,8 @@ class ModelSettings(BaseSettings):
     """Unset: OPENAI_API_KEY; servers without keys get "none"."""
     request_timeout_s: float = Field(default=300.0, gt=0)
     max_retries: int = Field(default=4, ge=0)
+    probe_ttl_s: float = Field(default=3600.0, gt=0)
+    """How long an endpoint is known to show tools to its model before it is asked again."""
 
 
 class ResultSettings(BaseSettings):

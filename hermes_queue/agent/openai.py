@@ -7,6 +7,7 @@ what may be tried again from what a person must fix (`_classify`).
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import random
@@ -17,6 +18,7 @@ from weakref import WeakKeyDictionary
 
 from hermes_queue.agent.chat import Reply
 from hermes_queue.agent.dialect import ToolDialect
+from hermes_queue.agent.probe import ToolProbe
 from hermes_queue.agent.registry import AgentScript
 from hermes_queue.agent.reply import Completion, MalformedReply, parse, to_wire
 from hermes_queue.errors import (
@@ -58,7 +60,8 @@ class OpenAIChat:
     """One trajectory's view of an endpoint; connections are shared by all of them.
 
     Agent params: {"token_ids": true} asks for token ids and logprobs and fails without
-    them; {"logprobs_mode": text} is recorded with them; those of `ToolDialect`.
+    them; {"logprobs_mode": text} is recorded with them; {"probe_tools": false} trusts
+    the chat template to show tools (`ToolProbe`); those of `ToolDialect`.
     """
 
     def __init__(self, spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> None:
@@ -77,6 +80,7 @@ class OpenAIChat:
                 "agent openai: neither an endpoint nor a key; use --base-url, or set "
                 "HERMES_QUEUE_MODEL_BASE_URL or HERMES_QUEUE_MODEL_API_KEY"
             )
+        self._probe = self._make_probe(spec)
         self._reasoning_field: str | None = None
         self._rewritten: set[str] = set()
         self._turn = 0
@@ -94,6 +98,8 @@ class OpenAIChat:
         try that failed, that is a `ModelError`, never an outcome to score.
         """
         body, events = self._body(messages, tools, sampling)
+        if self._probe and self._turn == 0 and "tools" in body:
+            await self._probe.require_tools(self._ask, sampling, deadline=deadline)
         last: Exception | None = None
         for attempt in range(self._settings.max_retries + 1):
             left_s = deadline - time.monotonic()
@@ -152,6 +158,28 @@ class OpenAIChat:
                 "/chat/completions", body=dict(body), cast_to=httpx2.Response
             )
         return parse(response.content, turn=self._turn)
+
+    async def _ask(self, path: str, body: Mapping[str, Any]) -> tuple[int, Any]:
+        """One request of the probe's: `probe.Send`."""
+        import httpx2
+        import openai
+
+        try:
+            response = await self._client().post(path, body=dict(body), cast_to=httpx2.Response)
+            return response.status_code, json.loads(response.content)
+        except openai.APIStatusError as error:
+            return error.status_code, None
+        except openai.APIConnectionError:
+            return 0, None
+        except (ValueError, RecursionError):
+            return 200, None
+
+    def _make_probe(self, spec: AgentSpec) -> ToolProbe | None:
+        """OpenAI's own endpoint needs no probe."""
+        if self._base_url is None or not spec.params.get("probe_tools", True):
+            return None
+        ttl_s = self._settings.probe_ttl_s
+        return ToolProbe(self._base_url, self._server, self._model, ttl_s=ttl_s)
 
     def _reply(
         self,
