@@ -194,6 +194,8 @@ class ModelSettings(BaseSettings):
     max_retries: int = Field(default=4, ge=0)
     prices: Path | None = None
     """TOML file of prices per model, see docs/models.md. Unset: no cost is known."""
+    probe_ttl_s: float = Field(default=3600.0, gt=0)
+    """How long an endpoint is known to show tools to its model before it is asked again."""
 
 
 class ResultSettings(BaseSettings):

@@ -16,6 +16,7 @@ import time
 from contextlib import suppress
 
 from hermes_queue import pool
+from hermes_queue.agent import probe
 from hermes_queue.errors import HermesQueueError
 from hermes_queue.ledger import Ledger
 from hermes_queue.sandbox import make_backend
@@ -23,6 +24,7 @@ from hermes_queue.settings import PathSettings, SandboxSettings, WorkerSettings
 from workers import runtime as runtimes
 from workers.inventory import Inventory
 from workers.keeper import Keeper
+from workers.probes import SharedProbes
 from workers.reaper import Reaper
 from workers.recovery import publish_leftovers
 from workers.runtime import Runtime
@@ -70,6 +72,7 @@ async def open_runtime() -> None:
         await backend.stop()
         raise
     runtimes.install(runtime)
+    probe.share(SharedProbes(runtime))
     _keeper = keeper
     keeper.start()
     _inventory = inventory
@@ -89,6 +92,7 @@ async def close_runtime() -> None:
     with suppress(RuntimeError):
         runtime = runtimes.get()
         runtimes.install(None)
+        probe.share(None)
         await runtime.backend.stop()
         if _inventory:  # else the reaper drops the records when their leases have ended
             with suppress(HermesQueueError, TimeoutError):

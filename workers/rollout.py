@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from envs.base import Environment, load_env
+from hermes_queue.agent.context import ContextControl
 from hermes_queue.agent.loop import BeforeTurn, run_agent
 from hermes_queue.agent.registry import AgentScript, make_chat
 from hermes_queue.models import ToolCall, TrajectoryJob
@@ -101,6 +102,7 @@ async def _act(
         deadline=deadline,
         cost_usd=draft.cost_usd,
         before_turn=draft.not_counting(before_turn) if before_turn else None,
+        context=ContextControl(draft.job.agent.params),
         into=draft.agent,
     )
 

@@ -13,7 +13,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hermes_queue.agent.chat import ChatClient
+from hermes_queue.agent.chat import ChatClient, Reply
+from hermes_queue.agent.context import ContextControl
 from hermes_queue.errors import ContextLengthExceeded, DeadlineExceeded, ModelConfigError
 from hermes_queue.models import (
     Limits,
@@ -84,6 +85,7 @@ async def run_agent(
     deadline: float,
     cost_usd: Cost | None = None,
     before_turn: BeforeTurn | None = None,
+    context: ContextControl | None = None,
     into: AgentResult | None = None,
 ) -> AgentResult:
     """Run the agent from `messages` until it stops; its `stop_reason` is set on return.
@@ -99,6 +101,7 @@ async def run_agent(
         cost_usd: what so many tokens cost, None when nobody knows.
         before_turn: awaited before each model call; may wait (a pause moves the deadline
             by as much) or raise.
+        context: what of the conversation is sent; None sends all of it.
         into: filled in while the agent runs, so that it survives an exception.
 
     Raises:
@@ -107,7 +110,9 @@ async def run_agent(
     """
     result = into if into is not None else AgentResult()
     result.messages.extend(messages)
-    loop = _Loop(chat, toolbox, result, limits, sampling, deadline, cost_usd)
+    context = context or ContextControl()
+    context.begin(messages, toolbox.schemas)
+    loop = _Loop(chat, toolbox, result, limits, sampling, deadline, context, cost_usd)
     while result.stop_reason is None:
         if before_turn is not None:
             await loop.wait(before_turn)
@@ -124,7 +129,10 @@ class _Loop:
     limits: Limits
     sampling: Mapping[str, Any]
     deadline: float
+    context: ContextControl
     cost_usd: Cost | None = None
+    context_caps: bool = False
+    """Whether the context, no budget of the job's, bounded the last reply."""
     format_errors: int = 0
     repeats: int = 0
     last_step: list[tuple[str, str, str]] = field(default_factory=list)
@@ -167,9 +175,7 @@ class _Loop:
     async def turn(self) -> StopReason | None:
         """One reply and its tool calls; None = go on."""
         try:
-            reply = await self.chat.complete(
-                self.result.messages, self.toolbox.schemas, self._sampling(), self.deadline
-            )
+            reply = await self._reply()
         except ContextLengthExceeded as error:
             self._event("context_length", message=str(error)[:500])
             return "context_length"
@@ -179,9 +185,30 @@ class _Loop:
             self._event(**event)
         self.result.messages.append(reply.message)
         self.result.turns.append(reply.turn)
+        self.context.observed(reply.turn.usage, reply.message)
         if not reply.message.tool_calls:
-            return "max_tokens" if reply.turn.finish_reason == "length" else "no_tool_call"
+            if reply.turn.finish_reason != "length":
+                return "no_tool_call"
+            return "context_length" if self.context_caps else "max_tokens"
         return await self._run_calls(reply.message.tool_calls)
+
+    async def _reply(self) -> Reply:
+        """Ask the model, with a shorter view of the conversation as often as that helps."""
+        while True:
+            view, rewrite = self.context.view(self.result.messages)
+            if rewrite:
+                self._event(**rewrite)
+            try:
+                if self.context.left() == 0:
+                    raise ContextLengthExceeded("the prompt would leave no room for a reply")
+                return await self.chat.complete(
+                    view, self.toolbox.schemas, self._sampling(), self.deadline
+                )
+            except ContextLengthExceeded:
+                rewrite = self.context.refused(self.result.messages)
+                if rewrite is None:
+                    raise
+                self._event(**rewrite)
 
     async def _run_calls(self, calls: Sequence[ToolCall]) -> StopReason | None:
         step: list[tuple[str, str, str]] = []
@@ -228,12 +255,14 @@ class _Loop:
         return max(0, self.limits.max_tokens - self.result.usage.completion_tokens)
 
     def _sampling(self) -> Mapping[str, Any]:
-        """The job's sampling, its token cap lowered to what is left of the budget."""
-        left = self._tokens_left()
-        if left is None:
-            return self.sampling
+        """The job's sampling, its token cap lowered to what budget and context leave."""
+        budget, room = self._tokens_left(), self.context.left()
         name = "max_completion_tokens" if "max_completion_tokens" in self.sampling else "max_tokens"
-        return {**self.sampling, name: min(left, self.sampling.get(name) or left)}
+        caps = [n for n in (budget, self.sampling.get(name) or None) if n is not None]
+        self.context_caps = room is not None and room < min(caps, default=room + 1)
+        if budget is None and room is None:
+            return self.sampling
+        return {**self.sampling, name: min([*caps, *([] if room is None else [room])])}
 
     def _answer(self, call: ToolCall, text: str) -> None:
         self.result.messages.append(Message(role="tool", content=text, tool_call_id=call.id))

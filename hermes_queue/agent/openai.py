@@ -7,6 +7,7 @@ what may be tried again from what a person must fix (`_classify`).
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import random
@@ -16,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from hermes_queue.agent.chat import Reply
+from hermes_queue.agent.dialect import ToolDialect
+from hermes_queue.agent.probe import ToolProbe
 from hermes_queue.agent.registry import AgentScript
 from hermes_queue.agent.reply import Completion, MalformedReply, parse, to_wire
 from hermes_queue.errors import (
@@ -57,7 +60,8 @@ class OpenAIChat:
     """One trajectory's view of an endpoint; connections are shared by all of them.
 
     Agent params: {"token_ids": true} asks for token ids and logprobs and fails without
-    them; {"logprobs_mode": text} is recorded with them.
+    them; {"logprobs_mode": text} is recorded with them; {"probe_tools": false} trusts
+    the chat template to show tools (`ToolProbe`); those of `ToolDialect`.
     """
 
     def __init__(self, spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> None:
@@ -65,6 +69,7 @@ class OpenAIChat:
             raise ModelConfigError("agent openai: no model is named; use --model")
         self._model = spec.model
         self._wants_ids = bool(spec.params.get("token_ids"))
+        self._dialect = ToolDialect(spec.params)
         self._logprobs_mode = spec.params.get("logprobs_mode")
         self._settings = settings
         self._base_url = spec.base_url or settings.base_url or os.environ.get("OPENAI_BASE_URL")
@@ -75,6 +80,7 @@ class OpenAIChat:
                 "agent openai: neither an endpoint nor a key; use --base-url, or set "
                 "HERMES_QUEUE_MODEL_BASE_URL or HERMES_QUEUE_MODEL_API_KEY"
             )
+        self._probe = self._make_probe(spec)
         self._reasoning_field: str | None = None
         self._rewritten: set[str] = set()
         self._turn = 0
@@ -92,6 +98,8 @@ class OpenAIChat:
         try that failed, that is a `ModelError`, never an outcome to score.
         """
         body, events = self._body(messages, tools, sampling)
+        if self._probe and self._turn == 0 and "tools" in body:
+            await self._probe.require_tools(self._ask, sampling, deadline=deadline)
         last: Exception | None = None
         for attempt in range(self._settings.max_retries + 1):
             left_s = deadline - time.monotonic()
@@ -101,7 +109,7 @@ class OpenAIChat:
                         await asyncio.sleep(_delay_s(last, attempt))
                     started = time.monotonic()
                     completion = await self._exchange(body, events)
-                return self._reply(completion, body, time.monotonic() - started, events)
+                return self._reply(completion, body, tools, time.monotonic() - started, events)
             except TimeoutError as error:
                 if last is None and timer.expired():
                     raise
@@ -130,9 +138,10 @@ class OpenAIChat:
     ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         if reserved := sorted(_RESERVED & sampling.keys()):
             raise ModelConfigError(f"sampling must not set {', '.join(reserved)}")
-        wire, rewritten = to_wire(messages, self._reasoning_field)
+        sent = self._dialect.outgoing(messages, tools)
+        wire, rewritten = to_wire(sent, self._reasoning_field)
         body: dict[str, Any] = {"model": self._model, "messages": wire, **sampling}
-        if tools:
+        if tools and not self._dialect.prompted:
             body["tools"] = list(tools)
         if self._wants_ids:
             body.update(return_token_ids=True, logprobs=True)
@@ -157,10 +166,33 @@ class OpenAIChat:
         base = str(self._client().base_url).rstrip("/").removesuffix("/v1")
         return await self._post(base + path, body)
 
+    async def _ask(self, path: str, body: Mapping[str, Any]) -> tuple[int, Any]:
+        """One request of the probe's: `probe.Send`."""
+        import httpx2
+        import openai
+
+        try:
+            response = await self._client().post(path, body=dict(body), cast_to=httpx2.Response)
+            return response.status_code, json.loads(response.content)
+        except openai.APIStatusError as error:
+            return error.status_code, None
+        except openai.APIConnectionError:
+            return 0, None
+        except (ValueError, RecursionError):
+            return 200, None
+
+    def _make_probe(self, spec: AgentSpec) -> ToolProbe | None:
+        """OpenAI's own endpoint needs no probe."""
+        if self._base_url is None or not spec.params.get("probe_tools", True):
+            return None
+        ttl_s = self._settings.probe_ttl_s
+        return ToolProbe(self._base_url, self._server, self._model, ttl_s=ttl_s)
+
     def _reply(
         self,
         completion: Completion,
         body: Mapping[str, Any],
+        tools: Sequence[Mapping[str, Any]],
         latency_s: float,
         events: list[dict[str, Any]],
     ) -> Reply:
@@ -168,6 +200,10 @@ class OpenAIChat:
             raise ModelConfigError(
                 f"{self._server} sends no token ids or logprobs, which this run asks for"
             )
+        finish_reason = completion.finish_reason
+        message, unreadable = self._dialect.incoming(
+            completion.message, tools, turn=self._turn, finish_reason=finish_reason
+        )
         self._turn += 1
         self._reasoning_field = completion.reasoning_field or self._reasoning_field
         turn = Turn(
@@ -178,11 +214,11 @@ class OpenAIChat:
             sampling={k: v for k, v in body.items() if k not in ("messages", "tools")},
             server=self._server,
             policy_version=completion.policy_version,
-            finish_reason=completion.finish_reason,
+            finish_reason=finish_reason,
             usage=completion.usage,
             latency_s=round(latency_s, 4),
         )
-        return Reply(completion.message, turn, tuple(events))
+        return Reply(message, turn, (*events, *unreadable))
 
     def _client(self) -> AsyncOpenAI:
         import openai

@@ -26,6 +26,7 @@ SCRIPTS = (
     "sandbox_renew",
     "reap_turn",
     "reap_judge",
+    "probe_save",
 )
 
 

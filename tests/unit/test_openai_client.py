@@ -130,8 +130,9 @@ async def no_gold() -> tuple[list[ToolCall], str]:
 def chat(
     endpoint: Endpoint, *, retries: int = 2, timeout_s: float = 30.0, **spec: Any
 ) -> OpenAIChat:
+    params = {"probe_tools": False, **spec.pop("params", {})}
     made = make_chat(
-        AgentSpec(kind="openai", model="m", base_url=endpoint.url, **spec),
+        AgentSpec(kind="openai", model="m", base_url=endpoint.url, params=params, **spec),
         AgentScript(oracle=no_gold),
         ModelSettings(max_retries=retries, request_timeout_s=timeout_s),
     )
