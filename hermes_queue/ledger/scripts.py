@@ -26,6 +26,9 @@ SCRIPTS = (
     "sandbox_renew",
     "reap_turn",
     "reap_judge",
+    "limit_acquire",
+    "limit_release",
+    "limit_renew",
 )
 
 
