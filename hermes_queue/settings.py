@@ -187,11 +187,14 @@ class ModelSettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=PREFIX + "MODEL_", frozen=True)
 
     base_url: str | None = None
-    """OpenAI-compatible endpoint, e.g. http://127.0.0.1:8000/v1. Unset: OPENAI_BASE_URL."""
+    """OpenAI-compatible endpoint, e.g. http://127.0.0.1:8000/v1; of several, separated by
+    commas, each group uses one. Unset: OPENAI_BASE_URL."""
     api_key: SecretStr | None = None
     """Unset: OPENAI_API_KEY; servers without keys get "none"."""
     request_timeout_s: float = Field(default=300.0, gt=0)
     max_retries: int = Field(default=4, ge=0)
+    pause_max_s: float = Field(default=1800.0, ge=0)
+    """How long one call waits for an endpoint that says it is paused, which is no failure."""
 
 
 class LimiterSettings(BaseSettings):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import random
 import time
@@ -16,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from hermes_queue.agent.chat import Reply
+from hermes_queue.agent.endpoints import choose_endpoint, split_urls
+from hermes_queue.agent.limiter import Permit
 from hermes_queue.agent.registry import AgentScript
 from hermes_queue.agent.reply import Completion, MalformedReply, parse, to_wire
 from hermes_queue.errors import (
@@ -36,6 +39,16 @@ CONNECT_TIMEOUT_S = 5.0
 BACKOFF_S = 0.5
 """Before the second try; doubles, at most `BACKOFF_MAX_S`, minus up to a quarter of jitter."""
 BACKOFF_MAX_S = 8.0
+PAUSE_S = 1.0
+"""Between two tries at an endpoint that is paused and does not say for how long."""
+
+PAUSE_HEADERS = ("x-agl-paused",)
+"""With 429 or 503: no request is served for now, e.g. while weights are updated. The name is
+agent-lightning's (its proxy)."""
+SESSION_HEADER = "X-Session-ID"
+"""Routers of several servers keep a session's requests at one of them (SkyRL's convention)."""
+ESTIMATED_COMPLETION_TOKENS = 512
+"""Of a call whose `max_tokens` says nothing."""
 
 _RESERVED = frozenset({"model", "messages", "tools", "stream", "n"})
 _CONTEXT_PHRASES = (
@@ -67,7 +80,12 @@ class OpenAIChat:
         self._wants_ids = bool(spec.params.get("token_ids"))
         self._logprobs_mode = spec.params.get("logprobs_mode")
         self._settings = settings
-        self._base_url = spec.base_url or settings.base_url or os.environ.get("OPENAI_BASE_URL")
+        urls = split_urls(spec.base_url or settings.base_url or os.environ.get("OPENAI_BASE_URL"))
+        self._base_url = (
+            choose_endpoint(urls, script.group_id, script.endpoint_failures) if urls else None
+        )
+        self._limiter = script.limiter
+        self._trajectory_id = script.trajectory_id
         key = settings.api_key.get_secret_value() if settings.api_key else None
         self._api_key = key or os.environ.get("OPENAI_API_KEY") or "none"
         if self._base_url is None and self._api_key == "none":
@@ -89,38 +107,71 @@ class OpenAIChat:
         """See `ChatClient.complete`.
 
         The deadline is the agent's only while the endpoint works: when it passes after a
-        try that failed, that is a `ModelError`, never an outcome to score.
+        try that failed, that is a `ModelError`, never an outcome to score. Waiting, for leave
+        or before another try, is not counted; but a failing endpoint that wants a longer wait
+        than the agent has time left is given up, which frees the slot. One that says it is
+        paused is waited for.
         """
         body, events = self._body(messages, tools, sampling)
+        tokens = _estimate_tokens(body)
         last: Exception | None = None
-        for attempt in range(self._settings.max_retries + 1):
-            left_s = deadline - time.monotonic()
-            try:
-                async with asyncio.timeout(left_s) as timer:
-                    if last is not None:
-                        await asyncio.sleep(_delay_s(last, attempt))
-                    started = time.monotonic()
-                    completion = await self._post(body)
-                return self._reply(completion, body, time.monotonic() - started, events)
-            except TimeoutError as error:
-                if last is None and timer.expired():
-                    raise
-                last = last if timer.expired() else error
-                if timer.expired():
+        waited_s = delay_s = 0.0
+        failures = 0
+        while True:
+            async with self._limiter.slot(
+                self._server, self._model, estimate_tokens=tokens, delay_s=delay_s
+            ) as permit:
+                waited_s += permit.waited_s
+                started = time.monotonic()
+                try:
+                    outcome = await self._try(body, deadline + waited_s - started, permit)
+                except TimeoutError:
+                    if last is None:
+                        raise
                     break
-            except TrajectoryFailure:
-                raise
-            except Exception as error:
-                failure = _classify(error, first_turn=self._turn == 0)
-                if failure is not None:
-                    raise failure from error
-                last = error
-                logger.warning(
-                    "model call failed: %s",
-                    _describe(error),
-                    extra={"action": "model_retry", "attempt": attempt + 1},
-                )
+            if isinstance(outcome, Completion):
+                latency_s = time.monotonic() - started
+                return self._reply(outcome, body, latency_s, events, waited_s)
+            if _is_pause(outcome):
+                delay_s = _retry_after_s(outcome) or PAUSE_S
+                patience_s = self._settings.pause_max_s - waited_s
+            else:
+                last, failures = outcome, failures + 1
+                delay_s = _delay_s(outcome, failures)
+                patience_s = deadline + waited_s - time.monotonic()
+            if failures > self._settings.max_retries or delay_s > patience_s:
+                last = outcome
+                break
         raise ModelError(f"{self._server} failed, last: {_describe(last)}") from last
+
+    async def _try(
+        self, body: Mapping[str, Any], left_s: float, permit: Permit
+    ) -> Completion | Exception:
+        """One request; returns what was wrong if it may be made again.
+
+        Raises:
+            TimeoutError: `left_s` is over.
+            TrajectoryFailure: it would be in vain to repeat it.
+        """
+        try:
+            async with asyncio.timeout(left_s) as timer:
+                completion = await self._post(body)
+        except TimeoutError as error:
+            if timer.expired():
+                raise
+            return error
+        except Exception as error:
+            failure = _classify(error, first_turn=self._turn == 0)
+            if failure is not None:
+                raise failure from error
+            logger.warning(
+                "model call failed: %s", _describe(error), extra={"action": "model_retry"}
+            )
+            if _is_pause(error) or _status(error) == 429:
+                permit.refused(_retry_after_s(error), paused=_is_pause(error))
+            return error
+        permit.settle(completion.usage)
+        return completion
 
     def _body(
         self,
@@ -144,9 +195,13 @@ class OpenAIChat:
         """One request, bounded as a whole: the SDK's timeout is per read from the socket."""
         import httpx2
 
+        headers = {SESSION_HEADER: self._trajectory_id} if self._trajectory_id else {}
         async with asyncio.timeout(self._settings.request_timeout_s):
             response = await self._client().post(
-                "/chat/completions", body=dict(body), cast_to=httpx2.Response
+                "/chat/completions",
+                body=dict(body),
+                cast_to=httpx2.Response,
+                options={"headers": headers},
             )
         return parse(response.content, turn=self._turn)
 
@@ -156,6 +211,7 @@ class OpenAIChat:
         body: Mapping[str, Any],
         latency_s: float,
         events: list[dict[str, Any]],
+        waited_s: float,
     ) -> Reply:
         if self._wants_ids and (completion.completion_ids is None or completion.logprobs is None):
             raise ModelConfigError(
@@ -175,7 +231,7 @@ class OpenAIChat:
             usage=completion.usage,
             latency_s=round(latency_s, 4),
         )
-        return Reply(completion.message, turn, tuple(events))
+        return Reply(completion.message, turn, tuple(events), waited_s)
 
     def _client(self) -> AsyncOpenAI:
         import openai
@@ -238,22 +294,60 @@ def _is_overflow(error: APIStatusError, *, first_turn: bool) -> bool:
     return error.status_code == 413 or any(phrase in text for phrase in _CONTEXT_PHRASES)
 
 
-def _delay_s(error: Exception, attempt: int) -> float:
-    """How long to wait before try `attempt` (from 1): what the server asks for, else ours."""
+def _delay_s(error: Exception, failures: int) -> float:
+    """How long to wait after so many failures: what the server asks for, else our backoff."""
+    asked_s = _retry_after_s(error)
+    if asked_s is not None:
+        return asked_s
+    backoff_s: float = min(BACKOFF_MAX_S, BACKOFF_S * 2 ** (failures - 1))
+    return backoff_s * random.uniform(0.75, 1.0)  # noqa: S311 - jitter, no secret
+
+
+def _retry_after_s(error: Exception) -> float | None:
+    """What the server asks for; a date is not understood, since clocks differ."""
+    for name, unit_s in (
+        ("retry-after-ms", 0.001),
+        ("retry-after", 1.0),
+        ("llm_provider-retry-after", 1.0),
+    ):
+        try:
+            asked_s = float(_headers(error)[name]) * unit_s
+        except (KeyError, ValueError):
+            continue
+        if math.isfinite(asked_s):
+            return max(0.0, asked_s)
+    return None
+
+
+def _is_pause(error: Exception) -> bool:
+    """Whether the endpoint serves nobody for now, rather than refusing or failing this call."""
+    return _status(error) in (429, 503) and any(name in _headers(error) for name in PAUSE_HEADERS)
+
+
+def _status(error: Exception) -> int | None:
     import openai
 
-    if isinstance(error, openai.APIStatusError):
-        for name, unit_s in (
-            ("retry-after-ms", 0.001),
-            ("retry-after", 1.0),
-            ("llm_provider-retry-after", 1.0),
-        ):
-            try:
-                return max(0.0, float(error.response.headers[name]) * unit_s)
-            except (KeyError, ValueError):
-                continue
-    backoff_s: float = min(BACKOFF_MAX_S, BACKOFF_S * 2 ** (attempt - 1))
-    return backoff_s * random.uniform(0.75, 1.0)  # noqa: S311 - jitter, no secret
+    return error.status_code if isinstance(error, openai.APIStatusError) else None
+
+
+def _headers(error: Exception) -> Mapping[str, str]:
+    import openai
+
+    return error.response.headers if isinstance(error, openai.APIStatusError) else {}
+
+
+def _estimate_tokens(body: Mapping[str, Any]) -> int:
+    """Roughly what a call will use: four characters a token, and the whole completion."""
+    characters = sum(
+        len(text)
+        for message in body["messages"]
+        for text in (
+            message.get("content") or "",
+            *(call["function"]["arguments"] for call in message.get("tool_calls", ())),
+        )
+    )
+    cap = body.get("max_completion_tokens") or body.get("max_tokens")
+    return characters // 4 + (cap or ESTIMATED_COMPLETION_TOKENS)
 
 
 def _describe(error: Exception | None) -> str:
