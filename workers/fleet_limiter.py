@@ -47,6 +47,7 @@ class _Call:
     request: str = field(default_factory=lambda: secrets.token_hex(8))
     since: str = ""
     granted_at: float = 0.0
+    among: int = 0
     leased: bool = False
     """In Redis; False when it was let through without asking."""
     waited_s: float = 0.0
@@ -188,7 +189,7 @@ class FleetLimiter:
         return answer
 
     async def _begin(self, call: _Call, answer: Admission) -> None:
-        call.granted_at, call.leased = answer.at + answer.wait_s, True
+        call.granted_at, call.among, call.leased = answer.at + answer.wait_s, answer.among, True
         with self._lock:
             self._calls[call.request] = call
         if answer.wait_s > 0:
@@ -220,6 +221,7 @@ class FleetLimiter:
                 call.request,
                 call.outcome,
                 granted_at=call.granted_at,
+                among=call.among,
                 pause_s=call.pause_s,
                 more_tokens=call.more_tokens,
             )

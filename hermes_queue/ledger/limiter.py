@@ -31,6 +31,8 @@ class Admission:
     """Unix seconds of Redis' clock, likewise `since`."""
     since: str
     """When the request was first made; handed back with the next try, it keeps its place."""
+    among: int
+    """Calls that have leave, with this one if it has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +97,8 @@ class EndpointLimits:
                 *(section.burst_s, section.state_ttl_s),
             ],
         )
-        granted, wait_s, now, asked = answer
-        return Admission(granted == 1, float(wait_s), float(now), asked.decode())
+        granted, wait_s, now, asked, among = answer
+        return Admission(granted == 1, float(wait_s), float(now), asked.decode(), among)
 
     def release(
         self,
@@ -105,6 +107,7 @@ class EndpointLimits:
         outcome: Outcome = "",
         *,
         granted_at: float = 0.0,
+        among: int = 0,
         pause_s: float = 0.0,
         more_tokens: int = 0,
     ) -> bool:
@@ -115,6 +118,7 @@ class EndpointLimits:
             request: id of the call.
             outcome: how the call went.
             granted_at: `Admission.at`.
+            among: `Admission.among`.
             pause_s: for how long nobody shall call, as the endpoint demands.
             more_tokens: what the call used beyond what was reserved; negative if less.
 
@@ -129,7 +133,7 @@ class EndpointLimits:
                 *(request, outcome, granted_at, pause_s),
                 *(section.start_calls, section.min_calls, section.max_calls),
                 *(section.growth, section.decrease, section.probe_rounds),
-                *(section.tokens_per_minute or 0, more_tokens, section.state_ttl_s),
+                *(section.tokens_per_minute or 0, more_tokens, section.state_ttl_s, among),
             ],
         )
         return bool(answer == 1)

@@ -182,6 +182,17 @@ def test_the_limit_returns_to_where_calls_were_served_and_stays_a_while(ledger):
     assert limit(limits) > 10
 
 
+def test_a_refusal_is_weighed_by_the_calls_there_were_when_it_was_made(ledger):
+    limits = limits_of(ledger, start_calls=11)
+    at = granted(limits, *(f"a{n}" for n in range(10)))
+    last = limits.acquire(NAME, "last")
+    assert last.among == 11
+    for n in range(5):
+        limits.release(NAME, f"a{n}", granted_at=at)
+    limits.release(NAME, "last", "refused", granted_at=last.at, among=last.among)
+    assert limits.state(NAME).ceiling == 10
+
+
 def test_failures_that_say_nothing_of_the_limit_leave_it_alone(ledger):
     limits = limits_of(ledger, start_calls=4)
     a_round(limits, 4, outcome="")

@@ -9,8 +9,8 @@
 -- ARGV[4] first limit  ARGV[5] least  ARGV[6] greatest
 -- ARGV[7] calls a minute, 0 = any  ARGV[8] tokens a minute, 0 = any  ARGV[9] tokens of this call
 -- ARGV[10] seconds' worth of a bucket that may be used at once  ARGV[11] seconds all this is kept
--- Returns {granted 0 | 1, seconds to wait, now, when it first asked}. Granted: the call may
--- begin after the wait, at most HORIZON. Else: ask again after the wait. Strictly first come,
+-- Returns {granted 0 | 1, seconds to wait, now, when it first asked, leases}. Granted: the call
+-- may begin after the wait, at most HORIZON. Else: ask again after the wait. Strictly first come,
 -- first served: a free place is kept for whoever has asked first, until that one has not asked
 -- again for longer than it was told to wait. An id that is leased is granted again.
 local HORIZON = 1      -- how far ahead room in a bucket is promised, s
@@ -30,7 +30,7 @@ local state = redis.call('HMGET', KEYS[1], 'limit', 'pause_until', 'hold_s', 'rp
 local limit = tonumber(state[1]) or tonumber(ARGV[4])
 limit = math.max(tonumber(ARGV[5]), math.min(limit, tonumber(ARGV[6])))
 if redis.call('ZSCORE', KEYS[2], id) then
-  return {1, '0', text(now), text(since)}
+  return {1, '0', text(now), text(since), redis.call('ZCARD', KEYS[2])}
 end
 
 local pause = math.max(0, (tonumber(state[2]) or 0) - now)
@@ -75,4 +75,4 @@ redis.call('HSETNX', KEYS[1], 'limit', tostring(limit))
 for i = 1, 4 do
   redis.call('EXPIRE', KEYS[i], ARGV[11])
 end
-return {granted and 1 or 0, text(wait), text(now), text(since)}
+return {granted and 1 or 0, text(wait), text(now), text(since), redis.call('ZCARD', KEYS[2])}

@@ -6,7 +6,8 @@
 -- ARGV[5] first limit  ARGV[6] least  ARGV[7] greatest  ARGV[8] growth a round  ARGV[9] decrease
 -- ARGV[10] rounds without refusal before the limit is raised above where calls were refused
 -- ARGV[11] tokens a minute, 0 = any  ARGV[12] tokens to charge beyond what was reserved, may be
--- negative  ARGV[13] seconds all this is kept
+-- negative  ARGV[13] seconds all this is kept  ARGV[14] leases when it was granted, its own
+-- included
 -- Returns 1, or 0 when the id holds no lease (any more): then only the pause was heard.
 --
 -- The limit grows by ARGV[8] of itself, at least by one, in a round (as many calls as the limit
@@ -53,15 +54,17 @@ if held == 1 then
       end
     end
   elseif outcome == 'refused' then
+    -- A refusal comes at once, so it was one of as many calls as when it was granted.
+    local among = math.max(leased, tonumber(ARGV[14]))
     redis.call('HINCRBY', KEYS[1], 'refused', 1)
     steady = 0
     if granted_at > decreased_at then
       -- Of what was in use, when that was less; but one refusal takes no more than 60 %.
-      limit = tonumber(ARGV[9]) * math.min(limit, math.max(leased, limit / 2))
+      limit = tonumber(ARGV[9]) * math.min(limit, math.max(among, limit / 2))
       limit = math.max(limit, least)
       redis.call('HSET', KEYS[1], 'decreased_at', text(now))
     end
-    ceiling = math.max(math.min(ceiling or greatest, leased - 1), limit, least)
+    ceiling = math.max(math.min(ceiling or greatest, among - 1), limit, least)
   elseif outcome == 'paused' then
     redis.call('HINCRBY', KEYS[1], 'paused', 1)
   end
