@@ -25,6 +25,8 @@ class CappedEndpoint:
     """Sent with each 429."""
     paused: bool = False
     """Answers everything with 429 and `X-Agl-Paused`."""
+    status: int = 200
+    """Another one is the answer to everything."""
     url: str = ""
     inside: int = 0
     most: int = 0
@@ -35,6 +37,8 @@ class CappedEndpoint:
     """While paused."""
     busy_s: float = 0.0
     """Of all calls that were served."""
+    begun: int = 0
+    """Calls that were taken, whether they are done or not."""
     sessions: dict[str, int] = field(default_factory=dict)
     """Calls by `X-Session-ID`."""
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
@@ -81,11 +85,14 @@ class CappedEndpoint:
         if self.paused:
             self.turned_away += 1
             return _response(429, {}, "retry-after: 0.2", "x-agl-paused: 1")
+        if self.status != 200:
+            return _response(self.status, {"error": {"message": "broken"}})
         if self.inside >= self.cap:
             self.refused += 1
             wait = [] if self.retry_after_s is None else [f"retry-after: {self.retry_after_s}"]
             return _response(429, {"error": {"message": "too many calls"}}, *wait)
         self.inside += 1
+        self.begun += 1
         self.most = max(self.most, self.inside)
         began = time.monotonic()
         try:
