@@ -147,6 +147,20 @@ class EndpointLimits:
         args: list[Any] = [self._lease_s, self._settings.state_ttl_s, *requests]
         return int(self._ledger.call("limit_renew", [f"limit:{name}:leases"], args))
 
+    def names(self) -> list[str]:
+        """The limits of which anything is known, sorted."""
+        prefix = self._ledger.key("limit:")
+        with explained(self._ledger.url):
+            client = self._ledger.client
+            found = client.scan_iter(f"{prefix}*", count=1000, _type="HASH")
+            return sorted(key.decode().removeprefix(prefix) for key in found)
+
+    def forget(self, name: str) -> bool:
+        """Begin anew with a limit; calls in flight and those in line stay. False = not known."""
+        with explained(self._ledger.url):
+            answer: Any = self._ledger.client.delete(self._ledger.key(f"limit:{name}"))
+        return bool(answer)
+
     def state(self, name: str) -> LimitState | None:
         """What is known of a limit as of now; None = nothing."""
         ledger = self._ledger
