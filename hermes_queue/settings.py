@@ -220,7 +220,7 @@ class LimiterSettings(BaseSettings):
     """What a 429 leaves of the limit."""
     probe_rounds: int = Field(default=20, ge=1)
     """How many times the limit in calls must be served before it rises above where calls were
-    last refused."""
+    last refused. Doubles, to at most four times as many, while calls are refused there again."""
     requests_per_minute: float | None = Field(default=None, gt=0)
     """Of one endpoint and model. Unset: any number."""
     tokens_per_minute: float | None = Field(default=None, gt=0)

@@ -46,7 +46,7 @@ def test_as_many_calls_as_the_limit_allows_are_granted_at_once(ledger):
     granted(limits, "a", "b")
     third = limits.acquire(NAME, "c")
     assert not third.granted
-    assert 0 < third.wait_s <= 1
+    assert 0 < third.wait_s <= 5
     state = limits.state(NAME)
     assert (state.leased, state.waiting, state.granted) == (2, 1, 2)
 
@@ -180,6 +180,68 @@ def test_the_limit_returns_to_where_calls_were_served_and_stays_a_while(ledger):
     for n in range(20):
         a_round(limits, int(limit(limits)), tag=f"c{n}-")
     assert limit(limits) > 10
+
+
+class Endpoint:
+    """Serves `cap` calls at once; as many as are allowed are made all the time."""
+
+    def __init__(self, limits, cap):
+        self.limits, self.cap = limits, cap
+        self.inside = []
+        self.served = self.number = 0
+
+    def until_refused(self):
+        """How many calls were served before one was refused."""
+        self.served = 0
+        while True:
+            self.number += 1
+            answer = self.limits.acquire(NAME, f"call{self.number}", since="1")
+            if not answer.granted:
+                self.limits.release(NAME, f"call{self.number}")
+                self.serve()
+            elif len(self.inside) < self.cap:
+                self.inside.append((f"call{self.number}", answer))
+            else:
+                self.tell(f"call{self.number}", answer, "refused")
+                while self.inside:
+                    self.serve()
+                return self.served
+
+    def serve(self):
+        self.tell(*self.inside.pop(0), "ok")
+        self.served += 1
+
+    def tell(self, request, answer, outcome):
+        self.limits.release(NAME, request, outcome, granted_at=answer.at, among=answer.among)
+
+
+def test_a_look_beyond_the_ceiling_that_was_in_vain_is_taken_less_often(ledger):
+    endpoint = Endpoint(limits_of(ledger, start_calls=8, probe_rounds=5), cap=10)
+    endpoint.until_refused()
+    looks = [endpoint.until_refused() for _ in range(5)]
+    assert 50 <= looks[0] < looks[1] < looks[2] < 400
+    assert looks[2] == looks[3] == looks[4]
+    assert limit(endpoint.limits) == pytest.approx(0.8 * 11)
+
+
+def test_an_endpoint_that_serves_more_than_before_is_given_more(ledger):
+    endpoint = Endpoint(limits_of(ledger, start_calls=8, probe_rounds=5), cap=10)
+    for _ in range(4):
+        endpoint.until_refused()
+    endpoint.cap = 30
+    endpoint.until_refused()
+    assert endpoint.limits.state(NAME).ceiling == 30
+    assert endpoint.until_refused() < 400, "the next look comes as soon as the first one did"
+
+
+def test_an_endpoint_that_serves_less_than_before_is_given_less(ledger):
+    endpoint = Endpoint(limits_of(ledger, start_calls=30, probe_rounds=5), cap=30)
+    endpoint.until_refused()
+    endpoint.cap = 5
+    for _ in range(10):
+        endpoint.until_refused()
+    assert endpoint.limits.state(NAME).ceiling == 5
+    assert limit(endpoint.limits) <= 5
 
 
 def test_a_refusal_is_weighed_by_the_calls_there_were_when_it_was_made(ledger):

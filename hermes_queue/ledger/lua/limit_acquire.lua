@@ -1,7 +1,7 @@
 -- Ask for leave to call a model endpoint: one of its concurrent calls, and room in its buckets.
 --
--- KEYS[1] limit:{name}          hash: limit, ceiling, steady, decreased_at, pause_until, hold_s,
---                               rpm_tat, tpm_tat; counters granted, refused, paused
+-- KEYS[1] limit:{name}          hash: limit, ceiling, steady, rounds, decreased_at, pause_until,
+--                               hold_s, rpm_tat, tpm_tat; counters granted, refused, paused
 -- KEYS[2] limit:{name}:leases   zset: request id -> end of its lease
 -- KEYS[3] limit:{name}:waiting  zset: request id -> when it first asked; who is before whom
 -- KEYS[4] limit:{name}:seen     zset: request id -> until when it is believed to be alive
@@ -64,9 +64,9 @@ if granted then
   end
   redis.call('HINCRBY', KEYS[1], 'granted', 1)
 else
-  -- Places come free every hold / limit seconds: look twice as often as one's turn could come.
+  -- Places come free every hold / limit seconds: look twice before one's turn is likely to come.
   local turn = 0.5 * math.max(0, ahead - free + 1) * (tonumber(state[3]) or 0.1) / limit
-  wait = math.max(pause, delay - HORIZON / 2, math.min(turn, 1), SHORTEST)
+  wait = math.max(pause, delay - HORIZON / 2, math.min(turn, 5), SHORTEST)
   wait = math.min(wait, LONGEST)
   redis.call('ZADD', KEYS[3], 'NX', text(since), id)
   redis.call('ZADD', KEYS[4], text(now + 2 * wait + 2), id)

@@ -14,17 +14,18 @@
 -- allows) in which it was used up; by twice itself until the first refusal. It shrinks once for
 -- all calls that were granted before it last shrank. The ceiling is how many calls at once were
 -- still served when others were refused: the limit returns to it, and goes beyond only after
--- ARGV[10] rounds. A pause (weights are being updated) says nothing of the limit.
+-- ARGV[10] rounds, or up to four times as many while that is in vain. A pause (weights are being updated) says nothing of the limit.
 local t = redis.call('TIME')
 local now = tonumber(t[1]) + tonumber(t[2]) / 1e6
 local function text(value) return string.format('%.6f', value) end
 local id, outcome, granted_at = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local least, greatest = tonumber(ARGV[6]), tonumber(ARGV[7])
 local state = redis.call('HMGET', KEYS[1], 'limit', 'ceiling', 'steady', 'decreased_at', 'hold_s',
-  'pause_until', 'tpm_tat')
+  'pause_until', 'tpm_tat', 'rounds')
 local limit = math.max(least, math.min(tonumber(state[1]) or tonumber(ARGV[5]), greatest))
 local ceiling = tonumber(state[2])
 local steady = tonumber(state[3]) or 0
+local rounds = tonumber(state[8]) or tonumber(ARGV[10])
 local decreased_at = tonumber(state[4]) or 0
 
 local pause_s = tonumber(ARGV[4])
@@ -46,9 +47,9 @@ if held == 1 then
     redis.call('HSET', KEYS[1], 'hold_s', text(usual and 0.9 * usual + 0.1 * hold or hold))
     if granted_at > decreased_at then
       steady = steady + 1
-      local used_up = leased >= math.floor(limit)
+      local used_up = leased >= 0.9 * math.floor(limit)
       local below = ceiling and limit < ceiling
-      if used_up and (not ceiling or below or steady >= ARGV[10] * limit) then
+      if used_up and (not ceiling or below or steady >= rounds * limit) then
         limit = limit + (ceiling and math.max(tonumber(ARGV[8]), 1 / limit) or 1)
         if below then limit = math.min(limit, ceiling) end
       end
@@ -58,13 +59,17 @@ if held == 1 then
     local among = math.max(leased, tonumber(ARGV[14]))
     redis.call('HINCRBY', KEYS[1], 'refused', 1)
     steady = 0
+    local served = among - 1
     if granted_at > decreased_at then
+      local in_vain = ceiling and limit > ceiling and math.abs(served - ceiling) < 1.5
+      rounds = in_vain and math.min(2 * rounds, 4 * ARGV[10]) or ARGV[10]
       -- Of what was in use, when that was less; but one refusal takes no more than 60 %.
-      limit = tonumber(ARGV[9]) * math.min(limit, math.max(among, limit / 2))
-      limit = math.max(limit, least)
-      redis.call('HSET', KEYS[1], 'decreased_at', text(now))
+      limit = math.max(least, ARGV[9] * math.min(limit, math.max(among, limit / 2)))
+      redis.call('HSET', KEYS[1], 'rounds', rounds, 'decreased_at', text(now))
+    else
+      served = math.min(served, ceiling or greatest)
     end
-    ceiling = math.max(math.min(ceiling or greatest, among - 1), limit, least)
+    ceiling = math.max(served, limit)
   elseif outcome == 'paused' then
     redis.call('HINCRBY', KEYS[1], 'paused', 1)
   end
