@@ -48,6 +48,8 @@ class _Call:
     since: str = ""
     granted_at: float = 0.0
     among: int = 0
+    asked: bool = False
+    """Redis may know of it."""
     leased: bool = False
     """In Redis; False when it was let through without asking."""
     waited_s: float = 0.0
@@ -92,6 +94,8 @@ class FleetLimiter:
         """All that have leave."""
         self._lock = threading.Lock()
         self._background: set[asyncio.Task[None]] = set()
+        self._owed: list[_Call] = []
+        """What Redis could not be told is over."""
         self._silent_since: float | None = None
         self._share = 1
         self._probe_at = 0.0
@@ -166,6 +170,7 @@ class FleetLimiter:
 
     async def _ask(self, call: _Call) -> Admission | None:
         """One try; None = Redis did not answer. A call cancelled meanwhile gives leave back."""
+        call.asked = True
         asking = asyncio.ensure_future(
             self._in_thread(
                 self._limits.acquire,
@@ -176,16 +181,20 @@ class FleetLimiter:
             )
         )
         try:
-            answer = await asyncio.shield(asking)
+            # Threads may all be waiting for a Redis that hangs, so that ours has not begun.
+            async with asyncio.timeout(self._settings.redis_grace_s):
+                answer = await asyncio.shield(asking)
+        except TimeoutError:
+            asking.cancel()
+            self._redis_failed(RedisUnavailable("no answer in time"))
+            return None
         except asyncio.CancelledError:
             self._later(self._give_back(call, after=asking))
             raise
         except (RedisUnavailable, RedisFull) as error:
             self._redis_failed(error)
             return None
-        if self._silent_since is not None:
-            self._silent_since = None
-            logger.info("Redis is back: calls are counted", extra={"action": "limiter_back"})
+        self._redis_answered()
         return answer
 
     async def _begin(self, call: _Call, answer: Admission) -> None:
@@ -214,6 +223,9 @@ class FleetLimiter:
             with suppress(RedisUnavailable, RedisFull):
                 answer = await after
                 call.more_tokens = -call.tokens if answer.granted else 0
+        if self._silent_since is not None:
+            self._owed.append(call)
+            return
         try:
             await self._in_thread(
                 self._limits.release,
@@ -226,6 +238,7 @@ class FleetLimiter:
                 more_tokens=call.more_tokens,
             )
         except (RedisUnavailable, RedisFull) as error:
+            self._owed.append(call)
             self._redis_failed(error)
 
     # --- without Redis ------------------------------------------------------------------------
@@ -243,6 +256,14 @@ class FleetLimiter:
                 extra={"action": "limiter_away"},
             )
 
+    def _redis_answered(self) -> None:
+        if self._silent_since is not None:
+            self._silent_since = None
+            owed, self._owed = self._owed, []
+            for call in owed:
+                self._later(self._give_back(call))
+            logger.info("Redis is back: calls are counted", extra={"action": "limiter_back"})
+
     def _redis_is_away(self) -> bool:
         """Whether to do without it for now; now and then one caller is sent to look."""
         now = time.monotonic()
@@ -258,6 +279,8 @@ class FleetLimiter:
             return False
         with self._lock:
             self._calls[call.request] = call
+        if call.asked:
+            self._owed.append(call)
         return True
 
     # --- threads and tasks --------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 
@@ -174,17 +175,17 @@ async def test_leases_of_calls_that_go_on_are_renewed(
             assert client.zscore(key, request) >= end
 
 
-async def test_while_redis_is_away_as_many_calls_go_on_as_were_in_flight(
-    make: Make, redis_server: RedisServer, caplog: pytest.LogCaptureFixture
+async def go_on_without_redis(
+    limiter: FleetLimiter, take_away: Callable[[], None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    limiter = make(redis_grace_s=0.2)
+    """Three calls are in flight when Redis goes; nine more come, and all are made."""
     before, after = Crowd(), Crowd()
     async with asyncio.TaskGroup() as group:
         for _ in range(3):
             group.create_task(before.call(limiter))
         while before.inside < 3:
             await asyncio.sleep(0.01)
-        redis_server.kill9()
+        take_away()
         for _ in range(9):
             group.create_task(after.call(limiter))
 
@@ -201,10 +202,39 @@ async def test_while_redis_is_away_as_many_calls_go_on_as_were_in_flight(
         after.go.set()
     assert (after.most, after.done) == (3, 9)
     assert caplog.text.count("while Redis is away") == 1
-    redis_server.start()
 
+
+async def counts_again(limiter: FleetLimiter, server: RedisServer) -> None:
     async def counted() -> bool:
         async with limiter.slot(URL, "m") as permit:
             return bool(permit.leased)  # type: ignore[attr-defined]
 
     await until(counted)
+
+    async def empty() -> bool:
+        found = await state(server)
+        return found.leased == found.waiting == 0
+
+    await until(empty)
+
+
+async def test_while_redis_is_away_as_many_calls_go_on_as_were_in_flight(
+    make: Make, redis_server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    limiter = make(redis_grace_s=0.2)
+    await go_on_without_redis(limiter, redis_server.kill9, caplog)
+    redis_server.start()
+    await counts_again(limiter, redis_server)
+
+
+async def test_a_redis_that_hangs_stops_nobody_and_keeps_nothing_afterwards(
+    make: Make, redis_server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    limiter = make(redis_grace_s=0.2, lease_s=600)
+    process = redis_server.process
+    assert process is not None
+    try:
+        await go_on_without_redis(limiter, lambda: process.send_signal(signal.SIGSTOP), caplog)
+    finally:
+        process.send_signal(signal.SIGCONT)
+    await counts_again(limiter, redis_server)
