@@ -10,6 +10,7 @@ import click
 from hermes_queue.commands.dead import dead
 from hermes_queue.commands.groups import groups
 from hermes_queue.commands.lanes import lanes
+from hermes_queue.commands.limits import limits
 from hermes_queue.commands.run import run
 from hermes_queue.commands.sandboxes import sandboxes
 from hermes_queue.errors import EXIT_ISOLATION, HermesQueueError, IsolationUnavailable
@@ -97,6 +98,7 @@ def workers() -> None:
 cli.add_command(dead)
 cli.add_command(groups)
 cli.add_command(lanes)
+cli.add_command(limits)
 cli.add_command(run)
 cli.add_command(sandboxes)
 

@@ -86,7 +86,8 @@ class AgentSpec(Wire):
     kind: Name = "oracle"
     model: str | None = None
     base_url: str | None = None
-    """Endpoint of this job; None takes the worker's `HERMES_QUEUE_MODEL_BASE_URL`."""
+    """Endpoint of this job, or several separated by commas, of which it uses one; None takes
+    the worker's `HERMES_QUEUE_MODEL_BASE_URL`."""
     sampling: dict[str, Any] = {}
     """Passed to the endpoint as they are: temperature, top_p, max_tokens, seed, ..."""
     params: dict[str, Any] = {}

@@ -100,7 +100,11 @@ def _add_agent(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument("--model", help="model name at the endpoint; --agent openai needs it")
     group.add_argument(
-        "--base-url", metavar="URL", help="endpoint (default: the worker's own setting)"
+        "--base-url",
+        metavar="URL",
+        action="append",
+        help="endpoint (default: the worker's own setting); of several, given one by one, each"
+        " group uses one, and another when that fails",
     )
     group.add_argument("--temperature", type=_number(0), metavar="T", help="sampling temperature")
     group.add_argument(

@@ -213,7 +213,7 @@ def _agent(arguments: argparse.Namespace) -> AgentSpec:
     return AgentSpec(
         kind=kind,
         model=arguments.model,
-        base_url=arguments.base_url,
+        base_url=",".join(arguments.base_url or ()) or None,
         sampling=sampling,
         params=dict(arguments.agent_param),
     )

@@ -57,6 +57,8 @@ class Draft:
     """The stage it is in."""
     deadline: float = math.inf
     """End of the attempt on the monotonic clock; known once a slot is ours."""
+    waited_s: float = 0.0
+    """Spent where no clock runs: the run was paused, or the model's endpoint busy."""
     _clock: asyncio.Timeout | None = None
     """Of the stage that runs."""
 
@@ -77,6 +79,7 @@ class Draft:
             finally:
                 waited_s = time.monotonic() - started
                 self.deadline += waited_s
+                self.waited_s += waited_s
                 if clock and end is not None:
                     clock.reschedule(end + waited_s)
 

@@ -20,8 +20,9 @@ from hermes_queue.agent import probe
 from hermes_queue.errors import HermesQueueError
 from hermes_queue.ledger import Ledger
 from hermes_queue.sandbox import make_backend
-from hermes_queue.settings import PathSettings, SandboxSettings, WorkerSettings
+from hermes_queue.settings import LimiterSettings, PathSettings, SandboxSettings, WorkerSettings
 from workers import runtime as runtimes
+from workers.fleet_limiter import FleetLimiter
 from workers.inventory import Inventory
 from workers.keeper import Keeper
 from workers.probes import SharedProbes
@@ -58,6 +59,8 @@ async def open_runtime() -> None:
         lanes = tuple(filter(None, map(str.strip, WorkerSettings().lanes.split(","))))
         spool = Spool(PathSettings().spool_dir, deployment, owner)
         runtime = Runtime(owner=owner, ledger=ledger, backend=backend, spool=spool, lanes=lanes)
+        if LimiterSettings().enabled:
+            runtime.limiter = FleetLimiter(ledger.url)
         await runtime.in_thread(publish_leftovers, runtime)
         facts = {
             "owner": owner,
@@ -97,8 +100,10 @@ async def close_runtime() -> None:
         if _inventory:  # else the reaper drops the records when their leases have ended
             with suppress(HermesQueueError, TimeoutError):
                 await asyncio.wait_for(runtime.in_thread(_inventory.renew, runtime.ledger), 5)
-        if openai := sys.modules.get("hermes_queue.agent.openai"):  # only if a job used it
+        if openai := sys.modules.get("hermes_queue.agent.endpoint"):  # only if a job used it
             await openai.close_clients()
+        if runtime.limiter:
+            await runtime.limiter.close()
         runtime.spool.close()
         runtime.ledger.close()
         runtime.executor.shutdown(wait=False)

@@ -56,7 +56,8 @@ class AgentResult:
     ok: int = 0
     error: int = 0
     waited_s: float = 0.0
-    """Spent in `before_turn`, e.g. while the run was paused; no part of the agent's time."""
+    """Spent in `before_turn`, e.g. while the run was paused, and waiting for leave to call the
+    model; no part of the agent's time."""
 
     @property
     def tool_calls(self) -> ToolCallCounts:
@@ -143,10 +144,12 @@ class _Loop:
         try:
             await before_turn()
         finally:
-            waited_s = time.monotonic() - started
-            self.deadline += waited_s
-            self.toolbox.postpone(waited_s)
-            self.result.waited_s += waited_s
+            self._postpone(time.monotonic() - started)
+
+    def _postpone(self, waited_s: float) -> None:
+        self.deadline += waited_s
+        self.toolbox.postpone(waited_s)
+        self.result.waited_s += waited_s
 
     def spent(self) -> StopReason | None:
         """The limit that forbids another turn."""
@@ -181,6 +184,7 @@ class _Loop:
             return "context_length"
         except TimeoutError:
             return "time_limit"
+        self._postpone(reply.waited_s)
         for event in reply.events:
             self._event(**event)
         self.result.messages.append(reply.message)

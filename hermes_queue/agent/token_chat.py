@@ -14,13 +14,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hermes_queue.agent.chat import Reply
 from hermes_queue.agent.openai import OpenAIChat
-from hermes_queue.agent.parsers import ToolCallParser, load_parser
 from hermes_queue.agent.registry import AgentScript
 from hermes_queue.agent.reply import Completion, to_wire
 from hermes_queue.agent.token_servers import Sampled, token_server
 from hermes_queue.errors import ContextLengthExceeded
-from hermes_queue.models import AgentSpec, FunctionCall, Message, ToolCall
+from hermes_queue.models import AgentSpec, Message
 from hermes_queue.settings import ModelSettings
 
 _NO_SAMPLING = frozenset({"model", "messages", "tools", "logprobs", "return_token_ids"})
@@ -35,10 +35,8 @@ class TokenChat(OpenAIChat):
     def __init__(self, spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> None:
         super().__init__(spec, script, settings)
         self._wants_ids = True
-        self._tokens = token_server(
-            str(spec.params.get("server", "vllm")), self._post_to_root, str(spec.model)
-        )
-        self._parser: ToolCallParser = load_parser(str(spec.params.get("parser", "hermes")))
+        kind = str(spec.params.get("server", "vllm"))
+        self._tokens = token_server(kind, self._endpoint.post_to_root, str(spec.model))
         self._held: tuple[int, ...] = ()
         """Ids of the conversation so far, the last completion included."""
         self._said: list[dict[str, Any]] = []
@@ -46,24 +44,39 @@ class TokenChat(OpenAIChat):
         self._end_of_turn: int | None = None
         self._max_model_tokens: int | None = None
 
+    @staticmethod
+    def dialect_params(spec: AgentSpec) -> Mapping[str, Any]:
+        """The server sees no calls in ids, so a parser of ours has to."""
+        return {"parser": "hermes", **spec.params}
+
+    async def complete(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]],
+        sampling: Mapping[str, Any],
+        deadline: float,
+    ) -> Reply:
+        """See `ChatClient.complete`."""
+        reply = await super().complete(messages, tools, sampling, deadline)
+        sent = self._dialect.outgoing([*messages, reply.message], tools)
+        self._said = to_wire(sent, self._reasoning_field)[0]
+        return reply
+
     async def _exchange(self, body: Mapping[str, Any], events: list[dict[str, Any]]) -> Completion:
         messages, tools = list(body["messages"]), list(body.get("tools", ()))
         prompt, refused = await self._prompt(messages, tools)
         sampling = {k: v for k, v in body.items() if k not in _NO_SAMPLING}
         sampled = await self._tokens.sample(prompt, self._bounded(sampling, len(prompt)))
         text = await self._text(sampled)
-        message = self._message(text, tools)
         if refused:
             events.append({"event": "rerendered", "reason": refused})
         self._held = (*prompt, *sampled.ids)
-        self._said = [*messages, *to_wire([message], self._reasoning_field)[0]]
         if sampled.ended_turn:
             self._end_of_turn = sampled.ids[-1]
-        finish = "tool_calls" if message.tool_calls else sampled.finish_reason
         return Completion(
-            message=message,
+            message=Message(role="assistant", content=text),
             reasoning_field=None,
-            finish_reason="length" if sampled.finish_reason == "length" else finish,
+            finish_reason=sampled.finish_reason,
             usage=sampled.usage,
             prompt_ids=tuple(prompt),
             completion_ids=sampled.ids,
@@ -119,25 +132,10 @@ class TokenChat(OpenAIChat):
             wanted = left if wanted is None else min(wanted, left)
         return sampling if wanted is None else {**sampling, "max_tokens": wanted}
 
-    # --- the reply ----------------------------------------------------------------------------
-
     async def _text(self, sampled: Sampled) -> str:
         """The completion as text, without the token that ended it."""
         ids = sampled.ids[:-1] if sampled.ended_turn else sampled.ids
         return await self._tokens.text(ids) if ids else ""
-
-    def _message(self, text: str, tools: Sequence[Any]) -> Message:
-        parsed = self._parser.parse(text, tools)
-        calls = tuple(
-            ToolCall(
-                id=f"call_{self._turn}_{n}",
-                function=FunctionCall(name=call.name or "", arguments=call.arguments),
-            )
-            for n, call in enumerate(parsed.calls)
-        )
-        return Message(
-            role="assistant", content=parsed.content, reasoning=parsed.reasoning, tool_calls=calls
-        )
 
 
 def openai_agent(spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> OpenAIChat:

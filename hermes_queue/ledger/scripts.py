@@ -27,6 +27,9 @@ SCRIPTS = (
     "reap_turn",
     "reap_judge",
     "probe_save",
+    "limit_acquire",
+    "limit_release",
+    "limit_renew",
 )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from hermes_queue.agent.openai import close_clients
+from hermes_queue.agent.endpoint import close_clients
 
 Answer = tuple[int, dict[str, Any]]
 Handler = Callable[[str, dict[str, Any]], Answer]

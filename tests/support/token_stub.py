@@ -7,6 +7,8 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+PATHS = ("/tokenize", "/v1/tokenize", "/detokenize", "/v1/detokenize", "/generate")
+PATHS += ("/v1/completions",)
 END = 3
 """Ends a turn, written as <|end|>."""
 
@@ -64,8 +66,9 @@ class TokenStub:
                 body = json.loads(await reader.readexactly(length))
                 path = head[0].split()[1]
                 self.requests.append((path, body))
-                answer = json.dumps(self._answer(path, body)).encode()
-                kind = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
+                answer = json.dumps(self._answer(path, body) if path in PATHS else {}).encode()
+                status = b"200 OK" if path in PATHS else b"404 Not Found"
+                kind = b"HTTP/1.1 " + status + b"\r\ncontent-type: application/json\r\n"
                 writer.write(kind + b"content-length: %d\r\n\r\n" % len(answer) + answer)
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
@@ -77,7 +80,7 @@ class TokenStub:
         match path:
             case "/tokenize" | "/v1/tokenize":
                 text = self.template(
-                    body["messages"], body.get("tools"), body["add_generation_prompt"]
+                    body["messages"], body.get("tools"), body.get("add_generation_prompt", True)
                 )
                 return {"tokens": encode(text), "max_model_len": self.max_model_tokens}
             case "/detokenize":
