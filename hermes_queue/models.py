@@ -91,7 +91,8 @@ class AgentSpec(Wire):
     sampling: dict[str, Any] = {}
     """Passed to the endpoint as they are: temperature, top_p, max_tokens, seed, ..."""
     params: dict[str, Any] = {}
-    """For scripted kinds, e.g. {"case": "..."} for `tamper`, {"seconds": 5} for `slow`."""
+    """Of the kind, e.g. {"tools": "prompted"} for `openai` (docs/models.md), {"case": "..."} for
+    `tamper`, {"seconds": 5} for `slow`."""
 
 
 class Limits(Wire):

@@ -121,7 +121,7 @@ def _add_agent(group: argparse._ArgumentGroup) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="parameter of a scripted agent, e.g. seconds=5",
+        help="parameter of the agent, e.g. tools=prompted for openai, seconds=5 for slow",
     )
     group.add_argument(
         "--tamper-case",

@@ -8,12 +8,16 @@ write tools and results into the conversation, in the Hermes form, and parse the
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from hermes_queue.agent.parsers import ParsedCall, ToolCallParser, load_parser
 from hermes_queue.errors import ConfigurationError, ModelConfigError
 from hermes_queue.models import FunctionCall, Message, ToolCall
+
+logger = logging.getLogger(__name__)
 
 PREAMBLE = """\
 # Tools
@@ -30,6 +34,17 @@ To call one, write a JSON object with its name and its arguments between these t
 You may call several, each between tags of its own. Then end your message: the results are sent \
 to you in the same order, each between <tool_response> and </tool_response>."""
 """What the system message ends with in prompted mode."""
+
+_MARKS = (
+    "<tool_call>",
+    "<function=",
+    "[TOOL_CALLS]",
+    "<|python_tag|>",
+    "<|tool_calls_section_begin|>",
+    "<minimax:tool_call>",
+    "<｜tool▁calls▁begin｜>",  # noqa: RUF001 - DeepSeek's
+)
+"""What calls begin with that a server has left in the text."""
 
 _RAW_KEPT = 500
 """Characters of an unreadable call that its event keeps; the message has all of it."""
@@ -87,14 +102,16 @@ class ToolDialect:
         turn: int,
         finish_reason: str | None,
     ) -> tuple[Message, list[dict[str, Any]]]:
-        """The reply with the calls that stood in its text, and an event for each unreadable one.
+        """The reply with the calls that stood in its text, and events of those it could not read.
 
         Unreadable calls stay calls: the toolbox refuses them and says why. One that was cut off
         by the token limit is text, so that the loop ends as it does for any such reply.
         """
         text = message.content
-        if self._parser is None or message.tool_calls or not text or not tools:
+        if message.tool_calls or not text or not tools:
             return message, []
+        if self._parser is None:
+            return message, _unparsed(text)
         parsed = self._parser.parse(text, tools, reasoning=message.reasoning is None)
         calls = [c for c in parsed.calls if finish_reason != "length" or c.status != "unclosed"]
         content = parsed.content
@@ -128,6 +145,26 @@ class ToolDialect:
             for call in message.tool_calls
         ]
         return "\n".join([message.content, *calls] if message.content else calls)
+
+
+def _unparsed(text: str) -> list[dict[str, Any]]:
+    """An event when a reply that no parser has read seems to hold a call."""
+    mark = next((mark for mark in _MARKS if mark in text), None)
+    if mark is None:
+        return []
+    _warn_of_unparsed(mark)
+    return [{"event": "tool_call_unparsed", "mark": mark}]
+
+
+@cache
+def _warn_of_unparsed(mark: str) -> None:
+    """Say once per process and form what the events of each trajectory say too."""
+    logger.warning(
+        "the server leaves tool calls in the text (%s): start it with a tool-call parser "
+        "(vLLM, SGLang: --tool-call-parser), or name one with --agent-param parser=NAME",
+        mark,
+        extra={"action": "tool_call_unparsed"},
+    )
 
 
 def _as_text(messages: Sequence[Message], text_of: Callable[[Message], str]) -> list[Message]:

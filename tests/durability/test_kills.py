@@ -204,7 +204,9 @@ class _CutOff(list):
         yield last
 
 
-def test_a_redis_lost_while_messages_are_sent_is_an_outage_like_any_other(ledger, redis_server):
+def test_a_redis_lost_while_messages_are_sent_is_an_outage_like_any_other(
+    ledger, redis_server
+):
     jobs = [DueJob(f"run.i{n}.0", 1, "train", 5) for n in range(3)]
     with pytest.raises(RedisUnavailable, match="publishing 3 jobs failed"):
         publish_messages(ledger, _CutOff(jobs, redis_server))

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 from chat_endpoint import ChatEndpoint, completion
 
-from hermes_queue.agent import AgentScript, Reply, make_chat
+from hermes_queue.agent import AgentScript, Reply, dialect, make_chat
 from hermes_queue.agent.dialect import PREAMBLE, ToolDialect
 from hermes_queue.agent.loop import run_agent
 from hermes_queue.errors import ModelConfigError
@@ -148,8 +148,20 @@ async def test_in_native_mode_the_tools_are_sent_and_the_history_stays_native(
 
 async def test_text_is_left_alone_when_no_parser_is_named(endpoint: ChatEndpoint) -> None:
     say(endpoint, CALL)
-    message = (await ask(chat(endpoint, NATIVE), PROMPT)).message
-    assert (message.content, message.tool_calls) == (CALL, ())
+    reply = await ask(chat(endpoint, NATIVE), PROMPT)
+    assert (reply.message.content, reply.message.tool_calls) == (CALL, ())
+
+
+async def test_a_call_that_nobody_parses_is_told(
+    endpoint: ChatEndpoint, caplog: pytest.LogCaptureFixture
+) -> None:
+    dialect._warn_of_unparsed.cache_clear()
+    say(endpoint, CALL)
+    for _ in range(2):
+        reply = await ask(chat(endpoint, NATIVE), PROMPT)
+        assert reply.events == ({"event": "tool_call_unparsed", "mark": "<tool_call>"},)
+    assert [r.getMessage() for r in caplog.records if "parser=NAME" in r.getMessage()] != []
+    assert len([r for r in caplog.records if r.name == dialect.__name__]) == 1
 
 
 async def test_calls_that_the_server_parsed_are_kept(endpoint: ChatEndpoint) -> None:
