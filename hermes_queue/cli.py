@@ -10,6 +10,7 @@ import click
 from hermes_queue.commands.dead import dead
 from hermes_queue.commands.groups import groups
 from hermes_queue.commands.lanes import lanes
+from hermes_queue.commands.limits import limits
 from hermes_queue.commands.localmodal import localmodal
 from hermes_queue.commands.run import run
 from hermes_queue.commands.sandboxes import sandboxes
@@ -99,6 +100,7 @@ cli.add_command(dead)
 cli.add_command(groups)
 cli.add_command(lanes)
 cli.add_command(localmodal)
+cli.add_command(limits)
 cli.add_command(run)
 cli.add_command(sandboxes)
 

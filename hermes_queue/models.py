@@ -21,6 +21,7 @@ StopReason = Literal[
     "no_tool_call",
     "max_turns",
     "max_tokens",
+    "max_cost",
     "context_length",
     "time_limit",
     "format_errors",
@@ -85,11 +86,13 @@ class AgentSpec(Wire):
     kind: Name = "oracle"
     model: str | None = None
     base_url: str | None = None
-    """Endpoint of this job; None takes the worker's `HERMES_QUEUE_MODEL_BASE_URL`."""
+    """Endpoint of this job, or several separated by commas, of which it uses one; None takes
+    the worker's `HERMES_QUEUE_MODEL_BASE_URL`."""
     sampling: dict[str, Any] = {}
     """Passed to the endpoint as they are: temperature, top_p, max_tokens, seed, ..."""
     params: dict[str, Any] = {}
-    """For scripted kinds, e.g. {"case": "..."} for `tamper`, {"seconds": 5} for `slow`."""
+    """Of the kind, e.g. {"tools": "prompted"} for `openai` (docs/models.md), {"case": "..."} for
+    `tamper`, {"seconds": 5} for `slow`."""
 
 
 class Limits(Wire):
@@ -101,6 +104,7 @@ class Limits(Wire):
     max_tokens: int | None = Field(default=None, ge=1)
     """Completion tokens over all turns."""
     max_cost_usd: float | None = Field(default=None, gt=0)
+    """Of the model calls; needs a price for the model."""
     tool_timeout_s: float = Field(default=120.0, gt=0)
     setup_timeout_s: float = Field(default=300.0, gt=0)
     agent_timeout_s: float = Field(default=1800.0, gt=0)

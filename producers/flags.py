@@ -102,7 +102,11 @@ def _add_agent(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument("--model", help="model name at the endpoint; --agent openai needs it")
     group.add_argument(
-        "--base-url", metavar="URL", help="endpoint (default: the worker's own setting)"
+        "--base-url",
+        metavar="URL",
+        action="append",
+        help="endpoint (default: the worker's own setting); of several, given one by one, each"
+        " group uses one, and another when that fails",
     )
     group.add_argument("--temperature", type=number(0), metavar="T", help="sampling temperature")
     group.add_argument(
@@ -119,7 +123,7 @@ def _add_agent(group: argparse._ArgumentGroup) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="parameter of a scripted agent, e.g. seconds=5",
+        help="parameter of the agent, e.g. tools=prompted for openai, seconds=5 for slow",
     )
     group.add_argument(
         "--tamper-case",
@@ -199,6 +203,12 @@ def _add_groups(group: argparse._ArgumentGroup) -> None:
 
 def _add_limits(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--max-turns", type=at_least(1, 10_000), metavar="N", help="model turns")
+    group.add_argument(
+        "--max-tokens", type=at_least(1), metavar="N", help="completion tokens of all turns"
+    )
+    group.add_argument(
+        "--max-cost", type=_number(0, above=True), metavar="USD", help="cost of all model calls"
+    )
     for stage, text in (
         ("tool", "one tool call"),
         ("setup", "setting the workspace up"),

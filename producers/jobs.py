@@ -213,7 +213,7 @@ def _agent(arguments: argparse.Namespace) -> AgentSpec:
     return AgentSpec(
         kind=kind,
         model=arguments.model,
-        base_url=arguments.base_url,
+        base_url=",".join(arguments.base_url or ()) or None,
         sampling=sampling,
         params=dict(arguments.agent_param),
     )
@@ -222,6 +222,8 @@ def _agent(arguments: argparse.Namespace) -> AgentSpec:
 def _limits(arguments: argparse.Namespace) -> Limits:
     given = {
         "max_turns": arguments.max_turns,
+        "max_tokens": arguments.max_tokens,
+        "max_cost_usd": arguments.max_cost,
         "tool_timeout_s": arguments.tool_timeout,
         "setup_timeout_s": arguments.setup_timeout,
         "agent_timeout_s": arguments.agent_timeout,

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -18,6 +19,7 @@ from pydantic import ValidationError
 from envs.base import Verdict
 from hermes_queue import codec
 from hermes_queue.agent.loop import AgentResult, BeforeTurn
+from hermes_queue.agent.prices import cost_usd
 from hermes_queue.agent.tokens import merge_with_breaks
 from hermes_queue.errors import DeadlineExceeded, Stage, TrajectoryFailure, stage
 from hermes_queue.ledger import Spent
@@ -29,6 +31,7 @@ from hermes_queue.models import (
     StopReason,
     TrajectoryJob,
     TrajectoryProvenance,
+    Usage,
     identity,
 )
 
@@ -44,6 +47,8 @@ class Draft:
     epoch: int
     item_sha256: str = ""
     earlier: tuple[AttemptRecord, ...] = ()
+    prices: Path | None = None
+    """The table of prices of models."""
     stage_seconds: dict[str, float] = field(default_factory=dict)
     agent: AgentResult = field(default_factory=AgentResult)
     tools: tuple[dict[str, Any], ...] = ()
@@ -54,6 +59,8 @@ class Draft:
     """The stage it is in."""
     deadline: float = math.inf
     """End of the attempt on the monotonic clock; known once a slot is ours."""
+    waited_s: float = 0.0
+    """Spent where no clock runs: the run was paused, or the model's endpoint busy."""
     _clock: asyncio.Timeout | None = None
     """Of the stage that runs."""
 
@@ -74,6 +81,7 @@ class Draft:
             finally:
                 waited_s = time.monotonic() - started
                 self.deadline += waited_s
+                self.waited_s += waited_s
                 if clock and end is not None:
                     clock.reschedule(end + waited_s)
 
@@ -110,7 +118,11 @@ class Draft:
     @property
     def spent(self) -> Spent:
         """What the attempt has used of the run's budgets so far."""
-        return Spent.of(self.agent.usage, None)
+        return Spent.of(self.agent.usage, self.cost_usd(self.agent.usage))
+
+    def cost_usd(self, usage: Usage) -> float | None:
+        """What so many tokens of the job's model cost; None when nobody knows."""
+        return cost_usd(self.job.agent.model, usage, self.prices)
 
     def attempt_record(self, failure: TrajectoryFailure) -> AttemptRecord:
         """What a retry keeps of this attempt."""
@@ -150,6 +162,7 @@ class Draft:
             tool_calls=agent.tool_calls,
             stage_seconds=self.stage_seconds,
             usage=agent.usage,
+            cost_usd=self.cost_usd(agent.usage),
             report=dict(verdict.report) if verdict else {},
             provenance=TrajectoryProvenance(
                 env_version=self.env_version,

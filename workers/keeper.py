@@ -89,6 +89,7 @@ class Keeper:
         duties: list[tuple[str, float, Callable[[], None]]] = [
             ("renew", lease.renew_s, self._renew),
             ("beat", lease.renew_s, self._beat),
+            ("limits", lease.renew_s, self._keep_limits),
             ("sandboxes", lease.renew_s, self._keep_sandboxes),
             ("sweep", lease.sweep_s, self._sweep),
             ("move", lease.mover_s, self._move),
@@ -160,6 +161,10 @@ class Keeper:
     def _keep_sandboxes(self) -> None:
         if self._inventory:
             self._inventory.renew(self._ledger)
+
+    def _keep_limits(self) -> None:
+        if self._runtime.limiter:
+            self._runtime.limiter.renew()
 
     def _sweep(self) -> None:
         lease = self._runtime.lease

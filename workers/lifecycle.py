@@ -16,14 +16,23 @@ import time
 from contextlib import suppress
 
 from hermes_queue import pool
+from hermes_queue.agent import probe
 from hermes_queue.errors import HermesQueueError
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.creations import FleetCreationGate
 from hermes_queue.sandbox import make_backend
-from hermes_queue.settings import ModalSettings, PathSettings, SandboxSettings, WorkerSettings
+from hermes_queue.settings import (
+    LimiterSettings,
+    ModalSettings,
+    PathSettings,
+    SandboxSettings,
+    WorkerSettings,
+)
 from workers import runtime as runtimes
+from workers.fleet_limiter import FleetLimiter
 from workers.inventory import Inventory
 from workers.keeper import Keeper
+from workers.probes import SharedProbes
 from workers.reaper import Reaper
 from workers.recovery import publish_leftovers
 from workers.runtime import Runtime
@@ -61,6 +70,8 @@ async def open_runtime() -> None:
         lanes = tuple(filter(None, map(str.strip, WorkerSettings().lanes.split(","))))
         spool = Spool(PathSettings().spool_dir, deployment, owner)
         runtime = Runtime(owner=owner, ledger=ledger, backend=backend, spool=spool, lanes=lanes)
+        if LimiterSettings().enabled:
+            runtime.limiter = FleetLimiter(ledger.url)
         await runtime.in_thread(publish_leftovers, runtime)
         facts = {
             "owner": owner,
@@ -75,6 +86,7 @@ async def open_runtime() -> None:
         await backend.stop()
         raise
     runtimes.install(runtime)
+    probe.share(SharedProbes(runtime))
     _keeper = keeper
     keeper.start()
     _inventory = inventory
@@ -94,12 +106,15 @@ async def close_runtime() -> None:
     with suppress(RuntimeError):
         runtime = runtimes.get()
         runtimes.install(None)
+        probe.share(None)
         await runtime.backend.stop()
         if _inventory:  # else the reaper drops the records when their leases have ended
             with suppress(HermesQueueError, TimeoutError):
                 await asyncio.wait_for(runtime.in_thread(_inventory.renew, runtime.ledger), 5)
-        if openai := sys.modules.get("hermes_queue.agent.openai"):  # only if a job used it
+        if openai := sys.modules.get("hermes_queue.agent.endpoint"):  # only if a job used it
             await openai.close_clients()
+        if runtime.limiter:
+            await runtime.limiter.close()
         runtime.spool.close()
         runtime.ledger.close()
         runtime.executor.shutdown(wait=False)

@@ -11,14 +11,17 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from envs.base import Environment, load_env
+from hermes_queue.agent.context import ContextControl
+from hermes_queue.agent.limiter import Limiter, Unlimited
 from hermes_queue.agent.loop import BeforeTurn, run_agent
 from hermes_queue.agent.registry import AgentScript, make_chat
-from hermes_queue.models import Message, ToolCall, TrajectoryJob
+from hermes_queue.models import Message, ToolCall
 from hermes_queue.sandbox.base import WORKSPACE, SandboxBackend, Slot
 from hermes_queue.sandbox.context import SlotContext
 from hermes_queue.settings import ModelSettings
 from hermes_queue.tools import Toolbox, ToolContext
 from workers.draft import Draft
+from workers.model_waits import NotCounting
 
 AGENT_GRACE_S = 30.0
 """The loop ends itself at its deadline; this is for a call that does not."""
@@ -33,6 +36,7 @@ async def rollout(
     left_s: Callable[[], float],
     on_measured: Callable[[], Awaitable[None]],
     before_turn: BeforeTurn | None = None,
+    limiter: Limiter | None = None,
 ) -> None:
     """Run one attempt and fill `draft`; a trajectory holds at most one slot.
 
@@ -46,6 +50,7 @@ async def rollout(
         on_measured: awaited with the verdict in place, before the slot is reset.
         before_turn: awaited before each turn of the agent; the time it takes, e.g. because
             the run is paused, counts towards no deadline.
+        limiter: gives leave for each call of a model; waiting for it counts towards none either.
 
     Raises:
         TrajectoryFailure: with `stage` set. The slot is released in any case.
@@ -67,7 +72,7 @@ async def rollout(
         async with draft.stage("setup", limit_s=limits.setup_timeout_s):
             await env.setup(item, context)
         async with draft.stage("agent", limit_s=limits.agent_timeout_s + AGENT_GRACE_S):
-            await _act(draft, env, item, backend, context.slot, model, before_turn)
+            await _act(draft, env, item, backend, context.slot, model, before_turn, limiter)
         context.deadline = draft.deadline
         async with draft.stage("verify", limit_s=limits.verify_timeout_s):
             draft.verdict = await env.verify(item, context, draft.agent.messages)
@@ -84,6 +89,7 @@ async def _act(
     slot: Slot,
     model: ModelSettings,
     before_turn: BeforeTurn | None,
+    limiter: Limiter | None,
 ) -> None:
     """The agent's turn: its tools, its deadline, its transcript."""
     limits = draft.job.limits
@@ -94,13 +100,15 @@ async def _act(
     )
     draft.tools = tuple(toolbox.schemas)
     await run_agent(
-        make_chat(draft.job.agent, _script(env, item, draft.job, context), model),
+        make_chat(draft.job.agent, _script(env, item, draft, context, limiter), model),
         toolbox,
         _placed(env.prompt(item), context.workspace),
         limits=limits,
         sampling=draft.job.agent.sampling,
         deadline=deadline,
+        cost_usd=draft.cost_usd,
         before_turn=draft.not_counting(before_turn) if before_turn else None,
+        context=ContextControl(draft.job.agent.params),
         into=draft.agent,
     )
 
@@ -119,9 +127,14 @@ def _placed(messages: Sequence[Message], workspace: str) -> Sequence[Message]:
 
 
 def _script(
-    env: Environment[Any], item: Any, job: TrajectoryJob, context: SlotContext
+    env: Environment[Any],
+    item: Any,
+    draft: Draft,
+    context: SlotContext,
+    limiter: Limiter | None,
 ) -> AgentScript:
-    """What scripted agents may know of the item; each part is made only when asked for."""
+    """What agents may know; what belongs to the item is made only when asked for."""
+    job = draft.job
 
     async def oracle() -> tuple[Sequence[ToolCall], str]:
         return await env.oracle(item, context), env.oracle_answer(item)
@@ -131,4 +144,8 @@ def _script(
         tamper=env.tamper(item) if job.agent.kind == "tamper" else {},
         sample_index=job.sample_index,
         instance_id=job.instance_id,
+        trajectory_id=job.trajectory_id,
+        group_id=job.group_id,
+        endpoint_failures=sum(earlier.failure.cause == "model" for earlier in draft.earlier),
+        limiter=NotCounting(limiter or Unlimited(), draft),
     )

@@ -27,6 +27,7 @@ from hermes_queue.settings import (
     RetrySettings,
     WorkerSettings,
 )
+from workers.fleet_limiter import FleetLimiter
 from workers.outcomes import Outcomes
 from workers.pauses import Pauses
 from workers.spool import Spool
@@ -61,6 +62,8 @@ class Runtime:
     )
     outcomes: Outcomes = field(default_factory=Outcomes)
     pauses: Pauses = field(default_factory=Pauses)
+    limiter: FleetLimiter | None = None
+    """Counts calls of models over all workers; None = nobody does."""
     _running: dict[Claim, Job] = field(default_factory=dict)
     _stages: dict[Claim, Callable[[], str]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)

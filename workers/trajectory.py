@@ -144,6 +144,7 @@ class _Attempt:
                 attempt=self._begun.attempt,
                 epoch=self._begun.epoch,
                 earlier=tuple(evidence(self._begun.attempts)),
+                prices=self._runtime.model.prices,
             )
             return await self._conclude(self._draft, await self._measure(self._draft))
         except asyncio.CancelledError:
@@ -163,6 +164,7 @@ class _Attempt:
                 left_s=self._start_clock,
                 on_measured=lambda: self._keep(draft),
                 before_turn=lambda: self._runtime.pauses.over(draft.job.run_id),
+                limiter=self._runtime.limiter,
             )
         except asyncio.CancelledError:
             raise
@@ -197,7 +199,7 @@ class _Attempt:
     def _used_s(self) -> float:
         if self._slot_since is None:
             return 0.0
-        waited_s = self._draft.agent.waited_s if self._draft else 0.0  # the run was paused
+        waited_s = self._draft.waited_s if self._draft else 0.0
         return time.monotonic() - self._slot_since - waited_s
 
     def _left_s(self) -> float:

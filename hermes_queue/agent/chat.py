@@ -17,6 +17,8 @@ class Reply:
     turn: Turn
     events: tuple[Mapping[str, Any], ...] = ()
     """Where what was sent differs from the conversation; the loop keeps them on the record."""
+    waited_s: float = 0.0
+    """Of the call, the time that was spent waiting for leave to make it; not the agent's."""
 
 
 class ChatClient(Protocol):
@@ -35,7 +37,8 @@ class ChatClient(Protocol):
             messages: the whole conversation so far.
             tools: OpenAI tool schemas.
             sampling: endpoint parameters, passed on as they are.
-            deadline: on the `time.monotonic()` clock, for everything including retries.
+            deadline: on the `time.monotonic()` clock, for everything including retries;
+                `Reply.waited_s` is not counted.
 
         Raises:
             ContextLengthExceeded: the conversation does not fit the model.

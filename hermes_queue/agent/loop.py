@@ -13,8 +13,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hermes_queue.agent.chat import ChatClient
-from hermes_queue.errors import ContextLengthExceeded, DeadlineExceeded
+from hermes_queue.agent.chat import ChatClient, Reply
+from hermes_queue.agent.context import ContextControl
+from hermes_queue.errors import ContextLengthExceeded, DeadlineExceeded, ModelConfigError
 from hermes_queue.models import (
     Limits,
     Message,
@@ -38,6 +39,7 @@ MAX_CALLS_PER_TURN = 32
 """Further calls of one turn are answered, not run."""
 
 BeforeTurn = Callable[[], Awaitable[None]]
+Cost = Callable[[Usage], float | None]
 
 
 @dataclass(slots=True)
@@ -54,7 +56,8 @@ class AgentResult:
     ok: int = 0
     error: int = 0
     waited_s: float = 0.0
-    """Spent in `before_turn`, e.g. while the run was paused; no part of the agent's time."""
+    """Spent in `before_turn`, e.g. while the run was paused, and waiting for leave to call the
+    model; no part of the agent's time."""
 
     @property
     def tool_calls(self) -> ToolCallCounts:
@@ -81,7 +84,9 @@ async def run_agent(
     limits: Limits,
     sampling: Mapping[str, Any],
     deadline: float,
+    cost_usd: Cost | None = None,
     before_turn: BeforeTurn | None = None,
+    context: ContextControl | None = None,
     into: AgentResult | None = None,
 ) -> AgentResult:
     """Run the agent from `messages` until it stops; its `stop_reason` is set on return.
@@ -90,21 +95,25 @@ async def run_agent(
         chat: samples the assistant's messages.
         toolbox: runs tool calls, those of one turn in order.
         messages: what the agent starts from.
-        limits: turns, tokens and format errors.
+        limits: turns, tokens, cost and format errors.
         sampling: passed to the endpoint.
         deadline: of the agent stage, on the `time.monotonic()` clock. Running out of it
             is the outcome `time_limit`.
+        cost_usd: what so many tokens cost, None when nobody knows.
         before_turn: awaited before each model call; may wait (a pause moves the deadline
             by as much) or raise.
+        context: what of the conversation is sent; None sends all of it.
         into: filled in while the agent runs, so that it survives an exception.
 
     Raises:
         SandboxError: a tool could not reach the sandbox.
-        ModelError, ModelConfigError: the endpoint failed.
+        ModelError, ModelConfigError: the endpoint failed, or the cost is limited and not known.
     """
     result = into if into is not None else AgentResult()
     result.messages.extend(messages)
-    loop = _Loop(chat, toolbox, result, limits, sampling, deadline)
+    context = context or ContextControl()
+    context.begin(messages, toolbox.schemas)
+    loop = _Loop(chat, toolbox, result, limits, sampling, deadline, context, cost_usd)
     while result.stop_reason is None:
         if before_turn is not None:
             await loop.wait(before_turn)
@@ -121,6 +130,10 @@ class _Loop:
     limits: Limits
     sampling: Mapping[str, Any]
     deadline: float
+    context: ContextControl
+    cost_usd: Cost | None = None
+    context_caps: bool = False
+    """Whether the context, no budget of the job's, bounded the last reply."""
     format_errors: int = 0
     repeats: int = 0
     last_step: list[tuple[str, str, str]] = field(default_factory=list)
@@ -131,10 +144,12 @@ class _Loop:
         try:
             await before_turn()
         finally:
-            waited_s = time.monotonic() - started
-            self.deadline += waited_s
-            self.toolbox.postpone(waited_s)
-            self.result.waited_s += waited_s
+            self._postpone(time.monotonic() - started)
+
+    def _postpone(self, waited_s: float) -> None:
+        self.deadline += waited_s
+        self.toolbox.postpone(waited_s)
+        self.result.waited_s += waited_s
 
     def spent(self) -> StopReason | None:
         """The limit that forbids another turn."""
@@ -142,28 +157,62 @@ class _Loop:
             return "max_turns"
         if self._tokens_left() == 0:
             return "max_tokens"
+        if self._cost_spent():
+            return "max_cost"
         if time.monotonic() >= self.deadline:
             return "time_limit"
         return None
 
+    def _cost_spent(self) -> bool:
+        limit = self.limits.max_cost_usd
+        if limit is None:
+            return False
+        cost = self.cost_usd(self.result.usage) if self.cost_usd else None
+        if cost is None:
+            raise ModelConfigError(
+                "limits.max_cost_usd is set, but the model has no known price: add it to the table "
+                "that HERMES_QUEUE_MODEL_PRICES names"
+            )
+        return cost >= limit
+
     async def turn(self) -> StopReason | None:
         """One reply and its tool calls; None = go on."""
         try:
-            reply = await self.chat.complete(
-                self.result.messages, self.toolbox.schemas, self._sampling(), self.deadline
-            )
+            reply = await self._reply()
         except ContextLengthExceeded as error:
             self._event("context_length", message=str(error)[:500])
             return "context_length"
         except TimeoutError:
             return "time_limit"
+        self._postpone(reply.waited_s)
         for event in reply.events:
             self._event(**event)
         self.result.messages.append(reply.message)
         self.result.turns.append(reply.turn)
+        self.context.observed(reply.turn.usage, reply.message)
         if not reply.message.tool_calls:
-            return "max_tokens" if reply.turn.finish_reason == "length" else "no_tool_call"
+            if reply.turn.finish_reason != "length":
+                return "no_tool_call"
+            return "context_length" if self.context_caps else "max_tokens"
         return await self._run_calls(reply.message.tool_calls)
+
+    async def _reply(self) -> Reply:
+        """Ask the model, with a shorter view of the conversation as often as that helps."""
+        while True:
+            view, rewrite = self.context.view(self.result.messages)
+            if rewrite:
+                self._event(**rewrite)
+            try:
+                if self.context.left() == 0:
+                    raise ContextLengthExceeded("the prompt would leave no room for a reply")
+                return await self.chat.complete(
+                    view, self.toolbox.schemas, self._sampling(), self.deadline
+                )
+            except ContextLengthExceeded:
+                rewrite = self.context.refused(self.result.messages)
+                if rewrite is None:
+                    raise
+                self._event(**rewrite)
 
     async def _run_calls(self, calls: Sequence[ToolCall]) -> StopReason | None:
         step: list[tuple[str, str, str]] = []
@@ -210,12 +259,14 @@ class _Loop:
         return max(0, self.limits.max_tokens - self.result.usage.completion_tokens)
 
     def _sampling(self) -> Mapping[str, Any]:
-        """The job's sampling, its token cap lowered to what is left of the budget."""
-        left = self._tokens_left()
-        if left is None:
-            return self.sampling
+        """The job's sampling, its token cap lowered to what budget and context leave."""
+        budget, room = self._tokens_left(), self.context.left()
         name = "max_completion_tokens" if "max_completion_tokens" in self.sampling else "max_tokens"
-        return {**self.sampling, name: min(left, self.sampling.get(name) or left)}
+        caps = [n for n in (budget, self.sampling.get(name) or None) if n is not None]
+        self.context_caps = room is not None and room < min(caps, default=room + 1)
+        if budget is None and room is None:
+            return self.sampling
+        return {**self.sampling, name: min([*caps, *([] if room is None else [room])])}
 
     def _answer(self, call: ToolCall, text: str) -> None:
         self.result.messages.append(Message(role="tool", content=text, tool_call_id=call.id))

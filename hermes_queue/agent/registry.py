@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 
 from hermes_queue.agent.chat import ChatClient
+from hermes_queue.agent.limiter import Limiter, Unlimited
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.models import AgentSpec, ToolCall
 from hermes_queue.settings import ModelSettings
@@ -14,7 +15,7 @@ from hermes_queue.settings import ModelSettings
 
 @dataclass(frozen=True, slots=True)
 class AgentScript:
-    """What scripted agents need to know of the item they act on."""
+    """What agents are given of the trajectory they act in, and scripted ones of its item."""
 
     oracle: Callable[[], Awaitable[tuple[Sequence[ToolCall], str]]]
     """The gold tool calls and the gold final message; called by the oracle only."""
@@ -22,6 +23,14 @@ class AgentScript:
     """Ways to cheat by name; a text is sent as a message without tool calls."""
     sample_index: int = 0
     instance_id: str = ""
+    trajectory_id: str = ""
+    """Sent to the endpoint, so that a router can keep a trajectory's turns together."""
+    group_id: str = ""
+    """Of several endpoints the samples of a group use the same one."""
+    endpoint_failures: int = 0
+    """Earlier attempts that an endpoint failed for good; each moves on to another one."""
+    limiter: Limiter = field(default_factory=Unlimited)
+    """Gives leave for each request to a model endpoint."""
 
 
 Factory = Callable[[AgentSpec, AgentScript, ModelSettings], ChatClient]
@@ -29,7 +38,7 @@ Factory = Callable[[AgentSpec, AgentScript, ModelSettings], ChatClient]
 _AGENTS = {
     "garbage": "hermes_queue.agent.scripted:garbage",
     "nop": "hermes_queue.agent.scripted:nop",
-    "openai": "hermes_queue.agent.openai:OpenAIChat",
+    "openai": "hermes_queue.agent.token_chat:openai_agent",
     "oracle": "hermes_queue.agent.scripted:oracle",
     "replay": "hermes_queue.agent.scripted:replay",
     "slow": "hermes_queue.agent.scripted:slow",

@@ -51,8 +51,8 @@ def parse(body: bytes, *, turn: int) -> Completion:
         data = json.loads(body)
         choice = _choice(data)
         message, reasoning_field = _message(choice["message"], turn)
-        ids = _ids(data.get("prompt_token_ids") or choice.get("prompt_token_ids"))
-        completion_ids = _ids(choice.get("token_ids") or choice.get("response_token_ids"))
+        ids = read_ids(data.get("prompt_token_ids") or choice.get("prompt_token_ids"))
+        completion_ids = read_ids(choice.get("token_ids") or choice.get("response_token_ids"))
         return Completion(
             message=message,
             reasoning_field=reasoning_field,
@@ -130,7 +130,12 @@ def _clean(text: str) -> str:
     return text.encode(errors="replace").decode()
 
 
-def _ids(value: Any) -> tuple[int, ...] | None:
+def read_ids(value: Any) -> tuple[int, ...] | None:
+    """Token ids, or None when there are none.
+
+    Raises:
+        MalformedReply: it is something else.
+    """
     if value is None:
         return None
     if not isinstance(value, list) or not all(type(n) is int for n in value):

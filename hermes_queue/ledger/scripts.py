@@ -27,6 +27,10 @@ SCRIPTS = (
     "reap_turn",
     "reap_judge",
     "creation_take",
+    "probe_save",
+    "limit_acquire",
+    "limit_release",
+    "limit_renew",
 )
 
 

@@ -13,7 +13,12 @@ from slot_bench import leased_slot
 
 from hermes_queue.agent.chat import Reply
 from hermes_queue.agent.loop import MAX_CALLS_PER_TURN, STUCK_TURNS, AgentResult, run_agent
-from hermes_queue.errors import ContextLengthExceeded, ModelError, SandboxError
+from hermes_queue.errors import (
+    ContextLengthExceeded,
+    ModelConfigError,
+    ModelError,
+    SandboxError,
+)
 from hermes_queue.models import FunctionCall, Limits, Message, ToolCall, Turn, Usage
 from hermes_queue.sandbox.base import Slot, SlotSpec
 from hermes_queue.sandbox.context import SlotContext
@@ -277,3 +282,17 @@ async def test_rewrites_by_the_client_are_kept_as_events() -> None:
     assert result.events[0] == {"turn": 0, "event": "arguments_rewritten", "call": "b"}
     assert result.events[-1] == {"turn": 1, "event": "stop", "reason": "no_tool_call"}
     json.dumps(result.events)
+
+
+async def test_the_cost_limit_ends_the_agent():
+    result = await run(Script(distinct()), limits=Limits(max_cost_usd=0.3), cost_usd=per_turn(0.1))
+    assert (result.stop_reason, len(result.turns)) == ("max_cost", 3)
+
+
+async def test_a_cost_limit_without_a_known_price_is_a_wrong_setting():
+    with pytest.raises(ModelConfigError, match="HERMES_QUEUE_MODEL_PRICES"):
+        await run(Script(distinct()), limits=Limits(max_cost_usd=0.3))
+
+
+def per_turn(price: float) -> Callable[[Usage], float]:
+    return lambda usage: round(price * usage.completion_tokens / 10, 6)

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from hermes_queue.agent import AgentScript, Reply, make_chat, merge_turns
-from hermes_queue.agent.openai import OpenAIChat, close_clients
+from hermes_queue.agent.endpoint import close_clients
+from hermes_queue.agent.openai import OpenAIChat
 from hermes_queue.errors import ContextLengthExceeded, ModelConfigError, ModelError
 from hermes_queue.models import AgentSpec, FunctionCall, Message, ToolCall
 from hermes_queue.settings import ModelSettings
@@ -106,7 +107,7 @@ async def endpoint() -> AsyncIterator[Endpoint]:
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hermes_queue.agent.openai.BACKOFF_S", 0.001)
+    monkeypatch.setattr("hermes_queue.agent.endpoint_errors.BACKOFF_S", 0.001)
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
 
@@ -130,8 +131,9 @@ async def no_gold() -> tuple[list[ToolCall], str]:
 def chat(
     endpoint: Endpoint, *, retries: int = 2, timeout_s: float = 30.0, **spec: Any
 ) -> OpenAIChat:
+    params = {"probe_tools": False, **spec.pop("params", {})}
     made = make_chat(
-        AgentSpec(kind="openai", model="m", base_url=endpoint.url, **spec),
+        AgentSpec(kind="openai", model="m", base_url=endpoint.url, params=params, **spec),
         AgentScript(oracle=no_gold),
         ModelSettings(max_retries=retries, request_timeout_s=timeout_s),
     )

@@ -168,6 +168,13 @@ def test_jobs_are_deterministic_and_carry_the_flags(path: Path) -> None:
     assert first.producer.producer == "producers.sums"
 
 
+def test_several_endpoints_travel_as_a_list(path: Path) -> None:
+    flags = ["--agent", "openai", "--model", "m"]
+    assert planned(*flags).agent.base_url is None
+    flags += ["--base-url", "http://a/v1", "--base-url", "http://b/v1"]
+    assert planned(*flags).agent.base_url == "http://a/v1,http://b/v1"
+
+
 def test_each_sample_of_tamper_plays_one_case(path: Path) -> None:
     selection = chosen(path, [row(0), row(1, cheats=["lie"])], "--agent", "tamper")
     jobs = list(planned("--agent", "tamper").jobs(selection, lambda _: True))

@@ -1,0 +1,198 @@
+"""Keeps the conversation within the model's context, as far as a job allows it to be rewritten.
+
+The transcript itself is never touched: what is sent is a view of it, and each rewrite of the
+view is an event that names the messages by their index in the transcript. The next prompt then
+does not extend the last one, so that the token merge begins a new sequence by itself.
+
+Tokens are those the server reported. Only what was added or taken away since its last report is
+estimated, at the rate of tokens per byte that this report implies.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, get_args
+
+from hermes_queue.errors import ModelConfigError
+from hermes_queue.models import Message, Usage
+from hermes_queue.tools.toolbox import cap
+
+ContextPolicy = Literal["error", "truncate_tools", "drop_oldest"]
+"""error: nothing is rewritten, the trajectory ends with `context_length`. truncate_tools: the
+middle of old tool outputs is left out. drop_oldest: the oldest assistant messages are left out,
+each with the results of its calls."""
+
+THRESHOLD = 0.9
+"""Share of the context that may be in use before the view is rewritten."""
+TARGET = 0.6
+"""What a rewrite aims at: each costs a new sequence and the server's prefix cache, so they
+should be few."""
+KEPT_BYTES = 1024
+"""Of a truncated tool output, head and tail together."""
+
+_MARGIN_TOKENS = 16
+_ESTIMATE_MARGIN = 0.1
+"""Share of the estimated tokens that are kept free beside them."""
+
+
+class ContextControl:
+    """The view of one trajectory's conversation.
+
+    Agent params: {"context": a `ContextPolicy`}, default error; {"context_tokens": tokens that
+    prompt and completion may have together}, default unknown. Without it the view is rewritten
+    only once the server has refused it.
+    """
+
+    def __init__(self, params: Mapping[str, Any] | None = None) -> None:
+        """Read the params.
+
+        Raises:
+            ModelConfigError: one of them is unusable; the message says how.
+        """
+        params = params or {}
+        policy, tokens = params.get("context", "error"), params.get("context_tokens")
+        if policy not in get_args(ContextPolicy):
+            known = ", ".join(get_args(ContextPolicy))
+            raise ModelConfigError(f"agent: context must be one of {known}, not {policy!r}")
+        if tokens is not None and (type(tokens) is not int or tokens < 1):
+            raise ModelConfigError(f"agent: context_tokens must be an integer >= 1, not {tokens!r}")
+        self.policy: ContextPolicy = policy
+        self._context_tokens: int | None = tokens
+        self._kept = 0
+        self._sizes: list[int] = []
+        self._bytes = 0
+        """Of the view."""
+        self._replaced: dict[int, Message] = {}
+        self._dropped: set[int] = set()
+        self._base_tokens: int | None = None
+        self._base_bytes = 0
+        self._rate = 0.0
+
+    def begin(self, prompt: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> None:
+        """Say what the conversation starts from; all of `prompt` stays in every view."""
+        self._kept = len(prompt)
+        self._bytes = sum(len(json.dumps(tool)) for tool in tools)
+
+    def view(self, messages: Sequence[Message]) -> tuple[Sequence[Message], dict[str, Any] | None]:
+        """What to send of the transcript, and the event of a rewrite that was due.
+
+        Args:
+            messages: the whole transcript; between calls it only grows.
+        """
+        self._measure(messages)
+        event = None
+        used = self._estimate()
+        if self._context_tokens and used is not None and self.policy != "error":
+            excess = used - TARGET * self._context_tokens
+            if used > THRESHOLD * self._context_tokens:
+                event = self._rewrite(messages, int(excess / self._rate), "threshold")
+        if not self._dropped and not self._replaced:
+            return messages, event
+        view = [
+            self._replaced.get(i, message)
+            for i, message in enumerate(messages)
+            if i not in self._dropped
+        ]
+        return view, event
+
+    def refused(self, messages: Sequence[Message]) -> dict[str, Any] | None:
+        """The server finds the view too long: shorten it. None = that is as short as it gets."""
+        return self._rewrite(messages, int((1 - TARGET) * self._bytes), "refused")
+
+    def left(self) -> int | None:
+        """Tokens that the completion of the last view may have; None = not known."""
+        used = self._estimate()
+        if self._context_tokens is None or used is None or self._base_tokens is None:
+            return None
+        estimated = max(0.0, used - self._base_tokens)
+        free = self._context_tokens - used - _ESTIMATE_MARGIN * estimated - _MARGIN_TOKENS
+        return max(0, int(free))
+
+    def observed(self, usage: Usage, reply: Message) -> None:
+        """Take over what the server counted for the last view and its reply."""
+        if usage.prompt_tokens <= 0:
+            return
+        sent_bytes = self._bytes
+        # A token of these models' tokenizers is never less than a byte.
+        self._rate = min(1.0, usage.prompt_tokens / max(1, sent_bytes))
+        self._base_tokens = usage.prompt_tokens + usage.completion_tokens
+        self._base_bytes = sent_bytes + _size(reply)
+
+    # --- measuring ------------------------------------------------------------------------
+
+    def _measure(self, messages: Sequence[Message]) -> None:
+        new = list(map(_size, messages[len(self._sizes) :]))
+        self._sizes += new
+        self._bytes += sum(new)
+
+    def _estimate(self) -> float | None:
+        """Tokens of the view; None before the first report."""
+        if self._base_tokens is None:
+            return None
+        return self._base_tokens + self._rate * (self._bytes - self._base_bytes)
+
+    # --- rewriting ------------------------------------------------------------------------
+
+    def _rewrite(
+        self, messages: Sequence[Message], excess_bytes: int, reason: str
+    ) -> dict[str, Any] | None:
+        """Shorten the view by `excess_bytes`, or by as much as there is; the event of it."""
+        before, tokens = self._bytes, self._estimate()
+        touched: list[int] = []
+        steps = self._truncate if self.policy == "truncate_tools" else self._drop
+        for indexes in steps(messages) if self.policy != "error" else ():
+            touched += indexes
+            if before - self._bytes >= excess_bytes:
+                break
+        if not touched:
+            return None
+        return {
+            "event": "context_rewrite",
+            "policy": self.policy,
+            "reason": reason,
+            "messages": touched,
+            "bytes": [before, self._bytes],
+            "prompt_tokens": None if tokens is None else round(tokens),
+        }
+
+    def _truncate(self, messages: Sequence[Message]) -> Iterator[list[int]]:
+        """Truncate old tool outputs one by one; the last step's are not old."""
+        for i in range(self._kept, _last_step(messages)):
+            content = messages[i].content or ""
+            if messages[i].role == "tool" and i not in self._replaced:
+                short = cap(content, KEPT_BYTES)
+                if short != content:
+                    self._replaced[i] = messages[i].model_copy(update={"content": short})
+                    self._bytes -= self._sizes[i] - _size(self._replaced[i])
+                    yield [i]
+
+    def _drop(self, messages: Sequence[Message]) -> Iterator[list[int]]:
+        """Drop old steps one by one: an assistant message and the results of its calls."""
+        step: list[int] = []
+        for i in range(self._kept, _last_step(messages)):
+            if messages[i].role == "assistant" and step:
+                yield self._without(step)
+                step = []
+            if messages[i].role in ("assistant", "tool") and i not in self._dropped:
+                step.append(i)
+        if step:
+            yield self._without(step)
+
+    def _without(self, step: Sequence[int]) -> list[int]:
+        self._dropped.update(step)
+        self._bytes -= sum(self._sizes[i] for i in step)
+        return list(step)
+
+
+def _last_step(messages: Sequence[Message]) -> int:
+    """Where the last step begins: an assistant message and what answers it."""
+    return max((i for i, m in enumerate(messages) if m.role == "assistant"), default=0)
+
+
+def _size(message: Message) -> int:
+    """Bytes of what the template shows of a message."""
+    parts = [message.content, message.reasoning]
+    for call in message.tool_calls:
+        parts += [call.function.name, call.function.arguments]
+    return sum(len(part.encode(errors="replace")) for part in parts if part)

@@ -1,0 +1,193 @@
+"""How tools and tool calls travel: in the fields of the API, or as text of the conversation.
+
+Native: the server's chat template shows the tools and the server parses the calls; with a parser
+named, we parse those that it left in the text. Prompted: for templates that drop `tools`. We
+write tools and results into the conversation, in the Hermes form, and parse the reply.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from hermes_queue.agent.parsers import ParsedCall, ToolCallParser, load_parser
+from hermes_queue.errors import ConfigurationError, ModelConfigError
+from hermes_queue.models import FunctionCall, Message, ToolCall
+
+logger = logging.getLogger(__name__)
+
+PREAMBLE = """\
+# Tools
+
+You can call functions. Each line between the tags is the JSON schema of one:
+<tools>
+{tools}
+</tools>
+
+To call one, write a JSON object with its name and its arguments between these tags:
+<tool_call>
+{{"name": "NAME", "arguments": {{"ARGUMENT": "VALUE"}}}}
+</tool_call>
+You may call several, each between tags of its own. Then end your message: the results are sent \
+to you in the same order, each between <tool_response> and </tool_response>."""
+"""What the system message ends with in prompted mode."""
+
+_MARKS = (
+    "<tool_call>",
+    "<function=",
+    "[TOOL_CALLS]",
+    "<|python_tag|>",
+    "<|tool_calls_section_begin|>",
+    "<minimax:tool_call>",
+    "<｜tool▁calls▁begin｜>",  # noqa: RUF001 - DeepSeek's
+)
+"""What calls begin with that a server has left in the text."""
+
+_RAW_KEPT = 500
+"""Characters of an unreadable call that its event keeps; the message has all of it."""
+
+
+class ToolDialect:
+    """One trajectory's form of tools and calls.
+
+    Agent params: {"tools": "native" | "prompted"}, default native; {"parser": NAME}, default
+    none in native mode and hermes in prompted mode.
+    """
+
+    def __init__(self, params: Mapping[str, Any]) -> None:
+        """Read the params.
+
+        Raises:
+            ModelConfigError: one of them is unusable; the message says how.
+        """
+        mode, name = params.get("tools", "native"), params.get("parser")
+        if mode not in ("native", "prompted"):
+            raise ModelConfigError(
+                f'agent openai: tools must be "native" or "prompted", not {mode!r}'
+            )
+        if name is not None and not isinstance(name, str):
+            raise ModelConfigError(f"agent openai: parser must be a name, not {name!r}")
+        self.prompted = mode == "prompted"
+        """Whether requests carry the tools as text instead of `tools`."""
+        name = name or ("hermes" if self.prompted else None)
+        try:
+            self._parser: ToolCallParser | None = load_parser(name) if name else None
+        except ConfigurationError as error:
+            raise ModelConfigError(f"agent openai: {error}") from error
+        self._written: dict[tuple[str, ...], str] = {}
+
+    def outgoing(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]
+    ) -> Sequence[Message]:
+        """The conversation as it is sent: in prompted mode without tool calls and tool roles."""
+        if not self.prompted or not tools:
+            return messages
+        sent = list(messages)
+        preamble = PREAMBLE.format(tools="\n".join(json.dumps(tool) for tool in tools))
+        if sent and sent[0].role == "system":
+            text = f"{sent[0].content}\n\n{preamble}" if sent[0].content else preamble
+            sent[0] = sent[0].model_copy(update={"content": text})
+        else:
+            sent.insert(0, Message(role="system", content=preamble))
+        return _as_text(sent, self._text_of)
+
+    def incoming(
+        self,
+        message: Message,
+        tools: Sequence[Mapping[str, Any]],
+        *,
+        turn: int,
+        finish_reason: str | None,
+    ) -> tuple[Message, list[dict[str, Any]]]:
+        """The reply with the calls that stood in its text, and events of those it could not read.
+
+        Unreadable calls stay calls: the toolbox refuses them and says why. One that was cut off
+        by the token limit is text, so that the loop ends as it does for any such reply.
+        """
+        text = message.content
+        if message.tool_calls or not text or not tools:
+            return message, []
+        if self._parser is None:
+            return message, _unparsed(text)
+        parsed = self._parser.parse(text, tools, reasoning=message.reasoning is None)
+        calls = [c for c in parsed.calls if finish_reason != "length" or c.status != "unclosed"]
+        content = parsed.content
+        if len(calls) < len(parsed.calls):
+            cut = "".join(text[slice(*c.span)] for c in parsed.calls if c not in calls)
+            content = f"{content}\n{cut}" if content else cut
+        made = tuple(_tool_call(call, f"call_{turn}_{i}") for i, call in enumerate(calls))
+        events = [
+            {"event": "tool_call_unreadable", "call": mine.id, "status": call.status}
+            | {"raw": call.raw[:_RAW_KEPT]}
+            for call, mine in zip(calls, made, strict=True)
+            if call.status != "ok"
+        ]
+        if made:
+            self._written[tuple(call.id for call in made)] = text
+        update = {
+            "content": content,
+            "tool_calls": made,
+            "reasoning": message.reasoning or parsed.reasoning,
+        }
+        return message.model_copy(update=update), events
+
+    def _text_of(self, message: Message) -> str:
+        """An assistant message with calls as text: as the model wrote it, if it was this one."""
+        written = self._written.get(tuple(call.id for call in message.tool_calls))
+        if written is not None:
+            return written
+        calls = [
+            f'<tool_call>\n{{"name": {json.dumps(call.function.name)}, '
+            f'"arguments": {call.function.arguments or "{}"}}}\n</tool_call>'
+            for call in message.tool_calls
+        ]
+        return "\n".join([message.content, *calls] if message.content else calls)
+
+
+def _unparsed(text: str) -> list[dict[str, Any]]:
+    """An event when a reply that no parser has read seems to hold a call."""
+    mark = next((mark for mark in _MARKS if mark in text), None)
+    if mark is None:
+        return []
+    _warn_of_unparsed(mark)
+    return [{"event": "tool_call_unparsed", "mark": mark}]
+
+
+@cache
+def _warn_of_unparsed(mark: str) -> None:
+    """Say once per process and form what the events of each trajectory say too."""
+    logger.warning(
+        "the server leaves tool calls in the text (%s): start it with a tool-call parser "
+        "(vLLM, SGLang: --tool-call-parser), or name one with --agent-param parser=NAME",
+        mark,
+        extra={"action": "tool_call_unparsed"},
+    )
+
+
+def _as_text(messages: Sequence[Message], text_of: Callable[[Message], str]) -> list[Message]:
+    """Calls as assistant text, the results of one turn as one user message."""
+    sent: list[Message] = []
+    results: list[str] = []
+    for message in [*messages, None]:
+        if message is not None and message.role == "tool":
+            results.append(f"<tool_response>\n{message.content or ''}\n</tool_response>")
+            continue
+        if results:
+            sent.append(Message(role="user", content="\n".join(results)))
+            results = []
+        if message is None:
+            break
+        if message.tool_calls:
+            update = {"content": text_of(message), "tool_calls": ()}
+            message = message.model_copy(update=update)
+        sent.append(message)
+    return sent
+
+
+def _tool_call(call: ParsedCall, call_id: str) -> ToolCall:
+    return ToolCall(
+        id=call_id, function=FunctionCall(name=call.name or "", arguments=call.arguments)
+    )

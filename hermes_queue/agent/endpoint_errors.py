@@ -1,0 +1,127 @@
+"""What an endpoint's errors mean: try again, wait, or have a person mend it.
+
+There is no common code for most of it; each rule names the server that it is for.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from hermes_queue.agent.reply import MalformedReply
+from hermes_queue.errors import ContextLengthExceeded, ModelConfigError, TrajectoryFailure
+
+if TYPE_CHECKING:
+    from openai import APIStatusError
+
+BACKOFF_S = 0.5
+"""Before the second try; doubles, at most `BACKOFF_MAX_S`, minus up to a quarter of jitter."""
+BACKOFF_MAX_S = 8.0
+PAUSE_S = 1.0
+"""Between two tries at an endpoint that is paused and does not say for how long."""
+
+PAUSE_HEADERS = ("x-agl-paused",)
+"""With 429 or 503: no request is served for now, e.g. while weights are updated. The name is
+agent-lightning's (its proxy)."""
+
+_CONTEXT_PHRASES = (
+    "maximum context length",  # OpenAI, vLLM
+    "model's context length",  # SGLang
+    "context_length_exceeded",
+    "exceeds the available context",  # llama.cpp
+    "prompt is too long",
+)
+_TRANSIENT = frozenset({408, 409, 425, 429})
+
+
+def classify(error: Exception, *, first_turn: bool) -> TrajectoryFailure | None:
+    """The failure that `error` means; None = try again.
+
+    Raises:
+        Exception: `error` itself, when it is none of an endpoint.
+    """
+    import openai
+
+    if isinstance(error, openai.APIConnectionError | MalformedReply):
+        return None
+    if isinstance(error, TrajectoryFailure):
+        return error
+    if not isinstance(error, openai.APIStatusError):
+        raise error
+    if _is_overflow(error, first_turn=first_turn):
+        return ContextLengthExceeded(describe(error))
+    if error.status_code == 429 and error.code == "insufficient_quota":
+        return ModelConfigError(describe(error))
+    if error.status_code in _TRANSIENT or error.status_code >= 500:
+        return None
+    return ModelConfigError(describe(error))
+
+
+def _is_overflow(error: APIStatusError, *, first_turn: bool) -> bool:
+    """Whether the conversation is too long; there is no common code for it.
+
+    A `max_tokens` that never fitted is a mistake in the job. One that fitted at first is
+    a conversation that has grown.
+    """
+    if error.status_code not in (400, 413):
+        return error.code == "context_length_exceeded"
+    text = f"{error.message} {error.body}".lower()
+    about_max_tokens = getattr(error, "param", None) in ("max_tokens", "max_completion_tokens")
+    if about_max_tokens and first_turn:
+        return False
+    return error.status_code == 413 or any(phrase in text for phrase in _CONTEXT_PHRASES)
+
+
+def delay_s(error: Exception, failures: int) -> float:
+    """How long to wait after so many failures: what the server asks for, else our backoff."""
+    asked_s = retry_after_s(error)
+    if asked_s is not None:
+        return asked_s
+    backoff_s: float = min(BACKOFF_MAX_S, BACKOFF_S * 2 ** (failures - 1))
+    return backoff_s * random.uniform(0.75, 1.0)  # noqa: S311 - jitter, no secret
+
+
+def retry_after_s(error: Exception) -> float | None:
+    """What the server asks for; a date is not understood, since clocks differ."""
+    for name, unit_s in (
+        ("retry-after-ms", 0.001),
+        ("retry-after", 1.0),
+        ("llm_provider-retry-after", 1.0),
+    ):
+        try:
+            asked_s = float(_headers(error)[name]) * unit_s
+        except (KeyError, ValueError):
+            continue
+        if math.isfinite(asked_s):
+            return max(0.0, asked_s)
+    return None
+
+
+def is_pause(error: Exception) -> bool:
+    """Whether the endpoint serves nobody for now, rather than refusing or failing this call."""
+    return _status(error) in (429, 503) and any(name in _headers(error) for name in PAUSE_HEADERS)
+
+
+def is_refusal(error: Exception) -> bool:
+    """Whether the endpoint has more calls than it serves."""
+    return _status(error) == 429
+
+
+def describe(error: Exception | None) -> str:
+    """One line for logs and failures."""
+    text = str(error) or type(error).__name__
+    return f"{type(error).__name__}: {text}"[:1000]
+
+
+def _status(error: Exception) -> int | None:
+    import openai
+
+    return error.status_code if isinstance(error, openai.APIStatusError) else None
+
+
+def _headers(error: Exception) -> Mapping[str, str]:
+    import openai
+
+    return error.response.headers if isinstance(error, openai.APIStatusError) else {}

@@ -1,0 +1,83 @@
+"""Mistral: `[TOOL_CALLS]` and then one of two forms.
+
+A JSON list `[{"name": ..., "arguments": {...}}, ...]` (tokenizers before version 11), or
+`NAME[ARGS]{...}`, also without `[ARGS]` and with `[CALL_ID]...` before it, the tag repeated
+for each call.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from hermes_queue.agent.parsers.base import (
+    CallStatus,
+    NotJson,
+    ParsedCall,
+    TextParser,
+    Tools,
+    call_of,
+    failed_call,
+    read_object,
+    skip_space,
+)
+
+TAG = "[TOOL_CALLS]"
+
+_NAMED = re.compile(r"([\w.\-]{1,200})[ \t]*(?:\[CALL_ID\][\w\-]{1,99})?(?:\[ARGS\])?[ \t\r\n]*")
+
+
+def find_calls(text: str, start: int, tools: Tools) -> list[ParsedCall]:
+    """The calls in `text` from `start` on."""
+    calls: list[ParsedCall] = []
+    begin = text.find(TAG, start)
+    while begin != -1:
+        body = skip_space(text, begin + len(TAG))
+        read = _listed if text.startswith("[", body) else _named
+        calls += read(text, begin, body)
+        begin = text.find(TAG, calls[-1].span[1])
+    return calls
+
+
+def _named(text: str, begin: int, body: int) -> list[ParsedCall]:
+    """The call of the tag at `begin`, which names it at `body`."""
+    match = _NAMED.match(text, body)
+    if match is None:
+        cut = body == len(text)
+        return [_failed(text, begin, body, "unclosed" if cut else "malformed")]
+    try:
+        _, end = read_object(text, match.end())
+    except NotJson as error:
+        failed = _failed(text, begin, body, "unclosed" if error.cut else "invalid_json")
+        return [replace(failed, name=match.group(1))]
+    arguments = text[match.end() : end]
+    return [ParsedCall(match.group(1), arguments, text[body:end], "ok", (begin, end))]
+
+
+def _listed(text: str, begin: int, body: int) -> list[ParsedCall]:
+    """Calls as the members of a JSON list; the last one may be a failed one."""
+    calls: list[ParsedCall] = []
+    at = skip_space(text, body + 1)
+    while True:
+        try:
+            members, end = read_object(text, at)
+        except NotJson as error:
+            return [*calls, _failed(text, begin, at, "unclosed" if error.cut else "invalid_json")]
+        after = skip_space(text, end)
+        closed = text.startswith("]", after)
+        calls.append(call_of(members, text[at:end], (begin, after + 1 if closed else end)))
+        if not text.startswith(",", after):
+            return calls
+        begin, at = end, skip_space(text, after + 1)
+
+
+def _failed(text: str, begin: int, body: int, status: CallStatus) -> ParsedCall:
+    """What cannot be read ends where the next call is announced, else with the text."""
+    following = text.find(TAG, body)
+    last = following if following != -1 else len(text)
+    if status == "unclosed" and following != -1:
+        status = "invalid_json"
+    return failed_call(text[body:last].strip(), status, (begin, last))
+
+
+PARSER = TextParser("mistral", TAG, find_calls)

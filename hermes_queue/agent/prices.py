@@ -1,0 +1,79 @@
+"""What model calls cost, from a table that the user keeps.
+
+    ["gpt-5-mini"]          # TOML; the name as jobs give it
+    prompt = 0.25           # US dollars per million tokens
+    cached = 0.025          # of the prompt, what the provider had cached; default: as prompt
+    completion = 2.0
+
+A model that is not in the table has no known cost, which is None and never 0.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from decimal import Decimal
+from functools import cache
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from hermes_queue.errors import ConfigurationError
+from hermes_queue.models import Usage
+
+_MILLION = Decimal(1_000_000)
+_Price = Annotated[Decimal, Field(ge=0)]
+
+
+class Prices(BaseModel):
+    """Of one model, US dollars per million tokens."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    prompt: _Price
+    cached: _Price | None = None
+    completion: _Price
+
+    def cost_usd(self, usage: Usage) -> float:
+        """What `usage` costs. Cached tokens are part of the prompt's."""
+        cached = min(usage.cached_tokens, usage.prompt_tokens)
+        cached_price = self.prompt if self.cached is None else self.cached
+        total = (
+            (usage.prompt_tokens - cached) * self.prompt
+            + cached * cached_price
+            + usage.completion_tokens * self.completion
+        )
+        return float(total / _MILLION)
+
+
+_TABLE = TypeAdapter(dict[str, Prices])
+
+
+@cache
+def read_prices(path: Path | None) -> dict[str, Prices]:
+    """The table at `path`, read once per process; empty without one.
+
+    Raises:
+        ConfigurationError: it cannot be read; the message names the field.
+    """
+    if path is None:
+        return {}
+    try:
+        with path.open("rb") as file:
+            return _TABLE.validate_python(tomllib.load(file, parse_float=Decimal))
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise ConfigurationError(f"HERMES_QUEUE_MODEL_PRICES {path}: {error}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise ConfigurationError(
+            f"HERMES_QUEUE_MODEL_PRICES {path}: {place}: {first['msg']}"
+        ) from error
+
+
+def cost_usd(model: str | None, usage: Usage, prices: Path | None) -> float | None:
+    """What `usage` of `model` costs; None when nobody knows. Without tokens it costs nothing."""
+    if not usage.prompt_tokens and not usage.completion_tokens:
+        return 0.0
+    known = read_prices(prices).get(model or "")
+    return None if known is None else known.cost_usd(usage)

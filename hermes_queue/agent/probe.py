@@ -1,0 +1,259 @@
+"""Does the endpoint's chat template show `tools` to the model, or drop them?
+
+Some templates drop them in silence, and every trajectory would then fail of an agent that has
+never seen its tools. Tokens are counted for one prompt with and without a large tool: by the
+server's tokenizer (vLLM, SGLang), else by the usage of two completions of one token.
+
+Asked once per endpoint and model; the answer is kept in the process and, where a worker shares
+one (`share`), in a cache for all workers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Literal, Protocol
+from weakref import WeakKeyDictionary
+
+from hermes_queue.errors import ModelConfigError
+
+logger = logging.getLogger(__name__)
+
+Verdict = Literal["honoured", "dropped", "unknown"]
+
+Send = Callable[[str, Mapping[str, Any]], Awaitable[tuple[int, Any]]]
+"""POST a body to a path below the endpoint, or to a URL: (HTTP status, decoded JSON).
+
+Raises nothing but cancellation and TimeoutError; status 0 = no usable answer."""
+
+REQUEST_TIMEOUT_S = 30.0
+RECHECK_S = 60.0
+"""For so long a verdict holds that a person is about to change, or that is due to an outage."""
+
+_MARGIN_TOKENS = 20
+"""The tool and the control text are each several times as long in any tokenizer."""
+_FILLER = "The first of these words says where the record is kept and the others say why. " * 4
+_SHORT = [{"role": "user", "content": "Hello."}]
+_LONG = [{"role": "user", "content": f"Hello. {_FILLER}"}]
+_TOOL = {
+    "type": "function",
+    "function": {
+        "name": "look_up_record",
+        "description": _FILLER,
+        "parameters": {"type": "object", "properties": {"record": {"type": "string"}}},
+    },
+}
+_TEMPLATE_FIELDS = ("chat_template", "chat_template_kwargs")
+"""What a request may say of the template; it is part of the question."""
+
+
+class ProbeCache(Protocol):
+    """Verdicts that workers share. Loses its content at will; raises nothing."""
+
+    async def load(self, endpoint: str, model: str) -> Verdict | None:
+        """The verdict of another worker, if it still holds."""
+        ...
+
+    async def save(self, endpoint: str, model: str, verdict: Verdict, ttl_s: float) -> None:
+        """Tell the others; it holds for `ttl_s` seconds."""
+        ...
+
+
+_shared: ProbeCache | None = None
+_known: dict[tuple[str, str], tuple[Verdict, float]] = {}
+_locks: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, str], asyncio.Lock]] = (
+    WeakKeyDictionary()
+)
+
+
+def share(cache: ProbeCache | None) -> None:
+    """Have verdicts shared through `cache`; None ends that."""
+    global _shared
+    _shared = cache
+
+
+def forget() -> None:
+    """Forget this process's verdicts."""
+    _known.clear()
+
+
+class ToolProbe:
+    """The question for one endpoint and model."""
+
+    def __init__(self, base_url: str, server: str, model: str, *, ttl_s: float) -> None:
+        """Prepare the question.
+
+        Args:
+            base_url: of the endpoint.
+            server: the same without credentials, for logs and caches.
+            model: its name there.
+            ttl_s: how long a verdict holds.
+        """
+        self.base_url = base_url.rstrip("/")
+        self.model = model
+        self._server = server.rstrip("/")
+        self._ttl_s = ttl_s
+
+    async def require_tools(
+        self, send: Send, sampling: Mapping[str, Any], *, deadline: float
+    ) -> None:
+        """Make sure that the template does not drop tools; asks the endpoint at most once.
+
+        An endpoint that does not answer, or whose answers decide nothing, passes.
+
+        Args:
+            send: reaches the endpoint.
+            sampling: of the job; what it says of the template and the name of its token cap.
+            deadline: on the `time.monotonic()` clock.
+
+        Raises:
+            ModelConfigError: tools are dropped; the message names the remedies.
+            TimeoutError: the deadline passed.
+        """
+        template = {key: sampling[key] for key in _TEMPLATE_FIELDS if key in sampling}
+        key = (self._server, self.model)
+        if template:
+            text = json.dumps(template, sort_keys=True, default=str)
+            key = (key[0], f"{key[1]}#{hashlib.sha256(text.encode()).hexdigest()[:16]}")
+        async with asyncio.timeout_at(_loop_time(deadline)):
+            async with _lock(key):
+                verdict = await self._verdict(key, _Asking(self, send, sampling, template))
+        if verdict == "dropped":
+            raise ModelConfigError(
+                f"tools_dropped: the chat template of {self.model} at {self._server} leaves "
+                "`tools` out of the prompt, so that the agent would never see its tools. Put them "
+                "into the conversation with --agent-param tools=prompted, or start the server "
+                "with a template that renders them (vLLM, SGLang: --chat-template; llama.cpp: "
+                "--jinja). --agent-param probe_tools=false skips this check."
+            )
+
+    async def _verdict(self, key: tuple[str, str], asking: _Asking) -> Verdict:
+        known, until = _known.get(key, ("unknown", 0.0))
+        if time.monotonic() < until:
+            return known
+        found = await _shared.load(*key) if _shared else None
+        verdict: Verdict = found or await asking.verdict()
+        outage = verdict == "unknown" and asking.failed
+        ttl_s = self._ttl_s
+        if outage or verdict == "dropped":
+            ttl_s = min(ttl_s, RECHECK_S)
+        _known[key] = (verdict, time.monotonic() + ttl_s)
+        if found is None:
+            if outage:
+                return verdict  # the first completion tells what is the matter
+            self._log(verdict)
+            if _shared:
+                await _shared.save(*key, verdict, ttl_s)
+        return verdict
+
+    def _log(self, verdict: Verdict) -> None:
+        level = logging.WARNING if verdict == "unknown" else logging.INFO
+        said = {
+            "honoured": "shows tools to the model",
+            "dropped": "drops tools",
+            "unknown": "may drop tools: its token counts do not tell",
+        }[verdict]
+        logger.log(
+            level,
+            "the chat template of %s at %s %s",
+            self.model,
+            self._server,
+            said,
+            extra={"action": "tools_probe", "verdict": verdict},
+        )
+
+
+class _Asking:
+    """Asks the endpoint by every way there is until one decides."""
+
+    def __init__(
+        self,
+        probe: ToolProbe,
+        send: Send,
+        sampling: Mapping[str, Any],
+        template: Mapping[str, Any],
+    ) -> None:
+        self.failed = False
+        """Whether an answer is missing that might come another time."""
+        self._base_url = probe.base_url
+        self._body = {"model": probe.model, **template}
+        self._send = send
+        cap = "max_completion_tokens" if "max_completion_tokens" in sampling else "max_tokens"
+        self._one_token = {cap: 1}
+
+    async def verdict(self) -> Verdict:
+        """The verdict.
+
+        That of a tokenizer against tools has to be confirmed by the usage: servers may take
+        tools in completions and ignore them where they only count.
+        """
+        root = self._base_url.removesuffix("/v1")
+        suspected = False
+        for path in ("/tokenize", f"{root}/tokenize"):  # SGLang, vLLM
+            said = await self._compare(path, {}, _tokens)
+            if said == "honoured":
+                return said
+            suspected = suspected or said == "dropped"
+        said = await self._compare("/chat/completions", self._one_token, _prompt_tokens)
+        return "dropped" if said == "unknown" and suspected else said
+
+    async def _compare(
+        self, path: str, more: Mapping[str, Any], count: Callable[[Any], int]
+    ) -> Verdict:
+        """Count with and without the tool.
+
+        Equal counts mean something only where a longer message is counted as longer.
+        """
+
+        async def counted(messages: list[dict[str, str]], **tools: Any) -> int:
+            body = {**self._body, "messages": messages, **more, **tools}
+            return await self._count(path, body, count)
+
+        bare = await counted(_SHORT)
+        given = await counted(_SHORT, tools=[_TOOL]) if bare else 0
+        if not bare or not given:
+            return "unknown"
+        if given >= bare + _MARGIN_TOKENS:
+            return "honoured"
+        if given > bare:
+            return "unknown"
+        return "dropped" if await counted(_LONG) >= bare + _MARGIN_TOKENS else "unknown"
+
+    async def _count(self, path: str, body: Mapping[str, Any], count: Callable[[Any], int]) -> int:
+        """What the server counts; 0 = it does not say."""
+        try:
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                status, answer = await self._send(path, body)
+        except TimeoutError:
+            status, answer = 0, None
+        # A path that is not there, or a field that is not taken, stays so.
+        self.failed |= status not in (200, 400, 404, 405, 422)
+        if status != 200:
+            return 0
+        try:
+            return max(0, count(answer))
+        except (TypeError, ValueError, KeyError, AttributeError):
+            return 0
+
+
+def _tokens(answer: Any) -> int:
+    tokens = answer.get("tokens")
+    return len(tokens) if isinstance(tokens, list) else int(answer["count"])
+
+
+def _prompt_tokens(answer: Any) -> int:
+    return int(answer["usage"]["prompt_tokens"])
+
+
+def _lock(key: tuple[str, str]) -> asyncio.Lock:
+    locks = _locks.setdefault(asyncio.get_running_loop(), {})
+    return locks.setdefault(key, asyncio.Lock())
+
+
+def _loop_time(deadline: float) -> float:
+    """A deadline of the `time.monotonic()` clock on that of the running loop."""
+    return asyncio.get_running_loop().time() + deadline - time.monotonic()

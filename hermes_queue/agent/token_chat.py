@@ -1,0 +1,144 @@
+"""Token mode: each prompt is the tokens so far plus what the environment said since.
+
+In message mode the server renders the whole conversation anew at each turn, and the assistant's
+text need not come out as the ids that were sampled: arguments are written anew, blanks go, odd
+samples merge into other tokens. Here nothing that was sampled is rendered again. What follows a
+completion is taken from the model's own template by rendering a conversation of two messages and
+the same one with the new messages after it: the second must begin with the first, and the rest is
+what the template puts there (as verl and SkyRL do). Where it does not, the conversation is
+rendered as a whole and a new sequence begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hermes_queue.agent.chat import Reply
+from hermes_queue.agent.openai import OpenAIChat
+from hermes_queue.agent.registry import AgentScript
+from hermes_queue.agent.reply import Completion, to_wire
+from hermes_queue.agent.token_servers import Sampled, token_server
+from hermes_queue.errors import ContextLengthExceeded
+from hermes_queue.models import AgentSpec, Message
+from hermes_queue.settings import ModelSettings
+
+_NO_SAMPLING = frozenset({"model", "messages", "tools", "logprobs", "return_token_ids"})
+
+
+class TokenChat(OpenAIChat):
+    """A model behind vLLM or SGLang, by token ids.
+
+    Agent params: {"mode": "tokens", "server": "vllm" | "sglang", "parser": "hermes", ...}.
+    """
+
+    def __init__(self, spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> None:
+        super().__init__(spec, script, settings)
+        self._wants_ids = True
+        kind = str(spec.params.get("server", "vllm"))
+        self._tokens = token_server(kind, self._endpoint.post_to_root, str(spec.model))
+        self._held: tuple[int, ...] = ()
+        """Ids of the conversation so far, the last completion included."""
+        self._said: list[dict[str, Any]] = []
+        """The messages that `_held` stands for."""
+        self._end_of_turn: int | None = None
+        self._max_model_tokens: int | None = None
+
+    @staticmethod
+    def dialect_params(spec: AgentSpec) -> Mapping[str, Any]:
+        """The server sees no calls in ids, so a parser of ours has to."""
+        return {"parser": "hermes", **spec.params}
+
+    async def complete(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]],
+        sampling: Mapping[str, Any],
+        deadline: float,
+    ) -> Reply:
+        """See `ChatClient.complete`."""
+        reply = await super().complete(messages, tools, sampling, deadline)
+        sent = self._dialect.outgoing([*messages, reply.message], tools)
+        self._said = to_wire(sent, self._reasoning_field)[0]
+        return reply
+
+    async def _exchange(self, body: Mapping[str, Any], events: list[dict[str, Any]]) -> Completion:
+        messages, tools = list(body["messages"]), list(body.get("tools", ()))
+        prompt, refused = await self._prompt(messages, tools)
+        sampling = {k: v for k, v in body.items() if k not in _NO_SAMPLING}
+        sampled = await self._tokens.sample(prompt, self._bounded(sampling, len(prompt)))
+        text = await self._text(sampled)
+        if refused:
+            events.append({"event": "rerendered", "reason": refused})
+        self._held = (*prompt, *sampled.ids)
+        if sampled.ended_turn:
+            self._end_of_turn = sampled.ids[-1]
+        return Completion(
+            message=Message(role="assistant", content=text),
+            reasoning_field=None,
+            finish_reason=sampled.finish_reason,
+            usage=sampled.usage,
+            prompt_ids=tuple(prompt),
+            completion_ids=sampled.ids,
+            logprobs=sampled.logprobs,
+            policy_version=sampled.policy_version,
+        )
+
+    # --- the prompt ---------------------------------------------------------------------------
+
+    async def _prompt(
+        self, messages: list[dict[str, Any]], tools: Sequence[Any]
+    ) -> tuple[tuple[int, ...], str]:
+        """The ids to continue, and why they do not extend the last ones ("" if they do)."""
+        refused = ""
+        if self._said:
+            known = len(self._said)
+            if messages[:known] == self._said:
+                follow = await self._bridge(messages[known - 1], messages[known:], tools)
+                if follow is not None:
+                    return (*self._held, *follow), ""
+                refused = "the template has no continuation"
+            else:
+                refused = "the history was rewritten"
+        rendered = await self._tokens.render(messages, tools, reply=True)
+        self._max_model_tokens = rendered.max_model_tokens
+        return rendered.ids, refused
+
+    async def _bridge(
+        self, last: dict[str, Any], new: list[dict[str, Any]], tools: Sequence[Any]
+    ) -> tuple[int, ...] | None:
+        """What the template writes between the last completion and the next; None if unclear."""
+        if self._end_of_turn is None or any(m["role"] == "assistant" for m in new):
+            return None
+        before = [{"role": "user", "content": "."}, last]
+        base = (await self._tokens.render(before, tools, reply=False)).ids
+        full = (await self._tokens.render([*before, *new], tools, reply=True)).ids
+        if full[: len(base)] != base or self._end_of_turn not in base:
+            return None
+        tail = len(base) - base[::-1].index(self._end_of_turn)
+        closing = () if self._held[-1] == self._end_of_turn else (self._end_of_turn,)
+        return (*closing, *full[tail:])
+
+    def _bounded(self, sampling: dict[str, Any], used: int) -> dict[str, Any]:
+        """`sampling` with a length that fits; such endpoints default to a few tokens."""
+        name = "max_completion_tokens" if "max_completion_tokens" in sampling else "max_tokens"
+        wanted = sampling.pop(name, None)
+        if self._max_model_tokens is not None:
+            left = self._max_model_tokens - used
+            if left < 1:
+                raise ContextLengthExceeded(
+                    f"{used} tokens of the model's context length {self._max_model_tokens}"
+                )
+            wanted = left if wanted is None else min(wanted, left)
+        return sampling if wanted is None else {**sampling, "max_tokens": wanted}
+
+    async def _text(self, sampled: Sampled) -> str:
+        """The completion as text, without the token that ended it."""
+        ids = sampled.ids[:-1] if sampled.ended_turn else sampled.ids
+        return await self._tokens.text(ids) if ids else ""
+
+
+def openai_agent(spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> OpenAIChat:
+    """The agent `openai` in the mode that its params ask for."""
+    chat = TokenChat if spec.params.get("mode") == "tokens" else OpenAIChat
+    return chat(spec, script, settings)

@@ -1,0 +1,56 @@
+"""`hermes-queue limits ...`: what the fleet knows of its model endpoints."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from dataclasses import asdict
+
+import click
+
+
+@click.group()
+def limits() -> None:
+    r"""See how many calls model endpoints are given, and who waits.
+
+    \b
+    hermes-queue limits list
+    hermes-queue limits forget "http://127.0.0.1:8000/v1|MODEL"
+    """
+
+
+@limits.command("list")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+def list_limits(as_json: bool) -> None:
+    """Print each endpoint and model that was called lately."""
+    from hermes_queue.ledger import Ledger
+    from hermes_queue.ledger.limiter import EndpointLimits
+
+    with closing(Ledger.connect()) as ledger:
+        known = EndpointLimits(ledger)
+        found = {name: state for name in known.names() if (state := known.state(name))}
+    for name, state in found.items():
+        if as_json:
+            click.echo(json.dumps({"name": name, **asdict(state)}))
+            continue
+        paused = f", paused for {state.pause_s:.0f} s" if state.pause_s else ""
+        click.echo(
+            f"{name}: {state.leased} calls of {state.limit:.0f}, {state.waiting} waiting{paused}; "
+            f"{state.granted} so far, {state.refused} refused, {state.hold_s:.1f} s each"
+        )
+    if not found and not as_json:
+        click.echo("no model endpoint was called lately")
+
+
+@limits.command()
+@click.argument("name", metavar="NAME")
+def forget(name: str) -> None:
+    """End the pause of NAME and begin anew with its limit, e.g. when the provider raised it."""
+    from hermes_queue.ledger import Ledger
+    from hermes_queue.ledger.limiter import EndpointLimits
+
+    with closing(Ledger.connect()) as ledger:
+        known = EndpointLimits(ledger).forget(name)
+    if not known:
+        raise click.ClickException(f"no limit {name!r}; see `hermes-queue limits list`")
+    click.echo(f"{name}: forgotten")

@@ -1,0 +1,192 @@
+"""Limits of model endpoints, shared by all workers: who may call which, when.
+
+Per endpoint and model a leased semaphore whose size adapts (see `limit_release.lua`), a pause
+that any worker sets and all honour, and buckets for calls and tokens a minute. A lease that is
+not renewed ends by itself, so that calls of a worker that died are not counted for long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from hermes_queue.connection import explained
+from hermes_queue.ledger.ledger import Ledger
+from hermes_queue.settings import LimiterSettings
+
+Outcome = Literal["ok", "refused", "paused", ""]
+"""How a call went. Refused: too many calls. Paused: by the gateway, for all. "": no telling."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """The answer to one request for leave to call."""
+
+    granted: bool
+    wait_s: float
+    """Granted: before the call begins. Else: before asking again."""
+    at: float
+    """Unix seconds of Redis' clock, likewise `since`."""
+    since: str
+    """When the request was first made; handed back with the next try, it keeps its place."""
+    among: int
+    """Calls that have leave, with this one if it has."""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitState:
+    """What is known of one endpoint and model."""
+
+    limit: float
+    """Concurrent calls."""
+    leased: int
+    waiting: int
+    ceiling: float | None = None
+    """How many calls were served when others were last refused."""
+    pause_s: float = 0.0
+    """For how long nobody calls."""
+    hold_s: float = 0.0
+    """What a call usually takes."""
+    granted: int = 0
+    refused: int = 0
+    paused: int = 0
+
+
+def limit_name(endpoint: str, model: str) -> str:
+    """The name of the limit that calls of `model` at `endpoint` share; holds no credentials."""
+    parts = urlsplit(endpoint)
+    host = parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme}://{host}{parts.path.rstrip('/')}|{model}"
+
+
+class EndpointLimits:
+    """The limits of one deployment's endpoints. Synchronous and thread-safe, as the ledger.
+
+    Every method is one round trip and may be repeated.
+    """
+
+    def __init__(
+        self, ledger: Ledger, settings: LimiterSettings | None = None, *, lease_s: float = 40.0
+    ) -> None:
+        self._ledger = ledger
+        self._settings = settings or LimiterSettings()
+        self._lease_s = lease_s
+
+    def acquire(self, name: str, request: str, *, tokens: int = 0, since: str = "") -> Admission:
+        """Ask for leave to make one call.
+
+        Args:
+            name: of the limit, see `limit_name`.
+            request: id of the call; the same in all its tries.
+            tokens: what the call is expected to use.
+            since: of the answer to the try before this one.
+
+        Raises:
+            RedisUnavailable, RedisFull: it may be granted; ask again or release it.
+        """
+        section = self._settings
+        answer = self._ledger.call(
+            "limit_acquire",
+            _keys(name),
+            [
+                *(request, self._lease_s, since),
+                *(section.start_calls, section.min_calls, section.max_calls),
+                *(section.requests_per_minute or 0, section.tokens_per_minute or 0, tokens),
+                *(section.burst_s, section.state_ttl_s),
+            ],
+        )
+        granted, wait_s, now, asked, among = answer
+        return Admission(granted == 1, float(wait_s), float(now), asked.decode(), among)
+
+    def release(
+        self,
+        name: str,
+        request: str,
+        outcome: Outcome = "",
+        *,
+        granted_at: float = 0.0,
+        among: int = 0,
+        pause_s: float = 0.0,
+        more_tokens: int = 0,
+    ) -> bool:
+        """Give leave back, or stop waiting for it; returns whether it was held.
+
+        Args:
+            name: of the limit.
+            request: id of the call.
+            outcome: how the call went.
+            granted_at: `Admission.at`.
+            among: `Admission.among`.
+            pause_s: for how long nobody shall call, as the endpoint demands.
+            more_tokens: what the call used beyond what was reserved; negative if less.
+
+        Raises:
+            RedisUnavailable, RedisFull: the lease then ends by itself.
+        """
+        section = self._settings
+        answer = self._ledger.call(
+            "limit_release",
+            _keys(name),
+            [
+                *(request, outcome, granted_at, pause_s),
+                *(section.start_calls, section.min_calls, section.max_calls),
+                *(section.growth, section.decrease, section.probe_rounds),
+                *(section.tokens_per_minute or 0, more_tokens, section.state_ttl_s, among),
+            ],
+        )
+        return bool(answer == 1)
+
+    def renew(self, name: str, requests: Sequence[str]) -> int:
+        """Keep the leases of calls that still go on; returns how many are held.
+
+        Raises:
+            RedisUnavailable, RedisFull: they may be renewed.
+        """
+        args: list[Any] = [self._lease_s, self._settings.state_ttl_s, *requests]
+        return int(self._ledger.call("limit_renew", [f"limit:{name}:leases"], args))
+
+    def names(self) -> list[str]:
+        """The limits of which anything is known, sorted."""
+        prefix = self._ledger.key("limit:")
+        with explained(self._ledger.url):
+            client = self._ledger.client
+            found = client.scan_iter(f"{prefix}*", count=1000, _type="HASH")
+            return sorted(key.decode().removeprefix(prefix) for key in found)
+
+    def forget(self, name: str) -> bool:
+        """Begin anew with a limit; calls in flight and those in line stay. False = not known."""
+        with explained(self._ledger.url):
+            answer: Any = self._ledger.client.delete(self._ledger.key(f"limit:{name}"))
+        return bool(answer)
+
+    def state(self, name: str) -> LimitState | None:
+        """What is known of a limit as of now; None = nothing."""
+        ledger = self._ledger
+        main, leases, waiting, _ = (ledger.key(key) for key in _keys(name))
+        with explained(ledger.url), ledger.client.pipeline(transaction=False) as pipe:
+            pipe.time()
+            pipe.hgetall(main)
+            pipe.zrange(leases, 0, -1, withscores=True)
+            pipe.zcard(waiting)
+            (seconds, micros), raw, leased, waits = pipe.execute()
+        if not raw:
+            return None
+        now = seconds + micros / 1e6
+        found = {key.decode(): float(value) for key, value in raw.items()}
+        return LimitState(
+            limit=found["limit"],
+            leased=sum(end > now for _, end in leased),
+            waiting=waits,
+            ceiling=found.get("ceiling"),
+            pause_s=max(0.0, found.get("pause_until", 0.0) - now),
+            hold_s=found.get("hold_s", 0.0),
+            granted=int(found.get("granted", 0)),
+            refused=int(found.get("refused", 0)),
+            paused=int(found.get("paused", 0)),
+        )
+
+
+def _keys(name: str) -> list[str]:
+    return [f"limit:{name}", *(f"limit:{name}:{part}" for part in ("leases", "waiting", "seen"))]

@@ -1,0 +1,41 @@
+"""What probes of model endpoints found, so that a fleet asks each endpoint once."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from hermes_queue.connection import explained
+from hermes_queue.ledger.ledger import Ledger
+
+
+class Probes:
+    """The findings in one deployment's Redis."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def load(self, endpoint: str, model: str) -> str | None:
+        """The verdict on a model at an endpoint, while it holds.
+
+        Raises:
+            RedisUnavailable: no answer.
+        """
+        with explained(self._ledger.url):
+            key = self._ledger.key(_key(endpoint, model))
+            verdict: Any = self._ledger.client.hget(key, "verdict")
+        return verdict.decode() if verdict else None
+
+    def save(self, endpoint: str, model: str, verdict: str, *, ttl_s: float) -> None:
+        """Keep a verdict for `ttl_s` seconds. An earlier one is replaced.
+
+        Raises:
+            RedisUnavailable, RedisFull: it may be kept.
+        """
+        self._ledger.call("probe_save", [_key(endpoint, model)], [endpoint, model, verdict, ttl_s])
+
+
+def _key(endpoint: str, model: str) -> str:
+    """Of fixed length and free of what URLs may hold."""
+    text = f"{endpoint}\n{model}".encode()
+    return f"probe:{hashlib.sha256(text).hexdigest()[:32]}"

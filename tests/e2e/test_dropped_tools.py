@@ -1,0 +1,110 @@
+"""A server whose chat template drops tools, met by a whole run: producer, worker, sandbox."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from hermes_queue.settings import PathSettings
+
+
+def reply(body: dict[str, Any]) -> str:
+    """A model that knows the bundled ferry problem and can only call what it reads of."""
+    system, *rest = body["messages"]
+    if "<tools>" not in (system["content"] or ""):
+        return "I have no tools."
+    if len(rest) == 1:
+        call = {"name": "calculator", "arguments": {"expression": "40*85"}}
+        return f"<tool_call>\n{json.dumps(call)}\n</tool_call>"
+    number = rest[-1]["content"].removeprefix("<tool_response>\n").partition("\n")[0]
+    return f"It is \\boxed{{{number}}}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        status, answer = 404, dict[str, Any]()
+        if self.path == "/v1/chat/completions":
+            tokens = len(json.dumps(body["messages"])) // 4  # tools are no part of the prompt
+            message = {"role": "assistant", "content": reply(body)}
+            usage = {"prompt_tokens": tokens, "completion_tokens": 5}
+            choices = [{"message": message, "finish_reason": "stop"}]
+            status, answer = 200, {"choices": choices, "usage": usage}
+        data = json.dumps(answer).encode()
+        self.send_response(status)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}/v1"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def run(url: str, out: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+    run_id = f"e2e-{uuid4().hex}"
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("HERMES_QUEUE_")}
+    command = [sys.executable, "-m", "producers.gsm8k"]
+    command += ["--agent", "openai", "--model", "m", "--base-url", url, "--concurrency", "1"]
+    command += ["--run-id", run_id, "--out", str(out), *flags]
+    try:
+        return subprocess.run(
+            command,
+            cwd=out.parent,
+            env={**clean, "PYTHONPATH": str(Path(__file__).parents[2])},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+    finally:
+        shutil.rmtree(PathSettings().cache / "embedded" / run_id, ignore_errors=True)
+
+
+def records(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def test_the_run_pauses_at_the_first_trajectory_and_says_what_to_do(
+    url: str, tmp_path: Path
+) -> None:
+    done = run(url, out := tmp_path / "o.jsonl", "--items", "4")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "is paused (model_config): tools_dropped" in done.stderr
+    (record,) = records(out)
+    assert record["score"] is None
+    assert record["failure"]["cause"] == "model_config"
+
+
+def test_the_same_server_solves_it_in_prompted_mode(url: str, tmp_path: Path) -> None:
+    flags = ("--instance-id", "gsm8k-own-ferry", "--group-size", "3")
+    done = run(url, out := tmp_path / "o.jsonl", *flags, "--agent-param", "tools=prompted")
+    assert done.returncode == 0, done.stdout + done.stderr
+    made = records(out)
+    assert [record["score"] for record in made] == [1.0] * 3
+    assert {record["tool_calls"]["ok"] for record in made} == {1}
+    assert made[0]["messages"][2]["tool_calls"][0]["function"]["name"] == "calculator"

@@ -1,0 +1,149 @@
+"""Token mode: what was sampled is never rendered again."""
+
+from __future__ import annotations
+
+import time
+from contextlib import asynccontextmanager
+
+import pytest
+from token_stub import END, TokenStub, encode, template
+
+from hermes_queue.agent import AgentScript, make_chat, merge_turns
+from hermes_queue.agent.endpoint import close_clients
+from hermes_queue.agent.tokens import merge_with_breaks
+from hermes_queue.errors import ContextLengthExceeded, ModelConfigError, ModelError
+from hermes_queue.models import AgentSpec, Message
+from hermes_queue.settings import ModelSettings
+from hermes_queue.tools import load_tool
+
+USER = Message(role="user", content="list src")
+TOOLS = [load_tool("terminal").schema()]
+# The template would write the arguments with blanks, so message mode would break the prefix here.
+CALL = '<tool_call>{"name":"terminal","arguments":{"command":"ls"}}</tool_call>'
+SERVERS = ["vllm", "sglang"]
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hermes_queue.agent.endpoint_errors.BACKOFF_S", 0.001)
+
+
+@asynccontextmanager
+async def talk(*replies: str, kind: str = "vllm", **options):
+    async with TokenStub(list(replies), kind=kind, **options) as stub:
+        params = {"mode": "tokens", "server": kind, "parser": "hermes"}
+        spec = AgentSpec(kind="openai", model="m", base_url=stub.url, params=params)
+
+        async def gold():
+            raise AssertionError("only the oracle asks")
+
+        yield stub, make_chat(spec, AgentScript(gold), ModelSettings(max_retries=1))
+        await close_clients()
+
+
+async def turn(chat, messages, **sampling):
+    reply = await chat.complete(messages, TOOLS, sampling, time.monotonic() + 20)
+    messages.append(reply.message)
+    messages += [
+        Message(role="tool", content=f"result {n}", tool_call_id=call.id)
+        for n, call in enumerate(reply.message.tool_calls)
+    ]
+    return reply
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+async def test_turns_extend_each_other_token_by_token(kind):
+    async with talk(CALL, f"Again. {CALL}{CALL}", "Done.", kind=kind) as (_, chat):
+        messages = [USER]
+        turns = [(await turn(chat, messages)).turn for _ in range(3)]
+    [sequence] = merge_turns(turns)
+    text = "".join(chr(i) for i in sequence.ids if i != END)
+    assert text.count(CALL) == 3
+    assert text.count("result 0") == 2
+    assert sum(sequence.loss_mask) == sum(len(t.completion_ids) for t in turns)
+    assert [m.content for m in messages if m.role == "assistant"] == [None, "Again.", "Done."]
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+async def test_what_follows_a_completion_is_what_the_template_writes_there(kind):
+    async with talk(CALL, "Done.", kind=kind) as (_, chat):
+        messages = [USER]
+        first = (await turn(chat, messages)).turn
+        second = (await turn(chat, messages)).turn
+    between = second.prompt_ids[len(first.prompt_ids) + len(first.completion_ids) :]
+    assert list(between) == encode("\ntool:result 0<|end|>\nassistant:")
+
+
+async def test_a_reply_that_was_cut_off_is_closed_in_the_prompt_and_not_in_the_completion():
+    async with talk(CALL, CALL + " and...", "Done.") as (_, chat):
+        messages = [USER]
+        turns = [(await turn(chat, messages)).turn for _ in range(3)]
+    assert turns[1].finish_reason == "length"
+    [sequence] = merge_turns(turns)
+    end = len(turns[1].prompt_ids) + len(turns[1].completion_ids)
+    assert (sequence.ids[end], sequence.loss_mask[end]) == (END, 0)
+
+
+async def test_a_history_that_was_rewritten_is_rendered_anew_and_begins_a_sequence():
+    async with talk(CALL, "Done.") as (_, chat):
+        messages = [USER]
+        first = await turn(chat, messages)
+        messages[-1] = messages[-1].model_copy(update={"content": "[cut]"})
+        messages[0] = messages[0].model_copy(update={"content": "list"})
+        second = await turn(chat, messages)
+    assert [e["reason"] for e in second.events if e["event"] == "rerendered"] == [
+        "the history was rewritten"
+    ]
+    sequences, breaks = merge_with_breaks([first.turn, second.turn])
+    assert (len(sequences), len(breaks)) == (2, 1)
+
+
+async def test_a_template_that_changes_earlier_turns_is_rendered_anew():
+    def forgetful(messages, tools, reply):
+        return template(messages[-1:] if len(messages) > 2 else messages, tools, reply)
+
+    async with talk(CALL, "Done.") as (stub, chat):
+        stub.template = forgetful
+        messages = [USER]
+        await turn(chat, messages)
+        second = await turn(chat, messages)
+    assert second.events[-1]["reason"] == "the template has no continuation"
+
+
+async def test_the_length_asked_for_is_what_the_context_leaves():
+    async with talk(CALL, max_model_tokens=2000) as (stub, chat):
+        reply = await turn(chat, [USER], max_tokens=5000)
+        asked = dict(stub.requests)["/v1/completions"]["max_tokens"]
+    assert asked == 2000 - len(reply.turn.prompt_ids)
+
+
+async def test_a_conversation_that_fills_the_context_is_an_outcome():
+    async with talk(max_model_tokens=10) as (_, chat):
+        with pytest.raises(ContextLengthExceeded, match="context length 10"):
+            await turn(chat, [USER])
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+async def test_missing_logprobs_are_a_fault_of_the_server(kind):
+    def cut(answer):
+        where = answer.get("meta_info") or answer["choices"][0]["logprobs"]
+        name = next(name for name in where if name.endswith("_logprobs"))
+        where[name] = [None, *where[name][1:]] if kind == "vllm" else [[None, 5, None]]
+
+    async with talk(CALL, CALL, kind=kind) as (stub, chat):
+        stub.break_reply = cut
+        with pytest.raises(ModelError, match="logprob"):
+            await turn(chat, [USER])
+
+
+async def test_the_weights_that_a_turn_was_sampled_with_are_recorded():
+    async with talk(CALL, kind="sglang") as (_, chat):
+        assert (await turn(chat, [USER])).turn.policy_version == "7"
+
+
+async def test_a_server_that_takes_no_ids_is_a_wrong_setting():
+    spec = AgentSpec(
+        kind="openai", model="m", base_url="http://x", params={"mode": "tokens", "server": "ollama"}
+    )
+    with pytest.raises(ModelConfigError, match="known: vllm, sglang"):
+        make_chat(spec, AgentScript(lambda: None), ModelSettings())

@@ -1,0 +1,296 @@
+"""Leave to call a model endpoint, counted in Redis for all workers of the deployment.
+
+While Redis is away calls go on, after a few seconds and with a warning: trajectories that run
+hold slots and leases that cost more than a 429 does, and what Redis has to keep waits in the
+spool anyway. Each process then makes as many calls at once as it had in flight, so that the
+fleet as a whole stays about where it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import secrets
+import threading
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar
+
+from hermes_queue.agent.limiter import Permit
+from hermes_queue.errors import ModelError, RedisFull, RedisUnavailable
+from hermes_queue.ledger import Ledger
+from hermes_queue.ledger.limiter import Admission, EndpointLimits, Outcome, limit_name
+from hermes_queue.models import Usage
+from hermes_queue.settings import LeaseSettings, LimiterSettings, RedisSettings
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_PROBE_S = 1.0
+"""How often one call asks whether Redis is back."""
+_LOCAL_POLL_S = 0.05
+
+
+@dataclass(slots=True)
+class _Call:
+    """One request to an endpoint, before and after it got leave; a `Permit`."""
+
+    name: str
+    tokens: int
+    request: str = field(default_factory=lambda: secrets.token_hex(8))
+    since: str = ""
+    granted_at: float = 0.0
+    among: int = 0
+    asked: bool = False
+    """Redis may know of it."""
+    leased: bool = False
+    """In Redis; False when it was let through without asking."""
+    waited_s: float = 0.0
+    outcome: Outcome = ""
+    pause_s: float = 0.0
+    more_tokens: int = 0
+
+    def settle(self, usage: Usage) -> None:
+        """See `Permit`."""
+        self.outcome = "ok"
+        used = usage.prompt_tokens + usage.completion_tokens
+        self.more_tokens = used - self.tokens if used else 0
+
+    def refused(self, retry_after_s: float | None, *, paused: bool = False) -> None:
+        """See `Permit`."""
+        self.outcome = "paused" if paused else "refused"
+        self.pause_s = retry_after_s or 0.0
+        self.more_tokens = -self.tokens
+
+
+class FleetLimiter:
+    """A `Limiter` for the coroutines of one worker process."""
+
+    def __init__(
+        self, url: str, settings: LimiterSettings | None = None, lease: LeaseSettings | None = None
+    ) -> None:
+        """Connect, with short timeouts: whoever waits here waits for Redis a few seconds at most.
+
+        Raises:
+            RedisUnavailable: Redis does not answer.
+        """
+        self._settings = settings or LimiterSettings()
+        timeout_s = max(1.0, self._settings.redis_grace_s / 2)
+        quick = RedisSettings().model_copy(
+            update={"socket_timeout_s": timeout_s, "connect_timeout_s": timeout_s}
+        )
+        self._ledger = Ledger.connect(quick, url, retry=False)
+        lease_s = (lease or LeaseSettings()).duration_s
+        self._limits = EndpointLimits(self._ledger, self._settings, lease_s=lease_s)
+        self._executor = ThreadPoolExecutor(4, thread_name_prefix="limiter")
+        self._calls: dict[str, _Call] = {}
+        """All that have leave."""
+        self._lock = threading.Lock()
+        self._background: set[asyncio.Task[None]] = set()
+        self._owed: list[_Call] = []
+        """What Redis could not be told is over."""
+        self._silent_since: float | None = None
+        self._share = 1
+        self._probe_at = 0.0
+
+    @asynccontextmanager
+    async def slot(
+        self, endpoint: str, model: str, *, estimate_tokens: int = 0, delay_s: float = 0.0
+    ) -> AsyncIterator[Permit]:
+        """See `Limiter.slot`.
+
+        Raises:
+            ModelError: no leave for `LimiterSettings.max_wait_s`.
+        """
+        began = time.monotonic()
+        call = _Call(limit_name(endpoint, model), estimate_tokens)
+        if delay_s > 0:
+            await asyncio.sleep(delay_s)
+        await self._wait_for_leave(call)
+        call.waited_s = time.monotonic() - began
+        try:
+            yield call
+        finally:
+            with self._lock:
+                self._calls.pop(call.request, None)
+            if call.leased:
+                self._later(self._give_back(call))
+
+    def renew(self) -> None:
+        """Keep the leases of calls that go on. Thread-safe; for the worker's heartbeat.
+
+        Raises:
+            RedisUnavailable, RedisFull: they end unless this is repeated in time.
+        """
+        by_name: dict[str, list[str]] = defaultdict(list)
+        with self._lock:
+            for call in self._calls.values():
+                if call.leased:
+                    by_name[call.name].append(call.request)
+        for name, requests in by_name.items():
+            self._limits.renew(name, requests)
+
+    async def close(self) -> None:
+        """Give everything back and disconnect."""
+        while self._background:
+            await asyncio.wait(set(self._background))
+        self._executor.shutdown(wait=False)
+        self._ledger.close()
+
+    # --- getting leave ------------------------------------------------------------------------
+
+    async def _wait_for_leave(self, call: _Call) -> None:
+        give_up_at = time.monotonic() + self._settings.max_wait_s
+        while True:
+            if self._redis_is_away():
+                if self._take_locally(call):
+                    return
+                pause_s = _LOCAL_POLL_S
+            else:
+                answer = await self._ask(call)
+                if answer is None:
+                    pause_s = min(0.5, self._settings.redis_grace_s / 4)
+                elif answer.granted:
+                    return await self._begin(call, answer)
+                else:
+                    call.since, pause_s = answer.since, answer.wait_s
+            if time.monotonic() > give_up_at:
+                self._later(self._give_back(call))
+                raise ModelError(
+                    f"{call.name}: no leave to call it for {self._settings.max_wait_s:.0f} s"
+                )
+            await self._sleep(call, pause_s * random.uniform(0.75, 1.0))  # noqa: S311
+
+    async def _ask(self, call: _Call) -> Admission | None:
+        """One try; None = Redis did not answer. A call cancelled meanwhile gives leave back."""
+        call.asked = True
+        asking = asyncio.ensure_future(
+            self._in_thread(
+                self._limits.acquire,
+                call.name,
+                call.request,
+                tokens=call.tokens,
+                since=call.since,
+            )
+        )
+        try:
+            # Threads may all be waiting for a Redis that hangs, so that ours has not begun.
+            async with asyncio.timeout(self._settings.redis_grace_s):
+                answer = await asyncio.shield(asking)
+        except TimeoutError:
+            asking.cancel()
+            self._redis_failed(RedisUnavailable("no answer in time"))
+            return None
+        except asyncio.CancelledError:
+            self._later(self._give_back(call, after=asking))
+            raise
+        except (RedisUnavailable, RedisFull) as error:
+            self._redis_failed(error)
+            return None
+        self._redis_answered()
+        return answer
+
+    async def _begin(self, call: _Call, answer: Admission) -> None:
+        call.granted_at, call.among, call.leased = answer.at + answer.wait_s, answer.among, True
+        with self._lock:
+            self._calls[call.request] = call
+        if answer.wait_s > 0:
+            await self._sleep(call, answer.wait_s)
+
+    async def _sleep(self, call: _Call, seconds: float) -> None:
+        """Sleep; a call cancelled meanwhile leaves the line, or gives back what it got."""
+        try:
+            await asyncio.sleep(seconds)
+        except asyncio.CancelledError:
+            with self._lock:
+                self._calls.pop(call.request, None)
+            call.more_tokens = -call.tokens if call.leased else 0
+            self._later(self._give_back(call))
+            raise
+
+    async def _give_back(
+        self, call: _Call, *, after: asyncio.Future[Admission] | None = None
+    ) -> None:
+        """Release it, once `after` is done. If that fails the lease ends by itself."""
+        if after is not None:
+            with suppress(RedisUnavailable, RedisFull):
+                answer = await after
+                call.more_tokens = -call.tokens if answer.granted else 0
+        if self._silent_since is not None:
+            self._owed.append(call)
+            return
+        try:
+            await self._in_thread(
+                self._limits.release,
+                call.name,
+                call.request,
+                call.outcome,
+                granted_at=call.granted_at,
+                among=call.among,
+                pause_s=call.pause_s,
+                more_tokens=call.more_tokens,
+            )
+        except (RedisUnavailable, RedisFull) as error:
+            self._owed.append(call)
+            self._redis_failed(error)
+
+    # --- without Redis ------------------------------------------------------------------------
+
+    def _redis_failed(self, error: Exception) -> None:
+        if self._silent_since is None:
+            self._silent_since = time.monotonic()
+            self._share = max(1, len(self._calls))
+            logger.warning(
+                "calls of models are not counted while Redis is away; from in %.0f s on this "
+                "worker makes %d at once: %s",
+                self._settings.redis_grace_s,
+                self._share,
+                error,
+                extra={"action": "limiter_away"},
+            )
+
+    def _redis_answered(self) -> None:
+        if self._silent_since is not None:
+            self._silent_since = None
+            owed, self._owed = self._owed, []
+            for call in owed:
+                self._later(self._give_back(call))
+            logger.info("Redis is back: calls are counted", extra={"action": "limiter_back"})
+
+    def _redis_is_away(self) -> bool:
+        """Whether to do without it for now; now and then one caller is sent to look."""
+        now = time.monotonic()
+        if self._silent_since is None or now - self._silent_since < self._settings.redis_grace_s:
+            return False
+        if now >= self._probe_at:
+            self._probe_at = now + _PROBE_S
+            return False
+        return True
+
+    def _take_locally(self, call: _Call) -> bool:
+        if len(self._calls) >= self._share:
+            return False
+        with self._lock:
+            self._calls[call.request] = call
+        if call.asked:
+            self._owed.append(call)
+        return True
+
+    # --- threads and tasks --------------------------------------------------------------------
+
+    async def _in_thread(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._executor, partial(function, *args, **kwargs))
+
+    def _later(self, work: Coroutine[Any, Any, None]) -> None:
+        """Nobody waits for it, but `close`."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)

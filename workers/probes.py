@@ -1,0 +1,40 @@
+"""Verdicts of model probes, shared by the workers of a deployment through the ledger."""
+
+from __future__ import annotations
+
+import logging
+from typing import cast, get_args
+
+from hermes_queue.agent.probe import Verdict
+from hermes_queue.errors import HermesQueueError
+from hermes_queue.ledger.probes import Probes
+from workers.runtime import Runtime
+
+logger = logging.getLogger(__name__)
+
+
+class SharedProbes:
+    """A `ProbeCache` on Redis. While Redis is away each process asks for itself."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._probes = Probes(runtime.ledger)
+
+    async def load(self, endpoint: str, model: str) -> Verdict | None:
+        """See `ProbeCache`."""
+        try:
+            verdict = await self._runtime.in_thread(self._probes.load, endpoint, model)
+        except HermesQueueError as error:
+            self._say(error)
+            return None
+        return cast(Verdict, verdict) if verdict in get_args(Verdict) else None
+
+    async def save(self, endpoint: str, model: str, verdict: Verdict, ttl_s: float) -> None:
+        """See `ProbeCache`."""
+        try:
+            await self._runtime.in_thread(self._probes.save, endpoint, model, verdict, ttl_s=ttl_s)
+        except HermesQueueError as error:
+            self._say(error)
+
+    def _say(self, error: HermesQueueError) -> None:
+        logger.warning("probe not shared: %s", error, extra={"action": "probe_unshared"})
