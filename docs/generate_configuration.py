@@ -24,7 +24,7 @@ PAGE = Path(__file__).with_name("configuration.md")
 HEAD = """\
 # Configuration
 
-Generated from `hermes_queue/settings.py` by `make docs`; edit the classes, not this page.
+Generated from `hermes_queue/settings/` by `make docs`; edit the classes, not this page.
 
 Everything is read from environment variables, when the component that needs it starts.
 A value that does not fit is named, with its variable, before any work begins (exit code 2).

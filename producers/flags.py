@@ -207,7 +207,7 @@ def _add_limits(group: argparse._ArgumentGroup) -> None:
         "--max-tokens", type=at_least(1), metavar="N", help="completion tokens of all turns"
     )
     group.add_argument(
-        "--max-cost", type=_number(0, above=True), metavar="USD", help="cost of all model calls"
+        "--max-cost", type=number(0, above=True), metavar="USD", help="cost of all model calls"
     )
     for stage, text in (
         ("tool", "one tool call"),

@@ -1,0 +1,129 @@
+"""Sections of the sandbox backends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from hermes_queue.settings.section import PREFIX
+
+
+class LocalSandboxSettings(BaseSettings):
+    """The local backend: one bubblewrap per slot."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX + "LOCAL_", frozen=True)
+
+    isolation: Literal["bwrap", "none"] = "bwrap"
+    """"none" runs agent commands unfenced as the worker's user: only for trusted agents."""
+    slots: int = Field(default=0, ge=0)
+    """Slots of this worker; 0 = the worker's concurrency."""
+    memory_mb: int = Field(default=2048, ge=0)
+    """Per slot; 0 = unlimited."""
+    max_pids: int = Field(default=512, ge=0)
+    """Per slot; 0 = unlimited."""
+    reap_s: float = Field(default=30.0, gt=0)
+    """How often what dead workers of this host left behind is ended."""
+    network: bool = False
+    """Whether slots have network. Asset builds always have it."""
+
+
+class ModalSettings(BaseSettings):
+    """The Modal backend: the account's app, the fleet's creation rate, and the default profile.
+
+    Everything from `image` on describes a profile; a YAML file may hold further ones.
+    """
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX + "MODAL_", frozen=True)
+
+    app: str = "hermes-queue"
+    """Modal app that holds the sandboxes; made when it is missing."""
+    environment: str | None = None
+    """Modal environment. Unset: the token's default."""
+    profiles: Path | None = None
+    """YAML file of profiles: name -> the settings below, in lower case; see docs/modal.md."""
+    creates_per_s: float = Field(default=4.0, gt=0)
+    """Sandboxes that the fleet creates per second; accounts are limited to about 5."""
+    max_starting: int = Field(default=32, ge=1)
+    """Sandboxes of the fleet that may be starting at once."""
+    patience_s: float = Field(default=300.0, ge=0)
+    """How long a job waits while Modal refuses sandboxes for a quota; then it is handed back."""
+    image: str = "python:3.11"
+    """Registry name, or the id (im-...) of a Modal image. Needs bash and coreutils."""
+    dockerfile: Path | None = None
+    """Build the image from this file instead."""
+    build_commands: tuple[str, ...] = ()
+    """Shell commands run, in order, on top of the image or Dockerfile."""
+    cpu: float = Field(default=2.0, gt=0)
+    """Cores reserved per sandbox."""
+    cpu_limit: float | None = Field(default=None, gt=0)
+    """Cores at most. Unset: as many as are reserved."""
+    memory_mb: int = Field(default=4096, ge=128)
+    """Memory reserved per sandbox."""
+    memory_limit_mb: int | None = Field(default=None, ge=128)
+    """Memory at most. Unset: as much as is reserved."""
+    gpu: str | None = None
+    """Modal's name of a GPU, e.g. "A10G" or "H100:2"."""
+    secrets: tuple[str, ...] = ()
+    """Names of Modal secrets; commands see their variables."""
+    env: dict[str, str] = Field(default_factory=dict)
+    """Environment variables of the sandbox."""
+    volumes: dict[str, str] = Field(default_factory=dict)
+    """Absolute path -> name of a Modal volume, mounted read-only."""
+    region: str | None = None
+    """Where sandboxes run. Unset: anywhere, which is cheaper."""
+    network: Literal["blocked", "allowlist", "open"] = "blocked"
+    """Of slots. Assets are built in a sandbox with open network."""
+    allow_domains: tuple[str, ...] = ()
+    """With network=allowlist: domains reachable by TLS on port 443."""
+    allow_cidrs: tuple[str, ...] = ()
+    """With network=allowlist: IPv4 ranges."""
+    slots_per_sandbox: int = Field(default=10, ge=1, le=1000)
+    """Trajectories that share a sandbox."""
+    share_root: bool = False
+    """Accept several slots in an image that cannot keep them apart (it has no setpriv)."""
+    min_sandboxes: int = Field(default=0, ge=0)
+    """Kept running while the worker lives, also without work."""
+    max_sandboxes: int = Field(default=0, ge=0)
+    """Per worker; those about to be replaced not counted. 0 = as its concurrency needs."""
+    slot_memory_mb: int = Field(default=4096, ge=0)
+    """Address space of each process in a slot; 0 = unlimited."""
+    slot_pids: int = Field(default=512, ge=0)
+    """Processes of a slot; 0 = unlimited."""
+    start_timeout_s: float = Field(default=900.0, gt=0)
+    """For a sandbox to start, its image included."""
+    lifetime_s: int = Field(default=14_400, ge=1, le=86_400)
+    """After which Modal ends a sandbox."""
+    lease_s: int = Field(default=3600, ge=1)
+    """A slot is leased only where so much lifetime is left: setup, agent and verify together."""
+    idle_timeout_s: int = Field(default=150, ge=1)
+    """After which Modal ends a sandbox whose worker has died; living workers touch theirs."""
+    scale_down_s: float = Field(default=120.0, ge=0)
+    """A sandbox without a lease for so long is ended, down to `min_sandboxes`."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.lifetime_s <= self.lease_s:
+            raise ValueError(f"lifetime_s={self.lifetime_s} must exceed lease_s={self.lease_s}")
+        if self.max_sandboxes and self.max_sandboxes < self.min_sandboxes:
+            raise ValueError("max_sandboxes is below min_sandboxes")
+        if self.network != "allowlist" and (self.allow_domains or self.allow_cidrs):
+            raise ValueError("allow_domains and allow_cidrs need network=allowlist")
+        if self.network == "allowlist" and not (self.allow_domains or self.allow_cidrs):
+            raise ValueError("network=allowlist needs allow_domains or allow_cidrs")
+        return self
+
+
+class SandboxSettings(BaseSettings):
+    """Which backend gives slots."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX + "SANDBOX_", frozen=True)
+
+    backend: str = "local"
+    """Name of a module in `hermes_queue.sandbox`, or `package.module:Class`."""
+    reap_s: float = Field(default=30.0, gt=0)
+    """How often one worker of the deployment looks for sandboxes of dead workers."""
+    reap_grace_s: float = Field(default=40.0, ge=0)
+    """How long a sandbox must have been seen without an owner before it is ended."""
