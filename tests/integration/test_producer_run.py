@@ -225,7 +225,8 @@ def test_following_says_that_the_run_is_paused_and_how_it_goes_on(
         over.set()
         thread.join()
         ledger.close()
-    assert "the run is paused; let it go on: hermes-queue run resume r" in capsys.readouterr().err
+    said = "the run is paused (operator): lunch; let it go on: hermes-queue run resume r"
+    assert said in capsys.readouterr().err
 
 
 def test_following_ends_when_the_rest_was_dropped_by_its_policy(

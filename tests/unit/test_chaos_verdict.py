@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import subprocess
+import tempfile
+from pathlib import Path
 
 import pytest
 from ledger_steps import begin, publish
@@ -54,8 +56,8 @@ class Scene:
 
 @pytest.fixture
 def scene(redis_server, tmp_path):
-    directory = tmp_path / "run"
-    directory.mkdir()
+    # Its name must occur nowhere else: processes are told by it.
+    directory = Path(tempfile.mkdtemp(prefix="hermes-chaos-", dir=tmp_path))
     with redis_server.client(decode_responses=False) as client:
         ledger = Ledger(client, prefix="hq:", url=redis_server.url)
         yield Scene(ledger, Fleet(directory, 1, 1))
