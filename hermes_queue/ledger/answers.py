@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from hermes_queue.models import Usage
+from hermes_queue.models import TrajectoryJob, Usage
 
 Verdict = Literal[
     "run", "final", "cancelled", "surplus", "held", "paused", "stale_attempt", "busy", "unknown"
@@ -17,6 +18,15 @@ PublishVerdict = Literal[
 ]
 ACCEPTED = ("ok", "group", "dropped")
 """Verdicts by which a record became the one that counts."""
+
+
+class Accepted(list[TrajectoryJob]):
+    """Jobs that one call of `enqueue` has claimed."""
+
+    def __init__(self, jobs: Iterable[TrajectoryJob], claim: str) -> None:
+        super().__init__(jobs)
+        self.claim = claim
+        """What `published` confirms."""
 
 
 @dataclass(frozen=True, slots=True)
