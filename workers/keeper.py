@@ -250,4 +250,4 @@ class Keeper:
                 logger.warning("lane %s goes on", lane, extra={"action": "breaker_closed"})
 
     def _publish_leftovers(self) -> None:
-        publish_leftovers(self._runtime)
+        publish_leftovers(self._runtime, self._ledger, most_s=self._runtime.lease.renew_s / 2)
