@@ -214,10 +214,11 @@ class Ledger:
                 *(self._results.soft_max_groups, self._results.soft_max_bytes),
             ],
         )
+        _say(_run_key(trajectory_id), b"".join(answer[1:][-1:]))
         verdict = answer[0].decode()
         if verdict != "run":
             return Begun(verdict)
-        _, epoch, current, deaths, job, used, attempts = answer
+        _, epoch, current, deaths, job, used, attempts, _ = answer
         return Begun("run", epoch, current, deaths, job, float(used), tuple(attempts.splitlines()))
 
     def renew(
