@@ -103,7 +103,7 @@ class DueJob:
 
 @dataclass(frozen=True, slots=True)
 class RunStatus:
-    """Counters of one run; all but `groups`, `refilled` and `dropped` add up to `total`."""
+    """Counters of one run; those of `ENDED`, `queued` and `running` add up to `total`."""
 
     total: int
     queued: int
@@ -120,6 +120,14 @@ class RunStatus:
     """Samples added in place of failed ones; part of `total`."""
     dropped: int = 0
     """Groups that their policy threw away."""
+    dropped_zero_variance: int = 0
+    """Of them because all their scores were the same."""
+    dropped_incomplete: int = 0
+    """Of them because they could not complete."""
+    incomplete: int = 0
+    """Groups closed with fewer measured samples than their size, dropped ones included."""
+    stopped_early: int = 0
+    """Of them because their first scores were the same."""
     cancelled: int = 0
     """Trajectories that had not ended when the run was cancelled."""
 

@@ -145,3 +145,26 @@ def test_purge_refuses_an_active_run_and_forgets_a_finished_one(ledger):
     assert Runs(ledger).ids() == []
     with pytest.raises(ConfigurationError, match="unknown"):
         Runs(ledger).get("run")
+
+
+def test_purge_forgets_groups_whose_producer_never_sent_the_rest(ledger):
+    """They can never close: their bodies would stay, and count as waiting, for ever."""
+    first, _ = (make_job(sample=n, size=2) for n in range(2))
+    enqueue(ledger, first)
+    begin(ledger, first)
+    publish(ledger, make_record(first))
+    Runs(ledger).purge("run")
+    lasting = [key for key in ledger.client.scan_iter("*") if ledger.client.ttl(key) == -1]
+    assert lasting == [b"hq:results:bytes"]
+    assert ledger.client.get("hq:results:bytes") == b"0"
+    with pytest.raises(ConfigurationError, match="unknown"):
+        Runs(ledger).get("run")
+
+
+def test_a_purge_that_is_refused_changes_nothing(ledger):
+    first, second = (make_job(sample=n, size=2) for n in range(2))
+    enqueue(ledger, first, second)
+    with pytest.raises(ConfigurationError, match="2 trajectories"):
+        Runs(ledger).purge("run")
+    assert begin(ledger, first).verdict == "run"
+    assert Runs(ledger).get("run").state == "active"

@@ -11,7 +11,8 @@
 -- ARGV[5] TTL of finished state, s
 -- ARGV[6...] per job: claim, trajectory id, group id, group size, env, instance id,
 --            lane, priority, job (JSON), samples planned for the group, its policy (JSON)
--- A job whose group was closed without it counts as surplus and is not accepted.
+-- A job whose group was closed without it counts as surplus and is not accepted; so does one whose
+-- group is gone though another sample of it was claimed: it was closed so long ago.
 -- Returns {their claim for `published`, the 1-based positions of the accepted jobs ...}, or the
 -- error GROUPSIZE when a group exists with another size, CONFIG and the stored configuration when that is another one,
 -- CANCELLED when the run is: nothing of the call is applied then.
@@ -31,13 +32,26 @@ if ARGV[4] ~= '' and run[2] and run[2] ~= ARGV[4] then return redis.error_reply(
 redis.call('HSETNX', KEYS[1], 'created', stamp)
 if ARGV[4] ~= '' then redis.call('HSETNX', KEYS[1], 'config', ARGV[4]) end
 redis.call('HSETNX', KEYS[1], 'state', 'active')
+local function closed(group, claim, planned)
+  if redis.call('EXISTS', group) == 1 then return redis.call('HEXISTS', group, 'closed') == 1 end
+  local digest, own = string.match(claim, '^(.*)%.(%d+)$')
+  local others = {}
+  for index = 0, tonumber(planned) - 1 do
+    if index ~= tonumber(own) then others[#others + 1] = digest .. '.' .. index end
+  end
+  if #others == 0 then return false end
+  for _, known in ipairs(redis.call('SMISMEMBER', KEYS[2], unpack(others))) do
+    if known == 1 then return true end
+  end
+  return false
+end
 local accepted, surplus = {due}, 0
 local position = 0
 for i = 6, #ARGV, 11 do
   position = position + 1
   if redis.call('SADD', KEYS[2], ARGV[i]) == 1 then
     local id, group = ARGV[i + 1], prefix .. 'group:' .. ARGV[i + 2]
-    if redis.call('HEXISTS', group, 'closed') == 1 then
+    if closed(group, ARGV[i], ARGV[i + 9]) then
       redis.call('HSET', prefix .. 'traj:' .. id, 'state', 'surplus')
       redis.call('EXPIRE', prefix .. 'traj:' .. id, ARGV[5])
       surplus = surplus + 1

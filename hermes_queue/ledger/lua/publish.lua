@@ -53,6 +53,7 @@ local function settle(key, its_id, was, becomes, spent)
   redis.call('ZREM', KEYS[2], its_id)
   redis.call('ZREM', KEYS[3], its_id)
   redis.call('ZREM', KEYS[8], its_id)
+  redis.call('SREM', KEYS[7] .. ':parked', its_id)
   if was == 'running' then count('running', -1) end
   return (spent or was == 'running') and budget_settle(KEYS[7], key, spent, now) or ''
 end
@@ -82,11 +83,11 @@ local planned = tonumber(g[2] or tostring(size))
 local refills = tonumber(g[3] or '0')
 local policy = cjson.decode(g[4] or '{}')
 
--- A refill: the same job under the next sample index.
+-- A refill: the same job under the next sample index. Deaths of its predecessor are not its own.
 if ARGV[12] == '1' and planned - failed < size and refills < (policy.max_refills or 0) then
   local fresh = ARGV[10] .. '.' .. planned
   redis.call('HSET', prefix .. 'traj:' .. fresh, 'state', 'queued', 'attempt', 1, 'epoch', 0,
-    'lane', origin[1], 'priority', origin[2], 'job', origin[3])
+    'lane', (string.gsub(origin[1], '%.quarantine$', '')), 'priority', origin[2], 'job', origin[3])
   redis.call('ZADD', KEYS[3], stamp, fresh)
   redis.call('HINCRBY', KEYS[4], 'refills', 1)
   planned = redis.call('HINCRBY', KEYS[4], 'planned', 1)
@@ -140,7 +141,8 @@ for index = 0, planned - 1 do
     local other = ARGV[10] .. '.' .. index
     local was = redis.call('HGET', prefix .. 'traj:' .. other, 'state')
     if was == 'queued' or was == 'running' then
-      settle(prefix .. 'traj:' .. other, other, was, 'surplus')
+      local paused = settle(prefix .. 'traj:' .. other, other, was, 'surplus')
+      if said == '' then said = paused end
       count('surplus')
       extras[#extras + 1] = other
     end
