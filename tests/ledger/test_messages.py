@@ -8,6 +8,9 @@ from ledger_steps import begin, enqueue
 from records import make_job
 
 from hermes_queue.ledger import Claim, QueueKeys
+from hermes_queue.ledger.sandboxes import Sandboxes
+from hermes_queue.ledger.trimming import trim
+from hermes_queue.settings import ResultSettings
 
 QUEUES = QueueKeys(retry=["v1.train.retry"], first=["v1.train"])
 
@@ -65,3 +68,22 @@ def test_looking_for_lost_messages_begins_again_from_the_oldest(ledger, monkeypa
         enqueue(ledger, lost)
         assert [job for _ in range(4) for job in reconcile(ledger)] == [lost.trajectory_id]
         ledger.client.zrem("hq:delayed", lost.trajectory_id)
+
+
+def test_a_clock_of_redis_that_was_set_back_stops_no_sweep(ledger):
+    """Leases that seem to last for an hour more are given as long as after an outage."""
+    job = make_job()
+    enqueue(ledger, job)
+    begin(ledger, job, lease_s=3600)
+    ledger.client.set("hq:sweep:last", time.time() + 3600)
+    sweep = {"interval_s": 1.0, "gap_s": 60.0, "grace_s": 0.01}
+    assert ledger.sweep(**sweep) == []
+    time.sleep(0.05)
+    assert ledger.sweep(**{**sweep, "interval_s": 0.0}) == [job.trajectory_id]
+
+
+def test_a_clock_of_redis_that_was_set_back_stops_neither_reaper_nor_trimmer(ledger):
+    for key in ("hq:reaper:far:turn", "hq:results:trimmed"):
+        ledger.client.set(key, time.time() + 3600)
+    assert Sandboxes(ledger).take_turn("far", interval_s=30)
+    assert trim(ledger, ResultSettings(), interval_s=30) is not None
