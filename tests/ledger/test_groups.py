@@ -255,7 +255,10 @@ def test_what_policies_did_is_told_with_the_run(ledger):
     jobs = start(ledger, 3, stop_after_equal=2)
     publish(ledger, make_record(jobs[0]))
     publish(ledger, make_record(jobs[1]))
-    again = [make_job("other", sample=i, size=2, group_policy={"drop_zero_variance": True}) for i in range(2)]
+    again = [
+        make_job("other", sample=i, size=2, group_policy={"drop_zero_variance": True})
+        for i in range(2)
+    ]
     enqueue(ledger, *again)
     for job in again:
         begin(ledger, job)

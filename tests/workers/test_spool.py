@@ -125,9 +125,7 @@ def test_many_leftovers_are_published_in_portions(tmp_path, redis_server: RedisS
         ledger = Ledger(client, prefix="hq:", url=redis_server.url)
         ledger.enqueue("run", jobs, config={})
         for job in jobs:
-            leave_behind(
-                tmp_path, "dead", job.trajectory_id, codec.encode_record(make_record(job))
-            )
+            leave_behind(tmp_path, "dead", job.trajectory_id, codec.encode_record(make_record(job)))
         spool = Spool(tmp_path, "d", "alive")
         runtime = Runtime(owner="alive", ledger=AwayLedger(OSError), backend=None, spool=spool)  # type: ignore[arg-type]
         assert [publish_leftovers(runtime, ledger, most_s=0.0) for _ in range(3)] == [1, 1, 0]
