@@ -75,7 +75,7 @@ local epoch = tonumber(redis.call('HGET', KEYS[1], 'epoch'))
 if not again then
   epoch = redis.call('HINCRBY', KEYS[1], 'epoch', 1)
   if redis.call('EXISTS', KEYS[8]) == 1 then redis.call('HSET', KEYS[8], 'begun', '1') end
-  redis.call('HSET', KEYS[1], 'state', 'running', 'owner', ARGV[3], 'nonce', ARGV[5])
+  redis.call('HSET', KEYS[1], 'state', 'running', 'owner', ARGV[3], 'nonce', ARGV[5], 'stage', 'load')
   if redis.call('EXISTS', KEYS[5]) == 1 then redis.call('HINCRBY', KEYS[5], 'running', 1) end
 end
 redis.call('ZADD', KEYS[2], string.format('%.6f', now + tonumber(ARGV[4])), ARGV[1])

@@ -15,6 +15,7 @@
 -- A measured record is accepted from any attempt while the trajectory is open; a failure
 -- only from the current owner and epoch, because a newer attempt may yet succeed. What a
 -- revoked surplus sample has to show is kept beside its closed group.
+-- A dead letter ends with the log of the worker that died last, or that met the bug: {prefix}log:{owner}.
 -- Returns {verdict, a warning about the run's budget or ''}, verdict being
 -- ok | group | dropped | surplus | full | final | cancelled | stale | unknown;
 -- `group`: the group went to the stream, `dropped`: its policy threw it away, `full`: nothing
@@ -65,10 +66,12 @@ local failure = ARGV[16] ~= '' and cjson.decode(ARGV[16]) or {}
 if failure['dead'] then
   local g = redis.call('HMGET', KEYS[4], 'env', 'instance_id')
   local died = redis.call('HGET', KEYS[1], 'died')
+  local killed = failure['cause'] == 'poison' and died and string.match(died, '%d+ (%S+) [^\n]*\n$')
+  local log = redis.call('GET', prefix .. 'log:' .. (killed or ARGV[2]))
   redis.call('XADD', KEYS[10], '*', 'cause', failure['cause'], 'reason', failure['reason'],
     'stage', failure['stage'], 'trajectory_id', id, 'run_id', ARGV[11], 'group_id', ARGV[10],
     'env', g[1] or '', 'instance_id', g[2] or '', 'owner', ARGV[2], 'attempts', failure['attempts'],
-    'died', died or '', 'job', origin[3] or '')
+    'died', died or '', 'log', log or '', 'job', origin[3] or '')
 end
 count('settled')
 local said = settle(KEYS[1], id, state, 'final', {ARGV[17], ARGV[18]})
