@@ -7,7 +7,7 @@ from ledger_steps import LEASE, begin, enqueue, publish
 from records import make_job, make_record
 
 from hermes_queue.errors import ConfigurationError
-from hermes_queue.ledger import Claim, Runs
+from hermes_queue.ledger import Claim, Ledger, Runs
 
 
 def jobs_of(count, **fields):
@@ -168,3 +168,28 @@ def test_a_purge_that_is_refused_changes_nothing(ledger):
         Runs(ledger).purge("run")
     assert begin(ledger, first).verdict == "run"
     assert Runs(ledger).get("run").state == "active"
+
+
+def test_a_run_is_cancelled_and_purged_to_make_room_in_a_redis_that_is_full(server):
+    with server.client(decode_responses=False) as client:
+        ledger = Ledger(client, prefix="hq:", url=server.url)
+        first, second = (make_job(sample=n, size=2) for n in range(2))
+        enqueue(ledger, first, second)
+        begin(ledger, first)
+        publish(ledger, make_record(first))
+        client.config_set("maxmemory", 1)
+        assert Runs(ledger).cancel("run") == 1
+        Runs(ledger).purge("run")
+        assert Runs(ledger).ids() == []
+
+
+def test_a_group_of_which_nothing_waits_is_cancelled_in_a_redis_that_is_full(server):
+    with server.client(decode_responses=False) as client:
+        ledger = Ledger(client, prefix="hq:", url=server.url)
+        job = make_job(size=2)
+        enqueue(ledger, job)
+        begin(ledger, job)
+        publish(ledger, make_record(job))
+        client.config_set("maxmemory", 1)
+        Runs(ledger).cancel("run")
+        assert client.ttl(f"hq:group:{job.group_id}") > 0

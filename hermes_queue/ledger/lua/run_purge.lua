@@ -13,6 +13,7 @@ local open = tonumber(total)
 for i = 3, #ARGV do open = open - tonumber(redis.call('HGET', KEYS[1], ARGV[i]) or '0') end
 if open > 0 then return open end
 if ARGV[2] == 'close' then
+  redis.call('HDEL', KEYS[1], 'reason')  -- first, so that a Redis that is full lets it pass, see trim.lua
   redis.call('HSET', KEYS[1], 'state', 'cancelled')
   return 0
 end

@@ -8,6 +8,7 @@
 local before = redis.call('HGET', KEYS[1], 'state')
 if not before then return 'unknown' end
 if before ~= 'cancelled' and before ~= ARGV[1] then
+  redis.call('HDEL', KEYS[1], 'reason')  -- first, so that a Redis that is full lets it pass, see trim.lua
   redis.call('HSET', KEYS[1], 'state', ARGV[1], 'reason', ARGV[2], 'paused_by', ARGV[3])
 end
 return before
