@@ -6,7 +6,8 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -297,13 +298,23 @@ class StreamReader:
 
     async def _ack(self, entry_id: bytes) -> None:
         client: Any = self._client
-        with explained(self._url):
+        with self._answering(entry_id):
             await client.xack(self._stream, self._group, entry_id)
-        self._unanswered.discard(entry_id)
 
     async def _nack(self, entry_id: bytes) -> None:
-        await self._claim(entry_id, idle_s=_GIVEN_BACK_S)
+        with self._answering(entry_id):
+            await self._claim(entry_id, idle_s=_GIVEN_BACK_S)
+
+    @contextmanager
+    def _answering(self, entry_id: bytes) -> Iterator[None]:
+        """We hold the delivery no more; what Redis does not hear of comes to us again."""
         self._unanswered.discard(entry_id)
+        try:
+            with explained(self._url):
+                yield
+        except RedisUnavailable:
+            self._missed_cursor = "-"
+            raise
 
     async def _claim(self, entry_id: bytes, idle_s: float = 0.0) -> None:
         """Hold a delivery as if it had been made `idle_s` ago; counts as no further one."""

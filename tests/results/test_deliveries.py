@@ -14,6 +14,7 @@ from records import make_job, make_record
 from redis_server import RedisServer
 
 import hermes_queue
+from hermes_queue.errors import RedisUnavailable
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.trimming import trim
 from hermes_queue.reader import StreamReader
@@ -129,6 +130,24 @@ async def test_what_was_handed_out_in_an_answer_that_never_came_is_delivered(led
     ledger.client.client_kill_filter(_type="normal", skipme=True)
     assert (await anext(groups)).instance_id == "two"
     await first.ack()
+    await groups.aclose()
+
+
+@pytest.mark.parametrize("answer", ["ack", "nack"])
+async def test_what_could_not_be_answered_is_delivered_again_in_the_same_life(
+    ledger, redis_server: RedisServer, answer
+):
+    """Else it would hold back trimming for as long as its consumer lives."""
+    publish(ledger, "one")
+    groups = hermes_queue.consume("trainer", url=ledger.url, consumer="c1", idle_timeout_s=20)
+    group = await anext(groups)
+    redis_server.kill9()
+    with pytest.raises(RedisUnavailable):
+        await getattr(group, answer)()
+    redis_server.restart()
+    again = await anext(groups)
+    assert again.instance_id == "one"
+    await again.ack()
     await groups.aclose()
 
 
