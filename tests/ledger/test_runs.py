@@ -193,3 +193,14 @@ def test_a_group_of_which_nothing_waits_is_cancelled_in_a_redis_that_is_full(ser
         client.config_set("maxmemory", 1)
         Runs(ledger).cancel("run")
         assert client.ttl(f"hq:group:{job.group_id}") > 0
+
+
+def test_an_operators_pause_of_a_run_that_its_budget_paused_is_the_operators(ledger):
+    """Else more budget would let go on what somebody wants to stand still."""
+    enqueue(ledger, make_job())
+    runs = Runs(ledger)
+    runs.pause("run", "spent", by="budget")
+    runs.pause("run", "wait for me")
+    assert runs.get("run").paused_by == "operator"
+    runs.pause("run", "wrong key", by="model_config")
+    assert (runs.get("run").paused_by, runs.get("run").reason) == ("operator", "wait for me")
