@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import subprocess
 
 import pytest
@@ -54,7 +55,7 @@ class Scene:
 
 @pytest.fixture
 def scene(redis_server, tmp_path):
-    directory = tmp_path / "run"
+    directory = tmp_path / f"run-{secrets.token_hex(8)}"  # no other process names it
     directory.mkdir()
     with redis_server.client(decode_responses=False) as client:
         ledger = Ledger(client, prefix="hq:", url=redis_server.url)
