@@ -128,7 +128,8 @@ def enqueue(
             publish_messages(
                 ledger, [DueJob(j.trajectory_id, 1, j.lane, j.priority) for j in accepted]
             )
-            ledger.published(j.trajectory_id for j in accepted)
+            ids = (job.trajectory_id for job in accepted)
+            ledger.published(ids, claim=accepted.claim, first=True)
             enqueued += len(accepted)
             already += len(of_run) - len(accepted)
         if on_batch:

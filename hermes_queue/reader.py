@@ -6,7 +6,8 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,7 @@ from pydantic import PrivateAttr
 
 from hermes_queue import codec
 from hermes_queue.connection import explained
-from hermes_queue.errors import ConfigurationError, RedisUnavailable, SchemaTooNew
+from hermes_queue.errors import ConfigurationError, RedisFull, RedisUnavailable, SchemaTooNew
 from hermes_queue.models import SCHEMA_VERSION, ScoredTrajectory, TrajectoryGroup
 
 STREAM = "results"
@@ -103,7 +104,9 @@ class StreamReader:
         self._cancellation = _Cancellation()
         self._cursor = "0"
         self._claimed = 0.0
-        self._claim_cursor = b"0-0"
+        self._stale_cursor = "-"
+        self._missed_cursor = ""
+        """Where to look on for what was handed out in answers that never came; "" = nowhere."""
         self._unanswered: set[bytes] = set()
         """Entries yielded and not acknowledged yet."""
 
@@ -156,7 +159,7 @@ class StreamReader:
                 entries, again = await self._next(stale_s, _block_ms(idle_since, idle_timeout_s))
             except (RedisUnavailable, *_OUTAGE) as error:
                 await self._wait_out(error)
-                self._cursor = "0"  # what Redis handed out in an answer that never came
+                self._cursor, self._missed_cursor = ">", "-"
                 continue
             for entry_id, fields in entries:
                 if entry_id in self._unanswered:
@@ -181,6 +184,8 @@ class StreamReader:
             self._claimed = time.monotonic()
             if stale := await self._claim_stale(stale_s):
                 return stale, True
+        if self._missed_cursor:
+            return await self._claim_missed(), True
         cursor = self._cursor
         entries = await self._read(cursor, min(block_ms, int(1000 * claim_every_s)))
         if cursor != ">":
@@ -199,18 +204,39 @@ class StreamReader:
         return [entry for _, entries in answer for entry in entries] if answer else []
 
     async def _claim_stale(self, stale_s: float) -> _Entries:
-        """Make deliveries of silent consumers ours."""
-        client: Any = self._client
-        answer = await client.xautoclaim(
-            self._stream,
-            self._group,
-            self._consumer,
-            min_idle_time=int(stale_s * 1000),
-            start_id=self._claim_cursor,
-            count=_BATCH,
+        """Make deliveries of silent consumers ours. Those we hold ourselves are kept."""
+        idle_ms = int(stale_s * 1000)
+        page, after = await self._pending(self._stale_cursor, idle=idle_ms)
+        self._stale_cursor = after or "-"
+        for entry_id in self._unanswered.intersection(page):
+            await self._claim(entry_id)
+        return await self._take([i for i in page if i not in self._unanswered], idle_ms)
+
+    async def _claim_missed(self) -> _Entries:
+        """What is ours but never reached us. What did is left alone: it counts as one delivery."""
+        page, self._missed_cursor = await self._pending(
+            self._missed_cursor, consumername=self._consumer
         )
-        self._claim_cursor = answer[0]
-        return [entry for entry in answer[1] if entry[0] is not None]
+        return await self._take([i for i in page if i not in self._unanswered], 0)
+
+    async def _pending(self, cursor: str, **wanted: Any) -> tuple[list[bytes], str]:
+        """Ids of unacknowledged deliveries from `cursor` on, and where to go on ("" = the end)."""
+        client: Any = self._client
+        page = await client.xpending_range(
+            self._stream, self._group, min=cursor, max="+", count=_BATCH, **wanted
+        )
+        ids = [entry["message_id"] for entry in page]
+        return ids, f"({ids[-1].decode()}" if len(ids) == _BATCH else ""
+
+    async def _take(self, ids: list[bytes], idle_ms: int) -> _Entries:
+        """Deliver these to us once more, if nobody else has taken them meanwhile."""
+        client: Any = self._client
+        if not ids:
+            return []
+        entries = await client.xclaim(
+            self._stream, self._group, self._consumer, min_idle_time=idle_ms, message_ids=ids
+        )
+        return [entry for entry in entries if entry[0] is not None]
 
     async def _deliver_patiently(
         self, entry_id: bytes, raw: dict[bytes, bytes] | None, again: bool
@@ -272,13 +298,23 @@ class StreamReader:
 
     async def _ack(self, entry_id: bytes) -> None:
         client: Any = self._client
-        with explained(self._url):
+        with self._answering(entry_id):
             await client.xack(self._stream, self._group, entry_id)
-        self._unanswered.discard(entry_id)
 
     async def _nack(self, entry_id: bytes) -> None:
-        await self._claim(entry_id, idle_s=_GIVEN_BACK_S)
+        with self._answering(entry_id):
+            await self._claim(entry_id, idle_s=_GIVEN_BACK_S)
+
+    @contextmanager
+    def _answering(self, entry_id: bytes) -> Iterator[None]:
+        """We hold the delivery no more; what Redis does not hear of comes to us again."""
         self._unanswered.discard(entry_id)
+        try:
+            with explained(self._url):
+                yield
+        except RedisUnavailable:
+            self._missed_cursor = "-"
+            raise
 
     async def _claim(self, entry_id: bytes, idle_s: float = 0.0) -> None:
         """Hold a delivery as if it had been made `idle_s` ago; counts as no further one."""
@@ -302,8 +338,14 @@ class StreamReader:
         return int(found[0]["times_delivered"]) if found else 1
 
     async def _bury(self, entry_id: bytes, fields: dict[str, str], reason: str) -> None:
-        """Put a group that cannot be consumed aside, with the evidence, and go on."""
+        """Put a group that cannot be consumed aside, with the evidence, and go on.
+
+        A Redis that is full has no room for the letter, and only reading on makes some: then it
+        stays unacknowledged, and has its turn again once it is stale.
+        """
         client: Any = self._client
+        if not await client.xpending_range(self._stream, self._group, entry_id, entry_id, 1):
+            return  # it was done already, and only the answer was lost
         logger.error(
             "group %s is undeliverable to %s: %s",
             fields["group_id"],
@@ -315,7 +357,11 @@ class StreamReader:
         async with client.pipeline(transaction=True) as both:  # else a kill leaves it twice
             both.xadd(f"{self._prefix}dead", {**fields, **letter})
             both.xack(self._stream, self._group, entry_id)
-            await both.execute()
+            try:
+                with explained(self._url):
+                    await both.execute()
+            except RedisFull as error:
+                logger.warning("%s stays: %s", fields["group_id"], error)
         self._unanswered.discard(entry_id)
 
     async def _bodies(self, ids: list[str]) -> dict[str, ScoredTrajectory | None]:

@@ -90,6 +90,7 @@ class Keeper:
             ("renew", lease.renew_s, self._renew),
             ("beat", lease.renew_s, self._beat),
             ("limits", lease.renew_s, self._keep_limits),
+            ("log", lease.mover_s, self._tell_log),
             ("sandboxes", lease.renew_s, self._keep_sandboxes),
             ("sweep", lease.sweep_s, self._sweep),
             ("move", lease.mover_s, self._move),
@@ -161,6 +162,9 @@ class Keeper:
     def _keep_sandboxes(self) -> None:
         if self._inventory:
             self._inventory.renew(self._ledger)
+
+    def _tell_log(self) -> None:
+        self._runtime.tell_log(self._ledger)
 
     def _keep_limits(self) -> None:
         if self._runtime.limiter:
@@ -250,4 +254,4 @@ class Keeper:
                 logger.warning("lane %s goes on", lane, extra={"action": "breaker_closed"})
 
     def _publish_leftovers(self) -> None:
-        publish_leftovers(self._runtime)
+        publish_leftovers(self._runtime, self._ledger, most_s=self._runtime.lease.renew_s / 2)

@@ -9,6 +9,7 @@ the rest, which hand their jobs back to the ledger.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import secrets
 import sys
@@ -73,6 +74,7 @@ async def open_runtime() -> None:
         if LimiterSettings().enabled:
             runtime.limiter = FleetLimiter(ledger.url)
         await runtime.in_thread(publish_leftovers, runtime)
+        logging.getLogger().addHandler(runtime.log)
         facts = {
             "owner": owner,
             "pid": os.getpid(),
@@ -106,6 +108,7 @@ async def close_runtime() -> None:
     with suppress(RuntimeError):
         runtime = runtimes.get()
         runtimes.install(None)
+        logging.getLogger().removeHandler(runtime.log)
         probe.share(None)
         await runtime.backend.stop()
         if _inventory:  # else the reaper drops the records when their leases have ended

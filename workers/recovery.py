@@ -3,26 +3,37 @@
 from __future__ import annotations
 
 import logging
+import math
+import time
 
 from hermes_queue import codec
-from hermes_queue.errors import HermesQueueError
-from hermes_queue.ledger import ACCEPTED
+from hermes_queue.errors import HermesQueueError, RedisFull, RedisUnavailable
+from hermes_queue.ledger import ACCEPTED, Ledger
 from workers.runtime import Runtime
 
 logger = logging.getLogger(__name__)
 
 
-def publish_leftovers(runtime: Runtime) -> int:
+def publish_leftovers(
+    runtime: Runtime, ledger: Ledger | None = None, *, most_s: float = math.inf
+) -> int:
     """Publish the spooled records of workers that are gone; returns how many were accepted.
 
-    A record that cannot be read or that Redis refuses stays on disk for the next start.
+    A record that cannot be read stays on disk. When Redis is away or full, or `most_s` seconds
+    are over, the rest stays for the next call.
+
+    Args:
+        runtime: whose spool to look around.
+        ledger: to publish with; default: the runtime's.
+        most_s: no further record is begun any later.
     """
     accepted = 0
+    ends = time.monotonic() + most_s
     for spooled in runtime.spool.leftovers():
         try:
             body = spooled.body()
             record = codec.decode_record(body)
-            verdict = runtime.ledger.publish(
+            verdict = (ledger or runtime.ledger).publish(
                 record,
                 body,
                 owner=spooled.owner,
@@ -35,6 +46,8 @@ def publish_leftovers(runtime: Runtime) -> int:
                 error,
                 extra={"action": "spool_kept"},
             )
+            if isinstance(error, RedisFull | RedisUnavailable):
+                break
             continue
         accepted += verdict in ACCEPTED
         logger.info(
@@ -47,4 +60,6 @@ def publish_leftovers(runtime: Runtime) -> int:
             spooled.set_aside()  # the ledger forgot it; a person may want it all the same
         else:
             spooled.drop()
+        if time.monotonic() >= ends:
+            break
     return accepted

@@ -18,6 +18,7 @@ from typing import ParamSpec, TypeVar
 
 from hermes_queue.errors import RedisFull, RedisUnavailable
 from hermes_queue.ledger import Claim, Ledger
+from hermes_queue.ledger.logs import keep_log
 from hermes_queue.pool import Job
 from hermes_queue.sandbox.base import SandboxBackend
 from hermes_queue.settings import (
@@ -28,6 +29,7 @@ from hermes_queue.settings import (
     WorkerSettings,
 )
 from workers.fleet_limiter import FleetLimiter
+from workers.log_tail import LogTail
 from workers.outcomes import Outcomes
 from workers.pauses import Pauses
 from workers.spool import Spool
@@ -64,6 +66,7 @@ class Runtime:
     pauses: Pauses = field(default_factory=Pauses)
     limiter: FleetLimiter | None = None
     """Counts calls of models over all workers; None = nobody does."""
+    log: LogTail = field(default_factory=LogTail)
     _running: dict[Claim, Job] = field(default_factory=dict)
     _stages: dict[Claim, Callable[[], str]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -94,6 +97,16 @@ class Runtime:
         """How far each leased trajectory is. Thread-safe."""
         with self._lock:
             return {claim: stage() for claim, stage in self._stages.items()}
+
+    def tell_log(self, ledger: Ledger) -> None:
+        """Have the ledger keep what we logged last, for dead letters. Thread-safe; blocks.
+
+        Raises:
+            RedisUnavailable, RedisFull: to be repeated.
+        """
+        if news := self.log.news():
+            keep_log(ledger, self.owner, news)
+            self.log.told(news)
 
     async def in_thread(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a blocking call beside the loop."""

@@ -375,6 +375,8 @@ class _Attempt:
     def _publish_now(self) -> PublishVerdict:
         """Publish, then let go of lease and spool file. In a thread; may be repeated."""
         record, body = self._record()
+        if record.failure:
+            self._runtime.tell_log(self._runtime.ledger)
         verdict = self._runtime.ledger.publish(
             record,
             body,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from hermes_queue.models import Usage
+from hermes_queue.models import TrajectoryJob, Usage
 
 Verdict = Literal[
     "run", "final", "cancelled", "surplus", "held", "paused", "stale_attempt", "busy", "unknown"
@@ -17,6 +18,15 @@ PublishVerdict = Literal[
 ]
 ACCEPTED = ("ok", "group", "dropped")
 """Verdicts by which a record became the one that counts."""
+
+
+class Accepted(list[TrajectoryJob]):
+    """Jobs that one call of `enqueue` has claimed."""
+
+    def __init__(self, jobs: Iterable[TrajectoryJob], claim: str) -> None:
+        super().__init__(jobs)
+        self.claim = claim
+        """What `published` confirms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +103,7 @@ class DueJob:
 
 @dataclass(frozen=True, slots=True)
 class RunStatus:
-    """Counters of one run; all but `groups`, `refilled` and `dropped` add up to `total`."""
+    """Counters of one run; those of `ENDED`, `queued` and `running` add up to `total`."""
 
     total: int
     queued: int
@@ -110,6 +120,14 @@ class RunStatus:
     """Samples added in place of failed ones; part of `total`."""
     dropped: int = 0
     """Groups that their policy threw away."""
+    dropped_zero_variance: int = 0
+    """Of them because all their scores were the same."""
+    dropped_incomplete: int = 0
+    """Of them because they could not complete."""
+    incomplete: int = 0
+    """Groups closed with fewer measured samples than their size, dropped ones included."""
+    stopped_early: int = 0
+    """Of them because their first scores were the same."""
     cancelled: int = 0
     """Trajectories that had not ended when the run was cancelled."""
 

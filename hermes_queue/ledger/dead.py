@@ -24,8 +24,9 @@ class Letter:
     id: str
     fields: dict[str, str]
     """cause, reason, run_id, group_id, env, instance_id; of a job also trajectory_id, stage,
-    owner, attempts, job and died (a line per worker: unix seconds, owner, stage); of a group that
-    could not be consumed consumer_group and members."""
+    owner, attempts, job, died (a line per worker: unix seconds, owner, stage) and log (the last
+    lines of the worker that died last, or that met the bug); of a group that could not be
+    consumed consumer_group and members."""
 
     @property
     def age_s(self) -> float:

@@ -24,6 +24,7 @@ from hermes_queue.ledger.answers import (
     ENDED,
     NOTHING_SPENT,
     RUN_COUNTERS,
+    Accepted,
     Begun,
     Claim,
     DueJob,
@@ -45,6 +46,7 @@ PUBLISH_CLAIM_S = 30.0
 """How long a producer may take between claiming a batch of jobs and publishing its messages."""
 MOVE_CLAIM_S = 10.0
 """Likewise a mover, whose jobs may have waited for a dead worker already."""
+RECONCILED_AT_ONCE = 1000
 
 
 def _run_key(trajectory_id: str) -> str:
@@ -105,7 +107,7 @@ class Ledger:
 
     def enqueue(
         self, run_id: str, jobs: Sequence[TrajectoryJob], *, config: Mapping[str, Any] | None
-    ) -> list[TrajectoryJob]:
+    ) -> Accepted:
         """Claim `jobs` of one run; returns those that were not claimed before.
 
         The first `config` that is given locks the run's configuration; None compares nothing.
@@ -136,19 +138,26 @@ class Ledger:
             ]
         keys = [f"run:{run_id}", f"run:{run_id}:claimed", "delayed", "runs"]
         try:
-            return [jobs[position - 1] for position in self.call("enqueue", keys, args)]
+            claim, *positions = self.call("enqueue", keys, args)
         except redis.ResponseError as error:
             refusal = explained_refusal(run_id, str(error), wanted)
             if refusal is None:
                 raise
             raise refusal from error
+        return Accepted([jobs[position - 1] for position in positions], claim.decode())
 
-    def published(self, trajectory_ids: Iterable[str], *, claim: str = "") -> None:
-        """Confirm that the messages of these jobs are in the broker."""
+    def published(
+        self, trajectory_ids: Iterable[str], *, claim: str = "", first: bool = False
+    ) -> None:
+        """Confirm that the messages of these jobs are in the broker.
+
+        `claim` is what `enqueue` or `due` gave; `first`: they are not in a retry queue.
+        """
         ids = list(trajectory_ids)
         if ids:
             keys = ["delayed", "waiting", "waiting:retry"]
-            self.call("published", keys, [self.prefix, claim, *ids])
+            retry = "1" if claim and not first else ""
+            self.call("published", keys, [self.prefix, claim, retry, *ids])
 
     def reconcile(
         self, lane: str, *, queues: QueueKeys, age_s: float, retry_age_s: float
@@ -164,7 +173,7 @@ class Ledger:
         found = self.call(
             "reconcile",
             ["waiting", "waiting:retry", "delayed", "unacked", *queues.retry, *queues.first],
-            [self.prefix, lane, age_s, retry_age_s, 500, len(queues.retry)],
+            [self.prefix, lane, age_s, retry_age_s, RECONCILED_AT_ONCE, len(queues.retry)],
         )
         return [part.decode() for part in found]
 
@@ -205,10 +214,11 @@ class Ledger:
                 *(self._results.soft_max_groups, self._results.soft_max_bytes),
             ],
         )
+        _say(_run_key(trajectory_id), b"".join(answer[1:][-1:]))
         verdict = answer[0].decode()
         if verdict != "run":
             return Begun(verdict)
-        _, epoch, current, deaths, job, used, attempts = answer
+        _, epoch, current, deaths, job, used, attempts, _ = answer
         return Begun("run", epoch, current, deaths, job, float(used), tuple(attempts.splitlines()))
 
     def renew(

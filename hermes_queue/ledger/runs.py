@@ -143,8 +143,12 @@ class Runs:
         Raises:
             ConfigurationError: the run is unknown.
         """
-        ledger = self.ledger
         self._enter(run_id, "cancelled", reason)
+        return self._close_groups(run_id)
+
+    def _close_groups(self, run_id: str) -> int:
+        """Cancel what is open of a cancelled run; returns how many trajectories that were."""
+        ledger = self.ledger
         keys = [f"run:{run_id}", f"run:{run_id}:parked", "leases", "delayed", "waiting"]
         keys.append("results:bytes")
         cancelled, cursor = 0, 0
@@ -164,12 +168,15 @@ class Runs:
     def purge(self, run_id: str) -> None:
         """Forget a run that is done or cancelled. Its results stay.
 
+        Groups whose producer never sent the rest are closed without being published. May be
+        repeated: a call that died half-way leaves a cancelled run.
+
         Raises:
             ConfigurationError: the run is unknown, or some of it waits or runs.
         """
         keys = [f"run:{run_id}", f"run:{run_id}:claimed", f"run:{run_id}:parked", "runs"]
         keys.append(f"run:{run_id}:failed")
-        open_jobs = self.ledger.call("run_purge", keys, [run_id, *ENDED])
+        open_jobs = self.ledger.call("run_purge", keys, [run_id, "close", *ENDED])
         if open_jobs < 0:
             raise _unknown(run_id)
         if open_jobs:
@@ -177,6 +184,8 @@ class Runs:
                 f"run {run_id!r} has {open_jobs} trajectories that wait or run; cancel it first: "
                 f"hermes-queue run cancel {run_id}"
             )
+        self._close_groups(run_id)
+        self.ledger.call("run_purge", keys, [run_id, "forget", *ENDED])
 
     def _enter(self, run_id: str, state: str, reason: str, by: PausedBy = "operator") -> None:
         before = self.ledger.call("run_state", [f"run:{run_id}"], [state, reason, by]).decode()

@@ -50,4 +50,5 @@ def test_a_poison_job_is_quarantined_and_buried_and_its_neighbours_are_measured(
     assert (letter.fields["cause"], letter.fields["env"]) == ("poison", "strange_env:KILLER")
     alone = [line.endswith(" quarantine") for line in letter.fields["died"].splitlines()]
     assert alone == [False, False, True, True]
+    assert "INFO" in letter.fields["log"]
     assert revived(letter).requeued_from == poison.trajectory_id

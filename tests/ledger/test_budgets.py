@@ -165,3 +165,46 @@ def test_a_failed_job_is_kept_for_a_retry_and_a_replaced_one_is_not(ledger):
     assert list(stored) == [lone.trajectory_id.encode()]
     assert json.loads(stored[lone.trajectory_id.encode()])[0] == "sandbox"
     assert ledger.client.ttl("hq:run:run:failed") > 0
+
+
+def test_the_warning_of_a_wall_clock_budget_is_said_though_nothing_has_ended(ledger, caplog):
+    set_budgets(ledger, "run", {"wall_s": 1000})
+    first, second = jobs_of(2)
+    enqueue(ledger, first, second)
+    ledger.client.hset("hq:run:run", "created", time.time() - 850)
+    with caplog.at_level(logging.WARNING):
+        assert begin(ledger, first).verdict == "run"
+        assert "85 % of the budget is spent: wall_s" in caplog.text
+        assert begin(ledger, second).verdict == "run"
+        assert caplog.text.count("of the budget") == 1
+
+
+def test_why_a_run_pauses_is_said_by_the_worker_whose_job_does_not_begin(ledger, caplog):
+    set_budgets(ledger, "run", {"tokens": 100})
+    first, second = jobs_of(2)
+    enqueue(ledger, first, second)
+    spend(ledger, first, 70)
+    with caplog.at_level(logging.WARNING):
+        assert begin(ledger, second).verdict == "paused"
+    assert "budget nearly spent: tokens 70 of 100" in caplog.text
+
+
+def test_what_a_dead_worker_or_a_revoked_sample_spent_swallows_no_warning(ledger, caplog):
+    set_budgets(ledger, "run", {"tokens": 100})
+    dead, other = jobs_of(2, limits={"max_tokens": 45})
+    enqueue(ledger, dead, other)
+    begin(ledger, dead)
+    spend(ledger, other, 40)
+    sweep = swept(ledger)
+    age_lease(ledger, dead)
+    with caplog.at_level(logging.WARNING):
+        assert sweep() == [dead.trajectory_id]
+        assert begin(ledger, dead).verdict == "paused"
+    assert "85 % of the budget is spent: tokens 85 of 100" in caplog.text
+
+
+def test_a_budget_is_not_short_of_what_arithmetic_rounds(ledger):
+    set_budgets(ledger, "run", {"cost_usd": 0.3})
+    jobs = jobs_of(3, limits={"max_cost_usd": 0.1})
+    enqueue(ledger, *jobs)
+    assert [begin(ledger, job).verdict for job in jobs] == ["run"] * 3

@@ -9,7 +9,9 @@ from ledger_steps import age_lease, begin, enqueue, publish, swept
 from records import make_job, make_record
 
 from hermes_queue.errors import ConfigurationError
+from hermes_queue.ledger import Claim
 from hermes_queue.ledger.dead import DeadLetters, LetterFilter, revived
+from hermes_queue.ledger.logs import keep_log
 
 
 def die(ledger, job, sweep):
@@ -64,8 +66,6 @@ def test_a_letter_tells_who_died_when_and_in_which_stage(ledger):
     enqueue(ledger, job)
     sweep = swept(ledger)
     begun = begin(ledger, job)
-    from hermes_queue.ledger import Claim
-
     claim = Claim(job.trajectory_id, begun.epoch)
     ledger.renew([claim], owner="w1", lease_s=30, stages={claim: "verify"})
     age_lease(ledger, job)
@@ -77,6 +77,42 @@ def test_a_letter_tells_who_died_when_and_in_which_stage(ledger):
     assert (letter.fields["cause"], letter.fields["owner"]) == ("poison", "w2")
     assert letter.fields["reason"] == "PoisonJob: why"
     assert json.loads(letter.fields["job"])["trajectory_id"] == job.trajectory_id
+
+
+def test_a_letter_ends_with_what_the_worker_that_died_logged_last(ledger):
+    job = make_job()
+    enqueue(ledger, job)
+    sweep = swept(ledger)
+    for owner in ("w1", "w2"):
+        keep_log(ledger, owner, f"last words of {owner}")
+        begin(ledger, job, owner=owner)
+        age_lease(ledger, job)
+        sweep()
+    begin(ledger, job, owner="w3")
+    keep_log(ledger, "w3", "nothing of interest")
+    publish(ledger, failed(job, "sandbox", "PoisonJob").model_copy(update={"epoch": 3}), "w3")
+    [letter] = DeadLetters(ledger).find()
+    assert letter.fields["log"] == "last words of w2"
+    assert ledger.client.ttl("hq:log:w2") > 0
+
+
+def test_a_letter_of_a_bug_ends_with_the_log_of_the_worker_that_met_it(ledger):
+    keep_log(ledger, "w1", "Traceback")
+    bury(ledger)
+    [letter] = DeadLetters(ledger).find()
+    assert letter.fields["log"] == "Traceback"
+
+
+def test_the_stage_of_a_death_is_not_that_of_an_earlier_attempt(ledger):
+    job = make_job()
+    enqueue(ledger, job)
+    sweep = swept(ledger)
+    claim = Claim(job.trajectory_id, begin(ledger, job).epoch)
+    ledger.renew([claim], owner="w1", lease_s=30, stages={claim: "verify"})
+    ledger.requeue(claim, owner="w1")
+    die(ledger, job, sweep)
+    died = ledger.client.hget(f"hq:traj:{job.trajectory_id}", "died").decode()
+    assert died.split()[1:] == ["w1", "load"]
 
 
 def test_publishing_twice_leaves_one_letter(ledger):

@@ -227,3 +227,61 @@ def test_a_replaced_member_counts_only_until_its_group_is_closed(ledger):
     record = make_record(fresh)
     assert publish(ledger, record) == "group"
     assert kept_bytes(ledger) == len(codec.encode_record(record))
+
+
+def test_a_parked_sample_that_its_group_needs_no_more_is_not_parked_any_more(ledger):
+    first, second, late = (
+        make_job(sample=n, size=2, group_policy={"extra_samples": 1}) for n in range(3)
+    )
+    enqueue(ledger, first, second, late)
+    begin(ledger, first)
+    begin(ledger, second)
+    Runs(ledger).pause("run")
+    assert begin(ledger, late).verdict == "paused"
+    publish(ledger, make_record(first))
+    assert publish(ledger, make_record(second)) == "group"
+    info = Runs(ledger).get("run")
+    assert (info.parked, info.counters.queued, info.counters.surplus) == (0, 0, 1)
+
+
+def test_a_refill_of_a_quarantined_job_begins_in_the_lane_of_all(ledger):
+    (job,) = start(ledger, 1, max_refills=1)
+    ledger.client.hset(f"hq:traj:{job.trajectory_id}", "lane", "train.quarantine")
+    assert publish(ledger, make_record(job, None)) == "ok"
+    assert ledger.client.hget(f"hq:traj:{job.group_id}.1", "lane") == b"train"
+
+
+def test_what_policies_did_is_told_with_the_run(ledger):
+    jobs = start(ledger, 3, stop_after_equal=2)
+    publish(ledger, make_record(jobs[0]))
+    publish(ledger, make_record(jobs[1]))
+    again = [
+        make_job("other", sample=i, size=2, group_policy={"drop_zero_variance": True})
+        for i in range(2)
+    ]
+    enqueue(ledger, *again)
+    for job in again:
+        begin(ledger, job)
+        publish(ledger, make_record(job))
+    status = ledger.run_status("run")
+    assert (status.stopped_early, status.incomplete, status.groups) == (1, 1, 1)
+    status = ledger.run_status("other")
+    assert (status.dropped, status.dropped_zero_variance, status.dropped_incomplete) == (1, 1, 0)
+
+
+def test_samples_enqueued_long_after_their_group_was_closed_and_forgotten_are_surplus(ledger):
+    """Else a group without its other members would wait for them for ever."""
+    first, second, late = (
+        make_job(sample=n, size=2, group_policy={"extra_samples": 1}) for n in range(3)
+    )
+    enqueue(ledger, first, second)
+    for job in (first, second):
+        begin(ledger, job)
+        publish(ledger, make_record(job))
+    for key in ledger.client.scan_iter("hq:*"):
+        if key.startswith((b"hq:group:", b"hq:traj:")):
+            ledger.client.delete(key)  # their time is over
+    assert enqueue(ledger, first, second, late) == []
+    status = ledger.run_status("run")
+    assert (status.total, status.finished, status.surplus, status.done) == (3, 2, 1, True)
+    assert not ledger.client.exists(f"hq:group:{late.group_id}")

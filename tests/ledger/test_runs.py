@@ -7,7 +7,7 @@ from ledger_steps import LEASE, begin, enqueue, publish
 from records import make_job, make_record
 
 from hermes_queue.errors import ConfigurationError
-from hermes_queue.ledger import Claim, Runs
+from hermes_queue.ledger import Claim, Ledger, Runs
 
 
 def jobs_of(count, **fields):
@@ -145,3 +145,62 @@ def test_purge_refuses_an_active_run_and_forgets_a_finished_one(ledger):
     assert Runs(ledger).ids() == []
     with pytest.raises(ConfigurationError, match="unknown"):
         Runs(ledger).get("run")
+
+
+def test_purge_forgets_groups_whose_producer_never_sent_the_rest(ledger):
+    """They can never close: their bodies would stay, and count as waiting, for ever."""
+    first, _ = (make_job(sample=n, size=2) for n in range(2))
+    enqueue(ledger, first)
+    begin(ledger, first)
+    publish(ledger, make_record(first))
+    Runs(ledger).purge("run")
+    lasting = [key for key in ledger.client.scan_iter("*") if ledger.client.ttl(key) == -1]
+    assert lasting == [b"hq:results:bytes"]
+    assert ledger.client.get("hq:results:bytes") == b"0"
+    with pytest.raises(ConfigurationError, match="unknown"):
+        Runs(ledger).get("run")
+
+
+def test_a_purge_that_is_refused_changes_nothing(ledger):
+    first, second = (make_job(sample=n, size=2) for n in range(2))
+    enqueue(ledger, first, second)
+    with pytest.raises(ConfigurationError, match="2 trajectories"):
+        Runs(ledger).purge("run")
+    assert begin(ledger, first).verdict == "run"
+    assert Runs(ledger).get("run").state == "active"
+
+
+def test_a_run_is_cancelled_and_purged_to_make_room_in_a_redis_that_is_full(server):
+    with server.client(decode_responses=False) as client:
+        ledger = Ledger(client, prefix="hq:", url=server.url)
+        first, second = (make_job(sample=n, size=2) for n in range(2))
+        enqueue(ledger, first, second)
+        begin(ledger, first)
+        publish(ledger, make_record(first))
+        client.config_set("maxmemory", 1)
+        assert Runs(ledger).cancel("run") == 1
+        Runs(ledger).purge("run")
+        assert Runs(ledger).ids() == []
+
+
+def test_a_group_of_which_nothing_waits_is_cancelled_in_a_redis_that_is_full(server):
+    with server.client(decode_responses=False) as client:
+        ledger = Ledger(client, prefix="hq:", url=server.url)
+        job = make_job(size=2)
+        enqueue(ledger, job)
+        begin(ledger, job)
+        publish(ledger, make_record(job))
+        client.config_set("maxmemory", 1)
+        Runs(ledger).cancel("run")
+        assert client.ttl(f"hq:group:{job.group_id}") > 0
+
+
+def test_an_operators_pause_of_a_run_that_its_budget_paused_is_the_operators(ledger):
+    """Else more budget would let go on what somebody wants to stand still."""
+    enqueue(ledger, make_job())
+    runs = Runs(ledger)
+    runs.pause("run", "spent", by="budget")
+    runs.pause("run", "wait for me")
+    assert runs.get("run").paused_by == "operator"
+    runs.pause("run", "wrong key", by="model_config")
+    assert (runs.get("run").paused_by, runs.get("run").reason) == ("operator", "wait for me")

@@ -77,3 +77,11 @@ def test_suspicion_begins_anew_when_turns_were_missed(ledger, sandboxes):
     ledger.client.set("hq:reaper:far:turn", time.time() - 100)
     assert sandboxes.take_turn("far", interval_s=30)
     assert ledger.client.zcard("hq:reaper:far:suspects") == 0
+
+
+def test_suspects_that_are_gone_do_not_pile_up(ledger, sandboxes):
+    sandboxes.ownerless("far", [info("box")], grace_s=0)
+    long_ago = {"box": time.time() - 2 * 86400}
+    ledger.client.zadd("hq:reaper:far:suspects", long_ago)
+    sandboxes.ownerless("far", [], grace_s=0)
+    assert ledger.client.zcard("hq:reaper:far:suspects") == 0

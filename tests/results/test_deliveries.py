@@ -14,8 +14,10 @@ from records import make_job, make_record
 from redis_server import RedisServer
 
 import hermes_queue
+from hermes_queue.errors import RedisUnavailable
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.trimming import trim
+from hermes_queue.reader import StreamReader
 from hermes_queue.settings import ResultSettings
 
 
@@ -90,6 +92,90 @@ async def test_what_is_still_worked_on_is_not_stale(ledger):
         assert after["times_delivered"] == before["times_delivered"] == 1
         assert after["time_since_delivered"] <= before["time_since_delivered"] + 50
         break
+
+
+def times_delivered(ledger: Ledger):
+    [held] = ledger.client.xpending_range("hq:results", "trainer", "-", "+", 10)
+    return held["times_delivered"]
+
+
+async def test_holding_a_group_while_reading_on_uses_up_none_of_its_deliveries(ledger):
+    """A batch that takes long must not become dead letters when its consumer restarts."""
+    publish(ledger, "one")
+    assert await read(ledger.url, ack=False, stale_s=0.1, idle_timeout_s=2.5) == ["one"]
+    assert times_delivered(ledger) == 1
+    assert await read(ledger.url) == ["one"]
+
+
+async def test_an_outage_uses_up_no_delivery_of_what_is_held(ledger, redis_server: RedisServer):
+    publish(ledger, "one")
+    groups = hermes_queue.consume("trainer", url=ledger.url, consumer="c1", idle_timeout_s=20)
+    assert (await anext(groups)).instance_id == "one"
+    redis_server.kill9()
+    redis_server.restart()
+    publish(ledger, "two")
+    second = await anext(groups)
+    assert second.instance_id == "two"
+    await second.ack()
+    assert times_delivered(ledger) == 1
+    await groups.aclose()
+
+
+async def test_what_was_handed_out_in_an_answer_that_never_came_is_delivered(ledger):
+    publish(ledger, "one")
+    groups = hermes_queue.consume("trainer", url=ledger.url, consumer="c1", idle_timeout_s=9)
+    first = await anext(groups)
+    publish(ledger, "two")
+    ledger.client.xreadgroup("trainer", "c1", {"hq:results": ">"})  # as if on its connection
+    ledger.client.client_kill_filter(_type="normal", skipme=True)
+    assert (await anext(groups)).instance_id == "two"
+    await first.ack()
+    await groups.aclose()
+
+
+@pytest.mark.parametrize("answer", ["ack", "nack"])
+async def test_what_could_not_be_answered_is_delivered_again_in_the_same_life(
+    ledger, redis_server: RedisServer, answer
+):
+    """Else it would hold back trimming for as long as its consumer lives."""
+    publish(ledger, "one")
+    groups = hermes_queue.consume("trainer", url=ledger.url, consumer="c1", idle_timeout_s=20)
+    group = await anext(groups)
+    redis_server.kill9()
+    with pytest.raises(RedisUnavailable):
+        await getattr(group, answer)()
+    redis_server.restart()
+    again = await anext(groups)
+    assert again.instance_id == "one"
+    await again.ack()
+    await groups.aclose()
+
+
+async def test_burying_a_group_again_leaves_one_letter(ledger, monkeypatch):
+    """As when the answer to the first time was lost."""
+    [job] = publish(ledger, "broken")
+    ledger.client.delete(f"hq:body:{job.trajectory_id}")
+    bury = StreamReader._bury
+
+    async def twice(self, *arguments):
+        await bury(self, *arguments)
+        await bury(self, *arguments)
+
+    monkeypatch.setattr(StreamReader, "_bury", twice)
+    assert await read(ledger.url) == []
+    assert len(dead(ledger)) == 1
+
+
+async def test_a_group_that_a_full_redis_cannot_put_aside_does_not_stop_the_rest(ledger):
+    """Only reading on can make room."""
+    broken, _ = publish(ledger, "broken", "fine")
+    assert await read(ledger.url, ack=False) == ["broken", "fine"]
+    ledger.client.delete(f"hq:body:{broken.trajectory_id}")
+    ledger.client.config_set("maxmemory", 1)
+    assert await read(ledger.url) == ["fine"]
+    ledger.client.config_set("maxmemory", 0)
+    assert await read(ledger.url) == []
+    assert len(dead(ledger)) == 1
 
 
 async def test_acknowledging_twice_does_no_harm(ledger):

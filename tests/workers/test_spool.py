@@ -11,6 +11,7 @@ from records import make_job, make_record
 from redis_server import RedisServer
 
 from hermes_queue import codec
+from hermes_queue.errors import RedisFull, RedisUnavailable
 from hermes_queue.ledger import Ledger
 from workers.recovery import publish_leftovers
 from workers.runtime import Runtime
@@ -88,4 +89,44 @@ def test_an_unreadable_leftover_stays_for_a_person(tmp_path, redis_server: Redis
         runtime = Runtime(owner="alive", ledger=ledger, backend=None, spool=spool)  # type: ignore[arg-type]
         assert publish_leftovers(runtime) == 0
         assert [record.body() for record in spool.leftovers()] == [b"junk"]
+        runtime.executor.shutdown()
+
+
+class AwayLedger:
+    """A Redis that answers nothing, after a while."""
+
+    def __init__(self, error: type[Exception]) -> None:
+        self.error = error
+        self.asked = 0
+
+    def publish(self, *_: object, **__: object) -> str:
+        self.asked += 1
+        raise self.error("away")
+
+
+@pytest.mark.parametrize("error", [RedisUnavailable, RedisFull])
+def test_a_redis_that_is_away_is_asked_once_and_not_once_per_record(tmp_path, error):
+    """The thread that asks renews the leases too."""
+    jobs = [make_job(instance=f"i{n}") for n in range(3)]
+    for job in jobs:
+        body = codec.encode_record(make_record(job))
+        leave_behind(tmp_path, f"dead-{job.instance_id}", job.trajectory_id, body)
+    spool, away = Spool(tmp_path, "d", "alive"), AwayLedger(error)
+    runtime = Runtime(owner="alive", ledger=away, backend=None, spool=spool)  # type: ignore[arg-type]
+    assert publish_leftovers(runtime) == 0
+    assert away.asked == 1
+    assert len(list(spool.leftovers())) == 3
+    runtime.executor.shutdown()
+
+
+def test_many_leftovers_are_published_in_portions(tmp_path, redis_server: RedisServer):
+    jobs = [make_job(instance=f"i{n}") for n in range(2)]
+    with redis_server.client(decode_responses=False) as client:
+        ledger = Ledger(client, prefix="hq:", url=redis_server.url)
+        ledger.enqueue("run", jobs, config={})
+        for job in jobs:
+            leave_behind(tmp_path, "dead", job.trajectory_id, codec.encode_record(make_record(job)))
+        spool = Spool(tmp_path, "d", "alive")
+        runtime = Runtime(owner="alive", ledger=AwayLedger(OSError), backend=None, spool=spool)  # type: ignore[arg-type]
+        assert [publish_leftovers(runtime, ledger, most_s=0.0) for _ in range(3)] == [1, 1, 0]
         runtime.executor.shutdown()

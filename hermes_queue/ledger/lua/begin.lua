@@ -6,8 +6,10 @@
 -- ARGV[1] id  ARGV[2] attempt in the message  ARGV[3] owner  ARGV[4] lease, s
 -- ARGV[5] nonce of this delivery: repeating a call whose answer was lost answers the same
 -- ARGV[6] prefix  ARGV[7] most groups, ARGV[8] most bytes in the stream for a new group
--- Returns {verdict, epoch, attempt, deaths, job, used seconds, attempts}, verdict being
--- run | held | paused | final | cancelled | surplus | stale_attempt | busy | unknown; all but `run` stand alone.
+-- Returns {verdict, epoch, attempt, deaths, job, used seconds, attempts, a warning about the run's
+-- budget or ''}, verdict being
+-- run | held | paused | final | cancelled | surplus | stale_attempt | busy | unknown; of all but
+-- `run` only the verdict, and of `held` and `paused` the warning.
 -- held: the circuit breaker of its lane is open, or too many results wait for their readers
 -- and its group has not begun, or what is left of the run's budget is set aside for others;
 -- the job is delayed and uses no attempt.
@@ -23,6 +25,7 @@ if state == 'final' or state == 'cancelled' or state == 'surplus' then return {s
 if tonumber(ARGV[2]) < tonumber(attempt) then return {'stale_attempt'} end
 local again = state == 'running' and f[4] == ARGV[5]
 if state == 'running' and not again then return {'busy'} end
+local said = ''
 if not again then
   local function turned_away(run_state)
     local ttl = math.max(1, redis.call('TTL', KEYS[5]))
@@ -37,7 +40,7 @@ if not again then
       redis.call('EXPIRE', KEYS[1], ttl)
       redis.call('HINCRBY', KEYS[5], 'cancelled', 1)
     end
-    return {run_state}
+    return {run_state, said}
   end
   local run_state = redis.call('HGET', KEYS[5], 'state')
   if run_state == 'paused' or run_state == 'cancelled' then return turned_away(run_state) end
@@ -56,14 +59,15 @@ if not again then
     free_at = now + 5 + 5 * (now % 1)
   end
   if free_at <= now then
-    local kept = budget_reserve(KEYS[5], KEYS[1], job, now)
+    local kept
+    kept, said = budget_reserve(KEYS[5], KEYS[1], job, now)
     if kept == 'paused' then return turned_away(kept) end
     if kept then free_at = now + 5 + 5 * (now % 1) end
   end
   if free_at > now then
     redis.call('ZREM', KEYS[4], ARGV[1])
     redis.call('ZADD', KEYS[3], string.format('%.6f', math.min(free_at, now + 30)), ARGV[1])
-    return {'held'}
+    return {'held', said}
   end
   if lane[1] then redis.call('HSET', key, 'probe', string.format('%.6f', now)) end
 end
@@ -71,11 +75,11 @@ local epoch = tonumber(redis.call('HGET', KEYS[1], 'epoch'))
 if not again then
   epoch = redis.call('HINCRBY', KEYS[1], 'epoch', 1)
   if redis.call('EXISTS', KEYS[8]) == 1 then redis.call('HSET', KEYS[8], 'begun', '1') end
-  redis.call('HSET', KEYS[1], 'state', 'running', 'owner', ARGV[3], 'nonce', ARGV[5])
+  redis.call('HSET', KEYS[1], 'state', 'running', 'owner', ARGV[3], 'nonce', ARGV[5], 'stage', 'load')
   if redis.call('EXISTS', KEYS[5]) == 1 then redis.call('HINCRBY', KEYS[5], 'running', 1) end
 end
 redis.call('ZADD', KEYS[2], string.format('%.6f', now + tonumber(ARGV[4])), ARGV[1])
 redis.call('ZREM', KEYS[3], ARGV[1])
 redis.call('ZREM', KEYS[4], ARGV[1])
 local g = redis.call('HMGET', KEYS[1], 'quarantine_deaths', 'used', 'attempts')
-return {'run', epoch, tonumber(attempt), tonumber(g[1] or 0), job, g[2] or '0', g[3] or ''}
+return {'run', epoch, tonumber(attempt), tonumber(g[1] or 0), job, g[2] or '0', g[3] or '', said}

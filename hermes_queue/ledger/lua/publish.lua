@@ -15,6 +15,7 @@
 -- A measured record is accepted from any attempt while the trajectory is open; a failure
 -- only from the current owner and epoch, because a newer attempt may yet succeed. What a
 -- revoked surplus sample has to show is kept beside its closed group.
+-- A dead letter ends with the log of the worker that died last, or that met the bug: {prefix}log:{owner}.
 -- Returns {verdict, a warning about the run's budget or ''}, verdict being
 -- ok | group | dropped | surplus | full | final | cancelled | stale | unknown;
 -- `group`: the group went to the stream, `dropped`: its policy threw it away, `full`: nothing
@@ -53,6 +54,7 @@ local function settle(key, its_id, was, becomes, spent)
   redis.call('ZREM', KEYS[2], its_id)
   redis.call('ZREM', KEYS[3], its_id)
   redis.call('ZREM', KEYS[8], its_id)
+  redis.call('SREM', KEYS[7] .. ':parked', its_id)
   if was == 'running' then count('running', -1) end
   return (spent or was == 'running') and budget_settle(KEYS[7], key, spent, now) or ''
 end
@@ -64,10 +66,12 @@ local failure = ARGV[16] ~= '' and cjson.decode(ARGV[16]) or {}
 if failure['dead'] then
   local g = redis.call('HMGET', KEYS[4], 'env', 'instance_id')
   local died = redis.call('HGET', KEYS[1], 'died')
+  local killed = failure['cause'] == 'poison' and died and string.match(died, '%d+ (%S+) [^\n]*\n$')
+  local log = redis.call('GET', prefix .. 'log:' .. (killed or ARGV[2]))
   redis.call('XADD', KEYS[10], '*', 'cause', failure['cause'], 'reason', failure['reason'],
     'stage', failure['stage'], 'trajectory_id', id, 'run_id', ARGV[11], 'group_id', ARGV[10],
     'env', g[1] or '', 'instance_id', g[2] or '', 'owner', ARGV[2], 'attempts', failure['attempts'],
-    'died', died or '', 'job', origin[3] or '')
+    'died', died or '', 'log', log or '', 'job', origin[3] or '')
 end
 count('settled')
 local said = settle(KEYS[1], id, state, 'final', {ARGV[17], ARGV[18]})
@@ -82,11 +86,11 @@ local planned = tonumber(g[2] or tostring(size))
 local refills = tonumber(g[3] or '0')
 local policy = cjson.decode(g[4] or '{}')
 
--- A refill: the same job under the next sample index.
+-- A refill: the same job under the next sample index. Deaths of its predecessor are not its own.
 if ARGV[12] == '1' and planned - failed < size and refills < (policy.max_refills or 0) then
   local fresh = ARGV[10] .. '.' .. planned
   redis.call('HSET', prefix .. 'traj:' .. fresh, 'state', 'queued', 'attempt', 1, 'epoch', 0,
-    'lane', origin[1], 'priority', origin[2], 'job', origin[3])
+    'lane', (string.gsub(origin[1], '%.quarantine$', '')), 'priority', origin[2], 'job', origin[3])
   redis.call('ZADD', KEYS[3], stamp, fresh)
   redis.call('HINCRBY', KEYS[4], 'refills', 1)
   planned = redis.call('HINCRBY', KEYS[4], 'planned', 1)
@@ -140,7 +144,8 @@ for index = 0, planned - 1 do
     local other = ARGV[10] .. '.' .. index
     local was = redis.call('HGET', prefix .. 'traj:' .. other, 'state')
     if was == 'queued' or was == 'running' then
-      settle(prefix .. 'traj:' .. other, other, was, 'surplus')
+      local paused = settle(prefix .. 'traj:' .. other, other, was, 'surplus')
+      if said == '' then said = paused end
       count('surplus')
       extras[#extras + 1] = other
     end

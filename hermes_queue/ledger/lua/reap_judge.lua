@@ -18,5 +18,6 @@ for i = 3, #ARGV, 2 do
     end
   end
 end
+redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now - 86400)  -- ended long ago
 redis.call('EXPIRE', KEYS[2], 86400)
 return dead

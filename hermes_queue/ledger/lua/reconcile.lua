@@ -9,16 +9,20 @@
 -- KEYS[1] waiting  KEYS[2] waiting:retry  KEYS[3] delayed  KEYS[4] unacked (Celery's)
 -- KEYS[5...] the lists of the lane's retry queue, then those of its queue
 -- ARGV[1] prefix  ARGV[2] lane  ARGV[3] least age, s  ARGV[4] likewise in the retry queue
--- ARGV[5] most jobs  ARGV[6] number of lists of the retry queue
+-- ARGV[5] most jobs looked at  ARGV[6] number of lists of the retry queue
+-- All lanes wait in the same sets, so a call goes on where the lane's last one ended, and from the
+-- oldest again after the youngest: jobs of a lane that nobody serves must not hide ours.
+-- {prefix}reconcile:{lane} (hash) holds how many of each set were passed over.
 -- Returns the ids that were put into `delayed`.
 local t = redis.call('TIME')
 local now = tonumber(t[1]) + tonumber(t[2]) / 1e6
 local found = {}
-local function older(key, age)
-  return redis.call('ZRANGEBYSCORE', key, '-inf', string.format('%.6f', now - tonumber(age)),
-    'LIMIT', 0, ARGV[5])
-end
-local function look(ids, lost)
+local passed = ARGV[1] .. 'reconcile:' .. ARGV[2]
+local function look(key, age, lost)
+  local from = tonumber(redis.call('HGET', passed, key) or '0')
+  local ids = redis.call('ZRANGEBYSCORE', key, '-inf', string.format('%.6f', now - tonumber(age)),
+    'LIMIT', from, ARGV[5])
+  local stay = 0
   for _, id in ipairs(ids) do
     local f = redis.call('HMGET', ARGV[1] .. 'traj:' .. id, 'state', 'lane')
     local waits = f[1] == 'queued' and redis.call('ZSCORE', KEYS[1], id)
@@ -29,11 +33,19 @@ local function look(ids, lost)
         redis.call('ZADD', KEYS[3], string.format('%.6f', now), id)
         found[#found + 1] = id
       end
+    else
+      stay = stay + 1
     end
+  end
+  if #ids == tonumber(ARGV[5]) then
+    redis.call('HSET', passed, key, from + stay)
+    redis.call('EXPIRE', passed, 3600)
+  elseif from > 0 then
+    redis.call('HDEL', passed, key)
   end
 end
 local retries = {}
 for i = 4, 4 + tonumber(ARGV[6]) do retries[#retries + 1] = KEYS[i] end
-look(older(KEYS[2], ARGV[4]), redis.call('EXISTS', unpack(retries)) == 0)
-look(older(KEYS[1], ARGV[3]), redis.call('EXISTS', unpack(KEYS, 4)) == 0)
+look(KEYS[2], ARGV[4], redis.call('EXISTS', unpack(retries)) == 0)
+look(KEYS[1], ARGV[3], redis.call('EXISTS', unpack(KEYS, 4)) == 0)
 return found

@@ -10,6 +10,7 @@
 -- Returns the number of trajectories that this call has cancelled, -1 when the run is not
 -- cancelled (any more: it was purged).
 if redis.call('HGET', KEYS[1], 'state') ~= 'cancelled' then return -1 end
+redis.call('SREM', KEYS[2], '')  -- first, so that a Redis that is full lets it pass, see trim.lua
 local prefix, ttl, n = ARGV[1], ARGV[2], 0
 for i = 3, #ARGV do
   local group = prefix .. 'group:' .. ARGV[i]

@@ -5,7 +5,8 @@
 -- ARGV[1] prefix  ARGV[2] least seconds between two sweeps of the fleet
 -- ARGV[3] gap, s: with no sweep for that long Redis or the whole fleet was away. Owners
 --         that live had no chance to renew, so they get one: every lease lasts for the
---         grace at least, and none is taken.
+--         grace at least, and none is taken. When the server's clock was set back every lease
+--         lasts for the grace, however long it seemed to.
 -- ARGV[4] grace, s  ARGV[5] most jobs per call  ARGV[6] deaths after which a job moves to
 -- the quarantine lane. Deaths there are counted apart: only they are surely the job's own.
 -- Returns {swept now? 1/0, ids taken back ...}.
@@ -13,11 +14,12 @@ local t = redis.call('TIME')
 local now = tonumber(t[1]) + tonumber(t[2]) / 1e6
 local stamp = string.format('%.6f', now)
 local last = tonumber(redis.call('GET', KEYS[3]) or '0')
-if now - last < tonumber(ARGV[2]) then return {0} end
+local set_back = now < last
+if not set_back and now - last < tonumber(ARGV[2]) then return {0} end
 redis.call('SET', KEYS[3], stamp, 'EX', 86400)
-if now - last > tonumber(ARGV[3]) then
+if set_back or now - last > tonumber(ARGV[3]) then
   local grace = string.format('%.6f', now + tonumber(ARGV[4]))
-  for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', grace)) do
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', set_back and '+inf' or grace)) do
     redis.call('ZADD', KEYS[1], grace, id)
   end
   return {1}

@@ -10,7 +10,7 @@
 local t = redis.call('TIME')
 local now = tonumber(t[1]) + tonumber(t[2]) / 1e6
 local last = tonumber(redis.call('GET', KEYS[2]) or '0')
-if now - last < tonumber(ARGV[2]) then return {-1} end
+if now >= last and now - last < tonumber(ARGV[2]) then return {-1} end
 -- A Redis that is full refuses scripts that begin with a command which needs room, and it is
 -- this one that makes room: after a first DEL it lets the others pass.
 redis.call('DEL', KEYS[2])
