@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -16,11 +16,16 @@ from pydantic import PrivateAttr
 
 from hermes_queue import codec
 from hermes_queue.connection import explained
-from hermes_queue.errors import ConfigurationError, RedisUnavailable, SchemaTooNew
+from hermes_queue.errors import (
+    ConfigurationError,
+    HermesQueueError,
+    RedisUnavailable,
+    SchemaTooNew,
+)
+from hermes_queue.group_filter import GroupFilter
 from hermes_queue.models import SCHEMA_VERSION, ScoredTrajectory, TrajectoryGroup
 
 STREAM = "results"
-_BATCH = 16
 _GIVEN_BACK_S = 365 * 86400.0
 """Idle time of what was given back: stale by any measure."""
 _OUTAGE = (redis.ConnectionError, redis.TimeoutError, OSError)
@@ -88,29 +93,33 @@ class StreamReader:
         prefix: str,
         group: str,
         consumer: str,
-        wanted: Mapping[str, str],
+        wanted: GroupFilter,
         url: str,
         max_deliveries: int,
+        prefetch: int,
     ) -> None:
         self._client = client
         self._prefix = prefix
         self._stream = prefix + STREAM
         self._group = group
         self._consumer = consumer
-        self._filter = {name: value for name, value in wanted.items() if value}
+        self._filter = wanted
         self._url = url
         self._max_deliveries = max_deliveries
+        self._prefetch = prefetch
         self._cancellation = _Cancellation()
         self._cursor = "0"
         self._claimed = 0.0
         self._claim_cursor = b"0-0"
         self._unanswered: set[bytes] = set()
         """Entries yielded and not acknowledged yet."""
+        self._waiting: list[bytes] = []
+        """Entries that Redis gave us and that are not yielded yet, the one in hand included."""
 
     async def open(self, start: str, durable: bool) -> None:
         """Create the consumer group, or check that it is the same one."""
         key = options_key(self._prefix, self._group)
-        wanted = json.dumps(self._filter, sort_keys=True)
+        wanted = self._filter.stored()
         client: Any = self._client
         with explained(self._url):
             if await self._is_open(key, wanted, durable):
@@ -147,7 +156,7 @@ class StreamReader:
 
     async def deliveries(
         self, idle_timeout_s: float | None, stale_s: float
-    ) -> AsyncIterator[DeliveredGroup]:
+    ) -> AsyncGenerator[DeliveredGroup, None]:
         """Groups as they come, through outages; ends after `idle_timeout_s` without any."""
         idle_since = time.monotonic()
         while True:
@@ -158,11 +167,13 @@ class StreamReader:
                 await self._wait_out(error)
                 self._cursor = "0"  # what Redis handed out in an answer that never came
                 continue
+            self._waiting = [entry_id for entry_id, _ in entries]
             for entry_id, fields in entries:
-                if entry_id in self._unanswered:
-                    continue
-                if delivered := await self._deliver_patiently(entry_id, fields, again):
+                if entry_id not in self._unanswered and (
+                    delivered := await self._deliver_patiently(entry_id, fields, again)
+                ):
                     self._unanswered.add(entry_id)
+                    self._waiting.remove(entry_id)
                     yield delivered
                     idle_since = time.monotonic()
             if entries or again or idle_timeout_s is None:
@@ -178,9 +189,9 @@ class StreamReader:
         """
         claim_every_s = max(1.0, min(stale_s / 4, 30.0))
         if time.monotonic() - self._claimed > claim_every_s:
-            self._claimed = time.monotonic()
             if stale := await self._claim_stale(stale_s):
                 return stale, True
+            self._claimed = time.monotonic()
         cursor = self._cursor
         entries = await self._read(cursor, min(block_ms, int(1000 * claim_every_s)))
         if cursor != ">":
@@ -193,7 +204,9 @@ class StreamReader:
             self._group,
             self._consumer,
             {self._stream: cursor},
-            count=_BATCH,
+            # What comes again may kill us again: alone, or its neighbours would count as
+            # delivered that often, too.
+            count=self._prefetch if cursor == ">" else 1,
             block=block_ms if cursor == ">" else None,
         )
         return [entry for _, entries in answer for entry in entries] if answer else []
@@ -207,7 +220,7 @@ class StreamReader:
             self._consumer,
             min_idle_time=int(stale_s * 1000),
             start_id=self._claim_cursor,
-            count=_BATCH,
+            count=1,
         )
         self._claim_cursor = answer[0]
         return [entry for entry in answer[1] if entry[0] is not None]
@@ -225,7 +238,7 @@ class StreamReader:
         self, entry_id: bytes, raw: dict[bytes, bytes] | None, again: bool
     ) -> DeliveredGroup | None:
         fields = {name.decode(): value.decode() for name, value in (raw or {}).items()}
-        if not fields or any(fields.get(n) != v for n, v in self._filter.items()):
+        if not fields or not self._filter.takes(fields):
             await self._ack(entry_id)
             return None
         if int(fields["schema"]) > SCHEMA_VERSION:
@@ -265,6 +278,31 @@ class StreamReader:
         delivered._touch = partial(self._claim, entry_id)
         return delivered
 
+    async def give_back(self) -> None:
+        """Let others have at once what was not yielded. For the end: failing is no matter."""
+        try:
+            for entry_id in self._waiting:
+                await self._claim(entry_id, idle_s=_GIVEN_BACK_S, deliveries=0)
+        except HermesQueueError as error:
+            logger.debug("what was read ahead is delivered again when it is stale: %s", error)
+        self._waiting.clear()
+
+    async def keep(self, every_s: float) -> None:
+        """Keep what is ours and not acknowledged from going stale, until cancelled."""
+        client: Any = self._client
+        while True:
+            await asyncio.sleep(every_s)
+            ours = self._unanswered | set(self._waiting)
+            try:
+                pending = await client.xpending_range(
+                    self._stream, self._group, "-", "+", len(ours) + 1000, self._consumer
+                )
+                for entry in pending:
+                    if entry["message_id"] in ours:
+                        await self._claim(entry["message_id"])
+            except (HermesQueueError, redis.RedisError, OSError) as error:
+                logger.debug("claims were not renewed: %s", error)
+
     async def _wait_out(self, error: Exception) -> None:
         self._cancellation.raise_if_swallowed()  # the outage may be our own end
         logger.warning("waiting for Redis: %s", error, extra={"action": "redis_wait"})
@@ -280,7 +318,9 @@ class StreamReader:
         await self._claim(entry_id, idle_s=_GIVEN_BACK_S)
         self._unanswered.discard(entry_id)
 
-    async def _claim(self, entry_id: bytes, idle_s: float = 0.0) -> None:
+    async def _claim(
+        self, entry_id: bytes, idle_s: float = 0.0, deliveries: int | None = None
+    ) -> None:
         """Hold a delivery as if it had been made `idle_s` ago; counts as no further one."""
         client: Any = self._client
         with explained(self._url):
@@ -291,6 +331,7 @@ class StreamReader:
                 min_idle_time=0,
                 message_ids=[entry_id],
                 idle=int(idle_s * 1000),
+                retrycount=deliveries,
                 justid=True,
             )
 
