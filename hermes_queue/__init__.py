@@ -32,6 +32,7 @@ from hermes_queue.models import (
     Usage,
     make_ids,
 )
+from hermes_queue.replay import replay
 from hermes_queue.results import DeliveredGroup, consume, consume_batches
 
 __all__ = [
@@ -64,5 +65,6 @@ __all__ = [
     "consume_sync",
     "consumer_lag",
     "make_ids",
+    "replay",
     "rewind",
 ]

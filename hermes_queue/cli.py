@@ -8,6 +8,7 @@ import json
 import click
 
 from hermes_queue.commands.dead import dead
+from hermes_queue.commands.export import export
 from hermes_queue.commands.groups import groups
 from hermes_queue.commands.lanes import lanes
 from hermes_queue.commands.limits import limits
@@ -98,6 +99,7 @@ def workers() -> None:
 
 
 cli.add_command(dead)
+cli.add_command(export)
 cli.add_command(groups)
 cli.add_command(lanes)
 cli.add_command(localmodal)

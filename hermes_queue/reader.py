@@ -16,14 +16,10 @@ from pydantic import PrivateAttr
 
 from hermes_queue import codec
 from hermes_queue.connection import explained
-from hermes_queue.errors import (
-    ConfigurationError,
-    HermesQueueError,
-    RedisUnavailable,
-    SchemaTooNew,
-)
+from hermes_queue.errors import ConfigurationError, HermesQueueError, RedisUnavailable
 from hermes_queue.group_filter import GroupFilter
-from hermes_queue.models import SCHEMA_VERSION, ScoredTrajectory, TrajectoryGroup
+from hermes_queue.models import ScoredTrajectory, TrajectoryGroup
+from hermes_queue.stored import check_schema, group_fields
 
 STREAM = "results"
 _GIVEN_BACK_S = 365 * 86400.0
@@ -241,11 +237,7 @@ class StreamReader:
         if not fields or not self._filter.takes(fields):
             await self._ack(entry_id)
             return None
-        if int(fields["schema"]) > SCHEMA_VERSION:
-            raise SchemaTooNew(
-                f"group {fields['group_id']} has schema {fields['schema']}, this hermes-queue "
-                f"reads up to {SCHEMA_VERSION}: upgrade hermes-queue here"
-            )
+        check_schema(fields)
         count = await self._deliveries_of(entry_id) if again else 1
         if count > self._max_deliveries:
             await self._bury(entry_id, fields, f"delivered {count} times, never acknowledged")
@@ -260,18 +252,9 @@ class StreamReader:
             await self._bury(entry_id, fields, f"the body of {', '.join(missing)} is gone")
             return None
         delivered = DeliveredGroup(
-            run_id=fields["run_id"],
-            group_id=fields["group_id"],
-            env=fields["env"],
-            instance_id=fields["instance_id"],
-            size=int(fields["size"]),
+            **group_fields(fields),
             members=tuple(filter(None, members.values())),
             extras=tuple(filter(None, extras.values())),
-            complete=fields["complete"] == "1",
-            mean=float(fields["mean"]) if fields["mean"] else None,
-            std=float(fields["std"]) if fields["std"] else None,
-            created=float(fields["created"]),
-            finished=float(fields["finished"]),
         )
         delivered._ack = partial(self._ack, entry_id)
         delivered._nack = partial(self._nack, entry_id)
