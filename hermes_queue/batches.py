@@ -3,44 +3,45 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 
 from hermes_queue.errors import HermesQueueError
 from hermes_queue.reader import DeliveredGroup
 
-logger = logging.getLogger(__name__)
+Source = AbstractAsyncContextManager[AsyncIterator[DeliveredGroup]]
 
 
 class ReadAhead:
     """Reads up to `size` groups ahead in a task of its own. An async context manager.
 
     What was read and not taken when the context ends is given back, so that another consumer
-    gets it soon.
+    gets it soon. `source` stays open until then: what was taken can be acknowledged after the last
+    group was delivered.
     """
 
-    def __init__(self, groups: AsyncIterator[DeliveredGroup], size: int) -> None:
-        self._groups = groups
+    def __init__(self, source: Source, size: int) -> None:
+        self._source = source
         self._queue: asyncio.Queue[DeliveredGroup | None] = asyncio.Queue(max(1, size))
         self._task: asyncio.Task[None] | None = None
+        self._in_hand: DeliveredGroup | None = None
+        """Delivered, and there is no room for it yet."""
 
     async def __aenter__(self) -> ReadAhead:
-        self._task = asyncio.create_task(self._read())
+        self._task = asyncio.create_task(self._read(await self._source.__aenter__()))
         return self
 
     async def __aexit__(self, *_: object) -> None:
         if self._task:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        left = []
+        left = [self._in_hand]
         while not self._queue.empty():
             left.append(self._queue.get_nowait())
         for group in filter(None, left):
             with suppress(HermesQueueError):  # then it is delivered again when it is stale
                 await group.nack()
-        if close := getattr(self._groups, "aclose", None):
-            await close()
+        await self._source.__aexit__(None, None, None)
 
     async def take(self) -> DeliveredGroup | None:
         """The next group; None at the end.
@@ -51,8 +52,8 @@ class ReadAhead:
         group = await self._queue.get()
         if group is None:
             self._queue.put_nowait(None)  # for whoever asks again
-            if self._task and self._task.done():
-                self._task.result()
+            if self._task:
+                await self._task
         return group
 
     async def batches(self, size: int, wait_s: float) -> AsyncIterator[list[DeliveredGroup]]:
@@ -79,18 +80,22 @@ class ReadAhead:
                 return
             yield batch
 
-    async def _read(self) -> None:
+    async def _read(self, groups: AsyncIterator[DeliveredGroup]) -> None:
         try:
-            async for group in self._groups:
+            async for group in groups:
+                self._in_hand = group
                 await self._queue.put(group)
-        finally:
+                self._in_hand = None
+        except Exception:
             await self._queue.put(None)
+            raise
+        await self._queue.put(None)
 
 
 @asynccontextmanager
 async def in_batches(
-    groups: AsyncIterator[DeliveredGroup], size: int, wait_s: float
+    source: Source, size: int, wait_s: float
 ) -> AsyncIterator[AsyncIterator[list[DeliveredGroup]]]:
     """Lists of up to `size` groups, at least one (maybe empty) every `wait_s`."""
-    async with ReadAhead(groups, size) as ahead:
+    async with ReadAhead(source, size) as ahead:
         yield ahead.batches(size, wait_s)

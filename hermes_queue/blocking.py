@@ -12,7 +12,7 @@ from pydantic import PrivateAttr
 from hermes_queue.batches import ReadAhead
 from hermes_queue.models import TrajectoryGroup
 from hermes_queue.reader import DeliveredGroup
-from hermes_queue.results import consume
+from hermes_queue.results import reading
 
 T = TypeVar("T")
 
@@ -114,7 +114,7 @@ def consume_sync(group: str, *, ahead: int = 2, **options: Any) -> SyncConsumer:
 
 
 async def _ahead(group: str, size: int, options: dict[str, Any]) -> ReadAhead:
-    return ReadAhead(consume(group, **options), size)
+    return ReadAhead(reading(group, **options), size)
 
 
 def _held(

@@ -52,14 +52,13 @@ async def lag(group: str, *, url: str | None = None) -> Lag:
             pending = await client.xpending(stream, group)
             if pending["pending"]:
                 waiting.append(pending["min"])
-            behind = found.get("lag")  # Redis 7 counts, unless entries in between were deleted
-            if behind is None:
-                behind = await _count_after(client, stream, found["last-delivered-id"])
+            # Not the `lag` that Redis 7 tells: it is off by what was deleted in between.
+            behind = await _count_after(client, stream, found["last-delivered-id"])
     finally:
         await client.aclose()
     born = [int(entry_id.partition(b"-")[0]) / 1000 for entry_id in waiting]
     age_s = max(0.0, time.time() - min(born)) if born else None
-    return Lag(int(behind), int(pending["pending"]), age_s)
+    return Lag(behind, int(pending["pending"]), age_s)
 
 
 async def rewind(group: str, start: str | float | datetime, *, url: str | None = None) -> None:

@@ -74,6 +74,11 @@ class _Cancellation:
         self._task = asyncio.current_task()
         self._count = self._task.cancelling() if self._task else 0
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether it is about the task that asks."""
+        return asyncio.current_task() is self._task
+
     def raise_if_swallowed(self) -> None:
         task = asyncio.current_task()
         if task and task is self._task and task.cancelling() > self._count:
@@ -119,6 +124,7 @@ class StreamReader:
         client: Any = self._client
         with explained(self._url):
             if await self._is_open(key, wanted, durable):
+                self._cancellation.raise_if_swallowed()
                 return
             try:
                 await client.xgroup_create(self._stream, self._group, id=start, mkstream=True)
@@ -129,6 +135,7 @@ class StreamReader:
             await client.hsetnx(key, "start", start)
             await client.hset(key, "durable", "1" if durable else "0")
             stored = (await client.hget(key, "filter")).decode()
+        self._cancellation.raise_if_swallowed()
         if stored != wanted:
             raise ConfigurationError(
                 f"consumer group {self._group!r} exists with filter {stored}, not {wanted}: "
@@ -155,6 +162,8 @@ class StreamReader:
     ) -> AsyncGenerator[DeliveredGroup, None]:
         """Groups as they come, through outages; ends after `idle_timeout_s` without any."""
         idle_since = time.monotonic()
+        if not self._cancellation.is_ours:  # read ahead in a task of its own
+            self._cancellation = _Cancellation()
         while True:
             self._cancellation.raise_if_swallowed()
             try:

@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
 from datetime import datetime
 from typing import Any
 
@@ -89,6 +89,49 @@ async def consume(
             outages are waited out.
         SchemaTooNew: a newer hermes-queue published this group; nothing is acknowledged.
     """
+    async with reading(
+        group,
+        url=url,
+        consumer=consumer,
+        run_id=run_id,
+        env=env,
+        complete=complete,
+        min_mean=min_mean,
+        max_mean=max_mean,
+        min_std=min_std,
+        start=start,
+        idle_timeout_s=idle_timeout_s,
+        stale_s=stale_s,
+        durable=durable,
+        max_deliveries=max_deliveries,
+        prefetch=prefetch,
+        renew=renew,
+    ) as deliveries:
+        async for delivered in deliveries:
+            yield delivered
+
+
+@asynccontextmanager
+async def reading(
+    group: str,
+    *,
+    url: str | None = None,
+    consumer: str | None = None,
+    run_id: str | None = None,
+    env: str | None = None,
+    complete: bool = False,
+    min_mean: float | None = None,
+    max_mean: float | None = None,
+    min_std: float | None = None,
+    start: str | float | datetime = "0",
+    idle_timeout_s: float | None = None,
+    stale_s: float = STALE_S,
+    durable: bool = True,
+    max_deliveries: int = MAX_DELIVERIES,
+    prefetch: int = PREFETCH,
+    renew: bool = False,
+) -> AsyncIterator[AsyncGenerator[DeliveredGroup, None]]:
+    """The deliveries of `consume`, whose groups can be acknowledged until the context ends."""
     if prefetch < 1:
         raise ValueError("prefetch must be at least 1")
     begin = stream_id(start)
@@ -108,8 +151,7 @@ async def consume(
     try:
         await reader.open(begin, durable)
         async with aclosing(reader.deliveries(idle_timeout_s, stale_s)) as deliveries:
-            async for delivered in deliveries:
-                yield delivered
+            yield deliveries
     finally:
         if keeping:
             keeping.cancel()
@@ -132,8 +174,8 @@ async def consume_batches(
     Raises:
         HermesQueueError: as `consume`.
     """
-    groups = consume(group, **{"renew": True, "prefetch": size, **options})
-    async with in_batches(groups, size, wait_s) as batches:
+    source = reading(group, **{"renew": True, "prefetch": size, **options})
+    async with in_batches(source, size, wait_s) as batches:
         async for batch in batches:
             if batch:
                 yield batch

@@ -96,13 +96,13 @@ class _Feeding:
 
     async def run(self, dataset: DatasetSink, selection: Selection) -> None:
         """Feed the sink until it is told to end."""
-        from hermes_queue.results import consume
+        from hermes_queue.results import reading
 
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self.stop.set)
         loop.add_signal_handler(signal.SIGINT, self._interrupt)
         start = self.flags["start"]
-        groups = consume(
+        source = reading(
             self.group,
             consumer="sink",
             run_id=self.flags["run_id"],
@@ -121,7 +121,7 @@ class _Feeding:
                 click.echo(self.said(selection), err=True)
             return self.stop.is_set()
 
-        await feed(dataset, selection, groups, self.fed, done=done, stop=after_write)
+        await feed(dataset, selection, source, self.fed, done=done, stop=after_write)
 
     def said(self, selection: Selection) -> str:
         """The progress, for people."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from hermes_queue.batches import in_batches
+from hermes_queue.batches import Source, in_batches
 from hermes_queue.errors import RedisUnavailable
 from hermes_queue.results import DeliveredGroup
 from hermes_queue.sinks.base import DatasetSink
@@ -38,18 +38,18 @@ class Fed:
 async def feed(
     sink: DatasetSink,
     selection: Selection,
-    groups: AsyncIterator[DeliveredGroup],
+    source: Source,
     fed: Fed,
     *,
     done: Callable[[], Awaitable[bool]],
     stop: Callable[[], bool],
 ) -> None:
-    """Write what `groups` delivers until it ends.
+    """Write what `source` delivers until it ends.
 
     Args:
         sink: where rows go.
         selection: which trajectories become rows.
-        groups: the stream.
+        source: the stream, as `reading` opens it.
         fed: is kept up to date.
         done: asked while nothing comes: whether nothing will come any more.
         stop: asked after every write, and every second: whether to end now.
@@ -57,7 +57,7 @@ async def feed(
     Raises:
         HermesQueueError: the sink or the stream failed; what was not written is delivered again.
     """
-    async with in_batches(groups, GROUPS_PER_WRITE, TICK_S) as batches:
+    async with in_batches(source, GROUPS_PER_WRITE, TICK_S) as batches:
         async for batch in batches:
             chosen = [row for group in batch for row in selection.choose(group)]
             written = await asyncio.to_thread(sink.write, chosen)
