@@ -1,6 +1,6 @@
 """`make datasets`: Parquet and ShareGPT writers on a real run, each killed in the middle of it.
 
-Not part of `make test`: it repairs real packages for some minutes. RUNS sets items and samples.
+Not part of `make test`: it repairs real packages for some minutes.
 """
 
 from __future__ import annotations

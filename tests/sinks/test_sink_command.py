@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from ledger_steps import begin, enqueue
 from ledger_steps import publish as publish_record
@@ -18,8 +19,6 @@ from redis_server import RedisServer
 from worker_process import wait_until
 
 from hermes_queue.ledger import Ledger
-
-pq = pytest.importorskip("pyarrow.parquet")
 
 OUT = {"jsonl": "o.jsonl", "parquet": "o", "sharegpt": "s.jsonl", "openai": "c.jsonl", "hf": "h"}
 
