@@ -126,7 +126,8 @@ class ParquetSink:
 
         schema = arrow_rows.schema().with_metadata({_MARK: str(arrow_rows.ROWS_VERSION).encode()})
         waiting: list[Any] = []
-        with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+        options = {"compression": "zstd", "use_dictionary": list(arrow_rows.REPETITIVE)}
+        with pq.ParquetWriter(path, schema, **options) as writer:
             for frame in self._journal:
                 waiting.append(self._without_sharded(_batch(frame)))
                 if sum(rows.num_rows for rows in waiting) >= ROW_GROUP_ROWS:
@@ -182,10 +183,10 @@ class ParquetSink:
 
 
 def _frame(rows: Any) -> bytes:
-    """A batch as a frame: an Arrow IPC message without its schema, zstd inside."""
+    """A batch as a frame: an Arrow IPC stream of one batch."""
     pa = arrow_rows.arrow()
     sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    options = pa.ipc.IpcWriteOptions(compression="lz4")
     with pa.ipc.new_stream(sink, arrow_rows.schema(), options=options) as writer:
         writer.write_batch(rows)
     data: bytes = sink.getvalue().to_pybytes()
