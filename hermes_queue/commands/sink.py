@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import logging
+import secrets
 import signal
 import time
 from collections.abc import Callable
@@ -15,7 +15,8 @@ from typing import Any
 import click
 
 from hermes_queue.commands import dataset_options as options
-from hermes_queue.errors import EXIT_INTERRUPTED
+from hermes_queue.errors import EXIT_INTERRUPTED, ConfigurationError, RedisUnavailable
+from hermes_queue.sinks import files
 from hermes_queue.sinks.base import DatasetSink
 from hermes_queue.sinks.feed import Fed, feed
 from hermes_queue.sinks.formats import FORMATS, Format
@@ -55,7 +56,7 @@ def _stream_options(command: Any) -> Any:
             click.option(
                 "--group",
                 metavar="NAME",
-                help="Consumer group.  [default: derived from the format and OUT]",
+                help="Consumer group.  [default: one of this OUT's own, kept in a file beside it]",
             ),
             click.option(
                 "--start",
@@ -91,7 +92,7 @@ class _Feeding:
         self.fed = Fed()
         self.stop = asyncio.Event()
         self.interrupted = False
-        self.group = flags["group"] or f"sink.{kind.name}.{_digest(out)}"
+        self.group = flags["group"] or f"sink.{kind.name}.{identity(out)}"
         self._said = time.monotonic()
 
     async def run(self, dataset: DatasetSink, selection: Selection) -> None:
@@ -139,10 +140,13 @@ class _Feeding:
         """Whether the run is done and nothing of it waits for us."""
         from hermes_queue.lag import lag
 
-        status = await asyncio.to_thread(_run_status, self.flags["run_id"])
-        if not status.done:
+        try:
+            status = await asyncio.to_thread(_run_status, self.flags["run_id"])
+            if not status.done:
+                return False
+            left = await lag(self.group)
+        except RedisUnavailable:  # the stream's reader waits it out, and says so
             return False
-        left = await lag(self.group)
         return left.behind == left.pending == 0
 
 
@@ -156,8 +160,22 @@ def _run_status(run_id: str) -> Any:
         ledger.close()
 
 
-def _digest(out: Path) -> str:
-    return hashlib.sha256(str(out.resolve()).encode()).hexdigest()[:12]
+def identity(out: Path) -> str:
+    """A name that belongs to the dataset, wherever it is mounted, and goes when it is removed.
+
+    The path would not do: two hosts may have the same one, and would share the groups between them;
+    and a dataset that was removed and begun anew would only get what came since.
+    """
+    path = out / ".sink" if out.is_dir() else out.with_name(f".{out.name}.sink")
+    try:
+        if path.exists() and (known := path.read_text(encoding="ascii").strip()):
+            return known
+        fresh = secrets.token_hex(6)
+        with files.replacing(path) as draft:
+            draft.write_text(fresh + "\n", encoding="ascii")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path}: cannot be read: {error}") from error
+    return fresh
 
 
 def _feed(kind: Format, out: Path, flags: dict[str, Any]) -> None:
@@ -168,8 +186,8 @@ def _feed(kind: Format, out: Path, flags: dict[str, Any]) -> None:
     exclude = options.exclusion_of(flags)
     dataset = kind.open(out, options.shape_of(flags, filters, exclude))
     selection = Selection(filters, dataset.held, exclude)
-    feeding = _Feeding(kind, out, flags)
     try:
+        feeding = _Feeding(kind, out, flags)
         asyncio.run(feeding.run(dataset, selection))
     finally:
         dataset.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -12,12 +13,14 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 from ledger_steps import begin, enqueue
 from ledger_steps import publish as publish_record
 from records import make_job, make_record
 from redis_server import RedisServer
 from worker_process import wait_until
 
+from hermes_queue.cli import cli
 from hermes_queue.ledger import Ledger
 
 OUT = {"jsonl": "o.jsonl", "parquet": "o", "sharegpt": "s.jsonl", "openai": "c.jsonl", "hf": "h"}
@@ -174,3 +177,87 @@ def acknowledged(ledger: Ledger, count: int) -> bool:
         and len(ledger.client.xrange("hq:results", max=groups[0]["last-delivered-id"])) == count
         and not groups[0]["pending"]
     )
+
+
+# --- several at once, and what goes wrong ---------------------------------------------------
+
+
+def test_a_sink_that_stands_still_keeps_nothing_from_another(ledger, tmp_path):
+    env = {**os.environ, "HERMES_QUEUE_REDIS_URL": ledger.url}
+    first = publish(ledger, range(2))
+    flags = ["--run", "run", "--until-done"]
+    slow = subprocess.Popen(command("sink", "jsonl", "--out", tmp_path / "slow.jsonl"), env=env)
+    try:
+        wait_until("it has begun", lambda: acknowledged(ledger, 2))
+        slow.send_signal(signal.SIGSTOP)
+        published = first + publish(ledger, range(2, 12))
+        for kind in ("sharegpt", "jsonl"):
+            out = tmp_path / kind / OUT[kind]
+            done = run(ledger, "sink", kind, "--out", out, *flags)
+            assert done.returncode == 0, done.stderr
+            assert sorted(ids(kind, out)) == sorted(published)
+        slow.send_signal(signal.SIGCONT)
+        out = tmp_path / "slow.jsonl"
+        wait_until("it has caught up", lambda: len(ids("jsonl", out)) == len(published))
+        assert sorted(ids("jsonl", out)) == sorted(published)
+    finally:
+        slow.send_signal(signal.SIGCONT)
+        slow.kill()
+        slow.wait()
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "sharegpt"])
+def test_a_sink_whose_disk_was_full_has_every_row_once_there_is_room(kind, ledger, tmp_path):
+    published = publish(ledger, range(40))
+    out = tmp_path / OUT[kind]
+    flags = ["sink", kind, "--out", out, "--run", "run", "--until-done"]
+    full = run(
+        ledger, *flags, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000))
+    )
+    assert full.returncode == 1, full.stderr
+    assert "error:" in full.stderr
+    assert "cannot" in full.stderr
+    done = run(ledger, *flags)
+    assert done.returncode == 0, done.stderr
+    assert sorted(ids(kind, out)) == sorted(published)
+
+
+def test_a_record_of_a_newer_schema_ends_a_sink_and_is_kept(ledger, tmp_path):
+    publish(ledger, range(1))
+    [(_, fields)] = ledger.client.xrange("hq:results")
+    ledger.client.xadd("hq:results", {**fields, b"schema": b"9"})
+    done = run(ledger, "sink", "jsonl", "--out", tmp_path / "o.jsonl", "--idle-timeout", 20)
+    assert done.returncode == 1
+    assert "upgrade hermes-queue" in done.stderr
+    assert len(ids("jsonl", tmp_path / "o.jsonl")) in (0, 2)
+    assert ledger.client.xinfo_groups("hq:results")[0]["pending"] >= 1
+
+
+def test_an_out_that_was_removed_is_begun_anew(ledger, tmp_path):
+    published = publish(ledger, range(2))
+    folder = tmp_path / "data"
+    flags = ["sink", "jsonl", "--out", folder / "o.jsonl", "--run", "run", "--until-done"]
+    run(ledger, *flags)
+    folder.rename(tmp_path / "moved")
+    assert run(ledger, *flags).returncode == 0
+    assert sorted(ids("jsonl", folder / "o.jsonl")) == sorted(published)
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "said"),
+    [
+        (["parquet", "--out", "file"], 2, "is a file"),
+        (["jsonl", "--out", "file/x.jsonl"], 2, "cannot be written"),
+        (["sharegpt", "--out", "rows.txt"], 2, "ending in .jsonl"),
+        (["jsonl", "--out", "o.jsonl", "--until-done"], 2, "--until-done needs --run"),
+        (["hf", "--out", "h", "--licence", "My Licence"], 2, "hub's identifier"),
+        (["jsonl", "--out", "o.jsonl", "--exclude", "missing"], 2, "cannot be read"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_what_cannot_work_is_said_before_anything_is_read(flags, code, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    done = CliRunner().invoke(cli, ["sink", *flags])
+    assert done.exit_code == code, done.output
+    assert said in done.output
