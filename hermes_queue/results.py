@@ -142,7 +142,7 @@ async def reading(
         settings.prefix,
         group,
         consumer or f"{socket.gethostname()}-{os.getpid()}",
-        GroupFilter(run_id, env, complete or None, min_mean, max_mean, min_std),
+        GroupFilter(run_id or None, env or None, complete or None, min_mean, max_mean, min_std),
         redis_url(settings, url),
         max_deliveries,
         prefetch,

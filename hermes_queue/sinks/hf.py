@@ -63,6 +63,7 @@ class HfSink:
                 f"licence {self._facts.licence!r}: use the hub's identifier, e.g. mit or cc-by-4.0"
             )
         self._shards = ParquetSink(folder / "data", **shards)
+        self._counts = _Counts()
         self._described: list[Path] | None = None
         self._closed = False
         self._describe()
@@ -98,8 +99,10 @@ class HfSink:
         """Write the card if there are shards that it does not count."""
         shards = self._shards.shards
         if shards != self._described:
+            for shard in shards[len(self._described or ()) :]:
+                self._counts.add(shard)
             with files.replacing(self._card) as draft:
-                draft.write_text(card(self._facts, shards), encoding="utf-8")
+                draft.write_text(_card(self._facts, self._counts), encoding="utf-8")
             self._described = shards
 
     def __enter__(self) -> HfSink:
@@ -109,11 +112,8 @@ class HfSink:
         self.close()
 
 
-def card(facts: CardFacts, shards: Iterable[Path]) -> str:
-    """The text of README.md for these shards."""
-    counts = _Counts()
-    for shard in shards:
-        counts.add(shard)
+def _card(facts: CardFacts, counts: _Counts) -> str:
+    """The text of README.md."""
     parts = [
         _front_matter(facts, counts),
         f"{_MARK}\n\n# {facts.name}\n",

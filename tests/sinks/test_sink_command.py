@@ -250,6 +250,7 @@ def test_an_out_that_was_removed_is_begun_anew(ledger, tmp_path):
         (["jsonl", "--out", "file/x.jsonl"], 2, "cannot be written"),
         (["sharegpt", "--out", "rows.txt"], 2, "ending in .jsonl"),
         (["jsonl", "--out", "o.jsonl", "--until-done"], 2, "--until-done needs --run"),
+        (["jsonl", "--out", "o.jsonl", "--start", "yesterday"], 2, "start 'yesterday'"),
         (["hf", "--out", "h", "--licence", "My Licence"], 2, "hub's identifier"),
         (["jsonl", "--out", "o.jsonl", "--exclude", "missing"], 2, "cannot be read"),
     ],
