@@ -109,9 +109,8 @@ PLACES = (
 )
 
 
-@pytest.mark.parametrize("calls", [2])
 @pytest.mark.parametrize("place", PLACES)
-def test_a_parquet_sink_killed_and_started_again_has_each_row_once(place, calls, ledger, tmp_path):
+def test_a_parquet_sink_killed_and_started_again_has_each_row_once(place, ledger, tmp_path):
     published = publish(ledger, range(40), size=1)
     out = tmp_path / "o"
     flags = ["sink", "parquet", "--out", out, "--run", "run", "--until-done", "--shard-rows", "5"]
