@@ -25,7 +25,7 @@ COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generat
 	--no-emit-index-url --no-annotate --custom-compile-command "make lock"
 RUN_EXTRAS := --extra producer --extra worker --extra local
 
-.PHONY: help demo test validate tamper chaos lint format bench lock docs clean redis
+.PHONY: help demo test validate tamper chaos datasets lint format bench lock docs clean redis
 
 help: ## List the targets
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
@@ -55,6 +55,9 @@ tamper: $(VENV)/.run ## Every known way to cheat scores 0 on the first four bund
 chaos: $(VENV)/.run ## Kill everything under load and prove that nothing is lost (MINUTES=5 SEED=1)
 	$(BIN)/python -m workers.chaos --minutes $(MINUTES) --seed $(SEED)
 
+datasets: $(VENV)/.dev redis ## Writers killed in the middle of a real run: no row is lost or doubled
+	$(BIN)/python -m pytest -s -W default tests/e2e/proof_datasets.py
+
 lint: $(VENV)/.dev ## ruff, mypy, import-linter
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -76,7 +79,7 @@ docs: $(VENV)/.dev ## Generate docs/configuration.md from the settings classes
 lock: ## Resolve requirements/*.txt anew (needs uv)
 	@command -v $(UV) >/dev/null || { echo "make lock needs uv: pip install uv, or UV=/path/to/uv" >&2; exit 1; }
 	$(COMPILE) --upgrade $(RUN_EXTRAS) --group build pyproject.toml -o requirements/run.txt
-	$(COMPILE) --upgrade --constraints requirements/run.txt $(RUN_EXTRAS) --extra parquet --extra modal \
+	$(COMPILE) --upgrade --constraints requirements/run.txt $(RUN_EXTRAS) --extra parquet --extra datasets --extra modal \
 		--extra profiles --extra renderers --group dev \
 		pyproject.toml -o requirements/dev.txt
 

@@ -4,6 +4,7 @@ What a trainer needs is imported here and stays light; producers and workers imp
 their own modules.
 """
 
+from hermes_queue.blocking import HeldGroup, SyncConsumer, consume_sync
 from hermes_queue.errors import (
     ConfigurationError,
     HermesQueueError,
@@ -13,6 +14,8 @@ from hermes_queue.errors import (
     RedisUnavailable,
     SchemaTooNew,
 )
+from hermes_queue.lag import Lag, rewind
+from hermes_queue.lag import lag as consumer_lag
 from hermes_queue.models import (
     AgentSpec,
     AttemptRecord,
@@ -29,7 +32,8 @@ from hermes_queue.models import (
     Usage,
     make_ids,
 )
-from hermes_queue.results import DeliveredGroup, consume
+from hermes_queue.replay import replay
+from hermes_queue.results import DeliveredGroup, consume, consume_batches
 
 __all__ = [
     "AgentSpec",
@@ -37,8 +41,10 @@ __all__ = [
     "ConfigurationError",
     "DeliveredGroup",
     "Failure",
+    "HeldGroup",
     "HermesQueueError",
     "InputError",
+    "Lag",
     "Limits",
     "Message",
     "PayloadTooLarge",
@@ -46,6 +52,7 @@ __all__ = [
     "RedisUnavailable",
     "SchemaTooNew",
     "ScoredTrajectory",
+    "SyncConsumer",
     "TokenSequence",
     "ToolCall",
     "ToolCallCounts",
@@ -54,5 +61,10 @@ __all__ = [
     "Turn",
     "Usage",
     "consume",
+    "consume_batches",
+    "consume_sync",
+    "consumer_lag",
     "make_ids",
+    "replay",
+    "rewind",
 ]

@@ -8,12 +8,14 @@ import json
 import click
 
 from hermes_queue.commands.dead import dead
+from hermes_queue.commands.export import export
 from hermes_queue.commands.groups import groups
 from hermes_queue.commands.lanes import lanes
 from hermes_queue.commands.limits import limits
 from hermes_queue.commands.localmodal import localmodal
 from hermes_queue.commands.run import run
 from hermes_queue.commands.sandboxes import sandboxes
+from hermes_queue.commands.sink import sink
 from hermes_queue.errors import EXIT_ISOLATION, HermesQueueError, IsolationUnavailable
 
 
@@ -97,12 +99,14 @@ def workers() -> None:
 
 
 cli.add_command(dead)
+cli.add_command(export)
 cli.add_command(groups)
 cli.add_command(lanes)
 cli.add_command(localmodal)
 cli.add_command(limits)
 cli.add_command(run)
 cli.add_command(sandboxes)
+cli.add_command(sink)
 
 
 def main() -> None:

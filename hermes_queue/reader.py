@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -17,11 +17,13 @@ from pydantic import PrivateAttr
 
 from hermes_queue import codec
 from hermes_queue.connection import explained
-from hermes_queue.errors import ConfigurationError, RedisFull, RedisUnavailable, SchemaTooNew
-from hermes_queue.models import SCHEMA_VERSION, ScoredTrajectory, TrajectoryGroup
+from hermes_queue.errors import ConfigurationError, HermesQueueError, RedisFull, RedisUnavailable
+from hermes_queue.group_filter import GroupFilter
+from hermes_queue.models import ScoredTrajectory, TrajectoryGroup
+from hermes_queue.stored import check_schema, group_fields
 
 STREAM = "results"
-_BATCH = 16
+_PAGE = 16
 _GIVEN_BACK_S = 365 * 86400.0
 """Idle time of what was given back: stale by any measure."""
 _OUTAGE = (redis.ConnectionError, redis.TimeoutError, OSError)
@@ -74,6 +76,11 @@ class _Cancellation:
         self._task = asyncio.current_task()
         self._count = self._task.cancelling() if self._task else 0
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether it is about the task that asks."""
+        return asyncio.current_task() is self._task
+
     def raise_if_swallowed(self) -> None:
         task = asyncio.current_task()
         if task and task is self._task and task.cancelling() > self._count:
@@ -89,18 +96,20 @@ class StreamReader:
         prefix: str,
         group: str,
         consumer: str,
-        wanted: Mapping[str, str],
+        wanted: GroupFilter,
         url: str,
         max_deliveries: int,
+        prefetch: int,
     ) -> None:
         self._client = client
         self._prefix = prefix
         self._stream = prefix + STREAM
         self._group = group
         self._consumer = consumer
-        self._filter = {name: value for name, value in wanted.items() if value}
+        self._filter = wanted
         self._url = url
         self._max_deliveries = max_deliveries
+        self._prefetch = prefetch
         self._cancellation = _Cancellation()
         self._cursor = "0"
         self._claimed = 0.0
@@ -109,14 +118,17 @@ class StreamReader:
         """Where to look on for what was handed out in answers that never came; "" = nowhere."""
         self._unanswered: set[bytes] = set()
         """Entries yielded and not acknowledged yet."""
+        self._waiting: list[bytes] = []
+        """Entries that Redis gave us and that are not yielded yet, the one in hand included."""
 
     async def open(self, start: str, durable: bool) -> None:
         """Create the consumer group, or check that it is the same one."""
         key = options_key(self._prefix, self._group)
-        wanted = json.dumps(self._filter, sort_keys=True)
+        wanted = self._filter.stored()
         client: Any = self._client
         with explained(self._url):
             if await self._is_open(key, wanted, durable):
+                self._cancellation.raise_if_swallowed()
                 return
             try:
                 await client.xgroup_create(self._stream, self._group, id=start, mkstream=True)
@@ -127,6 +139,7 @@ class StreamReader:
             await client.hsetnx(key, "start", start)
             await client.hset(key, "durable", "1" if durable else "0")
             stored = (await client.hget(key, "filter")).decode()
+        self._cancellation.raise_if_swallowed()
         if stored != wanted:
             raise ConfigurationError(
                 f"consumer group {self._group!r} exists with filter {stored}, not {wanted}: "
@@ -150,9 +163,11 @@ class StreamReader:
 
     async def deliveries(
         self, idle_timeout_s: float | None, stale_s: float
-    ) -> AsyncIterator[DeliveredGroup]:
+    ) -> AsyncGenerator[DeliveredGroup, None]:
         """Groups as they come, through outages; ends after `idle_timeout_s` without any."""
         idle_since = time.monotonic()
+        if not self._cancellation.is_ours:  # read ahead in a task of its own
+            self._cancellation = _Cancellation()
         while True:
             self._cancellation.raise_if_swallowed()
             try:
@@ -161,11 +176,13 @@ class StreamReader:
                 await self._wait_out(error)
                 self._cursor, self._missed_cursor = ">", "-"
                 continue
+            self._waiting = [entry_id for entry_id, _ in entries]
             for entry_id, fields in entries:
-                if entry_id in self._unanswered:
-                    continue
-                if delivered := await self._deliver_patiently(entry_id, fields, again):
+                if entry_id not in self._unanswered and (
+                    delivered := await self._deliver_patiently(entry_id, fields, again)
+                ):
                     self._unanswered.add(entry_id)
+                    self._waiting.remove(entry_id)
                     yield delivered
                     idle_since = time.monotonic()
             if entries or again or idle_timeout_s is None:
@@ -181,9 +198,9 @@ class StreamReader:
         """
         claim_every_s = max(1.0, min(stale_s / 4, 30.0))
         if time.monotonic() - self._claimed > claim_every_s:
-            self._claimed = time.monotonic()
             if stale := await self._claim_stale(stale_s):
                 return stale, True
+            self._claimed = time.monotonic()
         if self._missed_cursor:
             return await self._claim_missed(), True
         cursor = self._cursor
@@ -198,43 +215,54 @@ class StreamReader:
             self._group,
             self._consumer,
             {self._stream: cursor},
-            count=_BATCH,
+            # What comes again may kill us again: alone, as in `_take_first`.
+            count=self._prefetch if cursor == ">" else 1,
             block=block_ms if cursor == ">" else None,
         )
         return [entry for _, entries in answer for entry in entries] if answer else []
 
     async def _claim_stale(self, stale_s: float) -> _Entries:
-        """Make deliveries of silent consumers ours. Those we hold ourselves are kept."""
+        """Make a delivery of a silent consumer ours. Those we hold ourselves are kept."""
         idle_ms = int(stale_s * 1000)
         page, after = await self._pending(self._stale_cursor, idle=idle_ms)
-        self._stale_cursor = after or "-"
         for entry_id in self._unanswered.intersection(page):
             await self._claim(entry_id)
-        return await self._take([i for i in page if i not in self._unanswered], idle_ms)
+        taken, after = await self._take_first(page, after, idle_ms)
+        self._stale_cursor = after or "-"
+        return taken
 
     async def _claim_missed(self) -> _Entries:
         """What is ours but never reached us. What did is left alone: it counts as one delivery."""
-        page, self._missed_cursor = await self._pending(
-            self._missed_cursor, consumername=self._consumer
-        )
-        return await self._take([i for i in page if i not in self._unanswered], 0)
+        page, after = await self._pending(self._missed_cursor, consumername=self._consumer)
+        taken, self._missed_cursor = await self._take_first(page, after, 0)
+        return taken
+
+    async def _take_first(
+        self, page: list[bytes], after: str, idle_ms: int
+    ) -> tuple[_Entries, str]:
+        """The first of the page that we do not hold, and where to go on.
+
+        One: it may kill us again, and its neighbours would count as delivered that often, too.
+        """
+        for entry_id in page:
+            if entry_id not in self._unanswered:
+                return await self._take(entry_id, idle_ms), f"({entry_id.decode()}"
+        return [], after
 
     async def _pending(self, cursor: str, **wanted: Any) -> tuple[list[bytes], str]:
         """Ids of unacknowledged deliveries from `cursor` on, and where to go on ("" = the end)."""
         client: Any = self._client
         page = await client.xpending_range(
-            self._stream, self._group, min=cursor, max="+", count=_BATCH, **wanted
+            self._stream, self._group, min=cursor, max="+", count=_PAGE, **wanted
         )
         ids = [entry["message_id"] for entry in page]
-        return ids, f"({ids[-1].decode()}" if len(ids) == _BATCH else ""
+        return ids, f"({ids[-1].decode()}" if len(ids) == _PAGE else ""
 
-    async def _take(self, ids: list[bytes], idle_ms: int) -> _Entries:
-        """Deliver these to us once more, if nobody else has taken them meanwhile."""
+    async def _take(self, entry_id: bytes, idle_ms: int) -> _Entries:
+        """Deliver this to us once more, if nobody else has taken it meanwhile."""
         client: Any = self._client
-        if not ids:
-            return []
         entries = await client.xclaim(
-            self._stream, self._group, self._consumer, min_idle_time=idle_ms, message_ids=ids
+            self._stream, self._group, self._consumer, min_idle_time=idle_ms, message_ids=[entry_id]
         )
         return [entry for entry in entries if entry[0] is not None]
 
@@ -251,14 +279,10 @@ class StreamReader:
         self, entry_id: bytes, raw: dict[bytes, bytes] | None, again: bool
     ) -> DeliveredGroup | None:
         fields = {name.decode(): value.decode() for name, value in (raw or {}).items()}
-        if not fields or any(fields.get(n) != v for n, v in self._filter.items()):
+        if not fields or not self._filter.takes(fields):
             await self._ack(entry_id)
             return None
-        if int(fields["schema"]) > SCHEMA_VERSION:
-            raise SchemaTooNew(
-                f"group {fields['group_id']} has schema {fields['schema']}, this hermes-queue "
-                f"reads up to {SCHEMA_VERSION}: upgrade hermes-queue here"
-            )
+        check_schema(fields)
         count = await self._deliveries_of(entry_id) if again else 1
         if count > self._max_deliveries:
             await self._bury(entry_id, fields, f"delivered {count} times, never acknowledged")
@@ -273,23 +297,39 @@ class StreamReader:
             await self._bury(entry_id, fields, f"the body of {', '.join(missing)} is gone")
             return None
         delivered = DeliveredGroup(
-            run_id=fields["run_id"],
-            group_id=fields["group_id"],
-            env=fields["env"],
-            instance_id=fields["instance_id"],
-            size=int(fields["size"]),
+            **group_fields(fields),
             members=tuple(filter(None, members.values())),
             extras=tuple(filter(None, extras.values())),
-            complete=fields["complete"] == "1",
-            mean=float(fields["mean"]) if fields["mean"] else None,
-            std=float(fields["std"]) if fields["std"] else None,
-            created=float(fields["created"]),
-            finished=float(fields["finished"]),
         )
         delivered._ack = partial(self._ack, entry_id)
         delivered._nack = partial(self._nack, entry_id)
         delivered._touch = partial(self._claim, entry_id)
         return delivered
+
+    async def give_back(self) -> None:
+        """Let others have at once what was not yielded. For the end: failing is no matter."""
+        try:
+            for entry_id in self._waiting:
+                await self._claim(entry_id, idle_s=_GIVEN_BACK_S, deliveries=0)
+        except HermesQueueError as error:
+            logger.debug("what was read ahead is delivered again when it is stale: %s", error)
+        self._waiting.clear()
+
+    async def keep(self, every_s: float) -> None:
+        """Keep what is ours and not acknowledged from going stale, until cancelled."""
+        client: Any = self._client
+        while True:
+            await asyncio.sleep(every_s)
+            ours = self._unanswered | set(self._waiting)
+            try:
+                pending = await client.xpending_range(
+                    self._stream, self._group, "-", "+", len(ours) + 1000, self._consumer
+                )
+                for entry in pending:
+                    if entry["message_id"] in ours:
+                        await self._claim(entry["message_id"])
+            except (HermesQueueError, redis.RedisError, OSError) as error:
+                logger.debug("claims were not renewed: %s", error)
 
     async def _wait_out(self, error: Exception) -> None:
         self._cancellation.raise_if_swallowed()  # the outage may be our own end
@@ -316,7 +356,9 @@ class StreamReader:
             self._missed_cursor = "-"
             raise
 
-    async def _claim(self, entry_id: bytes, idle_s: float = 0.0) -> None:
+    async def _claim(
+        self, entry_id: bytes, idle_s: float = 0.0, deliveries: int | None = None
+    ) -> None:
         """Hold a delivery as if it had been made `idle_s` ago; counts as no further one."""
         client: Any = self._client
         with explained(self._url):
@@ -327,6 +369,7 @@ class StreamReader:
                 min_idle_time=0,
                 message_ids=[entry_id],
                 idle=int(idle_s * 1000),
+                retrycount=deliveries,
                 justid=True,
             )
 

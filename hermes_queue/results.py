@@ -9,20 +9,27 @@ first record of a trajectory id: a power loss of Redis can repeat the last secon
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from datetime import datetime
+from typing import Any
 
 import redis
 
+from hermes_queue.batches import in_batches
 from hermes_queue.connection import connect_async, redis_url
+from hermes_queue.group_filter import GroupFilter, stream_id
 from hermes_queue.reader import STREAM, DeliveredGroup, StreamReader, options_key
 from hermes_queue.settings import RedisSettings
 
-__all__ = ["STREAM", "DeliveredGroup", "consume", "remove_consumer_group"]
+__all__ = ["STREAM", "DeliveredGroup", "consume", "consume_batches", "remove_consumer_group"]
 
 MAX_DELIVERIES = 5
 """A group delivered so often without being acknowledged breaks its consumers."""
+PREFETCH = 16
 STALE_S = 300.0
 """Unacknowledged deliveries of a consumer that was silent for so long go to another one."""
 
@@ -34,12 +41,18 @@ async def consume(
     consumer: str | None = None,
     run_id: str | None = None,
     env: str | None = None,
-    start: str = "0",
+    complete: bool = False,
+    min_mean: float | None = None,
+    max_mean: float | None = None,
+    min_std: float | None = None,
+    start: str | float | datetime = "0",
     idle_timeout_s: float | None = None,
     stale_s: float = STALE_S,
     durable: bool = True,
     max_deliveries: int = MAX_DELIVERIES,
-) -> AsyncIterator[DeliveredGroup]:
+    prefetch: int = PREFETCH,
+    renew: bool = False,
+) -> AsyncGenerator[DeliveredGroup, None]:
     """Yield finished groups as they come; call `await group.ack()` on each.
 
     Args:
@@ -50,20 +63,78 @@ async def consume(
             under the same name comes first. Default: host and process id.
         run_id: only groups of this run; a consumer group keeps its filter for life.
         env: only groups of this env; likewise.
-        start: "0" = from the oldest entry, "$" = only new ones; used when the group is made.
+        complete: only groups of which every member was measured; likewise.
+        min_mean: only groups whose mean score is at least this; likewise.
+        max_mean: only groups whose mean score is at most this; likewise.
+        min_std: only groups whose scores differ at least so much (population standard
+            deviation); likewise.
+        start: "0" = from the oldest entry, "$" = only new ones, the id of an entry = after it,
+            a datetime or Unix seconds = published since; used when the group is made. An
+            existing group is set back with `rewind`.
         idle_timeout_s: end when nothing came for so long; default: wait for ever.
         stale_s: claim deliveries of consumers silent for so long.
         durable: whether results are kept until this group has acknowledged them, however
             long that takes. Otherwise they are until it has read nothing for an hour.
         max_deliveries: what was delivered more often without being acknowledged becomes a
             dead letter, as does a group whose bodies are gone or unreadable.
+        prefetch: groups taken from Redis at once. With a long step for each, 1 leaves the rest
+            to other consumers of the group.
+        renew: keep what was yielded and not acknowledged from going stale, for as long as the
+            event loop runs.
 
     Raises:
         ConfigurationError: the group exists with another filter.
+        ValueError: `start` or `prefetch` is none.
         RedisUnavailable: Redis cannot be reached at the start or refuses us; later
             outages are waited out.
         SchemaTooNew: a newer hermes-queue published this group; nothing is acknowledged.
     """
+    async with reading(
+        group,
+        url=url,
+        consumer=consumer,
+        run_id=run_id,
+        env=env,
+        complete=complete,
+        min_mean=min_mean,
+        max_mean=max_mean,
+        min_std=min_std,
+        start=start,
+        idle_timeout_s=idle_timeout_s,
+        stale_s=stale_s,
+        durable=durable,
+        max_deliveries=max_deliveries,
+        prefetch=prefetch,
+        renew=renew,
+    ) as deliveries:
+        async for delivered in deliveries:
+            yield delivered
+
+
+@asynccontextmanager
+async def reading(
+    group: str,
+    *,
+    url: str | None = None,
+    consumer: str | None = None,
+    run_id: str | None = None,
+    env: str | None = None,
+    complete: bool = False,
+    min_mean: float | None = None,
+    max_mean: float | None = None,
+    min_std: float | None = None,
+    start: str | float | datetime = "0",
+    idle_timeout_s: float | None = None,
+    stale_s: float = STALE_S,
+    durable: bool = True,
+    max_deliveries: int = MAX_DELIVERIES,
+    prefetch: int = PREFETCH,
+    renew: bool = False,
+) -> AsyncIterator[AsyncGenerator[DeliveredGroup, None]]:
+    """The deliveries of `consume`, whose groups can be acknowledged until the context ends."""
+    if prefetch < 1:
+        raise ValueError("prefetch must be at least 1")
+    begin = stream_id(start)
     settings = RedisSettings()
     client = connect_async(settings, url)
     reader = StreamReader(
@@ -71,16 +142,43 @@ async def consume(
         settings.prefix,
         group,
         consumer or f"{socket.gethostname()}-{os.getpid()}",
-        {"run_id": run_id or "", "env": env or ""},
+        GroupFilter(run_id or None, env or None, complete or None, min_mean, max_mean, min_std),
         redis_url(settings, url),
         max_deliveries,
+        prefetch,
     )
+    keeping = asyncio.ensure_future(reader.keep(max(0.05, stale_s / 3))) if renew else None
     try:
-        await reader.open(start, durable)
-        async for delivered in reader.deliveries(idle_timeout_s, stale_s):
-            yield delivered
+        await reader.open(begin, durable)
+        async with aclosing(reader.deliveries(idle_timeout_s, stale_s)) as deliveries:
+            yield deliveries
     finally:
+        if keeping:
+            keeping.cancel()
+        await reader.give_back()
         await client.aclose()
+
+
+async def consume_batches(
+    group: str, *, size: int, wait_s: float = 5.0, **options: Any
+) -> AsyncGenerator[list[DeliveredGroup], None]:
+    """Yield lists of finished groups; call `ack()` on each group when its batch is dealt with.
+
+    Args:
+        group: name of the consumer group.
+        size: groups in a list,
+        wait_s: or fewer when so long passed since the first could have come. Lists are never
+            empty.
+        **options: those of `consume`. What was yielded is renewed unless told otherwise.
+
+    Raises:
+        HermesQueueError: as `consume`.
+    """
+    source = reading(group, **{"renew": True, "prefetch": size, **options})
+    async with in_batches(source, size, wait_s) as batches:
+        async for batch in batches:
+            if batch:
+                yield batch
 
 
 def remove_consumer_group(client: redis.Redis, prefix: str, group: str) -> None:

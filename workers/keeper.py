@@ -20,7 +20,8 @@ from hermes_queue.ledger import Breakers, Claim, DeadLetters, Ledger
 from hermes_queue.ledger.trimming import trim
 from hermes_queue.pool import Job
 from hermes_queue.queues import QUARANTINE, publish_due, queue_keys
-from hermes_queue.settings import RedisSettings
+from hermes_queue.settings import ArchiveSettings, RedisSettings
+from hermes_queue.sinks.archive import ArchiveSink
 from workers.inventory import Inventory
 from workers.quarantine import QuarantineWorker
 from workers.recovery import publish_leftovers
@@ -65,6 +66,8 @@ class Keeper:
         )
         self._ledger = Ledger.connect(quick, runtime.ledger.url, retry=False)
         self._abandoned: set[str] = set()
+        archive = ArchiveSettings()
+        self._archive = ArchiveSink(archive.directory) if archive.enabled else None
         self._busy_at = time.monotonic()
         self._quarantine = QuarantineWorker(self._ledger, runtime.lanes)
         self._breakers = Breakers(self._ledger)
@@ -83,6 +86,8 @@ class Keeper:
             self._quarantine.stop()
             self._guarded("unregister", lambda: self._ledger.unregister(self._runtime.owner))
             self._ledger.close()
+            if self._archive:
+                self._archive.close()
 
     def _loop(self) -> None:
         lease = self._runtime.lease
@@ -221,7 +226,7 @@ class Keeper:
 
     def _trim(self) -> None:
         results = self._runtime.results
-        done = trim(self._ledger, results, interval_s=results.trim_s)
+        done = trim(self._ledger, results, interval_s=results.trim_s, archive=self._archive)
         if done is None:
             return
         for group in set(done.abandoned) - self._abandoned:

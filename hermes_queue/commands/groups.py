@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from contextlib import closing
 from dataclasses import asdict
 
 import click
 
+from hermes_queue.commands.places import place
 from hermes_queue.commands.table import age, print_table
 
 
@@ -17,6 +19,7 @@ def groups() -> None:
 
     \b
     hermes-queue groups list
+    hermes-queue groups rewind trainer --to 0
     hermes-queue groups remove old-trainer
     """
 
@@ -55,3 +58,23 @@ def remove(name: str, yes: bool) -> None:
     with closing(Ledger.connect()) as ledger:
         forget_consumer_group(ledger, name)
     click.echo(f"{name}: removed")
+
+
+@groups.command()
+@click.argument("name")
+@click.option(
+    "--to",
+    "start",
+    required=True,
+    help="0 = the oldest entry, $ = the end, an entry id (those after it), or Unix seconds with a "
+    "point (1790000000.0).",
+)
+def rewind(name: str, start: str) -> None:
+    """Let the consumer group NAME read again from a place on, or skip to one.
+
+    Results that are trimmed are not in the stream any more; `hermes-queue export` has them.
+    """
+    from hermes_queue.lag import rewind as set_back
+
+    asyncio.run(set_back(name, place(start)))
+    click.echo(f"{name}: reads on from {start}")

@@ -176,6 +176,28 @@ class ResultSettings(BaseSettings):
     """Likewise with so many bytes of bodies."""
 
 
+def _archive_root() -> Path:
+    """Where results are kept that are deleted from Redis: data, not a cache."""
+    if os.geteuid() == 0:
+        return Path("/var/lib/hermes-queue/archive")
+    base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(base) / "hermes-queue" / "archive"
+
+
+class ArchiveSettings(BaseSettings):
+    """What becomes of results that are deleted from Redis because everybody has read them."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX + "ARCHIVE_", frozen=True)
+
+    enabled: bool = True
+    """Whether workers keep them in files, for `hermes-queue export` and `replay()`. While the
+    directory cannot be written, nothing is deleted from Redis."""
+    directory: Path = Field(default_factory=_archive_root)
+    """One directory per run; hosts may share it. Remove what you do not need any more. Default:
+    `$XDG_DATA_HOME/hermes-queue/archive` or `~/.local/share/hermes-queue/archive`; for root
+    `/var/lib/hermes-queue/archive`."""
+
+
 class ProducerSettings(BaseSettings):
     """Bounds of what producers may enqueue."""
 
@@ -204,6 +226,7 @@ SECTIONS: tuple[type[BaseSettings], ...] = (
     ModelSettings,
     LimiterSettings,
     ResultSettings,
+    ArchiveSettings,
     ProducerSettings,
 )
 
@@ -212,6 +235,7 @@ __all__ = [
     "DEFAULT_REDIS_URL",
     "PREFIX",
     "SECTIONS",
+    "ArchiveSettings",
     "BreakerSettings",
     "LeaseSettings",
     "LimiterSettings",

@@ -6,7 +6,7 @@ stream. Delivery is at least once, so a sink drops what it already has, by traje
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from hermes_queue.models import ScoredTrajectory
@@ -28,3 +28,15 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Free the destination. Idempotent."""
+
+
+class DatasetSink(Sink, Protocol):
+    """A sink that builds a dataset: it knows what it holds.
+
+    `write(())` is allowed at any time and does what has become due, such as ending a shard.
+    """
+
+    @property
+    def held(self) -> Mapping[str, str]:
+        """The instance id of every trajectory id in the dataset, earlier lives included."""
+        ...

@@ -7,24 +7,24 @@ opened again; its trajectory is then written anew.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
 import re
-import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from hermes_queue.errors import ConfigurationError, HermesQueueError
+from hermes_queue.errors import ConfigurationError
 from hermes_queue.models import ScoredTrajectory
+from hermes_queue.sinks import files
 
 logger = logging.getLogger(__name__)
 
 _LINE_START = b'{"schema_version":'
 _FOREIGN_SUFFIXES = frozenset({".parquet", ".gz", ".zst", ".csv", ".json"})
 _ID = re.compile(
-    rb'\{"schema_version":\d+,"run_id":"[^"\\]+","group_id":"[^"\\]+","trajectory_id":"([^"\\]+)"'
+    rb'\{"schema_version":\d+,"run_id":"[^"\\]+","group_id":"[^"\\]+","trajectory_id":"([^"\\]+)",'
+    rb'"sample_index":\d+,"group_size":\d+,"env":"[^"\\]*","instance_id":("(?:[^"\\]|\\.)*")'
 )
 """How our own lines begin; parsing a 100 KB record to learn its id would be slow."""
 
@@ -47,7 +47,7 @@ class JsonlSink:
             raise ConfigurationError(
                 f"{path}: results are written as JSON lines; name a file that ends in .jsonl"
             )
-        self._fd = _open_locked(path)
+        self._fd = files.open_locked(path)
         try:
             self._ids = self._scan()
         except BaseException:
@@ -59,23 +59,19 @@ class JsonlSink:
         """What the file holds."""
         return frozenset(self._ids)
 
+    @property
+    def held(self) -> Mapping[str, str]:
+        """See `DatasetSink.held`."""
+        return self._ids
+
     def write(self, trajectories: Iterable[ScoredTrajectory]) -> int:
         """See `Sink.write`."""
         new = {t.trajectory_id: t for t in trajectories if t.trajectory_id not in self._ids}
         if not new:
             return 0
         data = b"".join(t.model_dump_json().encode() + b"\n" for t in new.values())
-        start = os.lseek(self._fd, 0, os.SEEK_END)
-        try:
-            _write_all(self._fd, data)
-            os.fsync(self._fd)
-        except OSError as error:
-            os.ftruncate(self._fd, start)
-            raise HermesQueueError(
-                f"{self.path}: cannot write results: {error.strerror}; nothing of this group was "
-                "kept, run again with the same --run-id once there is room"
-            ) from error
-        self._ids.update(new)
+        files.append(self._fd, self.path, data)
+        self._ids.update((t.trajectory_id, t.instance_id) for t in new.values())
         self.written += len(new)
         return len(new)
 
@@ -91,9 +87,9 @@ class JsonlSink:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _scan(self) -> set[str]:
-        """The ids in the file; repairs its end."""
-        ids: set[str] = set()
+    def _scan(self) -> dict[str, str]:
+        """The ids in the file, with their instances; repairs its end."""
+        ids: dict[str, str] = {}
         size = 0
         with open(self._fd, "rb", closefd=False) as stream:
             for number, line in enumerate(stream, start=1):
@@ -102,23 +98,23 @@ class JsonlSink:
                     break
                 size += len(line)
                 if line.strip():
-                    ids.add(self._id_of(line, number))
+                    ids.update([self._id_of(line, number)])
         return ids
 
-    def _id_of(self, line: bytes, number: int) -> str:
+    def _id_of(self, line: bytes, number: int) -> tuple[str, str]:
         match = _ID.match(line)
         if match:
-            return match[1].decode()
+            return match[1].decode(), json.loads(match[2])
         try:
             record = json.loads(line)
-            return str(record["trajectory_id"])
+            return str(record["trajectory_id"]), str(record["instance_id"])
         except (ValueError, KeyError, TypeError) as error:
             raise ConfigurationError(
                 f"{self.path}:{number}: is not a trajectory of ours; choose another --out, "
                 "this file is left as it is"
             ) from error
 
-    def _repair(self, line: bytes, start: int, number: int, ids: set[str]) -> None:
+    def _repair(self, line: bytes, start: int, number: int, ids: dict[str, str]) -> None:
         """Deal with a last line that has no newline: complete it, or cut it off."""
         if not line.startswith(_LINE_START[: len(line)]):
             self._id_of(line, number)
@@ -135,41 +131,6 @@ class JsonlSink:
                 extra={"action": "jsonl_repaired", "path": str(self.path), "bytes": len(line)},
             )
             return
-        ids.add(self._id_of(line, number))
+        ids.update([self._id_of(line, number)])
         os.lseek(self._fd, 0, os.SEEK_END)
-        _write_all(self._fd, b"\n")
-
-
-def _open_locked(path: Path) -> int:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        raise ConfigurationError(f"{path}: cannot be written: {error.strerror}") from error
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise ConfigurationError(f"{path}: is not a regular file; results are read back from it")
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(fd)
-        raise ConfigurationError(
-            f"{path}: another process is writing to it; wait for it or choose another --out"
-        ) from error
-    _sync_directory(path.parent)
-    return fd
-
-
-def _sync_directory(path: Path) -> None:
-    """Make a new file's name durable, too."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
+        files.write_all(self._fd, b"\n")

@@ -54,6 +54,7 @@ class WorkerProcess:
             **SHORT_LEASE,
             "HERMES_QUEUE_REDIS_URL": redis_url,
             "HERMES_QUEUE_PATHS_SPOOL": str(directory / "spool"),
+            "HERMES_QUEUE_ARCHIVE_DIRECTORY": str(directory / "archive"),
             **environment,
         }
         self._command = [*prefix, sys.executable, "-m", "celery", "-A", "hermes_queue", "worker"]

@@ -51,3 +51,11 @@ def test_remove_removes_and_names_what_is_not_there(run):
     again = run("remove", "viewer", "--yes")
     assert again.exit_code == 2
     assert "'viewer'" in again.output
+
+
+def test_rewind_lets_a_group_read_again_and_names_what_it_cannot_do(run):
+    assert run("rewind", "viewer", "--to", "0").exit_code == 0
+    assert json.loads(run("list", "--json").output)["behind"] == 20
+    missing = run("rewind", "nobody", "--to", "0")
+    assert (missing.exit_code, "no consumer group 'nobody'" in missing.output) == (2, True)
+    assert run("rewind", "viewer", "--to", "tomorrow").exit_code == 2

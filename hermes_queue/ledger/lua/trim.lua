@@ -5,17 +5,19 @@
 -- ARGV[3] seconds that entries are kept, unless there are as many as ARGV[6] groups or ARGV[7]
 -- bytes: what everybody has read must not hold back new work  ARGV[4] seconds after which a consumer
 -- group that is not durable and reads nothing counts no more  ARGV[5] most entries per call
--- Returns {entries deleted, or -1 when it was not due; names of groups that count no more}.
+-- ARGV[8] '1' = delete nothing, name what may be  ARGV[9] the newest id to delete, '' = any
+-- Returns {entries deleted or named, or -1 when it was not due; {names of groups that count no
+-- more}; {ids of the entries named}}.
 -- Without any group that counts nothing is deleted: results wait for their first reader.
 local t = redis.call('TIME')
 local now = tonumber(t[1]) + tonumber(t[2]) / 1e6
 local last = tonumber(redis.call('GET', KEYS[2]) or '0')
-if now >= last and now - last < tonumber(ARGV[2]) then return {-1} end
+if now >= last and now - last < tonumber(ARGV[2]) then return {-1, {}, {}} end
 -- A Redis that is full refuses scripts that begin with a command which needs room, and it is
 -- this one that makes room: after a first DEL it lets the others pass.
 redis.call('DEL', KEYS[2])
 redis.call('SET', KEYS[2], string.format('%.6f', now), 'EX', 86400)
-if redis.call('EXISTS', KEYS[1]) == 0 then return {0} end
+if redis.call('EXISTS', KEYS[1]) == 0 then return {0, {}, {}} end
 
 local function named(flat)
   local found = {}
@@ -29,7 +31,7 @@ local function before(a, b)  -- stream ids
   return tonumber(as) < tonumber(bs)
 end
 
-local out = {0}
+local out = {0, {}, {}}
 local reads, holds = {}, {}
 for _, flat in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
   local group = named(flat)
@@ -39,7 +41,7 @@ for _, flat in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
     for _, consumer in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], group['name'])) do
       if named(consumer)['idle'] < 1000 * tonumber(ARGV[4]) then counts = true end
     end
-    if not counts then out[#out + 1] = group['name'] end
+    if not counts then out[2][#out[2] + 1] = group['name'] end
   end
   if counts then
     reads[#reads + 1] = group['last-delivered-id']
@@ -48,6 +50,16 @@ for _, flat in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
   end
 end
 if #reads == 0 then return out end
+
+local function delete(id, fields)
+  for _, list in ipairs({fields['members'] or '[]', fields['extras'] or '[]'}) do
+    for _, member in ipairs(cjson.decode(list)) do
+      redis.call('DEL', ARGV[1] .. 'body:' .. member)
+    end
+  end
+  redis.call('XDEL', KEYS[1], id)
+  redis.call('DECRBY', KEYS[3], fields['bytes'] or '0')
+end
 
 local keep_s = tonumber(ARGV[3])
 if redis.call('XLEN', KEYS[1]) >= tonumber(ARGV[6])
@@ -58,16 +70,14 @@ for _, entry in ipairs(redis.call('XRANGE', KEYS[1], '-', '+', 'COUNT', ARGV[5])
   local done = tonumber(string.match(id, '^(%d+)-')) <= oldest
   for _, read in ipairs(reads) do done = done and not before(read, id) end
   for _, held in ipairs(holds) do done = done and before(id, held) end
+  if ARGV[9] ~= '' then done = done and not before(ARGV[9], id) end
   if not done then break end
-  local fields = named(entry[2])
-  for _, list in ipairs({fields['members'] or '[]', fields['extras'] or '[]'}) do
-    for _, member in ipairs(cjson.decode(list)) do
-      redis.call('DEL', ARGV[1] .. 'body:' .. member)
-    end
+  if ARGV[8] == '1' then
+    out[3][#out[3] + 1] = id
+  else
+    delete(id, named(entry[2]))
   end
-  redis.call('XDEL', KEYS[1], id)
-  redis.call('DECRBY', KEYS[3], fields['bytes'] or '0')
   out[1] = out[1] + 1
 end
-if out[1] == tonumber(ARGV[5]) then redis.call('DEL', KEYS[2]) end  -- there may be more
+if ARGV[8] ~= '1' and out[1] == tonumber(ARGV[5]) then redis.call('DEL', KEYS[2]) end  -- there may be more
 return out

@@ -1,0 +1,101 @@
+"""Deliveries taken ahead of their use, one by one or several together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+
+from hermes_queue.errors import HermesQueueError
+from hermes_queue.reader import DeliveredGroup
+
+Source = AbstractAsyncContextManager[AsyncIterator[DeliveredGroup]]
+
+
+class ReadAhead:
+    """Reads up to `size` groups ahead in a task of its own. An async context manager.
+
+    What was read and not taken when the context ends is given back, so that another consumer
+    gets it soon. `source` stays open until then: what was taken can be acknowledged after the last
+    group was delivered.
+    """
+
+    def __init__(self, source: Source, size: int) -> None:
+        self._source = source
+        self._queue: asyncio.Queue[DeliveredGroup | None] = asyncio.Queue(max(1, size))
+        self._task: asyncio.Task[None] | None = None
+        self._in_hand: DeliveredGroup | None = None
+        """Delivered, and there is no room for it yet."""
+
+    async def __aenter__(self) -> ReadAhead:
+        self._task = asyncio.create_task(self._read(await self._source.__aenter__()))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._task:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        left = [self._in_hand]
+        while not self._queue.empty():
+            left.append(self._queue.get_nowait())
+        for group in filter(None, left):
+            with suppress(HermesQueueError):  # then it is delivered again when it is stale
+                await group.nack()
+        await self._source.__aexit__(None, None, None)
+
+    async def take(self) -> DeliveredGroup | None:
+        """The next group; None at the end.
+
+        Raises:
+            HermesQueueError: what the reading met.
+        """
+        group = await self._queue.get()
+        if group is None:
+            self._queue.put_nowait(None)  # for whoever asks again
+            if self._task:
+                await self._task
+        return group
+
+    async def batches(self, size: int, wait_s: float) -> AsyncIterator[list[DeliveredGroup]]:
+        """Lists of `size` groups, fewer where `wait_s` pass; empty when nothing came at all."""
+        loop = asyncio.get_running_loop()
+        while True:
+            batch: list[DeliveredGroup] = []
+            until = loop.time() + wait_s
+            ended = False
+            while len(batch) < size and not ended:
+                try:
+                    async with asyncio.timeout_at(until):
+                        group = await self._queue.get()
+                except TimeoutError:
+                    break
+                ended = group is None
+                if group is not None:
+                    batch.append(group)
+            if ended:
+                if batch:
+                    yield batch
+                self._queue.put_nowait(None)
+                await self.take()
+                return
+            yield batch
+
+    async def _read(self, groups: AsyncIterator[DeliveredGroup]) -> None:
+        try:
+            async for group in groups:
+                self._in_hand = group
+                await self._queue.put(group)
+                self._in_hand = None
+        except Exception:
+            await self._queue.put(None)
+            raise
+        await self._queue.put(None)
+
+
+@asynccontextmanager
+async def in_batches(
+    source: Source, size: int, wait_s: float
+) -> AsyncIterator[AsyncIterator[list[DeliveredGroup]]]:
+    """Lists of up to `size` groups, at least one (maybe empty) every `wait_s`."""
+    async with ReadAhead(source, size) as ahead:
+        yield ahead.batches(size, wait_s)

@@ -1,0 +1,126 @@
+"""The stream for programs without asyncio: a thread of its own reads ahead and keeps claims."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, TypeVar
+
+from pydantic import PrivateAttr
+
+from hermes_queue.batches import ReadAhead
+from hermes_queue.models import TrajectoryGroup
+from hermes_queue.reader import DeliveredGroup
+from hermes_queue.results import reading
+
+T = TypeVar("T")
+
+
+class HeldGroup(TrajectoryGroup):
+    """A group that is ours until we acknowledge it, or the consumer is closed."""
+
+    _delivered: DeliveredGroup = PrivateAttr()
+    _call: Callable[[Coroutine[Any, Any, None]], None] = PrivateAttr()
+
+    def ack(self) -> None:
+        """Tell Redis that this group is dealt with. Repeating it does nothing.
+
+        Raises:
+            RedisUnavailable: it will be delivered again.
+        """
+        self._call(self._delivered.ack())
+
+    def nack(self) -> None:
+        """Give it back: a consumer of the group gets it within half a minute.
+
+        Raises:
+            RedisUnavailable: it will be delivered again once this consumer is silent.
+        """
+        self._call(self._delivered.nack())
+
+
+class SyncConsumer:
+    """An iterator of groups. Close it, or use it in a `with` statement.
+
+    One thread may use it at a time.
+    """
+
+    def __init__(self, group: str, ahead: int, **options: Any) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="consume", daemon=True)
+        self._thread.start()
+        self._ahead = self._call(_ahead(group, ahead, options))
+        self._call(self._ahead.__aenter__())
+
+    def __iter__(self) -> Iterator[HeldGroup]:
+        return self
+
+    def __next__(self) -> HeldGroup:
+        delivered = self._call(self._ahead.take()) if self._thread.is_alive() else None
+        if delivered is None:
+            raise StopIteration
+        return _held(delivered, self._call)
+
+    def take(self, count: int) -> list[HeldGroup]:
+        """The next `count` groups; fewer at the end.
+
+        Raises:
+            HermesQueueError: see `consume`.
+        """
+        return [group for _, group in zip(range(count), self, strict=False)]
+
+    def close(self) -> None:
+        """Give back what was read ahead; what is held and not acknowledged becomes stale.
+
+        Idempotent.
+        """
+        if self._thread.is_alive():
+            self._call(self._ahead.__aexit__())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+    def __enter__(self) -> SyncConsumer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:  # Ctrl-C: nobody waits for it any more
+            future.cancel()
+            raise
+
+
+def consume_sync(group: str, *, ahead: int = 2, **options: Any) -> SyncConsumer:
+    """Consume finished groups without asyncio; acknowledge each with `group.ack()`.
+
+    Groups are read and unpacked in a thread while the caller works, and what the caller holds is
+    kept from going stale however long a step takes, as long as the process lives.
+
+    Args:
+        group: name of the consumer group.
+        ahead: groups to unpack ahead.
+        **options: those of `consume`.
+
+    Raises:
+        HermesQueueError: as `consume`, when the iteration meets it.
+    """
+    return SyncConsumer(group, ahead, **{"prefetch": max(1, ahead), "renew": True, **options})
+
+
+async def _ahead(group: str, size: int, options: dict[str, Any]) -> ReadAhead:
+    return ReadAhead(reading(group, **options), size)
+
+
+def _held(
+    delivered: DeliveredGroup, call: Callable[[Coroutine[Any, Any, None]], None]
+) -> HeldGroup:
+    held = HeldGroup.model_construct(**dict(delivered))
+    held._delivered = delivered
+    held._call = call
+    return held

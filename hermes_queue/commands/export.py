@@ -1,0 +1,182 @@
+"""`hermes-queue export`: a dataset of what is finished by now."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import click
+from pydantic import ValidationError
+
+from hermes_queue.commands import dataset_options as options
+from hermes_queue.errors import EXIT_FAILED, InputError, SchemaTooNew
+from hermes_queue.models import SCHEMA_VERSION, ScoredTrajectory, TrajectoryGroup
+from hermes_queue.sinks.formats import FORMATS
+from hermes_queue.sinks.selection import Selection, counted
+
+_GROUPS_PER_WRITE = 16
+
+_HELP = """Write a dataset of what is finished by now, and end.
+
+Reads the stream and the archive of what was deleted from it (HERMES_QUEUE_ARCHIVE_DIRECTORY), or
+with --from a file that a producer wrote. Nobody else's reading is disturbed. Run it again to add
+what came since: each trajectory is written once.
+
+\\b
+hermes-queue export --format parquet --run run1 --out data/run1
+hermes-queue export --format sharegpt --from results/run1.jsonl --out sft.jsonl --min-score 1
+hermes-queue export --format hf --out my-dataset --clean --exclude test-set.txt --licence mit
+
+\\b
+exit codes: 0 all written | 1 the destination failed, or records of some groups are gone
+  2 wrong flag, setting, input or destination | 4 Redis
+"""
+
+
+@click.command(help=_HELP)
+@click.option("--format", "kind", required=True, type=click.Choice(list(FORMATS)))
+@options.out_option
+@click.option("--run", "run_id", metavar="ID", help="Only this run.")
+@click.option("--env", metavar="NAME", help="Only this env.")
+@click.option("--since", type=float, metavar="UNIX-S", help="Only groups finished since then.")
+@click.option(
+    "--from",
+    "source",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE.jsonl",
+    help="Read this file of records instead of Redis and the archive.",
+)
+@click.option("--archive-only", is_flag=True, help="Do not look into Redis.")
+@options.row_options
+@options.shard_options
+@options.card_options
+@click.option("--quiet", is_flag=True, help="Say nothing.")
+@click.option("--json", "as_json", is_flag=True, help="A summary as JSON at the end.")
+def export(kind: str, out: Path, **flags: Any) -> None:
+    """See `_HELP`."""
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
+    form = FORMATS[kind]
+    filters = options.filters_of(form, flags)
+    exclude = options.exclusion_of(flags)
+    missing: list[str] = []
+    groups = _groups(flags, missing)
+    dataset = form.open(out, options.shape_of(flags, filters, exclude))
+    selection = Selection(filters, dataset.held, exclude)
+    count, rows = 0, 0
+    try:
+        for batch in _batches(groups):
+            count += len(batch)
+            rows += dataset.write([row for group in batch for row in selection.choose(group)])
+    finally:
+        dataset.close()
+    selection.refused.update(getattr(dataset, "unfit", {}))
+    for said in missing:
+        click.echo(f"error: {said}", err=True)
+    if not flags["quiet"]:
+        refused = f"; refused: {counted(selection.refused)}" if selection.refused else ""
+        held = len(dataset.held)
+        click.echo(f"{out}: {rows} rows added of {count} groups, {held} in all{refused}", err=True)
+    if flags["as_json"]:
+        summary = {"out": str(out), "groups": count, "rows": rows, "held": len(dataset.held)}
+        click.echo(json.dumps({**summary, "refused": dict(selection.refused), "missing": missing}))
+    if missing:
+        raise SystemExit(EXIT_FAILED)
+
+
+def _groups(flags: dict[str, Any], missing: list[str]) -> Iterator[TrajectoryGroup]:
+    if flags["source"]:
+        found = read_records(flags["source"])
+        return (
+            group
+            for group in found
+            if flags["run_id"] in (None, group.run_id)
+            and flags["env"] in (None, group.env)
+            and group.finished >= (flags["since"] or 0)
+        )
+    from hermes_queue.replay import replay
+
+    return replay(
+        run_id=flags["run_id"],
+        env=flags["env"],
+        since=flags["since"],
+        stream=not flags["archive_only"],
+        on_missing=lambda error: missing.append(str(error)),
+    )
+
+
+def _batches(groups: Iterable[TrajectoryGroup]) -> Iterator[list[TrajectoryGroup]]:
+    batch: list[TrajectoryGroup] = []
+    for group in groups:
+        batch.append(group)
+        if len(batch) == _GROUPS_PER_WRITE:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def read_records(path: Path) -> Iterator[TrajectoryGroup]:
+    """The groups in a file of the JSONL sink, whose members lie together.
+
+    Raises:
+        InputError: there is no such file, or a line is not a record.
+        SchemaTooNew: a newer hermes-queue wrote a line.
+    """
+    for _, members in groupby(_records(path), lambda record: record.group_id):
+        yield _group(tuple(sorted(members, key=lambda record: record.sample_index)))
+
+
+def _records(path: Path) -> Iterator[ScoredTrajectory]:
+    try:
+        with path.open(encoding="utf-8") as lines:
+            for number, line in enumerate(lines, start=1):
+                if line.strip():
+                    yield _record(line, f"{path}:{number}")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read: {error}") from error
+
+
+def _record(line: str, place: str) -> ScoredTrajectory:
+    try:
+        return ScoredTrajectory.model_validate_json(line)
+    except ValidationError as error:
+        if (version := _version(line)) > SCHEMA_VERSION:
+            raise SchemaTooNew(
+                f"{place}: has schema_version {version}, this hermes-queue reads up to "
+                f"{SCHEMA_VERSION}: upgrade hermes-queue here"
+            ) from error
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise InputError(f"{place}: is not a record: {where}: {first['msg']}") from error
+
+
+def _version(line: str) -> int:
+    try:
+        version = json.loads(line)["schema_version"]
+    except (ValueError, KeyError, TypeError):
+        return 0
+    return version if isinstance(version, int) else 0
+
+
+def _group(members: tuple[ScoredTrajectory, ...]) -> TrajectoryGroup:
+    first = members[0]
+    scores = [m.score for m in members if m.score is not None]
+    mean = sum(scores) / len(scores) if scores else None
+    std = (sum((s - (mean or 0.0)) ** 2 for s in scores) / len(scores)) ** 0.5 if scores else None
+    return TrajectoryGroup(
+        run_id=first.run_id,
+        group_id=first.group_id,
+        env=first.env,
+        instance_id=first.instance_id,
+        size=first.group_size,
+        members=members,
+        complete=len(scores) == first.group_size,
+        mean=mean,
+        std=std,
+        created=min(m.created for m in members),
+        finished=max(m.created for m in members),
+    )

@@ -1,0 +1,205 @@
+"""`hermes-queue sink jsonl`, `parquet`, ...: consumers that build a dataset while runs go on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import secrets
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hermes_queue.commands import dataset_options as options
+from hermes_queue.commands.places import place
+from hermes_queue.errors import EXIT_INTERRUPTED, ConfigurationError, RedisUnavailable
+from hermes_queue.sinks import files
+from hermes_queue.sinks.base import DatasetSink
+from hermes_queue.sinks.feed import Fed, feed
+from hermes_queue.sinks.formats import FORMATS, Format
+from hermes_queue.sinks.selection import Selection, counted
+
+_SAY_S = 10.0
+
+
+def _stream_options(command: Any) -> Any:
+    for option in reversed(
+        (
+            click.option("--run", "run_id", metavar="ID", help="Only this run."),
+            click.option("--env", metavar="NAME", help="Only this env."),
+            click.option(
+                "--group",
+                metavar="NAME",
+                help="Consumer group.  [default: one of this OUT's own, kept in a file beside it]",
+            ),
+            click.option(
+                "--start",
+                default="0",
+                show_default=True,
+                help="Where a new consumer group begins: 0 = oldest, $ = only new, an entry id, "
+                "or Unix seconds with a point (1790000000.0).",
+            ),
+            click.option(
+                "--until-done", is_flag=True, help="End when --run is done and all of it is here."
+            ),
+            click.option(
+                "--idle-timeout",
+                type=click.FloatRange(0, min_open=True),
+                metavar="SECONDS",
+                help="End when nothing came for so long.",
+            ),
+            click.option("--quiet", is_flag=True, help="No progress."),
+            click.option("--json", "as_json", is_flag=True, help="A summary as JSON at the end."),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+class _Feeding:
+    """One sink on the stream: its progress, and how it ends."""
+
+    def __init__(self, kind: Format, out: Path, flags: dict[str, Any]) -> None:
+        self.kind = kind
+        self.out = out
+        self.flags = flags
+        self.fed = Fed()
+        self.stop = asyncio.Event()
+        self.interrupted = False
+        self.group = flags["group"] or f"sink.{kind.name}.{identity(out)}"
+        self._said = time.monotonic()
+
+    async def run(self, dataset: DatasetSink, selection: Selection) -> None:
+        """Feed the sink until it is told to end."""
+        from hermes_queue.results import reading
+
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self.stop.set)
+        loop.add_signal_handler(signal.SIGINT, self._interrupt)
+        source = reading(
+            self.group,
+            consumer="sink",
+            run_id=self.flags["run_id"],
+            env=self.flags["env"],
+            start=place(self.flags["start"]),
+            idle_timeout_s=self.flags["idle_timeout"],
+            renew=True,
+        )
+
+        async def done() -> bool:
+            return self.flags["until_done"] and await self._run_is_here()
+
+        def after_write() -> bool:
+            if not self.flags["quiet"] and time.monotonic() - self._said > _SAY_S:
+                self._said = time.monotonic()
+                click.echo(self.said(selection), err=True)
+            return self.stop.is_set()
+
+        await feed(dataset, selection, source, self.fed, done=done, stop=after_write)
+
+    def said(self, selection: Selection) -> str:
+        """The progress, for people."""
+        refused = f"; refused: {counted(selection.refused)}" if selection.refused else ""
+        return (
+            f"{self.out}: {self.fed.rows} rows written of {self.fed.trajectories} trajectories "
+            f"in {self.fed.groups} groups, {len(selection.held)} in all{refused}"
+        )
+
+    def _interrupt(self) -> None:
+        self.interrupted = True
+        self.stop.set()
+
+    async def _run_is_here(self) -> bool:
+        """Whether the run is done and nothing of it waits for us."""
+        from hermes_queue.lag import lag
+
+        try:
+            status = await asyncio.to_thread(_run_status, self.flags["run_id"])
+            if not status.done:
+                return False
+            left = await lag(self.group)
+        except RedisUnavailable:  # the stream's reader waits it out, and says so
+            return False
+        return left.behind == left.pending == 0
+
+
+def _run_status(run_id: str) -> Any:
+    from hermes_queue.ledger import Ledger
+
+    ledger = Ledger.connect()
+    try:
+        return ledger.run_status(run_id)
+    finally:
+        ledger.close()
+
+
+def identity(out: Path) -> str:
+    """A name that belongs to the dataset, wherever it is mounted, and goes when it is removed.
+
+    The path would not do: two hosts may have the same one, and would share the groups between them;
+    and a dataset that was removed and begun anew would only get what came since.
+    """
+    path = out / ".sink" if out.is_dir() else out.with_name(f".{out.name}.sink")
+    try:
+        if path.exists() and (known := path.read_text(encoding="ascii").strip()):
+            return known
+        fresh = secrets.token_hex(6)
+        with files.replacing(path) as draft:
+            draft.write_text(fresh + "\n", encoding="ascii")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path}: cannot be read: {error}") from error
+    return fresh
+
+
+def _feed(kind: Format, out: Path, flags: dict[str, Any]) -> None:
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
+    if flags["until_done"] and not flags["run_id"]:
+        raise click.UsageError("--until-done needs --run")
+    place(flags["start"])
+    filters = options.filters_of(kind, flags)
+    exclude = options.exclusion_of(flags)
+    dataset = kind.open(out, options.shape_of(flags, filters, exclude))
+    selection = Selection(filters, dataset.held, exclude)
+    try:
+        feeding = _Feeding(kind, out, flags)
+        asyncio.run(feeding.run(dataset, selection))
+    finally:
+        dataset.close()
+    selection.refused.update(getattr(dataset, "unfit", {}))
+    if not flags["quiet"]:
+        click.echo(feeding.said(selection), err=True)
+    if flags["as_json"]:
+        summary = {
+            "out": str(out),
+            "group": feeding.group,
+            "groups": feeding.fed.groups,
+            "trajectories": feeding.fed.trajectories,
+            "rows": feeding.fed.rows,
+            "held": len(dataset.held),
+            "refused": dict(selection.refused),
+        }
+        click.echo(json.dumps(summary))
+    if feeding.interrupted:
+        raise SystemExit(EXIT_INTERRUPTED)
+
+
+def _command(kind: Format) -> click.Command:
+    def run(out: Path, **flags: Any) -> None:
+        _feed(kind, out, flags)
+
+    decorators: list[Callable[[Any], Any]] = [options.out_option, _stream_options]
+    decorators.append(options.row_options)
+    if kind.name in ("parquet", "hf"):
+        decorators.append(options.shard_options)
+    if kind.name == "hf":
+        decorators.append(options.card_options)
+    for decorator in reversed(decorators):
+        run = decorator(run)
+    return click.command(kind.name, help=kind.help)(run)
+
+
+COMMANDS = tuple(_command(kind) for kind in FORMATS.values())

@@ -1,0 +1,96 @@
+"""What is deleted from Redis is kept here: per run a directory of frames, as Redis had it.
+
+Workers store groups before they trim them, so every group is in the stream, in the archive, or for
+a moment in both; readers drop repetitions. Each process writes files of its own, so that hosts may
+share one directory.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+from hermes_queue.sinks.frames import FrameLog, read_frames
+from hermes_queue.stored import StoredGroup
+
+logger = logging.getLogger(__name__)
+
+MAGIC = b"hermes-queue groups 1\n"
+FILE_BYTES = 64 << 20
+_OPEN = 16
+"""Files of runs that are kept open; groups of one run come close together."""
+
+
+class ArchiveSink:
+    """Writes below `directory`, which is made when the first group comes."""
+
+    def __init__(self, directory: Path, *, file_bytes: int = FILE_BYTES) -> None:
+        self.directory = directory
+        self._file_bytes = file_bytes
+        self._logs: OrderedDict[str, FrameLog] = OrderedDict()
+
+    def store(self, groups: Iterable[StoredGroup]) -> None:
+        """Keep the groups; they are durable on return.
+
+        Raises:
+            HermesQueueError: there is no room, or the directory cannot be written; those before
+                the first that failed are kept.
+        """
+        for group in groups:
+            log = self._log(group.fields["run_id"])
+            log.append([group.pack()])
+            if log.size_bytes >= self._file_bytes:
+                self._logs.pop(group.fields["run_id"]).close()
+
+    def close(self) -> None:
+        """Free the files. Idempotent."""
+        while self._logs:
+            self._logs.popitem()[1].close()
+
+    def _log(self, run_id: str) -> FrameLog:
+        log = self._logs.pop(run_id, None)
+        if log is None:
+            name = f"{time.time_ns() // 1_000_000:015d}-{os.getpid()}-{secrets.token_hex(4)}.groups"
+            log = FrameLog(self.directory / quote(run_id, safe="") / name, MAGIC)
+        self._logs[run_id] = log
+        if len(self._logs) > _OPEN:
+            self._logs.popitem(last=False)[1].close()
+        return log
+
+
+def archived_runs(directory: Path) -> list[str]:
+    """Ids of the runs that have something in the archive."""
+    if not directory.is_dir():
+        return []
+    return sorted(unquote(path.name) for path in directory.iterdir() if path.is_dir())
+
+
+def read_archive(
+    directory: Path, run_id: str | None = None, *, changed_since: float = 0.0
+) -> Iterator[StoredGroup]:
+    """Archived groups, run by run, each in order of deletion; some may come twice.
+
+    Args:
+        directory: the archive; nothing comes of one that is not there.
+        run_id: only this run.
+        changed_since: only files that were written to since (Unix seconds).
+
+    Raises:
+        ConfigurationError: a file is damaged in its middle.
+    """
+    for run in archived_runs(directory) if run_id is None else [run_id]:
+        for path in sorted((directory / quote(run, safe="")).glob("*.groups")):
+            if path.stat().st_mtime < changed_since:
+                continue
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                for _, frame in read_frames(fd, len(MAGIC), path):
+                    yield StoredGroup.unpack(frame)
+            finally:
+                os.close(fd)

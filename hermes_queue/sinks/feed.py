@@ -1,0 +1,77 @@
+"""A sink fed from the stream: choose, write, acknowledge, in this order.
+
+Several groups share one write, since each write waits for the disk once. A group is acknowledged
+after its rows are durable; what is delivered again is known to the sink by its ids.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from hermes_queue.batches import Source, in_batches
+from hermes_queue.errors import RedisUnavailable
+from hermes_queue.results import DeliveredGroup
+from hermes_queue.sinks.base import DatasetSink
+from hermes_queue.sinks.selection import Selection
+
+logger = logging.getLogger(__name__)
+
+GROUPS_PER_WRITE = 16
+TICK_S = 1.0
+"""How long a group waits for others, and how often an idle sink may end a shard."""
+
+
+@dataclass
+class Fed:
+    """What was done so far. Valid at any time."""
+
+    groups: int = 0
+    trajectories: int = 0
+    """Members of those groups."""
+    rows: int = 0
+    """Of them, what is new in the dataset."""
+
+
+async def feed(
+    sink: DatasetSink,
+    selection: Selection,
+    source: Source,
+    fed: Fed,
+    *,
+    done: Callable[[], Awaitable[bool]],
+    stop: Callable[[], bool],
+) -> None:
+    """Write what `source` delivers until it ends.
+
+    Args:
+        sink: where rows go.
+        selection: which trajectories become rows.
+        source: the stream, as `reading` opens it.
+        fed: is kept up to date.
+        done: asked while nothing comes: whether nothing will come any more.
+        stop: asked after every write, and every second: whether to end now.
+
+    Raises:
+        HermesQueueError: the sink or the stream failed; what was not written is delivered again.
+    """
+    async with in_batches(source, GROUPS_PER_WRITE, TICK_S) as batches:
+        async for batch in batches:
+            chosen = [row for group in batch for row in selection.choose(group)]
+            written = await asyncio.to_thread(sink.write, chosen)
+            for group in batch:
+                fed.groups += 1
+                fed.trajectories += len(group.members)
+                await _acknowledge(group)
+            fed.rows += written
+            if stop() or (not batch and await done()):
+                return
+
+
+async def _acknowledge(group: DeliveredGroup) -> None:
+    try:
+        await group.ack()
+    except RedisUnavailable:  # it is on disk, and the sink drops a second delivery
+        logger.warning("group %s could not be acknowledged", group.group_id)

@@ -1,0 +1,103 @@
+"""How sinks hold their files: locked, appended to durably, replaced in one step."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from hermes_queue.errors import ConfigurationError, HermesQueueError
+
+
+def open_locked(path: Path) -> int:
+    """A descriptor to read and append to `path`, made with its parents, ours until closed.
+
+    Raises:
+        ConfigurationError: it cannot be written, is no regular file, or has another writer.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise ConfigurationError(f"{path}: cannot be written: {error.strerror}") from error
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise ConfigurationError(f"{path}: is not a regular file; results are read back from it")
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(fd)
+        raise ConfigurationError(
+            f"{path}: another process is writing to it; wait for it or choose another --out"
+        ) from error
+    sync_directory(path.parent)
+    return fd
+
+
+def append(fd: int, path: Path, data: bytes | bytearray) -> None:
+    """Add `data` at the end; on return it survives a power loss, otherwise none of it is there.
+
+    Raises:
+        HermesQueueError: there is no room, or the device failed.
+    """
+    start = os.lseek(fd, 0, os.SEEK_END)
+    try:
+        write_all(fd, data)
+        os.fsync(fd)
+    except OSError as error:
+        os.ftruncate(fd, start)
+        raise HermesQueueError(
+            f"{path}: cannot write results: {error.strerror}; nothing of this group was "
+            "kept; make room and run it again (a producer: with the same --run-id)"
+        ) from error
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A hidden file to fill; it takes the name `path` in one step if the block ends well.
+
+    Raises:
+        HermesQueueError: it could not be written; `path` is as it was.
+    """
+    draft = path.with_name(f".{path.name}.tmp")
+    try:
+        yield draft
+        with draft.open("rb") as stream:
+            os.fsync(stream.fileno())
+        os.rename(draft, path)
+        sync_directory(path.parent)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise HermesQueueError(f"{path}: cannot be written: {error}") from error
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+
+
+def read_whole(fd: int, size: int, offset: int) -> bytes:
+    """`size` bytes at `offset`, fewer at the end of the file."""
+    parts = []
+    while size > 0 and (part := os.pread(fd, size, offset)):
+        parts.append(part)
+        size -= len(part)
+        offset += len(part)
+    return b"".join(parts)
+
+
+def sync_directory(path: Path) -> None:
+    """Make a new file's name durable, too."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_all(fd: int, data: bytes | bytearray) -> None:
+    """Write all of `data`, in as many pieces as the system likes."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]

@@ -1,0 +1,116 @@
+"""An append-only file of checksummed frames that says for itself where it is torn.
+
+What a sink accepts before it can give it its final form lies in one. A frame is a length and
+a CRC-32, both little-endian uint32, and the payload.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import struct
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from hermes_queue.errors import ConfigurationError
+from hermes_queue.sinks import files
+
+logger = logging.getLogger(__name__)
+
+_HEAD = struct.Struct("<II")
+
+
+class FrameLog:
+    """One writer's frames in `path`; the file begins with `magic`.
+
+    Raises:
+        ConfigurationError: it cannot be written, has another writer, begins otherwise, or is
+            damaged before its end. A torn last frame was never acknowledged and is cut off.
+    """
+
+    def __init__(self, path: Path, magic: bytes) -> None:
+        self.path = path
+        self.magic = magic
+        self._fd = files.open_locked(path)
+        try:
+            self._open()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the whole file."""
+        return os.lseek(self._fd, 0, os.SEEK_END)
+
+    def append(self, payloads: Iterable[bytes]) -> None:
+        """Add frames, all or none of them; they survive a power loss on return.
+
+        Raises:
+            HermesQueueError: there is no room.
+        """
+        data = bytearray()
+        for payload in payloads:
+            data += _HEAD.pack(len(payload), zlib.crc32(payload))
+            data += payload
+        files.append(self._fd, self.path, data)
+
+    def __iter__(self) -> Iterator[bytes]:
+        """The payloads, oldest first."""
+        return (payload for _, payload in read_frames(self._fd, len(self.magic), self.path))
+
+    def clear(self) -> None:
+        """Forget all frames."""
+        os.ftruncate(self._fd, len(self.magic))
+        os.fsync(self._fd)
+
+    def close(self) -> None:
+        """Give the file up. Idempotent."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _open(self) -> None:
+        begins = files.read_whole(self._fd, len(self.magic), 0)
+        if len(begins) < len(self.magic) and self.magic.startswith(begins):
+            os.ftruncate(self._fd, 0)
+            files.append(self._fd, self.path, self.magic)
+        elif begins != self.magic:
+            raise ConfigurationError(
+                f"{self.path}: begins with {begins!r} instead of {self.magic!r}: it is not ours, "
+                "or another version wrote it; it is left as it is"
+            )
+        start = len(self.magic)
+        ends = [end for end, _ in read_frames(self._fd, start, self.path)]
+        end = ends[-1] if ends else start
+        torn = self.size_bytes - end
+        if torn:
+            os.ftruncate(self._fd, end)
+            logger.warning(
+                "%s: cut off a torn last frame of %d bytes",
+                self.path,
+                torn,
+                extra={"action": "frames_repaired", "path": str(self.path), "bytes": torn},
+            )
+
+
+def read_frames(fd: int, start: int, path: Path) -> Iterator[tuple[int, bytes]]:
+    """(where it ends, payload) of each frame from `start` on, up to a torn last one.
+
+    Raises:
+        ConfigurationError: a frame is damaged and others follow it.
+    """
+    size = os.fstat(fd).st_size
+    while start + _HEAD.size <= size:
+        length, checksum = _HEAD.unpack(files.read_whole(fd, _HEAD.size, start))
+        end = start + _HEAD.size + length
+        if end > size:
+            return
+        payload = files.read_whole(fd, length, start + _HEAD.size)
+        if zlib.crc32(payload) != checksum or not length:
+            if end < size and any(files.read_whole(fd, size - end, end)):
+                raise ConfigurationError(f"{path}: is damaged at byte {start}")
+            return
+        yield end, payload
+        start = end

@@ -1,0 +1,228 @@
+"""A Hugging Face dataset folder: Parquet shards below `data/` and a card in `README.md`.
+
+`datasets.load_dataset(folder)` opens it, and it can be uploaded as it is. The card counts what lies
+in the shards, and is written anew with each of them and when the folder is closed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hermes_queue.errors import ConfigurationError
+from hermes_queue.models import ScoredTrajectory
+from hermes_queue.sinks import files
+from hermes_queue.sinks.parquet import ParquetSink
+
+_COLUMNS = ("run_id", "env", "instance_id", "agent_kind", "model", "policy_version", "status")
+_MORE = ("stop_reason", "score", "provenance", "completion_tokens")
+_MARK = "<!-- hermes-queue data card -->"
+
+
+@dataclass(frozen=True, slots=True)
+class CardFacts:
+    """What the shards do not tell."""
+
+    name: str = "Trajectories"
+    licence: str | None = None
+    """Of the dataset, as the hub's identifiers have it: `mit`, `cc-by-4.0`, ..."""
+    licence_notes: str | None = None
+    """Of what the rows are made from: text for the card, e.g. a NOTICE file."""
+    filters: Mapping[str, Any] = field(default_factory=dict)
+    decontaminated: int | None = None
+    """Instances and repositories on the list that was applied."""
+
+
+class HfSink:
+    """Fills `folder`; see `ParquetSink` for its shards.
+
+    Args:
+        folder: made when missing.
+        facts: for the card.
+        shards: limits of a shard, as `ParquetSink` takes them.
+
+    Raises:
+        ConfigurationError: as `ParquetSink`, or the folder has a README.md of somebody else's.
+    """
+
+    def __init__(self, folder: Path, facts: CardFacts | None = None, **shards: Any) -> None:
+        self.path = folder
+        self._facts = facts or CardFacts()
+        self._card = folder / "README.md"
+        if self._card.exists() and _MARK not in self._card.read_text(encoding="utf-8"):
+            raise ConfigurationError(
+                f"{self._card}: was written by somebody else; choose another --out"
+            )
+        if self._facts.licence and not re.fullmatch(r"[a-z0-9][a-z0-9.+-]*", self._facts.licence):
+            raise ConfigurationError(
+                f"licence {self._facts.licence!r}: use the hub's identifier, e.g. mit or cc-by-4.0"
+            )
+        self._shards = ParquetSink(folder / "data", **shards)
+        self._counts = _Counts()
+        self._described: list[Path] | None = None
+        self._closed = False
+        self._describe()
+
+    @property
+    def held(self) -> Mapping[str, str]:
+        """See `DatasetSink.held`."""
+        return self._shards.held
+
+    @property
+    def written(self) -> int:
+        """Trajectories added since the folder was opened."""
+        return self._shards.written
+
+    def write(self, trajectories: Iterable[ScoredTrajectory]) -> int:
+        """See `Sink.write`."""
+        count = self._shards.write(trajectories)
+        self._describe()
+        return count
+
+    def close(self) -> None:
+        """Make a last shard and the card, and free the folder. Idempotent.
+
+        Raises:
+            HermesQueueError: there is no room; nothing is lost, see `ParquetSink.close`.
+        """
+        if not self._closed:
+            self._shards.close()
+            self._closed = True
+            self._describe()
+
+    def _describe(self) -> None:
+        """Write the card if there are shards that it does not count."""
+        shards = self._shards.shards
+        if shards != self._described:
+            for shard in shards[len(self._described or ()) :]:
+                self._counts.add(shard)
+            with files.replacing(self._card) as draft:
+                draft.write_text(_card(self._facts, self._counts), encoding="utf-8")
+            self._described = shards
+
+    def __enter__(self) -> HfSink:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _card(facts: CardFacts, counts: _Counts) -> str:
+    """The text of README.md."""
+    parts = [
+        _front_matter(facts, counts),
+        f"{_MARK}\n\n# {facts.name}\n",
+        "Agent trajectories made with hermes-queue: one row is one attempt of one agent at one "
+        "task, with its conversation, its score and, where the server gave them, its token ids "
+        "and logprobs.\n",
+        _table("Counts", counts.totals()),
+        _table("Scores", counts.scores.most_common(20)) if counts.scores else "",
+        _table("Why trajectories ended", counts.by["stop_reason"].most_common()),
+        _section("Filters", _filters(facts)),
+        _table("Runs", counts.by["run_id"].most_common(50)),
+        _table("Agents and models", counts.by["model"].most_common(50)),
+        _table("Tasks and versions they were graded by", counts.versions.most_common(50)),
+        _section("Licences", _licences(facts)),
+        _section("Columns", _COLUMN_NOTES),
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+class _Counts:
+    """What lies in the shards, column by column."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.tokens = 0
+        self.scored = 0
+        self.sum = 0.0
+        self.scores: Counter[str] = Counter()
+        self.versions: Counter[str] = Counter()
+        self.instances: set[str] = set()
+        self.by = {name: Counter[str]() for name in ("run_id", "model", "stop_reason")}
+
+    def add(self, shard: Path) -> None:
+        import pyarrow.parquet as pq
+
+        rows = pq.read_table(shard, columns=[*_COLUMNS, *_MORE]).to_pylist()
+        for row in rows:
+            self.rows += 1
+            self.tokens += row["completion_tokens"]
+            self.instances.add(row["instance_id"])
+            if row["score"] is not None:
+                self.scored += 1
+                self.sum += row["score"]
+                self.scores[f"{row['score']:g}"] += 1
+            self.by["run_id"][row["run_id"]] += 1
+            self.by["stop_reason"][row["stop_reason"]] += 1
+            policy = f", policy {row['policy_version']}" if row["policy_version"] else ""
+            self.by["model"][f"{row['model'] or row['agent_kind']}{policy}"] += 1
+            version = json.loads(row["provenance"]).get("env_version") or "?"
+            self.versions[f"{row['env']} {version}"] += 1
+
+    def totals(self) -> list[tuple[str, object]]:
+        mean = f"{self.sum / self.scored:.4f}" if self.scored else "none was measured"
+        return [
+            ("trajectories", self.rows),
+            ("of these with a score", self.scored),
+            ("mean score", mean),
+            ("instances", len(self.instances)),
+            ("completion tokens", self.tokens),
+        ]
+
+
+_COLUMN_NOTES = """\
+`score` is null where nothing was measured, which is not 0. `messages` is the conversation in
+OpenAI's terms. `sequences` holds what a policy-gradient trainer needs: `ids`, `loss_mask` (1 =
+sampled by the policy) and `logprobs` (0.0 where the mask is 0), exactly as the server gave them.
+`agent`, `tools`, `report`, `events`, `attempts` and `provenance` are JSON text.
+"""
+
+
+def _front_matter(facts: CardFacts, counts: _Counts) -> str:
+    lines = ["---", f"pretty_name: {json.dumps(facts.name)}"]
+    if facts.licence:
+        lines.append(f"license: {facts.licence}")
+    lines += ["tags:", "- agent", "- trajectories", "size_categories:", f"- {_size(counts.rows)}"]
+    if counts.rows:  # a folder without shards has no split to name
+        lines += ["configs:", "- config_name: default", "  data_files:"]
+        lines += ["  - split: train", "    path: data/train-*.parquet"]
+    return "\n".join([*lines, "---", ""])
+
+
+def _size(rows: int) -> str:
+    """The hub's category."""
+    for limit, name in ((1000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K")):
+        if rows < limit:
+            return name
+    return "100K<n<1M" if rows < 1_000_000 else "n>1M"
+
+
+def _filters(facts: CardFacts) -> str:
+    lines = [f"- `{name}`: {value}" for name, value in facts.filters.items()]
+    if facts.decontaminated:
+        lines.append(f"- without {facts.decontaminated} listed instances and repositories")
+    return "\n".join(lines or ["None but the default: only what was measured."]) + "\n"
+
+
+def _licences(facts: CardFacts) -> str:
+    said = f"This dataset: {facts.licence}." if facts.licence else "This dataset: not stated."
+    notes = facts.licence_notes or (
+        "Rows contain text and code of the tasks they are made from, and what models wrote. Their "
+        "licences were not stated by whoever made this dataset; look them up before you share it."
+    )
+    return f"{said}\n\n{notes.strip()}\n"
+
+
+def _section(title: str, text: str) -> str:
+    return f"## {title}\n\n{text}"
+
+
+def _table(title: str, rows: Iterable[tuple[str, object]]) -> str:
+    lines = [f"| {str(name).replace('|', chr(92) + '|')} | {value} |" for name, value in rows]
+    return _section(title, "\n".join(["| | |", "|---|---:|", *lines, ""]))

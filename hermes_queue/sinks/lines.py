@@ -1,0 +1,133 @@
+"""A JSON-lines file in a format that has no place for our ids, each id once all the same.
+
+Beside the file `rows.jsonl` lies `.rows.jsonl.index`, which says which trajectory each part of the
+file came from and where the part ends. The lines are durable before the index names them, so what
+lies behind the last named end was never acknowledged and is cut off on opening.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from hermes_queue.errors import ConfigurationError
+from hermes_queue.models import ScoredTrajectory
+from hermes_queue.sinks import files
+from hermes_queue.sinks.frames import FrameLog
+
+_MAGIC = b"hermes-queue lines 1\n"
+
+
+class Unfit(Exception):
+    """A trajectory has no row in this format; the message says why in a few words."""
+
+
+Render = Callable[[ScoredTrajectory], Mapping[str, Any]]
+
+
+class LinesSink:
+    """Appends what `render` makes of each trajectory to `path`.
+
+    Args:
+        path: ends in .jsonl; made with its parents when missing.
+        render: the row; raises `Unfit` where there is none.
+
+    Raises:
+        ConfigurationError: the path cannot be written, has another writer, or holds lines that
+            its index does not know (which are left as they are).
+    """
+
+    def __init__(self, path: Path, render: Render) -> None:
+        if path.suffix != ".jsonl":
+            raise ConfigurationError(f"{path}: rows are JSON lines; name a file ending in .jsonl")
+        self.path = path
+        self.written = 0
+        """Rows added since the file was opened."""
+        self.unfit: Counter[str] = Counter()
+        """Trajectories that have no row in this format, by reason."""
+        self._render = render
+        self._held: dict[str, str] = {}
+        index = path.with_name(f".{path.name}.index")
+        known = index.exists()
+        self._fd = files.open_locked(path)
+        self._index: FrameLog | None = None
+        try:
+            if not known and os.lseek(self._fd, 0, os.SEEK_END):
+                raise ConfigurationError(
+                    f"{path}: has lines but no index {index.name} beside it, so what it holds "
+                    "cannot be told; choose another --out, this file is left as it is"
+                )
+            self._index = FrameLog(index, _MAGIC)
+            self._read_index(self._index)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def held(self) -> Mapping[str, str]:
+        """See `DatasetSink.held`."""
+        return self._held
+
+    def write(self, trajectories: Iterable[ScoredTrajectory]) -> int:
+        """See `Sink.write`."""
+        rows: dict[str, str] = {}
+        data = bytearray()
+        for trajectory in trajectories:
+            if trajectory.trajectory_id in self._held or trajectory.trajectory_id in rows:
+                continue
+            try:
+                row = self._render(trajectory)
+            except Unfit as reason:
+                self.unfit[str(reason)] += 1
+                continue
+            data += json.dumps(row, ensure_ascii=False).encode() + b"\n"
+            rows[trajectory.trajectory_id] = trajectory.instance_id
+        if not rows or self._index is None:
+            return 0
+        start = os.lseek(self._fd, 0, os.SEEK_END)
+        files.append(self._fd, self.path, data)
+        try:
+            self._index.append([_entry(start + len(data), rows)])
+        except BaseException:
+            os.ftruncate(self._fd, start)
+            raise
+        self._held.update(rows)
+        self.written += len(rows)
+        return len(rows)
+
+    def close(self) -> None:
+        """See `Sink.close`."""
+        if self._index:
+            self._index.close()
+            self._index = None
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __enter__(self) -> LinesSink:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _read_index(self, index: FrameLog) -> None:
+        end = 0
+        for frame in index:
+            entry = json.loads(frame)
+            end = entry["end"]
+            self._held.update(entry["rows"])
+        size = os.lseek(self._fd, 0, os.SEEK_END)
+        if size < end:
+            raise ConfigurationError(
+                f"{self.path}: has {size} bytes where its index {index.path.name} knows {end}: "
+                "somebody else changed it; remove both, or choose another --out"
+            )
+        os.ftruncate(self._fd, end)
+
+
+def _entry(end: int, rows: Mapping[str, str]) -> bytes:
+    return json.dumps({"end": end, "rows": rows}, ensure_ascii=False).encode()

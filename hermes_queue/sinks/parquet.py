@@ -1,0 +1,220 @@
+"""A directory of Parquet shards, each id once, whatever is killed when.
+
+The invariant: a trajectory that `write` returned for is in a shard or in the journal. The journal
+(`.journal`) is fsynced before `write` returns and becomes a shard when it is long, old or the sink
+is closed; a shard gets its name in one step, and only then is the journal emptied. What is in a
+shard already when the directory is opened again is taken out of the journal by its id.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from hermes_queue.errors import ConfigurationError, HermesQueueError
+from hermes_queue.models import ScoredTrajectory
+from hermes_queue.sinks import arrow_rows, files
+from hermes_queue.sinks.frames import FrameLog
+
+logger = logging.getLogger(__name__)
+
+SHARD_ROWS = 2000
+SHARD_BYTES = 256 << 20
+SHARD_S = 600.0
+ROW_GROUP_ROWS = 256
+"""Readers take a row group at a time into memory."""
+
+_SHARD = re.compile(r"^train-(\d{5,})\.parquet$")
+_MARK = b"hermes_queue.rows"
+_MAGIC = b"hermes-queue arrow rows %d\n" % arrow_rows.ROWS_VERSION
+
+
+class ParquetSink:
+    """Writes `train-00000.parquet`, `train-00001.parquet`, ... into a directory.
+
+    Args:
+        directory: made when missing.
+        shard_rows: a shard ends with so many rows,
+        shard_bytes: or with a journal of so many bytes (compressed by then, as shards are),
+        shard_s: or so many seconds after its first row, at the next `write`.
+
+    Raises:
+        ConfigurationError: pyarrow is missing; the directory cannot be written, has another
+            writer, or holds Parquet files of something else (which are left alone).
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        shard_rows: int = SHARD_ROWS,
+        shard_bytes: int = SHARD_BYTES,
+        shard_s: float = SHARD_S,
+    ) -> None:
+        arrow_rows.arrow()
+        self.path = directory
+        self.written = 0
+        """Trajectories added since the directory was opened."""
+        self._limits = (shard_rows, shard_bytes, shard_s)
+        self._held: dict[str, str] = {}
+        self._sharded: frozenset[str] = frozenset()
+        self._rows = 0
+        """In the journal, and in no shard."""
+        self._since = time.monotonic()
+        """When the journal's first row came, or we opened it."""
+        if directory.exists() and not directory.is_dir():
+            raise ConfigurationError(f"{directory}: is a file; name a directory for the shards")
+        self._journal = FrameLog(directory / ".journal", _MAGIC)
+        try:
+            self._open()
+        except BaseException:
+            self._journal.close()
+            raise
+
+    @property
+    def held(self) -> Mapping[str, str]:
+        """See `DatasetSink.held`."""
+        return self._held
+
+    @property
+    def shards(self) -> list[Path]:
+        """The finished shards, in order."""
+        return sorted(p for p in self.path.iterdir() if _SHARD.match(p.name))
+
+    def write(self, trajectories: Iterable[ScoredTrajectory]) -> int:
+        """See `Sink.write`."""
+        new = {t.trajectory_id: t for t in trajectories if t.trajectory_id not in self._held}
+        if new:
+            self._journal.append([_frame(arrow_rows.batch(list(new.values())))])
+            self._held.update((t.trajectory_id, t.instance_id) for t in new.values())
+            self._since = self._since if self._rows else time.monotonic()
+            self._rows += len(new)
+            self.written += len(new)
+        if self._is_due():
+            try:
+                self.finish_shard()
+            except HermesQueueError as error:  # the journal has it; the next write tries again
+                logger.warning("%s", error, extra={"action": "shard_failed"})
+        return len(new)
+
+    def finish_shard(self) -> Path | None:
+        """Make a shard of what the journal holds; None when that is nothing.
+
+        Raises:
+            HermesQueueError: there is no room; everything stays in the journal.
+        """
+        if not self._rows:
+            return None
+        last = [int(m[1]) for p in self.shards if (m := _SHARD.match(p.name))]
+        path = self.path / f"train-{max(last, default=-1) + 1:05d}.parquet"
+        with files.replacing(path) as draft:
+            self._write_shard(draft)
+        self._journal.clear()
+        logger.info("%s: %d rows", path, self._rows, extra={"action": "shard", "path": str(path)})
+        self._rows = 0
+        return path
+
+    def _write_shard(self, path: Path) -> None:
+        """Row group by row group: a shard need not fit into memory."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        schema = arrow_rows.schema().with_metadata({_MARK: str(arrow_rows.ROWS_VERSION).encode()})
+        waiting: list[Any] = []
+        options = {"compression": "zstd", "use_dictionary": list(arrow_rows.REPETITIVE)}
+        with pq.ParquetWriter(path, schema, **options) as writer:
+            for frame in self._journal:
+                waiting.append(self._without_sharded(_batch(frame)))
+                if sum(rows.num_rows for rows in waiting) >= ROW_GROUP_ROWS:
+                    writer.write_table(pa.Table.from_batches(waiting).cast(schema))
+                    waiting.clear()
+            if waiting:
+                writer.write_table(pa.Table.from_batches(waiting).cast(schema))
+
+    def close(self) -> None:
+        """Make a last shard and free the directory. Idempotent.
+
+        Raises:
+            HermesQueueError: there is no room for it; its rows stay in the journal and become a
+                shard when the directory is opened and closed again.
+        """
+        try:
+            self.finish_shard()
+        finally:
+            self._rows = 0
+            self._journal.close()
+
+    def __enter__(self) -> ParquetSink:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _is_due(self) -> bool:
+        rows, size, seconds = self._limits
+        return bool(self._rows) and (
+            self._rows >= rows
+            or self._journal.size_bytes >= size
+            or time.monotonic() - self._since >= seconds
+        )
+
+    def _open(self) -> None:
+        for draft in self.path.glob(".train-*.parquet.tmp"):
+            draft.unlink()
+        for shard in self.shards:
+            self._held.update(_read_ids(shard))
+        self._sharded = frozenset(self._held)
+        for frame in self._journal:
+            rows = self._without_sharded(_batch(frame))
+            self._held.update(_ids(rows))
+            self._rows += rows.num_rows
+        if not self._rows:  # we were killed between the end of a shard and this
+            self._journal.clear()
+
+    def _without_sharded(self, rows: Any) -> Any:
+        """`rows` without those that were in a shard when the directory was opened."""
+        ids = rows.column("trajectory_id").to_pylist()
+        return rows.filter(arrow_rows.arrow().array([i not in self._sharded for i in ids]))
+
+
+def _frame(rows: Any) -> bytes:
+    """A batch as a frame: an Arrow IPC stream of one batch."""
+    pa = arrow_rows.arrow()
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="lz4")
+    with pa.ipc.new_stream(sink, arrow_rows.schema(), options=options) as writer:
+        writer.write_batch(rows)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def _batch(frame: bytes) -> Any:
+    pa = arrow_rows.arrow()
+    with pa.ipc.open_stream(frame) as reader:
+        return reader.read_next_batch()
+
+
+def _ids(rows: Any) -> Iterable[tuple[str, str]]:
+    columns = (rows.column(name).to_pylist() for name in ("trajectory_id", "instance_id"))
+    return zip(*columns, strict=True)
+
+
+def _read_ids(shard: Path) -> Iterable[tuple[str, str]]:
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(shard) as file:
+            mark = (file.schema_arrow.metadata or {}).get(_MARK)
+            if mark != str(arrow_rows.ROWS_VERSION).encode():
+                raise ConfigurationError(
+                    f"{shard}: is not ours, or another version wrote it "
+                    f"({json.dumps((mark or b'').decode())}); choose another --out"
+                )
+            return list(_ids(file.read(columns=["trajectory_id", "instance_id"])))
+    except (OSError, arrow_rows.arrow().ArrowInvalid) as error:
+        raise ConfigurationError(f"{shard}: cannot be read: {error}") from error

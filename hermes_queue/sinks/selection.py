@@ -1,0 +1,182 @@
+"""Which trajectories of a group become rows of a dataset, and why the others do not."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hermes_queue.errors import InputError
+from hermes_queue.models import ScoredTrajectory, TrajectoryGroup
+
+_CAUGHT = ("canary", "cut_short")
+"""Reasons of a verdict that mean: the agent's code interfered with the grading."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """What a dataset takes. The default takes everything that was measured."""
+
+    failed: bool = False
+    """Whether trajectories without a score come, too."""
+    min_score: float | None = None
+    max_score: float | None = None
+    complete: bool = False
+    """Only groups of which every member was measured."""
+    mixed: bool = False
+    """Only groups with more than one score."""
+    clean: bool = False
+    """Only trajectories that did not try to get around the grading, as far as that was seen: the
+    report has no `dropped` paths, no `flags`, and its reason is neither canary nor cut_short."""
+    tokens: bool = False
+    """Only with token ids and logprobs as the server gave them."""
+    stop_reasons: tuple[str, ...] = ()
+    """Only these; empty = any."""
+    max_per_instance: int | None = None
+    """At most so many rows of one instance, over all groups and runs; the first ones stay."""
+
+    def described(self) -> dict[str, Any]:
+        """Those that differ from the default, for a data card."""
+        default = asdict(Filters())
+        return {name: v for name, v in asdict(self).items() if v != default[name]}
+
+
+class Decontamination:
+    """Instances that must not be in a dataset, since it will be judged by them.
+
+    Args:
+        path: one instance id or repository (`owner/name`) per line; blank lines and lines that
+            begin with # are passed over. An instance is excluded when its id is listed, or when
+            a listed repository is its own (`owner__name` in its id, as SWE-bench has it).
+
+    Raises:
+        InputError: there is no such file, or it lists nothing.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"{path}: cannot be read: {error}") from error
+        self._listed = {line.lower() for line in lines if line and not line.startswith("#")}
+        if not self._listed:
+            raise InputError(f"{path}: lists no instance and no repository")
+
+    def __len__(self) -> int:
+        return len(self._listed)
+
+    def excludes(self, instance_id: str) -> bool:
+        """Whether the instance, or its repository, is listed."""
+        name = instance_id.lower()
+        return name in self._listed or not self._listed.isdisjoint(_repositories(name))
+
+
+def _repositories(instance_id: str) -> Iterable[str]:
+    """`owner/name` as ids spell it: `owner__name-123`, `owner__name.commit.kind__hash`."""
+    match = re.match(r"^([^_/\s]+(?:_[^_/\s]+)*?)__([^/\s]+)$", instance_id)
+    if match:
+        owner, rest = match[1], match[2]
+        yield f"{owner}/{rest}"
+        for cut in re.finditer(r"[-.]", rest):  # a name may itself have such characters
+            yield f"{owner}/{rest[: cut.start()]}"
+    elif "/" in instance_id:
+        yield re.split(r"[@:#]", instance_id)[0]
+
+
+def tampered(trajectory: ScoredTrajectory) -> bool:
+    """Whether the verifier saw the agent try to get around it."""
+    report = trajectory.report
+    return bool(
+        report.get("flags")
+        or report.get("dropped_count")
+        or report.get("dropped")
+        or report.get("reason") in _CAUGHT
+    )
+
+
+@dataclass
+class Selection:
+    """Applies filters, and counts what they refuse.
+
+    `held` is the sink's own: what it has already is neither chosen nor counted again, so that a
+    repeated delivery changes nothing.
+    """
+
+    filters: Filters
+    held: Mapping[str, str]
+    exclude: Decontamination | None = None
+    refused: Counter[str] = field(default_factory=Counter)
+    """Trajectories by the filter that refused them, since this was made."""
+    _per_instance: Counter[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._per_instance = Counter(self.held.values())
+
+    def choose(self, group: TrajectoryGroup) -> list[ScoredTrajectory]:
+        """Those that become rows, in the group's order; they count as held from now on."""
+        chosen = []
+        about_group = self._group_refusal(group)
+        for member in group.members:
+            if member.trajectory_id in self.held:
+                continue
+            reason = about_group or self._refusal(member)
+            if reason:
+                self.refused[reason] += 1
+                continue
+            self._per_instance[member.instance_id] += 1
+            chosen.append(member)
+        return chosen
+
+    def _group_refusal(self, group: TrajectoryGroup) -> str:
+        if self.exclude and self.exclude.excludes(group.instance_id):
+            return "decontaminated"
+        if self.filters.complete and not group.complete:
+            return "incomplete group"
+        scores = {m.score for m in group.members if m.score is not None}
+        if self.filters.mixed and len(scores) < 2:
+            return "group of one score"
+        return ""
+
+    def _refusal(self, member: ScoredTrajectory) -> str:
+        wanted, score = self.filters, member.score
+        low = score is None or (wanted.min_score is not None and score < wanted.min_score)
+        high = score is None or (wanted.max_score is not None and score > wanted.max_score)
+        checks = (
+            (score is None and not wanted.failed, "no score"),
+            (wanted.min_score is not None and low, "score too low"),
+            (wanted.max_score is not None and high, "score too high"),
+            (wanted.clean and tampered(member), "tampered"),
+            (wanted.tokens and not _has_tokens(member), "no tokens"),
+            (
+                bool(wanted.stop_reasons) and member.stop_reason not in wanted.stop_reasons,
+                "stop reason",
+            ),
+            (
+                wanted.max_per_instance is not None
+                and self._per_instance[member.instance_id] >= wanted.max_per_instance,
+                "enough of this instance",
+            ),
+        )
+        return next((reason for refused, reason in checks if refused), "")
+
+
+def _has_tokens(trajectory: ScoredTrajectory) -> bool:
+    return bool(trajectory.sequences) and all(
+        s.ids and len(s.ids) == len(s.loss_mask) == len(s.logprobs) and any(s.loss_mask)
+        for s in trajectory.sequences or ()
+    )
+
+
+def counted(refused: Mapping[str, int]) -> str:
+    """`3 no score, 1 tampered`, for people."""
+    ordered: Sequence[tuple[str, int]] = sorted(refused.items(), key=lambda kv: (-kv[1], kv[0]))
+    return ", ".join(f"{count} {reason}" for reason, count in ordered)
+
+
+def filters_as_json(filters: Filters) -> str:
+    """For logs and cards."""
+    return json.dumps(filters.described(), sort_keys=True)

@@ -1,0 +1,210 @@
+"""ShareGPT rows as hermes-agent's batch runner writes them, with our reward beside.
+
+Keys, their order, the system text and the shape of every turn are those of `batch_runner.py` and
+`convert_to_trajectory_format` of NousResearch/hermes-agent (MIT), so that its compressor and
+whatever reads its datasets take these rows as they are. The columns from `reward` on are ours.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from hermes_queue.models import Message, ScoredTrajectory, ToolCall
+from hermes_queue.sinks.lines import LinesSink, Unfit
+from hermes_queue.tools import known_tools
+
+_SYSTEM = (
+    "You are a function calling AI model. You are provided with function signatures within "
+    "<tools> </tools> XML tags. You may call one or more functions to assist with the user query. "
+    "If available tools are not relevant in assisting with user query, just respond in natural "
+    "conversational language. Don't make assumptions about what values to plug into functions. "
+    "After calling & executing the functions, you will be provided with function results within "
+    "<tool_response> </tool_response> XML tags. Here are the available tools:\n"
+    "<tools>\n%s\n</tools>\n"
+    "For each function call return a JSON object, with the following pydantic model json schema "
+    "for each:\n{'title': 'FunctionCall', 'type': 'object', 'properties': {'name': {'title': "
+    "'Name', 'type': 'string'}, 'arguments': {'title': 'Arguments', 'type': 'object'}}, "
+    "'required': ['name', 'arguments']}\n"
+    "Each function call should be enclosed within <tool_call> </tool_call> XML tags.\n"
+    "Example:\n<tool_call>\n{'name': <function-name>,'arguments': <args-dict>}\n</tool_call>"
+)
+"""The format's own text: readers of the format expect it word for word."""
+
+_TOOLSETS = {"read_file": "file", "write_file": "file", "patch": "file", "search_files": "file"}
+"""Where hermes-agent groups tools that we have under the same name."""
+
+
+class ShareGptSink(LinesSink):
+    """Appends one row per trajectory to `path` (`*.jsonl`). See `LinesSink`."""
+
+    def __init__(self, path: Path) -> None:
+        self._instances: dict[str, int] = {}
+        super().__init__(path, self._row)
+        for instance in self.held.values():
+            self._index_of(instance)
+
+    def _row(self, trajectory: ScoredTrajectory) -> Mapping[str, Any]:
+        turns = conversations(trajectory)
+        return row(trajectory, turns, self._index_of(trajectory.instance_id))
+
+    def _index_of(self, instance: str) -> int:
+        return self._instances.setdefault(instance, len(self._instances))
+
+
+def row(
+    trajectory: ScoredTrajectory, turns: Sequence[Mapping[str, str]], prompt_index: int
+) -> dict[str, Any]:
+    """The whole row.
+
+    Args:
+        trajectory: what it tells of.
+        turns: its `conversations`.
+        prompt_index: which dataset row it was; samples of one instance share it.
+    """
+    stats = tool_stats(trajectory)
+    offered = [tool["function"]["name"] for tool in trajectory.tools]
+    return {
+        "prompt_index": prompt_index,
+        "conversations": turns,
+        "metadata": {
+            "batch_num": 0,
+            "timestamp": datetime.fromtimestamp(trajectory.created, UTC).isoformat(),
+            "model": trajectory.agent.model or trajectory.agent.kind,
+        },
+        "completed": trajectory.stop_reason in ("submitted", "no_tool_call"),
+        "partial": trajectory.stop_reason == "format_errors",
+        "api_calls": sum(message.role == "assistant" for message in trajectory.messages),
+        "toolsets_used": list(dict.fromkeys(_TOOLSETS.get(name, name) for name in offered)),
+        "tool_stats": stats,
+        "tool_error_counts": {name: counts["failure"] for name, counts in stats.items()},
+        "reward": trajectory.score,
+        "scored": trajectory.score is not None,
+        "trajectory_id": trajectory.trajectory_id,
+        "group_id": trajectory.group_id,
+        "run_id": trajectory.run_id,
+        "sample_index": trajectory.sample_index,
+        "env": trajectory.env,
+        "instance_id": trajectory.instance_id,
+        "stop_reason": trajectory.stop_reason,
+    }
+
+
+def conversations(trajectory: ScoredTrajectory) -> list[dict[str, str]]:
+    """The turns. The system prompt that was really used has no place in this format.
+
+    Raises:
+        Unfit: there is no user message to begin with.
+    """
+    messages = [message for message in trajectory.messages if message.role != "system"]
+    if not messages or messages[0].role != "user":
+        raise Unfit("no user message")
+    turns = [
+        {"from": "system", "value": _SYSTEM % _tools(trajectory.tools)},
+        {"from": "human", "value": messages[0].content or ""},
+    ]
+    calls: Sequence[ToolCall] = ()
+    answers: list[str] = []
+    for message in [*messages[1:], None]:
+        if message and message.role == "tool":
+            answers.append(_answer(message, calls, len(answers)))
+            continue
+        if answers:
+            turns.append({"from": "tool", "value": "\n".join(answers)})
+            answers = []
+        if message and message.role == "assistant":
+            calls = message.tool_calls
+            turns.append({"from": "gpt", "value": _said(message)})
+        elif message:
+            turns.append({"from": "human", "value": message.content or ""})
+    return turns
+
+
+def tool_stats(trajectory: ScoredTrajectory) -> dict[str, dict[str, int]]:
+    """Calls, successes and failures of every tool we know, zeros included.
+
+    Arrow derives one schema from the first rows, so all of them have the same keys.
+    """
+    names: dict[str, str] = {}
+    counts: Counter[tuple[str, str]] = Counter()
+    for message in trajectory.messages:
+        for call in message.tool_calls:
+            names[call.id] = call.function.name
+            counts[call.function.name, "count"] += 1
+        if message.role == "tool" and (name := names.get(message.tool_call_id or "")):
+            counts[name, "success" if _succeeded(message.content or "") else "failure"] += 1
+    tools = sorted({*known_tools(), *names.values()})
+    return {name: {k: counts[name, k] for k in ("count", "success", "failure")} for name in tools}
+
+
+def _succeeded(content: str) -> bool:
+    """The batch runner's rule: an error that is said, not an exit code."""
+    try:
+        data = json.loads(content)
+    except ValueError:
+        return bool(content) and not content.strip().lower().startswith("error:")
+    if not isinstance(data, dict):
+        return True
+    inner = data.get("content")
+    said = data.get("error") is not None
+    said = said or (isinstance(inner, dict) and inner.get("error") is not None)
+    return not said and data.get("success") is not False
+
+
+def _tools(tools: Iterable[Mapping[str, Any]]) -> str:
+    listed = [
+        {
+            "name": tool["function"]["name"],
+            "description": tool["function"].get("description", ""),
+            "parameters": tool["function"].get("parameters", {}),
+            "required": None,
+        }
+        for tool in tools
+    ]
+    return json.dumps(listed, ensure_ascii=False)
+
+
+def _said(message: Message) -> str:
+    content = _thinking(message.content or "")
+    text = f"<think>\n{message.reasoning}\n</think>\n" if (message.reasoning or "").strip() else ""
+    if message.tool_calls:
+        text += f"{content}\n" if content.strip() else ""
+        text += "".join(_called(call) for call in message.tool_calls)
+    else:
+        text += content
+    if "<think>" not in text:
+        text = "<think>\n</think>\n" + text
+    return text.rstrip() if message.tool_calls else text.strip()
+
+
+def _thinking(content: str) -> str:
+    """What models without a thinking mode of their own were told to reason in, renamed."""
+    content = content.replace("<REASONING_SCRATCHPAD>", "<think>")
+    return content.replace("</REASONING_SCRATCHPAD>", "</think>")
+
+
+def _called(call: ToolCall) -> str:
+    try:
+        arguments = json.loads(call.function.arguments)
+    except ValueError:
+        arguments = {}
+    said = {"name": call.function.name, "arguments": arguments}
+    return f"<tool_call>\n{json.dumps(said, ensure_ascii=False)}\n</tool_call>\n"
+
+
+def _answer(message: Message, calls: Sequence[ToolCall], index: int) -> str:
+    content: Any = message.content or ""
+    if content.strip().startswith(("{", "[")):
+        with suppress(ValueError):
+            content = json.loads(content)
+    said = {
+        "tool_call_id": message.tool_call_id or "",
+        "name": calls[index].function.name if index < len(calls) else "unknown",
+        "content": content,
+    }
+    return f"<tool_response>\n{json.dumps(said, ensure_ascii=False)}\n</tool_response>"

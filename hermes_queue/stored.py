@@ -1,0 +1,99 @@
+"""A finished group as it is stored, entry and bodies, and what becomes of it when it is read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgpack
+
+from hermes_queue import codec
+from hermes_queue.errors import HermesQueueError, SchemaTooNew
+from hermes_queue.models import SCHEMA_VERSION, ScoredTrajectory, TrajectoryGroup
+
+
+class BodyMissing(HermesQueueError):
+    """A member's body is gone or unreadable; the message names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredGroup:
+    """The fields of a stream entry, and the encoded records that were there with it."""
+
+    fields: Mapping[str, str]
+    bodies: Mapping[str, bytes] = field(repr=False)
+
+    def pack(self) -> bytes:
+        """As one string of bytes."""
+        packed: bytes = msgpack.packb([dict(self.fields), dict(self.bodies)])
+        return packed
+
+    @classmethod
+    def unpack(cls, data: bytes) -> StoredGroup:
+        """The inverse of `pack`."""
+        fields, bodies = msgpack.unpackb(data)
+        return cls(fields, bodies)
+
+    def group(self) -> TrajectoryGroup:
+        """The typed form.
+
+        Raises:
+            SchemaTooNew: a newer hermes-queue wrote it.
+            BodyMissing: a member cannot be read. A missing extra is passed over.
+        """
+        check_schema(self.fields)
+        names = json.loads(self.fields["members"])
+        if gone := [name for name in names if name not in self.bodies]:
+            raise BodyMissing(
+                f"group {self.fields['group_id']}: the body of {', '.join(gone)} is gone"
+            )
+        extras = json.loads(self.fields.get("extras") or "[]")
+        try:
+            return TrajectoryGroup(
+                **group_fields(self.fields),
+                members=tuple(self._record(name) for name in names),
+                extras=tuple(self._record(name) for name in extras if name in self.bodies),
+            )
+        except ValueError as error:
+            raise BodyMissing(
+                f"group {self.fields['group_id']}: a body cannot be read: {error}"
+            ) from error
+
+    def _record(self, name: str) -> ScoredTrajectory:
+        return codec.decode_record(self.bodies[name])
+
+
+def stored_group(client: Any, prefix: str, raw: Mapping[bytes, bytes]) -> StoredGroup:
+    """What belongs to the stream entry `raw`; missing bodies are left out. Blocking."""
+    fields = {name.decode(): value.decode() for name, value in raw.items()}
+    names = [*json.loads(fields["members"]), *json.loads(fields.get("extras") or "[]")]
+    bodies = client.mget([f"{prefix}body:{name}" for name in names]) if names else []
+    return StoredGroup(fields, {n: b for n, b in zip(names, bodies, strict=True) if b is not None})
+
+
+def check_schema(fields: Mapping[str, str]) -> None:
+    """Refuse what only a newer version can read.
+
+    Raises:
+        SchemaTooNew: it is newer than this package.
+    """
+    if int(fields["schema"]) > SCHEMA_VERSION:
+        raise SchemaTooNew(
+            f"group {fields['group_id']} has schema {fields['schema']}, this hermes-queue "
+            f"reads up to {SCHEMA_VERSION}: upgrade hermes-queue here"
+        )
+
+
+def group_fields(fields: Mapping[str, str]) -> dict[str, Any]:
+    """The arguments of `TrajectoryGroup` that a stream entry tells."""
+    return {
+        **{name: fields[name] for name in ("run_id", "group_id", "env", "instance_id")},
+        "size": int(fields["size"]),
+        "complete": fields["complete"] == "1",
+        "mean": float(fields["mean"]) if fields["mean"] else None,
+        "std": float(fields["std"]) if fields["std"] else None,
+        "created": float(fields["created"]),
+        "finished": float(fields["finished"]),
+    }

@@ -1,0 +1,141 @@
+"""What was finished before can be read again, also after it was deleted from Redis."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from ledger_steps import begin, enqueue
+from ledger_steps import publish as publish_record
+from records import make_job, make_record
+from redis_server import RedisServer
+
+import hermes_queue
+from hermes_queue.errors import ConfigurationError, HermesQueueError, SchemaTooNew
+from hermes_queue.ledger import Ledger
+from hermes_queue.ledger.trimming import trim
+from hermes_queue.settings import ResultSettings
+from hermes_queue.sinks.archive import ArchiveSink, read_archive
+from hermes_queue.stored import BodyMissing
+
+NOW = ResultSettings(retention_s=0)
+
+
+@pytest.fixture
+def ledger(redis_server: RedisServer):
+    with redis_server.client(decode_responses=False) as client:
+        yield Ledger(client, prefix="hq:", url=redis_server.url)
+
+
+def publish(ledger: Ledger, *instances: str, run_id: str = "run", score: float | None = 1.0):
+    jobs = [make_job(run_id, instance=name) for name in instances]
+    enqueue(ledger, *jobs)
+    for job in jobs:
+        begin(ledger, job)
+        publish_record(ledger, make_record(job, score))
+    return jobs
+
+
+async def read_all(ledger: Ledger, group: str = "trainer") -> None:
+    async for delivered in hermes_queue.consume(group, url=ledger.url, idle_timeout_s=0.3):
+        await delivered.ack()
+
+
+def replayed(ledger: Ledger, archive: Path, **options) -> list[str]:
+    found = hermes_queue.replay(url=ledger.url, archive=archive, **options)
+    return [group.instance_id for group in found]
+
+
+async def test_what_is_trimmed_is_in_the_archive_and_replayed_before_the_stream(ledger, tmp_path):
+    publish(ledger, "a", "b")
+    publish(ledger, "c", run_id="x:y/z")
+    await read_all(ledger)
+    archive = ArchiveSink(tmp_path / "archive")
+    done = trim(ledger, NOW, interval_s=0, archive=archive)
+    assert done.entries == 3
+    assert ledger.client.keys("hq:body:*") == []
+    publish(ledger, "d")
+    assert sorted(replayed(ledger, archive.directory)) == ["a", "b", "c", "d"]
+    assert replayed(ledger, archive.directory, run_id="x:y/z", stream=False) == ["c"]
+
+
+async def test_an_archived_group_is_what_the_stream_had(ledger, tmp_path):
+    [job] = publish(ledger, "a")
+    [before] = hermes_queue.replay(url=ledger.url, archive=tmp_path)
+    await read_all(ledger)
+    trim(ledger, NOW, interval_s=0, archive=ArchiveSink(tmp_path))
+    [after] = hermes_queue.replay(url=ledger.url, archive=tmp_path)
+    assert after == before
+    assert after.members == (make_record(job),)
+
+
+async def test_nothing_is_deleted_while_the_archive_cannot_be_written(ledger, tmp_path):
+    publish(ledger, "a")
+    await read_all(ledger)
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigurationError, match="cannot be written"):
+        trim(ledger, NOW, interval_s=0, archive=ArchiveSink(tmp_path / "file"))
+    assert ledger.client.xlen("hq:results") == 1
+    assert trim(ledger, NOW, interval_s=0, archive=ArchiveSink(tmp_path / "dir")).entries == 1
+
+
+async def test_a_group_comes_once_when_a_worker_died_between_archive_and_trim(ledger, tmp_path):
+    publish(ledger, "a")
+    await read_all(ledger)
+
+    class Dies(ArchiveSink):
+        def store(self, groups):
+            super().store(groups)
+            raise HermesQueueError("killed")
+
+    with pytest.raises(HermesQueueError):
+        trim(ledger, NOW, interval_s=0, archive=Dies(tmp_path))
+    assert replayed(ledger, tmp_path) == ["a"]
+    trim(ledger, NOW, interval_s=0, archive=ArchiveSink(tmp_path))
+    assert len(list(read_archive(tmp_path))) == 2
+    assert replayed(ledger, tmp_path) == ["a"]
+
+
+def test_a_torn_last_frame_hides_nothing_before_it(ledger, tmp_path):
+    publish(ledger, "a", "b")
+    archive = ArchiveSink(tmp_path)
+    for group in hermes_queue.replay(url=ledger.url, archive=tmp_path):
+        assert group
+    from hermes_queue.ledger.trimming import _read
+
+    ids = [entry_id for entry_id, _ in ledger.client.xrange("hq:results")]
+    archive.store(_read(ledger, ids))
+    [path] = tmp_path.rglob("*.groups")
+    path.write_bytes(path.read_bytes()[:-7])
+    assert [g.fields["instance_id"] for g in read_archive(tmp_path)] == ["a"]
+    assert replayed(ledger, tmp_path) == ["a", "b"]
+
+
+def test_filters_and_times_hold_for_past_groups_too(ledger, tmp_path):
+    publish(ledger, "bad", score=0.0)
+    publish(ledger, "none", score=None)
+    publish(ledger, "good", score=1.0)
+    assert replayed(ledger, tmp_path, min_mean=0.5) == ["good"]
+    assert replayed(ledger, tmp_path, complete=True) == ["bad", "good"]
+    last = max(g.finished for g in hermes_queue.replay(url=ledger.url, archive=tmp_path))
+    assert replayed(ledger, tmp_path, since=last) == ["good"]
+
+
+def test_a_group_whose_record_is_gone_is_named(ledger, tmp_path):
+    gone, _ = publish(ledger, "gone", "there")
+    ledger.client.delete(f"hq:body:{gone.trajectory_id}")
+    with pytest.raises(BodyMissing, match=gone.trajectory_id):
+        replayed(ledger, tmp_path)
+    told: list[BodyMissing] = []
+    assert replayed(ledger, tmp_path, on_missing=told.append) == ["there"]
+    assert len(told) == 1
+
+
+def test_a_group_from_a_newer_version_is_refused(ledger, tmp_path):
+    publish(ledger, "a")
+    [(_, fields)] = ledger.client.xrange("hq:results")
+    ledger.client.xadd("hq:results", {**fields, b"schema": b"9", b"group_id": b"run.new"})
+    with pytest.raises(SchemaTooNew, match="upgrade hermes-queue"):
+        replayed(ledger, tmp_path)
+    assert json.loads(fields[b"members"])

@@ -1,0 +1,236 @@
+"""Parquet shards and Hugging Face folders: each row once, whatever happened before."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from records import make_job, make_record
+
+from hermes_queue.errors import ConfigurationError, HermesQueueError
+from hermes_queue.models import TokenSequence
+from hermes_queue.sinks.hf import CardFacts, HfSink
+from hermes_queue.sinks.parquet import ParquetSink
+
+
+def records(count: int, *, instance: str = "i", score: float | None = 1.0) -> list:
+    return [
+        make_record(make_job(instance=instance, sample=n, size=64), score) for n in range(count)
+    ]
+
+
+def rows(folder: Path) -> list[dict]:
+    return [
+        row for path in sorted(folder.glob("*.parquet")) for row in pq.read_table(path).to_pylist()
+    ]
+
+
+@contextmanager
+def no_room_beyond(size_bytes: int) -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_token_sequences_come_back_bit_for_bit(tmp_path: Path) -> None:
+    logprobs = (0.0, -0.10000000149011612, -3.4e38)
+    sequences = (
+        TokenSequence(ids=(0, 2**31 - 1, 7), loss_mask=(0, 1, 1), logprobs=logprobs),
+        TokenSequence(ids=(5,), loss_mask=(1,), logprobs=(-0.5,)),
+    )
+    first, second, third = records(3)
+    with ParquetSink(tmp_path) as sink:
+        sink.write(
+            [
+                first.model_copy(update={"sequences": sequences}),
+                second.model_copy(update={"sequences": None}),
+                third.model_copy(update={"sequences": ()}),
+            ]
+        )
+    found = [row["sequences"] for row in rows(tmp_path)]
+    assert found[1:] == [None, []]
+    back = tuple(TokenSequence.model_validate(sequence) for sequence in found[0])
+    # -3.4e38 is no float32; the others are, as capture made them.
+    assert back[0].ids == sequences[0].ids
+    assert back[0].logprobs[:2] == logprobs[:2]
+    assert back[1] == sequences[1]
+
+
+def test_a_row_tells_the_outcome_and_keeps_hosts_to_itself(tmp_path: Path) -> None:
+    with ParquetSink(tmp_path) as sink:
+        sink.write([*records(1), *records(1, instance="lost", score=None)])
+    good, lost = rows(tmp_path)
+    assert (good["score"], good["status"], good["failure_cause"]) == (1.0, "completed", None)
+    assert (lost["score"], lost["status"], lost["failure_cause"]) == (None, "failed", "sandbox")
+    assert good["messages"][0]["content"] == "1+1"
+    assert not {"host", "worker", "sandbox_id"} & set(json.loads(good["provenance"]))
+    assert "base_url" not in json.loads(good["agent"])
+
+
+def test_shards_end_where_they_should_and_ids_are_written_once(tmp_path: Path) -> None:
+    made = records(7)
+    with ParquetSink(tmp_path, shard_rows=3) as sink:
+        assert sink.write(made[:2]) == 2
+        assert sink.shards == []
+        assert sink.write(made[:4]) == 2
+        assert [path.name for path in sink.shards] == ["train-00000.parquet"]
+        assert sink.write(made) == 3
+    with ParquetSink(tmp_path, shard_rows=3) as sink:
+        assert sink.write(made) == 0
+    assert sorted(row["sample_index"] for row in rows(tmp_path)) == list(range(7))
+
+
+def test_an_old_journal_becomes_a_shard_without_new_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ParquetSink(tmp_path, shard_s=60) as sink:
+        sink.write(records(1))
+        sink.write(())
+        assert sink.shards == []
+        later = time.monotonic() + 61
+        monkeypatch.setattr("hermes_queue.sinks.parquet.time.monotonic", lambda: later)
+        sink.write(())
+        assert len(sink.shards) == 1
+
+
+def test_a_full_disk_refuses_what_it_has_no_room_for_and_keeps_the_rest(tmp_path: Path) -> None:
+    made = records(12)
+    with ParquetSink(tmp_path) as sink:
+        sink.write(made[:4])
+        size = (tmp_path / ".journal").stat().st_size
+        with (
+            no_room_beyond(size + 50),
+            pytest.raises(HermesQueueError, match="cannot write results"),
+        ):
+            sink.write(made[4:8])
+        assert sink.write(made) == 8
+    assert sorted(row["sample_index"] for row in rows(tmp_path)) == list(range(12))
+
+
+def test_a_shard_without_room_waits_in_the_journal(tmp_path: Path) -> None:
+    made = records(6)
+    sink = ParquetSink(tmp_path, shard_rows=100)
+    sink.write(made)
+    with no_room_beyond(100), pytest.raises(HermesQueueError, match="cannot be written"):
+        sink.close()
+    assert [path.name for path in tmp_path.iterdir()] == [".journal"]
+    with ParquetSink(tmp_path) as again:
+        assert again.write(made) == 0
+    assert len(rows(tmp_path)) == 6
+
+
+def test_a_torn_journal_loses_only_what_was_never_acknowledged(tmp_path: Path) -> None:
+    made = records(4)
+    sink = ParquetSink(tmp_path)
+    sink.write(made[:2])
+    sink.write(made[2:])
+    whole = (tmp_path / ".journal").read_bytes()
+    sink._journal.close()  # as a kill would
+    (tmp_path / ".journal").write_bytes(whole[:-9])
+    with ParquetSink(tmp_path) as again:
+        assert again.write(made) == 2
+    assert sorted(row["sample_index"] for row in rows(tmp_path)) == [0, 1, 2, 3]
+
+
+def test_a_journal_damaged_in_its_middle_is_an_error_and_left_as_it_is(tmp_path: Path) -> None:
+    sink = ParquetSink(tmp_path)
+    sink.write(records(2))
+    sink.write(records(2, instance="j"))
+    sink._journal.close()
+    data = bytearray((tmp_path / ".journal").read_bytes())
+    data[60] ^= 0xFF
+    (tmp_path / ".journal").write_bytes(data)
+    with pytest.raises(ConfigurationError, match="is damaged at byte"):
+        ParquetSink(tmp_path)
+    assert (tmp_path / ".journal").read_bytes() == data
+
+
+def test_shards_of_somebody_else_are_left_alone(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": [1]}), tmp_path / "train-00000.parquet")
+    with pytest.raises(ConfigurationError, match="is not ours"):
+        ParquetSink(tmp_path)
+    (tmp_path / "train-00000.parquet").write_bytes(b"no parquet")
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        ParquetSink(tmp_path)
+
+
+def test_a_directory_has_one_writer(tmp_path: Path) -> None:
+    with ParquetSink(tmp_path), pytest.raises(ConfigurationError, match="another process"):
+        ParquetSink(tmp_path)
+
+
+@pytest.mark.parametrize("sink_type", [ParquetSink, HfSink])
+def test_a_folder_that_cannot_be_written_is_a_configuration_error(sink_type, tmp_path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigurationError, match=r"is a file|cannot be written"):
+        sink_type(tmp_path / "file")
+    if os.geteuid():
+        (tmp_path / "closed").mkdir(mode=0o500)
+        with pytest.raises(ConfigurationError, match="cannot be written"):
+            sink_type(tmp_path / "closed" / "out")
+
+
+def filled(folder: Path, **facts: object) -> str:
+    with HfSink(folder, CardFacts(**facts), shard_rows=2) as sink:  # type: ignore[arg-type]
+        sink.write([*records(3), *records(1, instance="bad", score=0.0)])
+    return (folder / "README.md").read_text()
+
+
+def test_the_card_counts_what_lies_in_the_shards(tmp_path: Path) -> None:
+    card = filled(tmp_path, licence="mit", filters={"clean": True}, decontaminated=7)
+    for line in (
+        *("license: mit", "| trajectories | 4 |", "| mean score | 0.7500 |", "| instances | 2 |"),
+        *("| 1 | 3 |", "| 0 | 1 |", "- `clean`: True", "| run | 4 |", "| oracle | 4 |"),
+        "- without 7 listed instances and repositories",
+    ):
+        assert line in card.splitlines(), line
+    with HfSink(tmp_path) as sink:
+        sink.write(records(1, instance="later"))
+    assert "| trajectories | 5 |" in (tmp_path / "README.md").read_text()
+
+
+def test_a_card_says_so_when_no_licence_was_stated(tmp_path: Path) -> None:
+    card = filled(tmp_path)
+    assert "license:" not in card
+    assert "not stated" in card
+
+
+def test_a_card_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("# Mine\n")
+    with pytest.raises(ConfigurationError, match="somebody else"):
+        HfSink(tmp_path)
+    assert (tmp_path / "README.md").read_text() == "# Mine\n"
+
+
+def test_a_licence_that_would_break_the_card_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="hub's identifier"):
+        HfSink(tmp_path, CardFacts(licence="MIT\nfoo: bar"))
+
+
+def test_an_empty_folder_has_a_card_without_a_split(tmp_path: Path) -> None:
+    with HfSink(tmp_path):
+        pass
+    assert "data_files" not in (tmp_path / "README.md").read_text()
+
+
+def test_datasets_opens_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    import datasets
+
+    filled(tmp_path / "h", name="Some: name")
+    found = datasets.load_dataset(str(tmp_path / "h"), cache_dir=str(tmp_path / "cache"))
+    assert found["train"].num_rows == 4
+    first = found["train"][0]
+    assert first["sequences"][0]["ids"] == [1, 2, 3]
+    assert {row["score"] for row in found["train"]} == {0.0, 1.0}

@@ -1,0 +1,263 @@
+"""`hermes-queue sink`: what is in the stream is in the dataset, whatever is killed when."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+from ledger_steps import begin, enqueue
+from ledger_steps import publish as publish_record
+from records import make_job, make_record
+from redis_server import RedisServer
+from worker_process import wait_until
+
+from hermes_queue.cli import cli
+from hermes_queue.ledger import Ledger
+
+OUT = {"jsonl": "o.jsonl", "parquet": "o", "sharegpt": "s.jsonl", "openai": "c.jsonl", "hf": "h"}
+
+
+@pytest.fixture
+def ledger(redis_server: RedisServer) -> Iterator[Ledger]:
+    with redis_server.client(decode_responses=False) as client:
+        yield Ledger(client, prefix="hq:", url=redis_server.url)
+
+
+def publish(ledger: Ledger, instances: range, *, size: int = 2, score: float | None = 1.0):
+    """Groups of the run; returns the trajectory ids."""
+    jobs = [make_job("run", f"i{n}", i, size) for n in instances for i in range(size)]
+    enqueue(ledger, *jobs)
+    for job in jobs:
+        begin(ledger, job)
+        publish_record(ledger, make_record(job, score))
+    return [job.trajectory_id for job in jobs]
+
+
+def command(*arguments: object) -> list[str]:
+    code = "from hermes_queue.cli import main; main()"
+    return [sys.executable, "-c", code, *map(str, arguments)]
+
+
+def run(ledger: Ledger, *arguments: object, **options) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "HERMES_QUEUE_REDIS_URL": ledger.url}
+    return subprocess.run(
+        command(*arguments), env=env, capture_output=True, text=True, timeout=90, **options
+    )
+
+
+def ids(kind: str, out: Path) -> list[str]:
+    """Trajectory ids in the dataset, in order, repetitions included."""
+    if kind == "parquet":
+        return pq.read_table(out).column("trajectory_id").to_pylist()
+    if kind == "hf":
+        return pq.read_table(out / "data").column("trajectory_id").to_pylist()
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    return [row["trajectory_id"] for row in rows] if kind != "openai" else ["?"] * len(rows)
+
+
+@pytest.mark.parametrize("kind", OUT)
+def test_a_sink_writes_every_trajectory_of_the_run_and_ends_when_it_is_done(kind, ledger, tmp_path):
+    published = publish(ledger, range(3))
+    out = tmp_path / OUT[kind]
+    done = run(ledger, "sink", kind, "--out", out, "--run", "run", "--until-done", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["rows"] == 6
+    found = ids(kind, out)
+    assert len(found) == 6
+    assert kind == "openai" or sorted(found) == sorted(published)
+
+
+# --- what is killed -----------------------------------------------------------------------
+
+DIES = """
+import os, signal, sys
+from pyarrow.parquet import ParquetWriter
+from hermes_queue.reader import StreamReader
+from hermes_queue.sinks.frames import FrameLog
+def die(*_a, **_k): os.kill(os.getpid(), signal.SIGKILL)
+places = {
+    "in the middle of a shard": (ParquetWriter, "write_table"),
+    "before the shard has its name": (os, "rename"),
+    "before the journal is emptied": (FrameLog, "clear"),
+    "before anything is acknowledged": (StreamReader, "_ack"),
+}
+place, calls = places[sys.argv.pop(1)], int(sys.argv.pop(1))
+real = getattr(*place)
+def counted(*a, **k):
+    global calls
+    calls -= 1
+    return die() if calls < 0 else real(*a, **k)
+setattr(*place, counted)
+from hermes_queue.cli import main
+main()
+"""
+
+PLACES = (
+    "in the middle of a shard",
+    "before the shard has its name",
+    "before the journal is emptied",
+    "before anything is acknowledged",
+)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_parquet_sink_killed_and_started_again_has_each_row_once(place, ledger, tmp_path):
+    published = publish(ledger, range(40), size=1)
+    out = tmp_path / "o"
+    flags = ["sink", "parquet", "--out", out, "--run", "run", "--until-done", "--shard-rows", "5"]
+    env = {**os.environ, "HERMES_QUEUE_REDIS_URL": ledger.url}
+    killed = subprocess.run(
+        [sys.executable, "-c", DIES, place, "2", *map(str, flags)],
+        env=env,
+        timeout=60,
+        capture_output=True,
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    done = run(ledger, *flags)
+    assert done.returncode == 0, done.stderr
+    assert sorted(ids("parquet", out)) == sorted(published)
+    assert [p.name for p in out.iterdir() if p.name.endswith(".tmp")] == []
+
+
+@pytest.mark.parametrize("kind", ["parquet", "sharegpt"])
+def test_a_sink_killed_at_any_moment_of_a_run_has_each_row_once(kind, ledger, tmp_path):
+    out = tmp_path / OUT[kind]
+    flags = ["sink", kind, "--out", out, "--run", "run", "--idle-timeout", "3"]
+    flags += ["--shard-rows", 4] if kind == "parquet" else []
+    env = {**os.environ, "HERMES_QUEUE_REDIS_URL": ledger.url}
+    published = []
+    for life in range(2):
+        process = subprocess.Popen(command(*flags), env=env, stderr=subprocess.DEVNULL)
+        published += publish(ledger, range(8 * life, 8 * life + 8))
+        wait_until("it reads", lambda: ledger.client.xinfo_groups("hq:results"))
+        before = ledger.client.xinfo_groups("hq:results")[0]["last-delivered-id"]
+        published += publish(ledger, range(100 + 8 * life, 108 + 8 * life))
+        wait_until(
+            "it goes on",
+            lambda seen=before: (
+                ledger.client.xinfo_groups("hq:results")[0]["last-delivered-id"] != seen
+            ),
+        )
+        process.kill()
+        process.wait()
+    done = run(ledger, *flags)
+    assert done.returncode == 0, done.stderr
+    assert sorted(ids(kind, out)) == sorted(published)
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 0), ("SIGINT", 130)])
+def test_a_signal_ends_a_sink_in_good_order(name, code, ledger, tmp_path):
+    publish(ledger, range(2))
+    out = tmp_path / "o"
+    env = {**os.environ, "HERMES_QUEUE_REDIS_URL": ledger.url}
+    process = subprocess.Popen(
+        command("sink", "parquet", "--out", out), env=env, stderr=subprocess.PIPE, text=True
+    )
+    wait_until("both are acknowledged", lambda: acknowledged(ledger, 2))
+    process.send_signal(getattr(signal, name))
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == code, said
+    assert len(ids("parquet", out)) == 4
+
+
+def acknowledged(ledger: Ledger, count: int) -> bool:
+    groups = ledger.client.xinfo_groups("hq:results")
+    return bool(
+        groups
+        and len(ledger.client.xrange("hq:results", max=groups[0]["last-delivered-id"])) == count
+        and not groups[0]["pending"]
+    )
+
+
+# --- several at once, and what goes wrong ---------------------------------------------------
+
+
+def test_a_sink_that_stands_still_keeps_nothing_from_another(ledger, tmp_path):
+    env = {**os.environ, "HERMES_QUEUE_REDIS_URL": ledger.url}
+    first = publish(ledger, range(2))
+    flags = ["--run", "run", "--until-done"]
+    slow = subprocess.Popen(command("sink", "jsonl", "--out", tmp_path / "slow.jsonl"), env=env)
+    try:
+        wait_until("it has begun", lambda: acknowledged(ledger, 2))
+        slow.send_signal(signal.SIGSTOP)
+        published = first + publish(ledger, range(2, 12))
+        for kind in ("sharegpt", "jsonl"):
+            out = tmp_path / kind / OUT[kind]
+            done = run(ledger, "sink", kind, "--out", out, *flags)
+            assert done.returncode == 0, done.stderr
+            assert sorted(ids(kind, out)) == sorted(published)
+        slow.send_signal(signal.SIGCONT)
+        out = tmp_path / "slow.jsonl"
+        wait_until("it has caught up", lambda: len(ids("jsonl", out)) == len(published))
+        assert sorted(ids("jsonl", out)) == sorted(published)
+    finally:
+        slow.send_signal(signal.SIGCONT)
+        slow.kill()
+        slow.wait()
+
+
+@pytest.mark.parametrize("kind", ["parquet", "sharegpt"])
+def test_a_sink_whose_disk_was_full_has_every_row_once_there_is_room(kind, ledger, tmp_path):
+    published = publish(ledger, range(40))
+    out = tmp_path / OUT[kind]
+    flags = ["sink", kind, "--out", out, "--run", "run", "--until-done"]
+    full = run(
+        ledger, *flags, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000))
+    )
+    assert full.returncode == 1, full.stderr
+    assert "error:" in full.stderr
+    assert "cannot" in full.stderr
+    done = run(ledger, *flags)
+    assert done.returncode == 0, done.stderr
+    assert sorted(ids(kind, out)) == sorted(published)
+
+
+def test_a_record_of_a_newer_schema_ends_a_sink_and_is_kept(ledger, tmp_path):
+    publish(ledger, range(1))
+    [(_, fields)] = ledger.client.xrange("hq:results")
+    ledger.client.xadd("hq:results", {**fields, b"schema": b"9"})
+    done = run(ledger, "sink", "jsonl", "--out", tmp_path / "o.jsonl", "--idle-timeout", 20)
+    assert done.returncode == 1
+    assert "upgrade hermes-queue" in done.stderr
+    assert len(ids("jsonl", tmp_path / "o.jsonl")) in (0, 2)
+    assert ledger.client.xinfo_groups("hq:results")[0]["pending"] >= 1
+
+
+def test_an_out_that_was_removed_is_begun_anew(ledger, tmp_path):
+    published = publish(ledger, range(2))
+    folder = tmp_path / "data"
+    flags = ["sink", "jsonl", "--out", folder / "o.jsonl", "--run", "run", "--until-done"]
+    run(ledger, *flags)
+    folder.rename(tmp_path / "moved")
+    assert run(ledger, *flags).returncode == 0
+    assert sorted(ids("jsonl", folder / "o.jsonl")) == sorted(published)
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "said"),
+    [
+        (["parquet", "--out", "file"], 2, "is a file"),
+        (["jsonl", "--out", "file/x.jsonl"], 2, "cannot be written"),
+        (["sharegpt", "--out", "rows.txt"], 2, "ending in .jsonl"),
+        (["jsonl", "--out", "o.jsonl", "--until-done"], 2, "--until-done needs --run"),
+        (["jsonl", "--out", "o.jsonl", "--start", "yesterday"], 2, "start 'yesterday'"),
+        (["hf", "--out", "h", "--licence", "My Licence"], 2, "hub's identifier"),
+        (["jsonl", "--out", "o.jsonl", "--exclude", "missing"], 2, "cannot be read"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_what_cannot_work_is_said_before_anything_is_read(flags, code, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    done = CliRunner().invoke(cli, ["sink", *flags])
+    assert done.exit_code == code, done.output
+    assert said in done.output

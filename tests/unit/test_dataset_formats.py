@@ -1,0 +1,188 @@
+"""Rows of the text formats are what their readers expect, to the letter."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from records import make_job, make_record
+
+from hermes_queue.errors import ConfigurationError
+from hermes_queue.models import FunctionCall, Message, ScoredTrajectory, ToolCall
+from hermes_queue.sinks.openai_chat import OpenAiSink
+from hermes_queue.sinks.sharegpt import ShareGptSink
+
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "terminal",
+        "description": "Run a command.",
+        "parameters": {"type": "object", "properties": {"command": {"type": "string"}}},
+    },
+}
+
+
+def call(number: int, name: str, arguments: str) -> ToolCall:
+    return ToolCall(id=f"c{number}", function=FunctionCall(name=name, arguments=arguments))
+
+
+def said(role: str, content: str | None = None, **more: object) -> Message:
+    return Message.model_validate({"role": role, "content": content, **more})
+
+
+CONVERSATION = (
+    said("system", "You repair bugs."),
+    said("user", "Repair it."),
+    said(
+        "assistant",
+        "Looking.",
+        reasoning="hmm",
+        tool_calls=[call(1, "terminal", '{"command": "ls é"}'), call(2, "read_file", "{}")],
+    ),
+    said("tool", '{"output": "a.py", "error": null}', tool_call_id="c1"),
+    said("tool", "Error: no path", tool_call_id="c2"),
+    said("assistant", "<REASONING_SCRATCHPAD>so</REASONING_SCRATCHPAD> Done."),
+    said("user", "Sure?"),
+    said("assistant", "Yes. "),
+)
+
+
+def record(messages=CONVERSATION, *, sample=0, instance="i", score=1.0, **more) -> ScoredTrajectory:
+    made = make_record(make_job(instance=instance, sample=sample, size=8), score)
+    return made.model_copy(update={"messages": tuple(messages), "tools": (TOOL,), **more})
+
+
+def written(sink_type, path: Path, *records: ScoredTrajectory) -> list[dict]:
+    with sink_type(path) as sink:
+        sink.write(records)
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_sharegpt_turns_are_those_of_the_batch_runner(tmp_path: Path) -> None:
+    [row] = written(ShareGptSink, tmp_path / "o.jsonl", record())
+    system, *turns = row["conversations"]
+    assert system["from"] == "system"
+    assert system["value"].startswith("You are a function calling AI model. You are provided with")
+    listed = json.loads(system["value"].split("<tools>\n")[1].split("\n</tools>")[0])
+    function = TOOL["function"]
+    assert listed == [{**function, "required": None}]
+    assert list(listed[0]) == ["name", "description", "parameters", "required"]
+    assert system["value"].endswith(
+        "Example:\n<tool_call>\n{'name': <function-name>,'arguments': <args-dict>}\n</tool_call>"
+    )
+    assert turns == [
+        {"from": "human", "value": "Repair it."},
+        {
+            "from": "gpt",
+            "value": "<think>\nhmm\n</think>\nLooking.\n"
+            '<tool_call>\n{"name": "terminal", "arguments": {"command": "ls é"}}\n</tool_call>\n'
+            '<tool_call>\n{"name": "read_file", "arguments": {}}\n</tool_call>',
+        },
+        {
+            "from": "tool",
+            "value": '<tool_response>\n{"tool_call_id": "c1", "name": "terminal", "content": '
+            '{"output": "a.py", "error": null}}\n</tool_response>\n'
+            '<tool_response>\n{"tool_call_id": "c2", "name": "read_file", "content": '
+            '"Error: no path"}\n</tool_response>',
+        },
+        {"from": "gpt", "value": "<think>so</think> Done."},
+        {"from": "human", "value": "Sure?"},
+        {"from": "gpt", "value": "<think>\n</think>\nYes."},
+    ]
+
+
+def test_sharegpt_rows_have_the_batch_runners_keys_in_its_order_and_then_ours(tmp_path) -> None:
+    [row] = written(ShareGptSink, tmp_path / "o.jsonl", record(stop_reason="submitted"))
+    assert list(row)[:9] == [
+        *("prompt_index", "conversations", "metadata", "completed", "partial", "api_calls"),
+        *("toolsets_used", "tool_stats", "tool_error_counts"),
+    ]
+    assert list(row["metadata"]) == ["batch_num", "timestamp", "model"]
+    assert (row["completed"], row["partial"], row["api_calls"]) == (True, False, 3)
+    assert row["tool_stats"]["terminal"] == {"count": 1, "success": 1, "failure": 0}
+    assert row["tool_stats"]["read_file"] == {"count": 1, "success": 0, "failure": 1}
+    assert row["tool_stats"]["patch"] == {"count": 0, "success": 0, "failure": 0}
+    assert row["tool_error_counts"]["read_file"] == 1
+    assert (row["reward"], row["scored"], row["instance_id"]) == (1.0, True, "i")
+
+
+def test_samples_of_one_instance_share_the_prompt_index_also_after_a_restart(tmp_path) -> None:
+    path = tmp_path / "o.jsonl"
+    written(ShareGptSink, path, record(instance="a"), record(instance="b"))
+    rows = written(
+        ShareGptSink, path, record(instance="b", sample=1), record(instance="c"), record()
+    )
+    assert [r["prompt_index"] for r in rows] == [0, 1, 1, 2, 3]
+
+
+def test_openai_rows_have_messages_and_tools_and_nothing_else(tmp_path: Path) -> None:
+    [row] = written(OpenAiSink, tmp_path / "o.jsonl", record())
+    assert list(row) == ["messages", "tools"]
+    assert row["tools"] == [TOOL]
+    assert row["messages"][2]["tool_calls"][0]["function"]["arguments"] == '{"command": "ls é"}'
+    assert all("reasoning" not in message for message in row["messages"])
+
+
+def test_an_openai_row_ends_with_the_assistant(tmp_path: Path) -> None:
+    [row] = written(OpenAiSink, tmp_path / "o.jsonl", record(CONVERSATION[:5]))
+    assert row["messages"][-1]["role"] == "assistant"
+    assert len(row["messages"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("messages", "reason"),
+    [
+        ([said("user", "x")], "no assistant message"),
+        ([said("assistant", "x")], "no user message"),
+        (
+            [said("user", "x"), said("assistant", tool_calls=[call(1, "terminal", "{")])],
+            "malformed tool call",
+        ),
+        (
+            [
+                said("user", "x"),
+                said("assistant", tool_calls=[call(1, "terminal", "{}")]),
+                said("assistant", "y"),
+            ],
+            "a call without an answer",
+        ),
+        (
+            [said("user", "x"), said("tool", "y", tool_call_id="c9"), said("assistant", "z")],
+            "an answer to no call",
+        ),
+    ],
+)
+def test_what_openai_would_refuse_is_no_row_and_is_counted(messages, reason, tmp_path) -> None:
+    with OpenAiSink(tmp_path / "o.jsonl") as sink:
+        assert sink.write([record(messages), record(sample=1)]) == 1
+        assert sink.unfit == {reason: 1}
+
+
+def test_lines_that_no_index_names_are_cut_off_and_written_anew(tmp_path: Path) -> None:
+    path = tmp_path / "o.jsonl"
+    [first] = written(OpenAiSink, path, record())
+    with path.open("a") as stream:
+        stream.write('{"messages": [{"role": "user", "content": "was never acknow')
+    assert written(OpenAiSink, path, record(), record(sample=1)) == [first, first]
+
+
+def test_a_file_that_somebody_else_shortened_or_made_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "o.jsonl"
+    written(OpenAiSink, path, record())
+    path.write_text("short")
+    with pytest.raises(ConfigurationError, match="somebody else changed it"):
+        OpenAiSink(path)
+    foreign = tmp_path / "foreign.jsonl"
+    foreign.write_text('{"messages": []}\n')
+    with pytest.raises(ConfigurationError, match="no index"):
+        ShareGptSink(foreign)
+    assert foreign.read_text() == '{"messages": []}\n'
+
+
+def test_two_writers_of_one_file_are_refused(tmp_path: Path) -> None:
+    with (
+        ShareGptSink(tmp_path / "o.jsonl"),
+        pytest.raises(ConfigurationError, match="another process is writing"),
+    ):
+        ShareGptSink(tmp_path / "o.jsonl")
