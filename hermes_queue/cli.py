@@ -14,6 +14,7 @@ from hermes_queue.commands.limits import limits
 from hermes_queue.commands.localmodal import localmodal
 from hermes_queue.commands.run import run
 from hermes_queue.commands.sandboxes import sandboxes
+from hermes_queue.commands.sink import sink
 from hermes_queue.errors import EXIT_ISOLATION, HermesQueueError, IsolationUnavailable
 
 
@@ -103,6 +104,7 @@ cli.add_command(localmodal)
 cli.add_command(limits)
 cli.add_command(run)
 cli.add_command(sandboxes)
+cli.add_command(sink)
 
 
 def main() -> None:

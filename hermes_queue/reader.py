@@ -35,6 +35,7 @@ class DeliveredGroup(TrajectoryGroup):
     _ack: Callable[[], Awaitable[None]] = PrivateAttr()
     _nack: Callable[[], Awaitable[None]] = PrivateAttr()
     _touch: Callable[[], Awaitable[None]] = PrivateAttr()
+    _reject: Callable[[str], Awaitable[None]] = PrivateAttr()
 
     async def ack(self) -> None:
         """Tell Redis that this group is dealt with. Repeating it does nothing.
@@ -59,6 +60,14 @@ class DeliveredGroup(TrajectoryGroup):
             RedisUnavailable: another consumer may get it after `stale_s`.
         """
         await self._touch()
+
+    async def reject(self, reason: str) -> None:
+        """Put it aside as a dead letter (`undeliverable`, docs/dead-letters.md), acknowledged.
+
+        Raises:
+            RedisUnavailable: it will be delivered again.
+        """
+        await self._reject(reason)
 
 
 class _Cancellation:
@@ -263,6 +272,7 @@ class StreamReader:
         delivered._ack = partial(self._ack, entry_id)
         delivered._nack = partial(self._nack, entry_id)
         delivered._touch = partial(self._claim, entry_id)
+        delivered._reject = partial(self._bury, entry_id, fields)
         return delivered
 
     async def _wait_out(self, error: Exception) -> None:
@@ -312,10 +322,11 @@ class StreamReader:
             extra={"action": "undeliverable", "group_id": fields["group_id"]},
         )
         letter = {"cause": "undeliverable", "reason": reason, "consumer_group": self._group}
-        async with client.pipeline(transaction=True) as both:  # else a kill leaves it twice
-            both.xadd(f"{self._prefix}dead", {**fields, **letter})
-            both.xack(self._stream, self._group, entry_id)
-            await both.execute()
+        with explained(self._url):
+            async with client.pipeline(transaction=True) as both:  # else a kill leaves it twice
+                both.xadd(f"{self._prefix}dead", {**fields, **letter})
+                both.xack(self._stream, self._group, entry_id)
+                await both.execute()
         self._unanswered.discard(entry_id)
 
     async def _bodies(self, ids: list[str]) -> dict[str, ScoredTrajectory | None]:
