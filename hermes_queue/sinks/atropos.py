@@ -115,7 +115,9 @@ class AtroposSink:
     async def _turn(self) -> None:
         """One round: know the server, see what was taken, send what there is room for."""
         try:
-            if known := await self._connected():
+            known = await self._connected()
+            self._intake.read_on()
+            if known:
                 await self._fill(known, await self._observe(known))
                 self._waiting_since_s = time.monotonic()
         except AtroposUnavailable as error:
@@ -171,7 +173,7 @@ class AtroposSink:
         if not self._journal.adopt(note, status, now_s):
             return None
         if before is None:
-            self.counts.adopted += len(self._journal.queued)
+            self.counts.adopted += len(note["posts"])
         return env_id
 
     async def _register(self, limits: TrainerLimits, group_size: int) -> int | None:
@@ -233,7 +235,7 @@ class AtroposSink:
                 return
             if await self._send(known, self._journal.ready.popleft()):
                 waiting += 1
-            self._intake.taken_up()
+            self._intake.read_on()
 
     async def _send(self, known: _Registration, entry: Entry) -> bool:
         if entry.post is None or not self._intake.wants(entry):
@@ -254,6 +256,7 @@ class AtroposSink:
             self._journal.ready.appendleft(entry)  # whether it arrived is asked when it is back
             raise
         self._journal.sent(entry)
+        self._intake.progress_s = time.monotonic()
         self.counts.posts += 1
         return True
 
@@ -261,6 +264,8 @@ class AtroposSink:
         """Acknowledge what has arrived, and say good-bye if nothing is left on the server."""
         known = self._known
         try:
+            if known:
+                await self._observe(known)
             while known and self._journal.taken:
                 await asyncio.sleep(self.options.poll_s)
                 await self._observe(known)

@@ -125,9 +125,8 @@ class Intake:
             for each in deliveries:
                 await _insist(each.ack)
 
-    def taken_up(self) -> None:
-        """Some of what lay ready is gone: read on."""
-        self.progress_s = time.monotonic()
+    def read_on(self) -> None:
+        """Less may lie ready by now."""
         self._shrunk.set()
 
     def wants(self, entry: Entry) -> bool:

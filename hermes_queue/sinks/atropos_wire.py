@@ -11,8 +11,9 @@ from __future__ import annotations
 import gzip
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any, Literal
 
 from hermes_queue.models import ScoredTrajectory, TokenSequence, TrajectoryGroup
@@ -185,13 +186,12 @@ def _check(name: str, sequence: TokenSequence) -> None:
             "lengths",
             f"{name}: {len(ids)} token ids, {len(mask)} masks, {len(logprobs)} logprobs",
         )
-    if any(i < 0 for i in ids) or not {*mask} <= {0, 1}:
+    if (ids and min(ids) < 0) or not {*mask} <= {0, 1}:
         raise Refused("token_ids", f"{name}: a token id is negative, or a mask is not 0 or 1")
     if 1 not in mask:
         raise Refused("nothing_trained", f"{name}: no token of the sequence is trained")
-    if not math.isfinite(math.fsum(logprobs)) or any(
-        m and p >= NO_LOGPROB for m, p in zip(mask, logprobs, strict=True)
-    ):
+    trained = list(compress(logprobs, mask))
+    if not math.isfinite(sum(trained)) or max(trained) >= NO_LOGPROB:
         raise Refused("logprobs", f"{name}: a logprob is not finite, or is none")
 
 
@@ -229,23 +229,23 @@ def _post(
     )
 
 
-def _nested(lists: Iterator[str] | Iterable[str]) -> str:
+def _nested(lists: Iterable[str]) -> str:
     return f"[{','.join(lists)}]"
 
 
-def _numbers(values: Iterable[int]) -> str:
-    return json.dumps(list(values), separators=(",", ":"))
+def _numbers(values: Sequence[int]) -> str:
+    return json.dumps(values, separators=(",", ":"))
 
 
 def _masks(sequence: TokenSequence) -> str:
     pairs = zip(sequence.ids, sequence.loss_mask, strict=True)
-    return _numbers(i if trained else NOT_TRAINED for i, trained in pairs)
+    return _numbers([i if trained else NOT_TRAINED for i, trained in pairs])
 
 
 def _logprobs(sequence: TokenSequence) -> str:
     """Nine digits name every float32, which is what logprobs are since capture."""
-    pairs = zip(sequence.logprobs, sequence.loss_mask, strict=True)
-    return f"[{','.join(['%.9g' % p if trained else '1.0' for p, trained in pairs])}]"  # noqa: UP031
+    places = ["%.9g" if trained else "1.0" for trained in sequence.loss_mask]
+    return f"[{','.join(places)}]" % tuple(compress(sequence.logprobs, sequence.loss_mask))
 
 
 def _temperature(member: ScoredTrajectory) -> float | None:

@@ -116,6 +116,4 @@ class Trainer:
 
 def provenance(batch: list[dict[str, Any]]) -> list[str]:
     """The trajectory ids of a batch, in order."""
-    return [
-        each["hermes_queue"]["trajectory_id"] for group in batch for each in group["overrides"]
-    ]
+    return [each["hermes_queue"]["trajectory_id"] for group in batch for each in group["overrides"]]
