@@ -17,7 +17,6 @@ from hermes_queue import codec
 from hermes_queue.errors import ConfigurationError, HermesQueueError
 from hermes_queue.models import TokenSequence
 
-
 MAIN = "from hermes_queue.cli import main; main()"
 
 
