@@ -71,6 +71,8 @@ async def test_a_server_that_dies_after_it_formed_a_batch_is_given_that_batch_ag
     trainer.begin()
     assert provenance(await trainer.next_batch()) == ids
     assert (sink.counts.sent_again, sink.counts.acknowledged) == (2, 0)
+    sink.task.cancel()  # a stop would wait until the batch has settled
+    await asyncio.wait({sink.task})
 
 
 async def test_what_has_arrived_is_not_sent_again_to_a_new_server(api, trainer, put, start):
