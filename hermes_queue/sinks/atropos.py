@@ -26,7 +26,7 @@ from hermes_queue.sinks.atropos_intake import Intake
 from hermes_queue.sinks.atropos_journal import Entry, Journal
 from hermes_queue.sinks.atropos_options import AtroposCounts, AtroposOptions
 from hermes_queue.sinks.atropos_wire import Refused, TrainerLimits, check_fits
-from hermes_queue.sinks.single_flight import single_flight
+from hermes_queue.sinks.single_flight import end_tasks, single_flight
 
 _SAY_AGAIN_S = 30.0
 """How often the log says what is waited for."""
@@ -105,9 +105,7 @@ class AtroposSink:
                     await asyncio.wait_for(self._stopping.wait(), self.options.poll_s)
             await self._leave()
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await end_tasks(*tasks)
             self._server.close()
 
     # --- towards the server -------------------------------------------------------------

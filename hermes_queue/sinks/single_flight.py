@@ -48,12 +48,25 @@ async def single_flight(
     try:
         yield keeper
     finally:
-        keeper.cancel()
-        with suppress(asyncio.CancelledError, LeaseLost):
-            await keeper
+        await end_tasks(keeper)
         with suppress(*_OUTAGE):
             if await client.get(key) == token.encode():
                 await client.delete(key)
+
+
+async def end_tasks(*tasks: asyncio.Task[None]) -> None:
+    """Cancel the tasks until they have ended, however they end.
+
+    More than once: redis-py can report a cancellation in the middle of an answer as an outage
+    (python/cpython#86296), and outages are waited out.
+    """
+    while running := {task for task in tasks if not task.done()}:
+        for task in running:
+            task.cancel()
+        await asyncio.wait(running, timeout=1.0)
+    for task in tasks:
+        if not task.cancelled():
+            task.exception()  # else asyncio complains that nobody asked for it
 
 
 async def _keep(client: Any, key: str, token: str, lease_s: float) -> None:
