@@ -25,10 +25,10 @@ COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generat
 	--no-emit-index-url --no-annotate --custom-compile-command "make lock"
 RUN_EXTRAS := --extra producer --extra worker --extra local
 
-.PHONY: help demo test validate tamper chaos datasets lint format bench lock docs clean redis
+.PHONY: help demo test test-atropos validate tamper chaos datasets lint format bench lock docs clean redis
 
 help: ## List the targets
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
 demo: $(VENV)/.run ## Install what is needed, then two trajectories end to end on this machine
 	$(BIN)/python -m producers.swe_smith $(DEMO)
@@ -57,6 +57,8 @@ chaos: $(VENV)/.run ## Kill everything under load and prove that nothing is lost
 
 datasets: $(VENV)/.dev redis ## Writers killed in the middle of a real run: no row is lost or doubled
 	$(BIN)/python -m pytest -s -W default tests/e2e/proof_datasets.py
+test-atropos: redis $(VENV)/.dev ## 500 groups through a real Atropos server while everything is killed (SEED=1)
+	SEED=$(SEED) $(BIN)/python -m pytest -q -s tests/sinks/prove_atropos.py
 
 lint: $(VENV)/.dev ## ruff, mypy, import-linter
 	$(BIN)/ruff check .
@@ -72,6 +74,7 @@ bench: $(VENV)/.dev redis ## Measure what the queue itself costs
 	$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks.factory
 	$(BIN)/python -m benchmarks.pool
+	$(BIN)/python -m benchmarks.atropos
 
 docs: $(VENV)/.dev ## Generate docs/configuration.md from the settings classes
 	$(BIN)/python docs/generate_configuration.py

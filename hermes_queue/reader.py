@@ -38,6 +38,7 @@ class DeliveredGroup(TrajectoryGroup):
     _ack: Callable[[], Awaitable[None]] = PrivateAttr()
     _nack: Callable[[], Awaitable[None]] = PrivateAttr()
     _touch: Callable[[], Awaitable[None]] = PrivateAttr()
+    _reject: Callable[[str], Awaitable[None]] = PrivateAttr()
 
     async def ack(self) -> None:
         """Tell Redis that this group is dealt with. Repeating it does nothing.
@@ -62,6 +63,14 @@ class DeliveredGroup(TrajectoryGroup):
             RedisUnavailable: another consumer may get it after `stale_s`.
         """
         await self._touch()
+
+    async def reject(self, reason: str) -> None:
+        """Put it aside as a dead letter (`undeliverable`, docs/dead-letters.md), acknowledged.
+
+        Raises:
+            RedisUnavailable: it will be delivered again.
+        """
+        await self._reject(reason)
 
 
 class _Cancellation:
@@ -304,6 +313,7 @@ class StreamReader:
         delivered._ack = partial(self._ack, entry_id)
         delivered._nack = partial(self._nack, entry_id)
         delivered._touch = partial(self._claim, entry_id)
+        delivered._reject = partial(self._bury, entry_id, fields)
         return delivered
 
     async def give_back(self) -> None:

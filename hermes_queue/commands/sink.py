@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from hermes_queue.commands import sink_dataset
+from hermes_queue.commands.sink_atropos import atropos
 
 _HELP = """Take results out of the stream as they come, until told to stop.
 
@@ -16,6 +17,8 @@ was; what is delivered twice is written once.
 hermes-queue sink parquet --out data/run1 --run run1 --until-done
 hermes-queue sink sharegpt --out sft.jsonl --min-score 1 --clean --max-per-instance 2
 hermes-queue sink hf --out my-dataset --licence mit --exclude swe-bench-verified.txt
+
+hermes-queue sink atropos --url http://127.0.0.1:8000
 
 \b
 exit codes: 0 ended as asked (SIGTERM, --until-done, --idle-timeout)
@@ -29,5 +32,5 @@ def sink() -> None:
     """Long-running consumers; each destination is one command."""
 
 
-for _command in sink_dataset.COMMANDS:
+for _command in (*sink_dataset.COMMANDS, atropos):
     sink.add_command(_command)

@@ -1,0 +1,101 @@
+"""`hermes-queue sink atropos`: finished groups to an Atropos trainer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import signal
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from hermes_queue.sinks.atropos_options import AtroposCounts, AtroposOptions
+
+_POSITIVE = click.FloatRange(min=0, min_open=True)
+_NOT_NEGATIVE = click.FloatRange(min=0)
+
+
+@click.command()
+@click.option("--url", required=True, help="Of the Atropos API server: http://host:port.")
+@click.option("--name", default="hermes-queue", show_default=True, help="Of the environment.")
+@click.option("--group", default="atropos", show_default=True, help="Consumer group.")
+@click.option("--run", "run_id", help="Only groups of this run.")
+@click.option("--env", help="Only groups of this env.")
+@click.option("--start", default="0", show_default=True, help="0: all that is kept; $: only new.")
+@click.option(
+    "--group-size",
+    type=click.IntRange(min=1),
+    help="Refuse groups of another size; default: that of the first group.",
+)
+@click.option(
+    "--sequences",
+    type=click.Choice(["longest", "all"]),
+    default="longest",
+    show_default=True,
+    help="Of a trajectory with several token sequences: send the longest, or all.",
+)
+@click.option(
+    "--on-missing",
+    type=click.Choice(["drop", "wait"]),
+    default="drop",
+    show_default=True,
+    help="Groups with members that were not measured: drop them, or wait for replacements.",
+)
+@click.option("--missing-wait", "missing_wait_s", type=_POSITIVE, default=3600.0, help="Seconds.")
+@click.option("--messages", is_flag=True, help="Send the conversation, too.")
+@click.option(
+    "--settle",
+    "settle_s",
+    type=_NOT_NEGATIVE,
+    default=2.0,
+    show_default=True,
+    help="Seconds that the server must live on after a batch for it to count as received.",
+)
+@click.option(
+    "--max-batches-queued",
+    type=_POSITIVE,
+    default=3.0,
+    show_default=True,
+    help="Send nothing while so many batches, of all environments, wait.",
+)
+@click.option(
+    "--register-timeout",
+    "register_timeout_s",
+    type=_POSITIVE,
+    help="Give up when no trainer has registered for so many seconds; default: never.",
+)
+@click.option(
+    "--idle-timeout",
+    "idle_timeout_s",
+    type=_POSITIVE,
+    help="End when nothing happened for so many seconds; default: never.",
+)
+def atropos(**flags: Any) -> None:
+    """Send finished groups to an Atropos trainer (docs/atropos.md).
+
+    Ends on SIGTERM or SIGINT and prints, as JSON, how many groups it sent, had acknowledged,
+    refused and dropped.
+    """
+    from hermes_queue.settings import check_environment
+    from hermes_queue.sinks.atropos_options import AtroposOptions
+
+    check_environment()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    counts = asyncio.run(_serve(AtroposOptions(**flags)))
+    click.echo(json.dumps(asdict(counts)))
+
+
+async def _serve(options: AtroposOptions) -> AtroposCounts:
+    from hermes_queue.sinks.atropos import AtroposSink
+
+    sink = AtroposSink(options)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, sink.stop)
+    try:
+        return await sink.run()
+    except asyncio.CancelledError:  # stopped while it waited for its predecessor to end
+        return sink.counts

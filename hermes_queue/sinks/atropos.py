@@ -1,0 +1,305 @@
+"""Finished groups to an Atropos trainer: `hermes-queue sink atropos`.
+
+A group is acknowledged when the trainer has it, not when the server does: that server keeps
+everything in memory. docs/atropos.md tells what follows from which failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from hermes_queue.connection import connect_async, explained, redis_url
+from hermes_queue.errors import ConfigurationError, HermesQueueError
+from hermes_queue.settings import RedisSettings
+from hermes_queue.sinks.atropos_client import (
+    AtroposRefusal,
+    AtroposServer,
+    AtroposUnavailable,
+    EnvStatus,
+)
+from hermes_queue.sinks.atropos_intake import Intake
+from hermes_queue.sinks.atropos_journal import Entry, Journal
+from hermes_queue.sinks.atropos_options import AtroposCounts, AtroposOptions
+from hermes_queue.sinks.atropos_wire import Refused, TrainerLimits, check_fits
+from hermes_queue.sinks.single_flight import end_tasks, single_flight
+
+_SAY_AGAIN_S = 30.0
+"""How often the log says what is waited for."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Registration:
+    """What we are to a server."""
+
+    env_id: int
+    limits: TrainerLimits
+    group_size: int
+    connection: int
+    """On which the server was last checked to be the one that knows us."""
+
+    @property
+    def groups_per_batch(self) -> int:
+        return self.limits.groups_per_batch(self.group_size)
+
+
+class AtroposSink:
+    """One environment of one Atropos server, fed from the results stream."""
+
+    def __init__(self, options: AtroposOptions) -> None:
+        self.options = options
+        self.counts = AtroposCounts()
+        self._stopping = asyncio.Event()
+        self._starting: asyncio.Task[Any] | None = None
+        self._server = AtroposServer(options.url)
+        self._journal = Journal()
+        self._intake = Intake(options, self._journal, self.counts)
+        self._known: _Registration | None = None
+        self._waiting_since_s = time.monotonic()
+        self._said_s = -_SAY_AGAIN_S
+
+    async def run(self) -> AtroposCounts:
+        """Serve until `stop()`, or until `idle_timeout_s`.
+
+        Raises:
+            ConfigurationError: the trainer's batch size and our group size do not fit, or the
+                consumer group exists with another filter. Nothing was acknowledged for it.
+            HermesQueueError: no trainer registered within `register_timeout_s`.
+            LeaseLost: another process serves this consumer group by now.
+            RedisUnavailable: at the start; later outages are waited out.
+            SchemaTooNew: a newer hermes-queue published a group.
+        """
+        settings = RedisSettings()
+        self._starting = asyncio.current_task()
+        async with contextlib.AsyncExitStack() as stack:
+            client = connect_async(settings, self.options.redis_url)
+            stack.push_async_callback(client.aclose)
+            with explained(redis_url(settings, self.options.redis_url)):
+                lock = single_flight(client, f"{settings.prefix}sink:{self.options.group}")
+                keeper = await stack.enter_async_context(lock)
+            self._starting = None
+            await self._serve(keeper)
+        return self.counts
+
+    def stop(self) -> None:
+        """End `run`: when the round is over, or at once by cancellation while it begins."""
+        self._stopping.set()
+        if self._starting is not None:
+            self._starting.cancel()
+
+    async def _serve(self, keeper: asyncio.Task[None]) -> None:
+        tasks = [asyncio.create_task(self._intake.feed()), asyncio.create_task(self._intake.hold())]
+        try:
+            while not self._stopping.is_set() and not self._idle():
+                for task in (keeper, *tasks):
+                    if task.done():
+                        task.result()
+                await self._turn()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._stopping.wait(), self.options.poll_s)
+            await self._leave()
+        finally:
+            await end_tasks(*tasks)
+            self._server.close()
+
+    # --- towards the server -------------------------------------------------------------
+
+    async def _turn(self) -> None:
+        """One round: know the server, see what was taken, send what there is room for."""
+        try:
+            known = await self._connected()
+            self._intake.read_on()
+            if known:
+                await self._fill(known, await self._observe(known))
+                self._waiting_since_s = time.monotonic()
+        except AtroposUnavailable as error:
+            self._server.close()  # what comes next has to find out whether it is the same
+            self._say("waiting for the Atropos server: %s", error)
+
+    async def _connected(self) -> _Registration | None:
+        """What we are to the server, asked anew on each connection; None if not yet anything.
+
+        Nothing may be sent to a server whose trainer has not registered: it would skip its
+        initialisation and answer "not registered" for ever.
+        """
+        if self._known and self._server.connection == self._known.connection:
+            return self._known
+        limits = await asyncio.to_thread(self._server.limits)
+        if limits is None:
+            self._forget("its trainer is not registered")
+            self._say("no trainer has registered at %s yet", self.options.url)
+            return None
+        self._waiting_since_s = time.monotonic()
+        group_size = self._intake.group_size
+        if group_size is None:
+            return None  # nothing to send yet
+        _check_size(limits, group_size)
+        env_id = await self._recognised()
+        if env_id is None:
+            self._forget("it does not know us")
+            env_id = await self._register(limits, group_size)
+        if env_id is not None:
+            connection = self._server.connection
+            self._known = _Registration(env_id, limits, group_size, connection)
+            self._intake.read_ahead = self._known.groups_per_batch
+            return self._known
+        return None
+
+    async def _recognised(self) -> int | None:
+        """Our id on the server, if it holds what this process, or one before it, sent."""
+        before = self._known.env_id if self._known else None
+        overrides = await asyncio.to_thread(self._server.latest_group_overrides)
+        note = (overrides or {}).get("hermes_queue")
+        if not isinstance(note, dict) or note.get("sink") != self.options.group:
+            note = None  # another environment sent after us
+        env_id = int(note["env_id"]) if note else before
+        if overrides is None or env_id is None:
+            return None
+        try:
+            status = await asyncio.to_thread(self._server.status, env_id)
+        except AtroposUnavailable:
+            return None
+        now_s = time.monotonic()
+        if note is None:
+            return env_id if self._journal.observe(status, now_s) else None
+        if not self._journal.adopt(note, status, now_s):
+            return None
+        if before is None:
+            self.counts.adopted += len(note["posts"])
+        return env_id
+
+    async def _register(self, limits: TrainerLimits, group_size: int) -> int | None:
+        env_id = await asyncio.to_thread(
+            self._server.register_env, self.options.name, group_size, limits.max_token_len
+        )
+        if env_id is None:
+            self._say("the trainer at %s has not asked for a batch yet", self.options.url)
+            return None
+        self.counts.registrations += 1
+        logger.info(
+            "registered at %s as environment %d: batches of %d sequences in groups of %d",
+            self.options.url,
+            env_id,
+            limits.batch_size,
+            group_size,
+            extra={"action": "atropos_registered", "env_id": env_id},
+        )
+        status = await asyncio.to_thread(self._server.status, env_id)
+        self._journal.step = status.step
+        return env_id
+
+    def _forget(self, why: str) -> None:
+        """The server has lost what it had of us."""
+        self._known = None
+        again = self._journal.lost()
+        self.counts.sent_again += again
+        if again:
+            logger.warning(
+                "%s lost %d groups (%s): they are sent again",
+                self.options.url,
+                again,
+                why,
+                extra={"action": "atropos_lost", "groups": again},
+            )
+
+    async def _observe(self, known: _Registration) -> EnvStatus:
+        """See what was taken, and acknowledge what has arrived."""
+        status = await asyncio.to_thread(self._server.status, known.env_id)
+        now_s = time.monotonic()
+        if self._server.connection != known.connection:
+            raise AtroposUnavailable(f"{self.options.url} closed the connection")
+        before = len(self._journal.queued)
+        if not self._journal.observe(status, now_s):
+            self._forget("it was reset")
+            raise AtroposUnavailable(f"{self.options.url} was reset")
+        if len(self._journal.queued) != before:
+            self._intake.progress_s = now_s
+        for entry in self._journal.settle(now_s, self.options.settle_s):
+            await self._intake.arrived(entry)
+        return status
+
+    async def _fill(self, known: _Registration, status: EnvStatus) -> None:
+        """Send as much as fits: one batch at most is sent and not acknowledged."""
+        waiting = status.queue_size
+        most = self.options.max_batches_queued * known.groups_per_batch
+        while self._journal.ready and self._journal.room(known.groups_per_batch) > 0:
+            if waiting >= most:
+                return
+            if await self._send(known, self._journal.ready.popleft()):
+                waiting += 1
+            self._intake.read_on()
+
+    async def _send(self, known: _Registration, entry: Entry) -> bool:
+        if entry.post is None or not self._intake.wants(entry):
+            return False
+        try:
+            check_fits(entry.post, known.limits)
+            note = self._journal.note(self.options.group, known.env_id, entry)
+            overrides = {"group_size": known.group_size, "hermes_queue": note}
+            body = await asyncio.to_thread(entry.post.body, known.env_id, overrides)
+            await asyncio.to_thread(self._server.post, body)
+        except Refused as refusal:
+            await self._intake.refuse(entry, refusal.reason, str(refusal))
+            return False
+        except AtroposRefusal as refusal:
+            await self._intake.refuse(entry, "server", str(refusal))
+            return False
+        except BaseException:
+            self._journal.ready.appendleft(entry)  # whether it arrived is asked when it is back
+            raise
+        self._journal.sent(entry)
+        self._intake.progress_s = time.monotonic()
+        self.counts.posts += 1
+        return True
+
+    async def _leave(self) -> None:
+        """Acknowledge what has arrived, and say good-bye if nothing is left on the server."""
+        known = self._known
+        try:
+            if known:
+                await self._observe(known)
+            while known and self._journal.taken:
+                await asyncio.sleep(self.options.poll_s)
+                await self._observe(known)
+            if known and not self._journal.queued:
+                await asyncio.to_thread(self._server.disconnect, known.env_id)
+        except AtroposUnavailable as error:
+            logger.warning("left %s: %s", self.options.url, error, extra={"action": "atropos_left"})
+        if self._journal.queued:
+            logger.info(
+                "%d groups wait on %s for its trainer; the next start accounts for them",
+                len(self._journal.queued),
+                self.options.url,
+                extra={"action": "atropos_left", "groups": len(self._journal.queued)},
+            )
+
+    # --- small things -------------------------------------------------------------------
+
+    def _say(self, text: str, *what: Any) -> None:
+        """Log why we wait, now and then; give up when that is wanted."""
+        now_s = time.monotonic()
+        if now_s - self._said_s >= _SAY_AGAIN_S:
+            self._said_s = now_s
+            logger.info(text, *what, extra={"action": "atropos_wait"})
+        timeout_s = self.options.register_timeout_s
+        if timeout_s is not None and now_s - self._waiting_since_s >= timeout_s:
+            raise HermesQueueError(f"gave up after {timeout_s:g} s: {text % what}")
+
+    def _idle(self) -> bool:
+        timeout_s = self.options.idle_timeout_s
+        return timeout_s is not None and time.monotonic() - self._intake.progress_s >= timeout_s
+
+
+def _check_size(limits: TrainerLimits, group_size: int) -> None:
+    if not limits.groups_per_batch(group_size):
+        raise ConfigurationError(
+            f"groups of {group_size} never make a batch of {limits.batch_size} sequences: "
+            "Atropos wants a group size that is a power of two and divides the trainer's "
+            "batch size; mend the trainer's, or name the size of most groups with --group-size"
+        )

@@ -1,0 +1,193 @@
+"""The Atropos API over HTTP: one connection, one request at a time.
+
+The API has no authentication, no durability and one event loop. A POST never opens a
+connection: one that was checked by a GET is the same server process still, and posting to a
+server whose trainer has not registered would leave it useless for ever.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from hermes_queue.errors import ConfigurationError, HermesQueueError
+from hermes_queue.sinks.atropos_wire import TrainerLimits
+
+
+class AtroposUnavailable(HermesQueueError):
+    """The server does not answer, or has lost what it knew of us."""
+
+
+class AtroposRefusal(HermesQueueError):
+    """The server answered a group with 4xx: it would do so again."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnvStatus:
+    """What `/status-env` says, sizes in groups of ours."""
+
+    step: int
+    """Batches formed so far, plus the step that training started at."""
+    queue_size: int
+    """Groups that wait for a batch: ours, and others' as far as they are in our way."""
+    own_queue_size: int
+
+
+class AtroposServer:
+    """Blocking; not thread-safe.
+
+    Args:
+        url: `http://host:port`, or https.
+        timeout_s: of one request. The server does nothing else while it compresses a batch,
+            which takes 9 s for 256 sequences of 8k tokens.
+
+    Raises:
+        ConfigurationError: the URL is none.
+    """
+
+    def __init__(self, url: str, timeout_s: float = 60.0) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ConfigurationError(f"--url: {url!r} must be http://host:port or https://host")
+        self.url = url
+        self.connection = 0
+        """Number of the one in use, or that broke: another one may lead to another process."""
+        self._prefix = parts.path.rstrip("/")
+        self._address = (parts.hostname, parts.port)
+        self._secure = parts.scheme == "https"
+        self._timeout_s = timeout_s
+        self._http: http.client.HTTPConnection | None = None
+
+    def limits(self) -> TrainerLimits | None:
+        """What the trainer registered with; None before it did.
+
+        Raises:
+            AtroposUnavailable: no answer.
+        """
+        answer = self._get("/info")
+        if answer.get("batch_size", -1) <= 0:
+            return None
+        return TrainerLimits(int(answer["batch_size"]), int(answer["max_token_len"]))
+
+    def register_env(self, name: str, group_size: int, max_token_len: int) -> int | None:
+        """Our id as an environment; None until the trainer has asked for its first batch.
+
+        Raises:
+            AtroposUnavailable: no answer.
+        """
+        answer = self._exchange(
+            "POST",
+            "/register-env",
+            {
+                "max_token_length": max_token_len,
+                "desired_name": name,
+                "weight": 1.0,
+                "group_size": group_size,
+            },
+        )
+        return int(answer["env_id"]) if answer.get("status") == "success" else None
+
+    def status(self, env_id: int) -> EnvStatus:
+        """How much of ours waits.
+
+        Raises:
+            AtroposUnavailable: no answer, or the server does not know us.
+        """
+        answer = self._get("/status-env", {"env_id": env_id})
+        try:
+            return EnvStatus(
+                int(answer["current_step"]),
+                int(answer["queue_size"]),
+                int(answer["self_queue_size"]),
+            )
+        except KeyError as error:
+            raise AtroposUnavailable(f"{self.url} does not know its step") from error
+
+    def latest_group_overrides(self) -> dict[str, Any] | None:
+        """Those of the group it received last; None when it has received none.
+
+        Raises:
+            AtroposUnavailable: no answer.
+        """
+        answer = self._get("/latest_example")
+        if not answer.get("tokens"):
+            return None
+        overrides = answer.get("group_overrides")
+        return overrides if isinstance(overrides, dict) else {}
+
+    def post(self, body: bytes) -> None:
+        """Hand over one group, on the connection that the last call used.
+
+        Raises:
+            AtroposUnavailable: it may have arrived or not.
+            AtroposRefusal: the server does not take it.
+        """
+        if self._http is None or self._http.sock is None:  # it would open another one
+            raise AtroposUnavailable(f"{self.url} closed the connection")
+        self._send("POST", "/scored_data", body, {"Content-Encoding": "gzip"})
+
+    def disconnect(self, env_id: int) -> None:
+        """Say that we send no more.
+
+        Raises:
+            AtroposUnavailable: no answer.
+        """
+        self._exchange("POST", "/disconnect-env", {"env_id": env_id})
+
+    def close(self) -> None:
+        """Close the connection; the next request but a post opens one. Idempotent."""
+        if self._http is not None:
+            self._http.close()
+            self._http = None
+
+    def _get(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        return self._exchange("GET", path, body)
+
+    def _exchange(self, method: str, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
+        """A request that may be repeated; on a connection of its own if the old one is gone."""
+        data = json.dumps(body).encode() if body is not None else None
+        if self._http is not None and self._http.sock is not None:
+            try:
+                return self._send(method, path, data)
+            except AtroposUnavailable:
+                self.close()  # an idle connection is closed after five seconds
+        self._connect()
+        return self._send(method, path, data)
+
+    def _connect(self) -> None:
+        kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
+        connection = kind(*self._address, timeout=self._timeout_s)
+        try:
+            connection.connect()
+        except OSError as error:
+            raise AtroposUnavailable(f"{self.url} cannot be reached: {error}") from error
+        self.connection += 1
+        self._http = connection
+
+    def _send(
+        self, method: str, path: str, data: bytes | None, more: dict[str, str] | None = None
+    ) -> dict[str, Any]:
+        connection = self._http
+        if connection is None:
+            raise AtroposUnavailable(f"{self.url} closed the connection")
+        headers = {"Content-Type": "application/json", **(more or {})}
+        try:
+            connection.request(method, self._prefix + path, data, headers)
+            response = connection.getresponse()
+            status, text = response.status, response.read()
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            raise AtroposUnavailable(f"{method} {path}: {error!r}") from error
+        if status >= 400:
+            words = f"{method} {path}: {status} {text[:200].decode(errors='replace')}"
+            if status < 500 and path == "/scored_data":
+                raise AtroposRefusal(words)
+            raise AtroposUnavailable(words)
+        try:
+            answer = json.loads(text)
+        except ValueError as error:
+            raise AtroposUnavailable(f"{method} {path}: answered no JSON") from error
+        return answer if isinstance(answer, dict) else {}

@@ -1,0 +1,183 @@
+"""From the results stream to posts in line, and back: acknowledged, refused or dropped."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+
+from hermes_queue.errors import RedisUnavailable
+from hermes_queue.reader import DeliveredGroup
+from hermes_queue.results import consume
+from hermes_queue.sinks.atropos_journal import Entry, Journal
+from hermes_queue.sinks.atropos_members import MissingMembers, Whole
+from hermes_queue.sinks.atropos_options import AtroposCounts, AtroposOptions
+from hermes_queue.sinks.atropos_wire import Refused, convert
+
+_STALE_S = 300.0
+_MAX_DELIVERIES = 1000
+"""Every start of the sink delivers again what waits for the trainer; that makes it no poison."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Delivery:
+    """What Redis waits for: acknowledged when all its posts have arrived."""
+
+    handles: tuple[DeliveredGroup, ...]
+    open: set[str]
+
+
+class Intake:
+    """What Redis has delivered to this process, until Redis is told what became of it."""
+
+    def __init__(self, options: AtroposOptions, journal: Journal, counts: AtroposCounts) -> None:
+        self.group_size = options.group_size
+        """Sequences per group; None until the first one came."""
+        self.read_ahead = 1
+        """So many posts may lie ready; a batch, once the trainer has said what that is."""
+        self.progress_s = time.monotonic()
+        """When something happened last, on the monotonic clock."""
+        self._options = options
+        self._journal = journal
+        self._counts = counts
+        self._members = MissingMembers(
+            options.missing_wait_s if options.on_missing == "wait" else -math.inf
+        )
+        self._deliveries: dict[str, _Delivery] = {}
+        self._finished: set[str] = set()
+        """Posts of an earlier process that arrived and whose group Redis will deliver again."""
+        self._shrunk = asyncio.Event()
+
+    async def feed(self) -> None:
+        """Read ahead: one batch lies ready, converted."""
+        options = self._options
+        stream = consume(
+            options.group,
+            url=options.redis_url,
+            consumer="atropos",  # the same in the next life: what it left comes first
+            run_id=options.run_id,
+            env=options.env,
+            start=options.start,
+            stale_s=_STALE_S,
+            max_deliveries=_MAX_DELIVERIES,
+        )
+        async for delivered in stream:
+            self.progress_s = time.monotonic()
+            if whole := self._members.place(delivered):
+                await self._prepare(whole)
+            elif options.on_missing == "drop":
+                await self._drop_overdue()
+            while len(self._journal.ready) >= self.read_ahead:
+                self._shrunk.clear()
+                await self._shrunk.wait()
+
+    async def _prepare(self, whole: Whole) -> None:
+        """Convert a group, and put it in line unless it is on the server already."""
+        group = whole.group
+        try:
+            if self.group_size is None:
+                self.group_size = group.size
+            if group.size != self.group_size:
+                raise Refused("group_size", f"a group of {group.size}, not {self.group_size}")
+            posts = await asyncio.to_thread(
+                convert, group, sequences=self._options.sequences, messages=self._options.messages
+            )
+        except Refused as refusal:
+            await self._reject(whole.deliveries, refusal.reason, str(refusal))
+            return
+        keys = {post.key for post in posts}
+        handles = tuple(map(_without_bodies, whole.deliveries))
+        self._deliveries[group.group_id] = delivery = _Delivery(handles, keys - self._finished)
+        for post in posts:
+            if entry := self._journal.find(post.key):
+                entry.post = post
+            elif post.key not in self._finished:
+                self._journal.ready.append(Entry(post.key, post))
+        self._finished -= keys
+        if not delivery.open:
+            await self._acknowledge(group.group_id)
+
+    async def hold(self) -> None:
+        """Keep what we have from being taken for stale; drop what has waited for too long."""
+        while True:
+            await asyncio.sleep(min(_STALE_S / 4, max(1.0, self._options.missing_wait_s / 4)))
+            await self._drop_overdue()
+            handles = [h for d in self._deliveries.values() for h in d.handles]
+            for handle in (*handles, *self._members.held()):
+                with contextlib.suppress(RedisUnavailable):
+                    await handle.touch()
+
+    async def _drop_overdue(self) -> None:
+        for deliveries in self._members.overdue(time.time()):
+            self._counts.dropped["missing_members"] += 1
+            logger.info(
+                "dropped group %s: members of it were not measured",
+                deliveries[0].group_id,
+                extra={"action": "atropos_dropped", "group_id": deliveries[0].group_id},
+            )
+            for each in deliveries:
+                await _insist(each.ack)
+
+    def read_on(self) -> None:
+        """Less may lie ready by now."""
+        self._shrunk.set()
+
+    def wants(self, entry: Entry) -> bool:
+        """Whether the group of this post is neither refused nor dealt with."""
+        return entry.key.rpartition("#")[0] in self._deliveries
+
+    async def arrived(self, entry: Entry) -> None:
+        """The trainer has it."""
+        group_id = entry.key.rpartition("#")[0]
+        delivery = self._deliveries.get(group_id)
+        if delivery is None:
+            self._finished.add(entry.key)
+            return
+        delivery.open.discard(entry.key)
+        if not delivery.open:
+            await self._acknowledge(group_id)
+
+    async def _acknowledge(self, group_id: str) -> None:
+        for handle in self._deliveries.pop(group_id).handles:
+            await _insist(handle.ack)
+        self._counts.acknowledged += 1
+        self.progress_s = time.monotonic()
+
+    async def refuse(self, entry: Entry, reason: str, detail: str) -> None:
+        """Put the whole group of this post aside."""
+        group_id = entry.key.rpartition("#")[0]
+        rest = [e for e in self._journal.ready if not e.key.startswith(f"{group_id}#")]
+        self._journal.ready.clear()
+        self._journal.ready.extend(rest)
+        await self._reject(self._deliveries.pop(group_id).handles, reason, detail)
+
+    async def _reject(
+        self, deliveries: tuple[DeliveredGroup, ...], reason: str, detail: str
+    ) -> None:
+        self._counts.refused[reason] += 1
+        for each in deliveries:
+            await _insist(partial(each.reject, f"atropos: {reason}: {detail}"))
+        self.progress_s = time.monotonic()
+
+
+async def _insist(action: Callable[[], Awaitable[None]]) -> None:
+    """Repeat what Redis has to know until it knows: meanwhile nothing more may be sent."""
+    while True:
+        try:
+            await action()
+            return
+        except RedisUnavailable as error:
+            logger.warning("waiting for Redis: %s", error, extra={"action": "redis_wait"})
+            await asyncio.sleep(1.0)
+
+
+def _without_bodies(delivered: DeliveredGroup) -> DeliveredGroup:
+    """The delivery, able to be acknowledged, without what was converted already."""
+    return delivered.model_copy(update={"members": (), "extras": ()})

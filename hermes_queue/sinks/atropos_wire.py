@@ -1,0 +1,261 @@
+"""What the Atropos API takes for one group, made from ours.
+
+That server checks no lengths, no finiteness and no sizes; what is wrong reaches the trainer,
+or stalls it for ever. So everything is checked here, and a group that would do harm is refused.
+The sentinels are those its trainers go by: masks hold -100 for what is not trained and the
+token id elsewhere; `inference_logprobs` hold exactly 1.0 for what is not trained, never null.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import compress
+from typing import Any, Literal
+
+from hermes_queue.models import ScoredTrajectory, TokenSequence, TrajectoryGroup
+
+SequencePolicy = Literal["longest", "all"]
+"""What becomes of a trajectory whose tokens are several sequences: its longest one is sent
+(of equal ones the first), or all are, as further groups of the same size."""
+
+NOT_TRAINED = -100
+NO_LOGPROB = 1.0
+GZIP_LEVEL = 1
+"""Measured on 8 x 8k tokens: level 9 takes twenty times as long to save an eighth."""
+
+
+class Refused(Exception):
+    """A group that must not reach a trainer; `reason` is a word to count by."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerLimits:
+    """What the trainer said when it registered."""
+
+    batch_size: int
+    """In sequences."""
+    max_token_len: int
+    """A sequence has fewer tokens than that; 0 or less: no bound."""
+
+    def groups_per_batch(self, group_size: int) -> int:
+        """How many groups make a batch; 0 when that size never would, and stall the trainer."""
+        power_of_two = group_size > 0 and group_size & (group_size - 1) == 0
+        if not power_of_two or self.batch_size % group_size:
+            return 0
+        return self.batch_size // group_size
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """One group as it is sent, but for what depends on the moment of sending."""
+
+    key: str
+    """`<group id>#<n>`: the n-th post made of that group."""
+    group_id: str
+    longest: int
+    """Tokens of its longest sequence."""
+    fields: bytes
+    """All fields that do not change, as JSON without the opening brace, gzip-compressed."""
+
+    def body(self, env_id: int, group_overrides: dict[str, Any]) -> bytes:
+        """The request's body.
+
+        Two gzip members are one stream (RFC 1952), so that a group is compressed once however
+        often it is sent.
+        """
+        head = json.dumps(
+            {"env_id": env_id, "group_overrides": group_overrides}, separators=(",", ":")
+        )
+        return gzip.compress(f"{head[:-1]},".encode(), GZIP_LEVEL) + self.fields
+
+
+def convert(
+    group: TrajectoryGroup, *, sequences: SequencePolicy = "longest", messages: bool = False
+) -> tuple[Post, ...]:
+    """The posts of a group whose members are all measured.
+
+    With `sequences="all"` there are as many as its richest member has sequences. A member that
+    has fewer fills the later ones with its longest sequence, of which only the last token is
+    trained, with advantage zero (`set_advantage_to_zero`): trainers take scores relative to the
+    group, so every post needs the score of every member, and some divide by the number of
+    trained tokens.
+
+    Raises:
+        Refused: by reason `score`, `no_tokens`, `lengths`, `token_ids`, `logprobs` or
+            `nothing_trained`.
+    """
+    chosen = [_sequences(member, sequences) for member in group.members]
+    scores = [_score(member) for member in group.members]
+    return tuple(
+        _post(group, number, [_Row.of(m, c, number) for m, c in rows], scores, messages)
+        for number in range(max(map(len, chosen), default=0))
+        for rows in [list(zip(group.members, chosen, strict=True))]
+    )
+
+
+def check_fits(post: Post, limits: TrainerLimits) -> None:
+    """Refuse what is too long for this trainer.
+
+    Raises:
+        Refused: by reason `too_long`.
+    """
+    if 0 < limits.max_token_len <= post.longest:
+        raise Refused(
+            "too_long",
+            f"a sequence has {post.longest} tokens, the trainer takes fewer than "
+            f"{limits.max_token_len}",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One sequence of a post."""
+
+    member: ScoredTrajectory
+    sequence: TokenSequence
+    number: int
+    """Which of the member's sequences it is."""
+    of_how_many: int
+    filler: bool
+
+    @classmethod
+    def of(cls, member: ScoredTrajectory, chosen: list[tuple[int, TokenSequence]], n: int) -> _Row:
+        total = len(member.sequences or ())
+        if n < len(chosen):
+            return cls(member, chosen[n][1], chosen[n][0], total, filler=False)
+        number, sequence = max(chosen, key=lambda pair: len(pair[1].ids))
+        return cls(member, _last_token_only(sequence), number, total, filler=True)
+
+    def overrides(self) -> dict[str, Any]:
+        """What trainers read per sequence, and where it comes from.
+
+        This is the only place where fields of ours about a sequence survive that server.
+        """
+        known: dict[str, Any] = {"set_advantage_to_zero": True} if self.filler else {}
+        temperature = _temperature(self.member)
+        if temperature is not None:
+            known["temperature"] = temperature
+        member = self.member
+        return known | {
+            "hermes_queue": {
+                "trajectory_id": member.trajectory_id,
+                "group_id": member.group_id,
+                "run_id": member.run_id,
+                "env": member.env,
+                "instance_id": member.instance_id,
+                "policy_version": member.policy_version,
+                "policy_versions": _policy_versions(member),
+                "attempt": member.attempt,
+                "stop_reason": member.stop_reason,
+                "rewards": member.rewards,
+                "sequence": self.number,
+                "sequences": self.of_how_many,
+                "filler": self.filler,
+            }
+        }
+
+
+def _sequences(member: ScoredTrajectory, policy: SequencePolicy) -> list[tuple[int, TokenSequence]]:
+    """The sequences to send, with their numbers, each checked."""
+    found = list(enumerate(member.sequences or ()))
+    if not found:
+        raise Refused(
+            "no_tokens",
+            f"{member.trajectory_id} has no token ids: its model server gave none, and they "
+            "are never invented (docs/models.md)",
+        )
+    if policy == "longest":
+        found = [max(found, key=lambda pair: len(pair[1].ids))]
+    for _, sequence in found:
+        _check(member.trajectory_id, sequence)
+    return found
+
+
+def _check(name: str, sequence: TokenSequence) -> None:
+    ids, mask, logprobs = sequence.ids, sequence.loss_mask, sequence.logprobs
+    if not len(ids) == len(mask) == len(logprobs):
+        raise Refused(
+            "lengths",
+            f"{name}: {len(ids)} token ids, {len(mask)} masks, {len(logprobs)} logprobs",
+        )
+    if (ids and min(ids) < 0) or not {*mask} <= {0, 1}:
+        raise Refused("token_ids", f"{name}: a token id is negative, or a mask is not 0 or 1")
+    if 1 not in mask:
+        raise Refused("nothing_trained", f"{name}: no token of the sequence is trained")
+    trained = list(compress(logprobs, mask))
+    if not math.isfinite(sum(trained)) or max(trained) >= NO_LOGPROB:
+        raise Refused("logprobs", f"{name}: a logprob is not finite, or is none")
+
+
+def _score(member: ScoredTrajectory) -> float:
+    if member.score is None or not math.isfinite(member.score):
+        raise Refused("score", f"{member.trajectory_id}: score {member.score}")
+    return member.score
+
+
+def _last_token_only(sequence: TokenSequence) -> TokenSequence:
+    last = len(sequence.loss_mask) - 1 - sequence.loss_mask[::-1].index(1)
+    mask = tuple(int(position == last) for position in range(len(sequence.loss_mask)))
+    return sequence.model_copy(update={"loss_mask": mask})
+
+
+def _post(
+    group: TrajectoryGroup, number: int, rows: list[_Row], scores: list[float], messages: bool
+) -> Post:
+    parts = {
+        "tokens": _nested(_numbers(row.sequence.ids) for row in rows),
+        "masks": _nested(_masks(row.sequence) for row in rows),
+        "inference_logprobs": _nested(_logprobs(row.sequence) for row in rows),
+        "scores": json.dumps(scores),
+        "overrides": json.dumps([row.overrides() for row in rows], separators=(",", ":")),
+    }
+    if messages:
+        texts = [[m.to_openai() for m in row.member.messages] for row in rows]
+        parts["messages"] = json.dumps(texts, separators=(",", ":"))
+    text = ",".join(f'"{name}":{value}' for name, value in parts.items()) + "}"
+    return Post(
+        key=f"{group.group_id}#{number}",
+        group_id=group.group_id,
+        longest=max(len(row.sequence.ids) for row in rows),
+        fields=gzip.compress(text.encode(), GZIP_LEVEL),
+    )
+
+
+def _nested(lists: Iterable[str]) -> str:
+    return f"[{','.join(lists)}]"
+
+
+def _numbers(values: Sequence[int]) -> str:
+    return json.dumps(values, separators=(",", ":"))
+
+
+def _masks(sequence: TokenSequence) -> str:
+    pairs = zip(sequence.ids, sequence.loss_mask, strict=True)
+    return _numbers([i if trained else NOT_TRAINED for i, trained in pairs])
+
+
+def _logprobs(sequence: TokenSequence) -> str:
+    """Nine digits name every float32, which is what logprobs are since capture."""
+    places = ["%.9g" if trained else "1.0" for trained in sequence.loss_mask]
+    return f"[{','.join(places)}]" % tuple(compress(sequence.logprobs, sequence.loss_mask))
+
+
+def _temperature(member: ScoredTrajectory) -> float | None:
+    """At which the tokens were sampled, if that is known and the same for all turns."""
+    known = {turn.sampling.get("temperature") for turn in member.turns if turn.sampling}
+    known = known or {member.agent.sampling.get("temperature")}
+    [value] = known if len(known) == 1 else [None]
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _policy_versions(member: ScoredTrajectory) -> list[str]:
+    """Of the turns, in order, each once."""
+    return list(dict.fromkeys(t.policy_version for t in member.turns if t.policy_version))

@@ -1,0 +1,83 @@
+"""Only one process at a time does a thing; its successor waits until it is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import redis
+import redis.asyncio
+
+from hermes_queue.errors import HermesQueueError
+
+LEASE_S = 10.0
+"""A holder that died is waited for so long."""
+RENEW_S = 2.0
+
+_OUTAGE = (redis.RedisError, OSError)
+
+logger = logging.getLogger(__name__)
+
+
+class LeaseLost(HermesQueueError):
+    """Another process holds it now: this one was silent for too long."""
+
+
+@asynccontextmanager
+async def single_flight(
+    client: redis.asyncio.Redis, key: str, lease_s: float = LEASE_S
+) -> AsyncIterator[asyncio.Task[None]]:
+    """Hold `key`, waiting for it; the block gets a task that ends only when it is lost.
+
+    Raises:
+        redis.RedisError: Redis could not be asked at the beginning. Outages later on are
+            waited out: nobody else can take it meanwhile either.
+    """
+    token = secrets.token_hex(8)
+    asked = False
+    while not await client.set(key, token, nx=True, px=int(lease_s * 1000)):
+        if not asked:
+            logger.info("waiting for %s", key, extra={"action": "single_flight_wait"})
+        asked = True
+        await asyncio.sleep(min(0.5, lease_s / 4))
+    keeper = asyncio.create_task(_keep(client, key, token, lease_s))
+    try:
+        yield keeper
+    finally:
+        await end_tasks(keeper)
+        with suppress(*_OUTAGE):
+            if await client.get(key) == token.encode():
+                await client.delete(key)
+
+
+async def end_tasks(*tasks: asyncio.Task[None]) -> None:
+    """Cancel the tasks until they have ended, however they end.
+
+    More than once: redis-py can report a cancellation in the middle of an answer as an outage
+    (python/cpython#86296), and outages are waited out.
+    """
+    while running := {task for task in tasks if not task.done()}:
+        for task in running:
+            task.cancel()
+        await asyncio.wait(running, timeout=1.0)
+    for task in tasks:
+        if not task.cancelled():
+            task.exception()  # else asyncio complains that nobody asked for it
+
+
+async def _keep(client: Any, key: str, token: str, lease_s: float) -> None:
+    ttl_ms = int(lease_s * 1000)
+    while True:
+        await asyncio.sleep(min(RENEW_S, lease_s / 4))
+        try:
+            holder = await client.get(key)
+            if holder == token.encode():
+                await client.pexpire(key, ttl_ms)
+            elif holder is not None or not await client.set(key, token, nx=True, px=ttl_ms):
+                raise LeaseLost(f"{key}: another process took over; this one was silent too long")
+        except _OUTAGE as error:
+            logger.warning("cannot renew %s: %s", key, error, extra={"action": "renew_failed"})
