@@ -57,6 +57,7 @@ chaos: $(VENV)/.run ## Kill everything under load and prove that nothing is lost
 
 datasets: $(VENV)/.dev redis ## Writers killed in the middle of a real run: no row is lost or doubled
 	$(BIN)/python -m pytest -s -W default tests/e2e/proof_datasets.py
+
 test-atropos: redis $(VENV)/.dev ## 500 groups through a real Atropos server while everything is killed (SEED=1)
 	SEED=$(SEED) $(BIN)/python -m pytest -q -s tests/sinks/prove_atropos.py
 

@@ -17,17 +17,16 @@ from pydantic import PrivateAttr
 
 from hermes_queue import codec
 from hermes_queue.connection import explained
+from hermes_queue.deliveries import Deliveries, Entries
 from hermes_queue.errors import ConfigurationError, HermesQueueError, RedisFull, RedisUnavailable
 from hermes_queue.group_filter import GroupFilter
 from hermes_queue.models import ScoredTrajectory, TrajectoryGroup
 from hermes_queue.stored import check_schema, group_fields
 
 STREAM = "results"
-_PAGE = 16
 _GIVEN_BACK_S = 365 * 86400.0
 """Idle time of what was given back: stale by any measure."""
 _OUTAGE = (redis.ConnectionError, redis.TimeoutError, OSError)
-_Entries = list[tuple[bytes, dict[bytes, bytes]]]
 
 logger = logging.getLogger(__name__)
 
@@ -114,7 +113,7 @@ class StreamReader:
         self._prefix = prefix
         self._stream = prefix + STREAM
         self._group = group
-        self._consumer = consumer
+        self._pending = Deliveries(client, self._stream, group, consumer, url)
         self._filter = wanted
         self._url = url
         self._max_deliveries = max_deliveries
@@ -199,7 +198,7 @@ class StreamReader:
             if time.monotonic() - idle_since >= idle_timeout_s:
                 return
 
-    async def _next(self, stale_s: float, block_ms: int) -> tuple[_Entries, bool]:
+    async def _next(self, stale_s: float, block_ms: int) -> tuple[Entries, bool]:
         """Some entries, and whether they may have been delivered before.
 
         In this order: what silent consumers hold, what this consumer left unacknowledged in
@@ -213,67 +212,38 @@ class StreamReader:
         if self._missed_cursor:
             return await self._claim_missed(), True
         cursor = self._cursor
-        entries = await self._read(cursor, min(block_ms, int(1000 * claim_every_s)))
+        # What comes again may kill us again: alone, as in `_take_first`.
+        count = self._prefetch if cursor == ">" else 1
+        entries = await self._pending.read(cursor, count, min(block_ms, int(1000 * claim_every_s)))
         if cursor != ">":
             self._cursor = entries[-1][0].decode() if entries else ">"
         return entries, cursor != ">"
 
-    async def _read(self, cursor: str, block_ms: int) -> _Entries:
-        client: Any = self._client
-        answer = await client.xreadgroup(
-            self._group,
-            self._consumer,
-            {self._stream: cursor},
-            # What comes again may kill us again: alone, as in `_take_first`.
-            count=self._prefetch if cursor == ">" else 1,
-            block=block_ms if cursor == ">" else None,
-        )
-        return [entry for _, entries in answer for entry in entries] if answer else []
-
-    async def _claim_stale(self, stale_s: float) -> _Entries:
+    async def _claim_stale(self, stale_s: float) -> Entries:
         """Make a delivery of a silent consumer ours. Those we hold ourselves are kept."""
         idle_ms = int(stale_s * 1000)
-        page, after = await self._pending(self._stale_cursor, idle=idle_ms)
+        page, after = await self._pending.page(self._stale_cursor, idle_ms=idle_ms)
         for entry_id in self._unanswered.intersection(page):
-            await self._claim(entry_id)
+            await self._pending.hold(entry_id)
         taken, after = await self._take_first(page, after, idle_ms)
         self._stale_cursor = after or "-"
         return taken
 
-    async def _claim_missed(self) -> _Entries:
+    async def _claim_missed(self) -> Entries:
         """What is ours but never reached us. What did is left alone: it counts as one delivery."""
-        page, after = await self._pending(self._missed_cursor, consumername=self._consumer)
+        page, after = await self._pending.page(self._missed_cursor, ours=True)
         taken, self._missed_cursor = await self._take_first(page, after, 0)
         return taken
 
-    async def _take_first(
-        self, page: list[bytes], after: str, idle_ms: int
-    ) -> tuple[_Entries, str]:
+    async def _take_first(self, page: list[bytes], after: str, idle_ms: int) -> tuple[Entries, str]:
         """The first of the page that we do not hold, and where to go on.
 
         One: it may kill us again, and its neighbours would count as delivered that often, too.
         """
         for entry_id in page:
             if entry_id not in self._unanswered:
-                return await self._take(entry_id, idle_ms), f"({entry_id.decode()}"
+                return await self._pending.take(entry_id, idle_ms), f"({entry_id.decode()}"
         return [], after
-
-    async def _pending(self, cursor: str, **wanted: Any) -> tuple[list[bytes], str]:
-        """Ids of unacknowledged deliveries from `cursor` on, and where to go on ("" = the end)."""
-        client: Any = self._client
-        page = await client.xpending_range(
-            self._stream, self._group, min=cursor, max="+", count=_PAGE, **wanted
-        )
-        ids = [entry["message_id"] for entry in page]
-        return ids, f"({ids[-1].decode()}" if len(ids) == _PAGE else ""
-
-    async def _take(self, entry_id: bytes, idle_ms: int) -> _Entries:
-        """Deliver this to us once more, if nobody else has taken it meanwhile."""
-        client: Any = self._client
-        entries = await client.xclaim(
-            self._stream, self._group, self._consumer, min_idle_time=idle_ms, message_ids=[entry_id]
-        )
-        return [entry for entry in entries if entry[0] is not None]
 
     async def _deliver_patiently(
         self, entry_id: bytes, raw: dict[bytes, bytes] | None, again: bool
@@ -292,7 +262,7 @@ class StreamReader:
             await self._ack(entry_id)
             return None
         check_schema(fields)
-        count = await self._deliveries_of(entry_id) if again else 1
+        count = await self._pending.times(entry_id) if again else 1
         if count > self._max_deliveries:
             await self._bury(entry_id, fields, f"delivered {count} times, never acknowledged")
             return None
@@ -312,7 +282,7 @@ class StreamReader:
         )
         delivered._ack = partial(self._ack, entry_id)
         delivered._nack = partial(self._nack, entry_id)
-        delivered._touch = partial(self._claim, entry_id)
+        delivered._touch = partial(self._pending.hold, entry_id)
         delivered._reject = partial(self._bury, entry_id, fields)
         return delivered
 
@@ -320,24 +290,20 @@ class StreamReader:
         """Let others have at once what was not yielded. For the end: failing is no matter."""
         try:
             for entry_id in self._waiting:
-                await self._claim(entry_id, idle_s=_GIVEN_BACK_S, deliveries=0)
+                await self._pending.hold(entry_id, idle_s=_GIVEN_BACK_S, deliveries=0)
         except HermesQueueError as error:
             logger.debug("what was read ahead is delivered again when it is stale: %s", error)
         self._waiting.clear()
 
     async def keep(self, every_s: float) -> None:
         """Keep what is ours and not acknowledged from going stale, until cancelled."""
-        client: Any = self._client
         while True:
             await asyncio.sleep(every_s)
-            ours = self._unanswered | set(self._waiting)
+            held = self._unanswered | set(self._waiting)
             try:
-                pending = await client.xpending_range(
-                    self._stream, self._group, "-", "+", len(ours) + 1000, self._consumer
-                )
-                for entry in pending:
-                    if entry["message_id"] in ours:
-                        await self._claim(entry["message_id"])
+                for entry_id in await self._pending.ours(len(held) + 1000):
+                    if entry_id in held:
+                        await self._pending.hold(entry_id)
             except (HermesQueueError, redis.RedisError, OSError) as error:
                 logger.debug("claims were not renewed: %s", error)
 
@@ -347,13 +313,12 @@ class StreamReader:
         await asyncio.sleep(1.0)
 
     async def _ack(self, entry_id: bytes) -> None:
-        client: Any = self._client
         with self._answering(entry_id):
-            await client.xack(self._stream, self._group, entry_id)
+            await self._pending.ack(entry_id)
 
     async def _nack(self, entry_id: bytes) -> None:
         with self._answering(entry_id):
-            await self._claim(entry_id, idle_s=_GIVEN_BACK_S)
+            await self._pending.hold(entry_id, idle_s=_GIVEN_BACK_S)
 
     @contextmanager
     def _answering(self, entry_id: bytes) -> Iterator[None]:
@@ -366,38 +331,13 @@ class StreamReader:
             self._missed_cursor = "-"
             raise
 
-    async def _claim(
-        self, entry_id: bytes, idle_s: float = 0.0, deliveries: int | None = None
-    ) -> None:
-        """Hold a delivery as if it had been made `idle_s` ago; counts as no further one."""
-        client: Any = self._client
-        with explained(self._url):
-            await client.xclaim(
-                self._stream,
-                self._group,
-                self._consumer,
-                min_idle_time=0,
-                message_ids=[entry_id],
-                idle=int(idle_s * 1000),
-                retrycount=deliveries,
-                justid=True,
-            )
-
-    async def _deliveries_of(self, entry_id: bytes) -> int:
-        client: Any = self._client
-        found = await client.xpending_range(
-            self._stream, self._group, min=entry_id, max=entry_id, count=1
-        )
-        return int(found[0]["times_delivered"]) if found else 1
-
     async def _bury(self, entry_id: bytes, fields: dict[str, str], reason: str) -> None:
         """Put a group that cannot be consumed aside, with the evidence, and go on.
 
         A Redis that is full has no room for the letter, and only reading on makes some: then it
         stays unacknowledged, and has its turn again once it is stale.
         """
-        client: Any = self._client
-        if not await client.xpending_range(self._stream, self._group, entry_id, entry_id, 1):
+        if not await self._pending.times(entry_id):
             return  # it was done already, and only the answer was lost
         logger.error(
             "group %s is undeliverable to %s: %s",
@@ -407,14 +347,10 @@ class StreamReader:
             extra={"action": "undeliverable", "group_id": fields["group_id"]},
         )
         letter = {"cause": "undeliverable", "reason": reason, "consumer_group": self._group}
-        async with client.pipeline(transaction=True) as both:  # else a kill leaves it twice
-            both.xadd(f"{self._prefix}dead", {**fields, **letter})
-            both.xack(self._stream, self._group, entry_id)
-            try:
-                with explained(self._url):
-                    await both.execute()
-            except RedisFull as error:
-                logger.warning("%s stays: %s", fields["group_id"], error)
+        try:
+            await self._pending.bury(entry_id, f"{self._prefix}dead", {**fields, **letter})
+        except RedisFull as error:
+            logger.warning("%s stays: %s", fields["group_id"], error)
         self._unanswered.discard(entry_id)
 
     async def _bodies(self, ids: list[str]) -> dict[str, ScoredTrajectory | None]:
