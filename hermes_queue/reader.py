@@ -322,14 +322,18 @@ class StreamReader:
 
     @contextmanager
     def _answering(self, entry_id: bytes) -> Iterator[None]:
-        """We hold the delivery no more; what Redis does not hear of comes to us again."""
-        self._unanswered.discard(entry_id)
+        """Then we hold the delivery no more; what Redis does not hear of comes to us again.
+
+        Until then it counts as ours: a reader that reads ahead meanwhile would find it pending.
+        """
         try:
             with explained(self._url):
                 yield
         except RedisUnavailable:
             self._missed_cursor = "-"
             raise
+        finally:
+            self._unanswered.discard(entry_id)
 
     async def _bury(self, entry_id: bytes, fields: dict[str, str], reason: str) -> None:
         """Put a group that cannot be consumed aside, with the evidence, and go on.
