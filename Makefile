@@ -69,6 +69,7 @@ bench: $(VENV)/.dev redis ## Measure what the queue itself costs
 	$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks.factory
 	$(BIN)/python -m benchmarks.pool
+	$(BIN)/python -m benchmarks.modal
 
 docs: $(VENV)/.dev ## Generate docs/configuration.md from the settings classes
 	$(BIN)/python docs/generate_configuration.py
