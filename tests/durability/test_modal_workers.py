@@ -1,6 +1,11 @@
-"""Workers with Modal sandboxes: killed, and out of quota."""
+"""Workers with Modal sandboxes: whole runs, killed, and out of quota."""
 
 from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
 
 import pytest
 from worker_process import wait_until
@@ -16,6 +21,64 @@ QUICK = {
     "HERMES_QUEUE_SANDBOX_REAP_GRACE_S": "1",
     "HERMES_QUEUE_MODAL_CREATES_PER_S": "100",
 }
+
+
+TWO_OF_TWO = ("--items", "2", "--group-size", "2")
+
+
+def produce(cwd, *flags, **environment):
+    """Run the producer of the main job to its end."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("HERMES_QUEUE_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "producers.swe_smith", *TWO_OF_TWO, *flags],
+        cwd=cwd,
+        env={**clean, **environment},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="session")
+def snapshots(tmp_path_factory):
+    """Where the rows' set-ups are noted, so that they are built once for all tests."""
+    return str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.mark.timeout(400)
+def test_the_main_job_scores_oracle_one_and_nop_zero_and_leaves_no_sandbox(
+    localmodal, snapshots, tmp_path
+):
+    for agent, score in (("oracle", 1.0), ("nop", 0.0)):
+        out = tmp_path / f"{agent}.jsonl"
+        flags = ("--sandbox", "modal", "--agent", agent, "--out", str(out))
+        produce(tmp_path, *flags, HERMES_QUEUE_PATHS_CACHE=snapshots)
+        records = [json.loads(line) for line in out.read_text().splitlines()]
+        assert [record["score"] for record in records] == [score] * 4
+        assert all(record["provenance"]["sandbox_id"] for record in records)
+        assert localmodal.running() == []
+
+
+@pytest.mark.timeout(400)
+def test_the_main_job_is_finished_by_another_worker_when_one_is_killed(
+    localmodal, redis_server, factory, ledger, start_worker, snapshots, tmp_path
+):
+    options = {**QUICK, "HERMES_QUEUE_PATHS_CACHE": snapshots}
+    doomed = start_worker(concurrency=2, **options)
+    produce(tmp_path, "--run-id", "run", HERMES_QUEUE_REDIS_URL=redis_server.url)
+    old = wait_until(
+        "slots", lambda: {r.sandbox_id for r in Sandboxes(ledger).all() if r.slots}, timeout_s=180
+    )
+    doomed.kill9()
+    heir = start_worker(concurrency=2, **options)
+    records = factory.wait_done(timeout_s=180)
+    assert [record.score for record in records] == [1.0] * 4
+    assert any(record.epoch > 1 for record in records)
+    assert not old & {record.provenance.sandbox_id for record in records if record.epoch > 1}
+    wait_until("sandboxes ended", lambda: not old & set(localmodal.running()))
+    assert heir.terminate() == 0, heir.log()
+    assert localmodal.running() == []
+    assert Sandboxes(ledger).all() == []
 
 
 @pytest.mark.timeout(120)
