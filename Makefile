@@ -13,6 +13,7 @@ VALIDATE ?= --items all
 PYTHONS ?= 3.11 3.12 3.13
 TESTS ?= tests
 MINUTES ?= 5
+MODAL_OLDEST ?= $(shell sed -n 's/^modal = .*>=\([0-9.]*\),.*/\1/p' pyproject.toml)
 SEED ?= 1
 
 BIN := $(VENV)/bin
@@ -25,16 +26,23 @@ COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generat
 	--no-emit-index-url --no-annotate --custom-compile-command "make lock"
 RUN_EXTRAS := --extra producer --extra worker --extra local
 
-.PHONY: help demo test validate tamper chaos lint format bench lock docs clean redis
+.PHONY: help demo test test-modal-oldest validate tamper chaos lint format bench lock docs clean redis
 
 help: ## List the targets
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 20
 
 demo: $(VENV)/.run ## Install what is needed, then two trajectories end to end on this machine
 	$(BIN)/python -m producers.swe_smith $(DEMO)
 
 test: redis lint ## Install the development tools, then linters and all tests
 	$(BIN)/python -m pytest -n $(JOBS) --maxschedchunk 1 $(TESTS)
+
+test-modal-oldest: redis ## The Modal backend and its server with the oldest SDK we take
+	$(MAKE) VENV=$(VENV)-modal-oldest $(VENV)-modal-oldest/.dev
+	$(VENV)-modal-oldest/bin/python -m pip --disable-pip-version-check --quiet \
+		install 'modal==$(MODAL_OLDEST)'
+	$(VENV)-modal-oldest/bin/python -m pytest -n $(JOBS) -k modal \
+		tests/localmodal tests/sandbox tests/durability
 
 validate: $(VENV)/.run ## Oracle 1.0 and nop 0.0 on every bundled row, on each Python there is
 	@for version in $(PYTHONS); do \
@@ -82,7 +90,7 @@ lock: ## Resolve requirements/*.txt anew (needs uv)
 		pyproject.toml -o requirements/dev.txt
 
 clean: ## Remove the virtual environment and everything generated (not your caches and results)
-	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) $(VENV)-modal-oldest dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 redis: ## A second Redis version for the tests, from Debian (does nothing without root)
