@@ -95,6 +95,7 @@ class ModalBackend(SlotCommands):
         self._leased = 0
         self._opening = asyncio.Lock()
         self._started = False
+        self._process = os.getpid()
         self._tender: asyncio.Task[None] | None = None
         self._isolated = True
 
@@ -124,7 +125,7 @@ class ModalBackend(SlotCommands):
                 return
             await self._account.open()
             self._assets.open(self._account.app_id)
-            self._started = True
+            self._started, self._process = True, os.getpid()
             try:
                 await self._provision()
             except BaseException:
@@ -169,10 +170,19 @@ class ModalBackend(SlotCommands):
                     logger.exception("tending sandboxes failed")
             await self._readers.end_idle()
 
-    def _pool(self, name: str, profile: ModalSettings | None = None) -> Pool:
-        """The pool called `name`, made when it is first needed; of the profile of that name."""
+    def _check_running(self) -> None:
         if not self._started:
             raise SandboxError("the modal backend is not running")
+        if self._process != os.getpid():
+            # The SDK's objects hold connections of the process that made them.
+            raise SandboxError(
+                "this modal backend was started before a fork: start one in each process; only "
+                "ids of sandboxes hold in all of them"
+            )
+
+    def _pool(self, name: str, profile: ModalSettings | None = None) -> Pool:
+        """The pool called `name`, made when it is first needed; of the profile of that name."""
+        self._check_running()
         if name not in self._pools:
             makers = Makers(create=self._make_box, end=self._factory.end)
             self._pools[name] = Pool(profile or self._profiles[name], makers, slots=self.slots)
@@ -188,8 +198,7 @@ class ModalBackend(SlotCommands):
     async def prepare(self, spec: SlotSpec) -> None:
         """See `SandboxBackend`."""
         profile = self._profiles[spec.profile]
-        if not self._started:
-            raise SandboxError("the modal backend is not running")
+        self._check_running()
         for asset in spec.assets:
             self._asset_profiles[asset.kind, asset.key] = spec.profile
         await asyncio.gather(*(self._assets.ensure(profile, asset) for asset in spec.assets))
