@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
 import sys
 
+import modal
 import pytest
 from worker_process import wait_until
 
@@ -112,3 +114,42 @@ def test_a_job_that_modal_has_no_room_for_is_handed_back_and_uses_no_attempt(
     assert (record.attempt, record.attempts) == (1, ())
     assert record.score is not None
     assert worker.log().count("is handed back") == 2
+
+
+@pytest.mark.timeout(120)
+def test_a_job_whose_sandbox_ends_in_the_agents_turn_runs_again_in_another(
+    localmodal, factory, ledger, start_worker
+):
+    start_worker(concurrency=1, HERMES_QUEUE_RETRY_BACKOFF_S="0.1", **QUICK)
+    factory.enqueue(1, seconds=4)
+    [lost] = wait_until("a slot", lambda: [r for r in Sandboxes(ledger).all() if r.slots])
+    asyncio.run(end(lost.sandbox_id))
+    [record] = factory.wait_done()
+    assert record.score is not None
+    assert [attempt.failure.cause for attempt in record.attempts] == ["sandbox"]
+    assert record.provenance.sandbox_id != lost.sandbox_id
+
+
+@pytest.mark.timeout(120)
+def test_a_sandbox_that_was_never_recorded_ends_and_another_deployments_does_not(
+    localmodal, ledger, start_worker
+):
+    labels = {"pool": "default", "worker": "killed-between-creation-and-record"}
+    ours = asyncio.run(begin(deployment=ledger.deployment_id(), **labels))
+    theirs = asyncio.run(begin(deployment="another", **labels))
+    start_worker(concurrency=1, **QUICK)
+    wait_until("it has ended", lambda: ours not in localmodal.running())
+    assert theirs in localmodal.running()
+
+
+async def end(sandbox_id):
+    """As Modal does at the end of a sandbox's lifetime, for all that a client sees."""
+    sandbox = await modal.Sandbox.from_id.aio(sandbox_id)
+    await sandbox.terminate.aio()
+
+
+async def begin(**tags):
+    """A sandbox in the workers' app; its id."""
+    app = await modal.App.lookup.aio("hermes-queue", create_if_missing=True)
+    image = modal.Image.debian_slim()
+    return (await modal.Sandbox.create.aio(app=app, image=image, tags=tags)).object_id
