@@ -41,7 +41,7 @@ test-modal-oldest: redis ## The Modal backend and its server with the oldest SDK
 	$(MAKE) VENV=$(VENV)-modal-oldest $(VENV)-modal-oldest/.dev
 	$(VENV)-modal-oldest/bin/python -m pip --disable-pip-version-check --quiet \
 		install 'modal==$(MODAL_OLDEST)'
-	$(VENV)-modal-oldest/bin/python -m pytest -n $(JOBS) -k modal \
+	$(VENV)-modal-oldest/bin/python -m pytest -n $(JOBS) -k 'modal or as_an_ordinary_user' \
 		tests/localmodal tests/sandbox tests/durability tests/integration
 
 validate: $(VENV)/.run ## Oracle 1.0 and nop 0.0 on every bundled row, on each Python there is

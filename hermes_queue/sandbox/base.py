@@ -68,7 +68,7 @@ class SlotSpec:
     """Version of the `python3` on the slot's PATH, e.g. "3.11"; None = the worker's own."""
     conceal: tuple[str, ...] = ()
     """Python packages and modules, by import name, that must not be found in the image: what
-    the task is about. A backend whose image is the user's choice may leave that to the user."""
+    the task is about. A backend that cannot hide one from its slots refuses the lease."""
 
 
 @dataclass(frozen=True, slots=True)
