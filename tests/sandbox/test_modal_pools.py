@@ -256,10 +256,12 @@ async def test_jobs_with_the_assets_at_hand_do_not_keep_others_waiting_for_ever(
     starving = asyncio.create_task(backend.acquire("t", rare))
     while not pool_of(backend).boxes[first.sandbox_id].closing:
         await asyncio.sleep(0.02)
+    # From now on waiters only wake in turn, and the one who came later is first in line.
+    monkeypatch.setattr(pools, "STARVED_S", 60.0)
     later = asyncio.create_task(backend.acquire("t", common))
+    await asyncio.sleep(0.2)
     await backend.release(first)
-    while pool_of(backend)._waiting < 2:
-        await asyncio.sleep(0.02)
+    assert pool_of(backend)._waiting == 2
     assert len(pool_of(backend).boxes) == 1
     await backend.release(second)
     served = await starving
