@@ -131,15 +131,16 @@ async def test_a_sandbox_is_replaced_before_it_expires_and_ends_with_its_last_sl
     assert await alive(backend) == {new.sandbox_id}
 
 
-async def test_sandboxes_are_touched_so_that_they_do_not_idle_out(start, localmodal):
-    backend = await start(idle_timeout_s=2)
-    [slot] = await acquire(backend)
-    pool = pool_of(backend)
-    for _ in range(6):
+async def test_sandboxes_are_touched_so_that_they_do_not_idle_out(start):
+    tended, neglected = [await start(idle_timeout_s=6) for _ in range(2)]
+    [slot] = await acquire(tended)
+    [other] = await acquire(neglected)  # has begun to idle later
+    pool = pool_of(tended)
+    while other.sandbox_id in await alive(tended):
         pool.boxes[slot.sandbox_id].touched = 0.0
         await pool.tend()
         await asyncio.sleep(0.5)
-    assert await out(backend, slot, "echo alive") == "alive"
+    assert await out(tended, slot, "echo alive") == "alive"
 
 
 async def test_without_its_worker_a_sandbox_idles_out(start):
