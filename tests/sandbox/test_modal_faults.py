@@ -281,6 +281,16 @@ async def test_a_command_that_another_clock_ended_first_is_a_timeout_too(start, 
     assert (result.exit_code, result.timed_out) == (124, True)
 
 
+async def test_a_file_whose_bytes_come_late_is_whole(start, faults, monkeypatch):
+    monkeypatch.setattr(process, "QUIET_S", 0.05)
+    backend = await start()
+    slot = await backend.acquire("t", SlotSpec())
+    path = f"{slot.workspace}/file"
+    await backend.write_file(slot, path, b"late")
+    faults.inject("TaskExecStdioRead", delay_s=1, count=2)
+    assert await backend.read_file(slot, path) == b"late"
+
+
 @pytest.mark.timeout(60)
 async def test_two_hundred_megabytes_of_output_are_capped(start):
     backend = await start()

@@ -217,6 +217,7 @@ class ModalAssets:
             ["/bin/bash", "-c", READ, "read", f"{place}/{PurePosixPath(path)}", str(max_bytes + 1)],
             timeout_s=READ_TIMEOUT_S,
             max_output_bytes=max_bytes + 2,
+            whole=True,
         )
         if done.exit_code == ABSENT:
             raise FileNotFoundError(errno.ENOENT, "not a regular file inside the asset", path)

@@ -185,6 +185,7 @@ class Box:
             ["/bin/bash", SCRIPT, *arguments],
             stdin=stdin,
             timeout_s=timeout_s,
+            whole=True,
         )
         if done.exit_code != 0:
             raise SandboxError(f"sandbox {self.sandbox_id}: {arguments[0]}: {_tail(done)}")
@@ -281,8 +282,9 @@ class Box:
         cwd: str,
         timeout_s: float,
         max_output_bytes: int = MAX_OUTPUT_BYTES,
+        whole: bool = False,
     ) -> ExecutionResult:
-        """Run `argv`, with `command` as bash's command line, in the slot.
+        """Run `argv`, with `command` as bash's command line; `whole` as in `run_process`.
 
         Raises:
             SlotLost: the slot or its sandbox has ended.
@@ -312,6 +314,7 @@ class Box:
             kill=lambda: self._kill(lease, command_id),
             stdin=stdin,
             max_output_bytes=max_output_bytes,
+            whole=whole,
         )
         self.touched = time.monotonic()
         if lease.ended:
