@@ -13,6 +13,7 @@ VALIDATE ?= --items all
 PYTHONS ?= 3.11 3.12 3.13
 TESTS ?= tests
 MINUTES ?= 5
+MODAL_OLDEST ?= $(shell sed -n 's/^modal = .*>=\([0-9.]*\),.*/\1/p' pyproject.toml)
 SEED ?= 1
 
 BIN := $(VENV)/bin
@@ -29,12 +30,23 @@ RUN_EXTRAS := --extra producer --extra worker --extra local
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
+.PHONY: help demo test test-modal-oldest validate tamper chaos lint format bench lock docs clean redis
+
+help: ## List the targets
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 20
 
 demo: $(VENV)/.run ## Install what is needed, then two trajectories end to end on this machine
 	$(BIN)/python -m producers.swe_smith $(DEMO)
 
 test: redis lint ## Install the development tools, then linters and all tests
 	$(BIN)/python -m pytest -n $(JOBS) --maxschedchunk 1 $(TESTS)
+
+test-modal-oldest: redis ## The Modal backend and its server with the oldest SDK we take
+	$(MAKE) VENV=$(VENV)-modal-oldest $(VENV)-modal-oldest/.dev
+	$(VENV)-modal-oldest/bin/python -m pip --disable-pip-version-check --quiet \
+		install 'modal==$(MODAL_OLDEST)'
+	$(VENV)-modal-oldest/bin/python -m pytest -n $(JOBS) -k 'modal or as_an_ordinary_user' \
+		tests/localmodal tests/sandbox tests/durability tests/integration
 
 validate: $(VENV)/.run ## Oracle 1.0 and nop 0.0 on every bundled row, on each Python there is
 	@for version in $(PYTHONS); do \
@@ -76,6 +88,7 @@ bench: $(VENV)/.dev redis ## Measure what the queue itself costs
 	$(BIN)/python -m benchmarks.factory
 	$(BIN)/python -m benchmarks.pool
 	$(BIN)/python -m benchmarks.atropos
+	$(BIN)/python -m benchmarks.modal
 
 docs: $(VENV)/.dev ## Generate docs/configuration.md from the settings classes
 	$(BIN)/python docs/generate_configuration.py
@@ -88,7 +101,7 @@ lock: ## Resolve requirements/*.txt anew (needs uv)
 		pyproject.toml -o requirements/dev.txt
 
 clean: ## Remove the virtual environment and everything generated (not your caches and results)
-	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) $(VENV)-modal-oldest dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 redis: ## A second Redis version for the tests, from Debian (does nothing without root)

@@ -21,6 +21,7 @@ from hermes_queue.agent import probe
 from hermes_queue.errors import HermesQueueError
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.creations import FleetCreationGate
+from hermes_queue.ledger.snapshots import FleetSnapshots
 from hermes_queue.sandbox import make_backend
 from hermes_queue.settings import (
     LimiterSettings,
@@ -62,9 +63,12 @@ async def open_runtime() -> None:
         slots=pool.TaskPool.instance().limit,
         labels={"deployment": deployment, "pool": "default", "worker": owner},
         observer=inventory,
-        gate=FleetCreationGate(
-            ledger, name, creates_per_s=modal.creates_per_s, max_starting=modal.max_starting
-        ),
+        offers={
+            "gate": FleetCreationGate(
+                ledger, name, creates_per_s=modal.creates_per_s, max_starting=modal.max_starting
+            ),
+            "snapshots": FleetSnapshots(ledger),
+        },
     )
     await backend.start()
     try:

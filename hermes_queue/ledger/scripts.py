@@ -28,6 +28,8 @@ SCRIPTS = (
     "reap_judge",
     "creation_take",
     "probe_save",
+    "snapshot_save",
+    "snapshot_forget",
     "limit_acquire",
     "limit_release",
     "limit_renew",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module, util
+from inspect import Parameter, signature
 from pkgutil import iter_modules
 from typing import Any
 
@@ -22,10 +24,16 @@ def known_backends() -> list[str]:
     return sorted(found)
 
 
-def make_backend(name: str, **options: Any) -> SandboxBackend:
+def make_backend(
+    name: str, *, offers: Mapping[str, Any] | None = None, **options: Any
+) -> SandboxBackend:
     """The backend called `name`: a module in this package, or `package.module:Class`.
 
-    `options` go to the class's constructor.
+    Args:
+        name: as above.
+        offers: means of the fleet, by name; those go to the class's constructor that it has a
+            parameter for. See `SandboxBackend`.
+        options: go to the class's constructor.
 
     Raises:
         ConfigurationError: there is no such backend; the message lists the known ones.
@@ -40,8 +48,16 @@ def make_backend(name: str, **options: Any) -> SandboxBackend:
         raise ConfigurationError(f"sandbox backend {name!r} cannot be loaded: {error}") from error
     if factory is None:
         raise _unknown(name)
-    backend: SandboxBackend = factory(**options)
+    backend: SandboxBackend = factory(**options, **_accepted(factory, offers or {}))
     return backend
+
+
+def _accepted(factory: Any, offers: Mapping[str, Any]) -> dict[str, Any]:
+    """The offers that the constructor names, or all if it takes any keyword."""
+    parameters = signature(factory).parameters
+    if any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return dict(offers)
+    return {name: offer for name, offer in offers.items() if name in parameters}
 
 
 def _unknown(name: str) -> ConfigurationError:

@@ -68,7 +68,7 @@ class SlotSpec:
     """Version of the `python3` on the slot's PATH, e.g. "3.11"; None = the worker's own."""
     conceal: tuple[str, ...] = ()
     """Python packages and modules, by import name, that must not be found in the image: what
-    the task is about. A backend whose image is the user's choice may leave that to the user."""
+    the task is about. A backend that cannot hide one from its slots refuses the lease."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +173,11 @@ class SandboxObserver:
 
 class SandboxBackend(Protocol):
     """Lease workspaces and run commands in them.
+
+    Workers make one by name, with the keywords `slots` (leases at once), `labels` (of every
+    sandbox: deployment, pool, worker) and `observer` (a `SandboxObserver`). They offer more of
+    the fleet's, which only those are given whose constructor has a parameter of that name:
+    `gate`, a `CreationGate`, and `snapshots`, `SnapshotNotes`.
 
     Safe for concurrent tasks on one event loop, not for several threads. Paths are
     absolute paths inside the sandbox.

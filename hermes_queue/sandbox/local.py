@@ -30,7 +30,6 @@ from hermes_queue.sandbox.base import (
     Slot,
     SlotSpec,
 )
-from hermes_queue.sandbox.creation import CreationGate
 from hermes_queue.sandbox.execution import unbroken
 from hermes_queue.sandbox.fence import (
     BubblewrapFence,
@@ -64,9 +63,7 @@ class LocalBackend:
         labels: Mapping[str, str] | None = None,
         cache: Path | None = None,
         observer: SandboxObserver | None = None,
-        gate: CreationGate | None = None,
     ) -> None:
-        del gate  # nothing is created but on this host
         self.settings = settings or LocalSandboxSettings()
         self.capabilities = Capabilities(
             isolation=self.settings.isolation == "bwrap",

@@ -76,6 +76,8 @@ class ModalSettings(BaseSettings):
     """Where sandboxes run. Unset: anywhere, which is cheaper."""
     network: Literal["blocked", "allowlist", "open"] = "blocked"
     """Of slots. Assets are built in a sandbox with open network."""
+    grading_network: Literal["blocked", "same"] = "blocked"
+    """While a job is graded; where that is less than `network`, in another sandbox."""
     allow_domains: tuple[str, ...] = ()
     """With network=allowlist: domains reachable by TLS on port 443."""
     allow_cidrs: tuple[str, ...] = ()

@@ -1,7 +1,14 @@
-"""Workers with Modal sandboxes: killed, and out of quota."""
+"""Workers with Modal sandboxes: whole runs, killed, and out of quota."""
 
 from __future__ import annotations
 
+import asyncio
+import json
+import os
+import subprocess
+import sys
+
+import modal
 import pytest
 from worker_process import wait_until
 
@@ -16,6 +23,64 @@ QUICK = {
     "HERMES_QUEUE_SANDBOX_REAP_GRACE_S": "1",
     "HERMES_QUEUE_MODAL_CREATES_PER_S": "100",
 }
+
+
+TWO_OF_TWO = ("--items", "2", "--group-size", "2")
+
+
+def produce(cwd, *flags, **environment):
+    """Run the producer of the main job to its end."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("HERMES_QUEUE_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "producers.swe_smith", *TWO_OF_TWO, *flags],
+        cwd=cwd,
+        env={**clean, **environment},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="session")
+def snapshots(tmp_path_factory):
+    """Where the rows' set-ups are noted, so that they are built once for all tests."""
+    return str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.mark.timeout(400)
+def test_the_main_job_scores_oracle_one_and_nop_zero_and_leaves_no_sandbox(
+    localmodal, snapshots, tmp_path
+):
+    for agent, score in (("oracle", 1.0), ("nop", 0.0)):
+        out = tmp_path / f"{agent}.jsonl"
+        flags = ("--sandbox", "modal", "--agent", agent, "--out", str(out))
+        produce(tmp_path, *flags, HERMES_QUEUE_PATHS_CACHE=snapshots)
+        records = [json.loads(line) for line in out.read_text().splitlines()]
+        assert [record["score"] for record in records] == [score] * 4
+        assert all(record["provenance"]["sandbox_id"] for record in records)
+        assert localmodal.running() == []
+
+
+@pytest.mark.timeout(400)
+def test_the_main_job_is_finished_by_another_worker_when_one_is_killed(
+    localmodal, redis_server, factory, ledger, start_worker, snapshots, tmp_path
+):
+    options = {**QUICK, "HERMES_QUEUE_PATHS_CACHE": snapshots}
+    doomed = start_worker(concurrency=2, **options)
+    produce(tmp_path, "--run-id", "run", HERMES_QUEUE_REDIS_URL=redis_server.url)
+    old = wait_until(
+        "slots", lambda: {r.sandbox_id for r in Sandboxes(ledger).all() if r.slots}, timeout_s=180
+    )
+    doomed.kill9()
+    heir = start_worker(concurrency=2, **options)
+    records = factory.wait_done(timeout_s=180)
+    assert [record.score for record in records] == [1.0] * 4
+    assert any(record.epoch > 1 for record in records)
+    assert not old & {record.provenance.sandbox_id for record in records if record.epoch > 1}
+    wait_until("sandboxes ended", lambda: not old & set(localmodal.running()))
+    assert heir.terminate() == 0, heir.log()
+    assert localmodal.running() == []
+    assert Sandboxes(ledger).all() == []
 
 
 @pytest.mark.timeout(120)
@@ -49,3 +114,42 @@ def test_a_job_that_modal_has_no_room_for_is_handed_back_and_uses_no_attempt(
     assert (record.attempt, record.attempts) == (1, ())
     assert record.score is not None
     assert worker.log().count("is handed back") == 2
+
+
+@pytest.mark.timeout(120)
+def test_a_job_whose_sandbox_ends_in_the_agents_turn_runs_again_in_another(
+    localmodal, factory, ledger, start_worker
+):
+    start_worker(concurrency=1, HERMES_QUEUE_RETRY_BACKOFF_S="0.1", **QUICK)
+    factory.enqueue(1, seconds=4)
+    [lost] = wait_until("a slot", lambda: [r for r in Sandboxes(ledger).all() if r.slots])
+    asyncio.run(end(lost.sandbox_id))
+    [record] = factory.wait_done()
+    assert record.score is not None
+    assert [attempt.failure.cause for attempt in record.attempts] == ["sandbox"]
+    assert record.provenance.sandbox_id != lost.sandbox_id
+
+
+@pytest.mark.timeout(120)
+def test_a_sandbox_that_was_never_recorded_ends_and_another_deployments_does_not(
+    localmodal, ledger, start_worker
+):
+    labels = {"pool": "default", "worker": "killed-between-creation-and-record"}
+    ours = asyncio.run(begin(deployment=ledger.deployment_id(), **labels))
+    theirs = asyncio.run(begin(deployment="another", **labels))
+    start_worker(concurrency=1, **QUICK)
+    wait_until("it has ended", lambda: ours not in localmodal.running())
+    assert theirs in localmodal.running()
+
+
+async def end(sandbox_id):
+    """As Modal does at the end of a sandbox's lifetime, for all that a client sees."""
+    sandbox = await modal.Sandbox.from_id.aio(sandbox_id)
+    await sandbox.terminate.aio()
+
+
+async def begin(**tags):
+    """A sandbox in the workers' app; its id."""
+    app = await modal.App.lookup.aio("hermes-queue", create_if_missing=True)
+    image = modal.Image.debian_slim()
+    return (await modal.Sandbox.create.aio(app=app, image=image, tags=tags)).object_id

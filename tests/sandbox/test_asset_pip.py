@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import secrets
+import threading
 import zipfile
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import PurePosixPath
 
 import pytest
@@ -38,6 +42,34 @@ def wheel_directory(cache, monkeypatch):
 
 
 @pytest.fixture
+def within_reach(wheel_directory, bench, monkeypatch):
+    """Those wheels where the backend's builds can get them: Modal's do not see this disk."""
+    with http_server(wheel_directory) as url:
+        if bench.candidate.own_image:
+            monkeypatch.setenv("PIP_FIND_LINKS", url)
+        yield
+
+
+@contextlib.contextmanager
+def http_server(directory):
+    """Files of a directory over HTTP on loopback, where builds with network reach it."""
+    handler = functools.partial(QuietHandler, directory=str(directory))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
 def mounts(backend_name, tmp_path, monkeypatch):
     """Where assets are mounted; without a fence this is a place on the host."""
     if backend_name == "local-unfenced":
@@ -46,7 +78,7 @@ def mounts(backend_name, tmp_path, monkeypatch):
     return "/opt/assets"
 
 
-async def test_a_venv_built_with_pip_runs_in_slots(mounts, bench, wheel_directory):
+async def test_a_venv_built_with_pip_runs_in_slots(mounts, bench, within_reach):
     key = secrets.token_hex(8)
     mount = f"{mounts}/venv-{key}"
     script = (

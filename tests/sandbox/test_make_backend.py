@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import types
+
 import pytest
 
 from hermes_queue.errors import ConfigurationError
@@ -19,6 +22,38 @@ def test_a_short_name_is_a_module_with_a_backend(tmp_path):
 def test_a_class_of_your_own_is_found_by_its_path(tmp_path):
     name = "hermes_queue.sandbox.local:LocalBackend"
     assert isinstance(make_backend(name, slots=1, cache=tmp_path), LocalBackend)
+
+
+class Plain:
+    """A backend of somebody else's who knows nothing of the fleet's means."""
+
+    def __init__(self, *, slots, labels, observer):
+        self.given = {"slots": slots, "labels": labels, "observer": observer}
+
+
+class Gated(Plain):
+    def __init__(self, *, slots, labels, observer, gate=None):
+        super().__init__(slots=slots, labels=labels, observer=observer)
+        self.given["gate"] = gate
+
+
+class Everything:
+    def __init__(self, **options):
+        self.given = options
+
+
+@pytest.mark.parametrize(
+    ("backend", "taken"),
+    [(Plain, set()), (Gated, {"gate"}), (Everything, {"gate", "snapshots"})],
+)
+def test_a_backend_is_given_what_the_fleet_offers_only_if_it_takes_it(backend, taken, monkeypatch):
+    module = types.ModuleType("their_backend")
+    module.Backend = backend
+    monkeypatch.setitem(sys.modules, "their_backend", module)
+    given = {"slots": 1, "labels": {}, "observer": None}
+    offers = {"gate": "the gate", "snapshots": "the notes"}
+    made = make_backend("their_backend:Backend", **given, offers=offers)
+    assert made.given == {**given, **{name: offers[name] for name in taken}}
 
 
 @pytest.mark.parametrize("name", ["docker", "base", "fence", "", "../local", "a.b"])

@@ -34,11 +34,14 @@ def break_creation(faults, **how):
 
 
 @pytest.fixture
-async def start(localmodal, cache):
+async def start(localmodal, cache, tmp_path):
     """Start backends with these settings; they are stopped after the test."""
     started = []
 
-    async def make(*, slots=2, observer=None, **settings):
+    async def make(*, slots=2, observer=None, profiles=None, **settings):
+        if profiles is not None:
+            settings["profiles"] = tmp_path / "profiles.yaml"
+            settings["profiles"].write_text(profiles)
         section = ModalSettings(**{"creates_per_s": 1000.0, **settings})
         backend = ModalBackend(section, slots=slots, cache=cache, observer=observer)
         started.append(backend)
@@ -113,6 +116,15 @@ async def test_a_request_modal_does_not_take_is_not_repeated(start, faults):
     with pytest.raises(SandboxRejected, match="no such GPU") as caught:
         await backend.acquire("t", SlotSpec())
     assert not caught.value.retryable
+
+
+async def test_a_gpu_where_there_is_none_is_refused(start):
+    backend = await start(profiles="big: {gpu: A10G, slots_per_sandbox: 1}")
+    with pytest.raises(SandboxRejected, match=r"(?i)gpu") as caught:
+        await backend.acquire("t", SlotSpec(profile="big"))
+    assert not caught.value.retryable
+    slot = await backend.acquire("t", SlotSpec())
+    assert await out(backend, slot, "echo alive") == "alive"
 
 
 async def test_a_quota_is_waited_for_and_counted(start, faults, monkeypatch):
@@ -197,6 +209,35 @@ async def test_a_sandbox_that_ends_under_a_command_is_lost_in_place(start, local
     assert again.sandbox_id != slot.sandbox_id
 
 
+async def test_a_sandbox_whose_machine_dies_under_a_command_is_a_failure_not_a_timeout(
+    start, localmodal, monkeypatch
+):
+    monkeypatch.setattr(process, "START_S", 2.0)
+    backend = await start()
+    slot = await backend.acquire("t", SlotSpec())
+    running = asyncio.create_task(answer(backend, slot, "touch begun; sleep 600", timeout_s=5))
+    while (await answer(backend, slot, "test -e begun")).exit_code:
+        await asyncio.sleep(0.02)
+    localmodal.lose_worker(slot.sandbox_id)
+    assert isinstance(await running, SandboxError)
+    assert isinstance(await answer(backend, slot, "true"), SandboxError)
+    await backend.release(slot)
+    again = await backend.acquire("t", SlotSpec())
+    assert again.sandbox_id != slot.sandbox_id
+
+
+@pytest.mark.parametrize(
+    ("call", "status"), [("TaskExecWait", "UNAVAILABLE"), ("TaskExecStart", "UNAUTHENTICATED")]
+)
+async def test_a_command_goes_on_when_the_service_is_away_or_a_token_expires(
+    start, faults, call, status
+):
+    backend = await start()
+    slot = await backend.acquire("t", SlotSpec())
+    faults.inject(call, status=status)
+    assert await out(backend, slot, "echo whole") == "whole"
+
+
 async def test_a_lifetime_that_ends_under_a_command_is_a_lost_slot(start):
     backend = await start(lifetime_s=3, lease_s=1)
     slot = await backend.acquire("t", SlotSpec())
@@ -238,6 +279,16 @@ async def test_a_command_that_another_clock_ended_first_is_a_timeout_too(start, 
     asyncio.get_running_loop().call_later(0.5, time.sleep, 1.5)
     result = await answer(backend, slot, "echo begun; sleep 600", timeout_s=1)
     assert (result.exit_code, result.timed_out) == (124, True)
+
+
+async def test_a_file_whose_bytes_come_late_is_whole(start, faults, monkeypatch):
+    monkeypatch.setattr(process, "QUIET_S", 0.05)
+    backend = await start()
+    slot = await backend.acquire("t", SlotSpec())
+    path = f"{slot.workspace}/file"
+    await backend.write_file(slot, path, b"late")
+    faults.inject("TaskExecStdioRead", delay_s=1, count=2)
+    assert await backend.read_file(slot, path) == b"late"
 
 
 @pytest.mark.timeout(60)

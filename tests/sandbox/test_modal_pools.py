@@ -13,6 +13,7 @@ import pytest
 from hermes_queue.errors import EnvInfraError
 from hermes_queue.sandbox.base import AssetSpec, ExecutionRequest, SandboxObserver, SlotSpec
 from hermes_queue.sandbox.modal import box as boxes
+from hermes_queue.sandbox.modal import pool as pools
 from hermes_queue.sandbox.modal.backend import ModalBackend
 from hermes_queue.settings import ModalSettings
 
@@ -130,15 +131,16 @@ async def test_a_sandbox_is_replaced_before_it_expires_and_ends_with_its_last_sl
     assert await alive(backend) == {new.sandbox_id}
 
 
-async def test_sandboxes_are_touched_so_that_they_do_not_idle_out(start, localmodal):
-    backend = await start(idle_timeout_s=2)
-    [slot] = await acquire(backend)
-    pool = pool_of(backend)
-    for _ in range(6):
+async def test_sandboxes_are_touched_so_that_they_do_not_idle_out(start):
+    tended, neglected = [await start(idle_timeout_s=6) for _ in range(2)]
+    [slot] = await acquire(tended)
+    [other] = await acquire(neglected)  # has begun to idle later
+    pool = pool_of(tended)
+    while other.sandbox_id in await alive(tended):
         pool.boxes[slot.sandbox_id].touched = 0.0
         await pool.tend()
         await asyncio.sleep(0.5)
-    assert await out(backend, slot, "echo alive") == "alive"
+    assert await out(tended, slot, "echo alive") == "alive"
 
 
 async def test_without_its_worker_a_sandbox_idles_out(start):
@@ -234,6 +236,40 @@ async def test_jobs_with_other_assets_do_not_meet_where_all_slots_see_them(start
     assert a.sandbox_id != b.sandbox_id
     [again] = await acquire(backend, assets=(first,))
     assert again.sandbox_id == a.sandbox_id
+
+
+async def test_an_idle_sandbox_gives_way_to_a_job_with_other_assets_at_the_limit(start):
+    backend = await start(max_sandboxes=1)
+    [a] = await acquire(backend, assets=(asset(),))
+    waiting = asyncio.create_task(backend.acquire("t", SlotSpec(assets=(asset(),))))
+    while not pool_of(backend)._waiting:
+        await asyncio.sleep(0.02)
+    assert not waiting.done()
+    await backend.release(a)
+    assert (await waiting).sandbox_id != a.sandbox_id
+
+
+async def test_jobs_with_the_assets_at_hand_do_not_keep_others_waiting_for_ever(start, monkeypatch):
+    monkeypatch.setattr(pools, "STARVED_S", 0.05)
+    backend = await start(max_sandboxes=1, slots_per_sandbox=2)
+    common, rare = SlotSpec(assets=(asset(),)), SlotSpec(assets=(asset(),))
+    first, second = [await backend.acquire("t", common) for _ in range(2)]
+    starving = asyncio.create_task(backend.acquire("t", rare))
+    while not pool_of(backend).boxes[first.sandbox_id].closing:
+        await asyncio.sleep(0.02)
+    # From now on waiters only wake in turn, and the one who came later is first in line.
+    monkeypatch.setattr(pools, "STARVED_S", 60.0)
+    later = asyncio.create_task(backend.acquire("t", common))
+    await asyncio.sleep(0.2)
+    await backend.release(first)
+    assert pool_of(backend)._waiting == 2
+    assert len(pool_of(backend).boxes) == 1
+    await backend.release(second)
+    served = await starving
+    assert served.sandbox_id != first.sandbox_id
+    assert not later.done()
+    await backend.release(served)
+    assert (await later).sandbox_id not in (first.sandbox_id, served.sandbox_id)
 
 
 async def test_a_snapshot_that_modal_has_no_more_is_built_again(start, localmodal, cache):

@@ -2,7 +2,8 @@
 
 A snapshot is an image of one directory; mounted into any number of sandboxes, they share it
 without copying. Which snapshot holds which asset is noted on this host, below the cache
-directory, one file per asset under a lock; a host that has no note builds it again.
+directory, one file per asset under a lock, and told to the fleet; a host that has no note and
+hears of none builds it.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from hermes_queue.sandbox.modal.box import ROOT, Box
 from hermes_queue.sandbox.modal.failures import explained
 from hermes_queue.sandbox.modal.process import Finished, run_process
 from hermes_queue.sandbox.modal.profiles import image_key
+from hermes_queue.sandbox.snapshot_notes import SnapshotNotes
 from hermes_queue.settings import ModalSettings, private_directory
 
 logger = logging.getLogger(__name__)
@@ -57,17 +59,26 @@ class ModalAssets:
     """The assets of one Modal app, as this host knows them."""
 
     def __init__(
-        self, cache: Path, *, build_box: MakeBox, end_box: EndBox, find_image: FindImage
+        self,
+        cache: Path,
+        *,
+        build_box: MakeBox,
+        end_box: EndBox,
+        find_image: FindImage,
+        fleet: SnapshotNotes,
     ) -> None:
         self._cache = cache
         self._find_image = find_image
         self._build_box = build_box
         self._end_box = end_box
+        self._fleet = fleet
+        self._app_id = ""
         self._notes: Path | None = None
         self._images: dict[Path, Any] = {}
 
     def open(self, app_id: str) -> None:
         """Use the notes of this app."""
+        self._app_id = app_id
         self._notes = private_directory(self._cache / "modal" / app_id)
 
     async def ensure(self, profile: ModalSettings, spec: AssetSpec) -> Any:
@@ -88,20 +99,29 @@ class ModalAssets:
         return self._images[note]
 
     async def _noted(self, note: Path) -> Any:
-        """The image that the note names, if Modal still has it."""
-        image_id = _read_note(note)
-        if image_id is None:
-            return None
+        """The image that this host's note, or else the fleet's, names, if Modal still has it."""
+        own, left_s = _read_note(note)
+        if own and (image := await self._found(note, own)):
+            # Others may not know: Redis was away, or this is another deployment's.
+            await self._fleet.save(self._app_id, note.stem, own, ttl_s=left_s)
+            return image
+        told = await self._fleet.load(self._app_id, note.stem)
+        return await self._found(note, told) if told else None
+
+    async def _found(self, note: Path, image_id: str) -> Any:
+        """The image, or None if Modal does not have it any more; then the fleet hears of it."""
         try:
             return await self._find_image(image_id)
         except SandboxRejected as error:
             logger.info("%s: built again: %s", note.stem, error, extra={"action": "asset_gone"})
+            await self._fleet.forget(self._app_id, note.stem, image_id)
             return None
 
-    def forget(self, profile: ModalSettings, spec: AssetSpec) -> None:
+    async def forget(self, profile: ModalSettings, spec: AssetSpec) -> None:
         """Modal does not have it any more: it is built anew when it is next asked for."""
         note = self._note(profile, spec)
-        self._images.pop(note, None)
+        if image := self._images.pop(note, None):
+            await self._fleet.forget(self._app_id, note.stem, image.object_id)
         note.unlink(missing_ok=True)
 
     def _note(self, profile: ModalSettings, spec: AssetSpec) -> Path:
@@ -130,6 +150,7 @@ class ModalAssets:
         unfinished = note.with_suffix(".new")
         unfinished.write_text(json.dumps({"image_id": image.object_id, "made": time.time()}))
         unfinished.rename(note)
+        await self._fleet.save(self._app_id, note.stem, image.object_id, ttl_s=TRUSTED_S)
         logger.info(
             "built %s %s in %.1f s",
             spec.kind,
@@ -196,6 +217,7 @@ class ModalAssets:
             ["/bin/bash", "-c", READ, "read", f"{place}/{PurePosixPath(path)}", str(max_bytes + 1)],
             timeout_s=READ_TIMEOUT_S,
             max_output_bytes=max_bytes + 2,
+            whole=True,
         )
         if done.exit_code == ABSENT:
             raise FileNotFoundError(errno.ENOENT, "not a regular file inside the asset", path)
@@ -216,7 +238,7 @@ class ModalAssets:
         try:
             await box.mount(place, image)
         except SandboxRejected as error:
-            self.forget(profile, spec)
+            await self.forget(profile, spec)
             raise SandboxError(f"{error}; it will be built again") from error
 
 
@@ -268,13 +290,14 @@ def pip_exports(cache: Path) -> str:
     return "; ".join([*lines, "true"])
 
 
-def _read_note(note: Path) -> str | None:
-    """The snapshot's id, if there is one that Modal still keeps."""
+def _read_note(note: Path) -> tuple[str | None, float]:
+    """The snapshot's id, if there is one, and how long Modal still keeps it, in seconds."""
     try:
         facts = json.loads(note.read_text())
     except (OSError, ValueError):
-        return None
-    return str(facts["image_id"]) if time.time() - facts["made"] < TRUSTED_S else None
+        return None, 0.0
+    left_s = facts["made"] + TRUSTED_S - time.time()
+    return (str(facts["image_id"]), left_s) if left_s > 0 else (None, 0.0)
 
 
 @contextlib.asynccontextmanager

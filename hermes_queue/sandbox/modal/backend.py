@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import platform
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +15,6 @@ from hermes_queue.sandbox.base import (
     MAX_FILE_BYTES,
     AssetSpec,
     Capabilities,
-    ExecutionRequest,
-    ExecutionResult,
     SandboxInfo,
     SandboxObserver,
     Slot,
@@ -26,32 +22,26 @@ from hermes_queue.sandbox.base import (
 )
 from hermes_queue.sandbox.creation import CreationGate, ProcessCreationGate
 from hermes_queue.sandbox.execution import unbroken
-from hermes_queue.sandbox.modal import files
 from hermes_queue.sandbox.modal.account import Account
 from hermes_queue.sandbox.modal.assets import ModalAssets, check_python, mount_place
 from hermes_queue.sandbox.modal.box import Box, Lease
+from hermes_queue.sandbox.modal.commands import Held, SlotCommands
 from hermes_queue.sandbox.modal.factory import BoxFactory, Readers
 from hermes_queue.sandbox.modal.pool import Makers, Pool
-from hermes_queue.sandbox.modal.profiles import DEFAULT, Profiles
+from hermes_queue.sandbox.modal.profiles import DEFAULT, Profiles, for_grading
+from hermes_queue.sandbox.snapshot_notes import NoNotes, SnapshotNotes
 from hermes_queue.settings import ModalSettings, PathSettings, WorkerSettings
 
 logger = logging.getLogger(__name__)
 
 TEND_S = 5.0
+GRADING = " (grading)"
+"""After a profile's name, as the name of a pool: no profile in a file is called that."""
 PROVISION_S = 20.0
 """How long `start` waits for the minimum of sandboxes."""
 
 
-@dataclass(slots=True)
-class _Held:
-    """A leased slot and where it lies."""
-
-    pool: Pool
-    box: Box
-    lease: Lease
-
-
-class ModalBackend:
+class ModalBackend(SlotCommands):
     """See `SandboxBackend`.
 
     A worker that starts anew makes sandboxes of its own: those of its earlier life carry
@@ -67,7 +57,9 @@ class ModalBackend:
         cache: Path | None = None,
         observer: SandboxObserver | None = None,
         gate: CreationGate | None = None,
+        snapshots: SnapshotNotes | None = None,
     ) -> None:
+        super().__init__()
         self.settings = settings or ModalSettings()
         self.slots = slots or WorkerSettings().concurrency
         self.labels = {
@@ -94,15 +86,16 @@ class ModalBackend:
             build_box=self._factory.make_builder,
             end_box=self._factory.end,
             find_image=self._account.snapshot,
+            fleet=snapshots or NoNotes(),
         )
         self._asset_profiles: dict[tuple[str, str], str] = {}
         self._pools: dict[str, Pool] = {}
         self._readers = Readers(self._factory, lambda: self._started)
         self._capacity = asyncio.Semaphore(self.slots)
         self._leased = 0
-        self._held: dict[str, _Held] = {}
         self._opening = asyncio.Lock()
         self._started = False
+        self._process = os.getpid()
         self._tender: asyncio.Task[None] | None = None
         self._isolated = True
 
@@ -132,7 +125,7 @@ class ModalBackend:
                 return
             await self._account.open()
             self._assets.open(self._account.app_id)
-            self._started = True
+            self._started, self._process = True, os.getpid()
             try:
                 await self._provision()
             except BaseException:
@@ -177,12 +170,22 @@ class ModalBackend:
                     logger.exception("tending sandboxes failed")
             await self._readers.end_idle()
 
-    def _pool(self, name: str) -> Pool:
+    def _check_running(self) -> None:
         if not self._started:
             raise SandboxError("the modal backend is not running")
+        if self._process != os.getpid():
+            # The SDK's objects hold connections of the process that made them.
+            raise SandboxError(
+                "this modal backend was started before a fork: start one in each process; only "
+                "ids of sandboxes hold in all of them"
+            )
+
+    def _pool(self, name: str, profile: ModalSettings | None = None) -> Pool:
+        """The pool called `name`, made when it is first needed; of the profile of that name."""
+        self._check_running()
         if name not in self._pools:
             makers = Makers(create=self._make_box, end=self._factory.end)
-            self._pools[name] = Pool(self._profiles[name], makers, slots=self.slots)
+            self._pools[name] = Pool(profile or self._profiles[name], makers, slots=self.slots)
         return self._pools[name]
 
     async def _make_box(self, profile: ModalSettings) -> Box:
@@ -195,8 +198,7 @@ class ModalBackend:
     async def prepare(self, spec: SlotSpec) -> None:
         """See `SandboxBackend`."""
         profile = self._profiles[spec.profile]
-        if not self._started:
-            raise SandboxError("the modal backend is not running")
+        self._check_running()
         for asset in spec.assets:
             self._asset_profiles[asset.kind, asset.key] = spec.profile
         await asyncio.gather(*(self._assets.ensure(profile, asset) for asset in spec.assets))
@@ -225,7 +227,7 @@ class ModalBackend:
         await self._capacity.acquire()
         self._leased += 1
         try:
-            return await self._lease(trajectory_id, spec)
+            return await self._lease(trajectory_id, spec, self._pool(spec.profile))
         except BaseException:
             self._free_capacity()
             raise
@@ -234,9 +236,11 @@ class ModalBackend:
         self._leased -= 1
         self._capacity.release()
 
-    async def _lease(self, trajectory_id: str, spec: SlotSpec, box: Box | None = None) -> Slot:
+    async def _lease(
+        self, trajectory_id: str, spec: SlotSpec, pool: Pool, box: Box | None = None
+    ) -> Slot:
         """Open a slot, in `box` if one is given, where a place is reserved for it."""
-        pool, profile = self._pool(spec.profile), self._profiles[spec.profile]
+        profile = pool.profile
         images = {asset.mount: await self._assets.ensure(profile, asset) for asset in spec.assets}
         if box is None:
             box = await pool.take({place: image.object_id for place, image in images.items()})
@@ -250,7 +254,7 @@ class ModalBackend:
             raise
         box.reserved -= 1
         slot = Slot(lease.slot_id, trajectory_id, box.sandbox_id, lease.workspace, spec)
-        self._held[slot.slot_id] = _Held(pool, box, lease)
+        self._held[slot.slot_id] = Held(pool, box, lease)
         self._observer.leased(slot)
         return slot
 
@@ -258,6 +262,7 @@ class ModalBackend:
         self, box: Box, profile: ModalSettings, spec: SlotSpec, images: Mapping[str, Any]
     ) -> Lease:
         check_python(profile, box, spec.python)
+        await box.conceal(spec.conceal)
         pairs = []
         for asset in spec.assets:
             # Without mount namespaces an asset is where all slots of the sandbox see it.
@@ -269,18 +274,29 @@ class ModalBackend:
         return await box.open_slot(pairs)
 
     async def renew(self, slot: Slot) -> Slot:
-        """See `SandboxBackend`. In place, but for images that give no uids: a new sandbox."""
+        """See `SandboxBackend`. In place, with two exceptions that need another sandbox.
+
+        One is an image that gives no uids, the other a profile whose slots have network that
+        they shall not have while they are graded.
+        """
         held = self._leased_slot(slot)
+        pool = self._grading_pool(slot.spec.profile) or held.pool
         # Taken out before the first await: a release that comes meanwhile finds nothing.
         self._held.pop(slot.slot_id)
         try:
-            return await self._lease(slot.trajectory_id, slot.spec, await self._keep(slot, held))
+            box = await self._keep(slot, held, in_place=pool is held.pool)
+            return await self._lease(slot.trajectory_id, slot.spec, pool, box)
         except BaseException:
             self._free_capacity()
             raise
 
-    async def _keep(self, slot: Slot, held: _Held) -> Box | None:
-        """Close the slot but keep its place; None when the sandbox takes no further slots."""
+    def _grading_pool(self, name: str) -> Pool | None:
+        """Where jobs of the profile are graded, if not where they run."""
+        profile = for_grading(self._profiles[name])
+        return None if profile is None else self._pool(f"{name}{GRADING}", profile)
+
+    async def _keep(self, slot: Slot, held: Held, *, in_place: bool) -> Box | None:
+        """Close the slot but keep its place; None when the next one is in another sandbox."""
         box = held.box
         box.reserved += 1
         try:
@@ -289,7 +305,7 @@ class ModalBackend:
             box.reserved -= 1
             await unbroken(held.pool.freed(box))
             raise
-        if not box.spent:
+        if in_place and not box.spent:
             return box
         box.reserved -= 1
         await unbroken(held.pool.freed(box))
@@ -301,7 +317,7 @@ class ModalBackend:
         if held is not None:
             await unbroken(self._release(slot.slot_id, held))
 
-    async def _release(self, slot_id: str, held: _Held) -> None:
+    async def _release(self, slot_id: str, held: Held) -> None:
         try:
             await self._close(slot_id, held)
         except Exception as error:  # noqa: BLE001 - the contract: never raises
@@ -314,7 +330,7 @@ class ModalBackend:
         await held.pool.freed(held.box)
         self._free_capacity()
 
-    async def _close(self, slot_id: str, held: _Held) -> None:
+    async def _close(self, slot_id: str, held: Held) -> None:
         try:
             await held.box.close_slot(held.lease)
         finally:
@@ -325,58 +341,6 @@ class ModalBackend:
         if self._held.pop(slot_id, None) is not None:
             self._observer.released(slot_id)
             self._free_capacity()
-
-    def _leased_slot(self, slot: Slot) -> _Held:
-        held = self._held.get(slot.slot_id)
-        if held is None:
-            raise SlotLost(f"slot {slot.slot_id} is not leased")
-        return held
-
-    # --- commands and files -----------------------------------------------------------
-
-    async def execute_batch(
-        self, requests: Sequence[ExecutionRequest]
-    ) -> list[ExecutionResult | SandboxError]:
-        """See `SandboxBackend`."""
-        return list(await asyncio.gather(*(self._execute(request) for request in requests)))
-
-    async def _execute(self, request: ExecutionRequest) -> ExecutionResult | SandboxError:
-        try:
-            held = self._leased_slot(request.slot)
-            with self._noticing(held):
-                return await held.box.run(
-                    held.lease,
-                    ["/bin/bash"],
-                    command=request.command,
-                    stdin=request.stdin,
-                    env=request.env,
-                    cwd=request.cwd or request.slot.workspace,
-                    timeout_s=request.timeout_s,
-                    max_output_bytes=request.max_output_bytes,
-                )
-        except SandboxError as error:
-            return error
-
-    @contextlib.contextmanager
-    def _noticing(self, held: _Held) -> Iterator[None]:
-        """A sandbox that is lost takes no further slots."""
-        try:
-            yield
-        except SlotLost:
-            held.box.spent = True
-            raise
-
-    async def read_file(self, slot: Slot, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
-        """See `SandboxBackend`."""
-        held = self._leased_slot(slot)
-        with self._noticing(held):
-            return await files.read_file(held.box, held.lease, path, max_bytes=max_bytes)
-
-    async def write_file(self, slot: Slot, path: str, data: bytes) -> None:
-        """See `SandboxBackend`."""
-        held = self._leased_slot(slot)
-        with self._noticing(held):
-            await files.write_file(held.box, held.lease, path, data)
 
     # --- the reaper's side ------------------------------------------------------------
 

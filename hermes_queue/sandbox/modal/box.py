@@ -32,6 +32,8 @@ FIRST_UID, LAST_UID = 20_000, 59_999
 ARGUMENT_BYTES = 48 << 10
 """What of the service's 64 KiB per command we use; longer command lines go through a file."""
 SCRIPT_TIMEOUT_S = 60.0
+CONCEAL_TIMEOUT_S = 300.0
+"""The first time all files of the image are looked at."""
 KILLED = 137
 TOOLS_NEEDED = frozenset({"timeout", "env", "find", "grep", "env-C"})
 
@@ -78,10 +80,13 @@ class Box:
         """Leases about to be opened."""
         self.spent = False
         """Takes no further leases: it is lost, too old, or not clean."""
+        self.closing = False
+        """Likewise, because a job waits that needs other assets; it counts while it has leases."""
         self.created = self.touched = self.idle_since = time.monotonic()
         self._next_uid = FIRST_UID
         self._opened = 0
         self._mounting = asyncio.Lock()
+        self._concealed: set[str] = set()
 
     # --- what the pool asks -----------------------------------------------------------
 
@@ -99,7 +104,7 @@ class Box:
 
     def has_room(self, mounts: Mapping[str, str]) -> bool:
         """Whether it takes one more lease, with these assets."""
-        if self.spent or len(self.leases) + self.reserved >= self.capacity:
+        if self.spent or self.closing or len(self.leases) + self.reserved >= self.capacity:
             return False
         if self.abilities.mounts or self.shown == mounts:
             return True
@@ -180,6 +185,7 @@ class Box:
             ["/bin/bash", SCRIPT, *arguments],
             stdin=stdin,
             timeout_s=timeout_s,
+            whole=True,
         )
         if done.exit_code != 0:
             raise SandboxError(f"sandbox {self.sandbox_id}: {arguments[0]}: {_tail(done)}")
@@ -201,6 +207,26 @@ class Box:
                 with explained(f"mounting an asset at {place}", gone=True):
                     await self.sandbox.mount_image.aio(place, image)
                 self.assets[place] = image.object_id
+
+    async def conceal(self, names: Sequence[str]) -> None:
+        """Hide Python packages of the image from all slots, by import name.
+
+        Raises:
+            SandboxRejected: the image has one that cannot be hidden from slots.
+            SandboxError: it is gone.
+        """
+        async with self._mounting:
+            if not (wanted := [name for name in names if name not in self._concealed]):
+                return
+            uids = str(int(self.abilities.uids))
+            told = await self.script("conceal", uids, *wanted, timeout_s=CONCEAL_TIMEOUT_S)
+            if told:
+                raise SandboxRejected(
+                    f"image {self.profile.image} shows slots what the job is about, at "
+                    f"{', '.join(told.decode('utf-8', 'replace').splitlines()[:3])}: take it out "
+                    "of the image or name another profile"
+                )
+            self._concealed.update(wanted)
 
     # --- slots ------------------------------------------------------------------------
 
@@ -256,8 +282,9 @@ class Box:
         cwd: str,
         timeout_s: float,
         max_output_bytes: int = MAX_OUTPUT_BYTES,
+        whole: bool = False,
     ) -> ExecutionResult:
-        """Run `argv`, with `command` as bash's command line, in the slot.
+        """Run `argv`, with `command` as bash's command line; `whole` as in `run_process`.
 
         Raises:
             SlotLost: the slot or its sandbox has ended.
@@ -287,6 +314,7 @@ class Box:
             kill=lambda: self._kill(lease, command_id),
             stdin=stdin,
             max_output_bytes=max_output_bytes,
+            whole=whole,
         )
         self.touched = time.monotonic()
         if lease.ended:

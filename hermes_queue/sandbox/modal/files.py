@@ -39,7 +39,7 @@ async def _run(
 ) -> ExecutionResult:
     if "\0" in path:
         raise FileNotFoundError(errno.ENOENT, "a NUL byte in the path", path)
-    result = await box.run(lease, words, cwd="/", timeout_s=FILE_TIMEOUT_S, **options)
+    result = await box.run(lease, words, cwd="/", timeout_s=FILE_TIMEOUT_S, whole=True, **options)
     if result.timed_out:
         raise SandboxError(f"{path} did not answer within {FILE_TIMEOUT_S:g} s")
     return result

@@ -17,6 +17,8 @@ logger = logging.getLogger(__name__)
 
 TOUCH_S = 60.0
 """How often sandboxes are shown that their worker lives."""
+STARVED_S = 60.0
+"""A job that waits for longer because all sandboxes hold other assets gets one emptied for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,8 @@ class Pool:
         """Leases that a sandbox takes; fewer than the profile says if the image cannot do it."""
         self._creating: set[asyncio.Task[None]] = set()
         self._waiting = 0
+        self._starving: list[Mapping[str, str]] = []
+        """Assets of those who waited too long, in this order: empty sandboxes are theirs."""
         self._changed = asyncio.Event()
         self._stopped = False
 
@@ -69,13 +73,32 @@ class Pool:
                     # Not ours alone: whoever else waits gets its slots when we are cancelled.
                     await asyncio.shield(creation)
                 else:
-                    await changed.wait()
+                    await self._wait_for_room(changed, mounts)
         finally:
             self._waiting -= 1
+            if any(others is mounts for others in self._starving):
+                self._starving = [others for others in self._starving if others is not mounts]
+                self._wake()
+
+    async def _wait_for_room(self, changed: asyncio.Event, mounts: Mapping[str, str]) -> None:
+        """Until something has changed. Jobs with a sandbox's own assets may keep it for ever.
+
+        So after a while one sandbox with others takes no further leases and ends with its last.
+        It counts until then: the profile's limit holds.
+        """
+        try:
+            await asyncio.wait_for(changed.wait(), STARVED_S)
+        except TimeoutError:
+            if not any(others is mounts for others in self._starving):
+                self._starving.append(mounts)
+            usable = self._usable()
+            others = [box for box in usable if box.shown and box.shown != mounts]
+            if others and len(others) == len(usable) and not any(box.closing for box in usable):
+                min(others, key=lambda box: len(box.leases) + box.reserved).closing = True
 
     async def freed(self, box: Box) -> None:
         """A lease or reservation has ended: end the sandbox if it is spent, wake who waits."""
-        if box.is_empty and (box.spent or not box.is_fresh):
+        if box.is_empty and (box.spent or box.closing or not box.is_fresh):
             await self.drop(box)
         self._wake()
 
@@ -106,7 +129,7 @@ class Pool:
         for box in list(self.boxes.values()):
             idle = box.is_empty and now - box.idle_since >= self.profile.scale_down_s
             surplus = idle and len(self._usable()) > self.profile.min_sandboxes
-            if box.is_empty and (box.spent or not box.is_fresh or surplus):
+            if box.is_empty and (box.spent or box.closing or not box.is_fresh or surplus):
                 await self.drop(box)
         late = [box for box in self.boxes.values() if now - box.touched >= TOUCH_S]
         await asyncio.gather(*map(self._touch, late))
@@ -135,6 +158,8 @@ class Pool:
     def _pick(self, mounts: Mapping[str, str]) -> Box | None:
         """The fullest one, so that the others can become idle."""
         able = [box for box in self._usable() if box.has_room(mounts)]
+        if self._starving and self._starving[0] != mounts:
+            able = [box for box in able if not box.is_empty]
         return max(able, key=lambda box: len(box.leases) + box.reserved, default=None)
 
     def _grow_if_useful(self, mounts: Mapping[str, str]) -> asyncio.Task[None] | None:

@@ -23,7 +23,7 @@ START_S = 60.0
 BACKSTOP_S = 15.0
 """How much longer than the command's own limit the ones inside and at the service are."""
 STDIN_CHUNK_BYTES = 1 << 20
-QUIET_S = 0.5
+QUIET_S = 2.0
 """After the command's end: output on its way is waited for until none came for so long."""
 DRAIN_S = 30.0
 """At most, when a background process goes on writing: large output needs seconds to arrive, and
@@ -71,6 +71,7 @@ async def run_process(
     kill: Kill | None = None,
     stdin: bytes = b"",
     max_output_bytes: int = 1 << 20,
+    whole: bool = False,
 ) -> Finished:
     """Run `argv` to its end, or until `timeout_s` is over.
 
@@ -82,10 +83,13 @@ async def run_process(
             left to the limit inside the sandbox.
         stdin: written whole, then closed; empty = nothing is sent.
         max_output_bytes: per stream.
+        whole: the command leaves no process behind that holds its streams open, and a part of
+            its output would be taken for all: wait for the streams' ends.
 
     Raises:
         SlotLost: the sandbox has ended.
-        SandboxError: it does not answer, or the command could not be killed.
+        SandboxError: it does not answer, the command could not be killed, or `whole` output did
+            not arrive.
     """
     began = time.monotonic()
     process = await _start(sandbox, argv, math.ceil(timeout_s + 2 * BACKSTOP_S))
@@ -96,10 +100,12 @@ async def run_process(
         timed_out = await _wait(waiting, timeout_s, kill)
         with explained("running a command", gone=True):
             code = waiting.result()
-        await _drain(outputs)
+        complete = await _drain(outputs, DRAIN_S if whole else QUIET_S)
     finally:
         await _put_away(waiting, feeding, *(output.task for output in outputs))
     _check_streams(outputs)
+    if whole and not complete and not timed_out:
+        raise SandboxError("a command's output did not arrive in whole")
     seconds = time.monotonic() - began
     return Finished(
         exit_code=code,
@@ -156,16 +162,19 @@ async def _feed(writer: Any, data: bytes) -> None:
         del error
 
 
-async def _drain(outputs: Sequence[_Output]) -> None:
-    """Let what the command wrote arrive; a background process may hold the streams open."""
+async def _drain(outputs: Sequence[_Output], quiet_s: float) -> bool:
+    """Let what the command wrote arrive; a background process may hold the streams open.
+
+    Returns whether both have ended; else nothing has come for `quiet_s`, or too much.
+    """
     ended = time.monotonic()
     while True:
         open_ = [output for output in outputs if not output.task.done()]
         now = time.monotonic()
-        quiet_at = max((output.last for output in open_), default=0.0) + QUIET_S
-        give_up = min(max(quiet_at, ended + QUIET_S), ended + DRAIN_S)
+        quiet_at = max((output.last for output in open_), default=0.0) + quiet_s
+        give_up = min(max(quiet_at, ended + quiet_s), ended + DRAIN_S)
         if not open_ or now >= give_up:
-            return
+            return not open_
         await asyncio.wait([output.task for output in open_], timeout=give_up - now)
 
 

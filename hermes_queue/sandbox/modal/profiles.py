@@ -50,6 +50,17 @@ class Profiles:
         return found
 
 
+def for_grading(profile: ModalSettings) -> ModalSettings | None:
+    """The profile in which a job of this one is graded; None = in the same sandbox.
+
+    Modal does not take away a sandbox's network, so that another sandbox is needed.
+    """
+    if profile.network == "blocked" or profile.grading_network == "same":
+        return None
+    closed = {"network": "blocked", "allow_domains": (), "allow_cidrs": (), "min_sandboxes": 0}
+    return profile.model_copy(update=closed)
+
+
 def image_key(profile: ModalSettings) -> str:
     """A digest of what the profile's image is made of."""
     dockerfile = profile.dockerfile.read_text("utf-8") if profile.dockerfile else ""

@@ -4,6 +4,8 @@
 #   probe [UID...]                     what this image and kernel can do, as name=value lines
 #   configure MOUNTS MEMORY_KIB PIDS   write /.hq/settings
 #   open SLOT UID WORKSPACE [ASSET=MOUNT...]  empty directories, given to UID
+#   conceal UIDS NAME...               hide Python packages from all slots, by import name;
+#                                      prints those that could not be hidden
 #   close SLOT UID WORKSPACE           kill everything of UID, delete everything of UID
 #   spill SLOT UID ID                  keep standard input as the command line called ID
 #   run SLOT UID LIMIT_S ID CWD STDIN NVARS [NAME=VALUE...] ARGUMENT...
@@ -69,6 +71,38 @@ open_slot() {
     mkdir -p "$slot/assets/${pair#*=/opt/assets/}"
     printf '%s\0' "$pair" >>"$slot/mounts"
   done
+}
+
+# Every Python file of the image, but what is a slot's or an asset; one walk per sandbox.
+index_python() {
+  local index=$root/python-index
+  [ -e $index ] && return
+  (
+    umask 077
+    find / \( -path /proc -o -path /sys -o -path /dev -o -path $root -o -path /workspace \
+      -o -path /home/agent -o -path /opt/assets -o -path /tmp -o -path /var/tmp \) -prune \
+      -o -type f -name '*.py' -print0 >$index.$$ 2>/dev/null
+    mv $index.$$ $index
+  )
+}
+
+conceal() {
+  local uids=$1 name path place
+  shift
+  index_python
+  for name in "$@"; do
+    while IFS= read -r -d '' path; do
+      # The standard library stays whole.
+      [[ $path =~ /lib/python3\.[0-9]+/ && ! $path =~ /(site|dist)-packages/ ]] && continue
+      place=${path%/__init__.py}
+      # A module inside another package has that name by chance.
+      [ "$place" = "$path" ] && [ -e "${path%/*}/__init__.py" ] && continue
+      # From slots that are root nothing can be hidden.
+      [ "$uids" = 1 ] && chown 0:0 -- "$place" && chmod go-rwx -- "$place" && continue
+      echo "$place"
+    done < <(grep -zE "/${name//.//}(/__init__)?\.py\$" $root/python-index)
+  done
+  return 0
 }
 
 processes_of() {
@@ -220,6 +254,7 @@ case $action in
   probe) probe "$@" ;;
   configure) configure "$@" ;;
   open) open_slot "$@" ;;
+  conceal) conceal "$@" 2>/dev/null ;;
   close) close_slot "$@" ;;
   spill) spill "$@" ;;
   kill) kill_marked "HQ_COMMAND_ID=$1" "HQ_WRAPPER=$1" ;;

@@ -1,0 +1,160 @@
+"""What the fleet shares of Modal, and what slots and graded jobs must not see."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+
+import modal
+import pytest
+
+from hermes_queue.errors import SandboxRejected
+from hermes_queue.ledger import Ledger
+from hermes_queue.ledger.snapshots import FleetSnapshots
+from hermes_queue.sandbox.base import AssetSpec, ExecutionRequest, SlotSpec
+from hermes_queue.sandbox.modal import box as boxes
+from hermes_queue.sandbox.modal.backend import ModalBackend
+from hermes_queue.settings import ModalSettings
+
+
+@pytest.fixture
+async def start(localmodal, cache, tmp_path):
+    """Start backends with these settings; they are stopped after the test."""
+    started = []
+
+    async def make(*, slots=4, observer=None, profiles=None, **settings):
+        if profiles is not None:
+            settings["profiles"] = tmp_path / "profiles.yaml"
+            settings["profiles"].write_text(profiles)
+        section = ModalSettings(**{"creates_per_s": 1000.0, **settings})
+        backend = ModalBackend(section, slots=slots, cache=cache, observer=observer)
+        started.append(backend)
+        await backend.start()
+        return backend
+
+    yield make
+    for backend in started:
+        await backend.stop()
+
+
+async def out(backend, slot, command):
+    [result] = await backend.execute_batch([ExecutionRequest(slot, command)])
+    assert not isinstance(result, Exception), result
+    assert result.exit_code == 0, result
+    return result.stdout.decode().rstrip("\n")
+
+
+async def acquire(backend, count=1, **spec):
+    slots = [backend.acquire(f"t{n}", SlotSpec(**spec)) for n in range(count)]
+    return await asyncio.gather(*slots)
+
+
+def asset(script="echo text >file"):
+    key = secrets.token_hex(8)
+    return AssetSpec("test", key, script, f"/opt/assets/test-{key}")
+
+
+# --- what the fleet shares, and what slots must not see -----------------------------------
+
+
+@pytest.fixture
+def hosts(localmodal, tmp_path, redis_server):
+    """Backends of two hosts, which share nothing but Redis and the Modal app."""
+    with redis_server.client(decode_responses=False) as client:
+        ledger = Ledger(client, prefix="hq:", url=redis_server.url)
+
+        def make(name):
+            return ModalBackend(
+                ModalSettings(creates_per_s=1000.0),
+                slots=1,
+                cache=tmp_path / name,
+                snapshots=FleetSnapshots(ledger),
+            )
+
+        yield make("one"), make("other")
+
+
+async def started(backend):
+    await backend.start()
+    return backend
+
+
+async def test_another_host_starts_from_the_snapshot_that_the_first_has_made(hosts):
+    spec = asset("date +%s%N >stamp")
+    stamps = []
+    for backend in hosts:
+        await backend.start()
+        [slot] = await acquire(backend, assets=(spec,))
+        stamps.append(await out(backend, slot, f"cat {spec.mount}/stamp"))
+        await backend.stop()
+    assert stamps[0] == stamps[1]
+
+
+async def test_a_shared_snapshot_that_modal_has_no_more_is_built_and_shared_again(hosts):
+    one, other = [await started(backend) for backend in hosts]
+    spec = asset("date +%s%N >stamp")
+    note = one._assets._note(one.settings, spec).stem
+    await one._assets._fleet.save(one._account.app_id, note, "im-0123456789abcdefghijkl", ttl_s=60)
+    stamps = [await backend.read_asset(spec, "stamp") for backend in (one, other)]
+    assert stamps[0] == stamps[1]
+    for backend in hosts:
+        await backend.stop()
+
+
+PLACES = "/opt/tool/hq_parse/__init__.py /opt/tool/hq_six.py"
+PACKAGE = f"mkdir -p /opt/tool/hq_parse && echo x=1 | tee {PLACES}"
+LOOK = f"cat {PLACES} 2>/dev/null || true"
+
+
+@pytest.fixture
+async def image_with_packages(localmodal):
+    """Id of an image in which two packages lie beside what a program needs."""
+    app = await modal.App.lookup.aio("tests", create_if_missing=True)
+    box = await modal.Sandbox.create.aio(app=app, image=modal.Image.debian_slim())
+    process = await box.exec.aio("bash", "-c", PACKAGE)
+    assert await process.wait.aio() == 0
+    return (await box.snapshot_filesystem.aio()).object_id
+
+
+async def test_what_a_job_is_about_is_concealed_in_the_image(start, image_with_packages):
+    backend = await start(image=image_with_packages)
+    [open_] = await acquire(backend)
+    assert await out(backend, open_, LOOK) == "x=1\nx=1"
+    [slot] = await acquire(backend, conceal=("hq_parse", "hq_six"))
+    assert await out(backend, slot, LOOK) == ""
+    assert await out(backend, slot, "python3 -c 'import json.tool' && echo whole") == "whole"
+
+
+async def test_what_cannot_be_concealed_is_refused_with_its_place(
+    start, image_with_packages, monkeypatch
+):
+    monkeypatch.setattr(boxes, "LAST_UID", 1 << 20)  # slots are root, who sees everything
+    backend = await start(image=image_with_packages)
+    with pytest.raises(SandboxRejected, match=r"what the job is about, at /opt/tool/hq_parse: "):
+        await acquire(backend, conceal=("hq_parse",))
+    assert backend.free_slots == 4
+
+
+async def interfaces(backend, slot):
+    return (await out(backend, slot, "tail -n +3 /proc/net/dev | cut -d: -f1")).split()
+
+
+async def test_a_job_with_network_is_graded_in_a_sandbox_without(start):
+    backend = await start(profiles="web: {network: open}")
+    [slot] = await acquire(backend, profile="web")
+    assert await interfaces(backend, slot) != ["lo"]
+    graded = await backend.renew(slot)
+    assert await interfaces(backend, graded) == ["lo"]
+    assert backend.free_slots == 3
+    again = await backend.renew(graded)
+    assert again.sandbox_id == graded.sandbox_id
+    [other] = await acquire(backend, profile="web")
+    assert other.sandbox_id == slot.sandbox_id
+
+
+async def test_grading_may_keep_the_network_where_the_profile_says_so(start):
+    backend = await start(profiles="web: {network: open, grading_network: same}")
+    [slot] = await acquire(backend, profile="web")
+    graded = await backend.renew(slot)
+    assert graded.sandbox_id == slot.sandbox_id
+    assert await interfaces(backend, graded) != ["lo"]
