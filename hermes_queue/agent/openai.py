@@ -23,7 +23,8 @@ from hermes_queue.agent.limiter import Permit
 from hermes_queue.agent.probe import ToolProbe
 from hermes_queue.agent.registry import AgentScript
 from hermes_queue.agent.reply import Completion, parse, to_wire
-from hermes_queue.errors import ModelConfigError, ModelError
+from hermes_queue.agent.tries import Tries
+from hermes_queue.errors import ModelConfigError, ModelError, TrajectoryFailure
 from hermes_queue.models import AgentSpec, Message, Turn
 from hermes_queue.settings import ModelSettings
 
@@ -82,36 +83,55 @@ class OpenAIChat:
         """
         body, events = self._body(messages, tools, sampling)
         waited_s = await self._probed(sampling) if "tools" in body else 0.0
+        tries = Tries(self._settings.max_retries, self._settings.pause_max_s)
+        try:
+            completion, latency_s, waited_s = await self._answered(
+                body, events, tries, deadline, waited_s
+            )
+        except TrajectoryFailure as failure:
+            failure.events = tries.events()
+            raise
+        return self._reply(completion, body, tools, [*tries.events(), *events], latency_s, waited_s)
+
+    async def _answered(
+        self,
+        body: Mapping[str, Any],
+        events: list[dict[str, Any]],
+        tries: Tries,
+        deadline: float,
+        waited_s: float,
+    ) -> tuple[Completion, float, float]:
+        """Try until there is an answer: (it, seconds of the try, seconds waited in all).
+
+        Raises:
+            TimeoutError: the deadline passed in the first try.
+            TrajectoryFailure: as `complete`.
+        """
         tokens = _estimate_tokens(body)
-        last: Exception | None = None
-        delay_s = 0.0
-        failures = 0
-        while True:
+        delay_s: float | None = 0.0
+        while delay_s is not None:
             async with self._limiter.slot(
                 self._server, self._model, estimate_tokens=tokens, delay_s=delay_s
             ) as permit:
                 waited_s += permit.waited_s
+                tries.waited(permit.waited_s)
                 started = time.monotonic()
                 try:
                     outcome = await self._try(body, events, deadline + waited_s - started, permit)
-                except TimeoutError:
-                    if last is None:
+                except TimeoutError as error:
+                    if not tries.out_of_time(error):
                         raise
                     break
+            now = time.monotonic()
             if isinstance(outcome, Completion):
-                latency_s = time.monotonic() - started
-                return self._reply(outcome, body, tools, events, latency_s, waited_s)
-            if endpoint_errors.is_pause(outcome):
-                delay_s = endpoint_errors.retry_after_s(outcome) or endpoint_errors.PAUSE_S
-                patience_s = self._settings.pause_max_s - waited_s
-            else:
-                last, failures = outcome, failures + 1
-                delay_s = endpoint_errors.delay_s(outcome, failures)
-                patience_s = deadline + waited_s - time.monotonic()
-            if failures > self._settings.max_retries or delay_s > patience_s:
-                last = outcome
-                break
-        raise ModelError(f"{self._server} failed, last: {endpoint_errors.describe(last)}") from last
+                return outcome, now - started, waited_s
+            delay_s = tries.delay_s(
+                outcome,
+                took_s=now - started,
+                waited_s=waited_s,
+                left_s=deadline + waited_s - now,
+            )
+        raise ModelError(f"{self._server}: {tries}") from tries.last
 
     async def _try(
         self, body: Mapping[str, Any], events: list[dict[str, Any]], left_s: float, permit: Permit
@@ -198,10 +218,8 @@ class OpenAIChat:
         latency_s: float,
         waited_s: float,
     ) -> Reply:
-        if self._wants_ids and (completion.completion_ids is None or completion.logprobs is None):
-            raise ModelConfigError(
-                f"{self._server} sends no token ids or logprobs, which this run asks for"
-            )
+        if self._wants_ids:
+            self._require_ids(completion)
         message, unreadable = self._dialect.incoming(
             completion.message, tools, turn=self._turn, finish_reason=completion.finish_reason
         )
@@ -220,6 +238,22 @@ class OpenAIChat:
             latency_s=round(latency_s, 4),
         )
         return Reply(message, turn, (*events, *unreadable), waited_s)
+
+    def _require_ids(self, completion: Completion) -> None:
+        """A trajectory without ids is refused, not invented."""
+        parts = {
+            "completion token ids": completion.completion_ids,
+            "prompt token ids": completion.prompt_ids,
+            "logprobs": completion.logprobs,
+        }
+        missing = next((name for name, part in parts.items() if part is None), None)
+        if missing:
+            raise ModelConfigError(
+                f"{self._server} sends no {missing}, which this run asks for with "
+                "`return_token_ids` and `logprobs`. vLLM and SGLang give them, in recent versions "
+                "and not through every proxy. --agent-param token_ids=false goes without; such "
+                "trajectories have messages and no tokens."
+            )
 
 
 def _endpoint(spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> Endpoint:

@@ -75,7 +75,7 @@ def _choice(data: Any) -> dict[str, Any]:
         raise MalformedReply(f"the body is a JSON {type(data).__name__}")
     choices = data.get("choices")
     if not choices:
-        error = data.get("error")
+        error = data.get("error") or data.get("message")  # SGLang does not nest it
         raise MalformedReply(f"no choices in the reply{f': {str(error)[:500]}' if error else ''}")
     choice = choices[0]
     if not isinstance(choice, dict) or not isinstance(choice.get("message"), dict):
