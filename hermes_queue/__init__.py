@@ -13,6 +13,7 @@ from hermes_queue.errors import (
     RedisUnavailable,
     SchemaTooNew,
 )
+from hermes_queue.ledger.policy import set_policy_version
 from hermes_queue.models import (
     AgentSpec,
     AttemptRecord,
@@ -55,4 +56,5 @@ __all__ = [
     "Usage",
     "consume",
     "make_ids",
+    "set_policy_version",
 ]

@@ -259,6 +259,8 @@ class StreamReader:
             std=float(fields["std"]) if fields["std"] else None,
             created=float(fields["created"]),
             finished=float(fields["finished"]),
+            policy_version=int(fields["policy_version"]) if fields.get("policy_version") else None,
+            stale=tuple(json.loads(fields.get("stale") or "[]")),
         )
         delivered._ack = partial(self._ack, entry_id)
         delivered._nack = partial(self._nack, entry_id)

@@ -13,9 +13,9 @@ Verdict = Literal[
 Notice = Literal["final", "cancelled", "surplus", "lost", "paused"]
 """Why a lease is gone; or `paused`: it is kept, and its run is paused."""
 PublishVerdict = Literal[
-    "ok", "group", "dropped", "surplus", "final", "cancelled", "stale", "unknown"
+    "ok", "outdated", "group", "dropped", "surplus", "final", "cancelled", "stale", "unknown"
 ]
-ACCEPTED = ("ok", "group", "dropped")
+ACCEPTED = ("ok", "outdated", "group", "dropped")
 """Verdicts by which a record became the one that counts."""
 
 
@@ -33,6 +33,8 @@ class Begun:
     """Seconds of the total deadline that earlier attempts have used up."""
     attempts: tuple[bytes, ...] = ()
     """Records of failed attempts (`AttemptRecord` as JSON), oldest first."""
+    policy_version: int | None = None
+    """The run's, now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,7 @@ class DueJob:
 
 @dataclass(frozen=True, slots=True)
 class RunStatus:
-    """Counters of one run; all but `groups`, `refilled` and `dropped` add up to `total`."""
+    """Counters of one run. `total` is the sum of `queued`, `running` and those in `ENDED`."""
 
     total: int
     queued: int
@@ -112,6 +114,14 @@ class RunStatus:
     """Groups that their policy threw away."""
     cancelled: int = 0
     """Trajectories that had not ended when the run was cancelled."""
+    stale: int = 0
+    """Measured, but not used because their policy was too old."""
+    stale_requeued: int = 0
+    """Samples added in place of stale ones; part of `total`."""
+    stale_labelled: int = 0
+    """Members of published groups that were beyond the bound; part of `finished`."""
+    policy_unknown: int = 0
+    """Of those, with a bound, for which nobody could tell how old their policy was; likewise."""
 
     @property
     def done(self) -> bool:
@@ -119,6 +129,6 @@ class RunStatus:
         return self.total > 0 and self.queued + self.running == 0
 
 
-ENDED = ("finished", "failed", "surplus", "cancelled")
+ENDED = ("finished", "failed", "surplus", "cancelled", "stale")
 """Counters of trajectories that have ended, each in one of them."""
 RUN_COUNTERS = [field.name for field in fields(RunStatus) if field.name != "queued"]
