@@ -149,6 +149,11 @@ def _add_run(group: argparse._ArgumentGroup, producer: Producer) -> None:
         metavar="0-9",
         help="0 is served first (default: 5)",
     )
+    group.add_argument(
+        "--policy-version",
+        metavar="VERSION",
+        help="the one that the jobs want: sent to the endpoint, and recorded",
+    )
     group.add_argument("--lane", default="train", help="queue lane (default: train)")
     group.add_argument("--profile", default="default", help="sandbox profile (default: default)")
     group.add_argument(
@@ -198,6 +203,26 @@ def _add_groups(group: argparse._ArgumentGroup) -> None:
         choices=("publish", "drop"),
         default="publish",
         help="what becomes of a group that cannot be measured in full (default: publish)",
+    )
+    group.add_argument(
+        "--max-policy-lag",
+        type=at_least(0),
+        metavar="N",
+        help="how many versions the run's policy may be ahead of a sample when that is published"
+        " (default: any number); the version is set with `hermes-queue run policy`",
+    )
+    group.add_argument(
+        "--on-stale",
+        choices=("label", "drop", "requeue"),
+        default="label",
+        help="what becomes of samples beyond --max-policy-lag; requeue makes new ones in their"
+        " place (default: label)",
+    )
+    group.add_argument(
+        "--max-requeues",
+        type=at_least(0, 1024),
+        metavar="N",
+        help="new samples per group in place of stale ones (default: the group size)",
     )
 
 

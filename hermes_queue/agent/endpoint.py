@@ -29,6 +29,9 @@ CONNECTIONS = 10_000
 """As many as a worker may have trajectories: the limit on calls is the fleet's."""
 SESSION_HEADER = "X-Session-ID"
 """Routers of several servers keep a session's requests at one of them (SkyRL's convention)."""
+POLICY_HEADERS = ("X-Policy-Version", "X-Weight-Version")
+"""Of answers: what served them, where a gateway says it. The first also goes with requests, as
+what is wanted. The names are ours: there is no common one."""
 
 
 @dataclass(slots=True)
@@ -48,7 +51,13 @@ class Endpoint:
     """One trajectory's way to an endpoint."""
 
     def __init__(
-        self, base_url: str | None, api_key: str, *, timeout_s: float, session: str = ""
+        self,
+        base_url: str | None,
+        api_key: str,
+        *,
+        timeout_s: float,
+        session: str = "",
+        policy_version: str | None = None,
     ) -> None:
         """Prepare; connections are opened by the first request.
 
@@ -57,11 +66,16 @@ class Endpoint:
             api_key: sent as bearer.
             timeout_s: of one request as a whole.
             session: sent with each request, for routers.
+            policy_version: the one that is wanted, likewise.
         """
         self.base_url = base_url
         self._api_key = api_key
         self._timeout_s = timeout_s
         self._headers = {SESSION_HEADER: session} if session else {}
+        if policy_version is not None:
+            self._headers[POLICY_HEADERS[0]] = policy_version
+        self.policy_version: str | None = None
+        """What a gateway said in a header of its last answer that served it."""
 
     @property
     def name(self) -> str:
@@ -71,11 +85,7 @@ class Endpoint:
         return f"{scheme}://{rest.rpartition('@')[2]}"
 
     async def post(self, path: str, body: Mapping[str, Any]) -> bytes:
-        """As `exchange`, of which only the body is wanted."""
-        return (await self.exchange(path, body))[0]
-
-    async def exchange(self, path: str, body: Mapping[str, Any]) -> tuple[bytes, Mapping[str, str]]:
-        """POST to a path below the endpoint, or to a URL; body and headers of a good answer.
+        """POST to a path below the endpoint, or to a URL; the body of a good answer.
 
         Bounded as a whole: the SDK's timeout is per read from the socket, so that an answer
         that drips would never end.
@@ -87,7 +97,10 @@ class Endpoint:
         """
         async with asyncio.timeout(self._timeout_s):
             response = await self._send(path, body)
-        return response.content, response.headers
+        told = (response.headers.get(name) for name in POLICY_HEADERS)
+        self.policy_version = next(filter(None, told), self.policy_version)
+        content: bytes = response.content
+        return content
 
     async def post_to_root(self, path: str, body: Mapping[str, Any]) -> bytes:
         """As `post`, with a path below the server's root instead of its `/v1`."""

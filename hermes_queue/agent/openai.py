@@ -42,7 +42,8 @@ class OpenAIChat:
 
     Agent params: {"token_ids": true} asks for token ids and logprobs and fails without
     them; {"logprobs_mode": text} is recorded with them; {"probe_tools": false} trusts
-    the chat template to show tools (`ToolProbe`); those of `ToolDialect`.
+    the chat template to show tools (`ToolProbe`); {"policy_version": "model"} takes the name of
+    the model that the server says it is for the policy's version; those of `ToolDialect`.
     """
 
     def __init__(self, spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> None:
@@ -52,6 +53,8 @@ class OpenAIChat:
         self._wants_ids = bool(spec.params.get("token_ids"))
         self._dialect = ToolDialect(self.dialect_params(spec))
         self._logprobs_mode = spec.params.get("logprobs_mode")
+        self._version_is_model = _version_is_model(spec)
+        self._wanted_version = script.policy_version
         self._settings = settings
         self._limiter = script.limiter
         self._endpoint = _endpoint(spec, script, settings)
@@ -59,6 +62,7 @@ class OpenAIChat:
         self._probe = self._make_probe(spec)
         self._reasoning_field: str | None = None
         self._rewritten: set[str] = set()
+        self._other_versions: set[str] = set()
         self._turn = 0
 
     @staticmethod
@@ -223,6 +227,7 @@ class OpenAIChat:
         message, unreadable = self._dialect.incoming(
             completion.message, tools, turn=self._turn, finish_reason=completion.finish_reason
         )
+        version = self._served_version(completion, events)
         self._turn += 1
         self._reasoning_field = completion.reasoning_field or self._reasoning_field
         turn = Turn(
@@ -232,12 +237,24 @@ class OpenAIChat:
             logprobs_mode=self._logprobs_mode,
             sampling={k: v for k, v in body.items() if k not in ("messages", "tools")},
             server=self._server,
-            policy_version=completion.policy_version,
+            policy_version=version,
             finish_reason=completion.finish_reason,
             usage=completion.usage,
             latency_s=round(latency_s, 4),
         )
         return Reply(message, turn, (*events, *unreadable), waited_s)
+
+    def _served_version(self, completion: Completion, events: list[dict[str, Any]]) -> str | None:
+        """What served the turn; one that was not wanted is told once."""
+        if self._version_is_model:
+            served = completion.model
+        else:
+            served = completion.policy_version or self._endpoint.policy_version
+        wanted = self._wanted_version
+        if wanted is not None and served not in (None, wanted, *self._other_versions):
+            self._other_versions.add(str(served))
+            events.append({"event": "policy_mismatch", "wanted": wanted, "served": served})
+        return served
 
     def _require_ids(self, completion: Completion) -> None:
         """A trajectory without ids is refused, not invented."""
@@ -268,7 +285,22 @@ def _endpoint(spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> 
             "HERMES_QUEUE_MODEL_BASE_URL or HERMES_QUEUE_MODEL_API_KEY"
         )
     timeout_s = settings.request_timeout_s
-    return Endpoint(base_url, key, timeout_s=timeout_s, session=script.trajectory_id)
+    return Endpoint(
+        base_url,
+        key,
+        timeout_s=timeout_s,
+        session=script.trajectory_id,
+        policy_version=script.policy_version,
+    )
+
+
+def _version_is_model(spec: AgentSpec) -> bool:
+    source = spec.params.get("policy_version", "server")
+    if source not in ("server", "model"):
+        raise ModelConfigError(
+            f'agent openai: policy_version must be "server" or "model", not {source!r}'
+        )
+    return bool(source == "model")
 
 
 def _estimate_tokens(body: Mapping[str, Any]) -> int:

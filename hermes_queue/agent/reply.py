@@ -35,6 +35,9 @@ class Completion:
     completion_ids: tuple[int, ...] | None
     logprobs: tuple[float, ...] | None
     policy_version: str | None
+    """Of the weights, as the server tells it."""
+    model: str | None = None
+    """What the server says it is."""
 
 
 def parse(body: bytes, *, turn: int) -> Completion:
@@ -61,13 +64,22 @@ def parse(body: bytes, *, turn: int) -> Completion:
             prompt_ids=ids,
             completion_ids=completion_ids,
             logprobs=_logprobs(choice.get("logprobs"), completion_ids),
-            policy_version=_optional_text(data.get("weight_version")),
+            policy_version=_weight_version(data, choice),
+            model=_optional_text(data.get("model")),
         )
     except MalformedReply:
         raise
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         start = body[:200].decode(errors="replace")
         raise MalformedReply(f"{type(error).__name__}: {error}; body: {start!r}") from error
+
+
+def _weight_version(data: Mapping[str, Any], choice: Mapping[str, Any]) -> str | None:
+    """SGLang's: in `metadata`, or with `return_meta_info` in the choice; proxies may lift it."""
+    for place in (data, data.get("metadata"), choice.get("meta_info")):
+        if isinstance(place, dict) and place.get("weight_version") is not None:
+            return _optional_text(place["weight_version"])
+    return None
 
 
 def _choice(data: Any) -> dict[str, Any]:

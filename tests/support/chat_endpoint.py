@@ -19,6 +19,8 @@ class Raw:
     body: bytes = b""
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
+    wait_s: float = 0.0
+    """Answer after so long."""
     drip_s: float = 0.0
     """Wait so long before each byte of the body."""
     hang: bool = False
@@ -114,6 +116,7 @@ class ChatEndpoint:
         answer = self.handler(path, body)
         if not isinstance(answer, Raw):
             answer = Raw(json.dumps(answer[1]).encode(), answer[0])
+        await asyncio.sleep(answer.wait_s)
         if answer.hang:
             await asyncio.Event().wait()
         if answer.drop:
