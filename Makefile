@@ -36,7 +36,7 @@ demo: $(VENV)/.run ## Install what is needed, then two trajectories end to end o
 test: redis lint ## Install the development tools, then linters and all tests
 	$(BIN)/python -m pytest -n $(JOBS) --maxschedchunk 1 $(TESTS)
 
-test-aimock: $(VENV)/.dev redis ## 200 trajectories against a third-party server that fails half of all calls
+test-aimock: $(VENV)/.dev ## 200 trajectories against a third-party server that fails half of all calls
 	@command -v npm >/dev/null || { echo "make test-aimock needs Node.js 20.15 or newer, with npm" >&2; exit 1; }
 	@mkdir -p $(VENV)/aimock
 	@cp benchmarks/faults/package.json benchmarks/faults/package-lock.json $(VENV)/aimock/

@@ -490,6 +490,21 @@ async def test_connections_are_closed_without_a_warning(endpoint: ChatEndpoint) 
     assert (await ask(chat(endpoint.url))).message.content == "hi", "later calls open new ones"
 
 
+async def test_a_trajectory_whose_endpoint_fails_does_not_go_on_at_another_one(
+    endpoint: ChatEndpoint,
+) -> None:
+    async with ChatEndpoint(lambda path, body: completion("other")) as other:
+        client = chat(f"{endpoint.url},{other.url}")
+        first, second = endpoint, other
+        await ask(client)
+        if other.requests:
+            first, second = other, endpoint
+        first.handler = in_turn((500, {}))
+        with pytest.raises(ModelError):
+            await ask(client)
+        assert (len(first.requests), len(second.requests)) == (4, 0)
+
+
 async def test_every_request_of_a_trajectory_carries_its_session(endpoint: ChatEndpoint) -> None:
     client = chat(endpoint.url)
     await ask(client)
