@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -36,9 +35,8 @@ what is wanted. The names are ours: there is no common one."""
 
 @dataclass(slots=True)
 class _Connections:
-    """Of one process and loop: connections are bound to a loop and must not cross a fork."""
+    """Of one loop, and so of one process: a loop does not survive a fork."""
 
-    pid: int
     http: httpx2.AsyncClient
     clients: dict[tuple[str | None, str, float], AsyncOpenAI] = field(default_factory=dict)
     """The SDK's view of an endpoint, by URL, key and timeout."""
@@ -171,7 +169,7 @@ def _shared() -> _Connections:
 
     loop = asyncio.get_running_loop()
     found = _connections.get(loop)
-    if found is None or found.pid != os.getpid():
+    if found is None:
         limits = httpx2.Limits(
             # aiohttp knows no limit on idle connections; None as the first would mean 100.
             max_connections=CONNECTIONS,
@@ -184,11 +182,11 @@ def _shared() -> _Connections:
             raise ModelConfigError(
                 f"agent openai: {error}: pip install 'hermes-queue[worker]'"
             ) from error
-        found = _connections[loop] = _Connections(os.getpid(), http)
+        found = _connections[loop] = _Connections(http)
     return found
 
 
 async def close_clients() -> None:
     """Close the running loop's connections. Later calls open new ones."""
-    if (found := _connections.pop(asyncio.get_running_loop(), None)) and found.pid == os.getpid():
+    if found := _connections.pop(asyncio.get_running_loop(), None):
         await found.http.aclose()

@@ -7,9 +7,11 @@ import gc
 import json
 import multiprocessing
 import os
+import re
 import time
 import warnings
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -510,3 +512,19 @@ async def test_every_request_of_a_trajectory_carries_its_session(endpoint: ChatE
     await ask(client)
     await ask(client)
     assert all("x-session-id: run.item.0" in head for head in endpoint.heads)
+
+
+# --- the page ---------------------------------------------------------------------------
+
+
+def test_every_row_of_the_page_names_a_test_that_exists() -> None:
+    root = Path(__file__).parents[2]
+    page = (root / "docs" / "models.md").read_text("utf-8")
+    table = page.partition("## Faults of endpoints")[2].partition("## Costs")[0]
+    rows = [line for line in table.splitlines() if line.startswith("| ")][1:]
+    tests = "".join(path.read_text("utf-8") for path in (root / "tests").rglob("test_*.py"))
+    assert len(rows) >= 25
+    for row in rows:
+        names = re.findall(r"`(\w+)`", row.rstrip("| ").rpartition("|")[2])
+        assert names, row
+        assert [name for name in names if f"def test_{name}(" not in tests] == [], row
