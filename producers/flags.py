@@ -51,6 +51,7 @@ def build_parser(producer: Producer) -> argparse.ArgumentParser:
     _add_run(parser.add_argument_group("the run"), producer)
     sandbox_flags.add(parser.add_argument_group("sandboxes, where everything runs here"))
     _add_groups(parser.add_argument_group("groups"))
+    _add_staleness(parser.add_argument_group("samples of an old policy"))
     _add_limits(parser.add_argument_group("limits of one attempt"))
     _add_budgets(parser.add_argument_group("budgets of the run; it pauses when one is spent"))
     _add_output(parser.add_argument_group("output"))
@@ -204,6 +205,9 @@ def _add_groups(group: argparse._ArgumentGroup) -> None:
         default="publish",
         help="what becomes of a group that cannot be measured in full (default: publish)",
     )
+
+
+def _add_staleness(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--max-policy-lag",
         type=at_least(0),
