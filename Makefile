@@ -26,11 +26,8 @@ COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generat
 	--no-emit-index-url --no-annotate --custom-compile-command "make lock"
 RUN_EXTRAS := --extra producer --extra worker --extra local
 
-.PHONY: help demo test test-atropos validate tamper chaos datasets lint format bench lock docs clean redis
-
-help: ## List the targets
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
-.PHONY: help demo test test-modal-oldest validate tamper chaos lint format bench lock docs clean redis
+.PHONY: help demo test test-aimock test-atropos test-modal-oldest validate tamper chaos datasets \
+	lint format bench lock docs clean redis
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 20
@@ -47,6 +44,13 @@ test-modal-oldest: redis ## The Modal backend and its server with the oldest SDK
 		install 'modal==$(MODAL_OLDEST)'
 	$(VENV)-modal-oldest/bin/python -m pytest -n $(JOBS) -k 'modal or as_an_ordinary_user' \
 		tests/localmodal tests/sandbox tests/durability tests/integration
+
+test-aimock: $(VENV)/.dev ## 200 trajectories against a third-party server that fails half of all calls
+	@command -v npm >/dev/null || { echo "make test-aimock needs Node.js 20.15 or newer, with npm" >&2; exit 1; }
+	@mkdir -p $(VENV)/aimock
+	@cp benchmarks/faults/package.json benchmarks/faults/package-lock.json $(VENV)/aimock/
+	npm --prefix $(VENV)/aimock ci --no-fund --no-audit --loglevel=error
+	$(BIN)/python -m benchmarks.faults --aimock $(VENV)/aimock
 
 validate: $(VENV)/.run ## Oracle 1.0 and nop 0.0 on every bundled row, on each Python there is
 	@for version in $(PYTHONS); do \

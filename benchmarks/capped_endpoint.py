@@ -24,7 +24,10 @@ class CappedEndpoint:
     retry_after_s: float | None = None
     """Sent with each 429."""
     paused: bool = False
-    """Answers everything with 429 and `X-Agl-Paused`."""
+    """Answers everything with `pause_status` and `X-Agl-Paused`."""
+    pause_status: int = 429
+    pause_s: float = 0.2
+    """What it asks for while paused."""
     status: int = 200
     """Another one is the answer to everything."""
     url: str = ""
@@ -84,7 +87,9 @@ class CappedEndpoint:
     async def _answer(self) -> bytes:
         if self.paused:
             self.turned_away += 1
-            return _response(429, {}, "retry-after: 0.2", "x-agl-paused: 1")
+            return _response(
+                self.pause_status, {}, f"retry-after: {self.pause_s}", "x-agl-paused: 1"
+            )
         if self.status != 200:
             return _response(self.status, {"error": {"message": "broken"}})
         if self.inside >= self.cap:

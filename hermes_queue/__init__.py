@@ -16,6 +16,7 @@ from hermes_queue.errors import (
 )
 from hermes_queue.lag import Lag, rewind
 from hermes_queue.lag import lag as consumer_lag
+from hermes_queue.ledger.policy import set_policy_version
 from hermes_queue.models import (
     AgentSpec,
     AttemptRecord,
@@ -67,4 +68,5 @@ __all__ = [
     "make_ids",
     "replay",
     "rewind",
+    "set_policy_version",
 ]

@@ -28,9 +28,9 @@ sandbox is data on the trajectory, never one of these.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 Cause = Literal["sandbox", "model", "model_config", "env_infra", "env_bug", "deadline", "cancelled"]
 Stage = Literal["queue", "load", "prepare", "acquire", "setup", "agent", "verify", "publish"]
@@ -48,6 +48,8 @@ class TrajectoryFailure(Exception):
     cause: ClassVar[Cause]
     retryable: ClassVar[bool] = True
     stage: Stage | None = None
+    events: tuple[Mapping[str, Any], ...] = ()
+    """What led to it, e.g. tries of a model call; kept on the record."""
 
 
 class SandboxError(TrajectoryFailure):

@@ -138,6 +138,12 @@ class GroupPolicy(Wire):
     """Close a group early when its first so many scores are all the same; 0 = never."""
     on_incomplete: Literal["publish", "drop"] = "publish"
     """What becomes of a group that cannot have `group_size` measured members."""
+    max_policy_lag: int | None = Field(default=None, ge=0)
+    """How many versions the run's policy may be ahead of a sample when that is published."""
+    on_stale: Literal["label", "drop", "requeue"] = "label"
+    """What becomes of a sample beyond that; requeue: a new sample takes its place."""
+    max_requeues: int = Field(default=0, ge=0, le=1024)
+    """New samples of one group in place of stale ones."""
 
 
 class TrajectoryJob(Wire):
@@ -165,6 +171,7 @@ class TrajectoryJob(Wire):
     priority: int = Field(default=5, ge=0, le=9)
     """0 is served first, as everywhere on Celery's Redis transport."""
     policy_version: str | None = None
+    """Wanted; the endpoint is told, and the record says when another one was served."""
     producer: Provenance = Provenance()
     group_policy: GroupPolicy = GroupPolicy()
     requeued_from: str | None = None
@@ -295,6 +302,12 @@ class ScoredTrajectory(Wire):
     instance_id: str
     agent: AgentSpec
     policy_version: str | None = None
+    """The one that the job wanted; what was served is in `turns`."""
+    policy_oldest: str | None = None
+    """Of the versions that served the turns; None when the endpoint tells none."""
+    policy_newest: str | None = None
+    policy_begun: int | None = None
+    """The run's own version when the attempt began."""
     requeued_from: str | None = None
     """The trajectory, of another group, that this one ran again."""
     attempt: int = Field(ge=1)
@@ -370,3 +383,7 @@ class TrajectoryGroup(Wire):
     """Population standard deviation of the measured scores."""
     created: float
     finished: float
+    policy_version: int | None = None
+    """The run's own version when the group was published."""
+    stale: tuple[str, ...] = ()
+    """Members that were beyond the group's `max_policy_lag` then."""

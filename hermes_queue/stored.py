@@ -96,4 +96,6 @@ def group_fields(fields: Mapping[str, str]) -> dict[str, Any]:
         "std": float(fields["std"]) if fields["std"] else None,
         "created": float(fields["created"]),
         "finished": float(fields["finished"]),
+        "policy_version": int(fields["policy_version"]) if fields.get("policy_version") else None,
+        "stale": tuple(json.loads(fields.get("stale") or "[]")),
     }

@@ -51,6 +51,7 @@ def build_parser(producer: Producer) -> argparse.ArgumentParser:
     _add_run(parser.add_argument_group("the run"), producer)
     sandbox_flags.add(parser.add_argument_group("sandboxes, where everything runs here"))
     _add_groups(parser.add_argument_group("groups"))
+    _add_staleness(parser.add_argument_group("samples of an old policy"))
     _add_limits(parser.add_argument_group("limits of one attempt"))
     _add_budgets(parser.add_argument_group("budgets of the run; it pauses when one is spent"))
     _add_output(parser.add_argument_group("output"))
@@ -149,6 +150,11 @@ def _add_run(group: argparse._ArgumentGroup, producer: Producer) -> None:
         metavar="0-9",
         help="0 is served first (default: 5)",
     )
+    group.add_argument(
+        "--policy-version",
+        metavar="VERSION",
+        help="the one that the jobs want: sent to the endpoint, and recorded",
+    )
     group.add_argument("--lane", default="train", help="queue lane (default: train)")
     group.add_argument("--profile", default="default", help="sandbox profile (default: default)")
     group.add_argument(
@@ -198,6 +204,29 @@ def _add_groups(group: argparse._ArgumentGroup) -> None:
         choices=("publish", "drop"),
         default="publish",
         help="what becomes of a group that cannot be measured in full (default: publish)",
+    )
+
+
+def _add_staleness(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--max-policy-lag",
+        type=at_least(0),
+        metavar="N",
+        help="how many versions the run's policy may be ahead of a sample when that is published"
+        " (default: any number); the version is set with `hermes-queue run policy`",
+    )
+    group.add_argument(
+        "--on-stale",
+        choices=("label", "drop", "requeue"),
+        default="label",
+        help="what becomes of samples beyond --max-policy-lag; requeue makes new ones in their"
+        " place (default: label)",
+    )
+    group.add_argument(
+        "--max-requeues",
+        type=at_least(0, 1024),
+        metavar="N",
+        help="new samples per group in place of stale ones (default: the group size)",
     )
 
 

@@ -53,8 +53,12 @@ class Plan:
     provenance: Provenance
     max_refills: int | None
     """None = `DEFAULT_REFILLS` for groups of several, else 0."""
+    max_requeues: int | None
+    """None = as many as the group's size."""
     group_policy: GroupPolicy
-    """All of it but `max_refills`."""
+    """All of it but `max_refills` and `max_requeues`."""
+    policy_version: str | None = None
+    """The one that the jobs want."""
 
     def size_of(self, item: SelectedItem) -> int:
         """How many measured samples a group of `item` shall have."""
@@ -77,7 +81,7 @@ class Plan:
         """What all producers of one run id must agree in; the rest may differ.
 
         Free to differ: which and how many rows, --priority, --lane, --concurrency, --base-url,
-        and the output flags.
+        --policy-version, and the output flags.
         """
         return {
             "env": self.env,
@@ -88,6 +92,7 @@ class Plan:
             "tamper_case": self.tamper_case,
             "group_size": self.group_size,
             "max_refills": self.max_refills,
+            "max_requeues": self.max_requeues,
             "group_policy": self.group_policy.model_dump(mode="json"),
             "limits": self.limits.model_dump(mode="json"),
             "profile": self.profile,
@@ -124,7 +129,12 @@ class Plan:
         refills = self.max_refills
         if refills is None:
             refills = DEFAULT_REFILLS if size > 1 else 0
-        return self.group_policy.model_copy(update={"max_refills": refills})
+        requeues = self.max_requeues
+        if requeues is None:
+            requeues = size if self.group_policy.on_stale == "requeue" else 0
+        return self.group_policy.model_copy(
+            update={"max_refills": refills, "max_requeues": requeues}
+        )
 
     def _cases(self, item: SelectedItem) -> tuple[str, ...]:
         return (self.tamper_case,) if self.tamper_case else item.tamper_cases
@@ -153,6 +163,7 @@ class Plan:
                 profile=self.profile,
                 lane=self.lane,
                 priority=self.priority,
+                policy_version=self.policy_version,
                 producer=self.provenance,
                 group_policy=self._policy(size),
             )
@@ -165,6 +176,10 @@ def make_plan(producer: Producer, env: Environment[Any], arguments: argparse.Nam
         ConfigurationError: names the flag and the fix.
     """
     _check_tools(env)
+    if arguments.max_policy_lag is None and arguments.on_stale != "label":
+        raise ConfigurationError("--on-stale: says nothing without --max-policy-lag N")
+    if arguments.max_requeues is not None and arguments.on_stale != "requeue":
+        raise ConfigurationError("--max-requeues: only goes with --on-stale requeue")
     if arguments.profile != DEFAULT_PROFILE:
         raise ConfigurationError(
             f"--profile: {arguments.profile!r} is unknown; known: {DEFAULT_PROFILE}"
@@ -181,11 +196,15 @@ def make_plan(producer: Producer, env: Environment[Any], arguments: argparse.Nam
         tamper_case=arguments.tamper_case,
         provenance=_provenance(producer),
         max_refills=arguments.max_refills,
+        max_requeues=arguments.max_requeues,
+        policy_version=arguments.policy_version,
         group_policy=GroupPolicy(
             extra_samples=arguments.extra_samples,
             drop_zero_variance=arguments.drop_zero_variance,
             stop_after_equal=arguments.stop_after_equal,
             on_incomplete=arguments.on_incomplete,
+            max_policy_lag=arguments.max_policy_lag,
+            on_stale=arguments.on_stale,
         ),
     )
 

@@ -34,6 +34,7 @@ from hermes_queue.models import (
     Usage,
     identity,
 )
+from hermes_queue.policy import span
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +50,8 @@ class Draft:
     earlier: tuple[AttemptRecord, ...] = ()
     prices: Path | None = None
     """The table of prices of models."""
+    policy_begun: int | None = None
+    """The run's policy version when the attempt began."""
     stage_seconds: dict[str, float] = field(default_factory=dict)
     agent: AgentResult = field(default_factory=AgentResult)
     tools: tuple[dict[str, Any], ...] = ()
@@ -143,9 +146,13 @@ class Draft:
         else:
             stop_reason = agent.stop_reason or "failed"
         sequences, breaks = merge_with_breaks(agent.turns) or (None, ())
+        oldest, newest = span(agent.turns)
         broken = [{"event": "sequence_break", **asdict(each)} for each in breaks]
         return ScoredTrajectory(
             **identity(job),
+            policy_oldest=oldest,
+            policy_newest=newest,
+            policy_begun=self.policy_begun,
             attempt=self.attempt,
             epoch=self.epoch,
             status="failed" if failure else "completed",

@@ -146,6 +146,7 @@ def _script(
         instance_id=job.instance_id,
         trajectory_id=job.trajectory_id,
         group_id=job.group_id,
+        policy_version=job.policy_version,
         endpoint_failures=sum(earlier.failure.cause == "model" for earlier in draft.earlier),
         limiter=NotCounting(limiter or Unlimited(), draft),
     )

@@ -145,6 +145,7 @@ class _Attempt:
                 epoch=self._begun.epoch,
                 earlier=tuple(evidence(self._begun.attempts)),
                 prices=self._runtime.model.prices,
+                policy_begun=self._begun.policy_version,
             )
             return await self._conclude(self._draft, await self._measure(self._draft))
         except asyncio.CancelledError:

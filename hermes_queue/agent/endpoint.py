@@ -1,32 +1,61 @@
-"""Requests to one endpoint: connections shared by all trajectories of a process, bounded calls."""
+"""Requests to one endpoint: connections shared by all trajectories of a process, bounded calls.
+
+The SDK runs on its aiohttp transport (extra `openai[aiohttp]`), which takes a third of the CPU of
+its default one (docs/measurements.md).
+"""
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
-import os
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 from weakref import WeakKeyDictionary
 
+from hermes_queue.errors import ModelConfigError
+
 if TYPE_CHECKING:
+    import httpx2
     from openai import AsyncOpenAI
 
 CONNECT_TIMEOUT_S = 5.0
+KEEPALIVE_S = 4.0
+"""Shorter than uvicorn's 5 s (vLLM, SGLang), so that no request meets a connection that closes."""
+CONNECTIONS = 10_000
+"""As many as a worker may have trajectories: the limit on calls is the fleet's."""
 SESSION_HEADER = "X-Session-ID"
 """Routers of several servers keep a session's requests at one of them (SkyRL's convention)."""
+POLICY_HEADERS = ("X-Policy-Version", "X-Weight-Version")
+"""Of answers: what served them, where a gateway says it. The first also goes with requests, as
+what is wanted. The names are ours: there is no common one."""
 
-_clients: WeakKeyDictionary[
-    asyncio.AbstractEventLoop, dict[tuple[int, str | None, str, float], AsyncOpenAI]
-] = WeakKeyDictionary()
-"""A client is bound to its loop and must not cross a fork, hence also the pid in the key."""
+
+@dataclass(slots=True)
+class _Connections:
+    """Of one loop, and so of one process: a loop does not survive a fork."""
+
+    http: httpx2.AsyncClient
+    clients: dict[tuple[str | None, str, float], AsyncOpenAI] = field(default_factory=dict)
+    """The SDK's view of an endpoint, by URL, key and timeout."""
+
+
+_connections: WeakKeyDictionary[asyncio.AbstractEventLoop, _Connections] = WeakKeyDictionary()
 
 
 class Endpoint:
     """One trajectory's way to an endpoint."""
 
     def __init__(
-        self, base_url: str | None, api_key: str, *, timeout_s: float, session: str = ""
+        self,
+        base_url: str | None,
+        api_key: str,
+        *,
+        timeout_s: float,
+        session: str = "",
+        policy_version: str | None = None,
     ) -> None:
         """Prepare; connections are opened by the first request.
 
@@ -35,11 +64,16 @@ class Endpoint:
             api_key: sent as bearer.
             timeout_s: of one request as a whole.
             session: sent with each request, for routers.
+            policy_version: the one that is wanted, likewise.
         """
         self.base_url = base_url
         self._api_key = api_key
         self._timeout_s = timeout_s
         self._headers = {SESSION_HEADER: session} if session else {}
+        if policy_version is not None:
+            self._headers[POLICY_HEADERS[0]] = policy_version
+        self.policy_version: str | None = None
+        """What a gateway said in a header of its last answer that served it."""
 
     @property
     def name(self) -> str:
@@ -51,14 +85,18 @@ class Endpoint:
     async def post(self, path: str, body: Mapping[str, Any]) -> bytes:
         """POST to a path below the endpoint, or to a URL; the body of a good answer.
 
-        Bounded as a whole: the SDK's timeout is per read from the socket.
+        Bounded as a whole: the SDK's timeout is per read from the socket, so that an answer
+        that drips would never end.
 
         Raises:
             TimeoutError: it took longer.
+            ModelConfigError: the aiohttp transport is not installed.
             openai.OpenAIError: as the SDK does.
         """
         async with asyncio.timeout(self._timeout_s):
             response = await self._send(path, body)
+        told = (response.headers.get(name) for name in POLICY_HEADERS)
+        self.policy_version = next(filter(None, told), self.policy_version)
         content: bytes = response.content
         return content
 
@@ -94,19 +132,61 @@ class Endpoint:
     def _client(self) -> AsyncOpenAI:
         import openai
 
-        clients = _clients.setdefault(asyncio.get_running_loop(), {})
-        key = (os.getpid(), self.base_url, self._api_key, self._timeout_s)
-        if key not in clients:
-            clients[key] = openai.AsyncOpenAI(
-                base_url=self.base_url,
+        shared = _shared()
+        key = (self.base_url, self._api_key, self._timeout_s)
+        if key not in shared.clients:
+            # aiohttp refuses credentials in a URL beside a header that says the same.
+            url, headers = _credentials(self.base_url)
+            shared.clients[key] = openai.AsyncOpenAI(
+                base_url=url,
+                default_headers=headers,
                 api_key=self._api_key,
                 max_retries=0,
                 timeout=openai.Timeout(self._timeout_s, connect=CONNECT_TIMEOUT_S),
+                http_client=shared.http,
             )
-        return clients[key]
+        return shared.clients[key]
+
+
+def _credentials(url: str | None) -> tuple[str | None, dict[str, str]]:
+    """The URL without user and password, and these as a header."""
+    scheme, _, rest = (url or "").rpartition("://")
+    user, at, host = rest.rpartition("@")
+    if not at:
+        return url, {}
+    token = base64.b64encode(unquote(user).encode()).decode()
+    return f"{scheme}://{host}", {"Authorization": f"Basic {token}"}
+
+
+def _shared() -> _Connections:
+    """The running loop's connections.
+
+    Raises:
+        ModelConfigError: aiohttp is not installed.
+    """
+    import httpx2
+    import openai
+
+    loop = asyncio.get_running_loop()
+    found = _connections.get(loop)
+    if found is None:
+        limits = httpx2.Limits(
+            # aiohttp knows no limit on idle connections; None as the first would mean 100.
+            max_connections=CONNECTIONS,
+            max_keepalive_connections=None,
+            keepalive_expiry=KEEPALIVE_S,
+        )
+        try:
+            http = openai.DefaultAioHttpClient(limits=limits)
+        except RuntimeError as error:
+            raise ModelConfigError(
+                f"agent openai: {error}: pip install 'hermes-queue[worker]'"
+            ) from error
+        found = _connections[loop] = _Connections(http)
+    return found
 
 
 async def close_clients() -> None:
     """Close the running loop's connections. Later calls open new ones."""
-    for client in _clients.pop(asyncio.get_running_loop(), {}).values():
-        await client.close()
+    if found := _connections.pop(asyncio.get_running_loop(), None):
+        await found.http.aclose()

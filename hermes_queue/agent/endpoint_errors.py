@@ -109,8 +109,21 @@ def is_refusal(error: Exception) -> bool:
     return _status(error) == 429
 
 
-def describe(error: Exception | None) -> str:
-    """One line for logs and failures."""
+def forbids_retry(error: Exception) -> bool:
+    """Whether the server asks not to be tried again, whatever the status says (OpenAI's own)."""
+    return _headers(error).get("x-should-retry") == "false"
+
+
+def describe(error: BaseException | None) -> str:
+    """One line for logs and failures.
+
+    Of a connection that failed the first cause: the SDK calls a refused one a timeout.
+    """
+    import openai
+
+    if isinstance(error, openai.APIConnectionError):
+        while error.__cause__ is not None:
+            error = error.__cause__
     text = str(error) or type(error).__name__
     return f"{type(error).__name__}: {text}"[:1000]
 

@@ -15,7 +15,12 @@ from typing import Any
 
 from hermes_queue.agent.chat import ChatClient, Reply
 from hermes_queue.agent.context import ContextControl
-from hermes_queue.errors import ContextLengthExceeded, DeadlineExceeded, ModelConfigError
+from hermes_queue.errors import (
+    ContextLengthExceeded,
+    DeadlineExceeded,
+    ModelConfigError,
+    TrajectoryFailure,
+)
 from hermes_queue.models import (
     Limits,
     Message,
@@ -208,7 +213,11 @@ class _Loop:
                 return await self.chat.complete(
                     view, self.toolbox.schemas, self._sampling(), self.deadline
                 )
-            except ContextLengthExceeded:
+            except TrajectoryFailure as failure:
+                for event in failure.events:
+                    self._event(**event)
+                if not isinstance(failure, ContextLengthExceeded):
+                    raise
                 rewrite = self.context.refused(self.result.messages)
                 if rewrite is None:
                     raise

@@ -23,7 +23,8 @@ from hermes_queue.agent.limiter import Permit
 from hermes_queue.agent.probe import ToolProbe
 from hermes_queue.agent.registry import AgentScript
 from hermes_queue.agent.reply import Completion, parse, to_wire
-from hermes_queue.errors import ModelConfigError, ModelError
+from hermes_queue.agent.tries import Tries
+from hermes_queue.errors import ModelConfigError, ModelError, TrajectoryFailure
 from hermes_queue.models import AgentSpec, Message, Turn
 from hermes_queue.settings import ModelSettings
 
@@ -41,7 +42,8 @@ class OpenAIChat:
 
     Agent params: {"token_ids": true} asks for token ids and logprobs and fails without
     them; {"logprobs_mode": text} is recorded with them; {"probe_tools": false} trusts
-    the chat template to show tools (`ToolProbe`); those of `ToolDialect`.
+    the chat template to show tools (`ToolProbe`); {"policy_version": "model"} takes the name of
+    the model that the server says it is for the policy's version; those of `ToolDialect`.
     """
 
     def __init__(self, spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> None:
@@ -51,6 +53,8 @@ class OpenAIChat:
         self._wants_ids = bool(spec.params.get("token_ids"))
         self._dialect = ToolDialect(self.dialect_params(spec))
         self._logprobs_mode = spec.params.get("logprobs_mode")
+        self._version_is_model = _version_is_model(spec)
+        self._wanted_version = script.policy_version
         self._settings = settings
         self._limiter = script.limiter
         self._endpoint = _endpoint(spec, script, settings)
@@ -58,6 +62,7 @@ class OpenAIChat:
         self._probe = self._make_probe(spec)
         self._reasoning_field: str | None = None
         self._rewritten: set[str] = set()
+        self._other_versions: set[str] = set()
         self._turn = 0
 
     @staticmethod
@@ -82,36 +87,55 @@ class OpenAIChat:
         """
         body, events = self._body(messages, tools, sampling)
         waited_s = await self._probed(sampling) if "tools" in body else 0.0
+        tries = Tries(self._settings.max_retries, self._settings.pause_max_s)
+        try:
+            completion, latency_s, waited_s = await self._answered(
+                body, events, tries, deadline, waited_s
+            )
+        except TrajectoryFailure as failure:
+            failure.events = tries.events()
+            raise
+        return self._reply(completion, body, tools, [*tries.events(), *events], latency_s, waited_s)
+
+    async def _answered(
+        self,
+        body: Mapping[str, Any],
+        events: list[dict[str, Any]],
+        tries: Tries,
+        deadline: float,
+        waited_s: float,
+    ) -> tuple[Completion, float, float]:
+        """Try until there is an answer: (it, seconds of the try, seconds waited in all).
+
+        Raises:
+            TimeoutError: the deadline passed in the first try.
+            TrajectoryFailure: as `complete`.
+        """
         tokens = _estimate_tokens(body)
-        last: Exception | None = None
-        delay_s = 0.0
-        failures = 0
-        while True:
+        delay_s: float | None = 0.0
+        while delay_s is not None:
             async with self._limiter.slot(
                 self._server, self._model, estimate_tokens=tokens, delay_s=delay_s
             ) as permit:
                 waited_s += permit.waited_s
+                tries.waited(permit.waited_s)
                 started = time.monotonic()
                 try:
                     outcome = await self._try(body, events, deadline + waited_s - started, permit)
-                except TimeoutError:
-                    if last is None:
+                except TimeoutError as error:
+                    if not tries.out_of_time(error):
                         raise
                     break
+            now = time.monotonic()
             if isinstance(outcome, Completion):
-                latency_s = time.monotonic() - started
-                return self._reply(outcome, body, tools, events, latency_s, waited_s)
-            if endpoint_errors.is_pause(outcome):
-                delay_s = endpoint_errors.retry_after_s(outcome) or endpoint_errors.PAUSE_S
-                patience_s = self._settings.pause_max_s - waited_s
-            else:
-                last, failures = outcome, failures + 1
-                delay_s = endpoint_errors.delay_s(outcome, failures)
-                patience_s = deadline + waited_s - time.monotonic()
-            if failures > self._settings.max_retries or delay_s > patience_s:
-                last = outcome
-                break
-        raise ModelError(f"{self._server} failed, last: {endpoint_errors.describe(last)}") from last
+                return outcome, now - started, waited_s
+            delay_s = tries.delay_s(
+                outcome,
+                took_s=now - started,
+                waited_s=waited_s,
+                left_s=deadline + waited_s - now,
+            )
+        raise ModelError(f"{self._server}: {tries}") from tries.last
 
     async def _try(
         self, body: Mapping[str, Any], events: list[dict[str, Any]], left_s: float, permit: Permit
@@ -198,13 +222,12 @@ class OpenAIChat:
         latency_s: float,
         waited_s: float,
     ) -> Reply:
-        if self._wants_ids and (completion.completion_ids is None or completion.logprobs is None):
-            raise ModelConfigError(
-                f"{self._server} sends no token ids or logprobs, which this run asks for"
-            )
+        if self._wants_ids:
+            self._require_ids(completion)
         message, unreadable = self._dialect.incoming(
             completion.message, tools, turn=self._turn, finish_reason=completion.finish_reason
         )
+        version = self._served_version(completion, events)
         self._turn += 1
         self._reasoning_field = completion.reasoning_field or self._reasoning_field
         turn = Turn(
@@ -214,12 +237,40 @@ class OpenAIChat:
             logprobs_mode=self._logprobs_mode,
             sampling={k: v for k, v in body.items() if k not in ("messages", "tools")},
             server=self._server,
-            policy_version=completion.policy_version,
+            policy_version=version,
             finish_reason=completion.finish_reason,
             usage=completion.usage,
             latency_s=round(latency_s, 4),
         )
         return Reply(message, turn, (*events, *unreadable), waited_s)
+
+    def _served_version(self, completion: Completion, events: list[dict[str, Any]]) -> str | None:
+        """What served the turn; one that was not wanted is told once."""
+        if self._version_is_model:
+            served = completion.model
+        else:
+            served = completion.policy_version or self._endpoint.policy_version
+        wanted = self._wanted_version
+        if wanted is not None and served not in (None, wanted, *self._other_versions):
+            self._other_versions.add(str(served))
+            events.append({"event": "policy_mismatch", "wanted": wanted, "served": served})
+        return served
+
+    def _require_ids(self, completion: Completion) -> None:
+        """A trajectory without ids is refused, not invented."""
+        parts = {
+            "completion token ids": completion.completion_ids,
+            "prompt token ids": completion.prompt_ids,
+            "logprobs": completion.logprobs,
+        }
+        missing = next((name for name, part in parts.items() if part is None), None)
+        if missing:
+            raise ModelConfigError(
+                f"{self._server} sends no {missing}, which this run asks for with "
+                "`return_token_ids` and `logprobs`. vLLM and SGLang give them, in recent versions "
+                "and not through every proxy. --agent-param token_ids=false goes without; such "
+                "trajectories have messages and no tokens."
+            )
 
 
 def _endpoint(spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> Endpoint:
@@ -234,7 +285,22 @@ def _endpoint(spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> 
             "HERMES_QUEUE_MODEL_BASE_URL or HERMES_QUEUE_MODEL_API_KEY"
         )
     timeout_s = settings.request_timeout_s
-    return Endpoint(base_url, key, timeout_s=timeout_s, session=script.trajectory_id)
+    return Endpoint(
+        base_url,
+        key,
+        timeout_s=timeout_s,
+        session=script.trajectory_id,
+        policy_version=script.policy_version,
+    )
+
+
+def _version_is_model(spec: AgentSpec) -> bool:
+    source = spec.params.get("policy_version", "server")
+    if source not in ("server", "model"):
+        raise ModelConfigError(
+            f'agent openai: policy_version must be "server" or "model", not {source!r}'
+        )
+    return bool(source == "model")
 
 
 def _estimate_tokens(body: Mapping[str, Any]) -> int:

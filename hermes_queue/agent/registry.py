@@ -29,6 +29,8 @@ class AgentScript:
     """Of several endpoints the samples of a group use the same one."""
     endpoint_failures: int = 0
     """Earlier attempts that an endpoint failed for good; each moves on to another one."""
+    policy_version: str | None = None
+    """The one that the job wants."""
     limiter: Limiter = field(default_factory=Unlimited)
     """Gives leave for each request to a model endpoint."""
 

@@ -35,6 +35,9 @@ class Completion:
     completion_ids: tuple[int, ...] | None
     logprobs: tuple[float, ...] | None
     policy_version: str | None
+    """Of the weights, as the server tells it."""
+    model: str | None = None
+    """What the server says it is."""
 
 
 def parse(body: bytes, *, turn: int) -> Completion:
@@ -61,7 +64,8 @@ def parse(body: bytes, *, turn: int) -> Completion:
             prompt_ids=ids,
             completion_ids=completion_ids,
             logprobs=_logprobs(choice.get("logprobs"), completion_ids),
-            policy_version=_optional_text(data.get("weight_version")),
+            policy_version=_weight_version(data, choice),
+            model=_optional_text(data.get("model")),
         )
     except MalformedReply:
         raise
@@ -70,12 +74,20 @@ def parse(body: bytes, *, turn: int) -> Completion:
         raise MalformedReply(f"{type(error).__name__}: {error}; body: {start!r}") from error
 
 
+def _weight_version(data: Mapping[str, Any], choice: Mapping[str, Any]) -> str | None:
+    """SGLang's: in `metadata`, or with `return_meta_info` in the choice; proxies may lift it."""
+    for place in (data, data.get("metadata"), choice.get("meta_info")):
+        if isinstance(place, dict) and place.get("weight_version") is not None:
+            return _optional_text(place["weight_version"])
+    return None
+
+
 def _choice(data: Any) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise MalformedReply(f"the body is a JSON {type(data).__name__}")
     choices = data.get("choices")
     if not choices:
-        error = data.get("error")
+        error = data.get("error") or data.get("message")  # SGLang does not nest it
         raise MalformedReply(f"no choices in the reply{f': {str(error)[:500]}' if error else ''}")
     choice = choices[0]
     if not isinstance(choice, dict) or not isinstance(choice.get("message"), dict):

@@ -82,6 +82,7 @@ class TokenChat(OpenAIChat):
             completion_ids=sampled.ids,
             logprobs=sampled.logprobs,
             policy_version=sampled.policy_version,
+            model=sampled.model,
         )
 
     # --- the prompt ---------------------------------------------------------------------------

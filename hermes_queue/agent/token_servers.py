@@ -41,6 +41,8 @@ class Sampled:
     """Whether the last id is the token that ends a turn (not a stop string, not the length)."""
     usage: Usage
     policy_version: str | None = None
+    model: str | None = None
+    """What the server says it is, if it does."""
 
 
 class TokenServer(Protocol):
@@ -106,6 +108,7 @@ class Vllm:
                     cached_tokens=(usage.get("prompt_tokens_details") or {}).get("cached_tokens")
                     or 0,
                 ),
+                model=_text(data.get("model")),
             )
         except (KeyError, IndexError, TypeError) as error:
             raise MalformedReply(f"{type(error).__name__}: {error}") from error
@@ -154,7 +157,7 @@ class Sglang:
                     completion_tokens=meta.get("completion_tokens") or 0,
                     cached_tokens=meta.get("cached_tokens") or 0,
                 ),
-                policy_version=meta.get("weight_version"),
+                policy_version=_text(meta.get("weight_version")),
             )
         except (KeyError, IndexError, TypeError, AttributeError) as error:
             raise MalformedReply(f"{type(error).__name__}: {error}") from error
@@ -205,6 +208,10 @@ def _needed_ids(value: Any) -> tuple[int, ...]:
     return ids
 
 
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
 def _sampled(
     ids: Any,
     logprobs: Sequence[float | None],
@@ -213,6 +220,7 @@ def _sampled(
     stopped_by: Any,
     usage: Usage,
     policy_version: str | None = None,
+    model: str | None = None,
 ) -> Sampled:
     found = _needed_ids(ids)
     if len(logprobs) != len(found) or any(value is None for value in logprobs):
@@ -228,4 +236,5 @@ def _sampled(
         ended_turn=finish_reason == "stop" and stopped_by is None and bool(found),
         usage=usage,
         policy_version=policy_version,
+        model=model,
     )

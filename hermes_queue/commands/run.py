@@ -49,6 +49,7 @@ def run() -> None:
     hermes-queue run pause my-run --reason "endpoint is down"
     hermes-queue run resume my-run
     hermes-queue run budget my-run --tokens 200000000
+    hermes-queue run policy my-run --version 12
     hermes-queue run retry my-run
     """
 
@@ -92,7 +93,7 @@ def show(run_id: str, as_json: bool) -> None:
         return
     config, accounts = row.pop("config"), row.pop("accounts")
     row["created"] = f"{age(time.time() - row['created'])} ago"
-    lines = [[name, str(value)] for name, value in row.items() if value != ""]
+    lines = [[name, str(value)] for name, value in row.items() if value not in ("", None)]
     lines += [_account(**account) for account in accounts.values()]
     lines += [[f"config.{name}", json.dumps(value)] for name, value in sorted(config.items())]
     print_table(lines)
@@ -154,6 +155,21 @@ def budget(run_id: str, cost: float | None, tokens: float | None, wall: float | 
         click.echo(f"{run_id}: budget set")
         if paused_by == "budget":
             click.echo(f"{run_id}: goes on, {runs.resume(run_id)} parked jobs put back")
+
+
+@run.command()
+@click.argument("run_id", metavar="RUN")
+@click.option("--version", type=click.IntRange(min=0), help="The one that is served from now on.")
+@click.option("--force", is_flag=True, help="Also when it is older than the present one.")
+def policy(run_id: str, version: int | None, force: bool) -> None:
+    """Say which version of the policy serves RUN now; print it without --version."""
+    from hermes_queue.ledger.policy import set_version, version_of
+
+    with _runs() as runs:
+        if version is not None:
+            set_version(runs.ledger, run_id, version, force=force)
+        now = version_of(runs.ledger, run_id)
+    click.echo(f"{run_id}: {'no policy version' if now is None else f'policy version {now}'}")
 
 
 @run.command()

@@ -14,9 +14,9 @@ Verdict = Literal[
 Notice = Literal["final", "cancelled", "surplus", "lost", "paused"]
 """Why a lease is gone; or `paused`: it is kept, and its run is paused."""
 PublishVerdict = Literal[
-    "ok", "group", "dropped", "surplus", "final", "cancelled", "stale", "unknown"
+    "ok", "outdated", "group", "dropped", "surplus", "final", "cancelled", "stale", "unknown"
 ]
-ACCEPTED = ("ok", "group", "dropped")
+ACCEPTED = ("ok", "outdated", "group", "dropped")
 """Verdicts by which a record became the one that counts."""
 
 
@@ -43,6 +43,8 @@ class Begun:
     """Seconds of the total deadline that earlier attempts have used up."""
     attempts: tuple[bytes, ...] = ()
     """Records of failed attempts (`AttemptRecord` as JSON), oldest first."""
+    policy_version: int | None = None
+    """The run's, now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +132,14 @@ class RunStatus:
     """Of them because their first scores were the same."""
     cancelled: int = 0
     """Trajectories that had not ended when the run was cancelled."""
+    stale: int = 0
+    """Measured, but not used because their policy was too old."""
+    stale_requeued: int = 0
+    """Samples added in place of stale ones; part of `total`."""
+    stale_labelled: int = 0
+    """Members of published groups that were beyond the bound; part of `finished`."""
+    policy_unknown: int = 0
+    """Of those, with a bound, for which nobody could tell how old their policy was; likewise."""
 
     @property
     def done(self) -> bool:
@@ -137,6 +147,6 @@ class RunStatus:
         return self.total > 0 and self.queued + self.running == 0
 
 
-ENDED = ("finished", "failed", "surplus", "cancelled")
+ENDED = ("finished", "failed", "surplus", "cancelled", "stale")
 """Counters of trajectories that have ended, each in one of them."""
 RUN_COUNTERS = [field.name for field in fields(RunStatus) if field.name != "queued"]

@@ -37,6 +37,7 @@ from hermes_queue.ledger.answers import (
 from hermes_queue.ledger.letters import described_failure
 from hermes_queue.ledger.run_lock import explained_refusal
 from hermes_queue.models import AttemptRecord, ScoredTrajectory, TrajectoryJob
+from hermes_queue.policy import oldest_number
 from hermes_queue.settings import RedisSettings, ResultSettings
 
 logger = logging.getLogger(__name__)
@@ -214,12 +215,13 @@ class Ledger:
                 *(self._results.soft_max_groups, self._results.soft_max_bytes),
             ],
         )
-        _say(_run_key(trajectory_id), b"".join(answer[1:][-1:]))
         verdict = answer[0].decode()
+        _say(_run_key(trajectory_id), answer[7] if verdict == "run" else b"".join(answer[1:]))
         if verdict != "run":
             return Begun(verdict)
-        _, epoch, current, deaths, job, used, attempts, _ = answer
-        return Begun("run", epoch, current, deaths, job, float(used), tuple(attempts.splitlines()))
+        _, epoch, current, deaths, job, used, attempts, _, version = answer
+        earlier, policy = tuple(attempts.splitlines()), int(version) if version else None
+        return Begun("run", epoch, current, deaths, job, float(used), earlier, policy)
 
     def renew(
         self,
@@ -311,8 +313,9 @@ class Ledger:
     ) -> PublishVerdict:
         """Make a trajectory final, and close its group when that decides it.
 
-        `ok`, `group`, `dropped`: accepted now (`group`: and the group went to the stream;
-        `dropped`: and its policy threw it away). `surplus`: kept beside a group that was
+        `ok`, `outdated`, `group`, `dropped`: accepted now (`outdated`: but too old to be a
+        member; `group`: and the group went to the stream; `dropped`: and its policy threw it
+        away). `surplus`: kept beside a group that was
         closed without it. `final`: it had been accepted before. `stale`: a failure of an
         attempt that is not current.
 
@@ -353,6 +356,7 @@ class Ledger:
                 self._results.hard_max_bytes,
                 described_failure(record),
                 *Spent.of(record.usage, record.cost_usd).as_arguments,
+                "" if (oldest := oldest_number(record)) is None else oldest,
             ],
         )
         _say(f"run:{record.run_id}", answer[1])

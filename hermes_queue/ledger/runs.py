@@ -47,6 +47,8 @@ class RunInfo:
     """Waiting jobs that the pause has set aside; part of `counters.queued`."""
     accounts: dict[str, Account]
     """Budgets and what is spent, by the names of `BUDGETS`."""
+    policy_version: int | None
+    """What its trainer says its endpoints serve."""
     counters: RunStatus
 
 
@@ -72,10 +74,12 @@ class Runs:
         with explained(ledger.url):
             raw: Any = ledger.client.hmget(
                 ledger.key(f"run:{run_id}"),
-                ["state", "reason", "created", "config", "paused_by"],
+                ["state", "reason", "created", "config", "paused_by", "policy_version"],
             )
             parked: Any = ledger.client.scard(ledger.key(f"run:{run_id}:parked"))
-        state, reason, created, config, by = (value.decode() if value else "" for value in raw)
+        state, reason, created, config, by, version = (
+            value.decode() if value else "" for value in raw
+        )
         if not state:
             raise _unknown(run_id)
         paused_by = cast(PausedBy, by if state == "paused" else "")
@@ -91,6 +95,7 @@ class Runs:
             config=json.loads(config or "{}"),
             parked=parked,
             accounts=accounts(ledger, run_id, now=time.time()),
+            policy_version=int(version) if version else None,
             counters=counters,
         )
 

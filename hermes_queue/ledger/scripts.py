@@ -20,6 +20,7 @@ SCRIPTS = (
     "trim",
     "run_state",
     "run_budget",
+    "run_policy",
     "run_unpark",
     "run_cancel",
     "run_purge",

@@ -31,11 +31,18 @@ def make_job(run_id: str = "run", instance: str = "i", sample: int = 0, size: in
 
 
 def make_record(
-    job: TrajectoryJob, score: float | None = 1.0, *, attempt: int = 1, epoch: int = 1
+    job: TrajectoryJob,
+    score: float | None = 1.0,
+    *,
+    attempt: int = 1,
+    epoch: int = 1,
+    policy: str | None = None,
+    policy_begun: int | None = None,
 ) -> ScoredTrajectory:
     failed = score is None
     return ScoredTrajectory(
         **identity(job),
+        policy_begun=policy_begun,
         attempt=attempt,
         epoch=epoch,
         status="failed" if failed else "completed",
@@ -45,6 +52,13 @@ def make_record(
         if failed
         else None,
         messages=(Message(role="user", content="1+1"), Message(role="assistant", content="2")),
-        turns=(Turn(prompt_ids=(1, 2, 2**31 - 1), completion_ids=(3, 4), logprobs=(-0.5, -0.25)),),
+        turns=(
+            Turn(
+                prompt_ids=(1, 2, 2**31 - 1),
+                completion_ids=(3, 4),
+                logprobs=(-0.5, -0.25),
+                policy_version=policy,
+            ),
+        ),
         sequences=(TokenSequence(ids=(1, 2, 3), loss_mask=(0, 0, 1), logprobs=(0.0, 0.0, -0.5)),),
     )

@@ -27,6 +27,8 @@ class Diary:
     """A limiter that makes everybody wait a little and writes down what it is told."""
 
     wait_s: float = 0.0
+    sleeps: bool = True
+    """False only says that it has waited, so that hours cost nothing."""
     waited_s: float = 0.0
     open: int = 0
     told: list[Any] = field(default_factory=list)
@@ -38,7 +40,7 @@ class Diary:
     ) -> AsyncIterator[Permit]:
         assert self.open == 0, "leave is given back before it is asked for again"
         self.asked.append((endpoint, model, estimate_tokens))
-        await asyncio.sleep(delay_s)
+        await asyncio.sleep(delay_s if self.sleeps else 0)
         self.waited_s = self.wait_s + delay_s
         self.open += 1
         try:
@@ -101,8 +103,11 @@ async def test_a_refusal_is_told_with_what_the_server_asks_for(endpoint: CappedE
     assert diary.open == 0
 
 
-async def test_a_pause_is_waited_out_and_is_no_failure(endpoint: CappedEndpoint) -> None:
-    endpoint.paused = True
+@pytest.mark.parametrize("status", [429, 503])
+async def test_a_pause_is_waited_out_and_is_no_failure(
+    endpoint: CappedEndpoint, status: int
+) -> None:
+    endpoint.paused, endpoint.pause_status = True, status
     diary = Diary()
     asking = asyncio.create_task(ask(chat(endpoint, diary, max_retries=0)))
     while endpoint.turned_away < 2:
@@ -113,15 +118,21 @@ async def test_a_pause_is_waited_out_and_is_no_failure(endpoint: CappedEndpoint)
     assert diary.told[:2] == [(0.2, True)] * 2
     assert diary.told[-1] == 120
     assert reply.waited_s >= 0.4
+    [event] = reply.events
+    assert (event["event"], event["tries"]) == ("model_paused", len(diary.told) - 1)
+    assert event["waited_s"] == pytest.approx(reply.waited_s, abs=0.01)
 
 
 async def test_a_pause_longer_than_the_agents_time_is_waited_out(endpoint: CappedEndpoint) -> None:
-    endpoint.paused = True
-    asking = asyncio.create_task(ask(chat(endpoint, Diary(), max_retries=0), seconds=0.15))
-    while endpoint.turned_away < 1:
+    endpoint.paused, endpoint.pause_s = True, 100.0
+    diary = Diary(sleeps=False)
+    asking = asyncio.create_task(ask(chat(endpoint, diary, max_retries=0), seconds=60))
+    while endpoint.turned_away < 2:
         await asyncio.sleep(0.01)
     endpoint.paused = False
-    assert (await asking).message.content == "7"
+    reply = await asking
+    assert reply.message.content == "7"
+    assert reply.waited_s >= 200
 
 
 async def test_there_is_an_end_to_waiting_for_a_paused_endpoint(endpoint: CappedEndpoint) -> None:

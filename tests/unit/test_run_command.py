@@ -12,6 +12,7 @@ from records import make_job, make_record
 from hermes_queue import codec
 from hermes_queue.cli import cli
 from hermes_queue.ledger import Ledger
+from hermes_queue.models import GroupPolicy
 
 
 @pytest.fixture
@@ -100,3 +101,27 @@ def test_budget_is_set_shown_and_taken_away(run):
 @pytest.mark.parametrize("words", [(), ("--tokens", "-1"), ("--cost", "much")])
 def test_a_budget_that_is_no_amount_is_a_usage_error(run, words):
     assert run("budget", "r1", *words).exit_code == 2
+
+
+def test_policy_sets_the_version_of_a_run_and_shows_it(run):
+    assert run("policy", "r1").output == "r1: no policy version\n"
+    assert "policy_version" not in run("show", "r1").output
+    assert run("policy", "r1", "--version", "12").output == "r1: policy version 12\n"
+    assert json.loads(run("show", "r1", "--json").output)["policy_version"] == 12
+    refused = run("policy", "r1", "--version", "11")
+    assert (refused.exit_code, "newer than 11" in refused.output) == (2, True)
+    assert run("policy", "r1", "--version", "11", "--force").output == "r1: policy version 11\n"
+
+
+def test_show_counts_what_was_too_old(run, redis_server):
+    run("policy", "r1", "--version", "5")
+    policy = GroupPolicy(max_policy_lag=1, on_stale="drop")
+    job = make_job("r1", "old", group_policy=policy)
+    with closing(Ledger.connect()) as ledger:
+        ledger.enqueue("r1", [job], config=None)
+        ledger.begin(job.trajectory_id, 1, owner="w", lease_s=30, nonce="n")
+        record = make_record(job, policy="3")
+        ledger.publish(record, codec.encode_record(record), owner="w", finished_ttl_s=60)
+    row = json.loads(run("show", "r1", "--json").output)
+    assert (row["stale"], row["dropped"], row["finished"], row["total"]) == (1, 1, 0, 2)
+    assert "stale" in run("show", "r1").output

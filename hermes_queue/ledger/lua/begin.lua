@@ -7,7 +7,7 @@
 -- ARGV[5] nonce of this delivery: repeating a call whose answer was lost answers the same
 -- ARGV[6] prefix  ARGV[7] most groups, ARGV[8] most bytes in the stream for a new group
 -- Returns {verdict, epoch, attempt, deaths, job, used seconds, attempts, a warning about the run's
--- budget or ''}, verdict being
+-- budget or '', policy version of the run or ''}, verdict being
 -- run | held | paused | final | cancelled | surplus | stale_attempt | busy | unknown; of all but
 -- `run` only the verdict, and of `held` and `paused` the warning.
 -- held: the circuit breaker of its lane is open, or too many results wait for their readers
@@ -82,4 +82,5 @@ redis.call('ZADD', KEYS[2], string.format('%.6f', now + tonumber(ARGV[4])), ARGV
 redis.call('ZREM', KEYS[3], ARGV[1])
 redis.call('ZREM', KEYS[4], ARGV[1])
 local g = redis.call('HMGET', KEYS[1], 'quarantine_deaths', 'used', 'attempts')
-return {'run', epoch, tonumber(attempt), tonumber(g[1] or 0), job, g[2] or '0', g[3] or '', said}
+return {'run', epoch, tonumber(attempt), tonumber(g[1] or 0), job, g[2] or '0', g[3] or '', said,
+  redis.call('HGET', KEYS[5], 'policy_version') or ''}

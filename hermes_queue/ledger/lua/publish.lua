@@ -12,12 +12,17 @@
 -- ARGV[14] most groups  ARGV[15] most bytes in the stream  ARGV[16] of a failure what
 -- `described_failure` says (JSON), else ''
 -- ARGV[17] what the last attempt cost, USD ('' = unknown)  ARGV[18] tokens it used
+-- ARGV[19] number of the oldest policy version that served it, '' when nobody knows
 -- A measured record is accepted from any attempt while the trajectory is open; a failure
 -- only from the current owner and epoch, because a newer attempt may yet succeed. What a
 -- revoked surplus sample has to show is kept beside its closed group.
 -- A dead letter ends with the log of the worker that died last, or that met the bug: {prefix}log:{owner}.
+-- With a bound on the policy's age (drop, requeue) members beyond it, this one and those that
+-- wait in the open group, leave the group as stale; one that is stale is taken from its current
+-- owner only, because whoever runs it now has a newer policy.
 -- Returns {verdict, a warning about the run's budget or ''}, verdict being
--- ok | group | dropped | surplus | full | final | cancelled | stale | unknown;
+-- ok | outdated | group | dropped | surplus | full | final | cancelled | stale | unknown;
+-- `outdated`: it is final, but too old to be a member, and its group goes on;
 -- `group`: the group went to the stream, `dropped`: its policy threw it away, `full`: nothing
 -- was done because too much waits for its readers.
 local id, ttl, prefix = ARGV[1], ARGV[7], ARGV[13]
@@ -31,7 +36,16 @@ if state == 'surplus' then
 end
 if state == 'final' or state == 'cancelled' then return {state, ''} end
 local measured_now = ARGV[4] ~= ''
-if not measured_now and (f[2] ~= ARGV[2] or f[3] ~= ARGV[3]) then return {'stale', ''} end
+local g = redis.call('HMGET', KEYS[4], 'size', 'planned', 'refills', 'policy', 'requeues')
+local policy = cjson.decode(g[4] or '{}')
+local bound, version = policy.max_policy_lag, nil
+if bound then version = tonumber(redis.call('HGET', KEYS[7], 'policy_version') or '') end
+local function too_old(oldest)
+  return version and oldest and oldest ~= '' and version - tonumber(oldest) > bound
+end
+local strict = policy.on_stale == 'drop' or policy.on_stale == 'requeue'
+local mine = f[2] == ARGV[2] and f[3] == ARGV[3]
+if not mine and (not measured_now or strict and too_old(ARGV[19])) then return {'stale', ''} end
 
 -- With nothing to read nobody could make room: then only what is unfinished takes it.
 local unread = redis.call('XLEN', KEYS[6])
@@ -77,35 +91,65 @@ count('settled')
 local said = settle(KEYS[1], id, state, 'final', {ARGV[17], ARGV[18]})
 count(measured_now and 'finished' or 'failed')
 redis.call('HSET', KEYS[4], (measured_now and 'm:' or 'x:') .. ARGV[6],
-  cjson.encode({id, ARGV[4], #ARGV[5]}))
+  cjson.encode({id, ARGV[4], #ARGV[5], ARGV[19]}))
 local measured = redis.call('HINCRBY', KEYS[4], 'measured', measured_now and 1 or 0)
 local failed = redis.call('HINCRBY', KEYS[4], 'failed', measured_now and 0 or 1)
-local g = redis.call('HMGET', KEYS[4], 'size', 'planned', 'refills', 'policy')
 local size = tonumber(g[1] or '1')
 local planned = tonumber(g[2] or tostring(size))
 local refills = tonumber(g[3] or '0')
-local policy = cjson.decode(g[4] or '{}')
+local requeues = tonumber(g[5] or '0')
 
--- A refill: the same job under the next sample index. Deaths of its predecessor are not its own.
-if ARGV[12] == '1' and planned - failed < size and refills < (policy.max_refills or 0) then
+-- The same job under the next sample index. Deaths of its predecessor are not its own.
+local function another(as, counter)
   local fresh = ARGV[10] .. '.' .. planned
   redis.call('HSET', prefix .. 'traj:' .. fresh, 'state', 'queued', 'attempt', 1, 'epoch', 0,
     'lane', (string.gsub(origin[1], '%.quarantine$', '')), 'priority', origin[2], 'job', origin[3])
   redis.call('ZADD', KEYS[3], stamp, fresh)
-  redis.call('HINCRBY', KEYS[4], 'refills', 1)
+  redis.call('HINCRBY', KEYS[4], as, 1)
   planned = redis.call('HINCRBY', KEYS[4], 'planned', 1)
   count('total')
-  count('refilled')
+  count(counter)
+end
+
+if ARGV[12] == '1' and planned - failed < size and refills < (policy.max_refills or 0) then
+  another('refills', 'refilled')
 elseif failure['keep'] and counted then  -- for `run retry`
   redis.call('HSET', KEYS[7] .. ':failed', id,
     cjson.encode({failure['cause'], failure['reason'], origin[3]}))
   redis.call('EXPIRE', KEYS[7] .. ':failed', math.max(1, redis.call('TTL', KEYS[7])))
 end
 
+-- Members whose policy is too old by now, this one included.
+if measured_now and version and ARGV[19] == '' then count('policy_unknown') end
+local outdated = false
+if strict and version then
+  for index = 0, planned - 1 do
+    local raw = redis.call('HGET', KEYS[4], 'm:' .. index)
+    local m = raw and cjson.decode(raw)
+    if m and too_old(m[4]) then
+      redis.call('HDEL', KEYS[4], 'm:' .. index)
+      redis.call('HSET', KEYS[4], 'z:' .. index, raw)
+      redis.call('EXPIRE', prefix .. 'body:' .. m[1], ttl)
+      redis.call('DECRBY', KEYS[9], m[3])
+      measured = redis.call('HINCRBY', KEYS[4], 'measured', -1)
+      failed = redis.call('HINCRBY', KEYS[4], 'failed', 1)
+      count('finished', -1)
+      count('stale')
+      outdated = outdated or m[1] == id
+      if policy.on_stale == 'requeue' and planned - failed < size
+        and requeues < (policy.max_requeues or 0) then
+        another('requeues', 'stale_requeued')
+        requeues = requeues + 1
+      end
+    end
+  end
+end
+local open = outdated and 'outdated' or 'ok'
+
 local exhausted = measured + failed >= planned
 local hopeless = policy.on_incomplete == 'drop' and planned - failed < size
 local watched = (policy.stop_after_equal or 0) > 0 and measured >= policy.stop_after_equal
-if measured < size and not (exhausted or hopeless or watched) then return {'ok', said} end
+if measured < size and not (exhausted or hopeless or watched) then return {open, said} end
 
 local group = {}
 local flat = redis.call('HGETALL', KEYS[4])
@@ -116,19 +160,20 @@ local function member(kind, index)
 end
 
 local scores, bytes, sum, equal = {}, 0, 0, true
-local members, extras = {}, {}
+local members, extras, stale = {}, {}, {}
 for index = 0, planned - 1 do
   local m = member('m', index)
   if m then
     members[#members + 1] = {index, m[1]}
     bytes = bytes + m[3]
+    if too_old(m[4]) then stale[#stale + 1] = m[1] end
     scores[#scores + 1] = tonumber(m[2])
     sum = sum + tonumber(m[2])
     equal = equal and scores[#scores] == scores[1]
   end
 end
 local decided = watched and equal and measured < size
-if measured < size and not (exhausted or hopeless or decided) then return {'ok', said} end
+if measured < size and not (exhausted or hopeless or decided) then return {open, said} end
 
 -- Close the group: revoke what still runs, say who belongs to it.
 for index = 0, planned - 1 do
@@ -140,6 +185,8 @@ for index = 0, planned - 1 do
     extras[#extras + 1] = x[1]
     redis.call('EXPIRE', prefix .. 'body:' .. x[1], ttl)
     redis.call('DECRBY', KEYS[9], x[3])
+  elseif member('z', index) then
+    extras[#extras + 1] = member('z', index)[1]
   elseif not member('m', index) then
     local other = ARGV[10] .. '.' .. index
     local was = redis.call('HGET', prefix .. 'traj:' .. other, 'state')
@@ -170,6 +217,7 @@ if not complete then count('incomplete') end
 local why = nil
 if policy.drop_zero_variance and equal and #scores > 1 then why = 'zero_variance' end
 if policy.on_incomplete == 'drop' and not complete then why = why or 'incomplete' end
+if #members == 0 then why = why or 'stale' end  -- nothing else takes all members away
 if why then
   for _, its_id in ipairs(ids) do redis.call('EXPIRE', prefix .. 'body:' .. its_id, ttl) end
   redis.call('DECRBY', KEYS[9], bytes)
@@ -182,6 +230,9 @@ redis.call('XADD', KEYS[6], '*', 'schema', ARGV[8], 'codec', ARGV[9], 'run_id', 
   'group_id', ARGV[10], 'env', group['env'] or '', 'instance_id', group['instance_id'] or '',
   'size', tostring(size), 'complete', complete and '1' or '0', 'mean', mean, 'std', std,
   'bytes', tostring(bytes), 'created', group['created'] or stamp, 'finished', stamp,
-  'members', cjson.encode(ids), 'extras', #extras > 0 and cjson.encode(extras) or '[]')
+  'members', cjson.encode(ids), 'extras', #extras > 0 and cjson.encode(extras) or '[]',
+  'policy_version', redis.call('HGET', KEYS[7], 'policy_version') or '',
+  'stale', #stale > 0 and cjson.encode(stale) or '[]')
+if #stale > 0 then count('stale_labelled', #stale) end
 count('groups')
 return {'group', said}

@@ -1,0 +1,62 @@
+"""The version of the policy that a run is at, as its trainer says."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Any
+
+from hermes_queue.connection import explained
+from hermes_queue.errors import ConfigurationError
+from hermes_queue.ledger.ledger import RUN_TTL_S, Ledger
+from hermes_queue.policy import VERSION_MAX
+
+
+def set_version(ledger: Ledger, run_id: str, version: int, *, force: bool = False) -> int | None:
+    """Say that `run_id` is at `version` from now on; returns the one before.
+
+    Repeating it changes nothing. The run need not exist yet.
+
+    Raises:
+        ConfigurationError: not a version, or older than the present one without `force`.
+    """
+    if not 0 <= version <= VERSION_MAX:
+        raise ConfigurationError(f"policy version {version}: use 0 to {VERSION_MAX}")
+    args = [version, "1" if force else "", RUN_TTL_S]
+    done, before = ledger.call("run_policy", [f"run:{run_id}"], args)
+    if not done:
+        raise ConfigurationError(
+            f"run {run_id!r} is at policy version {before.decode()}, which is newer than {version}"
+        )
+    return int(before) if before else None
+
+
+def version_of(ledger: Ledger, run_id: str) -> int | None:
+    """The version that a run is at; None when nobody has said one."""
+    with explained(ledger.url):
+        raw: Any = ledger.client.hget(ledger.key(f"run:{run_id}"), "policy_version")
+    return int(raw) if raw else None
+
+
+def set_policy_version(
+    run_id: str, version: int, *, url: str | None = None, force: bool = False
+) -> int | None:
+    """Tell a run, from a trainer, which version of the policy its endpoints serve now.
+
+    Call it when the new weights are live everywhere. Samples that were begun before, and whose
+    server tells no version, count as sampled with the version before.
+
+    Args:
+        run_id: of the run.
+        version: counts up, e.g. the trainer's step.
+        url: of Redis; None takes `HERMES_QUEUE_REDIS_URL`.
+        force: let it be older than the present one, e.g. after going back to a checkpoint.
+
+    Returns:
+        The version before, None when there was none.
+
+    Raises:
+        ConfigurationError: not a version, older than the present one, or no URL.
+        RedisUnavailable: whether it was set is not known; repeat it.
+    """
+    with closing(Ledger.connect(url=url)) as ledger:
+        return set_version(ledger, run_id, version, force=force)
