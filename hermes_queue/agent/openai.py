@@ -23,6 +23,7 @@ from hermes_queue.agent.limiter import Permit
 from hermes_queue.agent.probe import ToolProbe
 from hermes_queue.agent.registry import AgentScript
 from hermes_queue.agent.reply import Completion, parse, to_wire
+from hermes_queue.agent.server_facts import ServerFacts, server_facts
 from hermes_queue.errors import ModelConfigError, ModelError
 from hermes_queue.models import AgentSpec, Message, Turn
 from hermes_queue.settings import ModelSettings
@@ -40,8 +41,9 @@ class OpenAIChat:
     """One trajectory's view of an endpoint; connections are shared by all of them.
 
     Agent params: {"token_ids": true} asks for token ids and logprobs and fails without
-    them; {"logprobs_mode": text} is recorded with them; {"probe_tools": false} trusts
-    the chat template to show tools (`ToolProbe`); those of `ToolDialect`.
+    them; {"logprobs_mode": text} is recorded with them, else what `server_facts` finds
+    out; {"probe_tools": false} trusts the chat template to show tools (`ToolProbe`); those
+    of `ToolDialect`.
     """
 
     def __init__(self, spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> None:
@@ -56,6 +58,7 @@ class OpenAIChat:
         self._endpoint = _endpoint(spec, script, settings)
         self._server = self._endpoint.name
         self._probe = self._make_probe(spec)
+        self._facts = ServerFacts()
         self._reasoning_field: str | None = None
         self._rewritten: set[str] = set()
         self._turn = 0
@@ -82,6 +85,7 @@ class OpenAIChat:
         """
         body, events = self._body(messages, tools, sampling)
         waited_s = await self._probed(sampling) if "tools" in body else 0.0
+        waited_s += await self._learn_facts()
         tokens = _estimate_tokens(body)
         last: Exception | None = None
         delay_s = 0.0
@@ -182,6 +186,17 @@ class OpenAIChat:
             await self._probe.require_tools(self._endpoint.ask, sampling, deadline=deadline)
         return time.monotonic() - started
 
+    async def _learn_facts(self) -> float:
+        """Learn what the server's tokens are, if we record them; how long that took."""
+        if not self._wants_ids:
+            return 0.0
+        started = time.monotonic()
+        unknown = self._logprobs_mode is None
+        self._facts = await server_facts(
+            self._endpoint.ask_root, self._server, self._model, logprobs=unknown
+        )
+        return time.monotonic() - started
+
     def _make_probe(self, spec: AgentSpec) -> ToolProbe | None:
         """OpenAI's own endpoint needs no probe."""
         base_url = self._endpoint.base_url
@@ -199,8 +214,12 @@ class OpenAIChat:
         waited_s: float,
     ) -> Reply:
         if self._wants_ids and (completion.completion_ids is None or completion.logprobs is None):
+            missing = "token ids" if completion.completion_ids is None else "logprobs"
             raise ModelConfigError(
-                f"{self._server} sends no token ids or logprobs, which this run asks for"
+                f"{self._server} sends no {missing}, which --agent-param token_ids=true asks for. "
+                "vLLM sends them from 0.10.2 on and SGLang from 0.5.6 on, when asked with "
+                "return_token_ids; a proxy in between may drop the field. Without "
+                "token_ids=true the run makes records for SFT only"
             )
         message, unreadable = self._dialect.incoming(
             completion.message, tools, turn=self._turn, finish_reason=completion.finish_reason
@@ -211,9 +230,10 @@ class OpenAIChat:
             prompt_ids=completion.prompt_ids,
             completion_ids=completion.completion_ids,
             logprobs=completion.logprobs,
-            logprobs_mode=self._logprobs_mode,
+            logprobs_mode=self._logprobs_mode or self._facts.logprobs_mode,
             sampling={k: v for k, v in body.items() if k not in ("messages", "tools")},
             server=self._server,
+            server_version=self._facts.version,
             policy_version=completion.policy_version,
             finish_reason=completion.finish_reason,
             usage=completion.usage,

@@ -61,13 +61,22 @@ def parse(body: bytes, *, turn: int) -> Completion:
             prompt_ids=ids,
             completion_ids=completion_ids,
             logprobs=_logprobs(choice.get("logprobs"), completion_ids),
-            policy_version=_optional_text(data.get("weight_version")),
+            policy_version=weight_version(data.get("metadata") or data),
         )
     except MalformedReply:
         raise
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         start = body[:200].decode(errors="replace")
         raise MalformedReply(f"{type(error).__name__}: {error}; body: {start!r}") from error
+
+
+def weight_version(said: Mapping[str, Any]) -> str | None:
+    """The weights that sampled, where the server tells (SGLang does); None = it does not.
+
+    "default" is what SGLang says as long as nobody has named the weights.
+    """
+    version = _optional_text(said.get("weight_version"))
+    return None if version == "default" else version
 
 
 def _choice(data: Any) -> dict[str, Any]:

@@ -27,14 +27,16 @@ class Break:
 
 
 def round_float32(values: Iterable[float]) -> tuple[float, ...]:
-    """The values as float32 holds them. Done once, at capture; bit-exact from then on.
+    """Logprobs as float32 holds them. Done once, at capture; bit-exact from then on.
 
     Raises:
-        ValueError: a value is not finite, or not within float32.
+        ValueError: a value is not finite, not within float32, or above 0.
     """
     rounded = tuple(array("f", values))
     if not all(map(math.isfinite, rounded)):
         raise ValueError("a logprob is not a finite float32")
+    if any(value > 0 for value in rounded):
+        raise ValueError("a logprob is above 0: is the server set to return logits?")
     return rounded
 
 
