@@ -113,9 +113,7 @@ def _of_events(
     turns: Sequence[_Whole], events: Sequence[Mapping[str, Any]], token_mode: bool
 ) -> Iterator[str]:
     broken = {
-        index
-        for index in range(1, len(turns))
-        if not _extends(turns[index], turns[index - 1])
+        index for index in range(1, len(turns)) if not _extends(turns[index], turns[index - 1])
     }
     told = sorted(e["turn"] for e in events if e.get("event") == "sequence_break")
     if told != sorted(broken):

@@ -85,7 +85,6 @@ class OpenAIChat:
         """
         body, events = self._body(messages, tools, sampling)
         waited_s = await self._probed(sampling) if "tools" in body else 0.0
-        waited_s += await self._learn_facts()
         tokens = _estimate_tokens(body)
         last: Exception | None = None
         delay_s = 0.0
@@ -104,6 +103,7 @@ class OpenAIChat:
                     break
             if isinstance(outcome, Completion):
                 latency_s = time.monotonic() - started
+                waited_s += await self._learn_facts()
                 return self._reply(outcome, body, tools, events, latency_s, waited_s)
             if endpoint_errors.is_pause(outcome):
                 delay_s = endpoint_errors.retry_after_s(outcome) or endpoint_errors.PAUSE_S

@@ -21,8 +21,7 @@ PROCESSED = "processed_logprobs"
 """Of the distribution that was sampled from: after temperature and the like (vLLM's name)."""
 
 ASK_TIMEOUT_S = 60.0
-"""For all questions together; what is not known by then stays unknown for `RETRY_S`."""
-RETRY_S = 60.0
+"""For all questions together."""
 FRESH_S = 600.0
 """A server may be started again, in another version."""
 
@@ -56,6 +55,9 @@ _locks: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, str, bool],
 async def server_facts(ask: Ask, server: str, model: str, *, logprobs: bool) -> ServerFacts:
     """The facts, from this process's memory or from the server; never fails.
 
+    Best asked after the server has answered something else: what it does not answer stays
+    unknown only until the next call.
+
     Args:
         ask: reaches the server.
         server: the endpoint without credentials.
@@ -69,68 +71,82 @@ async def server_facts(ask: Ask, server: str, model: str, *, logprobs: bool) -> 
         facts, until = known.get(key, (ServerFacts(), 0.0))
         if time.monotonic() < until:
             return facts
+        asking = _Asking(ask, model)
         try:
             async with asyncio.timeout(ASK_TIMEOUT_S):
-                facts = await _asked(ask, model, logprobs=logprobs)
+                found = await asking.facts(logprobs=logprobs)
         except TimeoutError:
-            facts = ServerFacts()
-        complete = facts.version and (facts.logprobs_mode or not logprobs)
-        known[key] = facts, time.monotonic() + (FRESH_S if complete else RETRY_S)
+            return facts
+        if asking.failed:
+            return facts
+        known[key] = found, time.monotonic() + FRESH_S
     logger.info(
         "%s serves %s with %s, logprobs %s",
         server,
         model,
-        facts.version or "an unknown server",
-        facts.logprobs_mode or "not known",
+        found.version or "an unknown server",
+        found.logprobs_mode or "not known",
         extra={"action": "server_facts"},
     )
-    return facts
+    return found
 
 
-async def _asked(ask: Ask, model: str, *, logprobs: bool) -> ServerFacts:
-    version = None
-    _, said = await ask("/version", None)
-    if isinstance(said, Mapping) and said.get("version"):
-        version = f"vllm {said['version']}"
-    else:
-        _, said = await ask("/get_server_info", None)
-        if isinstance(said, Mapping) and said.get("version"):
-            version = f"sglang {said['version']}"
-    mode = await _logprobs_mode(ask, model) if logprobs else None
-    return ServerFacts(version, mode)
+class _Asking:
+    """One round of questions."""
 
+    def __init__(self, ask: Ask, model: str) -> None:
+        self.failed = False
+        """Whether an answer is missing that might come another time."""
+        self._ask = ask
+        self._model = model
 
-async def _logprobs_mode(ask: Ask, model: str) -> str | None:
-    """Whether the temperature of a request changes its logprobs; None = undecided.
+    async def facts(self, *, logprobs: bool) -> ServerFacts:
+        """What the server says."""
+        version = await self._version()
+        return ServerFacts(version, await self._logprobs_mode() if logprobs else None)
 
-    No server tells it, so one token is sampled twice at different temperatures: the most likely
-    tokens are the same, and their logprobs differ only where the temperature is applied to them.
-    """
-    plain = await _top_logprobs(ask, model, 1.0)
-    heated = await _top_logprobs(ask, model, _TEMPERATURE)
-    shared = plain.keys() & heated.keys()
-    # Of equal likelihood, any temperature leaves all as they are.
-    if not shared or max(plain.values()) - min(plain.values()) < 10 * _SAME:
+    async def _version(self) -> str | None:
+        for path, name in (("/version", "vllm"), ("/get_server_info", "sglang")):
+            said = await self._said(path, None)
+            if isinstance(said, Mapping) and said.get("version"):
+                return f"{name} {said['version']}"
         return None
-    moved = max(abs(plain[token] - heated[token]) for token in shared)
-    if moved <= _SAME:
-        return RAW
-    return PROCESSED if moved > 5 * _SAME else None
 
+    async def _logprobs_mode(self) -> str | None:
+        """Whether the temperature of a request changes its logprobs; None = undecided.
 
-async def _top_logprobs(ask: Ask, model: str, temperature: float) -> dict[str, float]:
-    body = {
-        "model": model,
-        "messages": [{"role": "user", "content": "Hello."}],
-        "max_tokens": 1,
-        "temperature": temperature,
-        "logprobs": True,
-        "top_logprobs": 5,
-    }
-    _, said = await ask("/v1/chat/completions", body)
-    try:
-        [token] = said["choices"][0]["logprobs"]["content"]
-        return {str(top["token"]): float(top["logprob"]) for top in token["top_logprobs"]}
-    except (TypeError, KeyError, ValueError, IndexError):
-        return {}
+        No server tells it, so one token is sampled twice at different temperatures: the most
+        likely tokens are the same, and their logprobs differ only where it is applied to them.
+        """
+        plain = await self._top_logprobs(1.0)
+        heated = await self._top_logprobs(_TEMPERATURE)
+        shared = plain.keys() & heated.keys()
+        # Of equal likelihood, any temperature leaves all as they are.
+        if not shared or max(plain.values()) - min(plain.values()) < 10 * _SAME:
+            return None
+        moved = max(abs(plain[token] - heated[token]) for token in shared)
+        if moved <= _SAME:
+            return RAW
+        return PROCESSED if moved > 5 * _SAME else None
 
+    async def _top_logprobs(self, temperature: float) -> dict[str, float]:
+        body = {
+            "model": self._model,
+            "messages": [{"role": "user", "content": "Hello."}],
+            "max_tokens": 1,
+            "temperature": temperature,
+            "logprobs": True,
+            "top_logprobs": 5,
+        }
+        said = await self._said("/v1/chat/completions", body)
+        try:
+            [token] = said["choices"][0]["logprobs"]["content"]
+            return {str(top["token"]): float(top["logprob"]) for top in token["top_logprobs"]}
+        except (TypeError, KeyError, ValueError, IndexError):
+            return {}
+
+    async def _said(self, path: str, body: Mapping[str, Any] | None) -> Any:
+        status, said = await self._ask(path, body)
+        # A path that is not there, or a field that is not taken, stays so.
+        self.failed |= status not in (200, 400, 404, 405, 422)
+        return said if status == 200 else None

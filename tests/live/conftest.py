@@ -150,9 +150,7 @@ def start_worker(
 def rescored(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Runs `hermes-queue rescore` on records."""
 
-    def rescored(
-        records: list[ScoredTrajectory], *flags: str
-    ) -> subprocess.CompletedProcess[str]:
+    def rescored(records: list[ScoredTrajectory], *flags: str) -> subprocess.CompletedProcess[str]:
         path = tmp_path / "records.jsonl"
         path.write_text("".join(f"{record.model_dump_json()}\n" for record in records))
         command = [sys.executable, "-m", "hermes_queue.cli", "rescore", str(path), *flags]

@@ -5,7 +5,7 @@
 set -euo pipefail
 venv=$1 shared=$2
 here=$(cd "$(dirname "$0")" && pwd)
-[ ! -e "$venv/.sglang" ] || exit 0
+[ ! "$venv/.sglang" -nt "$here/sglang.txt" ] || exit 0
 ${PYTHON:-python3} -m venv "$venv"
 packages() { "$1/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])'; }
 site=$(packages "$venv")

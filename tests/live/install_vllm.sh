@@ -4,7 +4,6 @@
 set -euo pipefail
 venv=$1
 here=$(cd "$(dirname "$0")" && pwd)
-[ ! -e "$venv/.vllm" ] || exit 0
 ${PYTHON:-python3} -m venv "$venv"
 pip=("$venv/bin/python" -m pip --disable-pip-version-check --quiet install --no-deps)
 torch=$(grep '^torch==' "$here/vllm.txt")

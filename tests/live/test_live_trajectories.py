@@ -28,8 +28,9 @@ def reason(record, event):
     """Why the server rendered other tokens than it had sampled."""
     turn = record.turns[event["turn"] - 1]
     message = [m for m in record.messages if m.role == "assistant"][event["turn"] - 1]
-    if any(e["event"] == "arguments_rewritten" and e["turn"] == event["turn"]
-           for e in record.events):
+    if any(
+        e["event"] == "arguments_rewritten" and e["turn"] == event["turn"] for e in record.events
+    ):
         return "arguments were no JSON object"
     if turn.finish_reason == "length":
         return "cut off by the token limit"
@@ -53,6 +54,7 @@ def test_episodes_keep_every_invariant_and_score_the_same_when_asked_again(
     began = time.monotonic()
     run.enqueue(server.url, server.kind, mode, EPISODES, run_id="r", temperature=temperature)
     records = run.records("r")
+    assert [record.failure for record in records] == [None] * EPISODES
     turns = [turn for record in records for turn in record.turns]
     told = rescored(records)
     show(
@@ -70,7 +72,6 @@ def test_episodes_keep_every_invariant_and_score_the_same_when_asked_again(
         breaks=breaks(records),
         rescored=told.stdout.splitlines(),
     )
-    assert [record.failure for record in records] == [None] * EPISODES
     assert [v for record in records for v in token_violations(record)] == []
     assert {turn.logprobs_mode for turn in turns} == {"raw_logprobs"}
     assert {(turn.server_version or "").partition(" ")[0] for turn in turns} == {server.kind}
@@ -84,9 +85,7 @@ def test_episodes_keep_every_invariant_and_score_the_same_when_asked_again(
     assert told.returncode == 0, told.stdout + told.stderr
 
 
-def test_rescoring_finds_a_logprob_that_is_off_by_a_hundredth(
-    server, run, start_worker, rescored
-):
+def test_rescoring_finds_a_logprob_that_is_off_by_a_hundredth(server, run, start_worker, rescored):
     start_worker()
     run.enqueue(server.url, server.kind, "tokens", 1, run_id="r", temperature=1.0)
     (record,) = run.records("r")

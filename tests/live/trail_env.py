@@ -47,11 +47,13 @@ class TrailEnv:
         return SlotSpec(profile=profile)
 
     async def setup(self, item: TrailItem, context: SlotContext) -> None:
-        for note, follower in zip(item.trail, item.trail[1:], strict=False):
-            await context.write_file(note, f"next {follower}\n".encode())
-        await context.write_file(
-            item.trail[-1], f"the end, and the word is {item.word}\n".encode()
-        )
+        notes = {
+            note: f"next {follower}\n"
+            for note, follower in zip(item.trail, item.trail[1:], strict=False)
+        }
+        notes[item.trail[-1]] = f"the end, and the word is {item.word}\n"
+        for note, text in notes.items():
+            await context.write_file(f"{context.workspace}/{note}", text.encode())
 
     async def verify(
         self, item: TrailItem, context: SlotContext, transcript: Sequence[Message]
