@@ -153,7 +153,7 @@ def rescored(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     def rescored(records: list[ScoredTrajectory], *flags: str) -> subprocess.CompletedProcess[str]:
         path = tmp_path / "records.jsonl"
         path.write_text("".join(f"{record.model_dump_json()}\n" for record in records))
-        command = [sys.executable, "-m", "hermes_queue.cli", "rescore", str(path), *flags]
-        return subprocess.run(command, capture_output=True, text=True, timeout=600)
+        command = [str(Path(sys.executable).with_name("hermes-queue")), "rescore", str(path)]
+        return subprocess.run([*command, *flags], capture_output=True, text=True, timeout=600)
 
     return rescored

@@ -41,6 +41,11 @@ def template(messages: list[dict[str, Any]], tools: Any, reply: bool) -> str:
     return text + ("assistant:" if reply else "")
 
 
+def logprob(position: int) -> float:
+    """Of whatever token stands there."""
+    return -0.25 - (position % 7) / 8
+
+
 class TokenStub:
     """Plays `replies` (text, without the end of turn); a reply ending in `...` is cut off."""
 
@@ -52,6 +57,8 @@ class TokenStub:
         self.processed = False
         """Whether logprobs are those after temperature."""
         self.version: str | None = "9.9"
+        self.unwell: set[str] = set()
+        """Paths that are answered with 503."""
         self.requests: list[tuple[str, dict[str, Any]]] = []
         self.break_reply: Callable[[dict[str, Any]], None] = lambda _: None
         self.url = ""
@@ -75,6 +82,7 @@ class TokenStub:
                 known = path in PATHS or path == self._version_path
                 answer = json.dumps(self._answer(path, body) if known else {}).encode()
                 status = b"200 OK" if known else b"404 Not Found"
+                status = b"503 Unwell" if path in self.unwell else status
                 kind = b"HTTP/1.1 " + status + b"\r\ncontent-type: application/json\r\n"
                 writer.write(kind + b"content-length: %d\r\n\r\n" % len(answer) + answer)
                 await writer.drain()
@@ -103,10 +111,13 @@ class TokenStub:
                 return {"version": self.version}
             case "/v1/chat/completions":
                 return self._top(body) if "top_logprobs" in body else self._chat(body)
+        prompt = body.get("prompt") or body["input_ids"]
+        if "prompt_logprobs" in body or "logprob_start_len" in body:
+            return self._score(path, prompt)
         text = self.replies.pop(0)
         cut = text.endswith("...")
         ids = encode(text) + ([] if cut else [END])
-        logprobs = [-0.25 - (i % 7) / 8 for i in range(len(ids))]
+        logprobs = [logprob(len(prompt) + i) for i in range(len(ids))]
         if path == "/generate":
             meta = {
                 "output_token_logprobs": [[p, i, None] for p, i in zip(logprobs, ids, strict=True)],
@@ -125,6 +136,18 @@ class TokenStub:
                 "stop_reason": None,
             }
             answer = {"choices": [choice], "usage": {"prompt_tokens": len(body["prompt"])}}
+        self.break_reply(answer)
+        return answer
+
+    def _score(self, path: str, ids: list[int]) -> dict[str, Any]:
+        scores = [None, *map(logprob, range(1, len(ids)))]
+        pairs = list(zip(scores, ids, strict=True))
+        answer: dict[str, Any]
+        if path == "/generate":
+            answer = {"meta_info": {"input_token_logprobs": [[p, i, None] for p, i in pairs]}}
+        else:
+            found = [p if p is None else {str(i): {"logprob": p, "rank": 1}} for p, i in pairs]
+            answer = {"choices": [{"text": "x", "prompt_logprobs": found}]}
         self.break_reply(answer)
         return answer
 
@@ -154,7 +177,7 @@ class TokenStub:
             calls.append({"id": call_id, "type": "function", "function": function})
             content = text.partition("<tool_call>")[0].strip()
         message = {"role": "assistant", "content": content or None, "tool_calls": calls}
-        logprobs = [{"logprob": -0.25 - (i % 7) / 8} for i in range(len(ids))]
+        logprobs = [{"logprob": logprob(len(prompt) + i)} for i in range(len(ids))]
         choice: dict[str, Any] = {"message": message, "logprobs": {"content": logprobs}}
         choice["finish_reason"] = "length" if cut else "stop"
         answer: dict[str, Any] = {"choices": [choice], "usage": {"prompt_tokens": len(prompt)}}
