@@ -213,14 +213,8 @@ class OpenAIChat:
         latency_s: float,
         waited_s: float,
     ) -> Reply:
-        if self._wants_ids and (completion.completion_ids is None or completion.logprobs is None):
-            missing = "token ids" if completion.completion_ids is None else "logprobs"
-            raise ModelConfigError(
-                f"{self._server} sends no {missing}, which --agent-param token_ids=true asks for. "
-                "vLLM sends them from 0.10.2 on and SGLang from 0.5.6 on, when asked with "
-                "return_token_ids; a proxy in between may drop the field. Without "
-                "token_ids=true the run makes records for SFT only"
-            )
+        if self._wants_ids:
+            self._require_tokens(completion)
         message, unreadable = self._dialect.incoming(
             completion.message, tools, turn=self._turn, finish_reason=completion.finish_reason
         )
@@ -240,6 +234,21 @@ class OpenAIChat:
             latency_s=round(latency_s, 4),
         )
         return Reply(message, turn, (*events, *unreadable), waited_s)
+
+
+    def _require_tokens(self, completion: Completion) -> None:
+        found = {
+            "ids of the prompt": completion.prompt_ids,
+            "ids of the completion": completion.completion_ids,
+            "logprobs": completion.logprobs,
+        }
+        if missing := [name for name, value in found.items() if value is None]:
+            raise ModelConfigError(
+                f"{self._server} sends no {', no '.join(missing)}, which this run asks for with "
+                '"return_token_ids": true, "logprobs": true. vLLM from 0.10.2 on and SGLang answer '
+                "that without a flag of their own; a proxy in between may drop it. Without "
+                "--agent-param token_ids=true the run goes on, and its records hold no tokens"
+            )
 
 
 def _endpoint(spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> Endpoint:

@@ -25,8 +25,8 @@ ASK_TIMEOUT_S = 60.0
 FRESH_S = 600.0
 """A server may be started again, in another version."""
 
-_SAME = 0.02
-"""Differences that two runs of one prompt may have on a GPU."""
+_APART = 0.5
+"""Nats between the tokens that are compared; of equal likelihood, any temperature leaves them."""
 _TEMPERATURE = 3.0
 
 Ask = Callable[[str, Mapping[str, Any] | None], Awaitable[tuple[int, Any]]]
@@ -115,19 +115,21 @@ class _Asking:
     async def _logprobs_mode(self) -> str | None:
         """Whether the temperature of a request changes its logprobs; None = undecided.
 
-        No server tells it, so one token is sampled twice at different temperatures: the most
-        likely tokens are the same, and their logprobs differ only where it is applied to them.
+        No server tells it, so one token is sampled twice at different temperatures. How far the
+        most likely tokens are apart is divided by the temperature, or it stays as it is; noise
+        of low precision is far from either.
         """
         plain = await self._top_logprobs(1.0)
         heated = await self._top_logprobs(_TEMPERATURE)
-        shared = plain.keys() & heated.keys()
-        # Of equal likelihood, any temperature leaves all as they are.
-        if not shared or max(plain.values()) - min(plain.values()) < 10 * _SAME:
+        shared = sorted(plain.keys() & heated.keys(), key=plain.__getitem__)
+        if not shared:
             return None
-        moved = max(abs(plain[token] - heated[token]) for token in shared)
-        if moved <= _SAME:
-            return RAW
-        return PROCESSED if moved > 5 * _SAME else None
+        low, high = shared[0], shared[-1]
+        apart = plain[high] - plain[low]
+        if apart < _APART:
+            return None
+        kept = (heated[high] - heated[low]) / apart
+        return RAW if kept > 0.8 else PROCESSED if kept < 0.5 else None
 
     async def _top_logprobs(self, temperature: float) -> dict[str, float]:
         body = {
