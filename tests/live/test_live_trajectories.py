@@ -15,28 +15,15 @@ TEMPERATURES = [1.0, 1.4]
 
 
 def breaks(records):
-    """Breaks of sequences by what the prompt departs from: which part of what was sampled."""
+    """Breaks of sequences by reason, and by what the last reply was."""
     found = Counter()
     for record in records:
+        said = [message for message in record.messages if message.role == "assistant"]
         for event in record.events:
             if event["event"] == "sequence_break":
-                found[reason(record, event)] += 1
+                last = "a call" if said[event["turn"] - 1].tool_calls else "text"
+                found[f"{event['reason']} after {last}"] += 1
     return found
-
-
-def reason(record, event):
-    """Why the server rendered other tokens than it had sampled."""
-    turn = record.turns[event["turn"] - 1]
-    message = [m for m in record.messages if m.role == "assistant"][event["turn"] - 1]
-    if any(
-        e["event"] == "arguments_rewritten" and e["turn"] == event["turn"] for e in record.events
-    ):
-        return "arguments were no JSON object"
-    if turn.finish_reason == "length":
-        return "cut off by the token limit"
-    if event["common_prefix"] < len(turn.prompt_ids):
-        return "earlier prompt rendered otherwise"
-    return "calls written anew" if message.tool_calls else "text in other tokens"
 
 
 def show(capsys, **figures):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import struct
 import time
+from collections import Counter
 
 import pytest
 from records import make_job
@@ -26,7 +27,7 @@ from hermes_queue.tools import load_tool
 from workers.draft import Draft
 
 TOOLS = [load_tool("terminal").schema()]
-SEEDS = range(25)
+SEEDS = range(16)
 MODES = ["tokens", "messages"]
 SERVERS = ["vllm", "sglang"]
 PIECES = ["ls", "cat a", "é", "\n", " ", '"', "\\", "<", "</tool_call>", "{", "}", "0"]
@@ -124,14 +125,20 @@ async def test_a_record_of_a_random_episode_keeps_every_invariant(seed, mode, ki
 
 
 async def test_random_episodes_break_in_message_mode_and_only_where_rewritten_in_token_mode():
-    broken, rendered = {}, {}
+    reasons = {}
     for mode in MODES:
         drafts = [await sample_episode(random.Random(seed), "vllm", mode) for seed in SEEDS]
-        events = [e["event"] for d in drafts for e in d.record(owner="w", host="h").events]
-        broken[mode] = events.count("sequence_break")
-        rendered[mode] = events.count("rerendered")
-    assert broken["messages"] > broken["tokens"] > 0
-    assert broken["tokens"] <= rendered["tokens"]
+        events = [event for d in drafts for event in d.record(owner="w", host="h").events]
+        found = [event["reason"] for event in events if event["event"] == "sequence_break"]
+        reasons[mode] = Counter(found)
+    assert set(reasons["tokens"]) == {"history_rewritten"}
+    assert set(reasons["messages"]) == {
+        "arguments_rewritten",
+        "earlier_turns",
+        "reply",
+        "reply_cut_off",
+    }
+    assert reasons["messages"].total() > reasons["tokens"].total()
 
 
 # --- the check itself can fail ------------------------------------------------------------
