@@ -27,7 +27,8 @@ FRESH_S = 600.0
 
 _APART = 0.5
 """Nats between the tokens that are compared; of equal likelihood, any temperature leaves them."""
-_TEMPERATURE = 3.0
+_TEMPERATURE = 2.0
+"""The highest that vLLM takes."""
 
 Ask = Callable[[str, Mapping[str, Any] | None], Awaitable[tuple[int, Any]]]
 """Path below the server's root and body (None: a GET) to (HTTP status, decoded JSON); status 0 or
@@ -129,7 +130,7 @@ class _Asking:
         if apart < _APART:
             return None
         kept = (heated[high] - heated[low]) / apart
-        return RAW if kept > 0.8 else PROCESSED if kept < 0.5 else None
+        return RAW if kept > 0.8 else PROCESSED if kept < 0.65 else None
 
     async def _top_logprobs(self, temperature: float) -> dict[str, float]:
         body = {

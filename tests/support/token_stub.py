@@ -82,6 +82,7 @@ class TokenStub:
                 known = path in PATHS or path == self._version_path
                 answer = json.dumps(self._answer(path, body) if known else {}).encode()
                 status = b"200 OK" if known else b"404 Not Found"
+                status = b"400 Bad Request" if body.get("temperature", 0) > 2 else status
                 status = b"503 Unwell" if path in self.unwell else status
                 kind = b"HTTP/1.1 " + status + b"\r\ncontent-type: application/json\r\n"
                 writer.write(kind + b"content-length: %d\r\n\r\n" % len(answer) + answer)
