@@ -235,7 +235,6 @@ class OpenAIChat:
         )
         return Reply(message, turn, (*events, *unreadable), waited_s)
 
-
     def _require_tokens(self, completion: Completion) -> None:
         found = {
             "ids of the prompt": completion.prompt_ids,

@@ -14,7 +14,6 @@ from typing import Any, Literal
 
 from hermes_queue.models import TokenSequence, Turn
 
-
 Reason = Literal[
     "history_rewritten", "arguments_rewritten", "earlier_turns", "reply_cut_off", "reply"
 ]
