@@ -14,6 +14,7 @@ PYTHONS ?= 3.11 3.12 3.13
 TESTS ?= tests
 MINUTES ?= 5
 LIVE ?= .live
+EPISODES ?= 100
 SEED ?= 1
 
 BIN := $(VENV)/bin
@@ -38,11 +39,13 @@ test: redis lint ## Install the development tools, then linters and all tests
 	$(BIN)/python -m pytest -n $(JOBS) --maxschedchunk 1 $(TESTS)
 
 test-vllm: $(VENV)/.dev $(LIVE)/model/.made ## A real vLLM on this CPU serves real trajectories (3.4 GB, LIVE=.live)
-	$(BIN)/python -m pytest tests/live --server vllm --server-venv $(LIVE)/vllm --model-dir $(<D)
+	$(BIN)/python -m pytest tests/live --server vllm --server-venv $(LIVE)/vllm \
+		--model-dir $(LIVE)/model --episodes $(EPISODES)
 
 test-sglang: $(VENV)/.dev $(LIVE)/model/.made ## The same with SGLang
-	bash tests/live/install_sglang.sh $(LIVE)/sglang $(LIVE)/vllm
-	$(BIN)/python -m pytest tests/live --server sglang --server-venv $(LIVE)/sglang --model-dir $(<D)
+	PYTHON=$(PYTHON) bash tests/live/install_sglang.sh $(LIVE)/sglang $(LIVE)/vllm
+	$(BIN)/python -m pytest tests/live --server sglang --server-venv $(LIVE)/sglang \
+		--model-dir $(LIVE)/model --episodes $(EPISODES)
 
 validate: $(VENV)/.run ## Oracle 1.0 and nop 0.0 on every bundled row, on each Python there is
 	@for version in $(PYTHONS); do \

@@ -35,6 +35,7 @@ MODES = {
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--server", choices=["vllm", "sglang"], help="which one to test")
     parser.addoption("--server-venv", type=Path, help="where it is installed")
+    parser.addoption("--episodes", type=int, default=100, help="of each mode and temperature")
     parser.addoption("--model-dir", type=Path, help="made by tests/live/tiny_model.py")
 
 
@@ -63,6 +64,11 @@ class Live:
 @pytest.fixture(scope="session")
 def live(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Live:
     return Live(request.config, tmp_path_factory.mktemp("server"))
+
+
+@pytest.fixture(scope="session")
+def episodes(request: pytest.FixtureRequest) -> int:
+    return int(request.config.getoption("--episodes"))
 
 
 @pytest.fixture(scope="session")

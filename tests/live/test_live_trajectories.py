@@ -10,7 +10,6 @@ import pytest
 
 from hermes_queue.agent.invariants import token_violations
 
-EPISODES = 100
 TEMPERATURES = [1.0, 1.4]
 
 
@@ -35,13 +34,13 @@ def show(capsys, **figures):
 @pytest.mark.parametrize("temperature", TEMPERATURES)
 @pytest.mark.parametrize("mode", ["tokens", "messages"])
 def test_episodes_keep_every_invariant_and_score_the_same_when_asked_again(
-    server, run, start_worker, rescored, capsys, mode, temperature
+    server, run, start_worker, rescored, capsys, episodes, mode, temperature
 ):
     start_worker()
     began = time.monotonic()
-    run.enqueue(server.url, server.kind, mode, EPISODES, run_id="r", temperature=temperature)
+    run.enqueue(server.url, server.kind, mode, episodes, run_id="r", temperature=temperature)
     records = run.records("r")
-    assert [record.failure for record in records] == [None] * EPISODES
+    assert [record.failure for record in records] == [None] * episodes
     turns = [turn for record in records for turn in record.turns]
     told = rescored(records)
     show(
@@ -63,12 +62,12 @@ def test_episodes_keep_every_invariant_and_score_the_same_when_asked_again(
     assert {turn.logprobs_mode for turn in turns} == {"raw_logprobs"}
     assert {(turn.server_version or "").partition(" ")[0] for turn in turns} == {server.kind}
     assert {turn.sampling["temperature"] for turn in turns} == {temperature}
-    assert sum(len(record.turns) >= 3 for record in records) > EPISODES / 2
-    assert sum(record.tool_calls.ok for record in records) > EPISODES
+    assert sum(len(record.turns) >= 3 for record in records) > episodes / 2
+    assert sum(record.tool_calls.ok for record in records) > episodes
     if mode == "tokens":
-        assert [len(record.sequences) for record in records] == [1] * EPISODES
+        assert [len(record.sequences) for record in records] == [1] * episodes
     if temperature == 1.0:
-        assert sum(record.score == 1.0 for record in records) > EPISODES / 2
+        assert sum(record.score == 1.0 for record in records) > episodes / 2
     assert told.returncode == 0, told.stdout + told.stderr
 
 
