@@ -43,6 +43,8 @@ class Live:
     """What the tests start servers with."""
 
     def __init__(self, config: pytest.Config, directory: Path) -> None:
+        if not all(map(config.getoption, ("--server", "--server-venv", "--model-dir"))):
+            raise pytest.UsageError("needs a server: make test-vllm, or make test-sglang")
         self.kind: str = config.getoption("--server")
         self.venv = Path(config.getoption("--server-venv")).absolute()
         self.model = Path(config.getoption("--model-dir")).absolute()
