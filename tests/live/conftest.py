@@ -27,7 +27,7 @@ from trail_env import row  # noqa: E402
 
 DONE_TIMEOUT_S = 900.0
 MODES = {
-    "messages": {"token_ids": True},
+    "messages": {"token_ids": True, "parser": "hermes"},
     "tokens": {"mode": "tokens", "parser": "hermes"},
 }
 
