@@ -13,6 +13,7 @@ from hermes_queue.commands.groups import groups
 from hermes_queue.commands.lanes import lanes
 from hermes_queue.commands.limits import limits
 from hermes_queue.commands.localmodal import localmodal
+from hermes_queue.commands.rescore import rescore
 from hermes_queue.commands.run import run
 from hermes_queue.commands.sandboxes import sandboxes
 from hermes_queue.commands.sink import sink
@@ -104,6 +105,7 @@ cli.add_command(groups)
 cli.add_command(lanes)
 cli.add_command(localmodal)
 cli.add_command(limits)
+cli.add_command(rescore)
 cli.add_command(run)
 cli.add_command(sandboxes)
 cli.add_command(sink)

@@ -20,7 +20,7 @@ from envs.base import Verdict
 from hermes_queue import codec
 from hermes_queue.agent.loop import AgentResult, BeforeTurn
 from hermes_queue.agent.prices import cost_usd
-from hermes_queue.agent.tokens import merge_with_breaks
+from hermes_queue.agent.tokens import break_reason, merge_with_breaks
 from hermes_queue.errors import DeadlineExceeded, Stage, TrajectoryFailure, stage
 from hermes_queue.ledger import Spent
 from hermes_queue.models import (
@@ -147,7 +147,11 @@ class Draft:
             stop_reason = agent.stop_reason or "failed"
         sequences, breaks = merge_with_breaks(agent.turns) or (None, ())
         oldest, newest = span(agent.turns)
-        broken = [{"event": "sequence_break", **asdict(each)} for each in breaks]
+        broken = [
+            {"event": "sequence_break", **asdict(each)}
+            | {"reason": break_reason(each, agent.turns, agent.events)}
+            for each in breaks
+        ]
         return ScoredTrajectory(
             **identity(job),
             policy_oldest=oldest,
