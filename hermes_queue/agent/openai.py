@@ -98,7 +98,9 @@ class OpenAIChat:
         except TrajectoryFailure as failure:
             failure.events = tries.events()
             raise
-        waited_s += await self._learn_facts()
+        if self._wants_ids:
+            self._require_tokens(completion)
+            waited_s += await self._learn_facts()
         return self._reply(completion, body, tools, [*tries.events(), *events], latency_s, waited_s)
 
     async def _answered(
@@ -211,9 +213,7 @@ class OpenAIChat:
         return time.monotonic() - started
 
     async def _learn_facts(self) -> float:
-        """Learn what the server's tokens are, if we record them; how long that took."""
-        if not self._wants_ids:
-            return 0.0
+        """Learn what the server's tokens are; how long that took."""
         started = time.monotonic()
         unknown = self._logprobs_mode is None
         self._facts = await server_facts(
@@ -237,8 +237,6 @@ class OpenAIChat:
         latency_s: float,
         waited_s: float,
     ) -> Reply:
-        if self._wants_ids:
-            self._require_tokens(completion)
         message, unreadable = self._dialect.incoming(
             completion.message, tools, turn=self._turn, finish_reason=completion.finish_reason
         )
