@@ -31,6 +31,8 @@ SCRIPTS = (
     "limit_acquire",
     "limit_release",
     "limit_renew",
+    "beat",
+    "tally",
 )
 
 

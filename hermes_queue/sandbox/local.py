@@ -30,6 +30,7 @@ from hermes_queue.sandbox.base import (
     Slot,
     SlotSpec,
 )
+from hermes_queue.sandbox.capacity import Capacity
 from hermes_queue.sandbox.creation import CreationGate
 from hermes_queue.sandbox.execution import unbroken
 from hermes_queue.sandbox.fence import (
@@ -72,7 +73,6 @@ class LocalBackend:
             isolation=self.settings.isolation == "bwrap",
             network_policy=self.settings.isolation == "bwrap",
         )
-        self.slots = slots or self.settings.slots or WorkerSettings().concurrency
         self.labels = {
             "deployment": "default",
             "pool": "local",
@@ -84,9 +84,8 @@ class LocalBackend:
         self._observer = observer or SandboxObserver()
         store = AssetStore if self.capabilities.isolation else InPlaceAssetStore
         self._assets = store(self._cache, self._build_asset)
-        self._capacity = asyncio.Semaphore(self.slots)
+        self._capacity = Capacity(slots or self.settings.slots or WorkerSettings().concurrency)
         self._slots: dict[str, LocalSlot] = {}
-        self._leased = 0
         self._opening = asyncio.Lock()
         self._tools: Tools | None = None
         self._sandbox: Path | None = None
@@ -96,7 +95,11 @@ class LocalBackend:
     @property
     def free_slots(self) -> int:
         """See `SandboxBackend`."""
-        return self.slots - self._leased
+        return self._capacity.free
+
+    def resize(self, slots: int) -> None:
+        """See `SandboxBackend`."""
+        self._capacity.resize(slots)
 
     # --- life cycle -------------------------------------------------------------------
 
@@ -214,16 +217,11 @@ class LocalBackend:
         """See `SandboxBackend`."""
         await self.prepare(spec)
         await self._capacity.acquire()
-        self._leased += 1
         try:
             return await self._lease(trajectory_id, spec)
         except BaseException:
-            self._free_capacity()
+            self._capacity.release()
             raise
-
-    def _free_capacity(self) -> None:
-        self._leased -= 1
-        self._capacity.release()
 
     async def _lease(self, trajectory_id: str, spec: SlotSpec) -> Slot:
         mounts: list[str] = []
@@ -323,7 +321,7 @@ class LocalBackend:
             await unbroken(running.end())
             return await self._lease(slot.trajectory_id, slot.spec)
         except BaseException:
-            self._free_capacity()
+            self._capacity.release()
             raise
 
     async def release(self, slot: Slot) -> None:
@@ -336,7 +334,7 @@ class LocalBackend:
         if slot is not None:
             await self._end_slot(slot_id)
             if slot.has_capacity:
-                self._free_capacity()
+                self._capacity.release()
 
     # --- commands ---------------------------------------------------------------------
 

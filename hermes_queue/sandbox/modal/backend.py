@@ -24,6 +24,7 @@ from hermes_queue.sandbox.base import (
     Slot,
     SlotSpec,
 )
+from hermes_queue.sandbox.capacity import Capacity
 from hermes_queue.sandbox.creation import CreationGate, ProcessCreationGate
 from hermes_queue.sandbox.execution import unbroken
 from hermes_queue.sandbox.modal import files
@@ -69,7 +70,6 @@ class ModalBackend:
         gate: CreationGate | None = None,
     ) -> None:
         self.settings = settings or ModalSettings()
-        self.slots = slots or WorkerSettings().concurrency
         self.labels = {
             "deployment": "default",
             "pool": "default",
@@ -98,8 +98,7 @@ class ModalBackend:
         self._asset_profiles: dict[tuple[str, str], str] = {}
         self._pools: dict[str, Pool] = {}
         self._readers = Readers(self._factory, lambda: self._started)
-        self._capacity = asyncio.Semaphore(self.slots)
-        self._leased = 0
+        self._capacity = Capacity(slots or WorkerSettings().concurrency)
         self._held: dict[str, _Held] = {}
         self._opening = asyncio.Lock()
         self._started = False
@@ -116,7 +115,13 @@ class ModalBackend:
     @property
     def free_slots(self) -> int:
         """See `SandboxBackend`."""
-        return self.slots - self._leased
+        return self._capacity.free
+
+    def resize(self, slots: int) -> None:
+        """See `SandboxBackend`."""
+        self._capacity.resize(slots)
+        for pool in self._pools.values():
+            pool.resize(slots)
 
     @property
     def throttled(self) -> int:
@@ -182,7 +187,7 @@ class ModalBackend:
             raise SandboxError("the modal backend is not running")
         if name not in self._pools:
             makers = Makers(create=self._make_box, end=self._factory.end)
-            self._pools[name] = Pool(self._profiles[name], makers, slots=self.slots)
+            self._pools[name] = Pool(self._profiles[name], makers, slots=self._capacity.slots)
         return self._pools[name]
 
     async def _make_box(self, profile: ModalSettings) -> Box:
@@ -223,16 +228,11 @@ class ModalBackend:
         """See `SandboxBackend`."""
         await self.prepare(spec)
         await self._capacity.acquire()
-        self._leased += 1
         try:
             return await self._lease(trajectory_id, spec)
         except BaseException:
-            self._free_capacity()
+            self._capacity.release()
             raise
-
-    def _free_capacity(self) -> None:
-        self._leased -= 1
-        self._capacity.release()
 
     async def _lease(self, trajectory_id: str, spec: SlotSpec, box: Box | None = None) -> Slot:
         """Open a slot, in `box` if one is given, where a place is reserved for it."""
@@ -276,7 +276,7 @@ class ModalBackend:
         try:
             return await self._lease(slot.trajectory_id, slot.spec, await self._keep(slot, held))
         except BaseException:
-            self._free_capacity()
+            self._capacity.release()
             raise
 
     async def _keep(self, slot: Slot, held: _Held) -> Box | None:
@@ -312,7 +312,7 @@ class ModalBackend:
                 extra={"action": "slot_retired"},
             )
         await held.pool.freed(held.box)
-        self._free_capacity()
+        self._capacity.release()
 
     async def _close(self, slot_id: str, held: _Held) -> None:
         try:
@@ -324,7 +324,7 @@ class ModalBackend:
         """A slot whose sandbox has ended."""
         if self._held.pop(slot_id, None) is not None:
             self._observer.released(slot_id)
-            self._free_capacity()
+            self._capacity.release()
 
     def _leased_slot(self, slot: Slot) -> _Held:
         held = self._held.get(slot.slot_id)
