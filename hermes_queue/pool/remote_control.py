@@ -18,15 +18,16 @@ from typing import Any
 from celery.worker.control import control_command, inspect_command, nok, ok
 
 from hermes_queue.pool.intake import INTAKE
+from hermes_queue.pool.task_pool import on_resize
 
 logger = logging.getLogger(__name__)
 
 MOST_SLOTS = 10_000
+MOST_TOLD = 100
+"""Trajectories that `inspect slots` names per worker."""
 
 describe: list[Callable[[], Mapping[str, Any]]] = []
 """Who has to say something for `inspect slots`; called on Celery's main thread."""
-on_resize: list[Callable[[int], None]] = []
-"""Called with the new number of the sandbox backend's slots, on Celery's main thread."""
 
 Answer = dict[str, Any]
 
@@ -67,7 +68,7 @@ def set_limits(
 ) -> Answer:
     """Trajectories at once, and slots of the sandbox backend (as many), from now on."""
 
-    def change() -> None:
+    def change() -> None:  # growing has the backend follow; slots that differ come after it
         wanted = slots if slots is not None else concurrency
         if concurrency is None or wanted is None:
             raise ValueError("say how many: set_limits CONCURRENCY [SLOTS]")
@@ -78,15 +79,10 @@ def set_limits(
             pool.grow(concurrency - pool.limit)
         elif concurrency < pool.limit:
             pool.shrink(pool.limit - concurrency)
-        resized(wanted)
+        for listener in on_resize:
+            listener(wanted)
 
     return _told(change, "limits set")
-
-
-def resized(slot_count: int) -> None:
-    """Have the sandbox backend offer so many slots."""
-    for listener in on_resize:
-        listener(slot_count)
 
 
 def _told(change: Callable[[], None], done: str) -> Answer:
