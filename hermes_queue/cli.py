@@ -14,6 +14,7 @@ from hermes_queue.commands.limits import limits
 from hermes_queue.commands.localmodal import localmodal
 from hermes_queue.commands.run import run
 from hermes_queue.commands.sandboxes import sandboxes
+from hermes_queue.commands.status import status, top
 from hermes_queue.errors import EXIT_ISOLATION, HermesQueueError, IsolationUnavailable
 
 
@@ -66,24 +67,6 @@ def check() -> None:
 
 
 @cli.command()
-@click.argument("run_id")
-def status(run_id: str) -> None:
-    """Print the counters of RUN_ID as JSON."""
-    from dataclasses import asdict
-
-    from hermes_queue.ledger import Ledger
-
-    ledger = Ledger.connect()
-    try:
-        counters = ledger.run_status(run_id)
-    finally:
-        ledger.close()
-    if not counters.total:
-        raise click.ClickException(f"run {run_id!r} is unknown in this Redis")
-    click.echo(json.dumps(asdict(counters)))
-
-
-@cli.command()
 def workers() -> None:
     """Print one JSON line per live worker."""
     from hermes_queue.ledger import Ledger
@@ -103,6 +86,8 @@ cli.add_command(localmodal)
 cli.add_command(limits)
 cli.add_command(run)
 cli.add_command(sandboxes)
+cli.add_command(status)
+cli.add_command(top)
 
 
 def main() -> None:

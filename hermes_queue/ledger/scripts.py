@@ -33,6 +33,8 @@ SCRIPTS = (
     "limit_renew",
     "beat",
     "tally",
+    "lanes_note",
+    "lane_pause",
 )
 
 
