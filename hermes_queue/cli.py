@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 
 import click
 
@@ -15,6 +14,7 @@ from hermes_queue.commands.localmodal import localmodal
 from hermes_queue.commands.run import run
 from hermes_queue.commands.sandboxes import sandboxes
 from hermes_queue.commands.status import status, top
+from hermes_queue.commands.workers import workers
 from hermes_queue.errors import EXIT_ISOLATION, HermesQueueError, IsolationUnavailable
 
 
@@ -66,19 +66,6 @@ def check() -> None:
     ledger.close()
 
 
-@cli.command()
-def workers() -> None:
-    """Print one JSON line per live worker."""
-    from hermes_queue.ledger import Ledger
-
-    ledger = Ledger.connect()
-    try:
-        for worker in ledger.workers():
-            click.echo(json.dumps(worker))
-    finally:
-        ledger.close()
-
-
 cli.add_command(dead)
 cli.add_command(groups)
 cli.add_command(lanes)
@@ -88,6 +75,7 @@ cli.add_command(run)
 cli.add_command(sandboxes)
 cli.add_command(status)
 cli.add_command(top)
+cli.add_command(workers)
 
 
 def main() -> None:

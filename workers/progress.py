@@ -39,6 +39,7 @@ class Beat:
             "host": runtime.host,
             "lanes": list(runtime.lanes),
             "started": self.started,
+            "up_s": round(time.time() - self.started, 1),
             "beat_s": runtime.lease.duration_s,
             "slots": pool.limit,
             "running": len(running),

@@ -14,7 +14,7 @@ from rich.text import Text
 from hermes_queue.commands.table import age
 from hermes_queue.ledger.overview import Lane, Overview, RunProgress
 
-_BAR_CELLS = 8
+_BAR_CELLS = 5
 _SILENT_S = 25.0
 """A worker that has not been heard of for so long is shown in another colour."""
 
@@ -77,14 +77,15 @@ def _table(block: _Block, rows: int) -> Table:
             overflow="ellipsis",
             ratio=1 if number == len(block.columns) - 1 else None,
         )
+    blanks = [""] * (len(block.columns) - 1)
     if not block.rows:
-        table.add_row(Text(block.empty, style="dim"))
+        table.add_row(*blanks, Text(block.empty, style="dim"))
     shown = block.rows if len(block.rows) <= rows else block.rows[: max(1, rows - 1)]
     for row in shown:
         table.add_row(*row)
     hidden = len(block.rows) - len(shown)
     if hidden and rows > 1:
-        table.add_row(Text(f"and {hidden} more", style="dim"))
+        table.add_row(*blanks, Text(f"and {hidden} more", style="dim"))
     return table
 
 
@@ -116,7 +117,7 @@ def _totals(seen: Overview) -> Text:
 
 def _runs(seen: Overview) -> _Block:
     columns = [("RUN", "left"), ("STATE", "left"), ("DONE", "left"), ("", "right")]
-    columns += [("RUNS", "right"), ("FAILED", "right"), ("PER H", "right"), ("ETA", "left")]
+    columns += [("ACTIVE", "right"), ("FAILED", "right"), ("PER H", "right"), ("ETA", "left")]
     goes_on = [each for each in seen.runs if each.info.state in ("active", "paused")]
     ended = [each for each in seen.runs if each.info.state not in ("active", "paused")]
     return _Block(columns, [_run(each) for each in (*goes_on, *ended)], 3, "no runs")
@@ -144,7 +145,7 @@ def _run(run: RunProgress) -> list[Cell]:
 
 def _lanes(seen: Overview) -> _Block:
     columns = [("LANE", "left"), ("WAITING", "right"), ("RETRIES", "right"), ("OLDEST", "right")]
-    columns += [("RUNS", "right"), ("WORKERS", "right"), ("STATE", "left")]
+    columns += [("ACTIVE", "right"), ("WORKERS", "right"), ("STATE", "left")]
     return _Block(columns, [_lane(lane) for lane in seen.lanes], 2, "no lanes yet")
 
 
