@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import click
 
 from hermes_queue.commands.dead import dead
+from hermes_queue.commands.doctor import doctor
 from hermes_queue.commands.groups import groups
 from hermes_queue.commands.lanes import lanes
 from hermes_queue.commands.limits import limits
@@ -37,36 +36,8 @@ def cli() -> None:
     """Look at a hermes-queue deployment (HERMES_QUEUE_REDIS_URL names its Redis)."""
 
 
-@cli.command()
-def check() -> None:
-    """Check settings, isolation and Redis of this machine, each with the fix if it fails."""
-    from hermes_queue.embedded import find_redis_server
-    from hermes_queue.installation import check_installation
-    from hermes_queue.ledger import Ledger
-    from hermes_queue.sandbox import make_backend
-    from hermes_queue.settings import RedisSettings, SandboxSettings, check_environment
-
-    check_environment()
-    click.echo("settings: ok")
-    check_installation()
-    click.echo("installation: ok")
-    backend = make_backend(SandboxSettings().backend)
-
-    async def probe() -> None:
-        await backend.start()
-        await backend.stop()
-
-    asyncio.run(probe())
-    click.echo(f"sandbox backend {SandboxSettings().backend}: ok")
-    if RedisSettings().url is None:
-        click.echo(f"redis: not configured; producers start {find_redis_server()} themselves")
-        return
-    ledger = Ledger.connect()
-    click.echo(f"redis: ok, {len(ledger.workers())} workers live")
-    ledger.close()
-
-
 cli.add_command(dead)
+cli.add_command(doctor)
 cli.add_command(groups)
 cli.add_command(lanes)
 cli.add_command(localmodal)

@@ -86,6 +86,7 @@ class Keeper:
             if self._thread.is_alive():
                 self._thread.join(timeout=10)
             self._quarantine.stop()
+            self._guarded("tally", self._tell_tally)
             self._guarded("unregister", lambda: self._ledger.unregister(self._runtime.owner))
             self._ledger.close()
 

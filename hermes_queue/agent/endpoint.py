@@ -67,6 +67,22 @@ class Endpoint:
         base = str(self._client().base_url).rstrip("/").removesuffix("/v1")
         return await self.post(base + path, body)
 
+    async def models(self) -> list[str]:
+        """Names of the models that the endpoint lists.
+
+        Raises:
+            TimeoutError, openai.OpenAIError: as `post`.
+            ValueError: the answer is no such list.
+        """
+        import httpx2
+
+        async with asyncio.timeout(self._timeout_s):
+            answer = await self._client().get("/models", cast_to=httpx2.Response)
+        try:
+            return [str(each["id"]) for each in json.loads(answer.content)["data"]]
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"{self.name}/models is no list of models") from error
+
     async def ask(self, path: str, body: Mapping[str, Any]) -> tuple[int, Any]:
         """One request of the probe's: `probe.Send`."""
         import openai
