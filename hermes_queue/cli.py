@@ -52,3 +52,7 @@ cli.add_command(workers)
 def main() -> None:
     """Entry point of the `hermes-queue` script."""
     cli(prog_name="hermes-queue")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""`celery inspect` and `celery control` reach a real worker, and so do our own commands."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from worker_process import wait_until
+
+from hermes_queue.ledger import Ledger
+
+
+@pytest.fixture
+def command(redis_server):
+    """Run a command line against the test's Redis; what it printed."""
+
+    def run(module, *words, code=0):
+        environment = {**os.environ, "HERMES_QUEUE_REDIS_URL": redis_server.url}
+        line = [sys.executable, "-m", module, *words]
+        done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=60)
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    return run
+
+
+@pytest.fixture
+def celery(command):
+    def run(kind, *words):
+        said = command("celery", "-A", "hermes_queue", kind, *words, "-t", "20", "--json")
+        [answer] = json.loads(said) if kind == "control" else [json.loads(said)]
+        [value] = answer.values()
+        return value
+
+    return run
+
+
+@pytest.fixture
+def worker_facts(ledger):
+    def facts() -> dict:
+        [found] = ledger.workers()
+        return found
+
+    return facts
+
+
+def test_a_worker_is_paused_resumed_and_resized_while_it_runs(
+    factory, start_worker, celery, command, worker_facts, redis_server
+):
+    start_worker(concurrency=2)
+    name = worker_facts()["name"]
+    factory.enqueue(1, seconds=1.0)
+    factory.wait_running(1)
+    slots = celery("inspect", "slots", "-d", name)
+    assert (slots["concurrency"], slots["running"], slots["intake"]) == (2, 1, "open")
+    [running] = slots["trajectories"]
+    assert running["label"] == "gsm8k:i0#0"
+
+    assert celery("control", "pause", "-d", name) == {"ok": "paused"}
+    factory.wait_done()  # what ran goes on
+    factory.enqueue(4, seconds=600, run_id="later")
+    redis_server.restart()  # and the pause stays
+    wait_until("a beat after the restart", lambda: worker_facts()["intake"] == "paused")
+    assert celery("inspect", "slots")["running"] == 0
+    assert factory.ledger.run_status("later").queued == 4
+
+    assert "takes jobs again" in command("hermes_queue.cli", "workers", "resume", name)
+    factory.wait_running(2, "later")
+    assert celery("control", "set_limits", "3") == {"ok": "limits set"}
+    factory.wait_running(3, "later")
+    assert celery("control", "pool_grow", "1") == {"ok": "pool will grow"}
+    factory.wait_running(4, "later")  # the backend's slots have followed
+    wait_until("a slot for each", lambda: celery("inspect", "slots")["leased_slots"] == 4)
+    assert celery("control", "pool_shrink", "3") == {"ok": "pool will shrink"}
+    assert celery("inspect", "slots")["concurrency"] == 1
+    assert "error" in celery("control", "set_limits", "0")
+    assert "does not serve" in celery("control", "pause", "nosuchlane")["error"]
+
+
+def test_a_drained_worker_finishes_what_runs_leaves_the_rest_and_ends(
+    factory, start_worker, command, worker_facts, ledger
+):
+    worker = start_worker(concurrency=1)
+    factory.enqueue(3, seconds=4)
+    factory.wait_running(1)
+    name = worker_facts()["name"]
+    assert "draining" in command("hermes_queue.cli", "workers", "drain", name)
+    said = command("hermes_queue.cli", "workers", "resume", name, code=1)
+    assert "ends when its last trajectory has" in said
+    assert worker.process.wait(60) == 0
+    status = ledger.run_status("run")
+    assert (status.finished, status.queued, status.running) == (1, 2, 0)
+    assert ledger.workers() == []
+    assert "no worker lives" in command("hermes_queue.cli", "workers", "pause", name, code=1)
+
+
+def test_one_lane_of_two_is_paused_on_a_worker_and_for_the_fleet(
+    factory, start_worker, celery, command, ledger
+):
+    start_worker(concurrency=2, HERMES_QUEUE_WORKER_LANES="train,eval")
+    assert celery("control", "pause", "eval") == {"ok": "paused"}
+    queues = {each["name"] for each in celery("inspect", "active_queues")}
+    assert queues == {"v1.train", "v1.train.retry"}
+    celery("control", "resume", "eval")
+    order = [each["name"] for each in celery("inspect", "active_queues")]
+    assert order == ["v1.train.retry", "v1.train", "v1.eval.retry", "v1.eval"]
+    command("hermes_queue.cli", "lanes", "pause", "train", "--reason", "new image")
+    factory.enqueue(1, seconds=0)
+    wait_until("held", lambda: ledger.client.zcard("hq:delayed") == 1)
+    assert "paused (operator): new image" in command("hermes_queue.cli", "top", "--once")
+    command("hermes_queue.cli", "lanes", "resume", "train")
+    assert len(factory.wait_done()) == 1
+
+
+def test_celery_revokes_a_trajectory_and_limits_the_rate(factory, start_worker, celery, ledger):
+    start_worker(concurrency=4)
+    assert "ok" in celery("control", "rate_limit", "hermes_queue.run_trajectory", "2/h")
+    first, *_ = factory.enqueue(4, seconds=600)
+    factory.wait_running(1)
+    assert ledger.run_status("run").queued == 3
+    assert "ok" in celery("control", "rate_limit", "hermes_queue.run_trajectory", "0")
+    factory.wait_running(4)
+    celery("control", "terminate", "SIGTERM", f"{first.trajectory_id}.1")
+    wait_until("it was published", lambda: ledger.run_status("run").failed == 1)
+    [record] = factory.records()
+    assert (record.trajectory_id, record.stop_reason) == (first.trajectory_id, "cancelled")
+
+
+def test_what_workers_tell_of_attempts_is_counted(factory, start_worker, ledger: Ledger):
+    from hermes_queue.ledger.overview import overview
+
+    worker = start_worker(concurrency=2)
+    factory.enqueue(3, seconds=0)
+    factory.wait_done()
+    worker.terminate()
+    seen = overview(ledger)
+    assert dict(seen.lately.attempts) == {"": 3}
+    assert dict(seen.lately.ended) == {"run": 3}
