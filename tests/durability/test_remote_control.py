@@ -12,6 +12,8 @@ from worker_process import wait_until
 
 from hermes_queue.ledger import Ledger
 
+AT_ONCE = {"HERMES_QUEUE_WORKER_SOFT_SHUTDOWN_S": "0"}
+
 
 @pytest.fixture
 def command(redis_server):
@@ -28,9 +30,10 @@ def command(redis_server):
 
 
 @pytest.fixture
-def celery(command):
+def celery(command, worker_facts):
     def run(kind, *words):
-        said = command("celery", "-A", "hermes_queue", kind, *words, "-t", "20", "--json")
+        to = ("-d", worker_facts()["name"], "-t", "30", "--json")  # ends with the answer
+        said = command("celery", "-A", "hermes_queue", kind, *words, *to)
         [answer] = json.loads(said) if kind == "control" else [json.loads(said)]
         [value] = answer.values()
         return value
@@ -50,16 +53,16 @@ def worker_facts(ledger):
 def test_a_worker_is_paused_resumed_and_resized_while_it_runs(
     factory, start_worker, celery, command, worker_facts, redis_server
 ):
-    start_worker(concurrency=2)
+    start_worker(concurrency=2, **AT_ONCE)
     name = worker_facts()["name"]
-    factory.enqueue(1, seconds=1.0)
+    factory.enqueue(1, seconds=6)
     factory.wait_running(1)
-    slots = celery("inspect", "slots", "-d", name)
+    slots = celery("inspect", "slots")
     assert (slots["concurrency"], slots["running"], slots["intake"]) == (2, 1, "open")
     [running] = slots["trajectories"]
     assert running["label"] == "gsm8k:i0#0"
 
-    assert celery("control", "pause", "-d", name) == {"ok": "paused"}
+    assert celery("control", "pause") == {"ok": "paused"}
     factory.wait_done()  # what ran goes on
     factory.enqueue(4, seconds=600, run_id="later")
     redis_server.restart()  # and the pause stays
@@ -116,7 +119,7 @@ def test_one_lane_of_two_is_paused_on_a_worker_and_for_the_fleet(
 
 
 def test_celery_revokes_a_trajectory_and_limits_the_rate(factory, start_worker, celery, ledger):
-    start_worker(concurrency=4)
+    start_worker(concurrency=4, **AT_ONCE)
     assert "ok" in celery("control", "rate_limit", "hermes_queue.run_trajectory", "2/h")
     first, *_ = factory.enqueue(4, seconds=600)
     factory.wait_running(1)
