@@ -8,10 +8,14 @@ import subprocess
 import sys
 
 import pytest
+from records import make_job
 from worker_process import wait_until
 
-from hermes_queue.ledger import Ledger
+from hermes_queue.ledger import Ledger, Runs
+from hermes_queue.ledger.overview import overview
+from hermes_queue.queues import enqueue
 
+ROW = {"question": "How many eggs are two dozen?", "answer": "2*12=<<2*12=24>>24\n#### 24"}
 AT_ONCE = {"HERMES_QUEUE_WORKER_SOFT_SHUTDOWN_S": "0"}
 
 
@@ -22,7 +26,7 @@ def command(redis_server):
     def run(module, *words, code=0):
         environment = {**os.environ, "HERMES_QUEUE_REDIS_URL": redis_server.url}
         line = [sys.executable, "-m", module, *words]
-        done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=120)
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout + done.stderr
 
@@ -32,7 +36,7 @@ def command(redis_server):
 @pytest.fixture
 def celery(command, worker_facts):
     def run(kind, *words):
-        to = ("-d", worker_facts()["name"], "-t", "30", "--json")  # ends with the answer
+        to = ("-d", worker_facts()["name"], "-t", "60", "--json")  # ends with the answer
         said = command("celery", "-A", "hermes_queue", kind, *words, *to)
         [answer] = json.loads(said) if kind == "control" else [json.loads(said)]
         [value] = answer.values()
@@ -55,7 +59,7 @@ def test_a_worker_is_paused_resumed_and_resized_while_it_runs(
 ):
     start_worker(concurrency=2, **AT_ONCE)
     name = worker_facts()["name"]
-    factory.enqueue(1, seconds=6)
+    [job] = factory.enqueue(1, seconds=600)
     factory.wait_running(1)
     slots = celery("inspect", "slots")
     assert (slots["concurrency"], slots["running"], slots["intake"]) == (2, 1, "open")
@@ -63,7 +67,9 @@ def test_a_worker_is_paused_resumed_and_resized_while_it_runs(
     assert running["label"] == "gsm8k:i0#0"
 
     assert celery("control", "pause") == {"ok": "paused"}
-    factory.wait_done()  # what ran goes on
+    assert factory.ledger.run_status("run").running == 1, "what ran did not go on"
+    celery("control", "terminate", "SIGTERM", f"{job.trajectory_id}.1")
+    factory.wait_done()
     factory.enqueue(4, seconds=600, run_id="later")
     redis_server.restart()  # and the pause stays
     wait_until("a beat after the restart", lambda: worker_facts()["intake"] == "paused")
@@ -87,13 +93,17 @@ def test_a_drained_worker_finishes_what_runs_leaves_the_rest_and_ends(
     factory, start_worker, command, worker_facts, ledger
 ):
     worker = start_worker(concurrency=1)
-    factory.enqueue(3, seconds=4)
+    agent = {"kind": "slow", "params": {"seconds": 0.5, "turns": 20}}
+    enqueue([make_job("run", f"i{n}", item=ROW, agent=agent) for n in range(3)], ledger=ledger)
     factory.wait_running(1)
+    Runs(ledger).pause("run")  # so that it runs as long as this test wants
     name = worker_facts()["name"]
     assert "draining" in command("hermes_queue.cli", "workers", "drain", name)
     said = command("hermes_queue.cli", "workers", "resume", name, code=1)
     assert "ends when its last trajectory has" in said
-    assert worker.process.wait(60) == 0
+    assert (worker.alive, ledger.run_status("run").running) == (True, 1)
+    Runs(ledger).resume("run")
+    assert worker.process.wait(120) == 0
     status = ledger.run_status("run")
     assert (status.finished, status.queued, status.running) == (1, 2, 0)
     assert ledger.workers() == []
@@ -133,8 +143,6 @@ def test_celery_revokes_a_trajectory_and_limits_the_rate(factory, start_worker, 
 
 
 def test_what_workers_tell_of_attempts_is_counted(factory, start_worker, ledger: Ledger):
-    from hermes_queue.ledger.overview import overview
-
     worker = start_worker(concurrency=2)
     factory.enqueue(3, seconds=0)
     factory.wait_done()
