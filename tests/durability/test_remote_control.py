@@ -8,10 +8,11 @@ import subprocess
 import sys
 
 import pytest
+from celery import Celery
 from records import make_job
 from worker_process import wait_until
 
-from hermes_queue.ledger import Ledger, Runs
+from hermes_queue.ledger import Breakers, Ledger, Runs
 from hermes_queue.ledger.overview import overview
 from hermes_queue.queues import enqueue
 
@@ -35,6 +36,8 @@ def command(redis_server):
 
 @pytest.fixture
 def celery(command, worker_facts):
+    """Celery's own command line."""
+
     def run(kind, *words):
         to = ("-d", worker_facts()["name"], "-t", "60", "--json")  # ends with the answer
         said = command("celery", "-A", "hermes_queue", kind, *words, *to)
@@ -46,6 +49,23 @@ def celery(command, worker_facts):
 
 
 @pytest.fixture
+def tell(redis_server, worker_facts):
+    """What Celery's command line sends, without starting it."""
+    app = Celery(broker=redis_server.broker_url)
+    app.conf.broker_transport_options = {"global_keyprefix": "hq:"}
+
+    def run(command, **arguments):
+        name = worker_facts()["name"]
+        [answer] = app.control.broadcast(
+            command, arguments, destination=[name], reply=True, timeout=60
+        )
+        return answer[name]
+
+    yield run
+    app.close()
+
+
+@pytest.fixture
 def worker_facts(ledger):
     def facts() -> dict:
         [found] = ledger.workers()
@@ -54,11 +74,10 @@ def worker_facts(ledger):
     return facts
 
 
-def test_a_worker_is_paused_resumed_and_resized_while_it_runs(
-    factory, start_worker, celery, command, worker_facts, redis_server
+def test_a_worker_is_paused_through_an_outage_and_resumed(
+    factory, start_worker, celery, tell, command, worker_facts, redis_server
 ):
     start_worker(concurrency=2, **AT_ONCE)
-    name = worker_facts()["name"]
     [job] = factory.enqueue(1, seconds=600)
     factory.wait_running(1)
     slots = celery("inspect", "slots")
@@ -68,25 +87,38 @@ def test_a_worker_is_paused_resumed_and_resized_while_it_runs(
 
     assert celery("control", "pause") == {"ok": "paused"}
     assert factory.ledger.run_status("run").running == 1, "what ran did not go on"
-    celery("control", "terminate", "SIGTERM", f"{job.trajectory_id}.1")
+    tell("terminate", signal="SIGTERM", task_id=f"{job.trajectory_id}.1")
     factory.wait_done()
     factory.enqueue(4, seconds=600, run_id="later")
-    redis_server.restart()  # and the pause stays
-    wait_until("a beat after the restart", lambda: worker_facts()["intake"] == "paused")
-    assert celery("inspect", "slots")["running"] == 0
+    redis_server.restart()
+    wait_until("the worker is back", lambda: tell("slots")["intake"] == "paused")
+    assert tell("slots")["running"] == 0
     assert factory.ledger.run_status("later").queued == 4
 
+    name = worker_facts()["name"]
     assert "takes jobs again" in command("hermes_queue.cli", "workers", "resume", name)
     factory.wait_running(2, "later")
-    assert celery("control", "set_limits", "3") == {"ok": "limits set"}
-    factory.wait_running(3, "later")
+
+
+def test_a_worker_is_resized_while_it_runs_and_its_slots_follow(
+    factory, start_worker, celery, tell
+):
+    start_worker(concurrency=1, **AT_ONCE)
+    factory.enqueue(5, seconds=600)
+    factory.wait_running(1)
+    assert celery("control", "set_limits", "2") == {"ok": "limits set"}
+    factory.wait_running(2)
     assert celery("control", "pool_grow", "1") == {"ok": "pool will grow"}
-    factory.wait_running(4, "later")  # the backend's slots have followed
-    wait_until("a slot for each", lambda: celery("inspect", "slots")["leased_slots"] == 4)
-    assert celery("control", "pool_shrink", "3") == {"ok": "pool will shrink"}
-    assert celery("inspect", "slots")["concurrency"] == 1
-    assert "error" in celery("control", "set_limits", "0")
-    assert "does not serve" in celery("control", "pause", "nosuchlane")["error"]
+    factory.wait_running(3)
+    wait_until("a slot for each", lambda: tell("slots")["leased_slots"] == 3)
+    assert tell("pool_shrink", n=2) == {"ok": "pool will shrink"}
+    assert tell("slots")["concurrency"] == 1
+    assert tell("set_limits", concurrency=5, slots=3) == {"ok": "limits set"}
+    factory.wait_running(5)
+    assert tell("slots")["leased_slots"] == 3
+    assert "from 1 to" in tell("set_limits", concurrency=0)["error"]
+    assert "say how many" in tell("set_limits")["error"]
+    assert "does not serve" in tell("pause", lanes=["nosuchlane"])["error"]
 
 
 def test_a_drained_worker_finishes_what_runs_leaves_the_rest_and_ends(
@@ -111,30 +143,32 @@ def test_a_drained_worker_finishes_what_runs_leaves_the_rest_and_ends(
 
 
 def test_one_lane_of_two_is_paused_on_a_worker_and_for_the_fleet(
-    factory, start_worker, celery, command, ledger
+    factory, start_worker, celery, tell, command, ledger
 ):
     start_worker(concurrency=2, HERMES_QUEUE_WORKER_LANES="train,eval")
     assert celery("control", "pause", "eval") == {"ok": "paused"}
-    queues = {each["name"] for each in celery("inspect", "active_queues")}
+    queues = {each["name"] for each in tell("active_queues")}
     assert queues == {"v1.train", "v1.train.retry"}
-    celery("control", "resume", "eval")
-    order = [each["name"] for each in celery("inspect", "active_queues")]
+    tell("resume", lanes=["eval"])
+    order = [each["name"] for each in tell("active_queues")]
     assert order == ["v1.train.retry", "v1.train", "v1.eval.retry", "v1.eval"]
     command("hermes_queue.cli", "lanes", "pause", "train", "--reason", "new image")
     factory.enqueue(1, seconds=0)
     wait_until("held", lambda: ledger.client.zcard("hq:delayed") == 1)
-    assert "paused (operator): new image" in command("hermes_queue.cli", "top", "--once")
+    assert Breakers(ledger).state("train").message == "new image"
     command("hermes_queue.cli", "lanes", "resume", "train")
     assert len(factory.wait_done()) == 1
 
 
-def test_celery_revokes_a_trajectory_and_limits_the_rate(factory, start_worker, celery, ledger):
+def test_celery_revokes_a_trajectory_and_limits_the_rate(
+    factory, start_worker, celery, tell, ledger
+):
     start_worker(concurrency=4, **AT_ONCE)
     assert "ok" in celery("control", "rate_limit", "hermes_queue.run_trajectory", "2/h")
     first, *_ = factory.enqueue(4, seconds=600)
     factory.wait_running(1)
     assert ledger.run_status("run").queued == 3
-    assert "ok" in celery("control", "rate_limit", "hermes_queue.run_trajectory", "0")
+    assert "ok" in tell("rate_limit", task_name="hermes_queue.run_trajectory", rate_limit=0)
     factory.wait_running(4)
     celery("control", "terminate", "SIGTERM", f"{first.trajectory_id}.1")
     wait_until("it was published", lambda: ledger.run_status("run").failed == 1)
