@@ -51,18 +51,17 @@ def celery(command, worker_facts):
 @pytest.fixture
 def tell(redis_server, worker_facts):
     """What Celery's command line sends, without starting it."""
-    app = Celery(broker=redis_server.broker_url)
-    app.conf.broker_transport_options = {"global_keyprefix": "hq:"}
 
-    def run(command, **arguments):
+    def run(command, wait_s=60, **arguments):
         name = worker_facts()["name"]
-        [answer] = app.control.broadcast(
-            command, arguments, destination=[name], reply=True, timeout=60
-        )
-        return answer[name]
+        with Celery(broker=redis_server.broker_url, set_as_current=False) as app:
+            app.conf.broker_transport_options = {"global_keyprefix": "hq:"}
+            answers = app.control.broadcast(
+                command, arguments, destination=[name], reply=True, timeout=wait_s
+            )
+        return answers[0][name] if answers else {}
 
-    yield run
-    app.close()
+    return run
 
 
 @pytest.fixture
@@ -91,7 +90,7 @@ def test_a_worker_is_paused_through_an_outage_and_resumed(
     factory.wait_done()
     factory.enqueue(4, seconds=600, run_id="later")
     redis_server.restart()
-    wait_until("the worker is back", lambda: tell("slots")["intake"] == "paused")
+    wait_until("the worker is back", lambda: tell("slots", wait_s=3).get("intake") == "paused")
     assert tell("slots")["running"] == 0
     assert factory.ledger.run_status("later").queued == 4
 
