@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 
+import kombu.pools
 import pytest
 from celery import Celery
 from records import make_job
@@ -90,6 +91,7 @@ def test_a_worker_is_paused_through_an_outage_and_resumed(
     factory.wait_done()
     factory.enqueue(4, seconds=600, run_id="later")
     redis_server.restart()
+    kombu.pools.reset()  # this process's own connections are gone too
     wait_until("the worker is back", lambda: tell("slots", wait_s=3).get("intake") == "paused")
     assert tell("slots")["running"] == 0
     assert factory.ledger.run_status("later").queued == 4
