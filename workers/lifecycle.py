@@ -22,6 +22,7 @@ from hermes_queue.errors import HermesQueueError
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.creations import FleetCreationGate
 from hermes_queue.ledger.snapshots import FleetSnapshots
+from hermes_queue.pool import remote_control
 from hermes_queue.sandbox import make_backend
 from hermes_queue.settings import (
     LimiterSettings,
@@ -35,6 +36,7 @@ from workers.fleet_limiter import FleetLimiter
 from workers.inventory import Inventory
 from workers.keeper import Keeper
 from workers.probes import SharedProbes
+from workers.progress import Beat, oldest
 from workers.reaper import Reaper
 from workers.recovery import publish_leftovers
 from workers.runtime import Runtime
@@ -79,15 +81,8 @@ async def open_runtime() -> None:
             runtime.limiter = FleetLimiter(ledger.url)
         await runtime.in_thread(publish_leftovers, runtime)
         logging.getLogger().addHandler(runtime.log)
-        facts = {
-            "owner": owner,
-            "pid": os.getpid(),
-            "host": runtime.host,
-            "lanes": lanes,
-            "slots": pool.TaskPool.instance().limit,
-            "started": time.time(),
-        }
-        keeper = Keeper(runtime, on_lost=_stop_job, facts=lambda: dict(facts), inventory=inventory)
+        beat = Beat(runtime, inventory, name, time.time())
+        keeper = Keeper(runtime, on_lost=_stop_job, facts=beat, inventory=inventory)
     except BaseException:
         await backend.stop()
         raise
@@ -96,6 +91,7 @@ async def open_runtime() -> None:
     _keeper = keeper
     keeper.start()
     _inventory = inventory
+    _answer_remote_control(runtime, beat)
     _reaper = Reaper(backend, ledger, deployment)
     _reaper.start()
 
@@ -125,6 +121,21 @@ async def close_runtime() -> None:
         runtime.spool.close()
         runtime.ledger.close()
         runtime.executor.shutdown(wait=False)
+
+
+def _answer_remote_control(runtime: Runtime, beat: Beat) -> None:
+    """Say what `inspect slots` asks, and have the backend follow the pool's size."""
+    task_pool = pool.TaskPool.instance()
+
+    def slots() -> dict[str, object]:
+        facts = {name: value for name, value in beat().items() if name not in ("oldest", "beat_s")}
+        return facts | {"trajectories": oldest(runtime.progress(), remote_control.MOST_TOLD)}
+
+    def resize(slot_count: int) -> None:
+        task_pool.call_soon(runtime.backend.resize, slot_count)
+
+    remote_control.describe[:] = [slots]
+    pool.on_resize[:] = [resize]
 
 
 def _stop_job(job: pool.Job, reason: str) -> None:

@@ -33,6 +33,7 @@ from workers.log_tail import LogTail
 from workers.outcomes import Outcomes
 from workers.pauses import Pauses
 from workers.spool import Spool
+from workers.tally import ProcessTally
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +41,20 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _REDIS_RETRY_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far one attempt is."""
+
+    stage: str
+    since: float
+    """When its lease was taken, on the monotonic clock."""
+    lane: str = ""
+    label: str = ""
+    """For people: `env:instance#sample`."""
+    turns: int = 0
+    attempt: int = 1
 
 
 @dataclass(slots=True)
@@ -63,20 +78,21 @@ class Runtime:
         default_factory=lambda: ThreadPoolExecutor(8, thread_name_prefix="ledger")
     )
     outcomes: Outcomes = field(default_factory=Outcomes)
+    tally: ProcessTally = field(default_factory=ProcessTally)
     pauses: Pauses = field(default_factory=Pauses)
     limiter: FleetLimiter | None = None
     """Counts calls of models over all workers; None = nobody does."""
     log: LogTail = field(default_factory=LogTail)
     _running: dict[Claim, Job] = field(default_factory=dict)
-    _stages: dict[Claim, Callable[[], str]] = field(default_factory=dict)
+    _progress: dict[Claim, Callable[[], Progress]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @contextmanager
-    def leased(self, claim: Claim, task: Job, stage: Callable[[], str]) -> Iterator[None]:
-        """Have the lease renewed while the block runs; `stage` says how far it is."""
+    def leased(self, claim: Claim, task: Job, progress: Callable[[], Progress]) -> Iterator[None]:
+        """Have the lease renewed while the block runs; `progress` says how far it is."""
         with self._lock:
             self._running[claim] = task
-            self._stages[claim] = stage
+            self._progress[claim] = progress
         try:
             yield
         finally:
@@ -86,17 +102,17 @@ class Runtime:
         """Stop renewing a lease: the trajectory is final or given back. Thread-safe."""
         with self._lock:
             self._running.pop(claim, None)
-            self._stages.pop(claim, None)
+            self._progress.pop(claim, None)
 
     def running(self) -> dict[Claim, Job]:
         """Leased trajectories and the pool's jobs that run them, as of now. Thread-safe."""
         with self._lock:
             return dict(self._running)
 
-    def stages(self) -> dict[Claim, str]:
+    def progress(self) -> dict[Claim, Progress]:
         """How far each leased trajectory is. Thread-safe."""
         with self._lock:
-            return {claim: stage() for claim, stage in self._stages.items()}
+            return {claim: progress() for claim, progress in self._progress.items()}
 
     def tell_log(self, ledger: Ledger) -> None:
         """Have the ledger keep what we logged last, for dead letters. Thread-safe; blocks.

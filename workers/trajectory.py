@@ -32,7 +32,7 @@ from workers import runtime as runtimes
 from workers.draft import Draft, encoded, evidence
 from workers.retry import retry_delay_s
 from workers.rollout import rollout
-from workers.runtime import Runtime
+from workers.runtime import Progress, Runtime
 from workers.spool import SpooledRecord
 
 logger = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ async def run_trajectory(trajectory_id: str, attempt: int) -> str:
             await asyncio.sleep(_HELD_S)
         return begun.verdict
     leased = _Attempt(runtime, task, claim, begun)
-    with runtime.leased(claim, task, stage=lambda: leased.stage):
+    with runtime.leased(claim, task, progress=leased.progress):
         return await leased.run()
 
 
@@ -117,6 +117,7 @@ class _Attempt:
         self._task = task
         self._claim = claim
         self._begun = begun
+        self._since = time.monotonic()
         self._draft: Draft | None = None
         self._slot_since: float | None = None
         self._spooling: asyncio.Future[None] | None = None
@@ -124,10 +125,14 @@ class _Attempt:
         """The record and its encoding, once there is one. Nothing replaces it."""
         self._spooled: SpooledRecord | None = None
 
-    @property
-    def stage(self) -> str:
+    def progress(self) -> Progress:
         """How far it is."""
-        return self._draft.current if self._draft else "load"
+        draft = self._draft
+        if draft is None:
+            return Progress("load", self._since, attempt=self._begun.attempt)
+        job = draft.job
+        label, turns = f"{job.env}:{job.instance_id}#{job.sample_index}", len(draft.agent.turns)
+        return Progress(draft.current, self._since, job.lane, label, turns, draft.attempt)
 
     async def run(self) -> str:
         """Acknowledge, measure, conclude; whatever happens, say what became of the job."""
@@ -214,6 +219,7 @@ class _Attempt:
         if isinstance(failure, SandboxUnavailable) and not await self._is_final():
             return await self._no_room(draft, failure)
         self._runtime.outcomes.note(draft.job.lane, failure)
+        self._runtime.tally.attempt(failure.cause if failure else "")
         if await self._is_final() or failure is None:
             return await self._publish()
         delay_s = retry_delay_s(failure, draft.earlier, self._runtime.retry, left_s=self._left_s())
@@ -385,6 +391,7 @@ class _Attempt:
             finished_ttl_s=self._runtime.results.finished_ttl_s,
         )
         self._runtime.settle(self._claim)
+        self._runtime.tally.published(record.run_id, verdict)
         if self._spooled:
             self._spooled.drop()
         return verdict

@@ -104,6 +104,22 @@ class Endpoint:
         """As `post`, with a path below the server's root instead of its `/v1`."""
         return await self.post(self._root() + path, body)
 
+    async def models(self) -> list[str]:
+        """Names of the models that the endpoint lists.
+
+        Raises:
+            TimeoutError, openai.OpenAIError: as `post`.
+            ValueError: the answer is no such list.
+        """
+        import httpx2
+
+        async with asyncio.timeout(self._timeout_s):
+            answer = await self._client().get("/models", cast_to=httpx2.Response)
+        try:
+            return [str(each["id"]) for each in json.loads(answer.content)["data"]]
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"{self.name}/models is no list of models") from error
+
     async def ask_root(self, path: str, body: Mapping[str, Any] | None) -> tuple[int, Any]:
         """As `ask`, with a path below the server's root: `server_facts.Ask`."""
         return await self.ask(self._root() + path, body)

@@ -379,20 +379,30 @@ class Ledger:
     # --- liveness -------------------------------------------------------------------------
 
     def beat(self, owner: str, facts: Mapping[str, Any], *, ttl_s: float) -> None:
-        """Say that this worker lives, and what it is."""
-        with explained(self.url):
-            self.client.set(
-                self.key(f"worker:{owner}"), json.dumps(dict(facts)), px=int(ttl_s * 1000)
-            )
+        """Say that this worker lives, and what it is; after `ttl_s` seconds it counts as silent."""
+        self.call("beat", [f"worker:{owner}", "workers"], [owner, json.dumps(dict(facts)), ttl_s])
 
     def unregister(self, owner: str) -> None:
         """Take this worker off the list of live ones."""
-        with explained(self.url):
-            self.client.delete(self.key(f"worker:{owner}"))
+        with explained(self.url), self.client.pipeline() as pipe:
+            pipe.delete(self.key(f"worker:{owner}"))
+            pipe.zrem(self.key("workers"), owner)
+            pipe.execute()
 
     def workers(self) -> list[dict[str, Any]]:
-        """What the live workers of this deployment say of themselves."""
+        """What the live workers of this deployment say of themselves.
+
+        `silent_s` is added: seconds since the worker's last beat, by Redis' clock.
+        """
         with explained(self.url):
-            keys = list(self.client.scan_iter(self.key("worker:*"), count=1000))
-            values: Any = self.client.mget(keys) if keys else []
-        return [json.loads(value) for value in values if value]
+            owners: Any = self.client.zrange(self.key("workers"), 0, -1)
+            with self.client.pipeline(transaction=False) as pipe:
+                for owner in owners:
+                    pipe.get(self.key(f"worker:{owner.decode()}"))
+                    pipe.pttl(self.key(f"worker:{owner.decode()}"))
+                found = pipe.execute()
+        return [
+            facts | {"silent_s": max(0.0, facts.get("beat_s", 0.0) - left_ms / 1000)}
+            for value, left_ms in zip(found[::2], found[1::2], strict=True)
+            if value and (facts := json.loads(value))
+        ]
