@@ -238,7 +238,7 @@ class Ledger:
         """Queue the jobs of dead owners again; returns their ids. See `sweep.lua`."""
         answer = self.call(
             "sweep",
-            ["leases", "delayed", "sweep:last"],
+            ["leases", "delayed", "sweep:last", "totals"],
             [self.prefix, interval_s, gap_s, grace_s, 1000, quarantine_deaths],
         )
         return [part.decode() for part in answer[1:]]
@@ -269,6 +269,7 @@ class Ledger:
                 "leases",
                 "delayed",
                 _run_key(claim.trajectory_id),
+                "totals",
             ],
             [
                 claim.trajectory_id,
