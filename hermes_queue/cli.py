@@ -8,6 +8,7 @@ import json
 import click
 
 from hermes_queue.commands.dead import dead
+from hermes_queue.commands.exporter import exporter
 from hermes_queue.commands.groups import groups
 from hermes_queue.commands.lanes import lanes
 from hermes_queue.commands.limits import limits
@@ -97,6 +98,7 @@ def workers() -> None:
 
 
 cli.add_command(dead)
+cli.add_command(exporter)
 cli.add_command(groups)
 cli.add_command(lanes)
 cli.add_command(localmodal)

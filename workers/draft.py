@@ -34,6 +34,7 @@ from hermes_queue.models import (
     Usage,
     identity,
 )
+from hermes_queue.scrubbing import scrub, scrubber
 
 logger = logging.getLogger(__name__)
 
@@ -206,8 +207,12 @@ def evidence(attempts: Iterable[bytes]) -> list[AttemptRecord]:
 
 
 def encoded(record: ScoredTrajectory, cap_bytes: int) -> tuple[ScoredTrajectory, bytes]:
-    """The record with its encoding; one that cannot travel becomes a failure that says so."""
+    """The record as it is written down, with its encoding.
+
+    Secrets are replaced first. One that cannot travel becomes a failure that says so.
+    """
     try:
+        record = scrubber().record(record)
         body = codec.encode_record(record)
         if len(body) <= cap_bytes:
             return record, body
@@ -233,7 +238,7 @@ def describe(failure: TrajectoryFailure) -> Failure:
         cause=failure.cause,
         stage=failure.stage or "load",
         type=type(failure).__name__,
-        message=_printable(str(failure)),
+        message=_printable(scrub(str(failure))),
     )
 
 

@@ -37,6 +37,7 @@ def publish_leftovers(runtime: Runtime) -> int:
             )
             continue
         accepted += verdict in ACCEPTED
+        runtime.published(record, verdict)
         logger.info(
             "spooled record of %s: %s",
             record.trajectory_id,

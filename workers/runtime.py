@@ -6,6 +6,7 @@ Opened once on the pool's loop by `workers.lifecycle`, read by the task.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import socket
 import threading
@@ -16,8 +17,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import ParamSpec, TypeVar
 
-from hermes_queue.errors import RedisFull, RedisUnavailable
-from hermes_queue.ledger import Claim, Ledger
+from hermes_queue import logs
+from hermes_queue.agent.limiter import Limiter, Unlimited
+from hermes_queue.errors import RedisFull, RedisUnavailable, TrajectoryFailure
+from hermes_queue.ledger import Claim, Ledger, PublishVerdict
+from hermes_queue.meter import Meter, NoMeter
+from hermes_queue.models import ScoredTrajectory
 from hermes_queue.pool import Job
 from hermes_queue.sandbox.base import SandboxBackend
 from hermes_queue.settings import (
@@ -27,6 +32,8 @@ from hermes_queue.settings import (
     RetrySettings,
     WorkerSettings,
 )
+from workers import metering
+from workers.draft import Draft
 from workers.fleet_limiter import FleetLimiter
 from workers.outcomes import Outcomes
 from workers.pauses import Pauses
@@ -64,6 +71,7 @@ class Runtime:
     pauses: Pauses = field(default_factory=Pauses)
     limiter: FleetLimiter | None = None
     """Counts calls of models over all workers; None = nobody does."""
+    meter: Meter = field(default_factory=NoMeter)
     _running: dict[Claim, Job] = field(default_factory=dict)
     _stages: dict[Claim, Callable[[], str]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -75,7 +83,8 @@ class Runtime:
             self._running[claim] = task
             self._stages[claim] = stage
         try:
-            yield
+            with logs.about(claim.trajectory_id):
+                yield
         finally:
             self.settle(claim)
 
@@ -95,10 +104,27 @@ class Runtime:
         with self._lock:
             return {claim: stage() for claim, stage in self._stages.items()}
 
+    @property
+    def model_calls(self) -> Limiter:
+        """What agents ask for leave to call a model."""
+        return metering.MeteredLimiter(self.limiter or Unlimited(), self.meter)
+
+    def ended(self, draft: Draft, failure: TrajectoryFailure | None) -> None:
+        """An attempt has ended by itself: for the lane's breaker, and for metrics."""
+        self.outcomes.note(draft.job.lane, failure)
+        metering.attempt_ended(self.meter, draft, failure)
+
+    def published(self, record: ScoredTrajectory, verdict: PublishVerdict) -> None:
+        """Redis has answered the publication of a record. Thread-safe."""
+        metering.published(self.meter, record, verdict)
+
     async def in_thread(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a blocking call beside the loop."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self.executor, partial(call, *args, **kwargs))
+        context = contextvars.copy_context()  # so that its log lines say what they are about
+        return await loop.run_in_executor(
+            self.executor, partial(context.run, call, *args, **kwargs)
+        )
 
     async def persist(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a ledger call; while Redis is away or full, wait and repeat it.

@@ -28,6 +28,7 @@ from hermes_queue.ledger.items import get_item
 from hermes_queue.models import AttemptRecord, Name, ScoredTrajectory
 from hermes_queue.pool import Job, current_job
 from hermes_queue.queues import RUN_TRAJECTORY
+from hermes_queue.scrubbing import scrub
 from workers import runtime as runtimes
 from workers.draft import Draft, encoded, evidence
 from workers.retry import retry_delay_s
@@ -164,7 +165,7 @@ class _Attempt:
                 left_s=self._start_clock,
                 on_measured=lambda: self._keep(draft),
                 before_turn=lambda: self._runtime.pauses.over(draft.job.run_id),
-                limiter=self._runtime.limiter,
+                limiter=self._runtime.model_calls,
             )
         except asyncio.CancelledError:
             raise
@@ -212,7 +213,7 @@ class _Attempt:
         """Publish what was measured; retry what may be retried; publish the rest unmeasured."""
         if isinstance(failure, SandboxUnavailable) and not await self._is_final():
             return await self._no_room(draft, failure)
-        self._runtime.outcomes.note(draft.job.lane, failure)
+        self._runtime.ended(draft, failure)
         if await self._is_final() or failure is None:
             return await self._publish()
         delay_s = retry_delay_s(failure, draft.earlier, self._runtime.retry, left_s=self._left_s())
@@ -286,7 +287,7 @@ class _Attempt:
         )
         try:
             runs = Runs(self._runtime.ledger)
-            await self._runtime.persist(runs.pause, run_id, str(failure), by="model_config")
+            await self._runtime.persist(runs.pause, run_id, scrub(str(failure)), by="model_config")
         except ConfigurationError as error:  # it is cancelled or purged
             logger.info("%s", error)
 
@@ -382,6 +383,7 @@ class _Attempt:
             finished_ttl_s=self._runtime.results.finished_ttl_s,
         )
         self._runtime.settle(self._claim)
+        self._runtime.published(record, verdict)
         if self._spooled:
             self._spooled.drop()
         return verdict

@@ -13,7 +13,9 @@ from hermes_queue.settings.section import PREFIX
 class MetricsSettings(BaseSettings):
     """Prometheus endpoints (docs/metrics.md). They need the extra `metrics`."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX + "METRICS_", frozen=True)
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX + "METRICS_", frozen=True, env_ignore_empty=True
+    )
 
     worker_port: int | None = Field(default=None, ge=0, le=65535)
     """Where a worker serves `/metrics`; 0 = any free port. Unset: nowhere."""
