@@ -25,10 +25,10 @@ COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generat
 	--no-emit-index-url --no-annotate --custom-compile-command "make lock"
 RUN_EXTRAS := --extra producer --extra worker --extra local
 
-.PHONY: help demo test validate tamper chaos lint format bench lock docs clean redis
+.PHONY: help demo test validate tamper chaos test-prometheus lint format bench lock docs clean redis
 
 help: ## List the targets
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 17
 
 demo: $(VENV)/.run ## Install what is needed, then two trajectories end to end on this machine
 	$(BIN)/python -m producers.swe_smith $(DEMO)
@@ -54,6 +54,11 @@ tamper: $(VENV)/.run ## Every known way to cheat scores 0 on the first four bund
 
 chaos: $(VENV)/.run ## Kill everything under load and prove that nothing is lost (MINUTES=5 SEED=1)
 	$(BIN)/python -m workers.chaos --minutes $(MINUTES) --seed $(SEED)
+
+test-prometheus: redis $(VENV)/.dev ## Dashboards and alerts against a real Prometheus (Debian: apt-get install prometheus)
+	@command -v prometheus >/dev/null && command -v promtool >/dev/null || { echo "no prometheus and promtool on PATH; \
+	on Debian: apt-get install --no-install-recommends prometheus" >&2; exit 1; }
+	$(BIN)/python -m pytest -m prometheus tests/metrics
 
 lint: $(VENV)/.dev ## ruff, mypy, import-linter
 	$(BIN)/ruff check .
