@@ -78,7 +78,7 @@ class PrometheusMeter:
                 "metrics need the package prometheus-client: pip install 'hermes-queue[metrics]', "
                 "or unset HERMES_QUEUE_METRICS_WORKER_PORT and HERMES_QUEUE_METRICS_SINK_PORT"
             ) from error
-        disable_created_metrics()  # a series per series that nobody asks for
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # a series per series that nobody asks for
         self.registry = CollectorRegistry()
         self._values = values
         self._bound = _Bound(max_label_values)

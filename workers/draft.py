@@ -202,7 +202,11 @@ def evidence(attempts: Iterable[bytes]) -> list[AttemptRecord]:
         try:
             found.append(AttemptRecord.model_validate_json(line))
         except ValidationError as error:
-            logger.warning("an attempt's record is unreadable: %s", error)
+            logger.warning(
+                "an attempt's record is unreadable: %s",
+                error,
+                extra={"action": "attempt_unreadable"},
+            )
     return found
 
 

@@ -289,7 +289,7 @@ class _Attempt:
             runs = Runs(self._runtime.ledger)
             await self._runtime.persist(runs.pause, run_id, scrub(str(failure)), by="model_config")
         except ConfigurationError as error:  # it is cancelled or purged
-            logger.info("%s", error)
+            logger.info("%s", error, extra={"action": "run_not_paused"})
 
     async def _refuse(self, error: SchemaTooNew) -> str:
         """A job for newer workers: it waits for one, using no attempt."""

@@ -88,7 +88,12 @@ class HostRegistry:
             try:
                 self.end(directory.name)
             except OSError as error:
-                logger.warning("leftover sandbox %s cannot be removed: %s", directory, error)
+                logger.warning(
+                    "leftover sandbox %s cannot be removed: %s",
+                    directory,
+                    error,
+                    extra={"action": "sandbox_left"},
+                )
                 continue
             ended.append(directory.name)
         return ended
