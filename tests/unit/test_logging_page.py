@@ -52,9 +52,7 @@ def spelled(value: ast.expr) -> str:
         return str(value.value)
     assert isinstance(value, ast.JoinedStr), ast.unparse(value)
     return "".join(
-        str(part.value)
-        if isinstance(part, ast.Constant)
-        else f"<{ast.unparse(part.value)}>"  # type: ignore[attr-defined]
+        str(part.value) if isinstance(part, ast.Constant) else f"<{ast.unparse(part.value)}>"  # type: ignore[attr-defined]
         for part in value.values
     )
 
@@ -85,7 +83,11 @@ def test_a_json_line_has_the_ids_of_what_it_is_about() -> None:
     with logs.about("run.digest.0"):
         event = line("two\nlines %s", 1, action="retry")
     assert (event["trajectory_id"], event["run_id"]) == ("run.digest.0", "run")
-    assert (event["action"], event["level"], event["message"]) == ("retry", "warning", "two\nlines 1")
+    assert (event["action"], event["level"], event["message"]) == (
+        "retry",
+        "warning",
+        "two\nlines 1",
+    )
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", str(event["ts"]))
 
 
@@ -105,7 +107,7 @@ def test_secrets_in_message_extra_and_json_escapes_are_replaced() -> None:
 
 @pytest.mark.parametrize("text", ["text", "json"])
 def test_installing_twice_changes_nothing(text: str) -> None:
-    logger = logging.Logger("x")
+    logger = logging.getLogger(f"test.{text}")
     logger.addHandler(logging.StreamHandler())
     settings = LogSettings(format=text)
     logs.install(logger, settings)

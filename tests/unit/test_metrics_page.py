@@ -37,7 +37,7 @@ def test_the_page_lists_every_metric_as_it_is_declared() -> None:
     declared = {
         metric.name: (
             metric.kind,
-            ", ".join(f"`{label}`" for label in metric.labels) or "–",
+            ", ".join(f"`{label}`" for label in metric.labels) or "none",
             metric.help,
         )
         for metric in METRICS
@@ -100,6 +100,6 @@ def test_panels_of_a_dashboard_do_not_overlap_and_have_ids_of_their_own(path: Pa
 def test_the_provisioned_data_source_is_the_one_that_panels_name() -> None:
     folder = ROOT / "deploy" / "grafana" / "provisioning"
     assert "uid: prometheus" in (folder / "datasources" / "prometheus.yml").read_text()
-    assert "path: /etc/grafana/dashboards" in (
-        folder / "dashboards" / "hermes-queue.yml"
-    ).read_text()
+    assert (
+        "path: /etc/grafana/dashboards" in (folder / "dashboards" / "hermes-queue.yml").read_text()
+    )
