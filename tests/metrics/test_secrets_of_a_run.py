@@ -86,11 +86,11 @@ def test_json_logs_are_one_object_per_line_and_name_what_they_are_about(
     events = [json.loads(line) for line in said]
     about = [event for event in events if event.get("trajectory_id") == job.trajectory_id]
     assert {event["run_id"] for event in about} == {"run"}
-    actions = [event["action"] for event in about if "action" in event]
-    assert actions == ["bug", "published"]
+    assert [event["action"] for event in about if "action" in event] == ["published"]
+    [agent] = [event for event in about if event["logger"] == "leaky_agent"]
+    assert (agent["level"], agent["message"].count("***")) == ("error", 3)
+    assert agent["exception"].startswith("Traceback")
+    assert agent["exception"].count("***") == 3
     celery = [event["message"] for event in about if event["logger"].startswith("celery")]
     assert any("received" in message for message in celery)
     assert any("succeeded" in message for message in celery)
-    [bug] = [event for event in about if event.get("action") == "bug"]
-    assert (bug["level"], bug["logger"]) == ("error", "workers.trajectory")
-    assert "Traceback" in bug["exception"]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 
 from hermes_queue.agent.chat import Reply
 from hermes_queue.errors import ModelError
 from hermes_queue.models import FunctionCall, Message, ToolCall, Turn
+
+logger = logging.getLogger(__name__)
 
 URL = "https://bot:pa55-of-a-url@example.invalid/x"
 KEY = "sk-proj-Abc123def456Ghi789jkl012"
@@ -25,7 +28,11 @@ class _Leaky:
 
     async def complete(self, messages, tools, sampling, deadline):
         if self._how == "bug":
-            raise RuntimeError(said())
+            try:
+                raise RuntimeError(said())
+            except RuntimeError:
+                logger.exception("about to say %s", said())
+                raise
         if self._how == "retry" and self._first:
             raise ModelError(said())
         self._turn += 1

@@ -8,6 +8,7 @@ import urllib.error
 from contextlib import closing
 
 import pytest
+from records import make_job, make_record
 from scrape import fetch, scrape, value
 
 from hermes_queue import metrics
@@ -16,7 +17,7 @@ from hermes_queue.errors import ConfigurationError
 from hermes_queue.meter import PrometheusMeter
 from hermes_queue.metrics_endpoint import MetricsEndpoint
 from hermes_queue.models import Usage
-from workers.metering import MeteredLimiter
+from workers.metering import MeteredLimiter, published
 
 
 def endpoint(pages, **more):
@@ -73,6 +74,16 @@ async def test_calls_of_models_are_counted_by_how_they_went():
     assert value(found, "model_wait_seconds_count", **labels) == 4
     assert value(found, "model_tokens_total", kind="prompt", **labels) == 30
     assert value(found, "model_tokens_total", kind="cached", **labels) == 20
+
+
+def test_only_the_answer_by_which_a_record_counts_is_counted():
+    meter = PrometheusMeter("worker", max_label_values=10)
+    record = make_record(make_job())
+    for verdict in ("final", "surplus", "cancelled", "stale", "unknown", "group"):
+        published(meter, record, verdict)
+    found = series(meter)
+    assert value(found, "score_count", env="gsm8k") == 1
+    assert value(found, "trajectory_stops_total", env="gsm8k", reason="no_tool_call") == 1
 
 
 def test_an_unknown_page_is_404_and_a_broken_one_500_and_both_leave_it_serving(caplog):

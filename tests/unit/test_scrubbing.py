@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 from records import make_job, make_record
 
+from hermes_queue.errors import ModelError
 from hermes_queue.models import Message, Turn
 from hermes_queue.scrubbing import Scrubber
+from workers.draft import describe
+from workers.outcomes import Outcomes
 
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N"
 
@@ -109,3 +112,11 @@ def test_a_record_tells_where_something_was_replaced_and_keeps_its_tokens():
 def test_a_record_without_secrets_is_left_alone():
     record = make_record(make_job())
     assert Scrubber(["the-secret!"]).record(record) is record
+
+
+def test_failures_are_clean_before_they_go_to_the_ledger_or_a_breaker():
+    failure = ModelError("401 for sk-proj-abcdefghij0123456789")
+    outcomes = Outcomes()
+    outcomes.note("train", failure)
+    assert describe(failure).message == "401 for ***"
+    assert outcomes.take() == {"train": {"model": (1, "401 for ***")}}
