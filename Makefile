@@ -28,7 +28,7 @@ COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generat
 	--no-emit-index-url --no-annotate --custom-compile-command "make lock"
 RUN_EXTRAS := --extra producer --extra worker --extra local
 
-.PHONY: help demo test test-aimock test-atropos test-modal-oldest test-sglang test-vllm validate \
+.PHONY: help demo test test-aimock test-atropos test-modal-oldest test-prometheus test-sglang test-vllm validate \
 	tamper chaos datasets lint format bench lock docs clean redis
 
 help: ## List the targets
@@ -88,6 +88,11 @@ datasets: $(VENV)/.dev redis ## Writers killed in the middle of a real run: no r
 test-atropos: redis $(VENV)/.dev ## 500 groups through a real Atropos server while everything is killed (SEED=1)
 	SEED=$(SEED) $(BIN)/python -m pytest -q -s tests/sinks/prove_atropos.py
 
+test-prometheus: redis $(VENV)/.dev ## Dashboards and alerts against a real Prometheus (Debian: apt-get install prometheus)
+	@command -v prometheus >/dev/null && command -v promtool >/dev/null || { echo "no prometheus and promtool on PATH; \
+	on Debian: apt-get install --no-install-recommends prometheus" >&2; exit 1; }
+	$(BIN)/python -m pytest -m prometheus tests/metrics
+
 lint: $(VENV)/.dev ## ruff, mypy, import-linter
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -112,7 +117,7 @@ lock: ## Resolve requirements/*.txt anew (needs uv)
 	@command -v $(UV) >/dev/null || { echo "make lock needs uv: pip install uv, or UV=/path/to/uv" >&2; exit 1; }
 	$(COMPILE) --upgrade $(RUN_EXTRAS) --group build pyproject.toml -o requirements/run.txt
 	$(COMPILE) --upgrade --constraints requirements/run.txt $(RUN_EXTRAS) --extra parquet --extra datasets --extra modal \
-		--extra profiles --extra renderers --group dev \
+		--extra profiles --extra renderers --extra metrics --group dev \
 		pyproject.toml -o requirements/dev.txt
 
 clean: ## Remove the virtual environment and everything generated (not your caches and results)

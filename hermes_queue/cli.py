@@ -7,6 +7,7 @@ import click
 from hermes_queue.commands.dead import dead
 from hermes_queue.commands.doctor import doctor
 from hermes_queue.commands.export import export
+from hermes_queue.commands.exporter import exporter
 from hermes_queue.commands.groups import groups
 from hermes_queue.commands.lanes import lanes
 from hermes_queue.commands.limits import limits
@@ -42,6 +43,7 @@ def cli() -> None:
 cli.add_command(dead)
 cli.add_command(export)
 cli.add_command(doctor)
+cli.add_command(exporter)
 cli.add_command(groups)
 cli.add_command(lanes)
 cli.add_command(localmodal)

@@ -143,7 +143,9 @@ def _wait_for_room(ledger: Ledger, most: int, on_full: Callable[[int], None] | N
     waiting = ledger.backlog()
     if waiting < most:
         return
-    logger.warning("%s jobs wait for workers: enqueueing pauses", waiting)
+    logger.warning(
+        "%s jobs wait for workers: enqueueing pauses", waiting, extra={"action": "backlog_full"}
+    )
     while waiting >= _ROOM_AGAIN * most:
         if on_full:
             on_full(waiting)

@@ -35,6 +35,7 @@ from hermes_queue.models import (
     identity,
 )
 from hermes_queue.policy import span
+from hermes_queue.scrubbing import scrub, scrubber
 
 logger = logging.getLogger(__name__)
 
@@ -212,13 +213,21 @@ def evidence(attempts: Iterable[bytes]) -> list[AttemptRecord]:
         try:
             found.append(AttemptRecord.model_validate_json(line))
         except ValidationError as error:
-            logger.warning("an attempt's record is unreadable: %s", error)
+            logger.warning(
+                "an attempt's record is unreadable: %s",
+                error,
+                extra={"action": "attempt_unreadable"},
+            )
     return found
 
 
 def encoded(record: ScoredTrajectory, cap_bytes: int) -> tuple[ScoredTrajectory, bytes]:
-    """The record with its encoding; one that cannot travel becomes a failure that says so."""
+    """The record as it is written down, with its encoding.
+
+    Secrets are replaced first. One that cannot travel becomes a failure that says so.
+    """
     try:
+        record = scrubber().record(record)
         body = codec.encode_record(record)
         if len(body) <= cap_bytes:
             return record, body
@@ -244,7 +253,7 @@ def describe(failure: TrajectoryFailure) -> Failure:
         cause=failure.cause,
         stage=failure.stage or "load",
         type=type(failure).__name__,
-        message=_printable(str(failure)),
+        message=_printable(scrub(str(failure))),
     )
 
 

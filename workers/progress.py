@@ -27,6 +27,8 @@ class Beat:
     inventory: Inventory
     backend: str
     started: float
+    metrics: str = ""
+    """Where Prometheus finds this worker; "" = nowhere."""
 
     def __call__(self) -> dict[str, Any]:
         """The facts as JSON takes them; ages are seconds."""
@@ -48,6 +50,7 @@ class Beat:
             "paused_lanes": sorted(INTAKE.paused_lanes),
             "spooled": runtime.spool.count(),
             "backend": self.backend,
+            "metrics": self.metrics,
             **self.inventory.counts(),
             "stages": dict(Counter(each.stage for each in running.values())),
             "running_by_lane": dict(Counter(each.lane for each in running.values() if each.lane)),

@@ -6,6 +6,7 @@ Opened once on the pool's loop by `workers.lifecycle`, read by the task.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import socket
 import threading
@@ -16,9 +17,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import ParamSpec, TypeVar
 
-from hermes_queue.errors import RedisFull, RedisUnavailable
-from hermes_queue.ledger import Claim, Ledger
+from hermes_queue import logs
+from hermes_queue.agent.limiter import Limiter, Unlimited
+from hermes_queue.errors import RedisFull, RedisUnavailable, TrajectoryFailure
+from hermes_queue.ledger import Claim, Ledger, PublishVerdict
 from hermes_queue.ledger.logs import keep_log
+from hermes_queue.meter import Meter, NoMeter
+from hermes_queue.models import ScoredTrajectory
 from hermes_queue.pool import Job
 from hermes_queue.sandbox.base import SandboxBackend
 from hermes_queue.settings import (
@@ -28,6 +33,8 @@ from hermes_queue.settings import (
     RetrySettings,
     WorkerSettings,
 )
+from workers import metering
+from workers.draft import Draft
 from workers.fleet_limiter import FleetLimiter
 from workers.log_tail import LogTail
 from workers.outcomes import Outcomes
@@ -83,6 +90,7 @@ class Runtime:
     limiter: FleetLimiter | None = None
     """Counts calls of models over all workers; None = nobody does."""
     log: LogTail = field(default_factory=LogTail)
+    meter: Meter = field(default_factory=NoMeter)
     _running: dict[Claim, Job] = field(default_factory=dict)
     _progress: dict[Claim, Callable[[], Progress]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -94,7 +102,8 @@ class Runtime:
             self._running[claim] = task
             self._progress[claim] = progress
         try:
-            yield
+            with logs.about(claim.trajectory_id):
+                yield
         finally:
             self.settle(claim)
 
@@ -124,10 +133,29 @@ class Runtime:
             keep_log(ledger, self.owner, news)
             self.log.told(news)
 
+    @property
+    def model_calls(self) -> Limiter:
+        """What agents ask for leave to call a model."""
+        return metering.MeteredLimiter(self.limiter or Unlimited(), self.meter)
+
+    def ended(self, draft: Draft, failure: TrajectoryFailure | None) -> None:
+        """An attempt has ended by itself: for the lane's breaker, `status` and metrics."""
+        self.outcomes.note(draft.job.lane, failure)
+        self.tally.attempt(failure.cause if failure else "")
+        metering.attempt_ended(self.meter, draft, failure)
+
+    def published(self, record: ScoredTrajectory, verdict: PublishVerdict) -> None:
+        """Redis has answered the publication of a record. Thread-safe."""
+        self.tally.published(record.run_id, verdict)
+        metering.published(self.meter, record, verdict)
+
     async def in_thread(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a blocking call beside the loop."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self.executor, partial(call, *args, **kwargs))
+        context = contextvars.copy_context()  # so that its log lines say what they are about
+        return await loop.run_in_executor(
+            self.executor, partial(context.run, call, *args, **kwargs)
+        )
 
     async def persist(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a ledger call; while Redis is away or full, wait and repeat it.

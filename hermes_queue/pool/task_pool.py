@@ -200,7 +200,11 @@ class TaskPool(BasePool):  # type: ignore[misc]
                 deadline = time.monotonic() + 3 * self.cancel_grace_s
                 self.cancel_all("shutdown")
             if deadline is not None and time.monotonic() > deadline:
-                logger.error("%d job(s) do not end; the worker leaves them.", len(self._runs))
+                logger.error(
+                    "%d job(s) do not end; the worker leaves them.",
+                    len(self._runs),
+                    extra={"action": "jobs_left"},
+                )
                 break
             time.sleep(DRAIN_POLL_S)
         self._close()
@@ -281,7 +285,11 @@ class TaskPool(BasePool):  # type: ignore[misc]
             run.lane.submit(run.accept, time.monotonic())
             self._end(run, None, Terminated(reason))
         else:
-            logger.error("Job %s is no coroutine and cannot be cancelled.", run.job.task_id)
+            logger.error(
+                "Job %s is no coroutine and cannot be cancelled.",
+                run.job.task_id,
+                extra={"action": "job_not_cancellable"},
+            )
 
     def _escalate(self, run: Run, attempt: int) -> None:
         if run.ended or run.task is None:
@@ -331,7 +339,11 @@ class TaskPool(BasePool):  # type: ignore[misc]
             run = inspect.unwrap(self.app.tasks[name].run)
             self._is_coroutine[name] = inspect.iscoroutinefunction(run)
             if not self._is_coroutine[name]:
-                logger.info("Task %s is no coroutine: time limits do not reach it.", name)
+                logger.info(
+                    "Task %s is no coroutine: time limits do not reach it.",
+                    name,
+                    extra={"action": "task_not_coroutine"},
+                )
         return self._is_coroutine[name]
 
     # --- on callback threads ---------------------------------------------------------------

@@ -94,7 +94,12 @@ class HostRegistry:
             try:
                 self.end(name)
             except OSError as error:
-                logger.warning("leftover sandbox %s cannot be removed: %s", name, error)
+                logger.warning(
+                    "leftover sandbox %s cannot be removed: %s",
+                    name,
+                    error,
+                    extra={"action": "sandbox_left"},
+                )
                 continue
             ended.append(name)
         return ended

@@ -113,8 +113,7 @@ class LocalBackend:
 
     async def _reclaim(self) -> None:
         if ended := await asyncio.to_thread(self._registry.reclaim):
-            names = ", ".join(ended)
-            logger.info("ended sandboxes of dead workers: %s", names, extra={"action": "reclaim"})
+            logger.info("of dead workers: ended %s", ", ".join(ended), extra={"action": "reclaim"})
 
     async def _reap(self) -> None:
         """End what dead workers of this host leave, as long as this one lives.
@@ -127,7 +126,7 @@ class LocalBackend:
             try:
                 await self._reclaim()
             except OSError as error:
-                logger.warning("looking for leftovers failed: %s", error)
+                logger.warning("reclaim: %s", error, extra={"action": "reclaim_failed"})
 
     def _check_host(self) -> None:
         check_cache(self._cache, fenced=self.capabilities.isolation)
@@ -170,7 +169,8 @@ class LocalBackend:
             try:
                 await asyncio.to_thread(self._registry.end, sandbox.name)
             except OSError as error:
-                logger.warning("sandbox %s could not be removed: %s", sandbox, error)
+                said = {"action": "sandbox_left"}
+                logger.warning("sandbox %s is not removed: %s", sandbox, error, extra=said)
 
     # --- assets -----------------------------------------------------------------------
 

@@ -74,4 +74,5 @@ async def _acknowledge(group: DeliveredGroup) -> None:
     try:
         await group.ack()
     except RedisUnavailable:  # it is on disk, and the sink drops a second delivery
-        logger.warning("group %s could not be acknowledged", group.group_id)
+        extra = {"action": "ack_failed", "group_id": group.group_id}
+        logger.warning("group %s could not be acknowledged", group.group_id, extra=extra)

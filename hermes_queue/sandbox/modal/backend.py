@@ -172,7 +172,7 @@ class ModalBackend(SlotCommands):
                 try:
                     await pool.tend()
                 except Exception:  # the SDK may raise anything; the next round tries again
-                    logger.exception("tending sandboxes failed")
+                    logger.exception("tending sandboxes failed", extra={"action": "tend_failed"})
             await self._readers.end_idle()
 
     def _check_running(self) -> None:
