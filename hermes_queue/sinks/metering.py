@@ -4,14 +4,14 @@ Any loop over `consume` can have them:
 
     with metered("parquet") as meter:
         async for group in consume("archive"):
-            meter.stored(group, sink.write(group.members))
+            meter.stored([group], sink.write(group.members))
             await group.ack()
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 
 from hermes_queue import metrics
@@ -30,19 +30,22 @@ class SinkMeter:
         self._labels = {"sink": sink}
         self._meter = meter
 
-    def stored(self, group: TrajectoryGroup, added: int) -> None:
-        """A group is in the destination, durably.
+    def stored(self, groups: Sequence[TrajectoryGroup], added: int) -> None:
+        """Groups are in the destination, durably.
 
         Args:
-            group: as it was delivered.
-            added: how many of its trajectories were new there.
+            groups: as they were delivered.
+            added: how many of their trajectories were new there.
         """
-        self._meter.add(metrics.SINK_GROUPS, self._labels)
+        self.count(len(groups), added, [m.created for group in groups for m in group.members])
+
+    def count(self, groups: int, added: int, created: Iterable[float]) -> None:
+        """As `stored`, of groups that are not at hand any more; `created` is Unix time, s."""
+        self._meter.add(metrics.SINK_GROUPS, self._labels, groups)
         self._meter.add(metrics.SINK_TRAJECTORIES, self._labels, added)
         now = time.time()
-        for member in group.members:
-            age_s = max(0.0, now - member.created)
-            self._meter.observe(metrics.SINK_AGE_SECONDS, self._labels, age_s)
+        for since in created:
+            self._meter.observe(metrics.SINK_AGE_SECONDS, self._labels, max(0.0, now - since))
 
 
 @contextmanager

@@ -95,7 +95,7 @@ async def running_sink(redis_url: str) -> AsyncIterator[int]:
         with metered("memory", MetricsSettings(sink_port=0)) as meter:
             ports.set_result(meter.port)
             async for group in consume("archive", url=redis_url):
-                meter.stored(group, len(group.members))
+                meter.stored([group], len(group.members))
                 await group.ack()
 
     task = asyncio.create_task(run())
