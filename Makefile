@@ -82,7 +82,7 @@ tamper: $(VENV)/.run ## Every known way to cheat scores 0 on the first four bund
 chaos: $(VENV)/.run ## Kill everything under load and prove that nothing is lost (MINUTES=5 SEED=1)
 	$(BIN)/python -m workers.chaos --minutes $(MINUTES) --seed $(SEED)
 
-datasets: $(VENV)/.dev redis ## Writers killed in the middle of a real run: no row is lost or doubled
+datasets: $(VENV)/.dev redis ## Three sinks killed in the middle of a real run: no row is lost or doubled
 	$(BIN)/python -m pytest -s -W default tests/e2e/proof_datasets.py
 
 test-atropos: redis $(VENV)/.dev ## 500 groups through a real Atropos server while everything is killed (SEED=1)

@@ -19,6 +19,7 @@ LASTING_KEYS = (
     "dead",
     "body:",
     "consumer-group:",
+    "totals",
     "_kombu.",
     "unacked_mutex",
 )
