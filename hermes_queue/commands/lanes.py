@@ -8,15 +8,17 @@ from dataclasses import asdict
 
 import click
 
+_HELP = """See which lanes have paused themselves, and let them go on.
 
-@click.group()
+\b
+hermes-queue lanes show train eval
+hermes-queue lanes resume train
+"""
+
+
+@click.group(help=_HELP)
 def lanes() -> None:
-    r"""See which lanes have paused themselves, and let them go on.
-
-    \b
-    hermes-queue lanes show train eval
-    hermes-queue lanes resume train
-    """
+    """See `_HELP`."""
 
 
 @lanes.command()
