@@ -98,7 +98,7 @@ docs: $(VENV)/.dev ## Generate the pages made from code: settings and commands
 	$(BIN)/python docs/generate_configuration.py
 	$(BIN)/python docs/generate_cli.py
 
-site: $(VENV)/.dev ## Build the documentation into site/, which opens without a server or a network
+site: $(VENV)/.dev ## Build the documentation into site/; pages open as files, python -m http.server -d site searches
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 lock: ## Resolve requirements/*.txt anew (needs uv)

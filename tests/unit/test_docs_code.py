@@ -10,6 +10,7 @@ import ast
 import importlib
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -26,6 +27,12 @@ PYTHON = all_blocks("python")
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
 def test_every_block_names_its_language(page: Path) -> None:
     assert {str(block) for block in blocks(page) if block.language not in LANGUAGES} == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_blocks_in_lists_are_indented_by_four(page: Path) -> None:
+    """With three, GitHub shows them in the list, the site ends the list."""
+    assert not re.findall(r"^(?: {1,3}| {5,7})```.*", page.read_text(encoding="utf-8"), re.MULTILINE)
 
 
 def unresolved(block: Block) -> list[str]:

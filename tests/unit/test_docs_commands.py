@@ -74,7 +74,7 @@ def parse_celery(words: Sequence[str]) -> None:
     if name in ("inspect", "control"):
         import hermes_queue.celery  # noqa: F401 - registers commands of ours
 
-        assert values["action"] in Panel.meta, values
+        assert values["command"] in Panel.meta, values
     return None
 
 
