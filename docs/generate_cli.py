@@ -22,12 +22,24 @@ HEAD = """\
 # Commands
 
 Generated from the commands by `make docs`; edit their code, not this page. Each of them also has
-`--help`. Exit codes: 0 all well, 1 something failed or has no score, 2 a wrong flag, setting, row
-or installation, 3 this machine cannot fence slots off, 4 Redis, 130 interrupted.
+`--help`.
 
 The worker is Celery's own command, `celery -A hermes_queue worker`, with Celery's flags; of these
 `-c` (trajectories at once) and `-Q` (lanes) matter here. What else it does is said by
 [variables](configuration.md). `celery -A hermes_queue hermes` is `hermes-queue` under another name.
+
+## Exit codes
+
+Of producers and of `hermes-queue`:
+
+| code | meaning |
+|---|---|
+| 0 | everything was published |
+| 1 | something was not, or a trajectory has no score |
+| 2 | a flag, setting, row, file or the installation is wrong; the message names it and the fix |
+| 3 | this machine cannot fence slots off |
+| 4 | Redis cannot be reached, refuses us or is full |
+| 130 | interrupted; nothing we started is left running |
 """
 
 

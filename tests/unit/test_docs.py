@@ -59,7 +59,7 @@ def test_every_producer_is_documented(name: str) -> None:
     assert f"producers.{name}" in text or f"`{name}`" in text
 
 
-def test_extras_named_in_the_readme_exist() -> None:
+def test_extras_named_in_the_documentation_exist() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
         "optional-dependencies"
     ]
@@ -68,8 +68,8 @@ def test_extras_named_in_the_readme_exist() -> None:
             assert set(group.split(",")) <= set(extras), page
 
 
-def test_readme_lists_the_exit_codes() -> None:
-    section = (ROOT / "README.md").read_text().partition("## Exit codes")[2].partition("\n## ")[0]
+def test_the_exit_codes_are_listed() -> None:
+    section = (ROOT / "docs" / "cli.md").read_text().partition("## Exit codes")[2].partition("\n## ")[0]
     listed = {int(code) for code in re.findall(r"^\| (\d+) \|", section, re.MULTILINE)}
     assert listed == {0} | {
         value for name, value in vars(errors).items() if name.startswith("EXIT_")
