@@ -1,4 +1,4 @@
-"""The example in docs/envs.md works: its files in one directory, its commands run there, in order."""
+"""The example in docs/envs.md works: its files in one directory, its commands run there."""
 
 from __future__ import annotations
 

@@ -21,7 +21,9 @@ _BLOCK = re.compile(
     r"^(?P<indent> *)```(?P<language>[^\n]*)\n(?P<text>.*?)^(?P=indent)```",
     re.MULTILINE | re.DOTALL,
 )
-_HERE_DOCUMENT = re.compile(r"<<-?\s*['\"]?(\w+)['\"]?(.*?)\n.*?\n\s*\1\s*$", re.MULTILINE | re.DOTALL)
+_HERE_DOCUMENT = re.compile(
+    r"<<-?\s*['\"]?(\w+)['\"]?(.*?)\n.*?\n\s*\1\s*$", re.MULTILINE | re.DOTALL
+)
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 
 

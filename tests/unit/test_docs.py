@@ -69,7 +69,8 @@ def test_extras_named_in_the_documentation_exist() -> None:
 
 
 def test_the_exit_codes_are_listed() -> None:
-    section = (ROOT / "docs" / "cli.md").read_text().partition("## Exit codes")[2].partition("\n## ")[0]
+    page = (ROOT / "docs" / "cli.md").read_text()
+    section = page.partition("## Exit codes")[2].partition("\n## ")[0]
     listed = {int(code) for code in re.findall(r"^\| (\d+) \|", section, re.MULTILINE)}
     assert listed == {0} | {
         value for name, value in vars(errors).items() if name.startswith("EXIT_")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from pages import ROOT
 
-LOADING = {("script", "src"), ("link", "href"), ("img", "src"), ("iframe", "src"), ("source", "src")}
+LOADING = {("script", "src"), ("link", "href"), ("img", "src"), ("iframe", "src")}
 
 
 class Page(HTMLParser):
