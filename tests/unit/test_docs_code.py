@@ -66,7 +66,8 @@ def test_python_compiles_and_what_it_imports_exists(block: Block) -> None:
 
 
 def test_python_uses_no_name_that_is_not_defined(tmp_path: Path) -> None:
-    for number, block in enumerate(PYTHON):
+    whole = [block for block in PYTHON if not block.says("not run")]
+    for number, block in enumerate(whole):
         (tmp_path / f"block_{number}.py").write_text(f"# {block}\n{block.text}", encoding="utf-8")
     ruff = [sys.executable, "-m", "ruff", "check", "--isolated", "--no-cache"]
     rules = ["--select", "F,E9", "--ignore", "F704,F706"]
