@@ -99,7 +99,7 @@ docs: $(VENV)/.dev ## Generate the pages made from code: settings and commands
 	$(BIN)/python docs/generate_cli.py
 
 site: $(VENV)/.dev ## Build the documentation into site/; pages open as files, python -m http.server -d site searches
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 lock: ## Resolve requirements/*.txt anew (needs uv)
 	@command -v $(UV) >/dev/null || { echo "make lock needs uv: pip install uv, or UV=/path/to/uv" >&2; exit 1; }
