@@ -14,6 +14,8 @@ PYTHONS ?= 3.11 3.12 3.13
 TESTS ?= tests
 MINUTES ?= 5
 MODAL_OLDEST ?= $(shell sed -n 's/^modal = .*>=\([0-9.]*\),.*/\1/p' pyproject.toml)
+LIVE ?= .live
+EPISODES ?= 100
 SEED ?= 1
 
 BIN := $(VENV)/bin
@@ -26,8 +28,8 @@ COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generat
 	--no-emit-index-url --no-annotate --custom-compile-command "make lock"
 RUN_EXTRAS := --extra producer --extra worker --extra local
 
-.PHONY: help demo test test-aimock test-atropos test-modal-oldest validate tamper chaos datasets \
-	lint format bench lock docs site clean redis
+.PHONY: help demo test test-aimock test-atropos test-modal-oldest test-prometheus test-sglang test-vllm validate \
+	tamper chaos datasets lint format bench lock docs site clean redis
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 20
@@ -51,6 +53,15 @@ test-aimock: $(VENV)/.dev ## 200 trajectories against a third-party server that 
 	@cp benchmarks/faults/package.json benchmarks/faults/package-lock.json $(VENV)/aimock/
 	npm --prefix $(VENV)/aimock ci --no-fund --no-audit --loglevel=error
 	$(BIN)/python -m benchmarks.faults --aimock $(VENV)/aimock
+
+test-vllm: $(VENV)/.dev $(LIVE)/model/.made ## A real vLLM on this CPU serves real trajectories (3.4 GB, LIVE=.live)
+	$(BIN)/python -m pytest tests/live --server vllm --server-venv $(LIVE)/vllm \
+		--model-dir $(LIVE)/model --episodes $(EPISODES)
+
+test-sglang: $(VENV)/.dev $(LIVE)/model/.made ## The same with SGLang
+	PYTHON=$(PYTHON) bash tests/live/install_sglang.sh $(LIVE)/sglang $(LIVE)/vllm
+	$(BIN)/python -m pytest tests/live --server sglang --server-venv $(LIVE)/sglang \
+		--model-dir $(LIVE)/model --episodes $(EPISODES)
 
 validate: $(VENV)/.run ## Oracle 1.0 and nop 0.0 on every bundled row, on each Python there is
 	@for version in $(PYTHONS); do \
@@ -76,6 +87,11 @@ datasets: $(VENV)/.dev redis ## Writers killed in the middle of a real run: no r
 
 test-atropos: redis $(VENV)/.dev ## 500 groups through a real Atropos server while everything is killed (SEED=1)
 	SEED=$(SEED) $(BIN)/python -m pytest -q -s tests/sinks/prove_atropos.py
+
+test-prometheus: redis $(VENV)/.dev ## Dashboards and alerts against a real Prometheus (Debian: apt-get install prometheus)
+	@command -v prometheus >/dev/null && command -v promtool >/dev/null || { echo "no prometheus and promtool on PATH; \
+	on Debian: apt-get install --no-install-recommends prometheus" >&2; exit 1; }
+	$(BIN)/python -m pytest -m prometheus tests/metrics
 
 lint: $(VENV)/.dev ## ruff, mypy, import-linter
 	$(BIN)/ruff check .
@@ -105,11 +121,11 @@ lock: ## Resolve requirements/*.txt anew (needs uv)
 	@command -v $(UV) >/dev/null || { echo "make lock needs uv: pip install uv, or UV=/path/to/uv" >&2; exit 1; }
 	$(COMPILE) --upgrade $(RUN_EXTRAS) --group build pyproject.toml -o requirements/run.txt
 	$(COMPILE) --upgrade --constraints requirements/run.txt $(RUN_EXTRAS) --extra parquet --extra datasets --extra modal \
-		--extra profiles --extra renderers --group dev \
+		--extra profiles --extra renderers --extra metrics --group dev \
 		pyproject.toml -o requirements/dev.txt
 
 clean: ## Remove the virtual environment and everything generated (not your caches and results)
-	rm -rf $(VENV) $(VENV)-modal-oldest dist build site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) $(VENV)-modal-oldest $(LIVE) dist build site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 redis: ## A second Redis version for the tests, from Debian (does nothing without root)
@@ -127,6 +143,17 @@ $(BIN)/python:
 $(VENV)/.run: requirements/run.txt pyproject.toml | $(BIN)/python
 	$(INSTALL) --require-hashes -r requirements/run.txt
 	$(INSTALL) --no-build-isolation --editable .
+	@touch $@
+
+# --- the servers of test-vllm and test-sglang, and the model that they serve --------------
+
+$(LIVE)/vllm/.vllm: tests/live/vllm.txt tests/live/install_vllm.sh
+	PYTHON=$(PYTHON) bash tests/live/install_vllm.sh $(LIVE)/vllm
+
+$(LIVE)/model/.made: tests/live/tiny_model.py | $(LIVE)/vllm/.vllm $(VENV)/.dev
+	$(BIN)/python -c 'import json; from hermes_queue.tools import load_tool; \
+		print(json.dumps([load_tool("terminal").schema()]))' >$(LIVE)/tools.json
+	$(LIVE)/vllm/bin/python tests/live/tiny_model.py $(@D) --tools $(LIVE)/tools.json
 	@touch $@
 
 $(VENV)/.dev: requirements/dev.txt pyproject.toml | $(BIN)/python

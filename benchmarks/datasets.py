@@ -20,10 +20,12 @@ from benchmarks.private_redis import private_redis
 from hermes_queue import Message, ScoredTrajectory, TokenSequence, TrajectoryJob
 from hermes_queue.codec import encode_record
 from hermes_queue.ledger import Ledger
+from hermes_queue.meter import NoMeter
 from hermes_queue.models import identity
 from hermes_queue.queues import enqueue
 from hermes_queue.results import reading
 from hermes_queue.sinks.feed import Fed, feed
+from hermes_queue.sinks.metering import SinkMeter
 from hermes_queue.sinks.parquet import ParquetSink
 from hermes_queue.sinks.selection import Filters, Selection
 
@@ -83,8 +85,16 @@ def into_parquet(url: str, folder: Path) -> Callable[[], Awaitable[None]]:
 
         with ParquetSink(folder) as sink:
             source = reading("parquet", url=url, idle_timeout_s=0.01)
-            chosen = Selection(Filters(), sink.held)
-            await feed(sink, chosen, source, Fed(), done=done, stop=lambda: False)
+            chosen, meter = Selection(Filters(), sink.held), SinkMeter("parquet", NoMeter())
+            await feed(
+                sink,
+                chosen,
+                source,
+                Fed(),
+                meter,
+                done=done,
+                stop=lambda: False,
+            )
 
     return work
 

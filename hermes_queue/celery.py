@@ -8,6 +8,7 @@ hour, and a Redis outage would duplicate every running job or end the worker.
 
 from __future__ import annotations
 
+import logging
 import sys
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,9 +17,11 @@ from celery import Celery, signals
 from kombu.connection import Connection
 from kombu.entity import Exchange, Queue
 
+from hermes_queue import logs
 from hermes_queue.connection import redis_url
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.installation import check_installation
+from hermes_queue.pool import remote_control as remote_control  # registers with Celery's panel
 from hermes_queue.queues import RUN_TRAJECTORY, queue_name, retry_queue_name
 from hermes_queue.settings import RedisSettings, WorkerSettings, check_environment
 
@@ -33,6 +36,13 @@ def _refuse_foreign_packages(**_: Any) -> None:
     except ConfigurationError as error:
         sys.stderr.write(f"error: {error}\n")
         raise SystemExit(error.exit_code) from error
+
+
+@signals.after_setup_logger.connect  # type: ignore[untyped-decorator]
+@signals.after_setup_task_logger.connect  # type: ignore[untyped-decorator]
+def _write_logs_our_way(logger: logging.Logger, **_: Any) -> None:
+    """Celery has made its handlers: their lines become ours, see `hermes_queue.logs`."""
+    logs.install(logger)
 
 
 def broker_url(url: str) -> str:

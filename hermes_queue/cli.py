@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-
 import click
 
 from hermes_queue.commands.dead import dead
+from hermes_queue.commands.doctor import doctor
 from hermes_queue.commands.export import export
+from hermes_queue.commands.exporter import exporter
 from hermes_queue.commands.groups import groups
 from hermes_queue.commands.lanes import lanes
 from hermes_queue.commands.limits import limits
 from hermes_queue.commands.localmodal import localmodal
+from hermes_queue.commands.rescore import rescore
 from hermes_queue.commands.run import run
 from hermes_queue.commands.sandboxes import sandboxes
 from hermes_queue.commands.sink import sink
+from hermes_queue.commands.status import status, top
+from hermes_queue.commands.workers import workers
 from hermes_queue.errors import EXIT_ISOLATION, HermesQueueError, IsolationUnavailable
 
 
@@ -38,77 +40,27 @@ def cli() -> None:
     """Look at a hermes-queue deployment (HERMES_QUEUE_REDIS_URL names its Redis)."""
 
 
-@cli.command()
-def check() -> None:
-    """Check settings, isolation and Redis of this machine, each with the fix if it fails."""
-    from hermes_queue.embedded import find_redis_server
-    from hermes_queue.installation import check_installation
-    from hermes_queue.ledger import Ledger
-    from hermes_queue.sandbox import make_backend
-    from hermes_queue.settings import RedisSettings, SandboxSettings, check_environment
-
-    check_environment()
-    click.echo("settings: ok")
-    check_installation()
-    click.echo("installation: ok")
-    backend = make_backend(SandboxSettings().backend)
-
-    async def probe() -> None:
-        await backend.start()
-        await backend.stop()
-
-    asyncio.run(probe())
-    click.echo(f"sandbox backend {SandboxSettings().backend}: ok")
-    if RedisSettings().url is None:
-        click.echo(f"redis: not configured; producers start {find_redis_server()} themselves")
-        return
-    ledger = Ledger.connect()
-    click.echo(f"redis: ok, {len(ledger.workers())} workers live")
-    ledger.close()
-
-
-@cli.command()
-@click.argument("run_id")
-def status(run_id: str) -> None:
-    """Print the counters of RUN_ID as JSON."""
-    from dataclasses import asdict
-
-    from hermes_queue.ledger import Ledger
-
-    ledger = Ledger.connect()
-    try:
-        counters = ledger.run_status(run_id)
-    finally:
-        ledger.close()
-    if not counters.total:
-        raise click.ClickException(f"run {run_id!r} is unknown in this Redis")
-    click.echo(json.dumps(asdict(counters)))
-
-
-@cli.command()
-def workers() -> None:
-    """Print one JSON line per live worker."""
-    from hermes_queue.ledger import Ledger
-
-    ledger = Ledger.connect()
-    try:
-        for worker in ledger.workers():
-            click.echo(json.dumps(worker))
-    finally:
-        ledger.close()
-
-
 cli.add_command(dead)
 cli.add_command(export)
+cli.add_command(doctor)
+cli.add_command(exporter)
 cli.add_command(groups)
 cli.add_command(lanes)
 cli.add_command(localmodal)
 cli.add_command(limits)
+cli.add_command(rescore)
 cli.add_command(run)
 cli.add_command(sandboxes)
 cli.add_command(sink)
+cli.add_command(status)
+cli.add_command(top)
+cli.add_command(workers)
 
 
 def main() -> None:
     """Entry point of the `hermes-queue` script."""
     cli(prog_name="hermes-queue")
+
+
+if __name__ == "__main__":
+    main()

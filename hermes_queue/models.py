@@ -222,8 +222,13 @@ class Turn(Wire):
     logprobs: tuple[float, ...] | None = None
     """Of `completion_ids`, one each, rounded to float32 at capture."""
     logprobs_mode: str | None = None
+    """Of which distribution: `raw_logprobs`, before temperature and the like, or
+    `processed_logprobs`, after them (vLLM's names). None = not known."""
     sampling: dict[str, Any] = {}
     server: str | None = None
+    """URL of the endpoint, without credentials."""
+    server_version: str | None = None
+    """What runs there and its version, e.g. `vllm 0.32.0`. None = not known."""
     policy_version: str | None = None
     finish_reason: str | None = None
     usage: Usage = Usage()

@@ -19,6 +19,7 @@ from hermes_queue.connection import explained
 from hermes_queue.errors import PayloadTooLarge, RedisFull, RedisUnavailable
 from hermes_queue.ledger import DueJob, Ledger, QueueKeys
 from hermes_queue.ledger.items import put_items
+from hermes_queue.ledger.lanes import note_lanes
 from hermes_queue.models import SCHEMA_VERSION, TrajectoryJob
 from hermes_queue.settings import ProducerSettings
 
@@ -142,7 +143,9 @@ def _wait_for_room(ledger: Ledger, most: int, on_full: Callable[[int], None] | N
     waiting = ledger.backlog()
     if waiting < most:
         return
-    logger.warning("%s jobs wait for workers: enqueueing pauses", waiting)
+    logger.warning(
+        "%s jobs wait for workers: enqueueing pauses", waiting, extra={"action": "backlog_full"}
+    )
     while waiting >= _ROOM_AGAIN * most:
         if on_full:
             on_full(waiting)
@@ -197,6 +200,7 @@ def publish_messages(ledger: Ledger, jobs: Sequence[DueJob], *, retry: bool = Fa
                     retry=False,
                     producer=producer,
                 )
+        note_lanes(ledger, (job.lane for job in jobs))
     except (KombuError, OSError, RedisError) as error:
         if "OOM" in f"{error} {error.__cause__}":
             raise RedisFull(f"publishing {len(jobs)} jobs failed: {error}") from error

@@ -354,7 +354,8 @@ class StreamReader:
         try:
             await self._pending.bury(entry_id, f"{self._prefix}dead", {**fields, **letter})
         except RedisFull as error:
-            logger.warning("%s stays: %s", fields["group_id"], error)
+            extra = {"action": "letter_waits", "group_id": fields["group_id"]}
+            logger.warning("%s stays: %s", fields["group_id"], error, extra=extra)
         self._unanswered.discard(entry_id)
 
     async def _bodies(self, ids: list[str]) -> dict[str, ScoredTrajectory | None]:

@@ -120,7 +120,9 @@ class Follower:
         try:
             await group.ack()
         except RedisUnavailable:  # it is on disk, and the sink drops a second delivery
-            logger.warning("group %s could not be acknowledged", group.group_id)
+            logger.warning(
+                "group %s could not be acknowledged", group.group_id, extra={"action": "ack_failed"}
+            )
         self._last_group = time.monotonic()
         if group.group_id not in self.pending:
             return

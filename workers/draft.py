@@ -20,7 +20,7 @@ from envs.base import Verdict
 from hermes_queue import codec
 from hermes_queue.agent.loop import AgentResult, BeforeTurn
 from hermes_queue.agent.prices import cost_usd
-from hermes_queue.agent.tokens import merge_with_breaks
+from hermes_queue.agent.tokens import break_reason, merge_with_breaks
 from hermes_queue.errors import DeadlineExceeded, Stage, TrajectoryFailure, stage
 from hermes_queue.ledger import Spent
 from hermes_queue.models import (
@@ -35,6 +35,7 @@ from hermes_queue.models import (
     identity,
 )
 from hermes_queue.policy import span
+from hermes_queue.scrubbing import scrub, scrubber
 
 logger = logging.getLogger(__name__)
 
@@ -147,7 +148,11 @@ class Draft:
             stop_reason = agent.stop_reason or "failed"
         sequences, breaks = merge_with_breaks(agent.turns) or (None, ())
         oldest, newest = span(agent.turns)
-        broken = [{"event": "sequence_break", **asdict(each)} for each in breaks]
+        broken = [
+            {"event": "sequence_break", **asdict(each)}
+            | {"reason": break_reason(each, agent.turns, agent.events)}
+            for each in breaks
+        ]
         return ScoredTrajectory(
             **identity(job),
             policy_oldest=oldest,
@@ -208,13 +213,21 @@ def evidence(attempts: Iterable[bytes]) -> list[AttemptRecord]:
         try:
             found.append(AttemptRecord.model_validate_json(line))
         except ValidationError as error:
-            logger.warning("an attempt's record is unreadable: %s", error)
+            logger.warning(
+                "an attempt's record is unreadable: %s",
+                error,
+                extra={"action": "attempt_unreadable"},
+            )
     return found
 
 
 def encoded(record: ScoredTrajectory, cap_bytes: int) -> tuple[ScoredTrajectory, bytes]:
-    """The record with its encoding; one that cannot travel becomes a failure that says so."""
+    """The record as it is written down, with its encoding.
+
+    Secrets are replaced first. One that cannot travel becomes a failure that says so.
+    """
     try:
+        record = scrubber().record(record)
         body = codec.encode_record(record)
         if len(body) <= cap_bytes:
             return record, body
@@ -240,7 +253,7 @@ def describe(failure: TrajectoryFailure) -> Failure:
         cause=failure.cause,
         stage=failure.stage or "load",
         type=type(failure).__name__,
-        message=_printable(str(failure)),
+        message=_printable(scrub(str(failure))),
     )
 
 

@@ -68,6 +68,11 @@ class Inventory(SandboxObserver):
             if self._records.pop(sandbox_id, None):
                 self._gone.add(sandbox_id)
 
+    def counts(self) -> dict[str, int]:
+        """For people: sandboxes of this worker, and slots that are leased in them."""
+        with self._lock:
+            return {"sandboxes": len(self._records), "leased_slots": len(self._slots)}
+
     def renew(self, ledger: Ledger) -> None:
         """Renew every sandbox's lease, drop the records of those that are gone. Blocks.
 

@@ -9,6 +9,7 @@ cost a lease.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
 import threading
@@ -17,8 +18,10 @@ from collections.abc import Callable
 
 from hermes_queue.errors import HermesQueueError
 from hermes_queue.ledger import Breakers, Claim, DeadLetters, Ledger
+from hermes_queue.ledger.tally import Tally
 from hermes_queue.ledger.trimming import trim
-from hermes_queue.pool import Job
+from hermes_queue.pool import Job, TaskPool
+from hermes_queue.pool.intake import INTAKE
 from hermes_queue.queues import QUARANTINE, publish_due, queue_keys
 from hermes_queue.settings import ArchiveSettings, RedisSettings
 from hermes_queue.sinks.archive import ArchiveSink
@@ -30,6 +33,8 @@ from workers.runtime import Runtime
 logger = logging.getLogger(__name__)
 
 _TICK_S = 0.1
+_DRAINED_S = 2.0
+"""How long a draining worker must be seen without a job: one may be on its way to the pool."""
 _RETRY_AGE_S = 10.0
 """How long a message may lie in the queue of retries, seen empty, before it is taken for lost."""
 
@@ -84,6 +89,7 @@ class Keeper:
             if self._thread.is_alive():
                 self._thread.join(timeout=10)
             self._quarantine.stop()
+            self._guarded("tally", self._tell_tally)
             self._guarded("unregister", lambda: self._ledger.unregister(self._runtime.owner))
             self._ledger.close()
             if self._archive:
@@ -105,6 +111,7 @@ class Keeper:
             ("letters", 3600.0, self._expire_letters),
             ("trim", min(1.0, self._runtime.results.trim_s), self._trim),
             ("breakers", lease.mover_s, self._tell_breakers),
+            ("tally", lease.sweep_s, self._tell_tally),
             ("leftovers", lease.duration_s, self._publish_leftovers),
         ]
         due = {name: 0.0 for name, _, _ in duties}
@@ -136,7 +143,7 @@ class Keeper:
             list(running),
             owner=self._runtime.owner,
             lease_s=self._runtime.lease.duration_s,
-            stages=self._runtime.stages(),
+            stages={claim: each.stage for claim, each in self._runtime.progress().items()},
         )
         self._note_pauses({claim for claim, notice in told.items() if notice == "paused"})
         gone = {claim: notice for claim, notice in told.items() if notice != "paused"}
@@ -214,12 +221,24 @@ class Keeper:
 
     def _end_when_idle(self) -> None:
         limit_s = self._runtime.worker.exit_when_idle_s
-        if self._runtime.running():
+        if self._runtime.running() or (INTAKE.state == "draining" and TaskPool.instance().busy):
             self._busy_at = time.monotonic()
+        elif INTAKE.state == "draining" and time.monotonic() - self._busy_at > _DRAINED_S:
+            self._busy_at = math.inf
+            logger.info("drained: ending", extra={"action": "drained"})
+            os.kill(os.getpid(), signal.SIGTERM)
         elif limit_s and time.monotonic() - self._busy_at > limit_s:
             self._busy_at = time.monotonic()
             logger.info("idle for %.0f s: ending", limit_s, extra={"action": "idle_exit"})
             os.kill(os.getpid(), signal.SIGTERM)
+
+    def _tell_tally(self) -> None:
+        attempts, ended = self._runtime.tally.take()
+        try:
+            Tally(self._ledger).add(attempts=attempts, ended=ended)
+        except HermesQueueError:
+            self._runtime.tally.put_back(attempts, ended)
+            raise
 
     def _expire_letters(self) -> None:
         DeadLetters(self._ledger).expire(self._runtime.results.dead_retention_s)

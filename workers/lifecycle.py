@@ -22,19 +22,24 @@ from hermes_queue.errors import HermesQueueError
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.creations import FleetCreationGate
 from hermes_queue.ledger.snapshots import FleetSnapshots
+from hermes_queue.metrics_endpoint import MetricsEndpoint
+from hermes_queue.pool import remote_control
 from hermes_queue.sandbox import make_backend
 from hermes_queue.settings import (
     LimiterSettings,
+    MetricsSettings,
     ModalSettings,
     PathSettings,
     SandboxSettings,
     WorkerSettings,
 )
+from workers import metering
 from workers import runtime as runtimes
 from workers.fleet_limiter import FleetLimiter
 from workers.inventory import Inventory
 from workers.keeper import Keeper
 from workers.probes import SharedProbes
+from workers.progress import Beat, oldest
 from workers.reaper import Reaper
 from workers.recovery import publish_leftovers
 from workers.runtime import Runtime
@@ -43,12 +48,14 @@ from workers.spool import Spool
 _keeper: Keeper | None = None
 _reaper: Reaper | None = None
 _inventory: Inventory | None = None
+_metrics: MetricsEndpoint | None = None
 
 
 async def open_runtime() -> None:
-    """Open backend, ledger and spool; start the keeper. Runs on the pool's loop.
+    """Open backend, ledger, spool and metrics; start the keeper. Runs on the pool's loop.
 
     Raises:
+        ConfigurationError: the port for metrics cannot be had.
         IsolationUnavailable: this machine cannot fence slots off.
         RedisUnavailable: Redis does not answer at start.
     """
@@ -77,18 +84,14 @@ async def open_runtime() -> None:
         runtime = Runtime(owner=owner, ledger=ledger, backend=backend, spool=spool, lanes=lanes)
         if LimiterSettings().enabled:
             runtime.limiter = FleetLimiter(ledger.url)
+        _serve_metrics(runtime)
         await runtime.in_thread(publish_leftovers, runtime)
         logging.getLogger().addHandler(runtime.log)
-        facts = {
-            "owner": owner,
-            "pid": os.getpid(),
-            "host": runtime.host,
-            "lanes": lanes,
-            "slots": pool.TaskPool.instance().limit,
-            "started": time.time(),
-        }
-        keeper = Keeper(runtime, on_lost=_stop_job, facts=lambda: dict(facts), inventory=inventory)
+        target = _metrics.target(MetricsSettings().advertise) if _metrics else ""
+        beat = Beat(runtime, inventory, name, time.time(), target)
+        keeper = Keeper(runtime, on_lost=_stop_job, facts=beat, inventory=inventory)
     except BaseException:
+        _close_metrics()
         await backend.stop()
         raise
     runtimes.install(runtime)
@@ -96,6 +99,7 @@ async def open_runtime() -> None:
     _keeper = keeper
     keeper.start()
     _inventory = inventory
+    _answer_remote_control(runtime, beat)
     _reaper = Reaper(backend, ledger, deployment)
     _reaper.start()
 
@@ -109,6 +113,7 @@ async def close_runtime() -> None:
         await reaper.stop()
     if keeper:
         await asyncio.to_thread(keeper.stop)
+    await asyncio.to_thread(_close_metrics)
     with suppress(RuntimeError):
         runtime = runtimes.get()
         runtimes.install(None)
@@ -125,6 +130,39 @@ async def close_runtime() -> None:
         runtime.spool.close()
         runtime.ledger.close()
         runtime.executor.shutdown(wait=False)
+
+
+def _answer_remote_control(runtime: Runtime, beat: Beat) -> None:
+    """Say what `inspect slots` asks, and have the backend follow the pool's size."""
+    task_pool = pool.TaskPool.instance()
+
+    def slots() -> dict[str, object]:
+        facts = {name: value for name, value in beat().items() if name not in ("oldest", "beat_s")}
+        return facts | {"trajectories": oldest(runtime.progress(), remote_control.MOST_TOLD)}
+
+    def resize(slot_count: int) -> None:
+        task_pool.call_soon(runtime.backend.resize, slot_count)
+
+    remote_control.describe[:] = [slots]
+    pool.on_resize[:] = [resize]
+
+
+def _serve_metrics(runtime: Runtime) -> None:
+    global _metrics
+    served = metering.serve(
+        lambda: pool.TaskPool.instance().limit,
+        lambda: [each.stage for each in runtime.progress().values()],
+        MetricsSettings(),
+    )
+    if served:
+        runtime.meter, _metrics = served
+
+
+def _close_metrics() -> None:
+    global _metrics
+    endpoint, _metrics = _metrics, None
+    if endpoint:
+        endpoint.close()
 
 
 def _stop_job(job: pool.Job, reason: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 from hermes_queue.errors import TrajectoryFailure
+from hermes_queue.scrubbing import scrub
 
 Counts = dict[str, tuple[int, str]]
 """By cause ("" = no failure): attempts, and the message of the last one."""
@@ -19,7 +20,7 @@ class Outcomes:
 
     def note(self, lane: str, failure: TrajectoryFailure | None) -> None:
         """An attempt on `lane` has ended, with or without a failure."""
-        self.put_back(lane, {failure.cause if failure else "": (1, str(failure or ""))})
+        self.put_back(lane, {failure.cause if failure else "": (1, scrub(str(failure or "")))})
 
     def take(self) -> dict[str, Counts]:
         """All counts by lane; they start from nothing again."""

@@ -75,6 +75,8 @@ class QuarantineWorker:
             f"{PREFIX}WORKER_EXIT_WHEN_IDLE_S": str(_IDLE_S),
             f"{PREFIX}WORKER_SOFT_SHUTDOWN_S": "0",
         }
+        if os.environ.get(f"{PREFIX}METRICS_WORKER_PORT"):  # ours is taken, by us
+            environment[f"{PREFIX}METRICS_WORKER_PORT"] = "0"
         command = [sys.executable, "-m", "celery", "-A", "hermes_queue", "worker"]
         command += ["--concurrency", "1", "--loglevel", "info", "--without-gossip"]
         command += ["--without-mingle", "--hostname", f"quarantine-{os.getpid()}@%h"]

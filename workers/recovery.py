@@ -50,6 +50,7 @@ def publish_leftovers(
                 break
             continue
         accepted += verdict in ACCEPTED
+        runtime.published(record, verdict)
         logger.info(
             "spooled record of %s: %s",
             record.trajectory_id,

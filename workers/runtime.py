@@ -6,6 +6,7 @@ Opened once on the pool's loop by `workers.lifecycle`, read by the task.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import socket
 import threading
@@ -16,9 +17,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import ParamSpec, TypeVar
 
-from hermes_queue.errors import RedisFull, RedisUnavailable
-from hermes_queue.ledger import Claim, Ledger
+from hermes_queue import logs
+from hermes_queue.agent.limiter import Limiter, Unlimited
+from hermes_queue.errors import RedisFull, RedisUnavailable, TrajectoryFailure
+from hermes_queue.ledger import Claim, Ledger, PublishVerdict
 from hermes_queue.ledger.logs import keep_log
+from hermes_queue.meter import Meter, NoMeter
+from hermes_queue.models import ScoredTrajectory
 from hermes_queue.pool import Job
 from hermes_queue.sandbox.base import SandboxBackend
 from hermes_queue.settings import (
@@ -28,11 +33,14 @@ from hermes_queue.settings import (
     RetrySettings,
     WorkerSettings,
 )
+from workers import metering
+from workers.draft import Draft
 from workers.fleet_limiter import FleetLimiter
 from workers.log_tail import LogTail
 from workers.outcomes import Outcomes
 from workers.pauses import Pauses
 from workers.spool import Spool
+from workers.tally import ProcessTally
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +48,20 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _REDIS_RETRY_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far one attempt is."""
+
+    stage: str
+    since: float
+    """When its lease was taken, on the monotonic clock."""
+    lane: str = ""
+    label: str = ""
+    """For people: `env:instance#sample`."""
+    turns: int = 0
+    attempt: int = 1
 
 
 @dataclass(slots=True)
@@ -63,22 +85,25 @@ class Runtime:
         default_factory=lambda: ThreadPoolExecutor(8, thread_name_prefix="ledger")
     )
     outcomes: Outcomes = field(default_factory=Outcomes)
+    tally: ProcessTally = field(default_factory=ProcessTally)
     pauses: Pauses = field(default_factory=Pauses)
     limiter: FleetLimiter | None = None
     """Counts calls of models over all workers; None = nobody does."""
     log: LogTail = field(default_factory=LogTail)
+    meter: Meter = field(default_factory=NoMeter)
     _running: dict[Claim, Job] = field(default_factory=dict)
-    _stages: dict[Claim, Callable[[], str]] = field(default_factory=dict)
+    _progress: dict[Claim, Callable[[], Progress]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @contextmanager
-    def leased(self, claim: Claim, task: Job, stage: Callable[[], str]) -> Iterator[None]:
-        """Have the lease renewed while the block runs; `stage` says how far it is."""
+    def leased(self, claim: Claim, task: Job, progress: Callable[[], Progress]) -> Iterator[None]:
+        """Have the lease renewed while the block runs; `progress` says how far it is."""
         with self._lock:
             self._running[claim] = task
-            self._stages[claim] = stage
+            self._progress[claim] = progress
         try:
-            yield
+            with logs.about(claim.trajectory_id):
+                yield
         finally:
             self.settle(claim)
 
@@ -86,17 +111,17 @@ class Runtime:
         """Stop renewing a lease: the trajectory is final or given back. Thread-safe."""
         with self._lock:
             self._running.pop(claim, None)
-            self._stages.pop(claim, None)
+            self._progress.pop(claim, None)
 
     def running(self) -> dict[Claim, Job]:
         """Leased trajectories and the pool's jobs that run them, as of now. Thread-safe."""
         with self._lock:
             return dict(self._running)
 
-    def stages(self) -> dict[Claim, str]:
+    def progress(self) -> dict[Claim, Progress]:
         """How far each leased trajectory is. Thread-safe."""
         with self._lock:
-            return {claim: stage() for claim, stage in self._stages.items()}
+            return {claim: progress() for claim, progress in self._progress.items()}
 
     def tell_log(self, ledger: Ledger) -> None:
         """Have the ledger keep what we logged last, for dead letters. Thread-safe; blocks.
@@ -108,10 +133,29 @@ class Runtime:
             keep_log(ledger, self.owner, news)
             self.log.told(news)
 
+    @property
+    def model_calls(self) -> Limiter:
+        """What agents ask for leave to call a model."""
+        return metering.MeteredLimiter(self.limiter or Unlimited(), self.meter)
+
+    def ended(self, draft: Draft, failure: TrajectoryFailure | None) -> None:
+        """An attempt has ended by itself: for the lane's breaker, `status` and metrics."""
+        self.outcomes.note(draft.job.lane, failure)
+        self.tally.attempt(failure.cause if failure else "")
+        metering.attempt_ended(self.meter, draft, failure)
+
+    def published(self, record: ScoredTrajectory, verdict: PublishVerdict) -> None:
+        """Redis has answered the publication of a record. Thread-safe."""
+        self.tally.published(record.run_id, verdict)
+        metering.published(self.meter, record, verdict)
+
     async def in_thread(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a blocking call beside the loop."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self.executor, partial(call, *args, **kwargs))
+        context = contextvars.copy_context()  # so that its log lines say what they are about
+        return await loop.run_in_executor(
+            self.executor, partial(context.run, call, *args, **kwargs)
+        )
 
     async def persist(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a ledger call; while Redis is away or full, wait and repeat it.

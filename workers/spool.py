@@ -77,6 +77,10 @@ class Spool:
         self._sync_directory()
         return SpooledRecord(target, self.owner)
 
+    def count(self) -> int:
+        """Records of this process that wait for Redis."""
+        return sum(1 for _ in self._directory.glob(f"*{_SUFFIX}"))
+
     def leftovers(self) -> Iterator[SpooledRecord]:
         """Records of dead workers of this host, oldest directory first.
 

@@ -28,11 +28,12 @@ from hermes_queue.ledger.items import get_item
 from hermes_queue.models import AttemptRecord, Name, ScoredTrajectory
 from hermes_queue.pool import Job, current_job
 from hermes_queue.queues import RUN_TRAJECTORY
+from hermes_queue.scrubbing import scrub
 from workers import runtime as runtimes
 from workers.draft import Draft, encoded, evidence
 from workers.retry import retry_delay_s
 from workers.rollout import rollout
-from workers.runtime import Runtime
+from workers.runtime import Progress, Runtime
 from workers.spool import SpooledRecord
 
 logger = logging.getLogger(__name__)
@@ -82,7 +83,7 @@ async def run_trajectory(trajectory_id: str, attempt: int) -> str:
             await asyncio.sleep(_HELD_S)
         return begun.verdict
     leased = _Attempt(runtime, task, claim, begun)
-    with runtime.leased(claim, task, stage=lambda: leased.stage):
+    with runtime.leased(claim, task, progress=leased.progress):
         return await leased.run()
 
 
@@ -117,6 +118,7 @@ class _Attempt:
         self._task = task
         self._claim = claim
         self._begun = begun
+        self._since = time.monotonic()
         self._draft: Draft | None = None
         self._slot_since: float | None = None
         self._spooling: asyncio.Future[None] | None = None
@@ -124,10 +126,14 @@ class _Attempt:
         """The record and its encoding, once there is one. Nothing replaces it."""
         self._spooled: SpooledRecord | None = None
 
-    @property
-    def stage(self) -> str:
+    def progress(self) -> Progress:
         """How far it is."""
-        return self._draft.current if self._draft else "load"
+        draft = self._draft
+        if draft is None:
+            return Progress("load", self._since, attempt=self._begun.attempt)
+        job = draft.job
+        label, turns = f"{job.env}:{job.instance_id}#{job.sample_index}", len(draft.agent.turns)
+        return Progress(draft.current, self._since, job.lane, label, turns, draft.attempt)
 
     async def run(self) -> str:
         """Acknowledge, measure, conclude; whatever happens, say what became of the job."""
@@ -165,7 +171,7 @@ class _Attempt:
                 left_s=self._start_clock,
                 on_measured=lambda: self._keep(draft),
                 before_turn=lambda: self._runtime.pauses.over(draft.job.run_id),
-                limiter=self._runtime.limiter,
+                limiter=self._runtime.model_calls,
             )
         except asyncio.CancelledError:
             raise
@@ -213,7 +219,7 @@ class _Attempt:
         """Publish what was measured; retry what may be retried; publish the rest unmeasured."""
         if isinstance(failure, SandboxUnavailable) and not await self._is_final():
             return await self._no_room(draft, failure)
-        self._runtime.outcomes.note(draft.job.lane, failure)
+        self._runtime.ended(draft, failure)
         if await self._is_final() or failure is None:
             return await self._publish()
         delay_s = retry_delay_s(failure, draft.earlier, self._runtime.retry, left_s=self._left_s())
@@ -287,18 +293,14 @@ class _Attempt:
         )
         try:
             runs = Runs(self._runtime.ledger)
-            await self._runtime.persist(runs.pause, run_id, str(failure), by="model_config")
+            await self._runtime.persist(runs.pause, run_id, scrub(str(failure)), by="model_config")
         except ConfigurationError as error:  # it is cancelled or purged
-            logger.info("%s", error)
+            logger.info("%s", error, extra={"action": "run_not_paused"})
 
     async def _refuse(self, error: SchemaTooNew) -> str:
         """A job for newer workers: it waits for one, using no attempt."""
-        logger.error(
-            "job %s is left to a newer worker: %s",
-            self._claim.trajectory_id,
-            error,
-            extra={"action": "refused", "trajectory_id": self._claim.trajectory_id},
-        )
+        name, extra = self._claim.trajectory_id, {"action": "refused"}
+        logger.error("job %s is left to a newer worker: %s", name, error, extra=extra)
         await self._give_back(delay_s=self._runtime.lease.duration_s)
         return "refused: newer schema"
 
@@ -385,6 +387,7 @@ class _Attempt:
             finished_ttl_s=self._runtime.results.finished_ttl_s,
         )
         self._runtime.settle(self._claim)
+        self._runtime.published(record, verdict)
         if self._spooled:
             self._spooled.drop()
         return verdict

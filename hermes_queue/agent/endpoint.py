@@ -102,11 +102,30 @@ class Endpoint:
 
     async def post_to_root(self, path: str, body: Mapping[str, Any]) -> bytes:
         """As `post`, with a path below the server's root instead of its `/v1`."""
-        base = str(self._client().base_url).rstrip("/").removesuffix("/v1")
-        return await self.post(base + path, body)
+        return await self.post(self._root() + path, body)
 
-    async def ask(self, path: str, body: Mapping[str, Any]) -> tuple[int, Any]:
-        """One request of the probe's: `probe.Send`."""
+    async def models(self) -> list[str]:
+        """Names of the models that the endpoint lists.
+
+        Raises:
+            TimeoutError, openai.OpenAIError: as `post`.
+            ValueError: the answer is no such list.
+        """
+        import httpx2
+
+        async with asyncio.timeout(self._timeout_s):
+            answer = await self._client().get("/models", cast_to=httpx2.Response)
+        try:
+            return [str(each["id"]) for each in json.loads(answer.content)["data"]]
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"{self.name}/models is no list of models") from error
+
+    async def ask_root(self, path: str, body: Mapping[str, Any] | None) -> tuple[int, Any]:
+        """As `ask`, with a path below the server's root: `server_facts.Ask`."""
+        return await self.ask(self._root() + path, body)
+
+    async def ask(self, path: str, body: Mapping[str, Any] | None) -> tuple[int, Any]:
+        """One request of the probe's: `probe.Send`; without a body a GET."""
         import openai
 
         try:
@@ -119,10 +138,17 @@ class Endpoint:
         except (ValueError, RecursionError):
             return 200, None
 
-    async def _send(self, path: str, body: Mapping[str, Any]) -> Any:
+    def _root(self) -> str:
+        return str(self._client().base_url).rstrip("/").removesuffix("/v1")
+
+    async def _send(self, path: str, body: Mapping[str, Any] | None) -> Any:
         import httpx2
 
-        return await self._client().post(
+        client = self._client()
+        if body is None:
+            options: Any = {"headers": self._headers}
+            return await client.get(path, cast_to=httpx2.Response, options=options)
+        return await client.post(
             path,
             body=dict(body),
             cast_to=httpx2.Response,

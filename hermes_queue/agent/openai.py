@@ -23,6 +23,7 @@ from hermes_queue.agent.limiter import Permit
 from hermes_queue.agent.probe import ToolProbe
 from hermes_queue.agent.registry import AgentScript
 from hermes_queue.agent.reply import Completion, parse, to_wire
+from hermes_queue.agent.server_facts import ServerFacts, server_facts
 from hermes_queue.agent.tries import Tries
 from hermes_queue.errors import ModelConfigError, ModelError, TrajectoryFailure
 from hermes_queue.models import AgentSpec, Message, Turn
@@ -41,7 +42,8 @@ class OpenAIChat:
     """One trajectory's view of an endpoint; connections are shared by all of them.
 
     Agent params: {"token_ids": true} asks for token ids and logprobs and fails without
-    them; {"logprobs_mode": text} is recorded with them; {"probe_tools": false} trusts
+    them; {"logprobs_mode": text} is recorded with them, else what `server_facts` finds out;
+    {"probe_tools": false} trusts
     the chat template to show tools (`ToolProbe`); {"policy_version": "model"} takes the name of
     the model that the server says it is for the policy's version; those of `ToolDialect`.
     """
@@ -60,6 +62,7 @@ class OpenAIChat:
         self._endpoint = _endpoint(spec, script, settings)
         self._server = self._endpoint.name
         self._probe = self._make_probe(spec)
+        self._facts = ServerFacts()
         self._reasoning_field: str | None = None
         self._rewritten: set[str] = set()
         self._other_versions: set[str] = set()
@@ -95,6 +98,9 @@ class OpenAIChat:
         except TrajectoryFailure as failure:
             failure.events = tries.events()
             raise
+        if self._wants_ids:
+            self._require_tokens(completion)
+            waited_s += await self._learn_facts()
         return self._reply(completion, body, tools, [*tries.events(), *events], latency_s, waited_s)
 
     async def _answered(
@@ -206,6 +212,15 @@ class OpenAIChat:
             await self._probe.require_tools(self._endpoint.ask, sampling, deadline=deadline)
         return time.monotonic() - started
 
+    async def _learn_facts(self) -> float:
+        """Learn what the server's tokens are; how long that took."""
+        started = time.monotonic()
+        unknown = self._logprobs_mode is None
+        self._facts = await server_facts(
+            self._endpoint.ask_root, self._server, self._model, logprobs=unknown
+        )
+        return time.monotonic() - started
+
     def _make_probe(self, spec: AgentSpec) -> ToolProbe | None:
         """OpenAI's own endpoint needs no probe."""
         base_url = self._endpoint.base_url
@@ -222,8 +237,6 @@ class OpenAIChat:
         latency_s: float,
         waited_s: float,
     ) -> Reply:
-        if self._wants_ids:
-            self._require_ids(completion)
         message, unreadable = self._dialect.incoming(
             completion.message, tools, turn=self._turn, finish_reason=completion.finish_reason
         )
@@ -234,9 +247,10 @@ class OpenAIChat:
             prompt_ids=completion.prompt_ids,
             completion_ids=completion.completion_ids,
             logprobs=completion.logprobs,
-            logprobs_mode=self._logprobs_mode,
+            logprobs_mode=self._logprobs_mode or self._facts.logprobs_mode,
             sampling={k: v for k, v in body.items() if k not in ("messages", "tools")},
             server=self._server,
+            server_version=self._facts.version,
             policy_version=version,
             finish_reason=completion.finish_reason,
             usage=completion.usage,
@@ -256,20 +270,18 @@ class OpenAIChat:
             events.append({"event": "policy_mismatch", "wanted": wanted, "served": served})
         return served
 
-    def _require_ids(self, completion: Completion) -> None:
-        """A trajectory without ids is refused, not invented."""
-        parts = {
-            "completion token ids": completion.completion_ids,
-            "prompt token ids": completion.prompt_ids,
+    def _require_tokens(self, completion: Completion) -> None:
+        found = {
+            "ids of the prompt": completion.prompt_ids,
+            "ids of the completion": completion.completion_ids,
             "logprobs": completion.logprobs,
         }
-        missing = next((name for name, part in parts.items() if part is None), None)
-        if missing:
+        if missing := [name for name, value in found.items() if value is None]:
             raise ModelConfigError(
-                f"{self._server} sends no {missing}, which this run asks for with "
-                "`return_token_ids` and `logprobs`. vLLM and SGLang give them, in recent versions "
-                "and not through every proxy. --agent-param token_ids=false goes without; such "
-                "trajectories have messages and no tokens."
+                f"{self._server} sends no {', no '.join(missing)}, which this run asks for with "
+                '"return_token_ids": true, "logprobs": true. vLLM from 0.10.2 on and SGLang answer '
+                "that without a flag of their own; a proxy in between may drop it. Without "
+                "--agent-param token_ids=true the run goes on, and its records hold no tokens"
             )
 
 

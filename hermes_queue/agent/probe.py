@@ -114,15 +114,7 @@ class ToolProbe:
             ModelConfigError: tools are dropped; the message names the remedies.
             TimeoutError: the deadline passed.
         """
-        template = {key: sampling[key] for key in _TEMPLATE_FIELDS if key in sampling}
-        key = (self._server, self.model)
-        if template:
-            text = json.dumps(template, sort_keys=True, default=str)
-            key = (key[0], f"{key[1]}#{hashlib.sha256(text.encode()).hexdigest()[:16]}")
-        async with asyncio.timeout_at(_loop_time(deadline)):
-            async with _lock(key):
-                verdict = await self._verdict(key, _Asking(self, send, sampling, template))
-        if verdict == "dropped":
+        if await self.ask(send, sampling, deadline=deadline) == "dropped":
             raise ModelConfigError(
                 f"tools_dropped: the chat template of {self.model} at {self._server} leaves "
                 "`tools` out of the prompt, so that the agent would never see its tools. Put them "
@@ -130,6 +122,21 @@ class ToolProbe:
                 "with a template that renders them (vLLM, SGLang: --chat-template; llama.cpp: "
                 "--jinja). --agent-param probe_tools=false skips this check."
             )
+
+    async def ask(self, send: Send, sampling: Mapping[str, Any], *, deadline: float) -> Verdict:
+        """The verdict; arguments as in `require_tools`.
+
+        Raises:
+            TimeoutError: the deadline passed.
+        """
+        template = {key: sampling[key] for key in _TEMPLATE_FIELDS if key in sampling}
+        key = (self._server, self.model)
+        if template:
+            text = json.dumps(template, sort_keys=True, default=str)
+            key = (key[0], f"{key[1]}#{hashlib.sha256(text.encode()).hexdigest()[:16]}")
+        async with asyncio.timeout_at(_loop_time(deadline)):
+            async with _lock(key):
+                return await self._verdict(key, _Asking(self, send, sampling, template))
 
     async def _verdict(self, key: tuple[str, str], asking: _Asking) -> Verdict:
         known, until = _known.get(key, ("unknown", 0.0))

@@ -64,7 +64,7 @@ def parse(body: bytes, *, turn: int) -> Completion:
             prompt_ids=ids,
             completion_ids=completion_ids,
             logprobs=_logprobs(choice.get("logprobs"), completion_ids),
-            policy_version=_weight_version(data, choice),
+            policy_version=_served_by(data, choice),
             model=_optional_text(data.get("model")),
         )
     except MalformedReply:
@@ -74,12 +74,21 @@ def parse(body: bytes, *, turn: int) -> Completion:
         raise MalformedReply(f"{type(error).__name__}: {error}; body: {start!r}") from error
 
 
-def _weight_version(data: Mapping[str, Any], choice: Mapping[str, Any]) -> str | None:
+def _served_by(data: Mapping[str, Any], choice: Mapping[str, Any]) -> str | None:
     """SGLang's: in `metadata`, or with `return_meta_info` in the choice; proxies may lift it."""
     for place in (data, data.get("metadata"), choice.get("meta_info")):
-        if isinstance(place, dict) and place.get("weight_version") is not None:
-            return _optional_text(place["weight_version"])
+        if isinstance(place, dict) and (version := weight_version(place)) is not None:
+            return version
     return None
+
+
+def weight_version(said: Mapping[str, Any]) -> str | None:
+    """The weights that sampled, where the server tells (SGLang does); None = it does not.
+
+    "default" is what SGLang says as long as nobody has named the weights.
+    """
+    version = _optional_text(said.get("weight_version"))
+    return None if version == "default" else version
 
 
 def _choice(data: Any) -> dict[str, Any]:

@@ -109,8 +109,10 @@ class TokenChat(OpenAIChat):
         self, last: dict[str, Any], new: list[dict[str, Any]], tools: Sequence[Any]
     ) -> tuple[int, ...] | None:
         """What the template writes between the last completion and the next; None if unclear."""
-        if self._end_of_turn is None or any(m["role"] == "assistant" for m in new):
+        if any(m["role"] == "assistant" for m in new):
             return None
+        if self._end_of_turn is None:
+            self._end_of_turn = await self._templates_end_of_turn()
         before = [{"role": "user", "content": "."}, last]
         base = (await self._tokens.render(before, tools, reply=False)).ids
         full = (await self._tokens.render([*before, *new], tools, reply=True)).ids
@@ -119,6 +121,26 @@ class TokenChat(OpenAIChat):
         tail = len(base) - base[::-1].index(self._end_of_turn)
         closing = () if self._held[-1] == self._end_of_turn else (self._end_of_turn,)
         return (*closing, *full[tail:])
+
+    async def _templates_end_of_turn(self) -> int | None:
+        """What the template ends a reply with, while no reply has ended itself yet.
+
+        Two conversations that differ in the reply alone end alike from there on.
+        """
+        one, other = [
+            (
+                await self._tokens.render(
+                    [{"role": "user", "content": "."}, {"role": "assistant", "content": said}],
+                    (),
+                    reply=False,
+                )
+            ).ids
+            for said in ("1", "2")
+        ]
+        shared = 0
+        while shared < min(len(one), len(other)) and one[-1 - shared] == other[-1 - shared]:
+            shared += 1
+        return one[-shared] if 0 < shared < len(one) else None
 
     def _bounded(self, sampling: dict[str, Any], used: int) -> dict[str, Any]:
         """`sampling` with a length that fits; such endpoints default to a few tokens."""

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from hermes_queue.agent.reply import MalformedReply, read_ids
+from hermes_queue.agent.reply import MalformedReply, read_ids, weight_version
 from hermes_queue.agent.tokens import round_float32
 from hermes_queue.errors import ModelConfigError
 from hermes_queue.models import Usage
@@ -70,6 +70,16 @@ class TokenServer(Protocol):
         """What the ids stand for, control tokens included."""
         ...
 
+    async def score(self, ids: Sequence[int]) -> tuple[float | None, ...]:
+        """The logprob of each of `ids` after those before it; None of the first.
+
+        At temperature 1, whatever the ids were sampled with.
+
+        Raises:
+            MalformedReply: they are missing or do not match.
+        """
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Vllm:
@@ -118,6 +128,20 @@ class Vllm:
         body = {"model": self.model, "tokens": list(ids)}
         return str(_object(await self.post("/detokenize", body)).get("prompt", ""))
 
+    async def score(self, ids: Sequence[int]) -> tuple[float | None, ...]:
+        """See `TokenServer.score`."""
+        body = {"model": self.model, "prompt": list(ids), "max_tokens": 1, "prompt_logprobs": 0}
+        data = _object(await self.post("/v1/completions", body))
+        try:
+            found = data["choices"][0]["prompt_logprobs"]
+            scores = [
+                None if entry is None else float(entry[str(token)]["logprob"])
+                for token, entry in zip(ids, found, strict=True)
+            ]
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise MalformedReply(f"prompt logprobs: {type(error).__name__}: {error}") from error
+        return _scores(scores)
+
 
 @dataclass(frozen=True, slots=True)
 class Sglang:
@@ -157,7 +181,7 @@ class Sglang:
                     completion_tokens=meta.get("completion_tokens") or 0,
                     cached_tokens=meta.get("cached_tokens") or 0,
                 ),
-                policy_version=_text(meta.get("weight_version")),
+                policy_version=weight_version(meta),
             )
         except (KeyError, IndexError, TypeError, AttributeError) as error:
             raise MalformedReply(f"{type(error).__name__}: {error}") from error
@@ -166,6 +190,21 @@ class Sglang:
         """See `TokenServer.text`."""
         body = {"model": self.model, "tokens": list(ids), "skip_special_tokens": False}
         return str(_object(await self.post("/v1/detokenize", body)).get("text", ""))
+
+    async def score(self, ids: Sequence[int]) -> tuple[float | None, ...]:
+        """See `TokenServer.score`."""
+        sampling = {"max_new_tokens": 1, "temperature": 1.0}
+        asked = {"return_logprob": True, "logprob_start_len": 0}
+        body = {"input_ids": list(ids), "sampling_params": sampling, **asked}
+        data = _object(await self.post("/generate", body))
+        try:
+            found = data["meta_info"]["input_token_logprobs"]
+            if [entry[1] for entry in found] != list(ids):
+                raise MalformedReply("prompt logprobs are of other tokens")
+            scores = [None if entry[0] is None else float(entry[0]) for entry in found]
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise MalformedReply(f"prompt logprobs: {type(error).__name__}: {error}") from error
+        return _scores(scores)
 
 
 SERVERS: Mapping[str, Callable[[Post, str], TokenServer]] = {"vllm": Vllm, "sglang": Sglang}
@@ -210,6 +249,12 @@ def _needed_ids(value: Any) -> tuple[int, ...]:
 
 def _text(value: Any) -> str | None:
     return None if value is None else str(value)
+
+
+def _scores(scores: Sequence[float | None]) -> tuple[float | None, ...]:
+    if any(score is None for score in scores[1:]):
+        raise MalformedReply("a token of the prompt has no logprob")
+    return tuple(scores)
 
 
 def _sampled(

@@ -8,10 +8,15 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from hermes_queue.models import TokenSequence, Turn
+
+Reason = Literal[
+    "history_rewritten", "arguments_rewritten", "earlier_turns", "reply_cut_off", "reply"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +32,16 @@ class Break:
 
 
 def round_float32(values: Iterable[float]) -> tuple[float, ...]:
-    """The values as float32 holds them. Done once, at capture; bit-exact from then on.
+    """Logprobs as float32 holds them. Done once, at capture; bit-exact from then on.
 
     Raises:
-        ValueError: a value is not finite, or not within float32.
+        ValueError: a value is not finite, not within float32, or above 0.
     """
     rounded = tuple(array("f", values))
     if not all(map(math.isfinite, rounded)):
         raise ValueError("a logprob is not a finite float32")
+    if any(value > 0 for value in rounded):
+        raise ValueError("a logprob is above 0: is the server set to return logits?")
     return rounded
 
 
@@ -72,6 +79,34 @@ def merge_with_breaks(
             common = 0
         sequences[-1].add(turn.prompt_ids[common:], turn.completion_ids, turn.logprobs)
     return tuple(s.close() for s in sequences), tuple(breaks)
+
+
+def break_reason(
+    found: Break, turns: Sequence[Turn], events: Iterable[Mapping[str, Any]]
+) -> Reason:
+    """Why a prompt does not extend what came before.
+
+    - `history_rewritten`: we sent another conversation (`context_rewrite`), or rendered it anew
+      in token mode (`rerendered`).
+    - `arguments_rewritten`: we replaced a call's arguments that are no JSON object.
+    - `earlier_turns`: the template writes what is before the last reply otherwise now.
+    - `reply_cut_off`: the last reply ended at the token limit.
+    - `reply`: the last reply came out in other tokens than were sampled.
+
+    Args:
+        found: as `merge_with_breaks` tells it.
+        turns: what was merged.
+        events: of the trajectory.
+    """
+    kinds = {event.get("event") for event in events if event.get("turn") == found.turn}
+    if kinds & {"context_rewrite", "rerendered"}:
+        return "history_rewritten"
+    if "arguments_rewritten" in kinds:
+        return "arguments_rewritten"
+    last = turns[found.turn - 1]
+    if found.common_prefix < len(last.prompt_ids or ()):
+        return "earlier_turns"
+    return "reply_cut_off" if last.finish_reason == "length" else "reply"
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""`hermes-queue lanes ...`: circuit breakers."""
+"""`hermes-queue lanes ...`: circuit breakers, and pausing by hand."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from dataclasses import asdict
 
 import click
 
-_HELP = """See which lanes have paused themselves, and let them go on.
+_HELP = """See which lanes are paused, by themselves or by hand; pause them and let them go on.
 
 \b
 hermes-queue lanes show train eval
+hermes-queue lanes pause train --reason "new image"
 hermes-queue lanes resume train
 """
 
@@ -37,6 +38,19 @@ def show(names: tuple[str, ...], as_json: bool) -> None:
                 click.echo(f"{name}: working")
             else:
                 click.echo(f"{name}: paused ({state.cause}): {state.message}")
+
+
+@lanes.command()
+@click.argument("name", metavar="LANE")
+@click.option("--reason", default="", help="Shown by show, status and top.")
+def pause(name: str, reason: str) -> None:
+    """Begin no more jobs of LANE on any worker; running trajectories go on."""
+    from hermes_queue.ledger import Ledger
+    from hermes_queue.ledger.lanes import pause_lane
+
+    with closing(Ledger.connect()) as ledger:
+        pause_lane(ledger, name, reason)
+    click.echo(f"{name}: paused; hermes-queue lanes resume {name} lets it go on")
 
 
 @lanes.command()

@@ -90,12 +90,14 @@ def atropos(**flags: Any) -> None:
 
 async def _serve(options: AtroposOptions) -> AtroposCounts:
     from hermes_queue.sinks.atropos import AtroposSink
+    from hermes_queue.sinks.metering import metered
 
-    sink = AtroposSink(options)
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, sink.stop)
-    try:
-        return await sink.run()
-    except asyncio.CancelledError:  # stopped while it waited for its predecessor to end
-        return sink.counts
+    with metered("atropos") as meter:
+        sink = AtroposSink(options, meter)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, sink.stop)
+        try:
+            return await sink.run()
+        except asyncio.CancelledError:  # stopped while it waited for its predecessor to end
+            return sink.counts

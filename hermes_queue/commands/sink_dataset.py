@@ -76,6 +76,7 @@ class _Feeding:
     async def run(self, dataset: DatasetSink, selection: Selection) -> None:
         """Feed the sink until it is told to end."""
         from hermes_queue.results import reading
+        from hermes_queue.sinks.metering import metered
 
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self.stop.set)
@@ -99,7 +100,8 @@ class _Feeding:
                 click.echo(self.said(selection), err=True)
             return self.stop.is_set()
 
-        await feed(dataset, selection, source, self.fed, done=done, stop=after_write)
+        with metered(self.kind.name) as meter:
+            await feed(dataset, selection, source, self.fed, meter, done=done, stop=after_write)
 
     def said(self, selection: Selection) -> str:
         """The progress, for people."""

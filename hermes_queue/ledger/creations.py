@@ -43,7 +43,11 @@ class FleetCreationGate:
         try:
             await self._turn(token)
         except HermesQueueError as error:
-            logger.warning("creating without the fleet's gate: %s", error)
+            logger.warning(
+                "creating without the fleet's gate: %s",
+                error,
+                extra={"action": "creation_unlimited"},
+            )
             async with self._alone.creating():
                 yield
             return

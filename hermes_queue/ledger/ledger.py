@@ -10,16 +10,14 @@ from __future__ import annotations
 
 import json
 import logging
-import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import redis
 
 from hermes_queue import codec
-from hermes_queue.connection import connect, explained, redis_url
+from hermes_queue.connection import explained
 from hermes_queue.errors import RedisFull
-from hermes_queue.ledger import scripts
 from hermes_queue.ledger.answers import (
     ENDED,
     NOTHING_SPENT,
@@ -34,11 +32,12 @@ from hermes_queue.ledger.answers import (
     RunStatus,
     Spent,
 )
+from hermes_queue.ledger.deployment import Deployment
 from hermes_queue.ledger.letters import described_failure
 from hermes_queue.ledger.run_lock import explained_refusal
 from hermes_queue.models import AttemptRecord, ScoredTrajectory, TrajectoryJob
 from hermes_queue.policy import oldest_number
-from hermes_queue.settings import RedisSettings, ResultSettings
+from hermes_queue.settings import ResultSettings
 
 logger = logging.getLogger(__name__)
 
@@ -60,49 +59,12 @@ def _say(run_key: str, warning: bytes) -> None:
         logger.warning("%s: %s", run_key, warning.decode(), extra={"action": "budget"})
 
 
-class Ledger:
+class Ledger(Deployment):
     """Typed access to the ledger's scripts and keys."""
 
     def __init__(self, client: redis.Redis, *, prefix: str = "hq:", url: str = "") -> None:
-        self.client = client
-        self.prefix = prefix
-        self.url = url
+        super().__init__(client, prefix=prefix, url=url)
         self._results = ResultSettings()
-        self._scripts = {
-            name: client.register_script(scripts.source(name)) for name in scripts.SCRIPTS
-        }
-
-    @classmethod
-    def connect(
-        cls, settings: RedisSettings | None = None, url: str | None = None, *, retry: bool = True
-    ) -> Ledger:
-        """Open Redis and check that it answers; `retry` as in `connection.connect`.
-
-        Raises:
-            ConfigurationError: no URL, or a malformed one.
-            RedisUnavailable: no answer, wrong credentials, or too old.
-        """
-        section = settings or RedisSettings()
-        return cls(
-            connect(section, url, retry=retry), prefix=section.prefix, url=redis_url(section, url)
-        )
-
-    def close(self) -> None:
-        """Close the connections."""
-        self.client.close()
-
-    def key(self, name: str) -> str:
-        """`name` under the deployment's prefix."""
-        return self.prefix + name
-
-    def call(self, name: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
-        """Run one of our scripts; `keys` are given without the prefix.
-
-        Raises:
-            RedisFull, RedisUnavailable: whether it ran is not known; scripts may be repeated.
-        """
-        with explained(self.url):
-            return self._scripts[name](keys=[self.key(k) for k in keys], args=list(args))
 
     # --- producers ------------------------------------------------------------------------
 
@@ -250,7 +212,7 @@ class Ledger:
         """Queue the jobs of dead owners again; returns their ids. See `sweep.lua`."""
         answer = self.call(
             "sweep",
-            ["leases", "delayed", "sweep:last"],
+            ["leases", "delayed", "sweep:last", "totals"],
             [self.prefix, interval_s, gap_s, grace_s, 1000, quarantine_deaths],
         )
         return [part.decode() for part in answer[1:]]
@@ -281,6 +243,7 @@ class Ledger:
                 "leases",
                 "delayed",
                 _run_key(claim.trajectory_id),
+                "totals",
             ],
             [
                 claim.trajectory_id,
@@ -366,33 +329,3 @@ class Ledger:
                 "not acknowledged them (see hermes-queue groups list)"
             )
         return cast(PublishVerdict, answer[0].decode())
-
-    def deployment_id(self) -> str:
-        """A random name of this Redis' data, made by whoever asks first."""
-        with explained(self.url):
-            stored: Any = self.client.get(self.key("deployment"))
-            if stored is None:  # else a worker could not start while Redis has no room
-                self.client.set(self.key("deployment"), secrets.token_hex(8), nx=True)
-                stored = self.client.get(self.key("deployment"))
-        return str(stored.decode())
-
-    # --- liveness -------------------------------------------------------------------------
-
-    def beat(self, owner: str, facts: Mapping[str, Any], *, ttl_s: float) -> None:
-        """Say that this worker lives, and what it is."""
-        with explained(self.url):
-            self.client.set(
-                self.key(f"worker:{owner}"), json.dumps(dict(facts)), px=int(ttl_s * 1000)
-            )
-
-    def unregister(self, owner: str) -> None:
-        """Take this worker off the list of live ones."""
-        with explained(self.url):
-            self.client.delete(self.key(f"worker:{owner}"))
-
-    def workers(self) -> list[dict[str, Any]]:
-        """What the live workers of this deployment say of themselves."""
-        with explained(self.url):
-            keys = list(self.client.scan_iter(self.key("worker:*"), count=1000))
-            values: Any = self.client.mget(keys) if keys else []
-        return [json.loads(value) for value in values if value]

@@ -34,6 +34,10 @@ SCRIPTS = (
     "limit_acquire",
     "limit_release",
     "limit_renew",
+    "beat",
+    "tally",
+    "lanes_note",
+    "lane_pause",
 )
 
 

@@ -13,6 +13,14 @@ empty on the loop, and `self.retry()` does not work there.
 
 from hermes_queue.pool.job import CancelReason, Job, current_job
 from hermes_queue.pool.loop_thread import on_loop_start, on_loop_stop
-from hermes_queue.pool.task_pool import TaskPool
+from hermes_queue.pool.task_pool import TaskPool, on_resize
 
-__all__ = ["CancelReason", "Job", "TaskPool", "current_job", "on_loop_start", "on_loop_stop"]
+__all__ = [
+    "CancelReason",
+    "Job",
+    "TaskPool",
+    "current_job",
+    "on_loop_start",
+    "on_loop_stop",
+    "on_resize",
+]

@@ -95,7 +95,9 @@ class LoopThread:
         try:
             self.submit(_call_and_log(tuple(reversed(on_loop_stop)))).result(STOP_HOOKS_TIMEOUT_S)
         except (RuntimeError, TimeoutError):
-            logger.exception("The stop hooks did not run to their end.")
+            logger.exception(
+                "The stop hooks did not run to their end.", extra={"action": "stop_failed"}
+            )
         if self._watchdog:
             self._watchdog.stop()
         self.call_soon(self.loop.stop)
@@ -120,7 +122,7 @@ async def _call_and_log(hooks: tuple[Hook, ...]) -> None:
         try:
             await hook()
         except Exception:
-            logger.exception("The stop hook %r failed.", hook)
+            logger.exception("The stop hook %r failed.", hook, extra={"action": "stop_failed"})
 
 
 async def _cancel_leftovers() -> None:
@@ -141,7 +143,9 @@ def _log_start_failure(error: Exception) -> int:
         exit_code = error.exit_code
     else:
         # An unforeseen error: its message alone would not say where to look.
-        logger.critical("The worker cannot start: %r", error, exc_info=error)
+        logger.critical(
+            "The worker cannot start: %r", error, exc_info=error, extra={"action": "start_failed"}
+        )
         return EXIT_FAILED
     logger.critical("The worker cannot start: %s", error, extra={"action": "start_failed"})
     return exit_code

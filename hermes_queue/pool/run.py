@@ -107,7 +107,12 @@ class Run:
         try:
             apply_target(self.target, self.call, {}, told.success, told.accept, pid=self.number)
         except Exception as error:
-            logger.exception("Task %s[%s] broke its tracer.", self.call.name, self.call.task_id)
+            logger.exception(
+                "Task %s[%s] broke its tracer.",
+                self.call.name,
+                self.call.task_id,
+                extra={"action": "callback_failed"},
+            )
             _guarded(told.failure, exception_info(error))
 
     def cancellation(self) -> BaseException:

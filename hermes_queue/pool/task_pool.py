@@ -31,6 +31,9 @@ CALLBACK_THREADS = 4
 SYNC_THREADS = 8
 DRAIN_POLL_S = 0.02
 
+on_resize: list[Callable[[int], None]] = []
+"""Called with the new number of slots, on the thread that grew or shrank the pool."""
+
 
 class TaskPool(BasePool):  # type: ignore[misc]
     """Runs coroutine tasks on one loop, at most `limit` at a time.
@@ -61,6 +64,11 @@ class TaskPool(BasePool):  # type: ignore[misc]
         if TaskPool._instance is None:
             raise RuntimeError("no hermes_queue.pool:TaskPool runs in this process")
         return TaskPool._instance
+
+    @property
+    def busy(self) -> bool:
+        """Whether a job runs or waits in here."""
+        return bool(self._runs)
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -159,7 +167,7 @@ class TaskPool(BasePool):  # type: ignore[misc]
 
     def grow(self, n: int = 1) -> None:
         """Add `n` slots."""
-        self.limit += n
+        self._resize(self.limit + n)
         self.call_soon(self._fill)
 
     def shrink(self, n: int = 1) -> None:
@@ -170,7 +178,12 @@ class TaskPool(BasePool):  # type: ignore[misc]
         """
         if self.limit - n < 1:
             raise ValueError(f"cannot take {n} of {self.limit} slots: one must remain")
-        self.limit -= n
+        self._resize(self.limit - n)
+
+    def _resize(self, limit: int) -> None:
+        self.limit = limit
+        for listener in on_resize:
+            listener(limit)
 
     def on_stop(self) -> None:
         """Warm shutdown: let the jobs finish for `soft_shutdown_s`, then cancel the rest.
@@ -187,7 +200,11 @@ class TaskPool(BasePool):  # type: ignore[misc]
                 deadline = time.monotonic() + 3 * self.cancel_grace_s
                 self.cancel_all("shutdown")
             if deadline is not None and time.monotonic() > deadline:
-                logger.error("%d job(s) do not end; the worker leaves them.", len(self._runs))
+                logger.error(
+                    "%d job(s) do not end; the worker leaves them.",
+                    len(self._runs),
+                    extra={"action": "jobs_left"},
+                )
                 break
             time.sleep(DRAIN_POLL_S)
         self._close()
@@ -268,7 +285,11 @@ class TaskPool(BasePool):  # type: ignore[misc]
             run.lane.submit(run.accept, time.monotonic())
             self._end(run, None, Terminated(reason))
         else:
-            logger.error("Job %s is no coroutine and cannot be cancelled.", run.job.task_id)
+            logger.error(
+                "Job %s is no coroutine and cannot be cancelled.",
+                run.job.task_id,
+                extra={"action": "job_not_cancellable"},
+            )
 
     def _escalate(self, run: Run, attempt: int) -> None:
         if run.ended or run.task is None:
@@ -318,7 +339,11 @@ class TaskPool(BasePool):  # type: ignore[misc]
             run = inspect.unwrap(self.app.tasks[name].run)
             self._is_coroutine[name] = inspect.iscoroutinefunction(run)
             if not self._is_coroutine[name]:
-                logger.info("Task %s is no coroutine: time limits do not reach it.", name)
+                logger.info(
+                    "Task %s is no coroutine: time limits do not reach it.",
+                    name,
+                    extra={"action": "task_not_coroutine"},
+                )
         return self._is_coroutine[name]
 
     # --- on callback threads ---------------------------------------------------------------

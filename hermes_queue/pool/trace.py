@@ -90,7 +90,12 @@ def conclude(task: Any, call: TaskCall, outcome: Outcome) -> CallbackResult:
         if state not in IGNORE_STATES and task_has_custom(task, "after_return"):
             task.after_return(state, outcome.value, context.id, context.args, context.kwargs, None)
     except Exception as error:
-        logger.exception("Task %s[%s] could not be concluded.", call.name, call.task_id)
+        logger.exception(
+            "Task %s[%s] could not be concluded.",
+            call.name,
+            call.task_id,
+            extra={"action": "callback_failed"},
+        )
         state, result = states.FAILURE, ExceptionInfo((type(error), error, error.__traceback__))
     finally:
         _postrun(task, context, state, outcome)
@@ -163,4 +168,9 @@ def _postrun(task: Any, context: Any, state: str, outcome: Outcome) -> None:
     try:
         task.backend.process_cleanup()
     except Exception:
-        logger.exception("Task %s[%s]: process cleanup failed.", task.name, context.id)
+        logger.exception(
+            "Task %s[%s]: process cleanup failed.",
+            task.name,
+            context.id,
+            extra={"action": "callback_failed"},
+        )

@@ -190,6 +190,12 @@ class SandboxBackend(Protocol):
         """How many `acquire` calls would succeed at once."""
         ...
 
+    def resize(self, slots: int) -> None:
+        """Lease at most so many slots from now on. On the event loop; returns at once.
+
+        Those leased beyond stay leased until they are released.
+        """
+
     async def start(self) -> None:
         """Check that this backend can work and provision its minimum. Idempotent.
 

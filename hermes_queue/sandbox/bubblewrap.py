@@ -167,7 +167,11 @@ class Bubblewrap:
         A command that cannot be caught takes everything else inside with it.
         """
         if not await asyncio.to_thread(kill_tree, marker, pid, self._pid_namespace):
-            logger.warning("%s forks too fast to be stopped; killing it", self.name)
+            logger.warning(
+                "%s forks too fast to be stopped; killing it",
+                self.name,
+                extra={"action": "fork_bomb_killed"},
+            )
             await self.kill()
 
     async def kill(self) -> None:

@@ -63,7 +63,9 @@ def remove_groups(groups: tuple[Path, ...]) -> None:
                 continue
             break
         else:
-            logger.warning("control group %s could not be removed", group)
+            logger.warning(
+                "control group %s could not be removed", group, extra={"action": "cgroup_left"}
+            )
 
 
 def create(name: str, *, memory_mb: int, max_pids: int) -> ControlGroups | None:
@@ -73,7 +75,9 @@ def create(name: str, *, memory_mb: int, max_pids: int) -> ControlGroups | None:
     try:
         return _create(name, memory_mb, max_pids)
     except OSError as error:
-        logger.warning("no control groups for %s: %s", name, error)
+        logger.warning(
+            "no control groups for %s: %s", name, error, extra={"action": "cgroup_unavailable"}
+        )
         return None
 
 

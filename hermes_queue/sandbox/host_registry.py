@@ -79,18 +79,29 @@ class HostRegistry:
         if (lock := self._locks.pop(sandbox_id, None)) is not None:
             os.close(lock)
 
+    def abandoned(self) -> list[str]:
+        """Sandboxes of workers that died, which `reclaim` would end."""
+        return [
+            directory.name
+            for directory in sorted(self._root.glob("*/"))
+            if directory.name not in self._locks and _is_abandoned(directory)
+        ]
+
     def reclaim(self) -> list[str]:
         """End the sandboxes of workers that died; their ids."""
         ended = []
-        for directory in sorted(self._root.glob("*/")):
-            if directory.name in self._locks or not _is_abandoned(directory):
-                continue
+        for name in self.abandoned():
             try:
-                self.end(directory.name)
+                self.end(name)
             except OSError as error:
-                logger.warning("leftover sandbox %s cannot be removed: %s", directory, error)
+                logger.warning(
+                    "leftover sandbox %s cannot be removed: %s",
+                    name,
+                    error,
+                    extra={"action": "sandbox_left"},
+                )
                 continue
-            ended.append(directory.name)
+            ended.append(name)
         return ended
 
 

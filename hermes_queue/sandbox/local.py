@@ -30,6 +30,7 @@ from hermes_queue.sandbox.base import (
     Slot,
     SlotSpec,
 )
+from hermes_queue.sandbox.capacity import Capacity
 from hermes_queue.sandbox.execution import unbroken
 from hermes_queue.sandbox.fence import (
     BubblewrapFence,
@@ -69,7 +70,6 @@ class LocalBackend:
             isolation=self.settings.isolation == "bwrap",
             network_policy=self.settings.isolation == "bwrap",
         )
-        self.slots = slots or self.settings.slots or WorkerSettings().concurrency
         self.labels = {
             "deployment": "default",
             "pool": "local",
@@ -81,9 +81,8 @@ class LocalBackend:
         self._observer = observer or SandboxObserver()
         store = AssetStore if self.capabilities.isolation else InPlaceAssetStore
         self._assets = store(self._cache, self._build_asset)
-        self._capacity = asyncio.Semaphore(self.slots)
+        self._capacity = Capacity(slots or self.settings.slots or WorkerSettings().concurrency)
         self._slots: dict[str, LocalSlot] = {}
-        self._leased = 0
         self._opening = asyncio.Lock()
         self._tools: Tools | None = None
         self._sandbox: Path | None = None
@@ -93,7 +92,11 @@ class LocalBackend:
     @property
     def free_slots(self) -> int:
         """See `SandboxBackend`."""
-        return self.slots - self._leased
+        return self._capacity.free
+
+    def resize(self, slots: int) -> None:
+        """See `SandboxBackend`."""
+        self._capacity.resize(slots)
 
     # --- life cycle -------------------------------------------------------------------
 
@@ -110,8 +113,7 @@ class LocalBackend:
 
     async def _reclaim(self) -> None:
         if ended := await asyncio.to_thread(self._registry.reclaim):
-            names = ", ".join(ended)
-            logger.info("ended sandboxes of dead workers: %s", names, extra={"action": "reclaim"})
+            logger.info("of dead workers: ended %s", ", ".join(ended), extra={"action": "reclaim"})
 
     async def _reap(self) -> None:
         """End what dead workers of this host leave, as long as this one lives.
@@ -124,7 +126,7 @@ class LocalBackend:
             try:
                 await self._reclaim()
             except OSError as error:
-                logger.warning("looking for leftovers failed: %s", error)
+                logger.warning("reclaim: %s", error, extra={"action": "reclaim_failed"})
 
     def _check_host(self) -> None:
         check_cache(self._cache, fenced=self.capabilities.isolation)
@@ -167,7 +169,8 @@ class LocalBackend:
             try:
                 await asyncio.to_thread(self._registry.end, sandbox.name)
             except OSError as error:
-                logger.warning("sandbox %s could not be removed: %s", sandbox, error)
+                said = {"action": "sandbox_left"}
+                logger.warning("sandbox %s is not removed: %s", sandbox, error, extra=said)
 
     # --- assets -----------------------------------------------------------------------
 
@@ -211,16 +214,11 @@ class LocalBackend:
         """See `SandboxBackend`."""
         await self.prepare(spec)
         await self._capacity.acquire()
-        self._leased += 1
         try:
             return await self._lease(trajectory_id, spec)
         except BaseException:
-            self._free_capacity()
+            self._capacity.release()
             raise
-
-    def _free_capacity(self) -> None:
-        self._leased -= 1
-        self._capacity.release()
 
     async def _lease(self, trajectory_id: str, spec: SlotSpec) -> Slot:
         mounts: list[str] = []
@@ -320,7 +318,7 @@ class LocalBackend:
             await unbroken(running.end())
             return await self._lease(slot.trajectory_id, slot.spec)
         except BaseException:
-            self._free_capacity()
+            self._capacity.release()
             raise
 
     async def release(self, slot: Slot) -> None:
@@ -333,7 +331,7 @@ class LocalBackend:
         if slot is not None:
             await self._end_slot(slot_id)
             if slot.has_capacity:
-                self._free_capacity()
+                self._capacity.release()
 
     # --- commands ---------------------------------------------------------------------
 

@@ -148,7 +148,11 @@ class LocalSlot:
         try:
             await self.fence.kill()
         except Exception:
-            logger.exception("slot %s could not be killed", self.fence.slot_id)
+            logger.exception(
+                "slot %s could not be killed",
+                self.fence.slot_id,
+                extra={"action": "slot_not_killed"},
+            )
         await asyncio.to_thread(self._clear)
         if self.on_end is not None:
             self.on_end()
@@ -161,4 +165,9 @@ class LocalSlot:
             self.record.unlink(missing_ok=True)
         except OSError as error:
             # The directories are never used again; the record lets the next start retry.
-            logger.warning("slot %s left something behind: %s", self.fence.slot_id, error)
+            logger.warning(
+                "slot %s left something behind: %s",
+                self.fence.slot_id,
+                error,
+                extra={"action": "slot_left_something"},
+            )

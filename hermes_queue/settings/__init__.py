@@ -17,6 +17,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.settings.model import LimiterSettings, ModelSettings
+from hermes_queue.settings.observability import LogSettings, MetricsSettings
 from hermes_queue.settings.sandbox import LocalSandboxSettings, ModalSettings, SandboxSettings
 from hermes_queue.settings.section import PREFIX
 
@@ -228,6 +229,8 @@ SECTIONS: tuple[type[BaseSettings], ...] = (
     ResultSettings,
     ArchiveSettings,
     ProducerSettings,
+    MetricsSettings,
+    LogSettings,
 )
 
 
@@ -240,6 +243,8 @@ __all__ = [
     "LeaseSettings",
     "LimiterSettings",
     "LocalSandboxSettings",
+    "LogSettings",
+    "MetricsSettings",
     "ModalSettings",
     "ModelSettings",
     "PathSettings",

@@ -15,6 +15,7 @@ from typing import Any
 
 from hermes_queue.connection import connect_async, explained, redis_url
 from hermes_queue.errors import ConfigurationError, HermesQueueError
+from hermes_queue.meter import NoMeter
 from hermes_queue.settings import RedisSettings
 from hermes_queue.sinks.atropos_client import (
     AtroposRefusal,
@@ -26,6 +27,7 @@ from hermes_queue.sinks.atropos_intake import Intake
 from hermes_queue.sinks.atropos_journal import Entry, Journal
 from hermes_queue.sinks.atropos_options import AtroposCounts, AtroposOptions
 from hermes_queue.sinks.atropos_wire import Refused, TrainerLimits, check_fits
+from hermes_queue.sinks.metering import SinkMeter
 from hermes_queue.sinks.single_flight import end_tasks, single_flight
 
 _SAY_AGAIN_S = 30.0
@@ -52,14 +54,16 @@ class _Registration:
 class AtroposSink:
     """One environment of one Atropos server, fed from the results stream."""
 
-    def __init__(self, options: AtroposOptions) -> None:
+    def __init__(self, options: AtroposOptions, meter: SinkMeter | None = None) -> None:
         self.options = options
         self.counts = AtroposCounts()
         self._stopping = asyncio.Event()
         self._starting: asyncio.Task[Any] | None = None
         self._server = AtroposServer(options.url)
         self._journal = Journal()
-        self._intake = Intake(options, self._journal, self.counts)
+        self._intake = Intake(
+            options, self._journal, self.counts, meter or SinkMeter("atropos", NoMeter())
+        )
         self._known: _Registration | None = None
         self._waiting_since_s = time.monotonic()
         self._said_s = -_SAY_AGAIN_S

@@ -18,6 +18,7 @@ from hermes_queue.sinks.atropos_journal import Entry, Journal
 from hermes_queue.sinks.atropos_members import MissingMembers, Whole
 from hermes_queue.sinks.atropos_options import AtroposCounts, AtroposOptions
 from hermes_queue.sinks.atropos_wire import Refused, convert
+from hermes_queue.sinks.metering import SinkMeter
 
 _STALE_S = 300.0
 _MAX_DELIVERIES = 1000
@@ -32,12 +33,16 @@ class _Delivery:
 
     handles: tuple[DeliveredGroup, ...]
     open: set[str]
+    created: tuple[float, ...]
+    """When its trajectories were made."""
 
 
 class Intake:
     """What Redis has delivered to this process, until Redis is told what became of it."""
 
-    def __init__(self, options: AtroposOptions, journal: Journal, counts: AtroposCounts) -> None:
+    def __init__(
+        self, options: AtroposOptions, journal: Journal, counts: AtroposCounts, meter: SinkMeter
+    ) -> None:
         self.group_size = options.group_size
         """Sequences per group; None until the first one came."""
         self.read_ahead = 1
@@ -47,6 +52,7 @@ class Intake:
         self._options = options
         self._journal = journal
         self._counts = counts
+        self._meter = meter
         self._members = MissingMembers(
             options.missing_wait_s if options.on_missing == "wait" else -math.inf
         )
@@ -94,7 +100,9 @@ class Intake:
             return
         keys = {post.key for post in posts}
         handles = tuple(map(_without_bodies, whole.deliveries))
-        self._deliveries[group.group_id] = delivery = _Delivery(handles, keys - self._finished)
+        self._deliveries[group.group_id] = delivery = _Delivery(
+            handles, keys - self._finished, tuple(member.created for member in group.members)
+        )
         for post in posts:
             if entry := self._journal.find(post.key):
                 entry.post = post
@@ -145,9 +153,11 @@ class Intake:
             await self._acknowledge(group_id)
 
     async def _acknowledge(self, group_id: str) -> None:
-        for handle in self._deliveries.pop(group_id).handles:
+        delivery = self._deliveries.pop(group_id)
+        for handle in delivery.handles:
             await _insist(handle.ack)
         self._counts.acknowledged += 1
+        self._meter.count(1, len(delivery.created), delivery.created)
         self.progress_s = time.monotonic()
 
     async def refuse(self, entry: Entry, reason: str, detail: str) -> None:

@@ -15,6 +15,7 @@ from hermes_queue.batches import Source, in_batches
 from hermes_queue.errors import RedisUnavailable
 from hermes_queue.results import DeliveredGroup
 from hermes_queue.sinks.base import DatasetSink
+from hermes_queue.sinks.metering import SinkMeter
 from hermes_queue.sinks.selection import Selection
 
 logger = logging.getLogger(__name__)
@@ -40,6 +41,7 @@ async def feed(
     selection: Selection,
     source: Source,
     fed: Fed,
+    meter: SinkMeter,
     *,
     done: Callable[[], Awaitable[bool]],
     stop: Callable[[], bool],
@@ -51,6 +53,7 @@ async def feed(
         selection: which trajectories become rows.
         source: the stream, as `reading` opens it.
         fed: is kept up to date.
+        meter: likewise.
         done: asked while nothing comes: whether nothing will come any more.
         stop: asked after every write, and every second: whether to end now.
 
@@ -61,6 +64,7 @@ async def feed(
         async for batch in batches:
             chosen = [row for group in batch for row in selection.choose(group)]
             written = await asyncio.to_thread(sink.write, chosen)
+            meter.stored(batch, written)
             for group in batch:
                 fed.groups += 1
                 fed.trajectories += len(group.members)
@@ -74,4 +78,5 @@ async def _acknowledge(group: DeliveredGroup) -> None:
     try:
         await group.ack()
     except RedisUnavailable:  # it is on disk, and the sink drops a second delivery
-        logger.warning("group %s could not be acknowledged", group.group_id)
+        extra = {"action": "ack_failed", "group_id": group.group_id}
+        logger.warning("group %s could not be acknowledged", group.group_id, extra=extra)

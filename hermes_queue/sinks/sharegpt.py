@@ -1,6 +1,6 @@
 """ShareGPT rows as hermes-agent's batch runner writes them, with our reward beside.
 
-Keys, their order, the system text and the shape of every turn are those of `batch_runner.py` and
+Keys, their order and the shape of every turn are those of `batch_runner.py` and
 `convert_to_trajectory_format` of NousResearch/hermes-agent (MIT), so that its compressor and
 whatever reads its datasets take these rows as they are. The columns from `reward` on are ours.
 """
@@ -20,21 +20,18 @@ from hermes_queue.sinks.lines import LinesSink, Unfit
 from hermes_queue.tools import known_tools
 
 _SYSTEM = (
-    "You are a function calling AI model. You are provided with function signatures within "
-    "<tools> </tools> XML tags. You may call one or more functions to assist with the user query. "
-    "If available tools are not relevant in assisting with user query, just respond in natural "
-    "conversational language. Don't make assumptions about what values to plug into functions. "
-    "After calling & executing the functions, you will be provided with function results within "
-    "<tool_response> </tool_response> XML tags. Here are the available tools:\n"
+    "You can call functions. Those there are stand as JSON between <tools> and </tools>:\n"
     "<tools>\n%s\n</tools>\n"
-    "For each function call return a JSON object, with the following pydantic model json schema "
-    "for each:\n{'title': 'FunctionCall', 'type': 'object', 'properties': {'name': {'title': "
-    "'Name', 'type': 'string'}, 'arguments': {'title': 'Arguments', 'type': 'object'}}, "
-    "'required': ['name', 'arguments']}\n"
-    "Each function call should be enclosed within <tool_call> </tool_call> XML tags.\n"
-    "Example:\n<tool_call>\n{'name': <function-name>,'arguments': <args-dict>}\n</tool_call>"
+    "Results come between <tool_response> and </tool_response>. Where no function is of use, "
+    "answer in words; ask for arguments that you do not know.\n"
+    "Call as many as you need, each as one JSON object of this schema:\n"
+    '{"title": "FunctionCall", "type": "object", "properties": {"name": {"title": "Name", '
+    '"type": "string"}, "arguments": {"title": "Arguments", "type": "object"}}, '
+    '"required": ["name", "arguments"]}\n'
+    "Put every call between <tool_call> and </tool_call>, for example\n"
+    '<tool_call>\n{"name": "a_function", "arguments": {"a": 1}}\n</tool_call>'
 )
-"""The format's own text: readers of the format expect it word for word."""
+"""What hermes-agent's preamble says, in our words: tools, schema, tags, example."""
 
 _TOOLSETS = {"read_file": "file", "write_file": "file", "patch": "file", "search_files": "file"}
 """Where hermes-agent groups tools that we have under the same name."""

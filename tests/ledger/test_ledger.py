@@ -247,6 +247,7 @@ def test_finished_state_expires_and_nothing_unlisted_stays(ledger):
         "hq:leases",
         "hq:delayed",
         "hq:waiting",
+        "hq:totals",
     }
 
 

@@ -18,6 +18,7 @@ from ledger_steps import begin, enqueue
 from ledger_steps import publish as publish_record
 from records import make_job, make_record
 from redis_server import RedisServer
+from scrape import free_port, scrape, value
 from worker_process import wait_until
 
 from hermes_queue.cli import cli
@@ -74,6 +75,33 @@ def test_a_sink_writes_every_trajectory_of_the_run_and_ends_when_it_is_done(kind
     found = ids(kind, out)
     assert len(found) == 6
     assert kind == "openai" or sorted(found) == sorted(published)
+
+
+def test_a_running_sink_serves_its_metrics(ledger, tmp_path):
+    publish(ledger, range(3))
+    port = free_port()
+    env = {
+        **os.environ,
+        "HERMES_QUEUE_REDIS_URL": ledger.url,
+        "HERMES_QUEUE_METRICS_SINK_PORT": str(port),
+    }
+    arguments = command("sink", "jsonl", "--out", tmp_path / "o.jsonl", "--quiet")
+    process = subprocess.Popen(arguments, env=env)
+    try:
+        page = f"http://127.0.0.1:{port}/metrics"
+        wait_until("it has stored all", lambda: stored(page) == {"groups": 3, "trajectories": 6})
+    finally:
+        process.terminate()
+        assert process.wait(30) == 0
+
+
+def stored(page: str) -> dict[str, float | None]:
+    try:
+        series = scrape(page)
+    except OSError:  # it does not serve yet
+        return {}
+    names = ("groups", "trajectories")
+    return {name: value(series, f"sink_{name}_total", sink="jsonl") for name in names}
 
 
 # --- what is killed -----------------------------------------------------------------------

@@ -63,14 +63,13 @@ def test_sharegpt_turns_are_those_of_the_batch_runner(tmp_path: Path) -> None:
     [row] = written(ShareGptSink, tmp_path / "o.jsonl", record())
     system, *turns = row["conversations"]
     assert system["from"] == "system"
-    assert system["value"].startswith("You are a function calling AI model. You are provided with")
+    assert system["value"].startswith("You can call functions.")
     listed = json.loads(system["value"].split("<tools>\n")[1].split("\n</tools>")[0])
     function = TOOL["function"]
     assert listed == [{**function, "required": None}]
     assert list(listed[0]) == ["name", "description", "parameters", "required"]
-    assert system["value"].endswith(
-        "Example:\n<tool_call>\n{'name': <function-name>,'arguments': <args-dict>}\n</tool_call>"
-    )
+    example = system["value"].rpartition("<tool_call>\n")[2].removesuffix("\n</tool_call>")
+    assert json.loads(example) == {"name": "a_function", "arguments": {"a": 1}}
     assert turns == [
         {"from": "human", "value": "Repair it."},
         {

@@ -77,6 +77,30 @@ def test_the_exit_codes_are_listed() -> None:
     }
 
 
+def test_every_error_has_its_section_under_troubleshooting() -> None:
+    headings = slugs(ROOT / "docs" / "troubleshooting.md")
+    classes = {
+        name.lower()
+        for name, value in vars(errors).items()
+        if isinstance(value, type) and issubclass(value, Exception)
+    }
+    assert classes <= headings
+
+
+def test_messages_under_troubleshooting_are_ones_that_we_print() -> None:
+    page = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (.*?) \|", page.partition("## Messages")[2], re.MULTILINE)
+    quoted = {text for row in rows for text in re.findall(r"`([^`]{9,})`", row)}
+    source = "".join(
+        path.read_text(encoding="utf-8")
+        for package in ("hermes_queue", "workers", "producers", "envs")
+        for path in (ROOT / package).rglob("*.py")
+    )
+    joined = re.sub(r'"\s*f?"', "", source)  # a message may go over several lines
+    foreign = {"No space left on device"}  # the kernel's
+    assert {text for text in quoted if text not in joined} <= foreign
+
+
 def test_configuration_page_is_what_the_settings_render() -> None:
     render = runpy.run_path(str(ROOT / "docs" / "generate_configuration.py"))["render"]
     assert GENERATED.read_text(encoding="utf-8") == render(), "stale: run `make docs`"

@@ -39,6 +39,7 @@ FOREIGN_FLAGS = {
     "--pool": "celery worker",
     "--chat-template": "vLLM and SGLang",
     "--jinja": "llama.cpp",
+    "--logprobs-mode": "vLLM",
     "--max-num-seqs": "vLLM",
     "--no-compile": "pip",
     "--reuid": "setpriv",
@@ -149,6 +150,7 @@ def test_commands_are_accepted_as_they_are_written(
     block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(click.Path, "convert", lambda *_: Path("any"))  # files are the reader's
     for words in commands(block):
         try:
             check(block, words)
@@ -206,6 +208,8 @@ def test_flags_in_the_text_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
 def test_commands_in_the_text_exist(page: Path) -> None:
+    if page.name == "CHANGELOG.md":
+        return  # also names what is gone
     for span in re.findall(r"`(hermes-queue [^`]*)`", prose(page)):
         command: click.Command = cli
         for word in span.split()[1:]:

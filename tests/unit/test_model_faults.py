@@ -411,9 +411,9 @@ async def test_fewer_logprobs_than_tokens_are_refused_not_filled_up(
 @pytest.mark.parametrize(
     ("answer", "missing"),
     [
-        (completion(), "completion token ids"),
+        (completion(), "ids of the prompt, no ids of the completion, no logprobs"),
         (completion(token_ids=[3], top={"prompt_token_ids": [1]}), "logprobs"),
-        (ids([3], [-0.1], prompt=False), "prompt token ids"),
+        (ids([3], [-0.1], prompt=False), "ids of the prompt"),
     ],
 )
 async def test_a_server_without_ids_is_refused_with_what_to_do(

@@ -84,6 +84,19 @@ async def test_a_reply_that_was_cut_off_is_closed_in_the_prompt_and_not_in_the_c
     assert (sequence.ids[end], sequence.loss_mask[end]) == (END, 0)
 
 
+@pytest.mark.parametrize("kind", SERVERS)
+async def test_a_first_reply_that_was_cut_off_is_closed_as_the_template_does(kind):
+    async with talk(CALL + " and...", "Done.", kind=kind) as (_, chat):
+        messages = [USER]
+        first = (await turn(chat, messages)).turn
+        second = await turn(chat, messages)
+    assert first.finish_reason == "length"
+    assert second.events == ()
+    [sequence] = merge_turns([first, second.turn])
+    end = len(first.prompt_ids) + len(first.completion_ids)
+    assert (sequence.ids[end], sequence.loss_mask[end]) == (END, 0)
+
+
 async def test_a_history_that_was_rewritten_is_rendered_anew_and_begins_a_sequence():
     async with talk(CALL, "Done.") as (_, chat):
         messages = [USER]

@@ -1,10 +1,11 @@
 -- include: budget
+-- include: totals
 -- Make one trajectory final and, when that decides its group, close the group. Exactly once.
 --
 -- KEYS[1] traj:{id}  KEYS[2] leases  KEYS[3] delayed  KEYS[4] group:{id}  KEYS[5] body:{id}
 -- KEYS[6] results (stream)  KEYS[7] run:{id}  KEYS[8] waiting  KEYS[9] results:bytes, of all
 -- bodies that wait for a reader, those of open groups included
--- KEYS[10] dead (stream)
+-- KEYS[10] dead (stream); counts in `totals` too
 -- ARGV[1] id  ARGV[2] owner  ARGV[3] epoch  ARGV[4] score, or '' when not measured
 -- ARGV[5] body  ARGV[6] sample index  ARGV[7] TTL of finished state, s
 -- ARGV[8] schema version  ARGV[9] codec  ARGV[10] group id  ARGV[11] run id
@@ -90,6 +91,12 @@ end
 count('settled')
 local said = settle(KEYS[1], id, state, 'final', {ARGV[17], ARGV[18]})
 count(measured_now and 'finished' or 'failed')
+local totals, env = prefix .. 'totals', redis.call('HGET', KEYS[4], 'env')
+local cause = failure['cause']
+total(totals, 1, 'trajectories', env, measured_now and 'scored' or cause == 'cancelled' and cause or 'failed')
+if cause and cause ~= 'cancelled' then total(totals, 1, 'failures', env, cause) end
+if failure['dead'] then total(totals, 1, 'dead_letters', cause) end
+total_spent(totals, ARGV[17], ARGV[18])
 redis.call('HSET', KEYS[4], (measured_now and 'm:' or 'x:') .. ARGV[6],
   cjson.encode({id, ARGV[4], #ARGV[5], ARGV[19]}))
 local measured = redis.call('HINCRBY', KEYS[4], 'measured', measured_now and 1 or 0)
@@ -224,6 +231,7 @@ if why then
   redis.call('HSET', KEYS[4], 'dropped', why)
   count('dropped')
   count('dropped_' .. why)
+  total(totals, 1, 'groups', env, 'dropped')
   return {'dropped', said}
 end
 redis.call('XADD', KEYS[6], '*', 'schema', ARGV[8], 'codec', ARGV[9], 'run_id', ARGV[11],
@@ -235,4 +243,5 @@ redis.call('XADD', KEYS[6], '*', 'schema', ARGV[8], 'codec', ARGV[9], 'run_id', 
   'stale', #stale > 0 and cjson.encode(stale) or '[]')
 if #stale > 0 then count('stale_labelled', #stale) end
 count('groups')
+total(totals, 1, 'groups', env, 'published')
 return {'group', said}

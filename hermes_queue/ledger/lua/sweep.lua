@@ -1,7 +1,9 @@
 -- include: budget
+-- include: totals
 -- Take back the jobs whose lease has expired and queue them again, in one step.
 --
 -- KEYS[1] leases  KEYS[2] delayed  KEYS[3] sweep:last
+-- KEYS[4] totals
 -- ARGV[1] prefix  ARGV[2] least seconds between two sweeps of the fleet
 -- ARGV[3] gap, s: with no sweep for that long Redis or the whole fleet was away. Owners
 --         that live had no chance to renew, so they get one: every lease lasts for the
@@ -43,6 +45,7 @@ for _, id in ipairs(expired) do
     local run = ARGV[1] .. 'run:' .. string.match(id, '^(.*)%.[^.]*%.[^.]*$')
     if redis.call('EXISTS', run) == 1 then redis.call('HINCRBY', run, 'running', -1) end
     budget_settle(run, key, nil, now)
+    total(KEYS[4], 1, 'lease_expiries')
     taken[#taken + 1] = id
   end
 end

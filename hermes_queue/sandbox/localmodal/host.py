@@ -126,5 +126,10 @@ class Host:
         try:
             self._registry.end(self._id)
         except OSError as error:
-            logger.warning("%s could not be deleted: %s", self.directory, error)
+            logger.warning(
+                "%s could not be deleted: %s",
+                self.directory,
+                error,
+                extra={"action": "sandbox_left"},
+            )
         self.files.close()

@@ -20,6 +20,7 @@ from hermes_queue.sandbox.base import (
     Slot,
     SlotSpec,
 )
+from hermes_queue.sandbox.capacity import Capacity
 from hermes_queue.sandbox.creation import CreationGate, ProcessCreationGate
 from hermes_queue.sandbox.execution import unbroken
 from hermes_queue.sandbox.modal.account import Account
@@ -61,7 +62,6 @@ class ModalBackend(SlotCommands):
     ) -> None:
         super().__init__()
         self.settings = settings or ModalSettings()
-        self.slots = slots or WorkerSettings().concurrency
         self.labels = {
             "deployment": "default",
             "pool": "default",
@@ -91,8 +91,7 @@ class ModalBackend(SlotCommands):
         self._asset_profiles: dict[tuple[str, str], str] = {}
         self._pools: dict[str, Pool] = {}
         self._readers = Readers(self._factory, lambda: self._started)
-        self._capacity = asyncio.Semaphore(self.slots)
-        self._leased = 0
+        self._capacity = Capacity(slots or WorkerSettings().concurrency)
         self._opening = asyncio.Lock()
         self._started = False
         self._process = os.getpid()
@@ -109,7 +108,13 @@ class ModalBackend(SlotCommands):
     @property
     def free_slots(self) -> int:
         """See `SandboxBackend`."""
-        return self.slots - self._leased
+        return self._capacity.free
+
+    def resize(self, slots: int) -> None:
+        """See `SandboxBackend`."""
+        self._capacity.resize(slots)
+        for pool in self._pools.values():
+            pool.resize(slots)
 
     @property
     def throttled(self) -> int:
@@ -167,7 +172,7 @@ class ModalBackend(SlotCommands):
                 try:
                     await pool.tend()
                 except Exception:  # the SDK may raise anything; the next round tries again
-                    logger.exception("tending sandboxes failed")
+                    logger.exception("tending sandboxes failed", extra={"action": "tend_failed"})
             await self._readers.end_idle()
 
     def _check_running(self) -> None:
@@ -185,7 +190,9 @@ class ModalBackend(SlotCommands):
         self._check_running()
         if name not in self._pools:
             makers = Makers(create=self._make_box, end=self._factory.end)
-            self._pools[name] = Pool(profile or self._profiles[name], makers, slots=self.slots)
+            self._pools[name] = Pool(
+                profile or self._profiles[name], makers, slots=self._capacity.slots
+            )
         return self._pools[name]
 
     async def _make_box(self, profile: ModalSettings) -> Box:
@@ -225,16 +232,11 @@ class ModalBackend(SlotCommands):
         """See `SandboxBackend`."""
         await self.prepare(spec)
         await self._capacity.acquire()
-        self._leased += 1
         try:
             return await self._lease(trajectory_id, spec, self._pool(spec.profile))
         except BaseException:
-            self._free_capacity()
+            self._capacity.release()
             raise
-
-    def _free_capacity(self) -> None:
-        self._leased -= 1
-        self._capacity.release()
 
     async def _lease(
         self, trajectory_id: str, spec: SlotSpec, pool: Pool, box: Box | None = None
@@ -287,7 +289,7 @@ class ModalBackend(SlotCommands):
             box = await self._keep(slot, held, in_place=pool is held.pool)
             return await self._lease(slot.trajectory_id, slot.spec, pool, box)
         except BaseException:
-            self._free_capacity()
+            self._capacity.release()
             raise
 
     def _grading_pool(self, name: str) -> Pool | None:
@@ -328,7 +330,7 @@ class ModalBackend(SlotCommands):
                 extra={"action": "slot_retired"},
             )
         await held.pool.freed(held.box)
-        self._free_capacity()
+        self._capacity.release()
 
     async def _close(self, slot_id: str, held: Held) -> None:
         try:
@@ -340,7 +342,7 @@ class ModalBackend(SlotCommands):
         """A slot whose sandbox has ended."""
         if self._held.pop(slot_id, None) is not None:
             self._observer.released(slot_id)
-            self._free_capacity()
+            self._capacity.release()
 
     # --- the reaper's side ------------------------------------------------------------
 

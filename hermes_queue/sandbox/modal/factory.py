@@ -116,7 +116,9 @@ class BoxFactory:
         try:
             await self._account.terminate(sandbox_id)
         except SandboxError as error:
-            logger.warning("sandbox %s may go on: %s", sandbox_id, error)
+            logger.warning(
+                "sandbox %s may go on: %s", sandbox_id, error, extra={"action": "sandbox_left"}
+            )
 
 
 class Readers:

@@ -49,6 +49,11 @@ class Pool:
         self._changed = asyncio.Event()
         self._stopped = False
 
+    def resize(self, slots: int) -> None:
+        """The worker leases so many slots at most from now on."""
+        self._slots = slots
+        self._wake()
+
     async def provision(self) -> None:
         """Have the minimum running. Raises SandboxError."""
         await asyncio.gather(*map(asyncio.shield, self._fill_up()))

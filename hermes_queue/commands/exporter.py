@@ -1,0 +1,49 @@
+"""`hermes-queue exporter`: metrics of the whole deployment, for Prometheus."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from contextlib import closing
+
+import click
+
+
+@click.command()
+@click.option("--port", type=click.IntRange(0, 65535), help="0 = any free one.  [default: 9808]")
+@click.option("--address", help="To listen on.  [default: 127.0.0.1]")
+def exporter(port: int | None, address: str | None) -> None:
+    """Serve what Redis says of the deployment, until told to stop.
+
+    /metrics is for Prometheus to scrape; /targets lists the endpoints of all live workers for its
+    http_sd_configs. One exporter per deployment is enough. It only reads, and rides out a Redis
+    that goes away.
+    """
+    from hermes_queue import logs
+    from hermes_queue.exporter import Exporter
+    from hermes_queue.ledger import Ledger
+    from hermes_queue.meter import PrometheusMeter
+    from hermes_queue.metrics_endpoint import MetricsEndpoint
+    from hermes_queue.settings import MetricsSettings, WorkerSettings, check_environment
+
+    check_environment()
+    logs.configure()
+    settings = MetricsSettings()
+    lanes = [lane for part in WorkerSettings().lanes.split(",") if (lane := part.strip())]
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    with closing(Ledger.connect()) as ledger:
+        source = Exporter(ledger, lanes=lanes, scan_s=settings.scan_s)
+        meter = PrometheusMeter(
+            "exporter", max_label_values=settings.max_label_values, values=source.values
+        )
+        endpoint = MetricsEndpoint(
+            {"/metrics": meter.exposition, "/targets": source.targets},
+            address=address or settings.address,
+            port=settings.exporter_port if port is None else port,
+            setting="HERMES_QUEUE_METRICS_EXPORTER_PORT",
+        )
+        click.echo(f"http://{endpoint.target()}/metrics")
+        with closing(endpoint):
+            stop.wait()

@@ -1,0 +1,111 @@
+"""`hermes-queue rescore FILE`: does the server find the recorded logprobs again?"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from hermes_queue.agent.rescore import Difference
+    from hermes_queue.models import ScoredTrajectory
+
+BOUND = 1e-3
+"""In nats. The servers of the tests differ by nothing or by float32 rounding."""
+
+
+@click.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--base-url", help="Endpoint up to /v1; default: the record's own.")
+@click.option("--model", help="Default: the record's own.")
+@click.option("--server", type=click.Choice(["vllm", "sglang"]), help="Default: the record's own.")
+@click.option("--bound", type=float, default=BOUND, show_default=True, help="In nats.")
+@click.option("--limit", type=click.IntRange(min=1), help="Only the first so many records.")
+def rescore(
+    file: Path,
+    base_url: str | None,
+    model: str | None,
+    server: str | None,
+    bound: float,
+    limit: int | None,
+) -> None:
+    """Recompute the logprobs of the records in FILE (JSON lines) at the server.
+
+    Prints how far they are from the recorded ones, and exits with 1 if any of them is
+    further than the bound, or if no record could be compared.
+    """
+    asyncio.run(_rescore(file, base_url, model, server, bound, limit))
+
+
+async def _rescore(
+    file: Path,
+    base_url: str | None,
+    model: str | None,
+    server: str | None,
+    bound: float,
+    limit: int | None,
+) -> None:
+    from hermes_queue.agent.endpoint import close_clients
+    from hermes_queue.agent.invariants import token_violations
+    from hermes_queue.agent.rescore import Difference, incomparable, rescore_at
+    from hermes_queue.errors import ModelConfigError, ModelError
+
+    total, compared, passed_over, wrong = Difference(), 0, dict[str, int](), 0
+    key = _api_key()
+    try:
+        for record in _records(file, limit):
+            for violation in token_violations(record):
+                wrong += 1
+                click.echo(f"{record.trajectory_id}: {violation}", err=True)
+            if reason := incomparable(record):
+                passed_over[reason] = passed_over.get(reason, 0) + 1
+                continue
+            total += await rescore_at(
+                record, api_key=key, base_url=base_url, model=model, kind=server
+            )
+            compared += 1
+    except (ModelError, ModelConfigError) as error:
+        raise click.ClickException(str(error)) from error
+    finally:
+        await close_clients()
+    _tell(total, compared, passed_over)
+    if wrong or not total.tokens or not total.largest <= bound:
+        raise click.exceptions.Exit(1)
+
+
+def _tell(total: Difference, compared: int, passed_over: dict[str, int]) -> None:
+    click.echo(f"{compared} records, {total.tokens} sampled tokens")
+    if total.tokens:
+        click.echo(f"difference: largest {total.largest:.3g}, mean {total.mean:.3g} nats")
+    if total.where:
+        click.echo(f"largest at {total.where}")
+    for reason, count in passed_over.items():
+        click.echo(f"{count} records not compared: {reason}")
+
+
+def _records(file: Path, limit: int | None) -> Iterator[ScoredTrajectory]:
+    from pydantic import ValidationError
+
+    from hermes_queue.errors import InputError
+    from hermes_queue.models import ScoredTrajectory
+
+    with file.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            if limit is not None and number > limit:
+                return
+            try:
+                yield ScoredTrajectory.model_validate_json(line)
+            except ValidationError as error:
+                raise InputError(f"{file}, line {number}: {error}") from error
+
+
+def _api_key() -> str:
+    """That of the workers' settings."""
+    from hermes_queue.settings import ModelSettings
+
+    key = ModelSettings().api_key
+    return (key.get_secret_value() if key else os.environ.get("OPENAI_API_KEY")) or "none"

@@ -1,0 +1,259 @@
+"""How `status` and `top` draw an overview: the same tables, cut to the height there is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from hermes_queue.commands.table import age
+from hermes_queue.ledger.overview import Lane, Overview, RunProgress
+
+_BAR_CELLS = 5
+_SILENT_S = 25.0
+"""A worker that has not been heard of for so long is shown in another colour."""
+
+Cell = str | Text
+Column = tuple[str, str]
+"""Heading and justification."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """One table: what it is called, its columns and rows; `weight` = its share of the height."""
+
+    columns: Sequence[Column]
+    rows: list[list[Cell]]
+    weight: int
+    empty: str
+    """Said in place of rows."""
+
+
+def frame(seen: Overview, *, height: int | None = None, note: str = "") -> RenderableType:
+    """Everything on one screen.
+
+    Args:
+        seen: what to show.
+        height: lines there are; None = as many as it takes.
+        note: said at the top, e.g. that Redis does not answer.
+    """
+    head = [_headline(seen), _totals(seen)]
+    if note:
+        head.append(Text(note, style="bold red", no_wrap=True, overflow="ellipsis"))
+    tail = [_failures(seen), _results(seen)]
+    blocks = [_runs(seen), _lanes(seen), _workers(seen), _slowest(seen)]
+    left = None if height is None else height - len(head) - len(tail) - len(blocks)
+    shares = _shares(blocks, left)
+    tables = [_table(block, rows) for block, rows in zip(blocks, shares, strict=True)]
+    return Group(*head, *tables, *tail)
+
+
+def _shares(blocks: Sequence[_Block], left: int | None) -> list[int]:
+    """Rows of each block: each its share, and what one does not need goes to the next."""
+    wanted = [max(1, len(block.rows)) for block in blocks]
+    if left is None or sum(wanted) <= left:
+        return wanted
+    shares = [1] * len(blocks)
+    while sum(shares) < max(left, len(blocks)):
+        open_ = [i for i in range(len(blocks)) if shares[i] < wanted[i]]
+        if not open_:
+            break
+        shares[min(open_, key=lambda i: shares[i] / blocks[i].weight)] += 1
+    return shares
+
+
+def _table(block: _Block, rows: int) -> Table:
+    table = Table(box=None, padding=(0, 1, 0, 0), expand=True, header_style="bold cyan")
+    for number, (heading, justify) in enumerate(block.columns):
+        table.add_column(
+            heading,
+            justify=justify,  # type: ignore[arg-type]
+            no_wrap=True,
+            overflow="ellipsis",
+            ratio=1 if number == len(block.columns) - 1 else None,
+        )
+    blanks = [""] * (len(block.columns) - 1)
+    if not block.rows:
+        table.add_row(*blanks, Text(block.empty, style="dim"))
+    shown = block.rows if len(block.rows) <= rows else block.rows[: max(1, rows - 1)]
+    for row in shown:
+        table.add_row(*row)
+    hidden = len(block.rows) - len(shown)
+    if hidden and rows > 1:
+        table.add_row(*blanks, Text(f"and {hidden} more", style="dim"))
+    return table
+
+
+def _headline(seen: Overview) -> Text:
+    redis = seen.redis
+    clock = time.strftime("%H:%M:%S", time.gmtime(seen.at))
+    limit = f" of {_bytes(redis.max_bytes)}" if redis.max_bytes else ""
+    text = Text(f"hermes-queue {clock} UTC", style="bold", no_wrap=True, overflow="ellipsis")
+    text.append(f"  redis {redis.version}, {_bytes(redis.used_bytes)}{limit}", style="not bold")
+    text.append(", AOF" if redis.aof else ", no AOF", style="not bold" if redis.aof else "yellow")
+    if redis.policy != "noeviction":
+        text.append(f", evicts ({redis.policy})", style="bold red")
+    return text
+
+
+def _totals(seen: Overview) -> Text:
+    slots = sum(worker.get("slots", 0) for worker in seen.workers)
+    waiting = sum(lane.depth for lane in seen.lanes)
+    creating = f" (+{seen.starting} starting)" if seen.starting else ""
+    parts = [
+        f"running {seen.leased} of {slots} slots",
+        f"waiting {waiting}",
+        f"delayed {seen.delayed}",
+        f"{len(seen.workers)} workers",
+        f"{seen.sandboxes} sandboxes{creating}",
+    ]
+    return Text(" | ".join(parts), no_wrap=True, overflow="ellipsis")
+
+
+def _runs(seen: Overview) -> _Block:
+    columns = [("RUN", "left"), ("STATE", "left"), ("DONE", "left"), ("", "right")]
+    columns += [("ACTIVE", "right"), ("FAILED", "right"), ("PER H", "right"), ("ETA", "left")]
+    goes_on = [each for each in seen.runs if each.info.state in ("active", "paused")]
+    ended = [each for each in seen.runs if each.info.state not in ("active", "paused")]
+    return _Block(columns, [_run(each) for each in (*goes_on, *ended)], 3, "no runs")
+
+
+def _run(run: RunProgress) -> list[Cell]:
+    counts, info = run.info.counters, run.info
+    done = max(0, counts.total - counts.queued - counts.running)
+    share = done / counts.total if counts.total else 0.0
+    style = {"active": "green", "paused": "yellow", "cancelled": "red"}.get(info.state, "dim")
+    eta = age(run.eta_s) if run.eta_s is not None else "-"
+    if info.state == "paused":
+        eta = f"{info.paused_by}: {info.reason}" if info.reason else info.paused_by
+    return [
+        _middle(info.run_id, 24),
+        Text(info.state, style=style),
+        Text(_bar(share), style=style),
+        f"{done}/{counts.total}",
+        str(counts.running),
+        Text(str(counts.failed), style="red" if counts.failed else ""),
+        f"{run.per_hour:.0f}",
+        "" if info.state in ("done", "cancelled") else eta,
+    ]
+
+
+def _lanes(seen: Overview) -> _Block:
+    columns = [("LANE", "left"), ("WAITING", "right"), ("RETRIES", "right"), ("OLDEST", "right")]
+    columns += [("ACTIVE", "right"), ("WORKERS", "right"), ("STATE", "left")]
+    return _Block(columns, [_lane(lane) for lane in seen.lanes], 2, "no lanes yet")
+
+
+def _lane(lane: Lane) -> list[Cell]:
+    breaker = lane.breaker
+    state = Text("working", style="green")
+    if breaker.state != "closed":
+        word = "paused" if breaker.state == "open" else "probing"
+        state = Text(f"{word} ({breaker.cause}): {breaker.message}", style="yellow")
+    elif lane.depth and not lane.workers:
+        state = Text("no worker serves it", style="bold red")
+    return [
+        _middle(lane.name, 24),
+        str(lane.depth),
+        str(lane.retries),
+        "-" if lane.oldest_s is None else age(lane.oldest_s),
+        str(lane.running),
+        str(lane.workers),
+        state,
+    ]
+
+
+def _workers(seen: Overview) -> _Block:
+    columns = [("WORKER", "left"), ("SLOTS", "right"), ("BOXES", "right"), ("BEAT", "right")]
+    columns += [("INTAKE", "left"), ("STAGES", "left")]
+    return _Block(columns, [_worker(each) for each in seen.workers], 2, "no worker lives")
+
+
+def _worker(facts: dict[str, Any]) -> list[Cell]:
+    intake = str(facts.get("intake", ""))
+    if facts.get("paused_lanes") and intake == "open":
+        intake = "not " + ",".join(facts["paused_lanes"])
+    stages = sorted(facts.get("stages", {}).items(), key=lambda pair: -pair[1])
+    told = " ".join(f"{name} {count}" for name, count in stages)
+    if facts.get("spooled"):
+        told = f"{facts['spooled']} in spool  {told}"
+    late = facts["silent_s"] > _SILENT_S
+    return [
+        _middle(str(facts.get("name") or facts["owner"]), 28),
+        f"{facts.get('running', 0)}/{facts.get('slots', 0)}",
+        str(facts.get("sandboxes", 0)),
+        Text(age(facts["silent_s"]), style="yellow" if late else ""),
+        Text(intake, style="green" if intake == "open" else "yellow"),
+        told,
+    ]
+
+
+def _slowest(seen: Overview) -> _Block:
+    columns = [("AGE", "right"), ("STAGE", "left"), ("TURNS", "right"), ("TRY", "right")]
+    columns += [("WORKER", "left"), ("SLOWEST TRAJECTORIES", "left")]
+    rows: list[list[Cell]] = [
+        [
+            age(each["age_s"]),
+            each["stage"],
+            str(each["turns"]),
+            str(each["attempt"]),
+            _middle(str(each["worker"]), 20),
+            each["label"] or each["trajectory_id"],
+        ]
+        for each in seen.oldest[:20]
+    ]
+    return _Block(columns, rows, 3, "nothing runs")
+
+
+def _failures(seen: Overview) -> Text:
+    attempts = seen.lately.attempts
+    failed = {cause: count for cause, count in attempts.items() if cause}
+    text = Text("FAILURES ", style="bold cyan", no_wrap=True, overflow="ellipsis")
+    text.append("last hour: ", style="not bold default")
+    ranked = sorted(failed.items(), key=lambda pair: -pair[1])
+    said = ", ".join(f"{cause} {count}" for cause, count in ranked) or "none"
+    text.append(said, style="not bold red" if failed else "not bold green")
+    text.append(f" of {sum(attempts.values())} attempts", style="not bold default")
+    text.append("  DEAD LETTERS ", style="bold cyan")
+    text.append(str(seen.dead_letters), style="red" if seen.dead_letters else "not bold default")
+    return text
+
+
+def _results(seen: Overview) -> Text:
+    stream = seen.stream
+    text = Text("RESULTS ", style="bold cyan", no_wrap=True, overflow="ellipsis")
+    text.append(f"{stream.groups} groups, {_bytes(stream.bytes)}", style="not bold default")
+    if not stream.readers:
+        text.append("; nobody reads them", style="not bold default")
+    for reader in stream.readers:
+        slow = reader.behind > 0 and (reader.idle_s is None or reader.idle_s > 60)
+        said = f"; {reader.name}: {reader.behind} behind, {reader.pending} pending"
+        text.append(said, style="not bold yellow" if slow else "not bold default")
+    return text
+
+
+def _bar(share: float) -> str:
+    full = int(share * _BAR_CELLS)
+    return "#" * full + "." * (_BAR_CELLS - full) + f" {100 * share:3.0f}%"
+
+
+def _middle(text: str, most: int) -> str:
+    """Names differ at their ends: what is too long loses its middle."""
+    if len(text) <= most:
+        return text
+    head = (most - 2) // 2
+    return f"{text[:head]}..{text[len(text) - (most - 2 - head) :]}"
+
+
+def _bytes(count: int) -> str:
+    size = float(count)
+    for unit in ("B", "KB", "MB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GB"

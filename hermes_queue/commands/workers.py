@@ -1,0 +1,125 @@
+"""`hermes-queue workers ...`: who works here, and telling them what to do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import closing
+from typing import Any
+
+import click
+
+from hermes_queue.commands.table import age, print_table
+
+_TIMEOUT_S = 5.0
+_ALL = "all"
+
+
+def _live() -> list[dict[str, Any]]:
+    from hermes_queue.ledger import Ledger
+
+    with closing(Ledger.connect()) as ledger:
+        return ledger.workers()
+
+
+_HELP = """See live workers; pause, resume, drain and resize them. Alone: one JSON line per worker.
+
+NAME is what `workers list` shows, or "all".
+
+\b
+hermes-queue workers list
+hermes-queue workers slots celery@host
+hermes-queue workers pause celery@host --lane train
+hermes-queue workers resume all
+hermes-queue workers drain celery@host
+hermes-queue workers limits celery@host --concurrency 32
+"""
+
+
+@click.group(help=_HELP, invoke_without_command=True)
+@click.pass_context
+def workers(context: click.Context) -> None:
+    """See `_HELP`."""
+    if context.invoked_subcommand is None:
+        for worker in _live():
+            click.echo(json.dumps(worker))
+
+
+@workers.command("list")
+def list_workers() -> None:
+    """Print each live worker: slots in use, lanes, whether it takes jobs."""
+    table = [["WORKER", "HOST", "PID", "SLOTS", "LANES", "INTAKE", "UP", "BEAT"]]
+    for facts in sorted(_live(), key=lambda each: str(each.get("name"))):
+        lanes = [f"-{name}" if name in facts["paused_lanes"] else name for name in facts["lanes"]]
+        up_s = age(facts["up_s"])
+        slots = f"{facts['running']}/{facts['slots']}"
+        row = [facts["name"], facts["host"], str(facts["pid"]), slots, ",".join(lanes)]
+        table.append([*row, facts["intake"], up_s, age(facts["silent_s"])])
+    print_table(table)
+
+
+@workers.command()
+@click.argument("name", default=_ALL)
+def slots(name: str) -> None:
+    """Print what NAME says of its slots and trajectories at this moment, as JSON."""
+    click.echo(json.dumps(_ask("slots", name, {}), indent=2))
+
+
+@workers.command()
+@click.argument("name")
+@click.option("--lane", "lanes", multiple=True, help="Only jobs of this lane; may be repeated.")
+def pause(name: str, lanes: tuple[str, ...]) -> None:
+    """Have NAME take no more jobs; its running trajectories go on."""
+    _tell("pause", name, {"lanes": list(lanes)})
+
+
+@workers.command()
+@click.argument("name")
+@click.option("--lane", "lanes", multiple=True, help="Only jobs of this lane; may be repeated.")
+def resume(name: str, lanes: tuple[str, ...]) -> None:
+    """Have NAME take jobs again."""
+    _tell("resume", name, {"lanes": list(lanes)})
+
+
+@workers.command()
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def drain(name: str, yes: bool) -> None:
+    """Have NAME take no more jobs and end when its last trajectory has ended."""
+    if not yes and name == _ALL:
+        click.confirm("drain every worker of this deployment?", abort=True)
+    _tell("drain", name, {})
+
+
+@workers.command()
+@click.argument("name")
+@click.option("--concurrency", type=click.IntRange(1), required=True, help="Trajectories at once.")
+@click.option("--slots", type=click.IntRange(1), help="Of the sandbox backend. Default: as many.")
+def limits(name: str, concurrency: int, slots: int | None) -> None:
+    """Set how much NAME does at once, until it starts again; what runs goes on."""
+    _tell("set_limits", name, {"concurrency": concurrency, "slots": slots})
+
+
+def _tell(command: str, name: str, arguments: Mapping[str, Any]) -> None:
+    failed = False
+    for worker, answer in _ask(command, name, arguments).items():
+        failed |= "error" in answer
+        click.echo(f"{worker}: {answer.get('error') or answer.get('ok')}")
+    if failed:
+        raise click.ClickException("not done everywhere")
+
+
+def _ask(command: str, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    from hermes_queue.pool.control_client import ask
+
+    live = [str(worker["name"]) for worker in _live()]
+    wanted = live if name == _ALL else [name]
+    if not live or name not in (*live, _ALL):
+        known = ", ".join(live) or "no worker lives"
+        raise click.ClickException(f"there is no worker {name!r}; there is: {known}")
+    answers = ask(command, wanted, arguments, timeout_s=_TIMEOUT_S)
+    if silent := [each for each in wanted if each not in answers]:
+        click.echo(f"no answer from {', '.join(silent)} within {_TIMEOUT_S:.0f} s", err=True)
+    if not answers:
+        raise click.ClickException("nobody answered: see the worker's log")
+    return answers

@@ -1,0 +1,51 @@
+"""`hermes-queue doctor`: is this machine, its Redis and its model endpoint fit for work?
+
+Looks and tries; what it writes (one key, one file) it removes at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hermes_queue.doctor.finding import Finding, Level, error, ok
+from hermes_queue.errors import ConfigurationError
+from hermes_queue.installation import check_installation
+from hermes_queue.settings import SECTIONS, check_environment
+
+__all__ = ["Finding", "Level", "diagnose"]
+
+
+def diagnose(
+    *, model: str | None = None, base_url: str | None = None, token_ids: bool = False
+) -> Iterator[Finding]:
+    """Every finding as soon as it is made; wrong settings end it, since all else hangs on them.
+
+    Args:
+        model: to ask for at the endpoint; None = whichever it lists first.
+        base_url: of the endpoint; None = that of the settings, if there is one.
+        token_ids: whether runs need token ids and logprobs, as in RL.
+    """
+    from hermes_queue.doctor.deployment import deployment_findings
+    from hermes_queue.doctor.endpoint import endpoint_findings
+    from hermes_queue.doctor.host import host_findings
+    from hermes_queue.doctor.redis_server import redis_findings
+
+    try:
+        check_environment()
+    except ConfigurationError as problem:
+        yield error("settings", str(problem))
+        return
+    yield ok("settings", f"{len(SECTIONS)} sections")
+    try:
+        check_installation()
+        yield ok("installation", "our packages belong to nobody else")
+    except ConfigurationError as problem:
+        yield error("installation", str(problem))
+    ledger = yield from redis_findings()
+    if ledger is not None:
+        try:
+            yield from deployment_findings(ledger)
+        finally:
+            ledger.close()
+    yield from host_findings()
+    yield from endpoint_findings(model=model, base_url=base_url, token_ids=token_ids)

@@ -1,0 +1,159 @@
+"""Checks of a model endpoint: does it answer, know the model, show tools and give token ids?"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Iterator
+
+from hermes_queue.agent.endpoint import Endpoint, close_clients
+from hermes_queue.agent.endpoint_errors import describe
+from hermes_queue.agent.endpoints import split_urls
+from hermes_queue.agent.probe import ToolProbe, forget
+from hermes_queue.doctor.finding import Finding, error, ok, warning
+from hermes_queue.settings import ModelSettings
+
+TIMEOUT_S = 30.0
+PROBE_S = 60.0
+_QUESTION = [{"role": "user", "content": "Say yes."}]
+
+
+def endpoint_findings(
+    *, model: str | None, base_url: str | None, token_ids: bool
+) -> Iterator[Finding]:
+    """Findings of every endpoint that is named or configured; none if there is none."""
+    section = ModelSettings()
+    urls = split_urls(base_url or section.base_url or os.environ.get("OPENAI_BASE_URL"))
+    if not urls:
+        if model or token_ids:
+            yield error(
+                "model.endpoint",
+                "no endpoint is named",
+                "--base-url or HERMES_QUEUE_MODEL_BASE_URL",
+            )
+        return
+    key = section.api_key.get_secret_value() if section.api_key else None
+    key = key or os.environ.get("OPENAI_API_KEY") or "none"
+    for url in urls:
+        endpoint = Endpoint(url, key, timeout_s=TIMEOUT_S)
+        try:
+            yield from asyncio.run(_checked(endpoint, model, token_ids))
+        except ImportError as problem:
+            yield error("model.endpoint", str(problem), "pip install 'hermes-queue[worker]'")
+
+
+async def _checked(endpoint: Endpoint, model: str | None, token_ids: bool) -> list[Finding]:
+    try:
+        return await _findings(endpoint, model, token_ids)
+    finally:
+        await close_clients()
+
+
+async def _findings(endpoint: Endpoint, model: str | None, token_ids: bool) -> list[Finding]:
+    import openai
+
+    listed: list[str] = []
+    try:
+        listed = await endpoint.models()
+    except (openai.AuthenticationError, openai.PermissionDeniedError) as problem:
+        return [_refused(endpoint, problem)]
+    except (openai.APIConnectionError, TimeoutError) as problem:
+        return [
+            error(
+                "model.endpoint",
+                f"{endpoint.name} cannot be reached: {describe(problem)}",
+                "start the server, or correct HERMES_QUEUE_MODEL_BASE_URL (it ends with /v1)",
+            )
+        ]
+    except (openai.APIStatusError, ValueError):
+        listed = []  # gateways need not list their models
+    wanted = model or (listed[0] if listed else None)
+    if wanted is None:
+        return [
+            warning(
+                "model.endpoint",
+                f"{endpoint.name} answers but lists no models",
+                "name one: hermes-queue doctor --model NAME",
+            )
+        ]
+    answer = await _asked(endpoint, wanted, listed)
+    if isinstance(answer, Finding):
+        return [ok("model.endpoint", f"{endpoint.name} answers"), answer]
+    found = [
+        ok("model.endpoint", f"{endpoint.name} answers"),
+        ok("model.name", f"{wanted} is served"),
+    ]
+    return [*found, await _tools(endpoint, wanted), _ids(endpoint, answer, token_ids)]
+
+
+async def _asked(endpoint: Endpoint, model: str, listed: list[str]) -> Finding | bytes:
+    """The answer to one short call with ids, or without where ids are refused."""
+    import openai
+
+    body = {"model": model, "messages": _QUESTION, "max_tokens": 1}
+    with_ids = {**body, "return_token_ids": True, "logprobs": True}
+    problem: Exception | None = None
+    for each in (with_ids, body):
+        try:
+            return await endpoint.post("/chat/completions", each)
+        except (openai.AuthenticationError, openai.PermissionDeniedError) as refused:
+            return _refused(endpoint, refused)
+        except (openai.OpenAIError, TimeoutError, ValueError) as failed:
+            problem = failed
+    if isinstance(problem, openai.NotFoundError) or (listed and model not in listed):
+        known = ", ".join(listed[:5]) or "it does not list its models"
+        return error(
+            "model.name",
+            f"{endpoint.name} does not serve {model!r}: {describe(problem)}",
+            f"served there: {known}",
+        )
+    return error("model.name", f"{model} does not answer: {describe(problem)}", "see its log")
+
+
+def _refused(endpoint: Endpoint, problem: Exception) -> Finding:
+    return error(
+        "model.endpoint",
+        f"{endpoint.name} refuses the key: {describe(problem)}",
+        "set HERMES_QUEUE_MODEL_API_KEY (or OPENAI_API_KEY)",
+    )
+
+
+async def _tools(endpoint: Endpoint, model: str) -> Finding:
+    forget()
+    probe = ToolProbe(str(endpoint.base_url), endpoint.name, model, ttl_s=1.0)
+    try:
+        verdict: str = await probe.ask(endpoint.ask, {}, deadline=time.monotonic() + PROBE_S)
+    except TimeoutError:
+        verdict = "unknown"
+    if verdict == "honoured":
+        return ok("model.tools", "the chat template shows tools to the model")
+    if verdict == "dropped":
+        return error(
+            "model.tools",
+            f"the chat template of {model} leaves `tools` out of the prompt: agents would never "
+            "see them",
+            "run with --agent-param tools=prompted, or serve a template that renders them (vLLM, "
+            "SGLang: --chat-template; llama.cpp: --jinja)",
+        )
+    return warning(
+        "model.tools",
+        "whether the chat template shows tools to the model cannot be told from its token counts",
+        "look at a transcript, or have tools in the prompt: --agent-param tools=prompted",
+    )
+
+
+def _ids(endpoint: Endpoint, answer: bytes, needed: bool) -> Finding:
+    from hermes_queue.agent.reply import MalformedReply, parse
+
+    try:
+        completion = parse(answer, turn=0)
+        given = completion.completion_ids is not None and completion.logprobs is not None
+    except MalformedReply as problem:
+        return error("model.reply", f"{endpoint.name} answers otherwise than OpenAI: {problem}")
+    if given:
+        return ok("model.token_ids", "token ids and logprobs come with completions")
+    said = f"{endpoint.name} sends no token ids or logprobs"
+    remedy = "RL needs them: serve with vLLM or SGLang, see docs/models.md"
+    level = error if needed else warning
+    return level("model.token_ids", said, remedy)

@@ -1,0 +1,222 @@
+"""Checks of the Redis server: reachable, persistent, roomy, on time, and ours alone."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Generator, Iterator, Mapping
+from statistics import median
+from typing import Any
+
+import redis
+
+from hermes_queue.connection import explained, masked
+from hermes_queue.doctor.finding import Finding, error, ok, warning
+from hermes_queue.embedded import find_redis_server
+from hermes_queue.errors import ConfigurationError, HermesQueueError
+from hermes_queue.ledger import Ledger
+from hermes_queue.settings import LeaseSettings, RedisSettings
+
+TIMEOUT_S = 5.0
+SLOW_S = 0.05
+SKEW_S = 2.0
+"""Ages on screens and in dead letters are wrong by so much; leases go by Redis' clock alone."""
+FULL_SHARE = 0.8
+MOST_PAGES = 300
+"""Of a scan of a thousand keys each: what cannot be seen in them is not looked for."""
+_BINDING = "_kombu.binding."
+_OURS = ("v1.", "celeryev", "celery.pidbox", "reply.celery.pidbox")
+
+
+def redis_findings() -> Generator[Finding, None, Ledger | None]:
+    """Findings; returns the open ledger if Redis answers."""
+    section = RedisSettings()
+    if section.url is None:
+        yield _embedded()
+        return None
+    quick = section.model_copy(
+        update={"socket_timeout_s": TIMEOUT_S, "connect_timeout_s": TIMEOUT_S}
+    )
+    try:
+        ledger = Ledger.connect(quick, retry=False)
+    except HermesQueueError as problem:
+        yield error("redis.reachable", str(problem))
+        return None
+    try:
+        yield from _server(ledger)
+    except HermesQueueError as problem:
+        yield error("redis.reachable", str(problem))
+        ledger.close()
+        return None
+    return ledger
+
+
+def _embedded() -> Finding:
+    try:
+        binary = find_redis_server()
+    except ConfigurationError as problem:
+        return error("redis.reachable", str(problem))
+    return ok("redis.reachable", f"not configured; producers start {binary} themselves")
+
+
+def _server(ledger: Ledger) -> Iterator[Finding]:
+    client: Any = ledger.client
+    try:
+        with explained(ledger.url):
+            info: Mapping[str, Any] = client.info()
+    except HermesQueueError as problem:
+        yield warning(
+            "redis.reachable",
+            f"answers, but does not let us look at it: {problem}",
+            "run doctor as a user that may call INFO, e.g. the one of the workers",
+        )
+        return
+    version = info.get("redis_version", "?")
+    yield ok("redis.reachable", f"{masked(ledger.url)}, Redis {version}")
+    yield _persistence(info)
+    yield _eviction(info)
+    yield _memory(info)
+    yield _role(info)
+    yield _writes(ledger)
+    yield from _clock(ledger)
+    yield from _neighbours(ledger)
+
+
+def _persistence(info: Mapping[str, Any]) -> Finding:
+    name = "redis.persistence"
+    failed = [
+        what
+        for what in ("aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status")
+        if info.get(what, "ok") != "ok"
+    ]
+    if failed:
+        return error(
+            name,
+            f"Redis cannot write its data to disk ({', '.join(failed)})",
+            "make room on its disk, see its log; it refuses writes until then",
+        )
+    if not info.get("aof_enabled"):
+        return warning(
+            name,
+            "the append-only file is off: a crash of Redis loses results since its last snapshot",
+            "start it with --appendonly yes --appendfsync everysec",
+        )
+    return ok(name, "append-only file on")
+
+
+def _eviction(info: Mapping[str, Any]) -> Finding:
+    name, policy = "redis.eviction", str(info.get("maxmemory_policy", "noeviction"))
+    if policy == "noeviction":
+        return ok(name, policy)
+    remedy = "CONFIG SET maxmemory-policy noeviction, and in its configuration file"
+    if not info.get("maxmemory"):
+        return warning(name, f"{policy}: would delete jobs once maxmemory is set", remedy)
+    return error(name, f"{policy}: Redis deletes jobs and results when it is full", remedy)
+
+
+def _memory(info: Mapping[str, Any]) -> Finding:
+    name = "redis.memory"
+    used, most = int(info.get("used_memory", 0)), int(info.get("maxmemory", 0))
+    said = f"{used / 2**20:.1f} MB used"
+    if not most:
+        return warning(
+            name,
+            f"{said}, no limit: Redis can take all memory of its host and be killed for it",
+            "set maxmemory; a job takes about 1 KB, a finished trajectory its encoded size",
+        )
+    said += f" of {most / 2**20:.1f} MB"
+    remedy = "raise maxmemory, or let consumers catch up (hermes-queue groups list)"
+    if used >= most:
+        return error(name, f"{said}: full, nothing is enqueued or published", remedy)
+    if used >= FULL_SHARE * most:
+        return warning(name, said, remedy)
+    return ok(name, said)
+
+
+def _role(info: Mapping[str, Any]) -> Finding:
+    role = info.get("role", "master")
+    if role == "master":
+        return ok("redis.role", "master")
+    return error("redis.role", f"it is a {role}: it takes no writes", "name the master in the URL")
+
+
+def _writes(ledger: Ledger) -> Finding:
+    name, key = "redis.writes", ledger.key(f"doctor:{secrets.token_hex(8)}")
+    try:
+        with explained(ledger.url):
+            ledger.client.set(key, "x" * 1000, px=10_000)
+            ledger.client.delete(key)
+    except HermesQueueError as problem:
+        return error(name, str(problem))
+    except redis.ResponseError as problem:
+        return error(name, f"a write fails: {problem}", "see the log of redis-server")
+    return ok(name, "a key was written and deleted")
+
+
+def _clock(ledger: Ledger) -> Iterator[Finding]:
+    client: Any = ledger.client
+    trips, offsets = [], []
+    for _ in range(5):
+        before, wall = time.monotonic(), time.time()
+        with explained(ledger.url):
+            seconds, micros = client.time()
+        trip_s = time.monotonic() - before
+        trips.append(trip_s)
+        offsets.append(wall + trip_s / 2 - (seconds + micros / 1e6))
+    trip_s, skew_s = median(trips), median(offsets)
+    said = f"{1000 * trip_s:.1f} ms per round trip"
+    if trip_s > SLOW_S:
+        yield warning(
+            "redis.latency", said, "run workers near their Redis; each turn of a job asks it"
+        )
+    else:
+        yield ok("redis.latency", said)
+    said = f"this host's clock is {abs(skew_s):.1f} s {'ahead' if skew_s > 0 else 'behind'}"
+    remedy = "have both hosts keep time (chrony, systemd-timesyncd)"
+    if abs(skew_s) > LeaseSettings().duration_s:
+        yield error("redis.clock", f"{said}: ages, budgets and certificates go wrong", remedy)
+    elif abs(skew_s) > SKEW_S:
+        yield warning("redis.clock", f"{said}: ages are wrong by as much", remedy)
+    else:
+        yield ok("redis.clock", said)
+
+
+def _neighbours(ledger: Ledger) -> Iterator[Finding]:
+    """Other Celery apps in the same database; what they bind tells whose keys they use.
+
+    One under our own prefix shares kombu's `unacked` with us: the app with the shorter
+    visibility_timeout puts the other's running messages back.
+    """
+    name, client = "redis.neighbours", ledger.client
+    found, cursor, pages = set[str](), 0, 0
+    while pages < MOST_PAGES:
+        with explained(ledger.url):
+            answer: Any = client.scan(cursor, match=f"*{_BINDING}*", count=1000)
+        cursor, keys = answer
+        found |= {key.decode(errors="replace") for key in keys}
+        pages += 1
+        if not cursor:
+            break
+    foreign = {
+        (prefix, queue)
+        for prefix, _, queue in (key.partition(_BINDING) for key in found)
+        if prefix == ledger.prefix and not queue.startswith(_OURS)
+    }
+    others = {key.partition(_BINDING)[0] for key in found} - {ledger.prefix}
+    if foreign:
+        queues = ", ".join(sorted(queue for _, queue in foreign))
+        yield error(
+            name,
+            f"another Celery app uses our key prefix {ledger.prefix!r} here (queues: {queues}): "
+            "its visibility_timeout and ours put back each other's messages",
+            "give it a database of its own, or us another HERMES_QUEUE_REDIS_PREFIX",
+        )
+    elif others:
+        yield warning(
+            name,
+            "other Celery apps share this database, under the prefixes "
+            f"{', '.join(sorted(repr(other) for other in others))}",
+            "a database of its own is safer: FLUSHDB and a full memory hit both",
+        )
+    else:
+        yield ok(name, "no other Celery app uses this database")

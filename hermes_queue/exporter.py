@@ -1,0 +1,305 @@
+"""What Redis says of the whole deployment, as metrics: `hermes-queue exporter`.
+
+Reads only, so that a Redis user without any right to write will do. Each scrape reads anew in a
+few round trips; only the look through all keys, for workers, lanes and limits, is repeated less
+often, because its cost grows with Redis.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, get_args
+
+from hermes_queue import metrics
+from hermes_queue.connection import explained
+from hermes_queue.errors import Cause, RedisFull, RedisUnavailable
+from hermes_queue.ledger import Breakers, Ledger
+from hermes_queue.ledger.answers import ENDED
+from hermes_queue.ledger.limiter import EndpointLimits
+from hermes_queue.ledger.sandboxes import Sandboxes
+from hermes_queue.ledger.totals import Totals, totals
+from hermes_queue.meter import Values
+from hermes_queue.metrics import Metric
+from hermes_queue.queues import queue_keys, queue_name, retry_queue_name
+from hermes_queue.results import STREAM
+
+Answer = tuple[Metric, Values]
+
+_BINDING = "_kombu.binding."
+_LIMIT_PARTS = (":leases", ":waiting", ":seen")
+_MOST_RUNS = 1000
+_MOST_UNREAD = 10_000
+"""Of a consumer group on Redis 6.2, which has no count of what is unread: more are not counted."""
+_PAGE = 1000
+
+_TOTALS: dict[str, Metric] = {
+    "trajectories": metrics.TRAJECTORIES,
+    "failures": metrics.FAILURES,
+    "retries": metrics.RETRIES,
+    "lease_expiries": metrics.LEASE_EXPIRIES,
+    "groups": metrics.GROUPS,
+    "dead_letters": metrics.DEAD_LETTERS_TOTAL,
+    "cost_usd": metrics.COST_USD,
+    "unpriced": metrics.UNPRICED,
+    "tokens": metrics.TOKENS,
+}
+
+
+class Exporter:
+    """Answers scrapes from one deployment's Redis. Thread-safe."""
+
+    def __init__(self, ledger: Ledger, *, lanes: Sequence[str], scan_s: float) -> None:
+        """Prepare; nothing is read.
+
+        Args:
+            ledger: the deployment.
+            lanes: to report even when nothing of them is in Redis.
+            scan_s: how often to look through all keys.
+        """
+        self._ledger = ledger
+        self._client: Any = ledger.client
+        self._configured_lanes = set(lanes)
+        self._scan_s = scan_s
+        self._scanned_at = -scan_s
+        self._scan_lock = threading.Lock()
+        self._worker_keys: list[bytes] = []
+        self._queues: set[str] = set()
+        self._limits: list[str] = []
+
+    def values(self) -> Iterator[Answer]:
+        """Every metric as of now; `redis_up` 0 and nothing else while Redis does not answer."""
+        try:
+            with explained(self._ledger.url):
+                answers = list(self._read())
+        except (RedisUnavailable, RedisFull):
+            yield metrics.UP, {(): 0.0}
+            return
+        yield metrics.UP, {(): 1.0}
+        yield from answers
+
+    def targets(self) -> tuple[bytes, str]:
+        """The workers' endpoints for Prometheus' `http_sd_configs`, and the content type.
+
+        Raises:
+            RedisUnavailable: Prometheus then keeps the targets it knows.
+        """
+        with explained(self._ledger.url):
+            self._scan()
+            found = [
+                {"targets": [worker["metrics"]], "labels": {"hermes_host": str(worker["host"])}}
+                for worker in self._workers()
+                if worker.get("metrics")
+            ]
+        return json.dumps(found).encode(), "application/json"
+
+    def _read(self) -> Iterator[Answer]:
+        seconds, micros = self._client.time()
+        now = seconds + micros / 1e6
+        self._scan()
+        workers = self._workers()
+        lanes = sorted(self._lanes(workers))
+        yield metrics.WORKERS, {(): len(workers)}
+        yield from self._read_slots(workers)
+        yield from self._read_lanes(lanes, now)
+        yield from self._read_runs()
+        yield from self._read_sandboxes(now)
+        yield from self._read_limits()
+        yield from self._read_consumers(now)
+        yield from _counted(totals(self._ledger))
+
+    # --- who is there -------------------------------------------------------------------------
+
+    def _scan(self) -> None:
+        """Look through all keys, if that was long ago. One pass finds all that we look for."""
+        with self._scan_lock:
+            if time.monotonic() - self._scanned_at < self._scan_s:
+                return
+            workers, queues, limits = [], set(), []
+            skip = len(self._ledger.prefix)
+            for key in self._client.scan_iter(self._ledger.key("[wl_]*"), count=1000):
+                name = key[skip:].decode(errors="replace")
+                if name.startswith("worker:"):
+                    workers.append(key)
+                elif name.startswith("limit:") and not name.endswith(_LIMIT_PARTS):
+                    limits.append(name.removeprefix("limit:"))
+                elif name.startswith(_BINDING):
+                    queues.add(name.removeprefix(_BINDING))
+            self._worker_keys, self._queues, self._limits = workers, queues, sorted(limits)
+            self._scanned_at = time.monotonic()
+
+    def _workers(self) -> list[dict[str, Any]]:
+        keys = self._worker_keys
+        found = self._client.mget(keys) if keys else []
+        return [json.loads(value) for value in found if value]
+
+    def _lanes(self, workers: Iterable[dict[str, Any]]) -> set[str]:
+        prefix = queue_name("")
+        retry = retry_queue_name("").removeprefix(prefix)
+        of_queues = {
+            queue.removeprefix(prefix).removesuffix(retry)
+            for queue in self._queues
+            if queue.startswith(prefix)
+        }
+        served = {str(lane) for worker in workers for lane in worker.get("lanes", ())}
+        return self._configured_lanes | served | of_queues
+
+    # --- what they do -------------------------------------------------------------------------
+
+    def _read_slots(self, workers: Iterable[dict[str, Any]]) -> Iterator[Answer]:
+        leased = self._client.zcard(self._ledger.key("leases"))
+        slots = sum(int(worker.get("slots", 0)) for worker in workers)
+        yield metrics.SLOTS, {("leased",): leased, ("free",): max(0, slots - leased)}
+
+    def _read_lanes(self, lanes: Sequence[str], now: float) -> Iterator[Answer]:
+        depth: dict[tuple[str, ...], float] = {}
+        heads: dict[str, list[str]] = defaultdict(list)
+        for lane in lanes:
+            keys = queue_keys(lane)
+            for queue, names in (("first", keys.first), ("retry", keys.retry)):
+                with self._client.pipeline(transaction=False) as pipe:
+                    for name in names:
+                        pipe.llen(self._ledger.key(name))
+                        pipe.lindex(self._ledger.key(name), -1)  # the one to be taken next
+                    answers = pipe.execute()
+                depth[lane, queue] = sum(answers[::2])
+                heads[lane] += filter(None, map(_trajectory_of, filter(None, answers[1::2])))
+        yield metrics.LANE_DEPTH, depth
+        breakers = Breakers(self._ledger)
+        ages: dict[tuple[str, ...], float] = {}
+        paused: dict[tuple[str, ...], float] = {}
+        for lane in lanes:
+            ages[lane,] = self._age(heads[lane], now)
+            paused[lane,] = float(breakers.state(lane).state != "closed")
+        yield metrics.LANE_AGE_SECONDS, ages
+        yield metrics.LANE_BREAKER, paused
+        yield metrics.DELAYED, {(): self._client.zcard(self._ledger.key("delayed"))}
+
+    def _age(self, trajectory_ids: Sequence[str], now: float) -> float:
+        if not trajectory_ids:
+            return 0.0
+        since = self._client.zmscore(self._ledger.key("waiting"), trajectory_ids)
+        return max(0.0, now - min(filter(None, since), default=now))
+
+    def _read_runs(self) -> Iterator[Answer]:
+        found = self._client.zrevrange(self._ledger.key("runs"), 0, _MOST_RUNS - 1)
+        with self._client.pipeline(transaction=False) as pipe:
+            for run_id in found:
+                pipe.hmget(self._ledger.key(f"run:{run_id.decode()}"), "state", "total", *ENDED)
+            raw = pipe.execute()
+        states = Counter({"active": 0, "paused": 0, "cancelled": 0, "done": 0})
+        for state, total, *ended in raw:
+            if state is None:  # purged
+                continue
+            done = state != b"cancelled" and int(total or 0) <= sum(int(n or 0) for n in ended)
+            states["done" if done else state.decode()] += 1
+        yield metrics.RUNS, {(state,): count for state, count in states.items()}
+
+    def _read_sandboxes(self, now: float) -> Iterator[Answer]:
+        counts: Counter[tuple[str, ...]] = Counter()
+        for record in Sandboxes(self._ledger).all():
+            counts[record.backend, "running" if record.lease_s > 0 else "leaked"] += 1
+        for backend in {"local", "modal", *(backend for backend, _ in counts)}:
+            key = self._ledger.key(f"creation:{backend}:starting")
+            counts[backend, "starting"] += self._client.zcount(key, now, "+inf")
+            counts[backend, "running"] += 0
+            counts[backend, "leaked"] += 0
+        yield metrics.SANDBOXES, counts
+
+    def _read_limits(self) -> Iterator[Answer]:
+        limits = EndpointLimits(self._ledger)
+        calls: dict[tuple[str, ...], float] = {}
+        pauses: dict[tuple[str, ...], float] = {}
+        answers: dict[tuple[str, ...], float] = {}
+        for name in self._limits:
+            state = limits.state(name)
+            if state is None:
+                continue
+            endpoint, _, model = name.partition("|")
+            pauses[endpoint, model] = state.pause_s
+            for label, value in (
+                ("limit", state.limit),
+                ("leased", state.leased),
+                ("waiting", state.waiting),
+            ):
+                calls[endpoint, model, label] = value
+            for outcome in ("granted", "refused", "paused"):
+                answers[endpoint, model, outcome] = getattr(state, outcome)
+        yield metrics.LIMIT, calls
+        yield metrics.LIMIT_PAUSE, pauses
+        yield metrics.LIMIT_ANSWERS, answers
+
+    # --- who reads the results ------------------------------------------------------------------
+
+    def _read_consumers(self, now: float) -> Iterator[Answer]:
+        stream = self._ledger.key(STREAM)
+        yield metrics.STREAM_GROUPS, {(): self._client.xlen(stream)}
+        size = self._client.get(self._ledger.key(f"{STREAM}:bytes"))
+        yield metrics.STREAM_BYTES, {(): float(size or 0)}
+        yield metrics.DEAD_LETTERS, {(): self._client.xlen(self._ledger.key("dead"))}
+        behind: dict[tuple[str, ...], float] = {}
+        pending: dict[tuple[str, ...], float] = {}
+        ages: dict[tuple[str, ...], float] = {}
+        groups = self._client.xinfo_groups(stream) if self._client.exists(stream) else []
+        for group in groups:
+            name = (group["name"].decode(),)
+            last = group["last-delivered-id"].decode()
+            oldest = self._client.xrange(stream, min=f"({last}", count=1)
+            first = [entry[0] for entry in oldest]
+            if group["pending"]:
+                summary = self._client.xpending(stream, group["name"])
+                first += [summary["min"]] if summary["min"] else []
+            lag = group.get("lag")
+            behind[name] = self._unread(stream, last) if lag is None else lag
+            pending[name] = group["pending"]
+            ages[name] = max([0.0, *(now - int(i.partition(b"-")[0]) / 1000 for i in first)])
+        yield metrics.CONSUMER_BEHIND, behind
+        yield metrics.CONSUMER_PENDING, pending
+        yield metrics.CONSUMER_AGE_SECONDS, ages
+
+    def _unread(self, stream: str, last: str) -> int:
+        count = 0
+        while count < _MOST_UNREAD:
+            page = self._client.xrange(stream, min=f"({last}", count=_PAGE)
+            count += len(page)
+            if len(page) < _PAGE:
+                break
+            last = page[-1][0].decode()
+        return count
+
+
+def _trajectory_of(message: bytes) -> str:
+    """The trajectory that a message of ours is about; "" when it is none of ours."""
+    try:
+        task_id = str(json.loads(message)["headers"]["id"])
+    except (ValueError, KeyError, TypeError):
+        return ""
+    return task_id.rpartition(".")[0]
+
+
+def _counted(found: Totals) -> Iterator[Answer]:
+    """The ledger's totals.
+
+    What may rise is there from the start: a counter that appears with its first increment has
+    no rate.
+    """
+    values: dict[Metric, dict[tuple[str, ...], float]] = {m: {} for m in _TOTALS.values()}
+    for cause in get_args(Cause):
+        values[metrics.RETRIES][cause,] = 0.0
+    for cause in ("env_bug", "poison"):
+        values[metrics.DEAD_LETTERS_TOTAL][cause,] = 0.0
+    for metric in (metrics.LEASE_EXPIRIES, metrics.COST_USD, metrics.UNPRICED, metrics.TOKENS):
+        values[metric][()] = 0.0
+    for env in {key[1] for key in found if key[0] == "trajectories"}:
+        for outcome in ("scored", "failed", "cancelled"):
+            values[metrics.TRAJECTORIES][env, outcome] = 0.0
+        for cause in get_args(Cause):
+            values[metrics.FAILURES][env, cause] = 0.0
+    for (name, *labels), value in found.items():
+        counter = _TOTALS.get(name)
+        if counter and len(labels) == len(counter.labels):
+            values[counter][tuple(labels)] = value
+    yield from values.items()

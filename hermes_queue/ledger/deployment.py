@@ -1,0 +1,98 @@
+"""What the ledger stands on: a Redis, our scripts in it, and the workers that live."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import redis
+
+from hermes_queue.connection import connect, explained, redis_url
+from hermes_queue.ledger import scripts
+from hermes_queue.settings import RedisSettings
+
+
+class Deployment:
+    """One prefix in one Redis: how scripts are run there, and which workers live."""
+
+    def __init__(self, client: redis.Redis, *, prefix: str = "hq:", url: str = "") -> None:
+        self.client = client
+        self.prefix = prefix
+        self.url = url
+        self._scripts = {
+            name: client.register_script(scripts.source(name)) for name in scripts.SCRIPTS
+        }
+
+    @classmethod
+    def connect(
+        cls, settings: RedisSettings | None = None, url: str | None = None, *, retry: bool = True
+    ) -> Self:
+        """Open Redis and check that it answers; `retry` as in `connection.connect`.
+
+        Raises:
+            ConfigurationError: no URL, or a malformed one.
+            RedisUnavailable: no answer, wrong credentials, or too old.
+        """
+        section = settings or RedisSettings()
+        return cls(
+            connect(section, url, retry=retry), prefix=section.prefix, url=redis_url(section, url)
+        )
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.client.close()
+
+    def key(self, name: str) -> str:
+        """`name` under the deployment's prefix."""
+        return self.prefix + name
+
+    def call(self, name: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
+        """Run one of our scripts; `keys` are given without the prefix.
+
+        Raises:
+            RedisFull, RedisUnavailable: whether it ran is not known; scripts may be repeated.
+        """
+        with explained(self.url):
+            return self._scripts[name](keys=[self.key(k) for k in keys], args=list(args))
+
+    def deployment_id(self) -> str:
+        """A random name of this Redis' data, made by whoever asks first."""
+        with explained(self.url):
+            stored: Any = self.client.get(self.key("deployment"))
+            if stored is None:  # else a worker could not start while Redis has no room
+                self.client.set(self.key("deployment"), secrets.token_hex(8), nx=True)
+                stored = self.client.get(self.key("deployment"))
+        return str(stored.decode())
+
+    # --- liveness -------------------------------------------------------------------------
+
+    def beat(self, owner: str, facts: Mapping[str, Any], *, ttl_s: float) -> None:
+        """Say that this worker lives, and what it is; after `ttl_s` seconds it counts as silent."""
+        self.call("beat", [f"worker:{owner}", "workers"], [owner, json.dumps(dict(facts)), ttl_s])
+
+    def unregister(self, owner: str) -> None:
+        """Take this worker off the list of live ones."""
+        with explained(self.url), self.client.pipeline() as pipe:
+            pipe.delete(self.key(f"worker:{owner}"))
+            pipe.zrem(self.key("workers"), owner)
+            pipe.execute()
+
+    def workers(self) -> list[dict[str, Any]]:
+        """What the live workers of this deployment say of themselves.
+
+        `silent_s` is added: seconds since the worker's last beat, by Redis' clock.
+        """
+        with explained(self.url):
+            owners: Any = self.client.zrange(self.key("workers"), 0, -1)
+            with self.client.pipeline(transaction=False) as pipe:
+                for owner in owners:
+                    pipe.get(self.key(f"worker:{owner.decode()}"))
+                    pipe.pttl(self.key(f"worker:{owner.decode()}"))
+                found = pipe.execute()
+        return [
+            facts | {"silent_s": max(0.0, facts.get("beat_s", 0.0) - left_ms / 1000)}
+            for value, left_ms in zip(found[::2], found[1::2], strict=True)
+            if value and (facts := json.loads(value))
+        ]

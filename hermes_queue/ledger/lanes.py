@@ -1,0 +1,40 @@
+"""Which lanes there are, and pausing one by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from hermes_queue.connection import explained
+from hermes_queue.ledger.ledger import Ledger
+
+KNOWN_S = 30 * 86400
+"""How long a lane is known after the last job was sent to it."""
+PAUSE_S = 90 * 86400
+"""How long a pause by hand lasts if nobody ends it: as long as runs are kept."""
+
+
+def note_lanes(ledger: Ledger, lanes: Iterable[str]) -> None:
+    """Remember that jobs were sent to these lanes.
+
+    Raises:
+        RedisUnavailable, RedisFull: they may be remembered.
+    """
+    if names := sorted(set(lanes)):
+        ledger.call("lanes_note", ["lanes"], [KNOWN_S, *names])
+
+
+def known_lanes(ledger: Ledger) -> set[str]:
+    """Lanes to which a job was sent in the last month, by any producer."""
+    with explained(ledger.url):
+        found: Any = ledger.client.zrange(ledger.key("lanes"), 0, -1)
+    return {name.decode() for name in found}
+
+
+def pause_lane(ledger: Ledger, lane: str, reason: str = "") -> None:
+    """Begin no more jobs of a lane, on any worker, until its breaker is closed. Idempotent.
+
+    Running trajectories go on; jobs that wait use no attempt.
+    """
+    message = reason or "paused by an operator"
+    ledger.call("lane_pause", [f"lane:{lane}", f"lane:{lane}:outcomes"], [message, PAUSE_S])

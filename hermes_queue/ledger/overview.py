@@ -1,0 +1,235 @@
+"""The whole deployment at one moment, for people and dashboards: reads only, in a few round trips.
+
+What is shown grows with lanes, workers and active runs, never with waiting or finished jobs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hermes_queue.connection import explained
+from hermes_queue.errors import ConfigurationError
+from hermes_queue.ledger.breaker import Breakers, LaneState
+from hermes_queue.ledger.consumers import ConsumerGroup, consumer_groups
+from hermes_queue.ledger.lanes import known_lanes
+from hermes_queue.ledger.ledger import Ledger
+from hermes_queue.ledger.runs import RunInfo, Runs
+from hermes_queue.ledger.tally import Lately, Tally
+from hermes_queue.queues import QUARANTINE, queue_keys
+
+RATE_WINDOW_S = 600.0
+"""Over which the pace of a run is measured."""
+FAILURE_WINDOW_S = 3600.0
+MOST_RUNS = 50
+"""Runs that are looked at, those enqueued to last."""
+
+
+@dataclass(frozen=True, slots=True)
+class RedisState:
+    """What the server says of itself."""
+
+    version: str
+    used_bytes: int
+    max_bytes: int
+    """0 = no limit."""
+    policy: str
+    aof: bool
+    clients: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One lane; `breaker` says whether it pauses."""
+
+    name: str
+    depth: int
+    """Messages that wait for a worker."""
+    retries: int
+    """Likewise of retries and what was handed back; part of `depth`."""
+    oldest_s: float | None
+    """How long the first of them has waited; None = none waits."""
+    running: int
+    workers: int
+    breaker: LaneState
+
+
+@dataclass(frozen=True, slots=True)
+class RunProgress:
+    """One run, and when it will be done at the pace of the last minutes."""
+
+    info: RunInfo
+    per_hour: float
+    """Trajectories that ended, at the pace of the last minutes."""
+    eta_s: float | None
+    """None when nothing ended lately, or the run does not go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """The results stream."""
+
+    groups: int
+    bytes: int
+    readers: tuple[ConsumerGroup, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """Everything `status` and `top` show."""
+
+    at: float
+    """Unix seconds of Redis' clock."""
+    redis: RedisState
+    lanes: tuple[Lane, ...]
+    delayed: int
+    """Jobs that wait for a retry, a lane or a budget."""
+    leased: int
+    """Trajectories that run."""
+    workers: tuple[dict[str, Any], ...]
+    """As they describe themselves, by name."""
+    sandboxes: int
+    starting: int
+    """Sandboxes that are being created."""
+    runs: tuple[RunProgress, ...]
+    lately: Lately
+    dead_letters: int
+    stream: Stream
+
+    @property
+    def oldest(self) -> list[dict[str, Any]]:
+        """The trajectories that have run longest in the fleet."""
+        found = [
+            {**each, "age_s": each["age_s"] + worker["silent_s"], "worker": worker.get("name", "")}
+            for worker in self.workers
+            for each in worker.get("oldest", ())
+        ]
+        return sorted(found, key=lambda each: -each["age_s"])
+
+
+def overview(ledger: Ledger) -> Overview:
+    """Look at everything.
+
+    Raises:
+        RedisUnavailable: no answer.
+    """
+    client: Any = ledger.client
+    with explained(ledger.url):
+        seconds, micros = client.time()
+        now = seconds + micros / 1e6
+        with client.pipeline(transaction=False) as pipe:
+            pipe.zcard(ledger.key("delayed"))
+            pipe.zcard(ledger.key("leases"))
+            pipe.zcard(ledger.key("sandboxes"))
+            pipe.xlen(ledger.key("dead"))
+            pipe.xlen(ledger.key("results"))
+            pipe.get(ledger.key("results:bytes"))
+            delayed, leased, sandboxes, dead, groups, stream_bytes = pipe.execute()
+    workers = sorted(ledger.workers(), key=lambda worker: str(worker.get("name", "")))
+    return Overview(
+        at=now,
+        redis=_redis(ledger),
+        lanes=_lanes(ledger, known_lanes(ledger), workers, now),
+        delayed=delayed,
+        leased=leased,
+        workers=tuple(workers),
+        sandboxes=sandboxes,
+        starting=_starting(ledger, workers),
+        runs=_runs(ledger, now),
+        lately=Tally(ledger).lately(FAILURE_WINDOW_S, now=now),
+        dead_letters=dead,
+        stream=Stream(groups, int(stream_bytes or 0), tuple(consumer_groups(ledger))),
+    )
+
+
+def progress_of(info: RunInfo, lately: Lately, now: float) -> RunProgress:
+    """The pace of a run and when it will be done; `lately` of the last minutes."""
+    age_s = max(1.0, now - info.created)
+    pace = lately.ended.get(info.run_id, 0) / min(lately.window_s, age_s)
+    left = info.counters.queued + info.counters.running
+    goes_on = info.state == "active" and pace > 0
+    return RunProgress(info, round(3600 * pace, 1), left / pace if goes_on else None)
+
+
+def _starting(ledger: Ledger, workers: Iterable[Mapping[str, Any]]) -> int:
+    backends = sorted({str(worker.get("backend", "")) for worker in workers})
+    with explained(ledger.url), ledger.client.pipeline(transaction=False) as pipe:
+        for backend in backends:
+            pipe.zcard(ledger.key(f"creation:{backend}:starting"))
+        return sum(pipe.execute())
+
+
+def _redis(ledger: Ledger) -> RedisState:
+    client: Any = ledger.client
+    with explained(ledger.url):
+        info: Mapping[str, Any] = client.info()
+    return RedisState(
+        version=str(info.get("redis_version", "?")),
+        used_bytes=int(info.get("used_memory", 0)),
+        max_bytes=int(info.get("maxmemory", 0)),
+        policy=str(info.get("maxmemory_policy", "?")),
+        aof=bool(info.get("aof_enabled", 0)),
+        clients=int(info.get("connected_clients", 0)),
+    )
+
+
+def _runs(ledger: Ledger, now: float) -> tuple[RunProgress, ...]:
+    runs, lately = Runs(ledger), Tally(ledger).lately(RATE_WINDOW_S, now=now)
+    found = []
+    for run_id in runs.ids()[:MOST_RUNS]:
+        try:
+            found.append(progress_of(runs.get(run_id), lately, now))
+        except ConfigurationError:  # purged or expired meanwhile
+            continue
+    return tuple(found)
+
+
+def _lanes(
+    ledger: Ledger, known: Iterable[str], workers: Sequence[Mapping[str, Any]], now: float
+) -> tuple[Lane, ...]:
+    served = {lane for worker in workers for lane in worker.get("lanes", ())}
+    names = {name for lane in served | set(known) for name in (lane, _quarantine(lane))}
+    found = (_lane(ledger, name, workers, now) for name in sorted(names))
+    shown = {*served, *known}
+    return tuple(lane for lane in found if lane.name in shown or lane.depth or lane.running)
+
+
+def _quarantine(lane: str) -> str:
+    return lane if lane.endswith(QUARANTINE) else lane + QUARANTINE
+
+
+def _lane(ledger: Ledger, name: str, workers: Sequence[Mapping[str, Any]], now: float) -> Lane:
+    keys = queue_keys(name)
+    lists = [ledger.key(key) for key in keys.all]
+    with explained(ledger.url), ledger.client.pipeline(transaction=False) as pipe:
+        for each in lists:
+            pipe.llen(each)
+            pipe.lindex(each, -1)
+        answers: list[Any] = pipe.execute()
+    depths, heads = answers[::2], [head for head in answers[1::2] if head]
+    return Lane(
+        name=name,
+        depth=sum(depths),
+        retries=sum(depths[: len(keys.retry)]),
+        oldest_s=_longest_wait(ledger, heads, now),
+        running=sum(worker.get("running_by_lane", {}).get(name, 0) for worker in workers),
+        workers=sum(name in worker.get("lanes", ()) for worker in workers),
+        breaker=Breakers(ledger).state(name),
+    )
+
+
+def _longest_wait(ledger: Ledger, heads: Sequence[bytes], now: float) -> float | None:
+    """Since when the first message of each list waits; the ledger knows by job."""
+    ids = []
+    for head in heads:
+        try:
+            ids.append(json.loads(head)["headers"]["id"].rpartition(".")[0])
+        except (ValueError, KeyError, TypeError, AttributeError):  # no message of ours
+            continue
+    if not ids:
+        return None
+    with explained(ledger.url):
+        since: Any = ledger.client.zmscore(ledger.key("waiting"), ids)
+    return max((now - score for score in since if score is not None), default=None)

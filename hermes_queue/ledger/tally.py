@@ -1,0 +1,70 @@
+"""What the fleet did lately: attempts by cause of failure, and trajectories that ended by run.
+
+Counted by workers with their beat, in buckets of two minutes that expire after an hour and a
+half. For people and estimates: a count whose answer Redis lost may be added twice.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hermes_queue.connection import explained
+from hermes_queue.ledger.ledger import Ledger
+
+BUCKET_S = 120
+KEPT_S = 5400
+
+_ATTEMPT = "attempt:"
+_ENDED = "ended:"
+
+
+@dataclass(frozen=True, slots=True)
+class Lately:
+    """Counts of a window that ends now."""
+
+    window_s: float
+    """How long the window is, in whole buckets."""
+    attempts: Mapping[str, int] = field(default_factory=dict)
+    """By cause; "" = attempts without a failure."""
+    ended: Mapping[str, int] = field(default_factory=dict)
+    """Trajectories published, by run."""
+
+
+class Tally:
+    """The counts of one deployment."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def add(self, *, attempts: Mapping[str, int], ended: Mapping[str, int]) -> None:
+        """Add counts as they are named in `Lately`.
+
+        Raises:
+            RedisUnavailable, RedisFull: they may be counted.
+        """
+        args: list[Any] = [self._ledger.prefix, BUCKET_S, KEPT_S]
+        for kind, counts in ((_ATTEMPT, attempts), (_ENDED, ended)):
+            for name, count in counts.items():
+                args += [kind + name, count]
+        if len(args) > 3:
+            self._ledger.call("tally", [], args)
+
+    def lately(self, window_s: float, *, now: float) -> Lately:
+        """The counts of about the last `window_s` seconds; `now` is Redis' clock, unix seconds."""
+        last = int(now // BUCKET_S)
+        buckets = range(last - max(1, round(window_s / BUCKET_S)) + 1, last + 1)
+        with explained(self._ledger.url), self._ledger.client.pipeline(transaction=False) as pipe:
+            for bucket in buckets:
+                pipe.hgetall(self._ledger.key(f"tally:{bucket}"))
+            found = pipe.execute()
+        attempts: Counter[str] = Counter()
+        ended: Counter[str] = Counter()
+        for counts in found:
+            for raw, count in counts.items():
+                kind, _, name = raw.decode().partition(":")
+                (attempts if kind + ":" == _ATTEMPT else ended)[name] += int(count)
+        covered_s = now - buckets[0] * BUCKET_S
+        return Lately(covered_s, dict(attempts), dict(ended))

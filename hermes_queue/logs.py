@@ -1,0 +1,123 @@
+"""Log lines: as text or one JSON object each, without secrets, with the ids they are about.
+
+`action` is the stable key of what happened (docs/logging.md lists them all); messages are for
+people and may change.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from hermes_queue.scrubbing import Scrubber, scrubber
+from hermes_queue.settings import LogSettings
+
+_TEXT = "[%(asctime)s: %(levelname)s/%(processName)s] %(message)s"
+"""Celery's own format, for processes that are not workers."""
+
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+"""What a log record has of itself; everything else came with `extra`."""
+
+_trajectory: ContextVar[str] = ContextVar("trajectory", default="")
+
+
+@contextmanager
+def about(trajectory_id: str) -> Iterator[None]:
+    """Everything this context logs in the block, in whatever module, names the trajectory."""
+    token = _trajectory.set(trajectory_id)
+    try:
+        yield
+    finally:
+        _trajectory.reset(token)
+
+
+def configure(level: int = logging.INFO) -> None:
+    """Send this process's log to stderr in the format that the settings name. For entry points."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter(_TEXT))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level)
+    install(root)
+
+
+def install(logger: logging.Logger, settings: LogSettings | None = None) -> None:
+    """Have the handlers of `logger` write what the settings say. Repeating it does nothing."""
+    section = settings or LogSettings()
+    for handler in logger.handlers:
+        if isinstance(handler.formatter, JsonFormatter | TextFormatter):
+            continue
+        if section.format == "json":
+            handler.setFormatter(JsonFormatter(scrubber()))
+        else:
+            handler.setFormatter(TextFormatter(scrubber(), handler.formatter))
+
+
+class TextFormatter(logging.Formatter):
+    """Another formatter's lines, without secrets."""
+
+    def __init__(self, scrubs: Scrubber, inner: logging.Formatter | None = None) -> None:
+        super().__init__()
+        self._scrubs = scrubs
+        self._inner = inner or logging.Formatter(_TEXT)
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One event, with its traceback on further lines."""
+        return self._scrubs.text(self._inner.format(record))
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object on one line per event."""
+
+    def __init__(self, scrubs: Scrubber) -> None:
+        super().__init__()
+        self._scrubs = scrubs
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The event as JSON.
+
+        Always ts (RFC 3339, UTC), level, logger, message, pid and thread; where known action,
+        trajectory_id, run_id and what else came as `extra`; with an error exception.
+        """
+        moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        extra = {name: value for name, value in vars(record).items() if name not in _STANDARD}
+        event: dict[str, Any] = {
+            "ts": f"{moment}.{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            "pid": record.process,
+            "thread": record.threadName,
+            **_ids(extra),
+        }
+        for name, value in extra.items():
+            if isinstance(value, str | int | float | bool):
+                event.setdefault(name, value)
+        if record.exc_info:
+            event["exception"] = self.formatException(record.exc_info)
+        # Before it is JSON, whose escapes would hide a secret; after it no line may break.
+        return json.dumps(self._scrubs.tree(event), default=str)
+
+
+def _ids(extra: dict[str, Any]) -> dict[str, str]:
+    """Which trajectory and run an event is about, as far as anybody said."""
+    trajectory_id = extra.get("trajectory_id") or _trajectory.get() or _of_celery(extra.get("data"))
+    run_id = extra.get("run_id") or trajectory_id.rsplit(".", 2)[0]
+    return {
+        name: value
+        for name, value in (("trajectory_id", trajectory_id), ("run_id", run_id))
+        if value
+    }
+
+
+def _of_celery(data: object) -> str:
+    """The trajectory of Celery's own lines on a task, whose id is `<trajectory>.<attempt>`."""
+    if not isinstance(data, dict) or data.get("name") != "hermes_queue.run_trajectory":
+        return ""
+    return str(data.get("id", "")).rpartition(".")[0]

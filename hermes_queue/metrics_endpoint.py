@@ -1,0 +1,135 @@
+"""An HTTP server for Prometheus, in a thread of its own: `GET /metrics` and little else."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
+
+from hermes_queue.errors import ConfigurationError
+
+logger = logging.getLogger(__name__)
+
+Page = Callable[[], tuple[bytes, str]]
+"""Makes a body and its content type."""
+
+_REQUEST_TIMEOUT_S = 10.0
+
+
+class MetricsEndpoint:
+    """Serves pages until `close`. Everybody who reaches the address may read them."""
+
+    def __init__(
+        self, pages: Mapping[str, Page], *, address: str, port: int, ports: int = 1, setting: str
+    ) -> None:
+        """Listen, on the first port that is free, and serve.
+
+        Args:
+            pages: by path, e.g. "/metrics"; called in a thread per request.
+            address: to listen on.
+            port: to listen on; 0 = any free one.
+            ports: how many ports from `port` on to try.
+            setting: the variable that names the port, for the error.
+
+        Raises:
+            ConfigurationError: none of the ports can be had; the message names the variable.
+        """
+        self._server = _listen(pages, address, port, ports, setting)
+        self.address = address
+        self.port: int = self._server.server_address[1]
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.2,), name="metrics", daemon=True
+        )
+        self._thread.start()
+        logger.info(
+            "metrics at http://%s:%d/metrics",
+            address,
+            self.port,
+            extra={"action": "metrics_listen", "port": self.port},
+        )
+
+    def target(self, advertise: str | None = None) -> str:
+        """`host:port` as Prometheus is to call it."""
+        host = advertise or self.address
+        if host in ("0.0.0.0", "::", ""):  # noqa: S104 - compared, not bound
+            host = socket.gethostname()
+        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+
+    def close(self) -> None:
+        """Stop listening. Idempotent."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(timeout=5)
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def server_bind(self) -> None:
+        """As the base class of HTTPServer does: HTTPServer asks DNS for a name nobody needs."""
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that goes away is no event."""
+        logger.debug("a request for metrics broke off")
+
+
+def _listen(
+    pages: Mapping[str, Page], address: str, port: int, ports: int, setting: str
+) -> ThreadingHTTPServer:
+    class Handler(_Handler):
+        known = pages
+
+    kind = type("Server", (_Server,), {"address_family": _family(address, setting)})
+    last = min(65535, port + ports - 1) if port else 0
+    for candidate in range(port, last + 1):
+        try:
+            return kind((address, candidate), Handler)  # type: ignore[no-any-return]
+        except OSError as error:
+            refused = error
+    tried = f"port {port}" if last == port else f"ports {port} to {last}"
+    raise ConfigurationError(
+        f"{setting}: {tried} of {address} cannot be had: {refused.strerror or refused}; choose "
+        "another one, 0 for any free one, or for several workers on one host a range "
+        "(HERMES_QUEUE_METRICS_WORKER_PORTS)"
+    ) from refused
+
+
+def _family(address: str, setting: str) -> socket.AddressFamily:
+    try:
+        return socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0][0]
+    except OSError as error:
+        name = setting.rpartition("_METRICS_")[0] + "_METRICS_ADDRESS"
+        raise ConfigurationError(f"{name}: {address!r}: {error.strerror}") from error
+
+
+class _Handler(BaseHTTPRequestHandler):
+    known: Mapping[str, Page]
+    timeout = _REQUEST_TIMEOUT_S
+
+    def do_GET(self) -> None:
+        page = self.known.get(self.path.partition("?")[0])
+        if page is None:
+            self._send(404, f"pages: {', '.join(self.known)}\n".encode(), "text/plain")
+            return
+        try:
+            body, content_type = page()
+        except Exception as error:  # Prometheus shows the status; the log says why
+            logger.exception("metrics failed", extra={"action": "metrics_failed"})
+            self._send(500, f"{type(error).__name__}\n".encode(), "text/plain")
+            return
+        self._send(200, body, content_type)
+
+    def _send(self, status: int, body: bytes, content_type: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Scrapes are no events."""

@@ -1,0 +1,95 @@
+"""Whether this worker takes jobs: pause, resume and drain, of the worker or of its lanes.
+
+Not to take jobs is not to consume from queues. Celery keeps that choice across reconnections;
+a worker that starts again takes jobs again.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from celery import signals
+
+from hermes_queue.queues import queue_name, retry_queue_name
+
+State = Literal["open", "paused", "draining"]
+
+
+class Intake:
+    """What this process consumes from. Changed on Celery's main thread, read from any."""
+
+    def __init__(self) -> None:
+        self.hostname = ""
+        """The worker's name for Celery, e.g. celery@host."""
+        self.state: State = "open"
+        self.paused_lanes: frozenset[str] = frozenset()
+        self._served: list[str] = []
+
+    def pause(self, consumer: Any, lanes: tuple[str, ...] = ()) -> None:
+        """Take no more jobs of `lanes`, or with none named of any; running ones go on.
+
+        Raises:
+            ValueError: the worker serves no such lane, or it is draining.
+        """
+        self._refuse_when_draining()
+        self._known(consumer, lanes)
+        if lanes:
+            self.paused_lanes |= set(lanes)
+        else:
+            self.state = "paused"
+        self._apply(consumer)
+
+    def resume(self, consumer: Any, lanes: tuple[str, ...] = ()) -> None:
+        """Take jobs of `lanes` again, or with none named of all.
+
+        Raises:
+            ValueError: the worker serves no such lane, or it is draining.
+        """
+        self._refuse_when_draining()
+        self._known(consumer, lanes)
+        self.paused_lanes -= set(lanes or self.paused_lanes)
+        if not lanes:
+            self.state = "open"
+        self._apply(consumer)
+
+    def drain(self, consumer: Any) -> None:
+        """Take no more jobs, for good: the worker ends when the last one it has is done."""
+        self.state = "draining"
+        self._apply(consumer)
+
+    def _refuse_when_draining(self) -> None:
+        if self.state == "draining":
+            raise ValueError("the worker is draining: it ends when its last trajectory has")
+
+    def _known(self, consumer: Any, lanes: tuple[str, ...]) -> None:
+        self._served = self._served or list(consumer.app.amqp.queues.consume_from)
+        for lane in lanes:
+            if queue_name(lane) not in self._served:
+                raise ValueError(f"this worker does not serve the lane {lane!r}")
+
+    def _apply(self, consumer: Any) -> None:
+        self._known(consumer, ())
+        # Not now: while the command's own message is read, Celery would only put the
+        # cancellation off, and it would then take queues away that were added meanwhile.
+        consumer.hub.call_soon(self._consume, consumer)
+
+    def _consume(self, consumer: Any) -> None:
+        held = {name for lane in self.paused_lanes for name in _queues(lane)}
+        wanted = [name for name in self._served if self.state == "open" and name not in held]
+        for name in self._served:
+            consumer.cancel_task_queue(name)
+        for name in wanted:  # anew, because their order says which is polled first
+            consumer.add_task_queue(name)
+
+
+def _queues(lane: str) -> tuple[str, str]:
+    return retry_queue_name(lane), queue_name(lane)
+
+
+INTAKE = Intake()
+"""That of this process."""
+
+
+@signals.worker_init.connect  # type: ignore[untyped-decorator]
+def _learn_name(sender: Any, **_: Any) -> None:
+    INTAKE.hostname = str(sender.hostname)

@@ -1,0 +1,96 @@
+"""What `celery -A hermes_queue inspect` and `control` can ask of our workers, beyond Celery's own.
+
+    celery -A hermes_queue inspect slots
+    celery -A hermes_queue control pause            # or: pause LANE
+    celery -A hermes_queue control resume
+    celery -A hermes_queue control drain -d celery@host
+    celery -A hermes_queue control set_limits 32    # or: set_limits CONCURRENCY SLOTS
+
+Registered with Celery's control panel by being imported, in workers and in the command line.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from celery.worker.control import control_command, inspect_command, nok, ok
+
+from hermes_queue.pool.intake import INTAKE
+from hermes_queue.pool.task_pool import on_resize
+
+logger = logging.getLogger(__name__)
+
+MOST_SLOTS = 10_000
+MOST_TOLD = 100
+"""Trajectories that `inspect slots` names per worker."""
+
+describe: list[Callable[[], Mapping[str, Any]]] = []
+"""Who has to say something for `inspect slots`; called on Celery's main thread."""
+
+Answer = dict[str, Any]
+
+
+@inspect_command()  # type: ignore[untyped-decorator]
+def slots(state: Any, **_: Any) -> Answer:
+    """Slots of each worker, whether it takes jobs, and its oldest trajectories."""
+    found: Answer = {"concurrency": state.consumer.pool.limit, "intake": INTAKE.state}
+    found["paused_lanes"] = sorted(INTAKE.paused_lanes)
+    for told in describe:
+        found |= told()
+    return found
+
+
+@control_command(variadic="lanes", signature="[LANE ...]")  # type: ignore[untyped-decorator]
+def pause(state: Any, lanes: list[str] | None = None, **_: Any) -> Answer:
+    """Take no more jobs (of the lanes); running trajectories go on."""
+    return _told(lambda: INTAKE.pause(state.consumer, tuple(lanes or ())), "paused")
+
+
+@control_command(variadic="lanes", signature="[LANE ...]")  # type: ignore[untyped-decorator]
+def resume(state: Any, lanes: list[str] | None = None, **_: Any) -> Answer:
+    """Take jobs again (of the lanes)."""
+    return _told(lambda: INTAKE.resume(state.consumer, tuple(lanes or ())), "takes jobs again")
+
+
+@control_command()  # type: ignore[untyped-decorator]
+def drain(state: Any, **_: Any) -> Answer:
+    """Take no more jobs and end when the last trajectory has ended."""
+    return _told(lambda: INTAKE.drain(state.consumer), "draining")
+
+
+@control_command(  # type: ignore[untyped-decorator]
+    args=[("concurrency", int), ("slots", int)], signature="CONCURRENCY [SLOTS]"
+)
+def set_limits(
+    state: Any, concurrency: int | None = None, slots: int | None = None, **_: Any
+) -> Answer:
+    """Trajectories at once, and slots of the sandbox backend (as many), from now on."""
+
+    def change() -> None:  # growing has the backend follow; slots that differ come after it
+        wanted = slots if slots is not None else concurrency
+        if concurrency is None or wanted is None:
+            raise ValueError("say how many: set_limits CONCURRENCY [SLOTS]")
+        if not 1 <= concurrency <= MOST_SLOTS or not 1 <= wanted <= MOST_SLOTS:
+            raise ValueError(f"concurrency and slots must be from 1 to {MOST_SLOTS}")
+        pool = state.consumer.pool
+        if concurrency > pool.limit:
+            pool.grow(concurrency - pool.limit)
+        elif concurrency < pool.limit:
+            pool.shrink(pool.limit - concurrency)
+        for listener in on_resize:
+            listener(wanted)
+
+    return _told(change, "limits set")
+
+
+def _told(change: Callable[[], None], done: str) -> Answer:
+    try:
+        change()
+    except ValueError as error:
+        answer: Answer = nok(str(error))
+        return answer
+    logger.warning("%s, by remote control", done, extra={"action": "remote_control"})
+    answer = ok(done)
+    return answer

@@ -1,0 +1,48 @@
+"""Sections of what operators look at: metrics and logs."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from hermes_queue.settings.section import PREFIX
+
+
+class MetricsSettings(BaseSettings):
+    """Prometheus endpoints (docs/metrics.md). They need the extra `metrics`."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX + "METRICS_", frozen=True, env_ignore_empty=True
+    )
+
+    worker_port: int | None = Field(default=None, ge=0, le=65535)
+    """Where a worker serves `/metrics`; 0 = any free port. Unset: nowhere."""
+    worker_ports: int = Field(default=1, ge=1, le=1000)
+    """With several workers on a host: how many ports, from `worker_port` on, to try."""
+    exporter_port: int = Field(default=9808, ge=0, le=65535)
+    """Where `hermes-queue exporter` serves `/metrics` and `/targets`; 0 = any free port."""
+    sink_port: int | None = Field(default=None, ge=0, le=65535)
+    """Where a sink serves `/metrics`; 0 = any free port. Unset: nowhere."""
+    address: str = "127.0.0.1"
+    """The address all of them listen on. Whoever reaches it reads all metrics: no password."""
+    advertise: str | None = None
+    """Host name by which Prometheus reaches a worker of this host. Unset: `address`, or the host's
+    own name where that is 0.0.0.0 or ::."""
+    max_label_values: int = Field(default=100, ge=1)
+    """Different envs, models, endpoints, lanes, ... per metric; further ones count as `other`."""
+    scan_s: float = Field(default=30.0, gt=0)
+    """How often the exporter looks through the keys of Redis for workers, lanes and limits."""
+
+
+class LogSettings(BaseSettings):
+    """Log lines of workers, sinks and the exporter (docs/logging.md)."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX + "LOG_", frozen=True)
+
+    format: Literal["text", "json"] = "text"
+    """`json`: one object per line, with `action`, `trajectory_id` and `run_id` where known."""
+    scrub_env: str = ""
+    """Comma-separated names of further environment variables whose values are secret. Those
+    named `*_KEY`, `*_TOKEN`, `*_SECRET`, `*_PASSWORD` and the like are without being listed."""

@@ -1,0 +1,74 @@
+"""Metrics of a sink: how much it stores, and how old that is.
+
+Any loop over `consume` can have them:
+
+    with metered("parquet") as meter:
+        async for group in consume("archive"):
+            meter.stored([group], sink.write(group.members))
+            await group.ack()
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+
+from hermes_queue import metrics
+from hermes_queue.meter import Meter, NoMeter, PrometheusMeter
+from hermes_queue.metrics_endpoint import MetricsEndpoint
+from hermes_queue.models import TrajectoryGroup
+from hermes_queue.settings import MetricsSettings
+
+
+class SinkMeter:
+    """Counts for one sink."""
+
+    def __init__(self, sink: str, meter: Meter, port: int | None = None) -> None:
+        self.port = port
+        """Where the metrics are served; None = nowhere."""
+        self._labels = {"sink": sink}
+        self._meter = meter
+
+    def stored(self, groups: Sequence[TrajectoryGroup], added: int) -> None:
+        """Groups are in the destination, durably.
+
+        Args:
+            groups: as they were delivered.
+            added: how many of their trajectories were new there.
+        """
+        self.count(len(groups), added, [m.created for group in groups for m in group.members])
+
+    def count(self, groups: int, added: int, created: Iterable[float]) -> None:
+        """As `stored`, of groups that are not at hand any more; `created` is Unix time, s."""
+        self._meter.add(metrics.SINK_GROUPS, self._labels, groups)
+        self._meter.add(metrics.SINK_TRAJECTORIES, self._labels, added)
+        now = time.time()
+        for since in created:
+            self._meter.observe(metrics.SINK_AGE_SECONDS, self._labels, max(0.0, now - since))
+
+
+@contextmanager
+def metered(sink: str, settings: MetricsSettings | None = None) -> Iterator[SinkMeter]:
+    """Serve `/metrics` of this sink in the block, if `HERMES_QUEUE_METRICS_SINK_PORT` is set.
+
+    Args:
+        sink: its kind, e.g. "parquet"; a label, so no path and no run id.
+        settings: port, address and bounds.
+
+    Raises:
+        ConfigurationError: the port is taken, or `prometheus_client` is missing.
+    """
+    section = settings or MetricsSettings()
+    if section.sink_port is None:
+        yield SinkMeter(sink, NoMeter())
+        return
+    meter = PrometheusMeter("sink", max_label_values=section.max_label_values)
+    endpoint = MetricsEndpoint(
+        {"/metrics": meter.exposition},
+        address=section.address,
+        port=section.sink_port,
+        setting="HERMES_QUEUE_METRICS_SINK_PORT",
+    )
+    with closing(endpoint):
+        yield SinkMeter(sink, meter, endpoint.port)

@@ -1,0 +1,187 @@
+"""`celery inspect` and `celery control` reach a real worker, and so do our own commands."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import kombu.pools
+import pytest
+from celery import Celery
+from records import make_job
+from worker_process import wait_until
+
+from hermes_queue.ledger import Breakers, Ledger, Runs
+from hermes_queue.ledger.overview import overview
+from hermes_queue.queues import enqueue
+
+ROW = {"question": "How many eggs are two dozen?", "answer": "2*12=<<2*12=24>>24\n#### 24"}
+AT_ONCE = {"HERMES_QUEUE_WORKER_SOFT_SHUTDOWN_S": "0"}
+
+
+@pytest.fixture
+def command(redis_server):
+    """Run a command line against the test's Redis; what it printed."""
+
+    def run(module, *words, code=0):
+        environment = {**os.environ, "HERMES_QUEUE_REDIS_URL": redis_server.url}
+        line = [sys.executable, "-m", module, *words]
+        done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=120)
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    return run
+
+
+@pytest.fixture
+def celery(command, worker_facts):
+    """Celery's own command line."""
+
+    def run(kind, *words):
+        to = ("-d", worker_facts()["name"], "-t", "60", "--json")  # ends with the answer
+        said = command("celery", "-A", "hermes_queue", kind, *words, *to)
+        [answer] = json.loads(said) if kind == "control" else [json.loads(said)]
+        [value] = answer.values()
+        return value
+
+    return run
+
+
+@pytest.fixture
+def tell(redis_server, worker_facts):
+    """What Celery's command line sends, without starting it."""
+
+    def run(command, wait_s=60, **arguments):
+        name = worker_facts()["name"]
+        with Celery(broker=redis_server.broker_url, set_as_current=False) as app:
+            app.conf.broker_transport_options = {"global_keyprefix": "hq:"}
+            answers = app.control.broadcast(
+                command, arguments, destination=[name], reply=True, timeout=wait_s
+            )
+        return answers[0][name] if answers else {}
+
+    return run
+
+
+@pytest.fixture
+def worker_facts(ledger):
+    def facts() -> dict:
+        [found] = ledger.workers()
+        return found
+
+    return facts
+
+
+def test_a_worker_is_paused_through_an_outage_and_resumed(
+    factory, start_worker, celery, tell, command, worker_facts, redis_server
+):
+    start_worker(concurrency=2, **AT_ONCE)
+    [job] = factory.enqueue(1, seconds=600)
+    factory.wait_running(1)
+    slots = celery("inspect", "slots")
+    assert (slots["concurrency"], slots["running"], slots["intake"]) == (2, 1, "open")
+    [running] = slots["trajectories"]
+    assert running["label"] == "gsm8k:i0#0"
+
+    assert celery("control", "pause") == {"ok": "paused"}
+    assert factory.ledger.run_status("run").running == 1, "what ran did not go on"
+    tell("terminate", signal="SIGTERM", task_id=f"{job.trajectory_id}.1")
+    factory.wait_done()
+    factory.enqueue(4, seconds=600, run_id="later")
+    redis_server.restart()
+    kombu.pools.reset()  # this process's own connections are gone too
+    wait_until("the worker is back", lambda: tell("slots", wait_s=3).get("intake") == "paused")
+    assert tell("slots")["running"] == 0
+    assert factory.ledger.run_status("later").queued == 4
+
+    name = worker_facts()["name"]
+    assert "takes jobs again" in command("hermes_queue.cli", "workers", "resume", name)
+    factory.wait_running(2, "later")
+
+
+def test_a_worker_is_resized_while_it_runs_and_its_slots_follow(
+    factory, start_worker, celery, tell
+):
+    start_worker(concurrency=1, **AT_ONCE)
+    factory.enqueue(5, seconds=600)
+    factory.wait_running(1)
+    assert celery("control", "set_limits", "2") == {"ok": "limits set"}
+    factory.wait_running(2)
+    assert celery("control", "pool_grow", "1") == {"ok": "pool will grow"}
+    factory.wait_running(3)
+    wait_until("a slot for each", lambda: tell("slots")["leased_slots"] == 3)
+    assert tell("pool_shrink", n=2) == {"ok": "pool will shrink"}
+    assert tell("slots")["concurrency"] == 1
+    assert tell("set_limits", concurrency=5, slots=3) == {"ok": "limits set"}
+    factory.wait_running(5)
+    assert tell("slots")["leased_slots"] == 3
+    assert "from 1 to" in tell("set_limits", concurrency=0)["error"]
+    assert "say how many" in tell("set_limits")["error"]
+    assert "does not serve" in tell("pause", lanes=["nosuchlane"])["error"]
+
+
+def test_a_drained_worker_finishes_what_runs_leaves_the_rest_and_ends(
+    factory, start_worker, command, worker_facts, ledger
+):
+    worker = start_worker(concurrency=1)
+    agent = {"kind": "slow", "params": {"seconds": 0.5, "turns": 20}}
+    enqueue([make_job("run", f"i{n}", item=ROW, agent=agent) for n in range(3)], ledger=ledger)
+    factory.wait_running(1)
+    Runs(ledger).pause("run")  # so that it runs as long as this test wants
+    name = worker_facts()["name"]
+    assert "draining" in command("hermes_queue.cli", "workers", "drain", name)
+    said = command("hermes_queue.cli", "workers", "resume", name, code=1)
+    assert "ends when its last trajectory has" in said
+    assert (worker.alive, ledger.run_status("run").running) == (True, 1)
+    Runs(ledger).resume("run")
+    assert worker.process.wait(120) == 0
+    status = ledger.run_status("run")
+    assert (status.finished, status.queued, status.running) == (1, 2, 0)
+    assert ledger.workers() == []
+    assert "no worker lives" in command("hermes_queue.cli", "workers", "pause", name, code=1)
+
+
+def test_one_lane_of_two_is_paused_on_a_worker_and_for_the_fleet(
+    factory, start_worker, celery, tell, command, ledger
+):
+    start_worker(concurrency=2, HERMES_QUEUE_WORKER_LANES="train,eval")
+    assert celery("control", "pause", "eval") == {"ok": "paused"}
+    queues = {each["name"] for each in tell("active_queues")}
+    assert queues == {"v1.train", "v1.train.retry"}
+    tell("resume", lanes=["eval"])
+    order = [each["name"] for each in tell("active_queues")]
+    assert order == ["v1.train.retry", "v1.train", "v1.eval.retry", "v1.eval"]
+    command("hermes_queue.cli", "lanes", "pause", "train", "--reason", "new image")
+    factory.enqueue(1, seconds=0)
+    wait_until("held", lambda: ledger.client.zcard("hq:delayed") == 1)
+    assert Breakers(ledger).state("train").message == "new image"
+    command("hermes_queue.cli", "lanes", "resume", "train")
+    assert len(factory.wait_done()) == 1
+
+
+def test_celery_revokes_a_trajectory_and_limits_the_rate(
+    factory, start_worker, celery, tell, ledger
+):
+    start_worker(concurrency=4, **AT_ONCE)
+    assert "ok" in celery("control", "rate_limit", "hermes_queue.run_trajectory", "2/h")
+    first, *_ = factory.enqueue(4, seconds=600)
+    factory.wait_running(1)
+    assert ledger.run_status("run").queued == 3
+    assert "ok" in tell("rate_limit", task_name="hermes_queue.run_trajectory", rate_limit=0)
+    factory.wait_running(4)
+    celery("control", "terminate", "SIGTERM", f"{first.trajectory_id}.1")
+    wait_until("it was published", lambda: ledger.run_status("run").failed == 1)
+    [record] = factory.records()
+    assert (record.trajectory_id, record.stop_reason) == (first.trajectory_id, "cancelled")
+
+
+def test_what_workers_tell_of_attempts_is_counted(factory, start_worker, ledger: Ledger):
+    worker = start_worker(concurrency=2)
+    factory.enqueue(3, seconds=0)
+    factory.wait_done()
+    worker.terminate()
+    seen = overview(ledger)
+    assert dict(seen.lately.attempts) == {"": 3}
+    assert dict(seen.lately.ended) == {"run": 3}

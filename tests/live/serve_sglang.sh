@@ -1,0 +1,11 @@
+#!/bin/bash
+# Run SGLang on the CPU in the foreground: serve_sglang.sh VENV MODEL_DIR PORT [more arguments]
+set -euo pipefail
+venv=$1 model=$2 port=$3
+shift 3
+export HF_HUB_OFFLINE=1 SGLANG_RETURN_ORIGINAL_LOGPROB=${SGLANG_RETURN_ORIGINAL_LOGPROB-1}
+exec "$venv/bin/python" -m sglang.launch_server --model-path "$model" \
+	--dtype float32 --served-model-name tiny --host 127.0.0.1 --port "$port" --context-length 4096 \
+	--device cpu --attention-backend torch_native --sampling-backend pytorch \
+	--disable-overlap-schedule --disable-cuda-graph --max-total-tokens 65536 \
+	--mem-fraction-static 0.2 --tool-call-parser qwen25 "$@"

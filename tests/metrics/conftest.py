@@ -1,0 +1,90 @@
+"""A Redis, workers with metrics, and an exporter."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from redis_server import RedisServer
+from worker_process import WorkerProcess
+
+from hermes_queue.ledger import Ledger
+
+
+@pytest.fixture
+def ledger(redis_server: RedisServer) -> Iterator[Ledger]:
+    with redis_server.client(decode_responses=False) as client:
+        yield Ledger(client, prefix="hq:", url=redis_server.url)
+
+
+@pytest.fixture
+def start_worker(
+    redis_server: RedisServer, tmp_path: Path
+) -> Iterator[Callable[..., WorkerProcess]]:
+    workers: list[WorkerProcess] = []
+
+    def start(**options: object) -> WorkerProcess:
+        environment = {
+            "HERMES_QUEUE_METRICS_WORKER_PORT": "0",
+            "PYTHONPATH": str(Path(__file__).parents[1] / "support"),
+            **options,
+        }
+        worker = WorkerProcess(redis_server.url, tmp_path / "workers", **environment)  # type: ignore[arg-type]
+        workers.append(worker)
+        return worker.start()
+
+    yield start
+    for worker in workers:
+        worker.close()
+
+
+@pytest.fixture
+def exporter(redis_server: RedisServer) -> Iterator[str]:
+    """The base URL of a `hermes-queue exporter`."""
+    command = [sys.executable, "-c", "from hermes_queue.cli import main; main()", "exporter"]
+    environment = {
+        **os.environ,
+        "HERMES_QUEUE_REDIS_URL": redis_server.url,
+        "HERMES_QUEUE_METRICS_SCAN_S": "0.1",
+    }
+    process = subprocess.Popen(
+        [*command, "--port", "0"], env=environment, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout
+        yield process.stdout.readline().strip().removesuffix("/metrics")
+    finally:
+        process.terminate()
+        process.wait(20)
+        process.stdout.close()
+
+
+@pytest.fixture
+def taken_port() -> Iterator[int]:
+    """A port that somebody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+@pytest.fixture
+def free_ports() -> Callable[[int], int]:
+    """The first of so many free ports in a row."""
+
+    def find(count: int) -> int:
+        for _ in range(50):
+            with socket.create_server(("127.0.0.1", 0)) as first:
+                port = first.getsockname()[1]
+                try:
+                    for further in range(port + 1, port + count):
+                        socket.create_server(("127.0.0.1", further)).close()
+                except OSError:
+                    continue
+                return port
+        raise AssertionError("no free ports in a row")
+
+    return find

@@ -1,0 +1,171 @@
+"""The exporter tells what is in Redis, on both versions it must read."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from pathlib import Path
+
+import pytest
+from ledger_steps import begin, publish
+from records import make_job, make_record
+from redis_server import RedisServer, redis_binary_of
+
+from hermes_queue import metrics
+from hermes_queue.exporter import Exporter
+from hermes_queue.ledger import Breakers, Claim, Ledger
+from hermes_queue.ledger.creations import FleetCreationGate
+from hermes_queue.ledger.limiter import EndpointLimits
+from hermes_queue.ledger.sandboxes import Sandboxes, SandboxRecord
+from hermes_queue.queues import enqueue
+from hermes_queue.results import consume
+
+
+@pytest.fixture(params=["redis-7", "redis-6.2"])
+def deployment(request, tmp_path: Path):
+    server = RedisServer(redis_binary_of(request.param), tmp_path / "r")
+    try:
+        server.start()
+        with server.client(decode_responses=False) as client:
+            yield Ledger(client, prefix="hq:", url=server.url)
+    finally:
+        server.close()
+
+
+def read(ledger: Ledger) -> dict[metrics.Metric, dict]:
+    return {
+        m: dict(values) for m, values in Exporter(ledger, lanes=["idle"], scan_s=0.001).values()
+    }
+
+
+def test_lanes_are_found_with_depth_and_age_though_no_worker_serves_them(deployment):
+    enqueue(
+        [make_job("run", f"i{n}", lane="train", priority=n) for n in range(4)], ledger=deployment
+    )
+    enqueue([make_job("run2", "i", lane="eval")], ledger=deployment)
+    early = make_job("run", "i3").trajectory_id
+    deployment.client.zadd("hq:waiting", {early: time.time() - 100})
+    found = read(deployment)
+    assert found[metrics.LANE_DEPTH] == {
+        ("eval", "first"): 1,
+        ("eval", "retry"): 0,
+        ("idle", "first"): 0,
+        ("idle", "retry"): 0,
+        ("train", "first"): 4,
+        ("train", "retry"): 0,
+    }
+    ages = found[metrics.LANE_AGE_SECONDS]
+    assert 100 <= ages["train",] < 160
+    assert ages["idle",] == 0
+
+
+def test_leases_runs_and_delayed_jobs_are_counted(deployment):
+    jobs = [make_job("run", f"i{n}") for n in range(3)]
+    enqueue(jobs, ledger=deployment)
+    deployment.beat("w1", {"slots": 8, "lanes": ["train"]}, ttl_s=60)
+    claims = [Claim(job.trajectory_id, begin(deployment, job).epoch) for job in jobs[:2]]
+    deployment.requeue(claims[1], owner="w1", delay_s=600)
+    found = read(deployment)
+    assert found[metrics.SLOTS] == {("leased",): 1, ("free",): 7}
+    assert found[metrics.DELAYED] == {(): 1}
+    assert found[metrics.RUNS] == {
+        ("active",): 1,
+        ("paused",): 0,
+        ("cancelled",): 0,
+        ("done",): 0,
+    }
+
+
+def test_sandboxes_are_starting_running_or_leaked(deployment):
+    sandboxes = Sandboxes(deployment)
+    sandboxes.renew([SandboxRecord("a", "modal", "h", 0.0)], lease_s=60)
+    sandboxes.renew([SandboxRecord("b", "modal", "h", 0.0)], lease_s=-1)
+    gate = FleetCreationGate(deployment, "modal", creates_per_s=100, max_starting=10)
+    gate.take("t")
+    found = read(deployment)[metrics.SANDBOXES]
+    assert {state: found["modal", state] for state in ("starting", "running", "leaked")} == {
+        "starting": 1,
+        "running": 1,
+        "leaked": 1,
+    }
+
+
+def test_limits_say_what_is_allowed_leased_and_refused(deployment):
+    limits = EndpointLimits(deployment)
+    name = "http://h:1/v1|some|model"
+    granted = [limits.acquire(name, f"r{n}") for n in range(3)]
+    limits.release(name, "r0", "refused", granted_at=granted[0].at, among=1, pause_s=50)
+    found = read(deployment)
+    endpoint, model = "http://h:1/v1", "some|model"
+    assert found[metrics.LIMIT][endpoint, model, "leased"] == 2
+    assert found[metrics.LIMIT][endpoint, model, "limit"] > 0
+    assert found[metrics.LIMIT_ANSWERS][endpoint, model, "refused"] == 1
+    assert found[metrics.LIMIT_ANSWERS][endpoint, model, "granted"] == 3
+    assert 0 < found[metrics.LIMIT_PAUSE][endpoint, model] <= 50
+
+
+def test_a_lane_whose_breaker_is_open_is_paused(deployment):
+    Breakers(deployment).record("train", {"sandbox": (50, "down")})
+    deployment.beat("w1", {"slots": 1, "lanes": ["train"]}, ttl_s=60)
+    assert read(deployment)[metrics.LANE_BREAKER] == {("idle",): 0, ("train",): 1}
+
+
+async def test_a_consumer_group_is_behind_until_it_has_acknowledged(deployment):
+    jobs = [make_job("run", f"i{n}") for n in range(3)]
+    enqueue(jobs, ledger=deployment)
+    for job in jobs:
+        begin(deployment, job)
+        publish(deployment, make_record(job))
+    reading = consume("g", url=deployment.url, idle_timeout_s=0.5)
+    first = await anext(reading)  # a page is given at once: all three are pending then
+    found = read(deployment)
+    assert found[metrics.CONSUMER_PENDING]["g",] == 3
+    assert found[metrics.CONSUMER_AGE_SECONDS]["g",] > 0
+    await first.ack()
+    async for group in reading:
+        await group.ack()
+    later = [make_job("run", f"later{n}") for n in range(2)]
+    enqueue(later, ledger=deployment)
+    for job in later:
+        begin(deployment, job)
+        publish(deployment, make_record(job))
+    await asyncio.sleep(0.01)
+    found = read(deployment)
+    assert found[metrics.CONSUMER_PENDING]["g",] == 0
+    assert found[metrics.CONSUMER_BEHIND]["g",] == 2
+    assert found[metrics.CONSUMER_AGE_SECONDS]["g",] > 0
+    assert found[metrics.STREAM_GROUPS] == {(): 5}
+    assert found[metrics.STREAM_BYTES][()] > 0
+
+
+def test_counters_are_there_before_they_rise(deployment):
+    found = read(deployment)
+    assert found[metrics.RETRIES]["sandbox",] == 0
+    assert found[metrics.COST_USD] == {(): 0}
+
+
+def test_targets_are_the_workers_that_serve_metrics(deployment):
+    facts = {"host": "h", "lanes": ["train"], "slots": 1}
+    deployment.beat("w1", {**facts, "metrics": "h:9809"}, ttl_s=60)
+    deployment.beat("w2", {**facts, "metrics": ""}, ttl_s=60)
+    body, kind = Exporter(deployment, lanes=(), scan_s=60).targets()
+    assert json.loads(body) == [{"targets": ["h:9809"], "labels": {"hermes_host": "h"}}]
+    assert kind == "application/json"
+
+
+def test_while_redis_is_away_only_that_is_told(redis_server, ledger):
+    exporter = Exporter(ledger, lanes=(), scan_s=60)
+    assert dict(exporter.values())[metrics.UP] == {(): 1.0}
+    redis_server.kill9()
+    assert list(exporter.values()) == [(metrics.UP, {(): 0.0})]
+    redis_server.start()
+    assert dict(exporter.values())[metrics.UP] == {(): 1.0}
+
+
+def test_an_exporter_changes_nothing_in_redis(deployment):
+    enqueue([make_job()], ledger=deployment)
+    before = deployment.client.info("persistence")["rdb_changes_since_last_save"]
+    read(deployment)
+    after = deployment.client.info("persistence")["rdb_changes_since_last_save"]
+    assert after == before

@@ -1,0 +1,116 @@
+"""docs/logging.md lists the actions that the code logs, no more and no less."""
+
+from __future__ import annotations
+
+import ast
+import json
+import logging
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hermes_queue import logs
+from hermes_queue.scrubbing import Scrubber
+from hermes_queue.settings import LogSettings
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "logging.md"
+LEVELS = {"log", "info", "warning", "error", "exception", "critical"}
+
+
+def log_calls() -> Iterator[tuple[str, ast.Call]]:
+    for package in ("hermes_queue", "workers", "producers", "envs"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if (
+                    isinstance(node, ast.Call)
+                    and isinstance(node.func, ast.Attribute)
+                    and isinstance(node.func.value, ast.Name)
+                    and node.func.value.id == "logger"
+                    and node.func.attr in LEVELS
+                ):
+                    yield f"{path.relative_to(ROOT).as_posix()}:{node.lineno}", node
+
+
+def actions_in_code() -> set[str]:
+    """Every value of an "action" key; `<name>` stands for what is only known at run time."""
+    found = set()
+    for package in ("hermes_queue", "workers", "producers", "envs"):
+        for path in (ROOT / package).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Dict):
+                    for key, value in zip(node.keys, node.values, strict=True):
+                        if isinstance(key, ast.Constant) and key.value == "action":
+                            found.add(spelled(value))
+    return found
+
+
+def spelled(value: ast.expr) -> str:
+    if isinstance(value, ast.Constant):
+        return str(value.value)
+    assert isinstance(value, ast.JoinedStr), ast.unparse(value)
+    return "".join(
+        str(part.value) if isinstance(part, ast.Constant) else f"<{ast.unparse(part.value)}>"  # type: ignore[attr-defined]
+        for part in value.values
+    )
+
+
+def test_the_page_lists_every_action_and_nothing_else() -> None:
+    listed = re.findall(r"^\| `([a-z_<>]+)` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(listed) == len(set(listed))
+    assert set(listed) == actions_in_code()
+
+
+def test_every_log_line_has_an_action() -> None:
+    without = [
+        place for place, call in log_calls() if not any(k.arg == "extra" for k in call.keywords)
+    ]
+    assert without == []
+
+
+def line(message: str, *args: object, **extra: object) -> dict[str, object]:
+    record = logging.getLogger("x").makeRecord(
+        "x", logging.WARNING, "f.py", 1, message, args, None, extra=extra
+    )
+    text = logs.JsonFormatter(Scrubber(["the-secret!"])).format(record)
+    assert "\n" not in text
+    return json.loads(text)
+
+
+def test_a_json_line_has_the_ids_of_what_it_is_about() -> None:
+    with logs.about("run.digest.0"):
+        event = line("two\nlines %s", 1, action="retry")
+    assert (event["trajectory_id"], event["run_id"]) == ("run.digest.0", "run")
+    assert (event["action"], event["level"], event["message"]) == (
+        "retry",
+        "warning",
+        "two\nlines 1",
+    )
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", str(event["ts"]))
+
+
+def test_what_a_line_says_itself_wins_over_its_context() -> None:
+    with logs.about("run.digest.0"):
+        assert line("x", trajectory_id="other.digest.1")["run_id"] == "other"
+        assert line("x", run_id="named")["run_id"] == "named"
+    assert "trajectory_id" not in line("x")
+
+
+def test_secrets_in_message_extra_and_json_escapes_are_replaced() -> None:
+    event = line('a "the-secret!" %s', "the-secret!", path="/the-secret!/x", data={"big": "x"})
+    assert event["message"] == 'a "***" ***'
+    assert event["path"] == "/***/x"
+    assert "data" not in event
+
+
+@pytest.mark.parametrize("text", ["text", "json"])
+def test_installing_twice_changes_nothing(text: str) -> None:
+    logger = logging.getLogger(f"test.{text}")
+    logger.addHandler(logging.StreamHandler())
+    settings = LogSettings(format=text)
+    logs.install(logger, settings)
+    first = logger.handlers[0].formatter
+    logs.install(logger, settings)
+    assert logger.handlers[0].formatter is first

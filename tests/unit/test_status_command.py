@@ -1,0 +1,237 @@
+"""`hermes-queue status` and `top` show the deployment, and keep to the terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+import time
+
+import pytest
+from click.testing import CliRunner
+from records import make_job
+from rich.console import Console
+
+from hermes_queue.cli import cli
+from hermes_queue.commands.screen import frame
+from hermes_queue.ledger import Breakers, Ledger, Runs
+from hermes_queue.ledger.lanes import note_lanes, pause_lane
+from hermes_queue.ledger.overview import overview
+from hermes_queue.ledger.tally import Tally
+from hermes_queue.queues import enqueue
+
+ITEM = {"question": "1+1", "answer": "#### 2"}
+
+
+@pytest.fixture
+def ledger(redis_server, monkeypatch):
+    monkeypatch.setenv("HERMES_QUEUE_REDIS_URL", redis_server.url)
+    found = Ledger.connect()
+    yield found
+    found.close()
+
+
+def beat(ledger, name, **facts):
+    told = {"name": name, "lanes": ["train"], "slots": 4, "running": 4, "beat_s": 40.0}
+    oldest = [
+        {
+            "trajectory_id": f"run.{name}.{n}",
+            "label": f"swe_smith:{name}-{n}#0",
+            "stage": "agent",
+            "age_s": 10.0 * n,
+            "turns": n,
+            "attempt": 1,
+        }
+        for n in range(10)
+    ]
+    facts = {**told, "intake": "open", "stages": {"agent": 4}, "oldest": oldest, **facts}
+    ledger.beat(name, {"owner": name, **facts}, ttl_s=40)
+
+
+def jobs(run_id, count):
+    return [make_job(run_id, f"i{n}", item=ITEM) for n in range(count)]
+
+
+def status(*words):
+    result = CliRunner().invoke(cli, ["status", *words])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_a_waiting_lane_shows_how_many_wait_and_for_how_long(ledger):
+    enqueue(jobs("run", 3), ledger=ledger)
+    ledger.client.zadd(
+        "hq:waiting", {job.trajectory_id: time.time() - 600 for job in jobs("run", 3)}
+    )
+    [lane] = json.loads(status("--json"))["lanes"]
+    assert (lane["name"], lane["depth"], lane["workers"]) == ("train", 3, 0)
+    assert 599 < lane["oldest_s"] < 700
+    assert "no worker serves it" in status()
+
+
+def test_workers_and_their_oldest_trajectories_are_shown(ledger):
+    beat(ledger, "a@host", intake="paused", spooled=3)
+    beat(ledger, "b@host")
+    seen = json.loads(status("--json"))
+    assert [worker["name"] for worker in seen["workers"]] == ["a@host", "b@host"]
+    ages = [each["age_s"] for each in seen["oldest"]]
+    assert ages == sorted(ages, reverse=True)
+    text = status()
+    assert "3 in spool" in text
+    assert "swe_smith:b@host-9#0" in text
+
+
+def test_the_eta_follows_from_what_ended_in_the_last_minutes(ledger):
+    enqueue(jobs("run", 10), ledger=ledger)
+    ledger.client.hset("hq:run:run", "created", time.time() - 3600)
+    Tally(ledger).add(attempts={"": 5}, ended={"run": 5})
+    [run] = overview(ledger).runs
+    assert 480 <= 5 * 3600 / run.per_hour <= 600 + 1  # as many seconds as the window has
+    assert run.eta_s == pytest.approx(10 * 3600 / run.per_hour, rel=0.05)
+
+
+def test_a_run_that_is_paused_or_has_ended_nothing_has_no_eta(ledger):
+    enqueue(jobs("slow", 2), ledger=ledger)
+    enqueue(jobs("held", 2), ledger=ledger)
+    Tally(ledger).add(attempts={}, ended={"held": 1})
+    Runs(ledger).pause("held", "endpoint is down")
+    assert {run.info.run_id: run.eta_s for run in overview(ledger).runs} == {
+        "slow": None,
+        "held": None,
+    }
+    assert "operator: endpoint is down" in status()
+
+
+def test_failures_are_counted_by_cause(ledger):
+    Tally(ledger).add(attempts={"": 90, "sandbox": 7, "model": 3}, ended={})
+    assert "sandbox 7, model 3 of 100 attempts" in status()
+
+
+def test_a_lane_paused_by_hand_stays_paused_whatever_its_attempts_do(ledger):
+    note_lanes(ledger, ["train"])
+    pause_lane(ledger, "train", "new image")
+    assert Breakers(ledger).record("train", {"": (50, "")}) == ""
+    assert "paused (operator): new image" in status()
+
+
+def test_nothing_of_it_stays_for_ever(ledger):
+    note_lanes(ledger, ["train"])
+    pause_lane(ledger, "train")
+    beat(ledger, "a@host")
+    Tally(ledger).add(attempts={"": 1}, ended={"r": 1})
+    assert all(ledger.client.ttl(key) > 0 for key in ledger.client.keys("*"))
+
+
+def test_a_silent_worker_is_forgotten(ledger):
+    ledger.beat("gone", {"owner": "gone"}, ttl_s=0.05)
+    time.sleep(0.1)
+    assert ledger.workers() == []
+    beat(ledger, "a@host")
+    assert ledger.client.zrange("hq:workers", 0, -1) == [b"a@host"]
+
+
+def test_a_run_alone_is_its_counters_as_json(ledger):
+    enqueue(jobs("run", 3), ledger=ledger)
+    assert json.loads(status("run"))["queued"] == 3
+    assert "unknown" in CliRunner().invoke(cli, ["status", "nope"]).output
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (200, 60), (80, 18)])
+def test_a_frame_fits_the_terminal_however_much_there_is_to_show(ledger, width, height):
+    for number in range(12):
+        enqueue(jobs(f"a-run-with-quite-a-long-name-{number}", 1), ledger=ledger)
+        beat(ledger, f"a-worker-with-a-long-name-{number}@a-host-with-a-long-name")
+        note_lanes(ledger, [f"lane-{number}"])
+    pause_lane(ledger, "train", "a reason that is much longer than any line of any terminal " * 5)
+    console = Console(width=width, height=height, highlight=False)
+    with console.capture() as capture:
+        console.print(frame(overview(ledger), height=height, note="no Redis " * 30))
+    lines = capture.get().splitlines()
+    assert len(lines) <= height
+    assert max(map(len, lines)) <= width
+    for heading in ("RUN ", "LANE ", "WORKER ", "SLOWEST", "FAILURES", "RESULTS"):
+        assert any(heading in line for line in lines), heading
+    assert sum("swe_smith:" in line for line in lines) >= 1
+
+
+class Terminal:
+    """`hermes-queue top` on a terminal of 80x24."""
+
+    def __init__(self, url):
+        self.screen, self._master = "", None
+        self._master, slave = pty.openpty()
+        environment = {**os.environ, "HERMES_QUEUE_REDIS_URL": url, "TERM": "xterm"}
+        environment |= {"COLUMNS": "80", "LINES": "24"}
+        # setsid: the terminal is the program's own, so that Ctrl-C reaches it.
+        command = [
+            "setsid",
+            "--ctty",
+            sys.executable,
+            "-m",
+            "hermes_queue.cli",
+            "top",
+            "--interval",
+            "0.2",
+        ]
+        self.process = subprocess.Popen(
+            command, stdin=slave, stdout=slave, stderr=slave, env=environment, close_fds=True
+        )
+        os.close(slave)
+
+    def wait_for(self, pattern, timeout_s=60.0):
+        """Until the screen says so; what was drawn before is forgotten."""
+        self.screen = ""
+        deadline = time.monotonic() + timeout_s
+        while not re.search(pattern, self.screen):
+            assert time.monotonic() < deadline, self.screen[-3000:]
+            self.screen += self._read()
+
+    def _read(self):
+        if not select.select([self._master], [], [], 0.1)[0]:
+            return ""
+        try:
+            return os.read(self._master, 65536).decode(errors="replace")
+        except OSError:  # how Linux says that the other side is closed
+            assert self.process.wait(10) is not None
+            return ""
+
+    def type(self, key):
+        os.write(self._master, key)
+
+    def end(self):
+        """The exit code; the terminal is read meanwhile, or the program could not write."""
+        deadline = time.monotonic() + 30
+        while self.process.poll() is None and time.monotonic() < deadline:
+            self._read()
+        if self.process.poll() is None:
+            self.process.kill()
+        os.close(self._master)
+        return self.process.wait()
+
+
+@pytest.mark.parametrize("key", [b"q", b"\x03"], ids=["q", "ctrl-c"])
+def test_top_lives_through_an_outage_of_redis_and_ends_with_a_key(ledger, redis_server, key):
+    enqueue(jobs("run", 3), ledger=ledger)
+    terminal = Terminal(redis_server.url)
+    try:
+        terminal.wait_for(r"0/3")
+        redis_server.stop()
+        terminal.wait_for(r"NO REDIS for \d+ s")
+        redis_server.start()
+        enqueue(jobs("other", 7), ledger=ledger)
+        terminal.wait_for(r"0/7")
+        terminal.type(key)
+    finally:
+        code = terminal.end()
+    assert code == 0
+
+
+def test_without_redis_both_end_with_the_exit_code_of_redis(monkeypatch):
+    monkeypatch.setenv("HERMES_QUEUE_REDIS_URL", "redis://127.0.0.1:1/0")
+    for words in (["status"], ["top", "--once"]):
+        result = CliRunner().invoke(cli, words)
+        assert (result.exit_code, "cannot be reached" in result.output) == (4, True)

@@ -1,0 +1,149 @@
+"""What a worker tells Prometheus: attempts as they end, calls of models as they are answered.
+
+Counted here is what this process did. What must hold for the deployment whatever dies (how many
+trajectories, at what cost) is counted in Redis and served by the exporter.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from hermes_queue import metrics
+from hermes_queue.agent.limiter import Limiter, Permit
+from hermes_queue.errors import TrajectoryFailure
+from hermes_queue.ledger import ACCEPTED, PublishVerdict
+from hermes_queue.meter import Meter, PrometheusMeter, Values
+from hermes_queue.metrics_endpoint import MetricsEndpoint
+from hermes_queue.models import ScoredTrajectory, Usage
+from hermes_queue.settings import MetricsSettings
+from workers.draft import Draft
+
+
+def serve(
+    slots: Callable[[], int], stages: Callable[[], Iterable[str]], settings: MetricsSettings
+) -> tuple[Meter, MetricsEndpoint] | None:
+    """Open this worker's endpoint, if the settings give it a port.
+
+    Args:
+        slots: how many trajectories this worker takes at once.
+        stages: of those it runs now.
+        settings: port, address and bounds.
+
+    Raises:
+        ConfigurationError: the port is taken, or `prometheus_client` is missing.
+    """
+    if settings.worker_port is None:
+        return None
+
+    def values() -> Iterable[tuple[metrics.Metric, Values]]:
+        leased = Counter(stages())
+        free = max(0, slots() - leased.total())
+        yield (
+            metrics.WORKER_SLOTS,
+            {("free",): free, **{(stage,): count for stage, count in leased.items()}},
+        )
+
+    meter = PrometheusMeter("worker", max_label_values=settings.max_label_values, values=values)
+    endpoint = MetricsEndpoint(
+        {"/metrics": meter.exposition},
+        address=settings.address,
+        port=settings.worker_port,
+        ports=settings.worker_ports,
+        setting="HERMES_QUEUE_METRICS_WORKER_PORT",
+    )
+    return meter, endpoint
+
+
+def attempt_ended(meter: Meter, draft: Draft, failure: TrajectoryFailure | None) -> None:
+    """An attempt has ended by itself, measured or with a failure."""
+    env = draft.job.env
+    ended = failure.cause if failure else "measured"
+    meter.add(metrics.ATTEMPTS, {"env": env, "outcome": ended})
+    for stage, seconds in draft.stage_seconds.items():
+        meter.observe(metrics.STAGE_SECONDS, {"env": env, "stage": stage}, seconds)
+    calls = draft.agent.tool_calls
+    by_outcome = {
+        "ok": calls.ok,
+        "error": calls.error,
+        "not_run": calls.schema_valid - calls.ok - calls.error,
+        "invalid": calls.attempted - calls.schema_valid,
+    }
+    for outcome, count in by_outcome.items():
+        if count > 0:
+            meter.add(metrics.TOOL_CALLS, {"env": env, "outcome": outcome}, count)
+
+
+def published(meter: Meter, record: ScoredTrajectory, verdict: PublishVerdict) -> None:
+    """Redis has answered a publication. Only the one by which a record counts is counted.
+
+    A publication whose answer was lost is repeated and then answered `final`: it is missing here,
+    though not in the exporter's totals.
+    """
+    if verdict not in ACCEPTED:
+        return
+    meter.add(metrics.STOPS, {"env": record.env, "reason": record.stop_reason})
+    if record.score is not None:
+        meter.observe(metrics.SCORE, {"env": record.env}, record.score)
+        meter.observe(metrics.TURNS, {"env": record.env}, len(record.turns))
+
+
+@dataclass(slots=True)
+class _MeteredPermit:
+    """Passes on what the caller says of its request, and remembers it."""
+
+    permit: Permit
+    waited_s: float
+    outcome: str = "failed"
+    usage: Usage = field(default_factory=Usage)
+
+    def settle(self, usage: Usage) -> None:
+        """See `Permit`."""
+        self.outcome, self.usage = "ok", usage
+        self.permit.settle(usage)
+
+    def refused(self, retry_after_s: float | None, *, paused: bool = False) -> None:
+        """See `Permit`."""
+        self.outcome = "paused" if paused else "refused"
+        self.permit.refused(retry_after_s, paused=paused)
+
+
+class MeteredLimiter:
+    """A limiter whose calls are counted when they are over."""
+
+    def __init__(self, limiter: Limiter, meter: Meter) -> None:
+        self._limiter = limiter
+        self._meter = meter
+
+    @asynccontextmanager
+    async def slot(
+        self, endpoint: str, model: str, *, estimate_tokens: int = 0, delay_s: float = 0.0
+    ) -> AsyncIterator[Permit]:
+        """See `Limiter.slot`."""
+        labels = {"endpoint": endpoint, "model": model}
+        async with self._limiter.slot(
+            endpoint, model, estimate_tokens=estimate_tokens, delay_s=delay_s
+        ) as permit:
+            metered, began = _MeteredPermit(permit, permit.waited_s), time.monotonic()
+            self._meter.observe(metrics.MODEL_WAIT_SECONDS, labels, permit.waited_s)
+            try:
+                yield metered
+            finally:
+                spent_s = time.monotonic() - began
+                self._meter.add(metrics.MODEL_CALLS, {**labels, "outcome": metered.outcome})
+                if metered.outcome == "ok":
+                    self._meter.observe(metrics.MODEL_SECONDS, labels, spent_s)
+                    self._count_tokens(metered.usage, labels)
+
+    def _count_tokens(self, usage: Usage, labels: dict[str, str]) -> None:
+        tokens = {
+            "prompt": usage.prompt_tokens,
+            "completion": usage.completion_tokens,
+            "cached": usage.cached_tokens,
+        }
+        for kind, count in tokens.items():
+            if count > 0:
+                self._meter.add(metrics.MODEL_TOKENS, {**labels, "kind": kind}, count)

@@ -1,0 +1,75 @@
+"""What a worker says of itself with each beat: slots, and how far its trajectories are."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hermes_queue.ledger import Claim
+from hermes_queue.pool import TaskPool
+from hermes_queue.pool.intake import INTAKE
+from workers.inventory import Inventory
+from workers.runtime import Runtime
+
+TOLD = 10
+"""Trajectories that a beat names: those that have run longest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """Makes the facts of one beat; a few kilobytes, called from the keeper's thread."""
+
+    runtime: Runtime
+    inventory: Inventory
+    backend: str
+    started: float
+    metrics: str = ""
+    """Where Prometheus finds this worker; "" = nowhere."""
+
+    def __call__(self) -> dict[str, Any]:
+        """The facts as JSON takes them; ages are seconds."""
+        runtime, pool = self.runtime, TaskPool.instance()
+        running = runtime.progress()
+        return {
+            "owner": runtime.owner,
+            "name": INTAKE.hostname,
+            "pid": os.getpid(),
+            "host": runtime.host,
+            "lanes": list(runtime.lanes),
+            "started": self.started,
+            "up_s": round(time.time() - self.started, 1),
+            "beat_s": runtime.lease.duration_s,
+            "slots": pool.limit,
+            "running": len(running),
+            "free_slots": runtime.backend.free_slots,
+            "intake": INTAKE.state,
+            "paused_lanes": sorted(INTAKE.paused_lanes),
+            "spooled": runtime.spool.count(),
+            "backend": self.backend,
+            "metrics": self.metrics,
+            **self.inventory.counts(),
+            "stages": dict(Counter(each.stage for each in running.values())),
+            "running_by_lane": dict(Counter(each.lane for each in running.values() if each.lane)),
+            "oldest": oldest(running),
+        }
+
+
+def oldest(running: Mapping[Claim, Any], most: int = TOLD) -> list[dict[str, Any]]:
+    """The trajectories that have run longest, the oldest first."""
+    now = time.monotonic()
+    ranked = sorted(running.items(), key=lambda pair: pair[1].since)[:most]
+    return [
+        {
+            "trajectory_id": claim.trajectory_id,
+            "label": each.label,
+            "stage": each.stage,
+            "age_s": round(now - each.since, 1),
+            "turns": each.turns,
+            "attempt": each.attempt,
+        }
+        for claim, each in ranked
+    ]
