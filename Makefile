@@ -29,7 +29,7 @@ COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generat
 RUN_EXTRAS := --extra producer --extra worker --extra local
 
 .PHONY: help demo test test-aimock test-atropos test-modal-oldest test-prometheus test-sglang test-vllm validate \
-	tamper chaos datasets lint format bench lock docs clean redis
+	tamper chaos datasets lint format bench lock docs site clean redis
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 20
@@ -110,8 +110,12 @@ bench: $(VENV)/.dev redis ## Measure what the queue itself costs
 	$(BIN)/python -m benchmarks.atropos
 	$(BIN)/python -m benchmarks.modal
 
-docs: $(VENV)/.dev ## Generate docs/configuration.md from the settings classes
+docs: $(VENV)/.dev ## Generate the pages made from code: settings and commands
 	$(BIN)/python docs/generate_configuration.py
+	$(BIN)/python docs/generate_cli.py
+
+site: $(VENV)/.dev ## Build the documentation into site/; pages open as files, python -m http.server -d site searches
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 lock: ## Resolve requirements/*.txt anew (needs uv)
 	@command -v $(UV) >/dev/null || { echo "make lock needs uv: pip install uv, or UV=/path/to/uv" >&2; exit 1; }
@@ -121,7 +125,7 @@ lock: ## Resolve requirements/*.txt anew (needs uv)
 		pyproject.toml -o requirements/dev.txt
 
 clean: ## Remove the virtual environment and everything generated (not your caches and results)
-	rm -rf $(VENV) $(VENV)-modal-oldest $(LIVE) dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) $(VENV)-modal-oldest $(LIVE) dist build site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 redis: ## A second Redis version for the tests, from Debian (does nothing without root)

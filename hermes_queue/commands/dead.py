@@ -58,16 +58,19 @@ def _chosen(letters: DeadLetters, ids: tuple[str, ...], wanted: LetterFilter) ->
     return list(letters.find(wanted))
 
 
-@click.group()
-def dead() -> None:
-    r"""Jobs that would fail again and groups nobody could consume, with the evidence.
+_HELP = """Jobs that would fail again and groups nobody could consume, with the evidence.
 
-    \b
-    hermes-queue dead list --run my-run
-    hermes-queue dead show 1763690000000-0
-    hermes-queue dead requeue --cause env_bug --env swe_smith
-    hermes-queue dead purge --older-than 7d
-    """
+\b
+hermes-queue dead list --run my-run
+hermes-queue dead show 1763690000000-0
+hermes-queue dead requeue --cause env_bug --env swe_smith
+hermes-queue dead purge --older-than 7d
+"""
+
+
+@click.group(help=_HELP)
+def dead() -> None:
+    """See `_HELP`."""
 
 
 @dead.command("list")

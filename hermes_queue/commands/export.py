@@ -26,12 +26,12 @@ Reads the stream and the archive of what was deleted from it (HERMES_QUEUE_ARCHI
 with --from a file that a producer wrote. Nobody else's reading is disturbed. Run it again to add
 what came since: each trajectory is written once.
 
-\\b
+\b
 hermes-queue export --format parquet --run run1 --out data/run1
 hermes-queue export --format sharegpt --from results/run1.jsonl --out sft.jsonl --min-score 1
 hermes-queue export --format hf --out my-dataset --clean --exclude test-set.txt --licence mit
 
-\\b
+\b
 exit codes: 0 all written | 1 the destination failed, or records of some groups are gone
   2 wrong flag, setting, input or destination | 4 Redis
 """

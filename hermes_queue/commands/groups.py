@@ -12,16 +12,18 @@ import click
 from hermes_queue.commands.places import place
 from hermes_queue.commands.table import age, print_table
 
+_HELP = """See who reads the results, and remove readers that are gone for good.
 
-@click.group()
+\b
+hermes-queue groups list
+hermes-queue groups rewind trainer --to 0
+hermes-queue groups remove old-trainer
+"""
+
+
+@click.group(help=_HELP)
 def groups() -> None:
-    r"""See who reads the results, and remove readers that are gone for good.
-
-    \b
-    hermes-queue groups list
-    hermes-queue groups rewind trainer --to 0
-    hermes-queue groups remove old-trainer
-    """
+    """See `_HELP`."""
 
 
 @groups.command("list")

@@ -8,16 +8,18 @@ from dataclasses import asdict
 
 import click
 
+_HELP = """See which lanes are paused, by themselves or by hand; pause them and let them go on.
 
-@click.group()
+\b
+hermes-queue lanes show train eval
+hermes-queue lanes pause train --reason "new image"
+hermes-queue lanes resume train
+"""
+
+
+@click.group(help=_HELP)
 def lanes() -> None:
-    r"""See which lanes are paused, by themselves or by hand; pause them and let them go on.
-
-    \b
-    hermes-queue lanes show train eval
-    hermes-queue lanes pause train --reason "new image"
-    hermes-queue lanes resume train
-    """
+    """See `_HELP`."""
 
 
 @lanes.command()

@@ -8,15 +8,17 @@ from dataclasses import asdict
 
 import click
 
+_HELP = """See how many calls model endpoints are given, and who waits.
 
-@click.group()
+\b
+hermes-queue limits list
+hermes-queue limits forget "http://127.0.0.1:8000/v1|MODEL"
+"""
+
+
+@click.group(help=_HELP)
 def limits() -> None:
-    r"""See how many calls model endpoints are given, and who waits.
-
-    \b
-    hermes-queue limits list
-    hermes-queue limits forget "http://127.0.0.1:8000/v1|MODEL"
-    """
+    """See `_HELP`."""
 
 
 @limits.command("list")

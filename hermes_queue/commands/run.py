@@ -40,18 +40,21 @@ def _account(name: str, spent: float, limit: float | None, reserved: float) -> l
     return [f"spent.{name}", f"{spent:g}{of}{aside}"]
 
 
-@click.group()
-def run() -> None:
-    r"""See the runs of this deployment, pause, resume, cancel and forget them.
+_HELP = """See the runs of this deployment, pause, resume, cancel and forget them.
 
-    \b
-    hermes-queue run list
-    hermes-queue run pause my-run --reason "endpoint is down"
-    hermes-queue run resume my-run
-    hermes-queue run budget my-run --tokens 200000000
-    hermes-queue run policy my-run --version 12
-    hermes-queue run retry my-run
-    """
+\b
+hermes-queue run list
+hermes-queue run pause my-run --reason "endpoint is down"
+hermes-queue run resume my-run
+hermes-queue run budget my-run --tokens 200000000
+hermes-queue run policy my-run --version 12
+hermes-queue run retry my-run
+"""
+
+
+@click.group(help=_HELP)
+def run() -> None:
+    """See `_HELP`."""
 
 
 @run.command(name="list")

@@ -54,15 +54,18 @@ def _rows(ledger: Ledger) -> dict[str, dict[str, Any]]:
     return rows
 
 
-@click.group()
-def sandboxes() -> None:
-    r"""Sandboxes of this deployment: from the ledger and from the backend as seen from here.
+_HELP = """Sandboxes of this deployment: from the ledger and from the backend as seen from here.
 
-    \b
-    hermes-queue sandboxes list
-    hermes-queue sandboxes list --json
-    hermes-queue sandboxes terminate local-host-0123456789ab
-    """
+\b
+hermes-queue sandboxes list
+hermes-queue sandboxes list --json
+hermes-queue sandboxes terminate local-host-0123456789ab
+"""
+
+
+@click.group(help=_HELP)
+def sandboxes() -> None:
+    """See `_HELP`."""
 
 
 @sandboxes.command("list")

@@ -22,21 +22,24 @@ def _live() -> list[dict[str, Any]]:
         return ledger.workers()
 
 
-@click.group(invoke_without_command=True)
+_HELP = """See live workers; pause, resume, drain and resize them. Alone: one JSON line per worker.
+
+NAME is what `workers list` shows, or "all".
+
+\b
+hermes-queue workers list
+hermes-queue workers slots celery@host
+hermes-queue workers pause celery@host --lane train
+hermes-queue workers resume all
+hermes-queue workers drain celery@host
+hermes-queue workers limits celery@host --concurrency 32
+"""
+
+
+@click.group(help=_HELP, invoke_without_command=True)
 @click.pass_context
 def workers(context: click.Context) -> None:
-    r"""See live workers; pause, resume, drain and resize them. Alone: one JSON line per worker.
-
-    NAME is what `workers list` shows, or "all".
-
-    \b
-    hermes-queue workers list
-    hermes-queue workers slots celery@host
-    hermes-queue workers pause celery@host --lane train
-    hermes-queue workers resume all
-    hermes-queue workers drain celery@host
-    hermes-queue workers limits celery@host --concurrency 32
-    """
+    """See `_HELP`."""
     if context.invoked_subcommand is None:
         for worker in _live():
             click.echo(json.dumps(worker))

@@ -2,52 +2,27 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import runpy
-import shlex
-import subprocess
-import sys
 import tomllib
-from functools import cache
 from pathlib import Path
 
 import pytest
+from pages import PAGES, ROOT, page_id
 
 from hermes_queue import errors
-from hermes_queue.cli import cli
 from hermes_queue.settings import SECTIONS
 
-ROOT = Path(__file__).parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 GENERATED = ROOT / "docs" / "configuration.md"
 PRODUCERS = sorted(
     path.stem for path in (ROOT / "producers").glob("*.py") if "__main__" in path.read_text()
 )
 
 
-def page_id(path: Path) -> str:
-    return path.relative_to(ROOT).as_posix()
-
-
-def commands(path: Path) -> list[list[str]]:
-    """The words of every shell command in the page's ```sh blocks, continuation lines joined."""
-    blocks = re.findall(r"```sh\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL)
-    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
-    return [words for line in lines if (words := shlex.split(line, comments=True))]
-
-
 def slugs(path: Path) -> set[str]:
     """Anchors of the page's headings, as GitHub makes them."""
     headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
-
-
-@cache
-def flags_of(producer: str) -> frozenset[str]:
-    command = [sys.executable, "-m", f"producers.{producer}", "--help"]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    return frozenset(re.findall(r"--[a-z][a-z-]*", result.stdout))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
@@ -78,38 +53,13 @@ def test_variables_named_in_the_text_are_settings(page: Path) -> None:
     assert named - known == set()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=page_id)
-def test_commands_in_the_text_exist(page: Path) -> None:
-    makefile = (ROOT / "Makefile").read_text()
-    for words in commands(page):
-        if words[0] == "make":
-            targets = [word for word in words[1:] if "=" not in word]
-            assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in targets)
-        if words[:2] == ["python", "-m"]:
-            assert importlib.util.find_spec(words[2]) is not None, words
-
-
-@pytest.mark.parametrize("page", PAGES, ids=page_id)
-def test_subcommands_in_the_text_exist(page: Path) -> None:
-    given = {words[1] for words in commands(page) if words[0] == "hermes-queue"}
-    assert given <= set(cli.commands)
-
-
-@pytest.mark.parametrize("page", PAGES, ids=page_id)
-def test_flags_in_the_text_exist(page: Path) -> None:
-    for words in commands(page):
-        if words[:2] == ["python", "-m"] and words[2].startswith("producers."):
-            given = {word.partition("=")[0] for word in words if word.startswith("--")}
-            assert given <= flags_of(words[2].removeprefix("producers.")), words
-
-
 @pytest.mark.parametrize("name", PRODUCERS)
 def test_every_producer_is_documented(name: str) -> None:
     text = "".join(path.read_text(encoding="utf-8") for path in PAGES)
     assert f"producers.{name}" in text or f"`{name}`" in text
 
 
-def test_extras_named_in_the_readme_exist() -> None:
+def test_extras_named_in_the_documentation_exist() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
         "optional-dependencies"
     ]
@@ -118,8 +68,9 @@ def test_extras_named_in_the_readme_exist() -> None:
             assert set(group.split(",")) <= set(extras), page
 
 
-def test_readme_lists_the_exit_codes() -> None:
-    section = (ROOT / "README.md").read_text().partition("## Exit codes")[2].partition("\n## ")[0]
+def test_the_exit_codes_are_listed() -> None:
+    page = (ROOT / "docs" / "cli.md").read_text()
+    section = page.partition("## Exit codes")[2].partition("\n## ")[0]
     listed = {int(code) for code in re.findall(r"^\| (\d+) \|", section, re.MULTILINE)}
     assert listed == {0} | {
         value for name, value in vars(errors).items() if name.startswith("EXIT_")

@@ -1,0 +1,236 @@
+"""Every command and flag in the documentation exists, and is accepted as it is written."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import pkgutil
+import re
+import runpy
+import subprocess
+import sys
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import click
+import pytest
+from celery.bin.celery import celery as celery_command
+from celery.worker.control import Panel
+from pages import PAGES, ROOT, Block, all_blocks, commands, page_id, prose
+
+import hermes_queue.pool
+from hermes_queue.cli import cli
+
+GENERATE = runpy.run_path(str(ROOT / "docs" / "generate_cli.py"))
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+SHELL = all_blocks("sh")
+
+FOREIGN = {
+    *("[", "apt", "apt-get", "cat", "cd", "chmod", "cp", "curl", "docker", "echo", "export", "git"),
+    *("grep", "head", "jq", "kill", "ls", "mkdir", "modal", "nproc", "openssl", "pip", "redis-cli"),
+    *("redis-server", "run-api", "source", "sudo", "sysctl", "systemctl", "tail", "test", "uv"),
+}
+"""Programs that are not ours: named in the documentation, not checked."""
+
+FOREIGN_FLAGS = {
+    "--no-deps": "pip",
+    "--pool": "celery worker",
+    "--chat-template": "vLLM and SGLang",
+    "--jinja": "llama.cpp",
+    "--logprobs-mode": "vLLM",
+    "--max-num-seqs": "vLLM",
+    "--no-compile": "pip",
+    "--reuid": "setpriv",
+    "--security-opt": "docker",
+    "--scale": "docker compose",
+    "--address": "flower",
+    "--basic-auth": "flower",
+}
+"""Flags of those, as far as the text (not a shell block) speaks of them."""
+
+
+def parse_click(command: click.Command, name: str, words: Sequence[str]) -> None:
+    """Let click parse `words` as it would to run them."""
+    context = command.make_context(name, list(words))
+    if isinstance(command, click.Group):
+        rest = [*context._protected_args, *context.args]
+        assert rest, f"{name} needs one of {sorted(command.commands)}"
+        found, below, rest = command.resolve_command(context, rest)
+        assert below is not None
+        parse_click(below, f"{name} {found}", rest)
+
+
+def parse_celery(words: Sequence[str]) -> None:
+    """Celery's own commands read their values from a loaded app; here only the flags are parsed."""
+    context = click.Context(celery_command)
+    options, rest, _ = celery_command.make_parser(context).parse_args(list(words))
+    assert options["app"] == "hermes_queue"
+    name, *arguments = rest
+    if name == "hermes":
+        return parse_click(cli, "hermes", arguments)
+    if name == "flower":
+        return parse_flower(arguments)
+    assert name in celery_command.commands, name
+    command = celery_command.commands[name]
+    values, _, _ = command.make_parser(click.Context(command)).parse_args(arguments)
+    if name in ("inspect", "control"):
+        for module in pkgutil.iter_modules(hermes_queue.pool.__path__):  # may add some of ours
+            importlib.import_module(f"hermes_queue.pool.{module.name}")
+        assert values["command"] in Panel.meta, values
+    return None
+
+
+def parse_flower(arguments: Sequence[str]) -> None:
+    import flower.options  # noqa: F401 - defines them
+    from tornado.options import options
+
+    known = {name.replace("_", "-") for name in options}
+    given = {word[2:].partition("=")[0].replace("_", "-") for word in arguments}
+    assert given <= known, given - known
+
+
+def parse_make(words: Sequence[str]) -> None:
+    targets = [word for word in words if "=" not in word]
+    assert all(re.search(rf"^{target}:", MAKEFILE, re.MULTILINE) for target in targets), targets
+    for variable in {word.partition("=")[0] for word in words} - set(targets):
+        assert re.search(rf"^{variable} \?=", MAKEFILE, re.MULTILINE), variable
+
+
+@cache
+def help_flags(module: str) -> frozenset[str]:
+    """The flags in the `--help` of a module whose parser cannot be had otherwise."""
+    result = subprocess.run(
+        [sys.executable, "-m", module, "--help"], cwd=ROOT, capture_output=True, text=True
+    )
+    return frozenset(re.findall(r"--[a-z][a-z-]*", result.stdout))
+
+
+@cache
+def producer_parser(name: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = GENERATE["parser_of"](name)
+    return parser
+
+
+def parse_python(block: Block, words: Sequence[str]) -> None:
+    if words[0] != "-m":
+        files = {other.says("file") for other in all_blocks("python") if other.page == block.page}
+        assert words[0] in files or (ROOT / words[0]).is_file(), words
+        return
+    module, arguments = words[1], list(words[2:])
+    name = module.removeprefix("producers.")
+    if name != module and name in GENERATE["producer_modules"]():
+        producer_parser(name).parse_args(arguments)
+        return
+    files = {other.says("file") for other in all_blocks("python") if other.page == block.page}
+    if f"{module}.py" in files:
+        return  # run by tests/e2e/test_own_pieces.py
+    assert importlib.util.find_spec(module) is not None, module
+    given = {word.partition("=")[0] for word in arguments if word.startswith("--")}
+    assert not given or given <= help_flags(module) | {"--help"}, given
+
+
+def check(block: Block, words: list[str]) -> None:
+    program, *arguments = words
+    if program == "hermes-queue":
+        parse_click(cli, program, arguments)
+    elif program == "celery":
+        parse_celery(arguments)
+    elif program == "make":
+        parse_make(arguments)
+    elif program in ("python", "python3"):
+        parse_python(block, arguments)
+    else:
+        assert program in FOREIGN, f"unknown program {program}"
+
+
+@pytest.mark.parametrize("block", SHELL, ids=str)
+def test_commands_are_accepted_as_they_are_written(
+    block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(click.Path, "convert", lambda *_: Path("any"))  # files are the reader's
+    for words in commands(block):
+        try:
+            check(block, words)
+        except (click.ClickException, click.exceptions.Exit, SystemExit) as error:
+            message = error.format_message() if isinstance(error, click.ClickException) else error
+            if "--help" not in words:
+                pytest.fail(f"{' '.join(words)}: {message}")
+
+
+def test_a_command_that_does_not_exist_is_found() -> None:
+    block = Block(PAGES[0], 1, "sh", "", "")
+    for line, error in (
+        ("hermes-queue run shew RUN", click.UsageError),
+        ("hermes-queue run show", click.UsageError),
+        ("hermes-queue sink parquet --out x --shard-rose 5", click.UsageError),
+        ("celery -A hermes_queue worker --concurency 5", click.UsageError),
+        ("celery -A hermes_queue inspect nonsense", AssertionError),
+        ("make demos", AssertionError),
+        ("make demo DEMOS=1", AssertionError),
+        ("python -m producers.swe_smith --item 2", SystemExit),
+        ("python -m producers.nothing --items 2", AssertionError),
+        ("python -m benchmarks.factory --nonsense", AssertionError),
+        ("teleport --now", AssertionError),
+    ):
+        with pytest.raises(error):
+            check(block, line.split())
+
+
+@cache
+def known_flags() -> frozenset[str]:
+    """Every flag of every command of ours, and of Celery's worker."""
+    page = GENERATE["render"]()
+    parsers = [producer_parser(name) for name in GENERATE["producer_modules"]()]
+    worker = [name for p in celery_command.commands["worker"].params for name in p.opts]
+    modules = ("workers.chaos", "benchmarks.limiter", "benchmarks.faults", "benchmarks.datasets")
+    return frozenset(
+        [
+            *re.findall(r"(?<![\w-])--[a-z][a-z-]*", page),
+            *(flag for parser in parsers for flag in parser._option_string_actions),
+            *worker,
+            *(flag for module in modules for flag in help_flags(module)),
+            *FOREIGN_FLAGS,
+        ]
+    )
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_flags_in_the_text_exist(page: Path) -> None:
+    spans = re.findall(r"`([^`\n]+)`", prose(page))
+    foreign = ("bwrap", "--unshare", "pip ", "docker ")
+    ours = [span for span in spans if not span.startswith(foreign)]
+    named = {flag for span in ours for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]*", span)}
+    assert named - known_flags() == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_commands_in_the_text_exist(page: Path) -> None:
+    if page.name == "CHANGELOG.md":
+        return  # also names what is gone
+    for span in re.findall(r"`(hermes-queue [^`]*)`", prose(page)):
+        command: click.Command = cli
+        for word in span.split()[1:]:
+            if not isinstance(command, click.Group) or not re.fullmatch(r"[a-z-]+", word):
+                break
+            assert word in command.commands, span
+            command = command.commands[word]
+    for span in re.findall(r"`make ([^`]*)`", prose(page)):
+        parse_make(span.split())
+
+
+def test_the_page_of_commands_is_what_the_commands_say() -> None:
+    page = ROOT / "docs" / "cli.md"
+    assert page.read_text(encoding="utf-8") == GENERATE["render"](), "stale: run `make docs`"
+
+
+def test_no_command_shows_a_mark_that_click_did_not_understand() -> None:
+    """A `\\b` in a raw string is two characters, which click prints and runs the lines together."""
+
+    def texts(command: click.Command) -> list[str]:
+        below = command.commands.values() if isinstance(command, click.Group) else ()
+        return [command.help or "", *(text for child in below for text in texts(child))]
+
+    assert [text for text in texts(cli) if "\\b" in text] == []
