@@ -14,7 +14,7 @@ from hermes_queue.ledger import Claim, Runs, Spent
 from hermes_queue.ledger.budgets import accounts, set_budgets
 from hermes_queue.models import GroupPolicy
 
-LASTING = ("hq:results", "hq:dead", "hq:body:")
+LASTING = ("hq:results", "hq:dead", "hq:body:", "hq:totals")
 
 
 class Life:
