@@ -113,7 +113,8 @@ class ExecutionResult:
     duration_s: float
     timed_out: bool = False
     truncated: bool = False
-    """Whether a stream was longer than the cap; a marker line stands where bytes are missing."""
+    """Whether a stream was longer than the cap, or its end did not arrive; a marker line stands
+    where bytes are missing."""
 
     @property
     def ok(self) -> bool:

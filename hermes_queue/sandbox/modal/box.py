@@ -87,6 +87,8 @@ class Box:
         self._opened = 0
         self._mounting = asyncio.Lock()
         self._concealed: set[str] = set()
+        self._seal = uuid.uuid4().hex
+        """Commands do not know it, so that none can pretend to have ended."""
         self._noted: set[str] = set()
         """Assets of which the sandbox itself has a note, for a worker that takes it over."""
 
@@ -168,6 +170,7 @@ class Box:
             )
         await self.script(
             "configure",
+            self._seal,
             str(int(self.abilities.mounts)),
             str(self.profile.slot_memory_mb << 10),
             str(self.profile.slot_pids),
@@ -339,6 +342,7 @@ class Box:
             stdin=stdin,
             max_output_bytes=max_output_bytes,
             whole=whole,
+            end=f"\0{self._seal}{command_id}\0".encode(),
         )
         self.touched = time.monotonic()
         if lease.ended:

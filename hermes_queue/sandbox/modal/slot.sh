@@ -2,7 +2,7 @@
 #
 #   install                            directories and mount points
 #   probe [UID...]                     what this image and kernel can do, as name=value lines
-#   configure MOUNTS MEMORY_KIB PIDS   write /.hq/settings
+#   configure SEAL MOUNTS MEMORY_KIB PIDS   write /.hq/settings, and /.hq/seal for root only
 #   open SLOT UID WORKSPACE NOTES [ASSET=MOUNT...]  empty directories, given to UID; NOTES: lines
 #                                      `place image` of assets mounted since the last call
 #   conceal UIDS NAME...               hide Python packages from all slots, by import name;
@@ -12,6 +12,8 @@
 #                                      assets; prints the last uid used and the notes of assets
 #   spill SLOT UID ID                  keep standard input as the command line called ID
 #   run SLOT UID LIMIT_S ID CWD STDIN NVARS [NAME=VALUE...] ARGUMENT...
+#                                      after the command's end both its streams get a last piece,
+#                                      NUL SEAL ID NUL: what it wrote itself lies before that
 #   kill ID                            kill the command that `run` calls ID, with its whole tree
 #
 # UID 0: the slot runs as root. With mounts=1 in /.hq/settings every command gets a mount
@@ -57,6 +59,8 @@ probe() {
 }
 
 configure() {
+  (umask 077 && echo "$1" >$root/seal)
+  shift
   printf 'mounts=%d memory_kib=%d pids=%d\n' "$@" >$root/settings
 }
 
@@ -220,7 +224,8 @@ mount_slot() {
 
 run() {
   local slot=$1 uid=$2 limit=$3 id=$4 cwd=$5 stdin=$6 count=$7 pair
-  local home=/home/agent temporary=/tmp
+  local home=/home/agent temporary=/tmp seal code
+  read -r seal <$root/seal
   shift 7
   local environment=()
   while IFS= read -r -d '' pair; do
@@ -252,7 +257,13 @@ run() {
   ulimit -c 0
   [ $memory_kib = 0 ] || ulimit -v $memory_kib
   [ $pids = 0 ] || [ "$uid" = 0 ] || ulimit -u $pids
-  exec timeout -k 5 "$limit" "${become[@]}" env -i -C "$cwd" "${environment[@]}" "$@"
+  # The shell's own words on a command that is killed are not the command's.
+  exec 3>&2 2>/dev/null
+  timeout -k 5 "$limit" "${become[@]}" env -i -C "$cwd" "${environment[@]}" "$@" 2>&3 3>&-
+  code=$?
+  printf '\0%s\0' "$seal$id"
+  printf '\0%s\0' "$seal$id" >&3
+  exit $code
 }
 
 parents() {
