@@ -109,15 +109,21 @@ def test_a_killed_workers_sandboxes_end_and_its_jobs_are_done_by_another(
 def test_a_worker_started_again_on_its_host_makes_no_new_sandbox_and_leaves_its_neighbours_alone(
     localmodal, factory, ledger, start_worker
 ):
-    neighbour = start_worker(concurrency=1, HERMES_QUEUE_MODAL_MIN_SANDBOXES="1", **QUICK)
+    # However slowly the heir starts, the neighbour's reaper does not come first.
+    patient = {
+        **QUICK,
+        "HERMES_QUEUE_SANDBOX_REAP_GRACE_S": "100",
+        "HERMES_QUEUE_MODAL_MIN_SANDBOXES": "1",
+    }
+    neighbour = start_worker(concurrency=1, **patient)
     [theirs] = localmodal.running()
-    doomed = start_worker(concurrency=2, HERMES_QUEUE_MODAL_MIN_SANDBOXES="1", **QUICK)
+    doomed = start_worker(concurrency=2, **patient)
     [ours] = set(localmodal.running()) - {theirs}
     before = creations(localmodal)
     factory.enqueue(3, seconds=6)
     factory.wait_running(3)
     doomed.kill9()
-    again = start_worker(concurrency=2, HERMES_QUEUE_MODAL_MIN_SANDBOXES="1", **QUICK)
+    again = start_worker(concurrency=2, **patient)
     records = factory.wait_done()
     assert {record.score is not None for record in records} == {True}
     assert {record.provenance.sandbox_id for record in records} <= {ours, theirs}
