@@ -44,7 +44,7 @@ test-modal-oldest: redis ## The Modal backend and its server with the oldest SDK
 	$(MAKE) VENV=$(VENV)-modal-oldest $(VENV)-modal-oldest/.dev
 	$(VENV)-modal-oldest/bin/python -m pip --disable-pip-version-check --quiet \
 		install 'modal==$(MODAL_OLDEST)'
-	$(VENV)-modal-oldest/bin/python -m pytest -n $(JOBS) -k 'modal or as_an_ordinary_user' \
+	REPETITIONS=1 $(VENV)-modal-oldest/bin/python -m pytest -n $(JOBS) -k 'modal or as_an_ordinary_user' \
 		tests/localmodal tests/sandbox tests/durability tests/integration
 
 test-aimock: $(VENV)/.dev ## 200 trajectories against a third-party server that fails half of all calls

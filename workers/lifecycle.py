@@ -75,6 +75,7 @@ async def open_runtime() -> None:
                 ledger, name, creates_per_s=modal.creates_per_s, max_starting=modal.max_starting
             ),
             "snapshots": FleetSnapshots(ledger),
+            "predecessors": inventory,
         },
     )
     await backend.start()

@@ -25,6 +25,7 @@ SCRIPTS = (
     "run_cancel",
     "run_purge",
     "sandbox_renew",
+    "sandbox_claim",
     "reap_turn",
     "reap_judge",
     "creation_take",

@@ -113,7 +113,8 @@ class ExecutionResult:
     duration_s: float
     timed_out: bool = False
     truncated: bool = False
-    """Whether a stream was longer than the cap; a marker line stands where bytes are missing."""
+    """Whether a stream was longer than the cap, or its end did not arrive; a marker line stands
+    where bytes are missing."""
 
     @property
     def ok(self) -> bool:
@@ -177,7 +178,7 @@ class SandboxBackend(Protocol):
     Workers make one by name, with the keywords `slots` (leases at once), `labels` (of every
     sandbox: deployment, pool, worker) and `observer` (a `SandboxObserver`). They offer more of
     the fleet's, which only those are given whose constructor has a parameter of that name:
-    `gate`, a `CreationGate`, and `snapshots`, `SnapshotNotes`.
+    `gate`, a `CreationGate`, `snapshots`, `SnapshotNotes`, and `predecessors`, `Predecessors`.
 
     Safe for concurrent tasks on one event loop, not for several threads. Paths are
     absolute paths inside the sandbox.

@@ -39,6 +39,11 @@ class HeadTail:
         self._head = bytearray()
         self._tail = bytearray()
         self._total = 0
+        self._cut = False
+
+    def cut(self) -> None:
+        """What follows will not come, though the stream has not ended."""
+        self._cut = True
 
     def feed(self, data: bytes) -> None:
         """Take the next bytes of the stream."""
@@ -58,15 +63,16 @@ class HeadTail:
 
     @property
     def truncated(self) -> bool:
-        """Whether bytes were left out."""
-        return self._total > self._head_cap + self._tail_cap
+        """Whether bytes were left out, or may have been."""
+        return self._cut or self._total > self._head_cap + self._tail_cap
 
     def content(self) -> bytes:
         """What was kept, with a marker line where bytes are missing."""
         self._trim()
         left_out = self._total - len(self._head) - len(self._tail)
         marker = f"\n[... {left_out} bytes left out ...]\n".encode() if left_out else b""
-        return bytes(self._head) + marker + bytes(self._tail)
+        end = b"\n[... the rest did not arrive ...]\n" if self._cut else b""
+        return bytes(self._head) + marker + bytes(self._tail) + end
 
 
 class Sink(Protocol):

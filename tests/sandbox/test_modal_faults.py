@@ -291,6 +291,44 @@ async def test_a_file_whose_bytes_come_late_is_whole(start, faults, monkeypatch)
     assert await backend.read_file(slot, path) == b"late"
 
 
+async def test_output_that_comes_late_is_whole(start, faults, monkeypatch):
+    monkeypatch.setattr(process, "QUIET_S", 0.05)
+    backend = await start()
+    slot = await backend.acquire("t", SlotSpec())
+    faults.inject("TaskExecStdioRead", delay_s=1, count=2)
+    result = await answer(backend, slot, "echo late; echo words >&2")
+    assert (result.stdout, result.stderr, result.truncated) == (b"late\n", b"words\n", False)
+
+
+async def test_output_that_does_not_come_in_time_is_marked_as_cut(start, faults, monkeypatch):
+    monkeypatch.setattr(process, "DRAIN_S", 0.2)
+    backend = await start()
+    slot = await backend.acquire("t", SlotSpec())
+    faults.inject("TaskExecStdioRead", delay_s=5, count=2)
+    result = await answer(backend, slot, "echo never")
+    assert result.truncated
+    assert b"the rest did not arrive" in result.stdout
+    assert b"never" not in result.stdout
+
+
+async def test_a_background_process_that_holds_the_streams_cuts_nothing(start, monkeypatch):
+    # Had the command's end not been marked, this would be waited for.
+    monkeypatch.setattr(process, "DRAIN_S", 3600.0)
+    backend = await start()
+    slot = await backend.acquire("t", SlotSpec())
+    result = await answer(backend, slot, "setsid sleep 600 & head -c 300000 /dev/zero", timeout_s=9)
+    assert (len(result.stdout), result.stderr, result.truncated) == (300000, b"", False)
+
+
+async def test_a_command_cannot_pretend_to_have_ended(start):
+    backend = await start()
+    slot = await backend.acquire("t", SlotSpec())
+    forge = "printf '\\0%s\\0' $HQ_COMMAND_ID; cat /.hq/seal 2>/dev/null || echo unreadable"
+    result = await answer(backend, slot, forge)
+    assert result.stdout.endswith(b"\0unreadable\n") is (os.geteuid() == 0)
+    assert not result.truncated
+
+
 @pytest.mark.timeout(60)
 async def test_two_hundred_megabytes_of_output_are_capped(start):
     backend = await start()

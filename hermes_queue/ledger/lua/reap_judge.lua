@@ -3,7 +3,8 @@
 -- KEYS[1] sandboxes  KEYS[2] reaper:{backend}:suspects (ids by when they were first seen so)
 -- ARGV[1] prefix  ARGV[2] grace, s  ARGV[3...] pairs of sandbox id, worker
 -- Returns the ids to terminate: neither did the worker beat nor was the lease held, at this
--- call and at one a grace ago. Decides only; safe to repeat.
+-- call and at one a grace ago. Their records are dropped, so that nobody can claim them from now
+-- on; one whose termination fails is listed again and judged again. Safe to repeat.
 local t = redis.call('TIME')
 local now = tonumber(t[1]) + tonumber(t[2]) / 1e6
 local dead = {}
@@ -15,6 +16,8 @@ for i = 3, #ARGV, 2 do
     redis.call('ZADD', KEYS[2], 'NX', string.format('%.6f', now), ARGV[i])
     if now - tonumber(redis.call('ZSCORE', KEYS[2], ARGV[i])) >= tonumber(ARGV[2]) then
       dead[#dead + 1] = ARGV[i]
+      redis.call('ZREM', KEYS[1], ARGV[i])
+      redis.call('DEL', ARGV[1] .. 'sandbox:' .. ARGV[i])
     end
   end
 end

@@ -28,8 +28,10 @@ from hermes_queue.sandbox.modal.assets import ModalAssets, check_python, mount_p
 from hermes_queue.sandbox.modal.box import Box, Lease
 from hermes_queue.sandbox.modal.commands import Held, SlotCommands
 from hermes_queue.sandbox.modal.factory import BoxFactory, Readers
+from hermes_queue.sandbox.modal.inheritance import Inheritance
 from hermes_queue.sandbox.modal.pool import Makers, Pool
 from hermes_queue.sandbox.modal.profiles import DEFAULT, Profiles, for_grading
+from hermes_queue.sandbox.predecessors import Predecessors
 from hermes_queue.sandbox.snapshot_notes import NoNotes, SnapshotNotes
 from hermes_queue.settings import ModalSettings, PathSettings, WorkerSettings
 
@@ -43,11 +45,7 @@ PROVISION_S = 20.0
 
 
 class ModalBackend(SlotCommands):
-    """See `SandboxBackend`.
-
-    A worker that starts anew makes sandboxes of its own: those of its earlier life carry
-    another worker's label and are the reaper's.
-    """
+    """See `SandboxBackend`."""
 
     def __init__(
         self,
@@ -59,6 +57,7 @@ class ModalBackend(SlotCommands):
         observer: SandboxObserver | None = None,
         gate: CreationGate | None = None,
         snapshots: SnapshotNotes | None = None,
+        predecessors: Predecessors | None = None,
     ) -> None:
         super().__init__()
         self.settings = settings or ModalSettings()
@@ -81,8 +80,16 @@ class ModalBackend(SlotCommands):
             self.labels,
             patience_s=self.settings.patience_s,
         )
+        self._inheritance = Inheritance(
+            self._account,
+            self._factory,
+            self._observer,
+            self.labels,
+            predecessors if self.settings.reattach else None,
+        )
+        self._cache = (cache or PathSettings().cache).absolute()
         self._assets = ModalAssets(
-            (cache or PathSettings().cache).absolute(),
+            self._cache,
             build_box=self._factory.make_builder,
             end_box=self._factory.end,
             find_image=self._account.snapshot,
@@ -130,6 +137,7 @@ class ModalBackend(SlotCommands):
                 return
             await self._account.open()
             self._assets.open(self._account.app_id)
+            await self._inheritance.open(self._cache / "modal" / self._account.app_id)
             self._started, self._process = True, os.getpid()
             try:
                 await self._provision()
@@ -164,6 +172,7 @@ class ModalBackend(SlotCommands):
         await asyncio.gather(
             *(pool.stop() for pool in pools), self._readers.end_idle(all_of_them=True)
         )
+        self._inheritance.close()
 
     async def _tend(self) -> None:
         while True:
@@ -196,7 +205,7 @@ class ModalBackend(SlotCommands):
         return self._pools[name]
 
     async def _make_box(self, profile: ModalSettings) -> Box:
-        box = await self._factory.make(profile)
+        box = await self._inheritance.take(profile) or await self._factory.make(profile)
         self._isolated = box.abilities.uids
         return box
 

@@ -15,7 +15,8 @@ from hermes_queue.sandbox.creation import CreationGate
 from hermes_queue.sandbox.execution import unbroken
 from hermes_queue.sandbox.modal.account import Account
 from hermes_queue.sandbox.modal.box import Box
-from hermes_queue.sandbox.modal.profiles import image_key
+from hermes_queue.sandbox.modal.profiles import image_key, profile_key
+from hermes_queue.sandbox.predecessors import PROFILE
 from hermes_queue.settings import ModalSettings
 
 logger = logging.getLogger(__name__)
@@ -54,19 +55,27 @@ class BoxFactory:
             SandboxRejected: it refuses the profile, or its image cannot hold slots.
             SandboxError: it could not be made this time.
         """
+        return await self._make(profile, open_network=False, for_slots=True)
+
+    async def make_reader(self, profile: ModalSettings) -> Box:
+        """One that never holds slots. Raises what `make` does."""
         return await self._make(profile, open_network=False)
 
     async def make_builder(self, profile: ModalSettings) -> Box:
         """One with network and without secrets and volumes. Raises what `make` does."""
         return await self._make(profile, open_network=True)
 
-    async def _make(self, profile: ModalSettings, *, open_network: bool) -> Box:
+    async def _make(
+        self, profile: ModalSettings, *, open_network: bool, for_slots: bool = False
+    ) -> Box:
         image = await self._account.image(profile, image_key(profile))
+        # Others are of no use to a later worker.
+        known = {**self._labels, PROFILE: profile_key(profile)} if for_slots else self._labels
         async with self._gate.creating():
             sandbox = await self._create(profile, image, open_network=open_network)
             box = Box(sandbox, profile)
             try:
-                await self._observer.created(box.sandbox_id, self._labels)
+                await self._observer.created(box.sandbox_id, known)
                 await box.furnish()
             except BaseException:
                 await unbroken(self.end(box))
@@ -103,16 +112,17 @@ class BoxFactory:
 
     def _end_late(self, creating: asyncio.Future[Any]) -> None:
         if not creating.cancelled() and creating.exception() is None:
-            ending = asyncio.ensure_future(self._terminate(creating.result().object_id))
+            ending = asyncio.ensure_future(self.end_id(creating.result().object_id))
             ending.add_done_callback(_seen)
 
     async def end(self, box: Box) -> None:
         """Never raises: what stays behind ends by its idle time limit, or by the reaper."""
         box.spent = True
-        await self._terminate(box.sandbox_id)
+        await self.end_id(box.sandbox_id)
         self._observer.gone(box.sandbox_id)
 
-    async def _terminate(self, sandbox_id: str) -> None:
+    async def end_id(self, sandbox_id: str) -> None:
+        """Likewise, of one that there is no `Box` of; the observer hears nothing."""
         try:
             await self._account.terminate(sandbox_id)
         except SandboxError as error:
@@ -144,7 +154,7 @@ class Readers:
                     raise SandboxError("the modal backend is not running")
                 if box is not None:
                     await self._factory.end(box)
-                box = self._boxes[name] = await self._factory.make(profile)
+                box = self._boxes[name] = await self._factory.make_reader(profile)
             box.idle_since = time.monotonic()
             return box
 
@@ -157,6 +167,6 @@ class Readers:
 
 
 def _seen(task: asyncio.Future[None]) -> None:
-    """`_terminate` has said what there was to say."""
+    """`end_id` has said what there was to say."""
     if not task.cancelled():
         task.exception()

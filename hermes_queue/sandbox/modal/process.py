@@ -24,10 +24,10 @@ BACKSTOP_S = 15.0
 """How much longer than the command's own limit the ones inside and at the service are."""
 STDIN_CHUNK_BYTES = 1 << 20
 QUIET_S = 2.0
-"""After the command's end: output on its way is waited for until none came for so long."""
+"""After the end of a command that cannot mark the end of its output: what is on its way is waited
+for until none came for so long. A background process may hold the streams open."""
 DRAIN_S = 30.0
-"""At most, when a background process goes on writing: large output needs seconds to arrive, and
-what is missing at its end must not pass for what the command wrote."""
+"""At most. Where output was still to come then, it is marked as cut."""
 KILL_ROUNDS = 10
 KILL_PAUSE_S = 0.5
 EXPIRED_CODES = (-1, 137, 124)
@@ -50,17 +50,43 @@ class Finished:
 
 
 class _Output:
-    """One stream, read as it comes."""
+    """One stream, read as it comes, and kept up to its end or the mark `end`."""
 
-    def __init__(self, stream: Any, cap: int) -> None:
+    def __init__(self, stream: Any, cap: int, end: bytes) -> None:
         self.kept = HeadTail(cap)
         self.last = time.monotonic()
+        self._end = end
+        self.complete = asyncio.Event()
+        """Nothing more of the command's is to come."""
         self.task = asyncio.create_task(self._read(stream))
+        self.task.add_done_callback(lambda _: self.complete.set())
 
     async def _read(self, stream: Any) -> None:
+        begun = b""  # what may be the beginning of the mark
         async for chunk in stream:
-            self.kept.feed(chunk)
             self.last = time.monotonic()
+            if not self.complete.is_set():
+                begun = self._keep(begun + chunk)
+        if not self.complete.is_set():
+            self.kept.feed(begun)
+
+    def _keep(self, data: bytes) -> bytes:
+        """Keep what lies before the mark; returns the end of `data` if that may begin it."""
+        if self._end and self._end in data:
+            self.kept.feed(data.partition(self._end)[0])
+            self.complete.set()
+            return b""
+        sure = len(data) - _overlap(data, self._end)
+        self.kept.feed(data[:sure])
+        return data[sure:]
+
+
+def _overlap(data: bytes, mark: bytes) -> int:
+    """How many bytes at the end of `data` are the first ones of `mark`, which is not in it."""
+    for size in range(min(len(data), len(mark) - 1), 0, -1):
+        if data.endswith(mark[:size]):
+            return size
+    return 0
 
 
 async def run_process(
@@ -72,6 +98,7 @@ async def run_process(
     stdin: bytes = b"",
     max_output_bytes: int = 1 << 20,
     whole: bool = False,
+    end: bytes = b"",
 ) -> Finished:
     """Run `argv` to its end, or until `timeout_s` is over.
 
@@ -85,6 +112,8 @@ async def run_process(
         max_output_bytes: per stream.
         whole: the command leaves no process behind that holds its streams open, and a part of
             its output would be taken for all: wait for the streams' ends.
+        end: what the command's wrapper writes to both streams after the command's end; it and
+            what follows, from processes left in the background, is no output. Empty = nothing.
 
     Raises:
         SlotLost: the sandbox has ended.
@@ -93,14 +122,17 @@ async def run_process(
     """
     began = time.monotonic()
     process = await _start(sandbox, argv, math.ceil(timeout_s + 2 * BACKSTOP_S))
-    outputs = [_Output(process.stdout, max_output_bytes), _Output(process.stderr, max_output_bytes)]
+    streams = (process.stdout, process.stderr)
+    outputs = [_Output(stream, max_output_bytes, end) for stream in streams]
     waiting = asyncio.ensure_future(process.wait.aio())
     feeding = asyncio.create_task(_feed(process.stdin, stdin)) if stdin else None
     try:
         timed_out = await _wait(waiting, timeout_s, kill)
         with explained("running a command", gone=True):
             code = waiting.result()
-        complete = await _drain(outputs, DRAIN_S if whole else QUIET_S)
+        # A wrapper that was killed marks no end.
+        marked = bool(end) and not timed_out and code not in EXPIRED_CODES
+        complete = await _drain(outputs, DRAIN_S if whole or marked else QUIET_S)
     finally:
         await _put_away(waiting, feeding, *(output.task for output in outputs))
     _check_streams(outputs)
@@ -165,17 +197,21 @@ async def _feed(writer: Any, data: bytes) -> None:
 async def _drain(outputs: Sequence[_Output], quiet_s: float) -> bool:
     """Let what the command wrote arrive; a background process may hold the streams open.
 
-    Returns whether both have ended; else nothing has come for `quiet_s`, or too much.
+    Returns whether both have ended; else nothing has come for `quiet_s`, or too much, and
+    those that go on are marked as cut.
     """
     ended = time.monotonic()
-    while True:
-        open_ = [output for output in outputs if not output.task.done()]
-        now = time.monotonic()
-        quiet_at = max((output.last for output in open_), default=0.0) + quiet_s
-        give_up = min(max(quiet_at, ended + quiet_s), ended + DRAIN_S)
-        if not open_ or now >= give_up:
-            return not open_
-        await asyncio.wait([output.task for output in open_], timeout=give_up - now)
+    while open_ := [output for output in outputs if not output.complete.is_set()]:
+        quiet_at = max(output.last for output in open_) + quiet_s
+        left_s = min(max(quiet_at, ended + quiet_s), ended + DRAIN_S) - time.monotonic()
+        if left_s <= 0:
+            for output in open_:
+                output.kept.cut()
+            return False
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(left_s):
+                await asyncio.gather(*(output.complete.wait() for output in open_))
+    return True
 
 
 def _check_streams(outputs: Sequence[_Output]) -> None:

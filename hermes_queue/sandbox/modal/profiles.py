@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,11 @@ from hermes_queue.settings import ModalSettings
 
 DEFAULT = "default"
 FLEET_WIDE = frozenset(
-    {"app", "environment", "profiles", "creates_per_s", "max_starting", "patience_s"}
+    {"app", "environment", "profiles", "creates_per_s", "max_starting", "patience_s", "reattach"}
 )
 """Settings that no profile has of its own."""
+POOL_ONLY = frozenset({"min_sandboxes", "max_sandboxes", "scale_down_s", "start_timeout_s"})
+"""Settings that change nothing about a sandbox that runs."""
 
 
 class Profiles:
@@ -66,6 +69,14 @@ def image_key(profile: ModalSettings) -> str:
     dockerfile = profile.dockerfile.read_text("utf-8") if profile.dockerfile else ""
     recipe = "\0".join((profile.image, dockerfile, *profile.build_commands))
     return hashlib.sha256(recipe.encode()).hexdigest()[:16]
+
+
+def profile_key(profile: ModalSettings) -> str:
+    """A digest of everything that a sandbox of the profile, and what is done in it, depends on."""
+    outside = (FLEET_WIDE - {"app", "environment"}) | POOL_ONLY
+    facts = profile.model_dump(mode="json", exclude=set(outside))
+    text = json.dumps([image_key(profile), facts], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _read(path: Path) -> dict[str, Mapping[str, Any]]:
