@@ -6,7 +6,7 @@ import asyncio
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 PATHS = ("/tokenize", "/v1/tokenize", "/detokenize", "/v1/detokenize", "/generate")
@@ -66,6 +66,8 @@ class TokenStub:
         """Paths that are answered with 503."""
         self.requests: list[tuple[str, dict[str, Any]]] = []
         self.break_reply: Callable[[dict[str, Any]], None] = lambda _: None
+        self.gate: Callable[[str], Awaitable[object]] | None = None
+        """Awaited with the path before an answer."""
         self.url = ""
 
     async def __aenter__(self) -> TokenStub:
@@ -84,6 +86,8 @@ class TokenStub:
                 data = await reader.readexactly(lengths[0]) if lengths else b"{}"
                 path, body = head[0].split()[1], json.loads(data)
                 self.requests.append((path, body))
+                if self.gate:
+                    await self.gate(path)
                 known = path in PATHS or path == self._version_path
                 answer = json.dumps(self._answer(path, body) if known else {}).encode()
                 status = b"200 OK" if known else b"404 Not Found"
@@ -127,7 +131,9 @@ class TokenStub:
         if path == "/generate":
             meta = {
                 "output_token_logprobs": [[p, i, None] for p, i in zip(logprobs, ids, strict=True)],
-                "finish_reason": {"type": "length"} if cut else {"type": "stop", "matched": ids[-1]},
+                "finish_reason": {"type": "length"}
+                if cut
+                else {"type": "stop", "matched": ids[-1]},
                 "weight_version": "7",
                 "prompt_tokens": len(body["input_ids"]),
                 "completion_tokens": len(ids),
