@@ -16,6 +16,7 @@ MINUTES ?= 5
 MODAL_OLDEST ?= $(shell sed -n 's/^modal = .*>=\([0-9.]*\),.*/\1/p' pyproject.toml)
 LIVE ?= .live
 EPISODES ?= 100
+LIVE_TESTS ?= tests/live
 SEED ?= 1
 
 BIN := $(VENV)/bin
@@ -55,12 +56,12 @@ test-aimock: $(VENV)/.dev ## 200 trajectories against a third-party server that 
 	$(BIN)/python -m benchmarks.faults --aimock $(VENV)/aimock
 
 test-vllm: $(VENV)/.dev $(LIVE)/model/.made ## A real vLLM on this CPU serves real trajectories (3.4 GB, LIVE=.live)
-	$(BIN)/python -m pytest tests/live --server vllm --server-venv $(LIVE)/vllm \
+	$(BIN)/python -m pytest $(LIVE_TESTS) --server vllm --server-venv $(LIVE)/vllm \
 		--model-dir $(LIVE)/model --episodes $(EPISODES)
 
 test-sglang: $(VENV)/.dev $(LIVE)/model/.made ## The same with SGLang
 	PYTHON=$(PYTHON) bash tests/live/install_sglang.sh $(LIVE)/sglang $(LIVE)/vllm
-	$(BIN)/python -m pytest tests/live --server sglang --server-venv $(LIVE)/sglang \
+	$(BIN)/python -m pytest $(LIVE_TESTS) --server sglang --server-venv $(LIVE)/sglang \
 		--model-dir $(LIVE)/model --episodes $(EPISODES)
 
 validate: $(VENV)/.run ## Oracle 1.0 and nop 0.0 on every bundled row, on each Python there is

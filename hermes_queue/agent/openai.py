@@ -241,6 +241,8 @@ class OpenAIChat:
             completion.message, tools, turn=self._turn, finish_reason=completion.finish_reason
         )
         version = self._served_version(completion, events)
+        if lost := _lost_tokens(completion, message):
+            events.append({"event": "reply_lost", "tokens": lost})
         self._turn += 1
         self._reasoning_field = completion.reasoning_field or self._reasoning_field
         turn = Turn(
@@ -313,6 +315,16 @@ def _version_is_model(spec: AgentSpec) -> bool:
             f'agent openai: policy_version must be "server" or "model", not {source!r}'
         )
     return bool(source == "model")
+
+
+def _lost_tokens(completion: Completion, message: Message) -> int:
+    """How many tokens were sampled for a reply of nothing; 0 = none, or there is something.
+
+    SGLang's tool-call parsers pass over a call that they cannot read, and return no text for it.
+    """
+    sampled = len(completion.completion_ids or ())
+    empty = not (message.content or message.reasoning or message.tool_calls)
+    return sampled if empty and sampled > 1 else 0  # an end of turn alone is a reply of nothing
 
 
 def _estimate_tokens(body: Mapping[str, Any]) -> int:

@@ -8,6 +8,7 @@ ratios are wrong from the start.
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +19,9 @@ from hermes_queue.agent.server_facts import PROCESSED
 from hermes_queue.agent.token_servers import SERVERS, TokenServer, token_server
 from hermes_queue.errors import InputError, ModelError
 from hermes_queue.models import ScoredTrajectory, Turn
+
+AT_ONCE = 8
+"""Sequences of one record that are sent without waiting for each other; servers batch them."""
 
 _NEUTRAL = {
     "temperature": (None, 1),
@@ -76,10 +80,13 @@ async def rescore(record: ScoredTrajectory, server: TokenServer) -> Difference:
         TimeoutError: the server took too long.
     """
     found = Difference()
-    for index, sequence in enumerate(record.sequences or ()):
-        scores = await server.score(sequence.ids)
-        place = f"{record.trajectory_id} sequence {index}"
-        found += _difference(sequence.loss_mask, sequence.logprobs, scores, place)
+    sequences = record.sequences or ()
+    for start in range(0, len(sequences), AT_ONCE):
+        some = sequences[start : start + AT_ONCE]
+        scored = await asyncio.gather(*(server.score(sequence.ids) for sequence in some))
+        for index, (sequence, scores) in enumerate(zip(some, scored, strict=True), start=start):
+            place = f"{record.trajectory_id} sequence {index}"
+            found += _difference(sequence.loss_mask, sequence.logprobs, scores, place)
     return found
 
 

@@ -41,7 +41,9 @@ class TokenChat(OpenAIChat):
         """Ids of the conversation so far, the last completion included."""
         self._said: list[dict[str, Any]] = []
         """The messages that `_held` stands for."""
-        self._end_of_turn: int | None = None
+        self._ended_itself = False
+        """Whether a token ended the last completion."""
+        self._ending: tuple[int, ...] | None = None
         self._max_model_tokens: int | None = None
 
     @staticmethod
@@ -70,9 +72,7 @@ class TokenChat(OpenAIChat):
         text = await self._text(sampled)
         if refused:
             events.append({"event": "rerendered", "reason": refused})
-        self._held = (*prompt, *sampled.ids)
-        if sampled.ended_turn:
-            self._end_of_turn = sampled.ids[-1]
+        self._held, self._ended_itself = (*prompt, *sampled.ids), sampled.ended_turn
         return Completion(
             message=Message(role="assistant", content=text),
             reasoning_field=None,
@@ -111,21 +111,23 @@ class TokenChat(OpenAIChat):
         """What the template writes between the last completion and the next; None if unclear."""
         if any(m["role"] == "assistant" for m in new):
             return None
-        if self._end_of_turn is None:
-            self._end_of_turn = await self._templates_end_of_turn()
+        if self._ending is None:
+            self._ending = await self._templates_ending()
         before = [{"role": "user", "content": "."}, last]
         base = (await self._tokens.render(before, tools, reply=False)).ids
         full = (await self._tokens.render([*before, *new], tools, reply=True)).ids
-        if full[: len(base)] != base or self._end_of_turn not in base:
+        ending = self._ending
+        if full[: len(base)] != base or not ending or base[-len(ending) :] != ending:
             return None
-        tail = len(base) - base[::-1].index(self._end_of_turn)
-        closing = () if self._held[-1] == self._end_of_turn else (self._end_of_turn,)
-        return (*closing, *full[tail:])
+        last_id = self._held[-1]
+        written = ending.index(last_id) + 1 if self._ended_itself and last_id in ending else 0
+        return (*ending[written:], *full[len(base) :])
 
-    async def _templates_end_of_turn(self) -> int | None:
-        """What the template ends a reply with, while no reply has ended itself yet.
+    async def _templates_ending(self) -> tuple[int, ...]:
+        """What the template writes after a reply, its end of turn included; () if unclear.
 
-        Two conversations that differ in the reply alone end alike from there on.
+        Two conversations that differ in the reply alone end alike from there on. It is not taken
+        from a sample: a reply may end in one of several tokens, or be cut off.
         """
         one, other = [
             (
@@ -140,7 +142,7 @@ class TokenChat(OpenAIChat):
         shared = 0
         while shared < min(len(one), len(other)) and one[-1 - shared] == other[-1 - shared]:
             shared += 1
-        return one[-shared] if 0 < shared < len(one) else None
+        return one[-shared:] if 0 < shared < len(one) else ()
 
     def _bounded(self, sampling: dict[str, Any], used: int) -> dict[str, Any]:
         """`sampling` with a length that fits; such endpoints default to a few tokens."""

@@ -38,7 +38,7 @@ class Sampled:
     """One for each of `ids`, rounded to float32."""
     finish_reason: str | None
     ended_turn: bool
-    """Whether the last id is the token that ends a turn (not a stop string, not the length)."""
+    """Whether the last id is a token that ended the turn (not a stop string, not the length)."""
     usage: Usage
     policy_version: str | None = None
     model: str | None = None
@@ -107,11 +107,12 @@ class Vllm:
             choice = data["choices"][0]
             logprobs = choice["logprobs"]["token_logprobs"]
             usage = data.get("usage") or {}
+            matched = choice.get("stop_reason")
             return _sampled(
                 choice.get("token_ids"),
                 logprobs,
                 finish_reason=choice.get("finish_reason"),
-                stopped_by=choice.get("stop_reason"),
+                stopped_by=matched if isinstance(matched, str) else None,
                 usage=Usage(
                     prompt_tokens=usage.get("prompt_tokens") or len(ids),
                     completion_tokens=usage.get("completion_tokens") or 0,

@@ -25,7 +25,9 @@ sys.path.insert(0, str(HERE))
 from live_server import LiveServer  # noqa: E402
 from trail_env import row  # noqa: E402
 
-DONE_TIMEOUT_S = 900.0
+DONE_TIMEOUT_S = 1500.0
+TEST_TIMEOUT_S = 900
+"""The first test waits for the server too."""
 MODES = {
     "messages": {"token_ids": True, "parser": "hermes"},
     "tokens": {"mode": "tokens", "parser": "hermes"},
@@ -37,6 +39,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--server-venv", type=Path, help="where it is installed")
     parser.addoption("--episodes", type=int, default=100, help="of each mode and temperature")
     parser.addoption("--model-dir", type=Path, help="made by tests/live/tiny_model.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(TEST_TIMEOUT_S))
 
 
 class Live:

@@ -63,7 +63,9 @@ def test_episodes_keep_every_invariant_and_score_the_same_when_asked_again(
     assert {(turn.server_version or "").partition(" ")[0] for turn in turns} == {server.kind}
     assert {turn.sampling["temperature"] for turn in turns} == {temperature}
     assert sum(len(record.turns) >= 3 for record in records) > episodes / 2
-    assert sum(record.tool_calls.ok for record in records) > episodes
+    # At 1.4 many calls are misspelt, and in message mode the next prompt shows what became of them.
+    calls = sum(record.tool_calls.ok for record in records)
+    assert calls > episodes * (1 if temperature == 1.0 else 0.5)
     if mode == "tokens":
         assert [len(record.sequences) for record in records] == [1] * episodes
     if temperature == 1.0:

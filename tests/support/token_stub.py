@@ -6,7 +6,7 @@ import asyncio
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 PATHS = ("/tokenize", "/v1/tokenize", "/detokenize", "/v1/detokenize", "/generate")
@@ -14,6 +14,8 @@ PATHS += ("/v1/completions", "/v1/chat/completions")
 CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 END = 3
 """Ends a turn, written as <|end|>."""
+OTHER_END = 4
+"""Ends a reply too, and no template writes it: as <|endoftext|> with Qwen's models."""
 
 
 def encode(text: str) -> list[int]:
@@ -47,7 +49,10 @@ def logprob(position: int) -> float:
 
 
 class TokenStub:
-    """Plays `replies` (text, without the end of turn); a reply ending in `...` is cut off."""
+    """Plays `replies` (text, without the end of turn).
+
+    A reply that ends in `...` is cut off, one that ends in `OTHER_END` is ended by that.
+    """
 
     def __init__(self, replies: list[str], *, kind: str = "vllm", max_model_tokens: int = 4000):
         self.replies = replies
@@ -61,6 +66,8 @@ class TokenStub:
         """Paths that are answered with 503."""
         self.requests: list[tuple[str, dict[str, Any]]] = []
         self.break_reply: Callable[[dict[str, Any]], None] = lambda _: None
+        self.gate: Callable[[str], Awaitable[object]] | None = None
+        """Awaited with the path before an answer."""
         self.url = ""
 
     async def __aenter__(self) -> TokenStub:
@@ -79,6 +86,8 @@ class TokenStub:
                 data = await reader.readexactly(lengths[0]) if lengths else b"{}"
                 path, body = head[0].split()[1], json.loads(data)
                 self.requests.append((path, body))
+                if self.gate:
+                    await self.gate(path)
                 known = path in PATHS or path == self._version_path
                 answer = json.dumps(self._answer(path, body) if known else {}).encode()
                 status = b"200 OK" if known else b"404 Not Found"
@@ -116,13 +125,15 @@ class TokenStub:
         if "prompt_logprobs" in body or "logprob_start_len" in body:
             return self._score(path, prompt)
         text = self.replies.pop(0)
-        cut = text.endswith("...")
-        ids = encode(text) + ([] if cut else [END])
+        cut, other = text.endswith("..."), text.endswith(chr(OTHER_END))
+        ids = encode(text) + ([] if cut or other else [END])
         logprobs = [logprob(len(prompt) + i) for i in range(len(ids))]
         if path == "/generate":
             meta = {
                 "output_token_logprobs": [[p, i, None] for p, i in zip(logprobs, ids, strict=True)],
-                "finish_reason": {"type": "length"} if cut else {"type": "stop", "matched": END},
+                "finish_reason": {"type": "length"}
+                if cut
+                else {"type": "stop", "matched": ids[-1]},
                 "weight_version": "7",
                 "prompt_tokens": len(body["input_ids"]),
                 "completion_tokens": len(ids),
@@ -134,7 +145,7 @@ class TokenStub:
                 "token_ids": ids,
                 "logprobs": {"token_logprobs": logprobs},
                 "finish_reason": "length" if cut else "stop",
-                "stop_reason": None,
+                "stop_reason": OTHER_END if other else None,
             }
             answer = {"choices": [choice], "usage": {"prompt_tokens": len(body["prompt"])}}
         self.break_reply(answer)

@@ -16,6 +16,7 @@ from token_stub import TokenStub
 from envs.base import Verdict
 from hermes_queue.agent import AgentScript, make_chat
 from hermes_queue.agent.endpoint import close_clients
+from hermes_queue.agent.rescore import AT_ONCE, rescore_at
 from hermes_queue.cli import cli
 from hermes_queue.models import AgentSpec, Message
 from hermes_queue.settings import ModelSettings
@@ -124,6 +125,20 @@ def test_a_difference_above_the_bound_is_a_failure(serve, rescore, kind):
     assert re.search("difference: largest 0.25, mean 0.031[23] nats", told.output)
     assert "largest at" in told.output
     assert rescore(record, flags=["--bound", "0.3"]).exit_code == 0
+
+
+def test_sequences_of_a_record_are_sent_together(serve):
+    served = serve("vllm")
+    record = served.record()
+    many = record.model_copy(update={"sequences": record.sequences * (2 * AT_ONCE)})
+    together = asyncio.Barrier(AT_ONCE)  # nobody is answered before all of them have asked
+
+    async def gate(path):
+        await asyncio.wait_for(together.wait(), 30)
+
+    served.stub.gate = gate
+    found = served.run(rescore_at(many, api_key="none"))
+    assert (found.tokens, round(found.largest, 6)) == (2 * AT_ONCE * 8, 0)
 
 
 def test_logprobs_after_temperature_are_not_compared(serve, rescore):

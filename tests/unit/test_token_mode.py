@@ -6,7 +6,7 @@ import time
 from contextlib import asynccontextmanager
 
 import pytest
-from token_stub import END, TokenStub, encode, template
+from token_stub import END, OTHER_END, TokenStub, encode, template
 
 from hermes_queue.agent import AgentScript, make_chat, merge_turns
 from hermes_queue.agent.endpoint import close_clients
@@ -95,6 +95,34 @@ async def test_a_first_reply_that_was_cut_off_is_closed_as_the_template_does(kin
     [sequence] = merge_turns([first, second.turn])
     end = len(first.prompt_ids) + len(first.completion_ids)
     assert (sequence.ids[end], sequence.loss_mask[end]) == (END, 0)
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+async def test_a_reply_that_ends_in_another_token_is_closed_as_the_template_does(kind):
+    async with talk(CALL + chr(OTHER_END), CALL, "Done.", kind=kind) as (_, chat):
+        messages = [USER]
+        replies = [await turn(chat, messages) for _ in range(3)]
+    assert [r.events for r in replies] == [(), (), ()]
+    assert len(replies[0].message.tool_calls) == 1
+    assert replies[0].message.content is None
+    first = replies[0].turn
+    assert first.completion_ids[-1] == OTHER_END
+    [sequence] = merge_turns([r.turn for r in replies])
+    end = len(first.prompt_ids) + len(first.completion_ids)
+    assert (sequence.ids[end], sequence.loss_mask[end]) == (END, 0)
+
+
+async def test_a_reply_that_was_cut_off_at_a_token_of_the_templates_ending_is_still_closed():
+    def spaced(messages, tools, reply):
+        return template(messages, tools, reply).replace("<|end|>\n", "<|end|>.")
+
+    async with talk(CALL + "...", "Done.") as (stub, chat):
+        stub.template = spaced
+        messages = [USER]
+        first = (await turn(chat, messages)).turn
+        second = (await turn(chat, messages)).turn
+    between = second.prompt_ids[len(first.prompt_ids) + len(first.completion_ids) :]
+    assert list(between[:2]) == [END, ord(".")]
 
 
 async def test_a_history_that_was_rewritten_is_rendered_anew_and_begins_a_sequence():

@@ -28,7 +28,7 @@ async def ask(kind, mode, break_reply):
         chat = make_chat(spec, AgentScript(gold), ModelSettings(max_retries=0))
         try:
             messages = [Message(role="user", content="hi")]
-            await chat.complete(messages, [], {}, time.monotonic() + 60)
+            return await chat.complete(messages, [], {}, time.monotonic() + 60)
         finally:
             await close_clients()
 
@@ -79,3 +79,12 @@ async def test_logits_in_place_of_logprobs_are_a_fault_of_the_server(kind, mode)
 
     with pytest.raises(ModelError, match="set to return logits"):
         await ask(kind, mode, heighten)
+
+
+async def test_sampled_tokens_of_which_neither_text_nor_call_came_back_are_told():
+    def lose(answer):
+        answer["choices"][0]["message"] |= {"content": None, "tool_calls": []}
+
+    reply = await ask("sglang", "messages", lose)
+    assert reply.events == ({"event": "reply_lost", "tokens": len("hello") + 1},)
+    assert (await ask("sglang", "messages", lambda _: None)).events == ()
