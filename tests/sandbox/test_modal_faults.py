@@ -311,12 +311,25 @@ async def test_output_that_does_not_come_in_time_is_marked_as_cut(start, faults,
     assert b"never" not in result.stdout
 
 
+def hold_streams_open(monkeypatch):
+    """As a service does for a background process; the server here ends them with the command."""
+    read = process._Output._read
+
+    async def held(stream):
+        async for chunk in stream:
+            yield chunk
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(process._Output, "_read", lambda self, stream: read(self, held(stream)))
+
+
 async def test_a_background_process_that_holds_the_streams_cuts_nothing(start, monkeypatch):
-    # Had the command's end not been marked, this would be waited for.
-    monkeypatch.setattr(process, "DRAIN_S", 3600.0)
     backend = await start()
     slot = await backend.acquire("t", SlotSpec())
-    result = await answer(backend, slot, "setsid sleep 600 & head -c 300000 /dev/zero", timeout_s=9)
+    with monkeypatch.context() as patch:
+        hold_streams_open(patch)
+        patch.setattr(process, "DRAIN_S", 5.0)
+        result = await answer(backend, slot, "setsid sleep 600 & head -c 300000 /dev/zero")
     assert (len(result.stdout), result.stderr, result.truncated) == (300000, b"", False)
 
 
