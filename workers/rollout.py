@@ -14,7 +14,7 @@ from envs.base import Environment, load_env
 from hermes_queue.agent.context import ContextControl
 from hermes_queue.agent.limiter import Limiter, Unlimited
 from hermes_queue.agent.loop import BeforeTurn, run_agent
-from hermes_queue.agent.registry import AgentScript, make_chat
+from hermes_queue.agent.registry import AgentScript, make_chat, warm_up
 from hermes_queue.models import Message, ToolCall
 from hermes_queue.sandbox.base import WORKSPACE, SandboxBackend, Slot
 from hermes_queue.sandbox.context import SlotContext
@@ -61,6 +61,7 @@ async def rollout(
         item = env.Item.model_validate(row)
         draft.env_version = env.version
         spec = env.spec(item, job.profile)
+        await warm_up(job.agent.kind)
     async with draft.stage("prepare"):
         await backend.prepare(spec)
     async with draft.stage("acquire"):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 
@@ -46,6 +49,21 @@ _AGENTS = {
     "slow": "hermes_queue.agent.scripted:slow",
     "tamper": "hermes_queue.agent.scripted:tamper",
 }
+
+
+_LIBRARIES = {"openai": ("aiohttp", "openai", "openai.resources.chat.completions")}
+"""What an agent imports at its first turn and takes seconds."""
+
+
+async def warm_up(kind: str) -> None:
+    """Import in a thread what the agent needs, before its time counts and off the event loop.
+
+    A library that is missing is the agent's to report.
+    """
+    for name in _LIBRARIES.get(kind, ()):
+        if name not in sys.modules:
+            with suppress(ImportError):
+                await asyncio.to_thread(import_module, name)
 
 
 def known_agents() -> list[str]:
