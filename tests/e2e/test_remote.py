@@ -100,6 +100,7 @@ def test_nothing_but_listed_keys_stays_without_expiry(worker, server, produce):
         "hq:deployment",
         "hq:results",
         "hq:dead",
+        "hq:totals",
         "hq:body:",
         "hq:consumer-group:",
         "hq:_kombu.",
