@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from redis_server import RedisServer
+from worker_process import wait_until
 
 from hermes_queue import codec
 from hermes_queue.ledger import Ledger, Runs
@@ -289,7 +290,8 @@ def test_redis_may_go_away_and_come_back_while_we_follow(
     url: str, redis_server: RedisServer
 ) -> None:
     def outage() -> None:
-        time.sleep(1.0)
+        with redis_server.client() as client:
+            wait_until("the jobs are enqueued", lambda: client.zcard("hq:waiting") == 4)
         redis_server.restart()
         with worker(url, right):
             finished.wait(60)
