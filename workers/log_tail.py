@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 from collections import deque
 
+from hermes_queue.scrubbing import scrub
+
 _LINES = 60
 _CHARACTERS = 4000
 
 
 class LogTail(logging.Handler):
-    """Keeps the last log records; attach it to the root logger."""
+    """Keeps the last log records, without secrets; attach it to the root logger."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -21,7 +23,7 @@ class LogTail(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """See `logging.Handler`; called with the handler's lock held."""
         try:
-            self._lines.append(self.format(record))
+            self._lines.append(scrub(self.format(record)))
         except Exception:  # noqa: BLE001 - whatever its author's arguments raise
             self.handleError(record)
 
