@@ -45,6 +45,7 @@ FOREIGN_FLAGS = {
     "--reuid": "setpriv",
     "--security-opt": "docker",
     "--scale": "docker compose",
+    "--tool-call-parser": "vLLM and SGLang",
     "--address": "flower",
     "--basic-auth": "flower",
 }
