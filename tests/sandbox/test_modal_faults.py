@@ -145,6 +145,21 @@ async def test_a_quota_that_lasts_gives_the_job_back(start, faults):
     assert backend.free_slots == 2
 
 
+async def test_a_sandbox_that_is_not_scheduled_gives_the_job_back_and_ends_when_it_comes(
+    start, faults
+):
+    break_creation(faults, delay_s=1.5)
+    backend = await start(start_timeout_s=0.5)
+    with pytest.raises(SandboxUnavailable, match="started no sandbox") as caught:
+        await backend.acquire("t", SlotSpec())
+    assert caught.value.retry_after_s > 0
+    assert backend.free_slots == 2
+    await asyncio.sleep(1.5)
+    async with asyncio.timeout(30):
+        while await backend.list_sandboxes({}):
+            await asyncio.sleep(0.1)
+
+
 async def test_a_rate_limit_that_says_how_long_is_waited_for_by_the_sdk(start, faults):
     break_creation(faults, status="RESOURCE_EXHAUSTED", retry_after_s=0.1)
     backend = await start(patience_s=0)

@@ -85,8 +85,8 @@ class BoxFactory:
     async def _create(self, profile: ModalSettings, image: Any, *, open_network: bool) -> Any:
         """Ask for a sandbox; while quota or rate forbid it, wait and ask again.
 
-        Where Modal says how long to wait, its SDK does so by itself. When we are cancelled
-        under way, a sandbox that comes all the same is ended.
+        Where Modal says how long to wait, its SDK does so by itself. When its `start_timeout_s`
+        is over or we are cancelled, a sandbox that comes all the same is ended.
         """
         give_up = time.monotonic() + self._patience_s
         pause_s = BACKOFF_S
@@ -95,7 +95,14 @@ class BoxFactory:
                 self._account.create(profile, image, self._labels, open_network=open_network)
             )
             try:
-                return await asyncio.shield(creating)
+                async with asyncio.timeout(profile.start_timeout_s):
+                    return await asyncio.shield(creating)
+            except TimeoutError as error:  # Modal's own patience is 21 minutes
+                creating.add_done_callback(self._end_late)
+                raise SandboxUnavailable(
+                    f"Modal started no sandbox in {profile.start_timeout_s:.0f} s",
+                    retry_after_s=BACKOFF_MAX_S,
+                ) from error
             except asyncio.CancelledError:
                 creating.add_done_callback(self._end_late)
                 raise
