@@ -1,7 +1,7 @@
 """What Redis says of the whole deployment, as metrics: `hermes-queue exporter`.
 
 Reads only, so that a Redis user without any right to write will do. Each scrape reads anew in a
-few round trips; only the look through all keys, for workers, lanes and limits, is repeated less
+few round trips; only the look through all keys, for lanes and limits, is repeated less
 often, because its cost grows with Redis.
 """
 
@@ -10,21 +10,23 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 from hermes_queue import metrics
 from hermes_queue.connection import explained
 from hermes_queue.errors import Cause, RedisFull, RedisUnavailable
-from hermes_queue.ledger import Breakers, Ledger
+from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.answers import ENDED
+from hermes_queue.ledger.consumers import behind
 from hermes_queue.ledger.limiter import EndpointLimits
+from hermes_queue.ledger.overview import lane_now
 from hermes_queue.ledger.sandboxes import Sandboxes
 from hermes_queue.ledger.totals import Totals, totals
 from hermes_queue.meter import Values
 from hermes_queue.metrics import Metric
-from hermes_queue.queues import queue_keys, queue_name, retry_queue_name
+from hermes_queue.queues import queue_name, retry_queue_name
 from hermes_queue.results import STREAM
 
 Answer = tuple[Metric, Values]
@@ -34,7 +36,6 @@ _LIMIT_PARTS = (":leases", ":waiting", ":seen")
 _MOST_RUNS = 1000
 _MOST_UNREAD = 10_000
 """Of a consumer group on Redis 6.2, which has no count of what is unread: more are not counted."""
-_PAGE = 1000
 
 _TOTALS: dict[str, Metric] = {
     "trajectories": metrics.TRAJECTORIES,
@@ -66,7 +67,6 @@ class Exporter:
         self._scan_s = scan_s
         self._scanned_at = -scan_s
         self._scan_lock = threading.Lock()
-        self._worker_keys: list[bytes] = []
         self._queues: set[str] = set()
         self._limits: list[str] = []
 
@@ -87,24 +87,22 @@ class Exporter:
         Raises:
             RedisUnavailable: Prometheus then keeps the targets it knows.
         """
-        with explained(self._ledger.url):
-            self._scan()
-            found = [
-                {"targets": [worker["metrics"]], "labels": {"hermes_host": str(worker["host"])}}
-                for worker in self._workers()
-                if worker.get("metrics")
-            ]
+        found = [
+            {"targets": [worker["metrics"]], "labels": {"hermes_host": str(worker["host"])}}
+            for worker in self._ledger.workers()
+            if worker.get("metrics")
+        ]
         return json.dumps(found).encode(), "application/json"
 
     def _read(self) -> Iterator[Answer]:
         seconds, micros = self._client.time()
         now = seconds + micros / 1e6
         self._scan()
-        workers = self._workers()
+        workers = self._ledger.workers()
         lanes = sorted(self._lanes(workers))
         yield metrics.WORKERS, {(): len(workers)}
         yield from self._read_slots(workers)
-        yield from self._read_lanes(lanes, now)
+        yield from self._read_lanes(lanes, workers, now)
         yield from self._read_runs()
         yield from self._read_sandboxes(now)
         yield from self._read_limits()
@@ -118,23 +116,16 @@ class Exporter:
         with self._scan_lock:
             if time.monotonic() - self._scanned_at < self._scan_s:
                 return
-            workers, queues, limits = [], set(), []
+            queues, limits = set(), []
             skip = len(self._ledger.prefix)
-            for key in self._client.scan_iter(self._ledger.key("[wl_]*"), count=1000):
+            for key in self._client.scan_iter(self._ledger.key("[l_]*"), count=1000):
                 name = key[skip:].decode(errors="replace")
-                if name.startswith("worker:"):
-                    workers.append(key)
-                elif name.startswith("limit:") and not name.endswith(_LIMIT_PARTS):
+                if name.startswith("limit:") and not name.endswith(_LIMIT_PARTS):
                     limits.append(name.removeprefix("limit:"))
                 elif name.startswith(_BINDING):
                     queues.add(name.removeprefix(_BINDING))
-            self._worker_keys, self._queues, self._limits = workers, queues, sorted(limits)
+            self._queues, self._limits = queues, sorted(limits)
             self._scanned_at = time.monotonic()
-
-    def _workers(self) -> list[dict[str, Any]]:
-        keys = self._worker_keys
-        found = self._client.mget(keys) if keys else []
-        return [json.loads(value) for value in found if value]
 
     def _lanes(self, workers: Iterable[dict[str, Any]]) -> set[str]:
         prefix = queue_name("")
@@ -154,35 +145,18 @@ class Exporter:
         slots = sum(int(worker.get("slots", 0)) for worker in workers)
         yield metrics.SLOTS, {("leased",): leased, ("free",): max(0, slots - leased)}
 
-    def _read_lanes(self, lanes: Sequence[str], now: float) -> Iterator[Answer]:
+    def _read_lanes(
+        self, names: Sequence[str], workers: Sequence[Mapping[str, Any]], now: float
+    ) -> Iterator[Answer]:
+        lanes = [lane_now(self._ledger, name, workers, now) for name in names]
         depth: dict[tuple[str, ...], float] = {}
-        heads: dict[str, list[str]] = defaultdict(list)
         for lane in lanes:
-            keys = queue_keys(lane)
-            for queue, names in (("first", keys.first), ("retry", keys.retry)):
-                with self._client.pipeline(transaction=False) as pipe:
-                    for name in names:
-                        pipe.llen(self._ledger.key(name))
-                        pipe.lindex(self._ledger.key(name), -1)  # the one to be taken next
-                    answers = pipe.execute()
-                depth[lane, queue] = sum(answers[::2])
-                heads[lane] += filter(None, map(_trajectory_of, filter(None, answers[1::2])))
+            depth[lane.name, "first"] = lane.depth - lane.retries
+            depth[lane.name, "retry"] = lane.retries
         yield metrics.LANE_DEPTH, depth
-        breakers = Breakers(self._ledger)
-        ages: dict[tuple[str, ...], float] = {}
-        paused: dict[tuple[str, ...], float] = {}
-        for lane in lanes:
-            ages[lane,] = self._age(heads[lane], now)
-            paused[lane,] = float(breakers.state(lane).state != "closed")
-        yield metrics.LANE_AGE_SECONDS, ages
-        yield metrics.LANE_BREAKER, paused
+        yield metrics.LANE_AGE_SECONDS, {(i.name,): max(0.0, i.oldest_s or 0.0) for i in lanes}
+        yield metrics.LANE_BREAKER, {(i.name,): float(i.breaker.state != "closed") for i in lanes}
         yield metrics.DELAYED, {(): self._client.zcard(self._ledger.key("delayed"))}
-
-    def _age(self, trajectory_ids: Sequence[str], now: float) -> float:
-        if not trajectory_ids:
-            return 0.0
-        since = self._client.zmscore(self._ledger.key("waiting"), trajectory_ids)
-        return max(0.0, now - min(filter(None, since), default=now))
 
     def _read_runs(self) -> Iterator[Answer]:
         found = self._client.zrevrange(self._ledger.key("runs"), 0, _MOST_RUNS - 1)
@@ -240,7 +214,7 @@ class Exporter:
         size = self._client.get(self._ledger.key(f"{STREAM}:bytes"))
         yield metrics.STREAM_BYTES, {(): float(size or 0)}
         yield metrics.DEAD_LETTERS, {(): self._client.xlen(self._ledger.key("dead"))}
-        behind: dict[tuple[str, ...], float] = {}
+        unread: dict[tuple[str, ...], float] = {}
         pending: dict[tuple[str, ...], float] = {}
         ages: dict[tuple[str, ...], float] = {}
         groups = self._client.xinfo_groups(stream) if self._client.exists(stream) else []
@@ -252,32 +226,12 @@ class Exporter:
             if group["pending"]:
                 summary = self._client.xpending(stream, group["name"])
                 first += [summary["min"]] if summary["min"] else []
-            lag = group.get("lag")
-            behind[name] = self._unread(stream, last) if lag is None else lag
+            unread[name] = behind(self._client, stream, group, at_most=_MOST_UNREAD)
             pending[name] = group["pending"]
             ages[name] = max([0.0, *(now - int(i.partition(b"-")[0]) / 1000 for i in first)])
-        yield metrics.CONSUMER_BEHIND, behind
+        yield metrics.CONSUMER_BEHIND, unread
         yield metrics.CONSUMER_PENDING, pending
         yield metrics.CONSUMER_AGE_SECONDS, ages
-
-    def _unread(self, stream: str, last: str) -> int:
-        count = 0
-        while count < _MOST_UNREAD:
-            page = self._client.xrange(stream, min=f"({last}", count=_PAGE)
-            count += len(page)
-            if len(page) < _PAGE:
-                break
-            last = page[-1][0].decode()
-        return count
-
-
-def _trajectory_of(message: bytes) -> str:
-    """The trajectory that a message of ours is about; "" when it is none of ours."""
-    try:
-        task_id = str(json.loads(message)["headers"]["id"])
-    except (ValueError, KeyError, TypeError):
-        return ""
-    return task_id.rpartition(".")[0]
 
 
 def _counted(found: Totals) -> Iterator[Answer]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,8 @@ from hermes_queue.connection import explained
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.ledger.ledger import Ledger
 from hermes_queue.results import STREAM, remove_consumer_group
+
+_PAGE = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +65,32 @@ def _described(ledger: Ledger, stream: str, raw: dict[str, Any]) -> ConsumerGrou
         filter=json.loads(made[1] or b"{}"),
         consumers=raw["consumers"],
         pending=raw["pending"],
-        behind=_behind(client, stream, raw),
+        behind=behind(client, stream, raw),
         idle_s=min(idle) if idle else None,
     )
 
 
-def _behind(client: Any, stream: str, raw: dict[str, Any]) -> int:
-    """Redis 7 knows it, unless entries were deleted in the middle; else they are counted."""
+def behind(client: Any, stream: str, raw: Mapping[str, Any], *, at_most: int | None = None) -> int:
+    """How many entries of `stream` a consumer group has not been given yet.
+
+    Redis 7 knows it, unless entries were deleted in the middle; else they are counted.
+
+    Args:
+        client: blocking, of bytes.
+        stream: its key, prefix included.
+        raw: what XINFO GROUPS says of the group.
+        at_most: count no further.
+
+    Raises:
+        redis.RedisError: as it comes.
+    """
     if raw.get("lag") is not None:
         return int(raw["lag"])
-    return len(client.xrange(stream, min=f"({raw['last-delivered-id'].decode()}"))
+    last, count = raw["last-delivered-id"].decode(), 0
+    while at_most is None or count < at_most:
+        page = client.xrange(stream, min=f"({last}", count=_PAGE)
+        count += len(page)
+        if len(page) < _PAGE:
+            break
+        last = page[-1][0].decode()
+    return count

@@ -191,7 +191,7 @@ def _lanes(
 ) -> tuple[Lane, ...]:
     served = {lane for worker in workers for lane in worker.get("lanes", ())}
     names = {name for lane in served | set(known) for name in (lane, _quarantine(lane))}
-    found = (_lane(ledger, name, workers, now) for name in sorted(names))
+    found = (lane_now(ledger, name, workers, now) for name in sorted(names))
     shown = {*served, *known}
     return tuple(lane for lane in found if lane.name in shown or lane.depth or lane.running)
 
@@ -200,7 +200,12 @@ def _quarantine(lane: str) -> str:
     return lane if lane.endswith(QUARANTINE) else lane + QUARANTINE
 
 
-def _lane(ledger: Ledger, name: str, workers: Sequence[Mapping[str, Any]], now: float) -> Lane:
+def lane_now(ledger: Ledger, name: str, workers: Sequence[Mapping[str, Any]], now: float) -> Lane:
+    """One lane as of `now` (Unix time of Redis, s); `workers` as `Ledger.workers` says.
+
+    Raises:
+        RedisUnavailable: no answer.
+    """
     keys = queue_keys(name)
     lists = [ledger.key(key) for key in keys.all]
     with explained(ledger.url), ledger.client.pipeline(transaction=False) as pipe:
