@@ -11,18 +11,11 @@ import pytest
 from ledger_steps import begin, enqueue
 from ledger_steps import publish as publish_record
 from records import make_job, make_record
-from redis_server import RedisServer
 from worker_process import wait_until
 
 import hermes_queue
 from hermes_queue.errors import ConfigurationError, SchemaTooNew
 from hermes_queue.ledger import Ledger
-
-
-@pytest.fixture
-def ledger(redis_server: RedisServer):
-    with redis_server.client(decode_responses=False) as client:
-        yield Ledger(client, prefix="hq:", url=redis_server.url)
 
 
 def publish(ledger: Ledger, *instances: str, scores: tuple[float | None, ...] = (1.0,)):

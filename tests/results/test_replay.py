@@ -9,7 +9,6 @@ import pytest
 from ledger_steps import begin, enqueue
 from ledger_steps import publish as publish_record
 from records import make_job, make_record
-from redis_server import RedisServer
 
 import hermes_queue
 from hermes_queue.errors import ConfigurationError, HermesQueueError, SchemaTooNew
@@ -20,12 +19,6 @@ from hermes_queue.sinks.archive import ArchiveSink, read_archive
 from hermes_queue.stored import BodyMissing
 
 NOW = ResultSettings(retention_s=0)
-
-
-@pytest.fixture
-def ledger(redis_server: RedisServer):
-    with redis_server.client(decode_responses=False) as client:
-        yield Ledger(client, prefix="hq:", url=redis_server.url)
 
 
 def publish(ledger: Ledger, *instances: str, run_id: str = "run", score: float | None = 1.0):
