@@ -185,3 +185,23 @@ def test_two_writers_of_one_file_are_refused(tmp_path: Path) -> None:
         pytest.raises(ConfigurationError, match="another process is writing"),
     ):
         ShareGptSink(tmp_path / "o.jsonl")
+
+
+@pytest.mark.parametrize("sink_type", [ShareGptSink, OpenAiSink])
+@pytest.mark.parametrize(
+    "text",
+    [r'{"text": "cut \ud83d"}', '{"a":' * 100_000 + "1" + "}" * 100_000, "[" * 100_000],
+    ids=["half of an emoji", "nested without end", "brackets"],
+)
+def test_what_a_model_or_a_tool_writes_stops_no_sink(text, sink_type, tmp_path: Path) -> None:
+    def about(arguments: str, answer: str, sample: int) -> ScoredTrajectory:
+        asked = said("assistant", tool_calls=[call(1, "terminal", arguments)])
+        told = said("tool", answer, tool_call_id="c1")
+        return record((CONVERSATION[1], asked, told, CONVERSATION[-1]), sample=sample)
+
+    with sink_type(tmp_path / "o.jsonl") as sink:
+        sink.write([about(text, "done", 0), about("{}", text, 1)])
+        assert sink.written >= 1
+        assert sink.written + sum(sink.unfit.values()) == 2
+    for line in (tmp_path / "o.jsonl").read_text().splitlines():
+        json.loads(line)
