@@ -169,13 +169,12 @@ def _feed(kind: Format, out: Path, flags: dict[str, Any]) -> None:
     filters = options.filters_of(kind, flags)
     exclude = options.exclusion_of(flags)
     dataset = kind.open(out, options.shape_of(flags, filters, exclude))
-    selection = Selection(filters, dataset.held, exclude)
+    selection = Selection(filters, dataset.held, exclude, getattr(dataset, "refusal", None))
     try:
         feeding = _Feeding(kind, out, flags)
         asyncio.run(feeding.run(dataset, selection))
     finally:
         dataset.close()
-    selection.refused.update(getattr(dataset, "unfit", {}))
     if not flags["quiet"]:
         click.echo(feeding.said(selection), err=True)
     if flags["as_json"]:

@@ -34,7 +34,7 @@ async def claim_consumer_group(group: str, dataset: str) -> None:
         await client.aclose()
     if known != dataset.encode():
         raise ConfigurationError(
-            f"consumer group {group!r} fills another dataset, and this one would never see "
-            "what that has been given: leave --group out or choose another name; if the other one is gone "
-            f"for good: hermes-queue groups remove {group}"
+            f"consumer group {group!r} fills another dataset, and this one would never see what "
+            "that has been given: leave --group out or choose another name; if the other one is "
+            f"gone for good: hermes-queue groups remove {group}"
         )

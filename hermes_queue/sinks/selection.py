@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -109,6 +109,9 @@ class Selection:
     filters: Filters
     held: Mapping[str, str]
     exclude: Decontamination | None = None
+    refusal: Callable[[ScoredTrajectory], str] | None = None
+    """The format's own: why a trajectory has no row in it, "" if it has. Asked last, so that what
+    has none takes no place of `max_per_instance`."""
     refused: Counter[str] = field(default_factory=Counter)
     """Trajectories by the filter that refused them, since this was made."""
     _per_instance: Counter[str] = field(init=False)
@@ -161,7 +164,8 @@ class Selection:
                 "enough of this instance",
             ),
         )
-        return next((reason for refused, reason in checks if refused), "")
+        reason = next((reason for refused, reason in checks if refused), "")
+        return reason or (self.refusal(member) if self.refusal else "")
 
 
 def _has_tokens(trajectory: ScoredTrajectory) -> bool:

@@ -50,6 +50,7 @@ class ShareGptSink(LinesSink):
             self._index_of(instance)
 
     def _row(self, trajectory: ScoredTrajectory) -> Mapping[str, Any]:
+        _check_tools(trajectory)
         turns = conversations(trajectory)
         return row(trajectory, turns, self._index_of(trajectory.instance_id))
 
@@ -123,6 +124,19 @@ def conversations(trajectory: ScoredTrajectory) -> list[dict[str, str]]:
         elif message:
             turns.append({"from": "human", "value": message.content or ""})
     return turns
+
+
+def _check_tools(trajectory: ScoredTrajectory) -> None:
+    """The batch runner leaves such rows out of its `trajectories.jsonl`, too.
+
+    Raises:
+        Unfit: a call of a tool that there is not. It would add a key to the statistics, and
+            readers that took their schema from earlier rows could not open the file any more.
+    """
+    there = {*known_tools(), *(tool["function"]["name"] for tool in trajectory.tools)}
+    for message in trajectory.messages:
+        if any(call.function.name not in there for call in message.tool_calls):
+            raise Unfit("call of an unknown tool")
 
 
 def tool_stats(trajectory: ScoredTrajectory) -> dict[str, dict[str, int]]:
