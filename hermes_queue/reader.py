@@ -152,7 +152,7 @@ class StreamReader:
             await client.hset(key, "durable", "1" if durable else "0")
             stored = (await client.hget(key, "filter")).decode()
         self._cancellation.raise_if_swallowed()
-        if stored != wanted:
+        if json.loads(stored) != json.loads(wanted):  # 1 is 1.0
             raise ConfigurationError(
                 f"consumer group {self._group!r} exists with filter {stored}, not {wanted}: "
                 "a group keeps its filter; choose another name"
