@@ -35,7 +35,7 @@ class DeliveredGroup(TrajectoryGroup):
     """A group that is ours until we acknowledge it."""
 
     _ack: Callable[[], Awaitable[None]] = PrivateAttr()
-    _nack: Callable[[], Awaitable[None]] = PrivateAttr()
+    _nack: Callable[[bool], Awaitable[None]] = PrivateAttr()
     _touch: Callable[[], Awaitable[None]] = PrivateAttr()
     _reject: Callable[[str], Awaitable[None]] = PrivateAttr()
 
@@ -47,13 +47,17 @@ class DeliveredGroup(TrajectoryGroup):
         """
         await self._ack()
 
-    async def nack(self) -> None:
+    async def nack(self, *, counted: bool = True) -> None:
         """Give it back: a consumer of the group gets it within half a minute.
+
+        Args:
+            counted: whether this was one of its `max_deliveries`. Not if what failed has nothing to
+                do with the group, such as a full disk.
 
         Raises:
             RedisUnavailable: it will be delivered again after `stale_s`.
         """
-        await self._nack()
+        await self._nack(counted)
 
     async def touch(self) -> None:
         """Say that we still work on it, so that it is not taken for stale.
@@ -148,7 +152,7 @@ class StreamReader:
             await client.hset(key, "durable", "1" if durable else "0")
             stored = (await client.hget(key, "filter")).decode()
         self._cancellation.raise_if_swallowed()
-        if stored != wanted:
+        if json.loads(stored) != json.loads(wanted):  # 1 is 1.0
             raise ConfigurationError(
                 f"consumer group {self._group!r} exists with filter {stored}, not {wanted}: "
                 "a group keeps its filter; choose another name"
@@ -316,9 +320,10 @@ class StreamReader:
         with self._answering(entry_id):
             await self._pending.ack(entry_id)
 
-    async def _nack(self, entry_id: bytes) -> None:
+    async def _nack(self, entry_id: bytes, counted: bool) -> None:
         with self._answering(entry_id):
-            await self._pending.hold(entry_id, idle_s=_GIVEN_BACK_S)
+            before = None if counted else max(0, await self._pending.times(entry_id) - 1)
+            await self._pending.hold(entry_id, idle_s=_GIVEN_BACK_S, deliveries=before)
 
     @contextmanager
     def _answering(self, entry_id: bytes) -> Iterator[None]:

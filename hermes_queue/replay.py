@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import datetime
@@ -76,11 +75,11 @@ def _stored(
     run_id: str | None, url: str | None, archive: Path, stream: bool, seen: set[str]
 ) -> Iterator[StoredGroup]:
     """Archive, stream, and what went from one to the other meanwhile; each group once."""
-    started = time.time()
-    sources: list[Iterator[StoredGroup]] = [read_archive(archive, run_id)]
+    known: dict[Path, int] = {}
+    sources: list[Iterator[StoredGroup]] = [read_archive(archive, run_id, known=known)]
     if stream:
         sources.append(_streamed(url))
-        sources.append(read_archive(archive, run_id, changed_since=started - 1.0))
+        sources.append(read_archive(archive, run_id, known=known))
     for source in sources:
         for stored in source:
             if stored.fields["group_id"] not in seen:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -132,3 +133,33 @@ def test_a_group_from_a_newer_version_is_refused(ledger, tmp_path):
     with pytest.raises(SchemaTooNew, match="upgrade hermes-queue"):
         replayed(ledger, tmp_path)
     assert json.loads(fields[b"members"])
+
+
+async def test_a_host_whose_clock_is_behind_hides_nothing_that_is_trimmed_meanwhile(
+    ledger, tmp_path
+):
+    publish(ledger, "a")
+    await read_all(ledger)
+    trim(ledger, NOW, interval_s=0, archive=ArchiveSink(tmp_path))
+    publish(ledger, "b", "c")
+    await read_all(ledger)
+    found = hermes_queue.replay(url=ledger.url, archive=tmp_path)
+    first = next(found)
+    trim(ledger, NOW, interval_s=0, archive=ArchiveSink(tmp_path))
+    for path in tmp_path.glob("run/*.groups"):
+        os.utime(path, (1e9, 1e9))
+    assert [first.instance_id, *(group.instance_id for group in found)] == ["a", "b", "c"]
+
+
+async def test_two_workers_that_trim_at_once_archive_no_group_without_its_records(ledger, tmp_path):
+    publish(ledger, "a", "b", "c")
+    await read_all(ledger)
+
+    class Slow(ArchiveSink):
+        def store(self, groups):
+            for group in groups:
+                super().store([group])
+                trim(ledger, NOW, interval_s=0, archive=ArchiveSink(tmp_path))
+
+    trim(ledger, NOW, interval_s=0, archive=Slow(tmp_path))
+    assert sorted(replayed(ledger, tmp_path)) == ["a", "b", "c"]
