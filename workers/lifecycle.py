@@ -31,6 +31,7 @@ from hermes_queue.settings import (
     WorkerSettings,
 )
 from workers import runtime as runtimes
+from workers.bodies import Bodies
 from workers.fleet_limiter import FleetLimiter
 from workers.inventory import Inventory
 from workers.keeper import Keeper
@@ -74,7 +75,14 @@ async def open_runtime() -> None:
     try:
         lanes = tuple(filter(None, map(str.strip, WorkerSettings().lanes.split(","))))
         spool = Spool(PathSettings().spool_dir, deployment, owner)
-        runtime = Runtime(owner=owner, ledger=ledger, backend=backend, spool=spool, lanes=lanes)
+        runtime = Runtime(
+            owner=owner,
+            ledger=ledger,
+            backend=backend,
+            spool=spool,
+            lanes=lanes,
+            bodies=Bodies.from_settings(ledger.url),
+        )
         if LimiterSettings().enabled:
             runtime.limiter = FleetLimiter(ledger.url)
         await runtime.in_thread(publish_leftovers, runtime)
@@ -125,6 +133,7 @@ async def close_runtime() -> None:
         runtime.spool.close()
         runtime.ledger.close()
         runtime.executor.shutdown(wait=False)
+        runtime.uploads.shutdown(wait=False, cancel_futures=True)
 
 
 def _stop_job(job: pool.Job, reason: str) -> None:

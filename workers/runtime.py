@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import ParamSpec, TypeVar
 
-from hermes_queue.errors import RedisFull, RedisUnavailable
+from hermes_queue.errors import RedisFull, RedisUnavailable, StoreUnavailable
 from hermes_queue.ledger import Claim, Ledger
 from hermes_queue.ledger.logs import keep_log
+from hermes_queue.models import ScoredTrajectory
 from hermes_queue.pool import Job
 from hermes_queue.sandbox.base import SandboxBackend
 from hermes_queue.settings import (
@@ -26,8 +27,10 @@ from hermes_queue.settings import (
     ModelSettings,
     ResultSettings,
     RetrySettings,
+    StoreSettings,
     WorkerSettings,
 )
+from workers.bodies import Bodies
 from workers.fleet_limiter import FleetLimiter
 from workers.log_tail import LogTail
 from workers.outcomes import Outcomes
@@ -40,6 +43,10 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _REDIS_RETRY_S = 0.5
+_STORE_RETRY_S = 2.0
+_UPLOADS = 4
+"""Bodies on their way to the store at once. In threads of their own: a store that hangs must not
+hold up what only needs Redis."""
 
 
 @dataclass(slots=True)
@@ -61,6 +68,13 @@ class Runtime:
     host: str = field(default_factory=socket.gethostname)
     executor: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(8, thread_name_prefix="ledger")
+    )
+    bodies: Bodies = field(
+        default_factory=lambda: Bodies(None, StoreSettings(), ResultSettings().inline_max_bytes)
+    )
+    """What becomes of the bodies of records."""
+    uploads: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(_UPLOADS, thread_name_prefix="store")
     )
     outcomes: Outcomes = field(default_factory=Outcomes)
     pauses: Pauses = field(default_factory=Pauses)
@@ -118,15 +132,31 @@ class Runtime:
 
         Ledger calls are safe to repeat, so an answer lost on the way costs nothing.
         """
+        return await self._patiently(self.executor, partial(call, *args, **kwargs))
+
+    async def stored(self, record: ScoredTrajectory, body: bytes) -> bytes:
+        """What Redis shall hold of a body: itself, or the claim of it, once it is in the store.
+
+        While the store or Redis is away, wait and repeat it.
+        """
+        if not self.bodies.is_large(body):
+            return body
+        call = partial(self.bodies.stored, self.ledger, record, body)
+        return await self._patiently(self.uploads, call)
+
+    async def _patiently(self, threads: ThreadPoolExecutor, call: Callable[[], T]) -> T:
+        loop = asyncio.get_running_loop()
         warned = False
         while True:
             try:
-                return await self.in_thread(call, *args, **kwargs)
-            except (RedisUnavailable, RedisFull) as error:
+                return await loop.run_in_executor(threads, call)
+            except (RedisUnavailable, RedisFull, StoreUnavailable) as error:
+                away = isinstance(error, StoreUnavailable)
                 if not warned:
-                    logger.warning("waiting for Redis: %s", error, extra={"action": "redis_wait"})
+                    action = "store_wait" if away else "redis_wait"
+                    logger.warning("waiting: %s", error, extra={"action": action})
                     warned = True
-            await asyncio.sleep(_REDIS_RETRY_S)
+            await asyncio.sleep(_STORE_RETRY_S if away else _REDIS_RETRY_S)
 
 
 _runtime: Runtime | None = None
