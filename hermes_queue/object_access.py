@@ -15,6 +15,9 @@ from hermes_queue.errors import ConfigurationError, HermesQueueError, StoreUnava
 _FLAT = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "oss", "r2"})
 """Schemes without directories; asked to make some, their libraries would make buckets."""
 
+_MARK = ".hermes-queue-store"
+"""Lies in every directory that is a store: one that is not mounted has lost nothing."""
+
 
 class Access(Protocol):
     """Reaches the objects of one scheme.
@@ -77,7 +80,13 @@ class _Directory:
     """Objects are files. A file is whole from the moment it has its name."""
 
     def read(self, url: str) -> bytes:
-        return _path(url).read_bytes()
+        path = _path(url)
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            if (path.parent.parent / _MARK).exists():
+                raise
+            raise OSError(f"{path.parent.parent} has no {_MARK}: is it mounted?") from None
 
     def size_bytes(self, url: str) -> int:
         return _path(url).stat().st_size
@@ -85,6 +94,7 @@ class _Directory:
     def write(self, url: str, data: bytes) -> None:
         path = _path(url)
         path.parent.mkdir(parents=True, exist_ok=True)
+        (path.parent.parent / _MARK).touch()
         draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         try:
             with draft.open("xb") as file:
