@@ -59,12 +59,24 @@ def check() -> None:
 
     asyncio.run(probe())
     click.echo(f"sandbox backend {SandboxSettings().backend}: ok")
+    _check_store()
     if RedisSettings().url is None:
         click.echo(f"redis: not configured; producers start {find_redis_server()} themselves")
         return
     ledger = Ledger.connect()
     click.echo(f"redis: ok, {len(ledger.workers())} workers live")
     ledger.close()
+
+
+def _check_store() -> None:
+    from hermes_queue.object_store import ObjectStore
+    from hermes_queue.settings import RedisSettings, StoreSettings
+
+    url = RedisSettings().url
+    redis_url = url.get_secret_value() if url else "unix:"  # embedded: all is on this host
+    if store := ObjectStore.from_settings(StoreSettings(), redis_url):
+        store.probe()
+        click.echo(f"object store {store.url}: ok")
 
 
 @cli.command()

@@ -157,7 +157,12 @@ class _Remote:
             raise StoreUnavailable(f"{url} cannot be written: {error}") from error
 
     def remove(self, url: str) -> None:
-        self._files.rm_file(self._path)
+        try:
+            self._files.rm_file(self._path)
+        except Exception:  # not every library says FileNotFoundError
+            self._files.invalidate_cache()
+            if self._files.exists(self._path):
+                raise
 
 
 def _path(url: str) -> Path:
