@@ -23,6 +23,7 @@ from hermes_queue.object_store import ObjectLost, ObjectStore, fetch
 from hermes_queue.settings import ResultSettings, StoreSettings
 from hermes_queue.sinks.archive import ArchiveSink
 from workers.bodies import Bodies
+from workers.draft import encoded
 
 SMALL = StoreSettings(from_bytes=1024, grace_s=0.001)
 LONG = "".join(random.Random(0).choices(string.ascii_letters, k=5000))
@@ -346,3 +347,21 @@ def test_a_worker_whose_store_needs_a_library_says_so(monkeypatch):
 def test_a_run_id_cannot_leave_the_store():
     place = ObjectStore("file:///srv/bodies").place("a/../../b::c", "hash")
     assert place == "file:///srv/bodies/a~..~..~b~~c/hash"
+
+
+def test_a_record_above_the_cap_of_redis_fails_and_says_what_to_do():
+    job = make_job()
+    large = random.Random(0).randbytes(9 << 20).hex()  # zstd halves hexadecimal digits
+    record = make_record(job).model_copy(
+        update={"messages": (Message(role="user", content=large),)}
+    )
+    inline = Bodies(None, SMALL, ResultSettings().inline_max_bytes)
+    travels, body = encoded(record, inline.max_bytes)
+    assert (travels.score, travels.status) == (None, "failed")
+    assert "HERMES_QUEUE_STORE_URL" in travels.failure.message
+    assert f"the cap is {8 << 20}" in travels.failure.message
+    assert codec.decode_record(body) == travels
+
+
+def test_with_a_store_larger_records_travel(bodies):
+    assert bodies.max_bytes == 128 << 20
