@@ -16,6 +16,7 @@ def test_a_finished_record_outlives_its_worker_while_the_stream_is_full(
         "HERMES_QUEUE_RESULTS_HARD_MAX_GROUPS": "1",
         "HERMES_QUEUE_RESULTS_RETENTION_S": "0",
         "HERMES_QUEUE_RESULTS_TRIM_S": "0.2",
+        "HERMES_QUEUE_LEASE_DURATION_S": "60",  # else the job is run again meanwhile
     }
     worker = start_worker(concurrency=2, **limits)
     jobs = factory.enqueue(2, seconds=0)
