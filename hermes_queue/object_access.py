@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import secrets
 from collections.abc import Iterator
@@ -115,9 +116,13 @@ class _Directory:
 
     def remove(self, url: str) -> None:
         path = _path(url)
-        path.unlink()
-        with suppress(OSError):  # others are in it
-            path.parent.rmdir()
+        for draft in path.parent.glob(f".{glob.escape(path.name)}.*"):  # its writer was killed
+            draft.unlink(missing_ok=True)
+        try:
+            path.unlink()
+        finally:
+            with suppress(OSError):  # others are in it
+                path.parent.rmdir()
 
 
 class _Remote:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import signal
 import string
+import subprocess
 import sys
 from pathlib import Path
 
@@ -15,7 +17,7 @@ import hermes_queue
 from hermes_queue import codec
 from hermes_queue.claim_check import ClaimCheck, is_claim
 from hermes_queue.errors import ConfigurationError, SchemaTooNew, StoreUnavailable
-from hermes_queue.ledger import Ledger
+from hermes_queue.ledger import Ledger, Runs
 from hermes_queue.ledger.objects import NotedObject, note_object
 from hermes_queue.ledger.trimming import trim
 from hermes_queue.models import Message
@@ -25,7 +27,7 @@ from hermes_queue.sinks.archive import ArchiveSink
 from workers.bodies import Bodies
 from workers.draft import encoded
 
-SMALL = StoreSettings(from_bytes=1024, grace_s=0.001)
+SMALL = StoreSettings(from_bytes=1024, grace_s=1e-6)
 LONG = "".join(random.Random(0).choices(string.ascii_letters, k=5000))
 """Compresses to more than a kilobyte."""
 
@@ -289,6 +291,39 @@ def test_while_an_object_is_being_deleted_its_bytes_go_elsewhere(ledger, bodies,
     ledger.client.zadd("hq:objects:doomed", {f"{record.trajectory_id} {first.url}": 9e9})
     second = ClaimCheck.parse(bodies.stored(ledger, record, body))
     assert (second.sha256, second.url) == (first.sha256, f"{first.url}-1")
+
+
+def test_what_a_writer_left_that_was_killed_half_way_is_deleted(ledger, bodies, directory):
+    """Killed when the bytes are there and do not have their name yet."""
+    record = make_record(make_job())
+    url = f"{directory.as_uri()}/run/name"
+    assert note_object(ledger, NotedObject(record.trajectory_id, url), grace_s=0.0)
+    writer = (
+        "import os, signal, sys; from hermes_queue.object_access import access; "
+        "os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL); "
+        "access(sys.argv[1]).write(sys.argv[1], bytes(2000))"
+    )
+    done = subprocess.run([sys.executable, "-c", writer, url], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert len(objects(directory)) == 1
+    assert bodies.remove_unneeded(ledger, lambda: False) == 1
+    assert not list(directory.glob("run*"))
+    assert not ledger.client.exists("hq:objects", "hq:objects:doomed")
+
+
+def test_objects_of_a_purged_run_go_with_their_bodies(ledger, bodies, directory):
+    """Of a group whose producer never sent the rest; what is published stays for its readers."""
+    publish(ledger, bodies, make_job(instance="whole"))
+    [published] = objects(directory)
+    [lone] = publish(ledger, bodies, make_job(instance="half", size=2))
+    runs = Runs(ledger)
+    runs.cancel(lone.run_id)
+    runs.purge(lone.run_id)
+    assert bodies.remove_unneeded(ledger, lambda: False) == 0  # it may still be wanted
+    assert 0 < ledger.client.ttl(f"hq:body:{lone.trajectory_id}")
+    ledger.client.pexpire(f"hq:body:{lone.trajectory_id}", 0)
+    assert bodies.remove_unneeded(ledger, lambda: False) == 1
+    assert objects(directory) == [published]
 
 
 def test_objects_of_another_store_are_left_alone(ledger, bodies):
