@@ -11,8 +11,8 @@ from worker_process import wait_until
 import hermes_queue
 from hermes_queue.claim_check import is_claim
 
-PATIENT = {"HERMES_QUEUE_LEASE_DURATION_S": "120"}
-"""No job is run again because starting a worker takes long."""
+PATIENT = {"HERMES_QUEUE_LEASE_DURATION_S": "600"}
+"""No job is run again because starting a worker takes long on a busy machine."""
 
 
 @pytest.fixture
@@ -59,8 +59,8 @@ def test_a_worker_killed_between_store_and_publication_loses_and_doubles_nothing
     jobs = factory.enqueue(2, seconds=0)
     spool = tmp_path / "workers" / "spool"
     wait_until("both are stored", lambda: len(objects(directory)) == 2)
-    assert ledger.run_status("run").finished == 1
-    wait_until("one waits on disk", lambda: len(list(spool.rglob("*.record"))) == 1)
+    wait_until("one is published", lambda: ledger.run_status("run").finished == 1)
+    wait_until("the other waits on disk", lambda: len(list(spool.rglob("*.record"))) == 1)
     stored = objects(directory)
     worker.kill9()
     start_worker(concurrency=1, **store)
