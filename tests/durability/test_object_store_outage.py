@@ -32,7 +32,7 @@ def store(directory: Path) -> dict[str, str]:
 
 
 def objects(directory: Path) -> list[Path]:
-    return sorted(path for path in directory.glob("*/*") if path.is_file())
+    return sorted(path for path in directory.glob("*/[!.]*") if path.is_file())
 
 
 def read(url: str, count: int) -> list[tuple[str, int]]:

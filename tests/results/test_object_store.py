@@ -70,7 +70,7 @@ async def read(url: str, group: str = "trainer", **options):
 
 
 def objects(directory: Path) -> list[Path]:
-    return sorted(path for path in directory.glob("*/*") if path.is_file())
+    return sorted(path for path in directory.glob("*/[!.]*") if path.is_file())
 
 
 async def test_redis_holds_the_claim_and_a_reader_gets_the_record(
