@@ -52,7 +52,7 @@ def replay(
         on_missing: is told of a group whose records are gone, which is then passed over.
 
     Raises:
-        RedisUnavailable: no answer.
+        RedisUnavailable, StoreUnavailable: no answer.
         SchemaTooNew: a newer hermes-queue wrote a group.
         BodyMissing: a member's record is gone or unreadable, and there is no `on_missing`.
         ConfigurationError: a file of the archive is damaged.
