@@ -66,9 +66,19 @@ def stream_id(start: str | float | datetime) -> str:
         if start == "$" or (milliseconds.isdigit() and (not number or number.isdigit())):
             return start
         raise ValueError(f"start {start!r}: '0', '$', the id of an entry, a datetime or seconds")
-    if isinstance(start, datetime):
-        if start.tzinfo is None:
-            raise ValueError(f"start {start}: has no time zone")
-        start = start.timestamp()
+    start = unix_s(start)
     # An id of the millisecond before: XREADGROUP begins after the id that it is given.
     return f"{max(0, int(start * 1000) - 1)}-18446744073709551615" if start > 0 else "0"
+
+
+def unix_s(time: float | datetime) -> float:
+    """`time` as Unix seconds.
+
+    Raises:
+        ValueError: a datetime without a time zone names no time.
+    """
+    if not isinstance(time, datetime):
+        return time
+    if time.tzinfo is None:
+        raise ValueError(f"{time}: has no time zone")
+    return time.timestamp()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hermes_queue.connection import connect, explained, redis_url
-from hermes_queue.group_filter import GroupFilter
+from hermes_queue.group_filter import GroupFilter, unix_s
 from hermes_queue.models import TrajectoryGroup
 from hermes_queue.reader import STREAM
 from hermes_queue.settings import ArchiveSettings, RedisSettings
@@ -21,7 +21,7 @@ _PAGE = 16
 
 def replay(
     *,
-    run_id: str | None = None,
+    run: str | None = None,
     env: str | None = None,
     complete: bool = False,
     min_mean: float | None = None,
@@ -38,8 +38,8 @@ def replay(
     Nothing is acknowledged and no consumer group is made, so it disturbs nobody.
 
     Args:
-        run_id: only this run; likewise `env`, `complete`, `min_mean`, `max_mean`, `min_std` as
-            in `consume`.
+        run: only the run of this id; likewise `env`, `complete`, `min_mean`, `max_mean`,
+            `min_std` as in `consume`.
         env: see above.
         complete: see above.
         min_mean: see above.
@@ -56,11 +56,12 @@ def replay(
         SchemaTooNew: a newer hermes-queue wrote a group.
         BodyMissing: a member's record is gone or unreadable, and there is no `on_missing`.
         ConfigurationError: a file of the archive is damaged.
+        ValueError: `since` has no time zone.
     """
-    wanted = GroupFilter(run_id, env, complete or None, min_mean, max_mean, min_std)
-    begin = since.timestamp() if isinstance(since, datetime) else since or 0.0
+    wanted = GroupFilter(run or None, env or None, complete or None, min_mean, max_mean, min_std)
+    begin = unix_s(since) if since else 0.0
     seen: set[str] = set()
-    for stored in _stored(run_id, url, archive or ArchiveSettings().directory, stream, seen):
+    for stored in _stored(run, url, archive or ArchiveSettings().directory, stream, seen):
         fields = stored.fields
         if float(fields["finished"]) >= begin and wanted.takes(fields):
             try:

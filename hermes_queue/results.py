@@ -39,7 +39,7 @@ async def consume(
     *,
     url: str | None = None,
     consumer: str | None = None,
-    run_id: str | None = None,
+    run: str | None = None,
     env: str | None = None,
     complete: bool = False,
     min_mean: float | None = None,
@@ -61,7 +61,7 @@ async def consume(
         url: Redis; default `HERMES_QUEUE_REDIS_URL`.
         consumer: name of this consumer. What it left unacknowledged in an earlier life
             under the same name comes first. Default: host and process id.
-        run_id: only groups of this run; a consumer group keeps its filter for life.
+        run: only groups of the run of this id; a consumer group keeps its filter for life.
         env: only groups of this env; likewise.
         complete: only groups of which every member was measured; likewise.
         min_mean: only groups whose mean score is at least this; likewise.
@@ -95,7 +95,7 @@ async def consume(
         group,
         url=url,
         consumer=consumer,
-        run_id=run_id,
+        run=run,
         env=env,
         complete=complete,
         min_mean=min_mean,
@@ -119,7 +119,7 @@ async def reading(
     *,
     url: str | None = None,
     consumer: str | None = None,
-    run_id: str | None = None,
+    run: str | None = None,
     env: str | None = None,
     complete: bool = False,
     min_mean: float | None = None,
@@ -144,7 +144,7 @@ async def reading(
         settings.prefix,
         group,
         consumer or f"{socket.gethostname()}-{os.getpid()}",
-        GroupFilter(run_id or None, env or None, complete or None, min_mean, max_mean, min_std),
+        GroupFilter(run or None, env or None, complete or None, min_mean, max_mean, min_std),
         redis_url(settings, url),
         max_deliveries,
         prefetch,

@@ -112,7 +112,7 @@ class Follower:
             self._forget()
 
     async def _collect(self) -> None:
-        groups = consume(self._group, url=self._ledger.url, run_id=self._run_id, durable=False)
+        groups = consume(self._group, url=self._ledger.url, run=self._run_id, durable=False)
         async for group in groups:
             await self._take(group)
             if not self.pending:

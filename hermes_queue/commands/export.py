@@ -17,6 +17,7 @@ from hermes_queue.errors import EXIT_FAILED, InputError, SchemaTooNew
 from hermes_queue.models import SCHEMA_VERSION, ScoredTrajectory, TrajectoryGroup
 from hermes_queue.sinks.formats import FORMATS
 from hermes_queue.sinks.selection import Selection, counted
+from hermes_queue.sinks.storing import store
 
 _GROUPS_PER_WRITE = 16
 
@@ -32,7 +33,8 @@ hermes-queue export --format sharegpt --from results/run1.jsonl --out sft.jsonl 
 hermes-queue export --format hf --out my-dataset --clean --exclude test-set.txt --licence mit
 
 \b
-exit codes: 0 all written | 1 the destination failed, or records of some groups are gone
+exit codes: 0 all written
+  1 the destination failed, or some groups are missing: records gone, or no row can be made of them
   2 wrong flag, setting, input or destination | 4 Redis
 """
 
@@ -69,8 +71,10 @@ def export(kind: str, out: Path, **flags: Any) -> None:
     count, rows = 0, 0
     try:
         for batch in _batches(groups):
+            written, spoiled = store(dataset, selection, batch)
             count += len(batch)
-            rows += dataset.write([row for group in batch for row in selection.choose(group)])
+            rows += written
+            missing += [_no_row(group_id, error) for group_id, error in spoiled.items()]
     finally:
         dataset.close()
     for said in missing:
@@ -99,12 +103,16 @@ def _groups(flags: dict[str, Any], missing: list[str]) -> Iterator[TrajectoryGro
     from hermes_queue.replay import replay
 
     return replay(
-        run_id=flags["run_id"],
+        run=flags["run_id"],
         env=flags["env"],
         since=flags["since"],
         stream=not flags["archive_only"],
         on_missing=lambda error: missing.append(str(error)),
     )
+
+
+def _no_row(group_id: str, error: Exception) -> str:
+    return f"group {group_id}: its rows cannot be made: {type(error).__name__}: {error}"[:500]
 
 
 def _batches(groups: Iterable[TrajectoryGroup]) -> Iterator[list[TrajectoryGroup]]:

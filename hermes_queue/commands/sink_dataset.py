@@ -87,7 +87,7 @@ class _Feeding:
         source = reading(
             self.group,
             consumer="sink",
-            run_id=self.flags["run_id"],
+            run=self.flags["run_id"],
             env=self.flags["env"],
             start=place(self.flags["start"]),
             idle_timeout_s=self.flags["idle_timeout"],

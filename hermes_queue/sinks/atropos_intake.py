@@ -71,7 +71,7 @@ class Intake:
             options.group,
             url=options.redis_url,
             consumer="atropos",  # the same in the next life: what it left comes first
-            run_id=options.run_id,
+            run=options.run_id,
             env=options.env,
             start=options.start,
             stale_s=_STALE_S,

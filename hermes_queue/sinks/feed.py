@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 from hermes_queue.batches import Source, in_batches
 from hermes_queue.errors import HermesQueueError, RedisUnavailable
-from hermes_queue.models import ScoredTrajectory
 from hermes_queue.results import DeliveredGroup
 from hermes_queue.sinks.base import DatasetSink
 from hermes_queue.sinks.metering import SinkMeter
 from hermes_queue.sinks.selection import Selection
+from hermes_queue.sinks.storing import NOT_THE_ROWS, store
 
 logger = logging.getLogger(__name__)
 
@@ -27,10 +27,7 @@ TICK_S = 1.0
 """How long a group waits for others, and how often an idle sink may end a shard."""
 MAX_DELIVERIES = 1000
 """Every start of a sink that is killed delivers again what it had read, which makes that no poison.
-What a format fails on is put aside by itself, see `_store`."""
-
-_NOT_THE_ROWS = (HermesQueueError, OSError, MemoryError)
-"""The destination's failures, or the machine's: they end the sink."""
+What a format fails on is put aside by itself, see `store`."""
 
 
 @dataclass
@@ -73,8 +70,8 @@ async def feed(
     async with in_batches(source, GROUPS_PER_WRITE, TICK_S) as batches:
         async for batch in batches:
             try:
-                written, spoiled = await asyncio.to_thread(_store, sink, selection, batch)
-            except _NOT_THE_ROWS:
+                written, spoiled = await asyncio.to_thread(store, sink, selection, batch)
+            except NOT_THE_ROWS:
                 await _give_back(batch)
                 raise
             meter.stored(batch, written)
@@ -89,40 +86,6 @@ async def feed(
             fed.rows += written
             if stop() or (not batch and await done()):
                 return
-
-
-def _store(
-    sink: DatasetSink, selection: Selection, batch: Sequence[DeliveredGroup]
-) -> tuple[int, dict[str, Exception]]:
-    """Write the batch. Returns how many rows are new, and by group id what the format failed on.
-
-    A row that the format fails on is a defect, of ours or of the row: its group goes, so that
-    neither the sink nor its neighbours do.
-    """
-    spoiled: dict[str, Exception] = {}
-    chosen: dict[str, list[ScoredTrajectory]] = {}
-    for group in batch:
-        try:
-            chosen.setdefault(group.group_id, []).extend(selection.choose(group))
-        except _NOT_THE_ROWS:
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, it goes into the letter
-            spoiled[group.group_id] = error
-    try:
-        return sink.write([row for rows in chosen.values() for row in rows]), spoiled
-    except _NOT_THE_ROWS:
-        raise
-    except Exception:
-        logger.debug("one of the batch cannot be written: one by one", exc_info=True)
-    written = 0
-    for group_id, rows in chosen.items():
-        try:
-            written += sink.write(rows)
-        except _NOT_THE_ROWS:
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, it goes into the letter
-            spoiled[group_id] = error
-    return written, spoiled
 
 
 async def _give_back(batch: Sequence[DeliveredGroup]) -> None:

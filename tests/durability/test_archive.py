@@ -18,7 +18,7 @@ async def test_what_a_worker_trims_is_in_the_archive(factory, start_worker, tmp_
     factory.enqueue(2, seconds=0)
     url = factory.ledger.url
     seen = []
-    async for group in hermes_queue.consume("trainer", url=url, run_id="run"):
+    async for group in hermes_queue.consume("trainer", url=url, run="run"):
         seen.append(group.members)
         await group.ack()
         if len(seen) == 2:

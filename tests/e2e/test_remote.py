@@ -45,7 +45,7 @@ def worker(server: RedisServer, tmp_path: Path) -> Iterator[WorkerProcess]:
 
 async def consumed(url: str, run_id: str) -> list[hermes_queue.ScoredTrajectory]:
     found = []
-    async for group in hermes_queue.consume("trainer", url=url, run_id=run_id, idle_timeout_s=1):
+    async for group in hermes_queue.consume("trainer", url=url, run=run_id, idle_timeout_s=1):
         found.extend(group.members)
         await group.ack()
     return found

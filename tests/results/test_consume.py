@@ -71,15 +71,15 @@ async def test_consumers_of_one_group_share_and_other_groups_see_everything(ledg
 async def test_a_filter_passes_over_other_runs(ledger, redis_server):
     publish(ledger, make_job("mine"))
     publish(ledger, make_job("other"))
-    assert [g.run_id for g in await read(redis_server.url, run_id="mine")] == ["mine"]
+    assert [g.run_id for g in await read(redis_server.url, run="mine")] == ["mine"]
     pending = ledger.client.xpending("hq:results", "trainer")
     assert pending["pending"] == 0
 
 
 async def test_a_group_keeps_its_filter(ledger, redis_server):
-    await read(redis_server.url, run_id="mine")
+    await read(redis_server.url, run="mine")
     with pytest.raises(ConfigurationError, match="keeps its filter"):
-        await read(redis_server.url, run_id="other")
+        await read(redis_server.url, run="other")
 
 
 async def test_a_group_from_a_newer_version_is_refused_and_kept(ledger, redis_server):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -51,7 +52,7 @@ async def test_what_is_trimmed_is_in_the_archive_and_replayed_before_the_stream(
     assert ledger.client.keys("hq:body:*") == []
     publish(ledger, "d")
     assert sorted(replayed(ledger, archive.directory)) == ["a", "b", "c", "d"]
-    assert replayed(ledger, archive.directory, run_id="x:y/z", stream=False) == ["c"]
+    assert replayed(ledger, archive.directory, run="x:y/z", stream=False) == ["c"]
 
 
 async def test_an_archived_group_is_what_the_stream_had(ledger, tmp_path):
@@ -163,3 +164,8 @@ async def test_two_workers_that_trim_at_once_archive_no_group_without_its_record
 
     trim(ledger, NOW, interval_s=0, archive=Slow(tmp_path))
     assert sorted(replayed(ledger, tmp_path)) == ["a", "b", "c"]
+
+
+def test_a_time_without_a_time_zone_is_refused(ledger, tmp_path):
+    with pytest.raises(ValueError, match="has no time zone"):
+        list(replayed(ledger, tmp_path, since=datetime(2026, 1, 1)))  # noqa: DTZ001

@@ -108,6 +108,18 @@ def test_a_row_that_cannot_be_made_is_put_aside_and_its_neighbours_are_written(l
     assert b"a defect of this format" in letter[b"reason"]
 
 
+def test_export_names_a_row_that_cannot_be_made_and_writes_its_neighbours(ledger, tmp_path):
+    good = publish(ledger, "a")
+    publish(ledger, "bad")
+    good += publish(ledger, "z")
+    out = tmp_path / "s.jsonl"
+    done = run(ledger, "export", "--format", "sharegpt", "--out", out, before=FAILS_ON_ONE)
+    assert done.returncode == 1
+    assert sorted(ids(out)) == sorted(good)
+    assert "its rows cannot be made" in done.stderr
+    assert "a defect of this format" in done.stderr
+
+
 def test_two_datasets_do_not_share_the_groups_of_one_name(ledger, tmp_path):
     published = publish(ledger, "a", "b")
     first, second = tmp_path / "one.jsonl", tmp_path / "two.jsonl"

@@ -27,7 +27,7 @@ def run(redis_server, monkeypatch):
     ledger.close()
 
     async def read() -> None:
-        async for group in hermes_queue.consume("viewer", run_id="run", durable=False):
+        async for group in hermes_queue.consume("viewer", run="run", durable=False):
             await group.ack()
             return
 
