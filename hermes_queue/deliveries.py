@@ -29,14 +29,14 @@ class Deliveries:
         self._consumer = consumer
         self._url = url
 
-    async def read(self, cursor: str, count: int, block_ms: int) -> Entries:
-        """New entries where `cursor` is ">", else our own unacknowledged ones after it."""
+    async def read(self, count: int, block_ms: int) -> Entries:
+        """New entries."""
         answer = await self._client.xreadgroup(
             self._group,
             self._consumer,
-            {self._stream: cursor},
+            {self._stream: ">"},
             count=count,
-            block=block_ms if cursor == ">" else None,
+            block=block_ms,
         )
         return [entry for _, entries in answer for entry in entries] if answer else []
 

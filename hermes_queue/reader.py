@@ -131,11 +131,11 @@ class StreamReader:
         self._max_deliveries = max_deliveries
         self._prefetch = prefetch
         self._cancellation = _Cancellation()
-        self._cursor = "0"
         self._claimed = 0.0
         self._stale_cursor = "-"
-        self._missed_cursor = ""
-        """Where to look on for what was handed out in answers that never came; "" = nowhere."""
+        self._missed_cursor = "-"
+        """Where to look on for what is ours and never reached us: it was handed out in an earlier
+        life, or in an answer that was lost; "" = nowhere."""
         self._unanswered: set[bytes] = set()
         """Entries yielded and not acknowledged yet."""
         self._waiting: list[bytes] = []
@@ -194,7 +194,7 @@ class StreamReader:
                 entries, again = await self._next(stale_s, _block_ms(idle_since, idle_timeout_s))
             except (RedisUnavailable, *_OUTAGE) as error:
                 await self._wait_out(error)
-                self._cursor, self._missed_cursor = ">", "-"
+                self._missed_cursor = "-"
                 continue
             self._waiting = [entry_id for entry_id, _ in entries]
             for entry_id, fields in entries:
@@ -223,13 +223,8 @@ class StreamReader:
             self._claimed = time.monotonic()
         if self._missed_cursor:
             return await self._claim_missed(), True
-        cursor = self._cursor
-        # What comes again may kill us again: alone, as in `_take_first`.
-        count = self._prefetch if cursor == ">" else 1
-        entries = await self._pending.read(cursor, count, min(block_ms, int(1000 * claim_every_s)))
-        if cursor != ">":
-            self._cursor = entries[-1][0].decode() if entries else ">"
-        return entries, cursor != ">"
+        block_ms = min(block_ms, int(1000 * claim_every_s))
+        return await self._pending.read(self._prefetch, block_ms), False
 
     async def _claim_stale(self, stale_s: float) -> Entries:
         """Make a delivery of a silent consumer ours. Those we hold ourselves are kept."""

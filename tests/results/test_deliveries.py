@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import subprocess
@@ -244,3 +245,19 @@ async def test_acknowledging_after_the_consumer_group_was_removed_is_no_error(le
         await group.ack()
         break
     assert await read(ledger.url) == ["one"]  # the group is a new one, and nothing was lost
+
+
+async def test_each_life_of_a_consumer_counts_as_one_delivery(ledger):
+    """Also where what it left has gone stale meanwhile."""
+    publish(ledger, "a", "b")
+    for life in (1, 2, 3):
+        seen = 0
+        async for group in hermes_queue.consume(
+            "trainer", url=ledger.url, consumer="c1", stale_s=0.05, idle_timeout_s=0.3
+        ):
+            assert group.run_id == "run"
+            seen += 1
+        assert seen == 2
+        pending = ledger.client.xpending_range("hq:results", "trainer", "-", "+", 10)
+        assert [entry["times_delivered"] for entry in pending] == [life, life]
+        await asyncio.sleep(0.1)
