@@ -28,7 +28,9 @@ agent-lightning's (its proxy)."""
 
 _CONTEXT_PHRASES = (
     "maximum context length",  # OpenAI, vLLM
+    "longer than the maximum model length",  # vLLM's engine
     "model's context length",  # SGLang
+    "exceeds the maximum allowed length",  # SGLang's scheduler
     "context_length_exceeded",
     "exceeds the available context",  # llama.cpp
     "prompt is too long",

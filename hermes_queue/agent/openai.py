@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from hermes_queue.agent import endpoint_errors
@@ -35,7 +36,11 @@ PROBE_TIMEOUT_S = 60.0
 ESTIMATED_COMPLETION_TOKENS = 512
 """Of a call whose `max_tokens` says nothing."""
 
-_RESERVED = frozenset({"model", "messages", "tools", "stream", "n"})
+_RESERVED = frozenset(
+    {"model", "messages", "tools", "stream", "n"}
+    # They would make a turn something else than one sample after the prompt that is recorded.
+    | {"prompt", "input_ids", "echo", "best_of", "use_beam_search"}
+)
 
 
 class OpenAIChat:
@@ -177,7 +182,10 @@ class OpenAIChat:
 
     async def _exchange(self, body: Mapping[str, Any], events: list[dict[str, Any]]) -> Completion:
         """Have `body` answered; what is done to it beyond that goes to `events`."""
-        return parse(await self._endpoint.post("/chat/completions", body), turn=self._turn)
+        answer = await self._endpoint.post("/chat/completions", body)
+        completion = parse(answer, turn=self._turn)
+        version = completion.policy_version or self._endpoint.policy_version
+        return replace(completion, policy_version=version)
 
     def _body(
         self,
@@ -266,7 +274,7 @@ class OpenAIChat:
         if self._version_is_model:
             served = completion.model
         else:
-            served = completion.policy_version or self._endpoint.policy_version
+            served = completion.policy_version
         wanted = self._wanted_version
         if wanted is not None and served not in (None, wanted, *self._other_versions):
             self._other_versions.add(str(served))

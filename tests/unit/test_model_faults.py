@@ -263,11 +263,11 @@ async def test_unknown_fields_are_passed_over_and_never_sent_back(endpoint: Chat
     }
     message = {"refusal": None, "annotations": [], "audio": None, "tool_calls": [call]}
     endpoint.handler = in_turn(
-        completion(None, message=message, finish_reason="abort", top={"system_fingerprint": "x"}),
+        completion(None, message=message, finish_reason="eos", top={"system_fingerprint": "x"}),
         completion("2"),
     )
     result = await run(chat(endpoint.url))
-    assert result.turns[0].finish_reason == "abort"
+    assert result.turns[0].finish_reason == "eos"
     assert endpoint.bodies()[1]["messages"][1] == {
         "role": "assistant",
         "content": None,
