@@ -17,8 +17,8 @@ from hermes_queue.models import FunctionCall, Message, ToolCall, Usage
 REASONING_FIELDS = ("reasoning", "reasoning_content")
 """vLLM and OpenRouter use the first, SGLang the second."""
 GIVEN_UP = frozenset({"abort", "error"})
-"""Finish reasons of requests that the server ended itself: to load weights (vLLM, SGLang), or because
-something failed (vLLM, OpenRouter)."""
+"""Finish reasons of requests that the server ended itself: to load weights (vLLM, SGLang), or
+because something failed (vLLM, OpenRouter)."""
 
 
 class MalformedReply(ValueError):

@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 from chat_endpoint import ChatEndpoint, Raw, completion
+from records import make_job, make_record
 from token_stub import TokenStub
 
 from hermes_queue.agent import AgentScript, make_chat
 from hermes_queue.agent.chat import Reply
+from hermes_queue.agent.dialect import ToolDialect
 from hermes_queue.agent.endpoint import close_clients
+from hermes_queue.codec import decode_record, encode_record
 from hermes_queue.errors import ModelConfigError, ModelError
 from hermes_queue.models import AgentSpec, Message
 from hermes_queue.settings import ModelSettings
@@ -132,7 +135,9 @@ async def test_a_server_that_shortens_the_prompt_is_refused_with_what_to_do(kind
     def shorten(answer: Any) -> None:
         (answer.get("meta_info") or answer["usage"])["prompt_tokens"] -= 3
 
-    with pytest.raises(ModelConfigError, match="prompt of .* tokens.*truncat"):
+    with pytest.raises(
+        ModelConfigError, match=r"prompt of \d+ tokens, \d+ were sent: it must not truncate"
+    ):
         await ask(kind, "tokens", shorten)
 
 
@@ -173,7 +178,7 @@ async def test_fields_of_the_wrong_type_are_a_fault_of_the_server(kind: str, pat
             stub.max_model_tokens = "many"  # type: ignore[assignment]
         else:
             stub.break_reply = garble
-        with pytest.raises(ModelError, match="many|list"):
+        with pytest.raises(ModelError, match=r"many|list"):
             await chat_of(stub, "tokens").complete([USER], [], {}, time.monotonic() + 60)
         await close_clients()
 
@@ -209,6 +214,28 @@ async def test_what_sampling_says_of_the_template_reaches_the_template(kind: str
 async def test_sampling_must_not_change_what_a_turn_is(name: str) -> None:
     with pytest.raises(ModelConfigError, match=f"must not set {name}"):
         await ask("vllm", "tokens", lambda _: None, **{name: True})
+
+
+@pytest.mark.parametrize(
+    ("parser", "text"),
+    [
+        ("hermes", r'<tool_call>{"name": "t\ud800", "arguments": {}}</tool_call>'),
+        ("hermes", r'<tool_call>{"name": "t", "arguments": "{\"a\": \"\ud800\"}"}</tool_call>'),
+        ("llama3_json", r'{"name": "t\ud800", "parameters": {}}'),
+        ("mistral", r'[TOOL_CALLS][{"name": "t\ud800", "arguments": {}}]'),
+        ("qwen3_coder", '<function=t><parameter=a>{"k": "\\ud800"}</parameter></function>'),
+    ],
+)
+def test_a_call_with_half_a_character_can_be_published(parser: str, text: str) -> None:
+    parameters = {"type": "object", "properties": {"a": {"type": "object"}}}
+    tools = [{"type": "function", "function": {"name": "t", "parameters": parameters}}]
+    message, _ = ToolDialect({"parser": parser}).incoming(
+        Message(role="assistant", content=text), tools, turn=0, finish_reason="stop"
+    )
+    [call] = message.tool_calls
+    assert call.function.name.startswith("t")
+    record = make_record(make_job()).model_copy(update={"messages": (message,)})
+    assert decode_record(encode_record(record)).messages == (message,)
 
 
 async def test_the_version_of_a_turn_is_that_of_its_own_answer() -> None:
