@@ -106,6 +106,11 @@ def is_pause(error: Exception) -> bool:
     return _status(error) in (429, 503) and any(name in _headers(error) for name in PAUSE_HEADERS)
 
 
+def is_unwell(error: Exception, asked_s: float | None) -> bool:
+    """Whether the endpoint says that it serves nobody for so long, which all had better heed."""
+    return _status(error) == 503 and asked_s is not None
+
+
 def is_refusal(error: Exception) -> bool:
     """Whether the endpoint has more calls than it serves."""
     return _status(error) == 429

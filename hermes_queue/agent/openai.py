@@ -140,12 +140,7 @@ class OpenAIChat:
             now = time.monotonic()
             if isinstance(outcome, Completion):
                 return outcome, now - started, waited_s
-            delay_s = tries.delay_s(
-                outcome,
-                took_s=now - started,
-                waited_s=waited_s,
-                left_s=deadline + waited_s - now,
-            )
+            delay_s = tries.delay_s(outcome, took_s=now - started, left_s=deadline + waited_s - now)
         raise ModelError(f"{self._server}: {tries}") from tries.last
 
     async def _try(
@@ -173,9 +168,11 @@ class OpenAIChat:
                 endpoint_errors.describe(error),
                 extra={"action": "model_retry"},
             )
-            paused = endpoint_errors.is_pause(error)
+            asked_s = endpoint_errors.retry_after_s(error)
+            # A server that is restarting or overloaded says no more of the limit than a paused one.
+            paused = endpoint_errors.is_pause(error) or endpoint_errors.is_unwell(error, asked_s)
             if paused or endpoint_errors.is_refusal(error):
-                permit.refused(endpoint_errors.retry_after_s(error), paused=paused)
+                permit.refused(asked_s, paused=paused)
             return error
         permit.settle(completion.usage)
         return completion

@@ -16,6 +16,8 @@ from hermes_queue.models import FunctionCall, Message, ToolCall, Usage
 
 REASONING_FIELDS = ("reasoning", "reasoning_content")
 """vLLM and OpenRouter use the first, SGLang the second."""
+ID_MAX = 2**31 - 1
+"""Records keep ids as int32."""
 GIVEN_UP = frozenset({"abort", "error"})
 """Finish reasons of requests that the server ended itself: to load weights (vLLM, SGLang), or
 because something failed (vLLM, OpenRouter)."""
@@ -202,6 +204,8 @@ def read_ids(value: Any) -> tuple[int, ...] | None:
         return None
     if not isinstance(value, list) or not all(type(n) is int for n in value):
         raise MalformedReply("token ids are not a list of integers")
+    if value and not 0 <= min(value) <= max(value) <= ID_MAX:
+        raise MalformedReply(f"a token id is not within 0 and {ID_MAX}")
     return tuple(value)
 
 

@@ -365,6 +365,23 @@ OVERFLOWS = {
         "param": None,
         "code": 400,
     },
+    "vllm's engine": {
+        "error": {
+            "message": "The decoder prompt (length 2061) is longer than the maximum model length "
+            "of 2048. Make sure that `max_model_len` is no smaller than the number of text tokens.",
+            "type": "BadRequestError",
+            "param": None,
+            "code": 400,
+        }
+    },
+    "sglang's scheduler": {
+        "object": "error",
+        "message": "Input length (2061 tokens) exceeds the maximum allowed length (2042 tokens). "
+        "Use a shorter input or enable --allow-auto-truncate.",
+        "type": "BadRequestError",
+        "param": None,
+        "code": 400,
+    },
     "llama.cpp": {
         "error": {
             "code": 400,

@@ -130,6 +130,20 @@ async def test_a_placeholder_for_a_logprob_is_refused(kind: str, mode: str) -> N
         await ask(kind, mode, fill)
 
 
+@pytest.mark.parametrize(("kind", "mode"), EVERY)
+@pytest.mark.parametrize("token", [-1, 2**31])
+async def test_an_id_that_no_record_can_hold_is_refused(kind: str, mode: str, token: int) -> None:
+    def replace(answer: Any) -> None:
+        if "meta_info" in answer:
+            answer["meta_info"]["output_token_logprobs"][1][1] = token
+            return
+        choice = answer["choices"][0]
+        choice["token_ids" if "token_ids" in choice else "response_token_ids"][1] = token
+
+    with pytest.raises(ModelError, match="a token id is not within 0 and 2147483647"):
+        await ask(kind, mode, replace)
+
+
 @pytest.mark.parametrize("kind", ["vllm", "sglang"])
 async def test_a_server_that_shortens_the_prompt_is_refused_with_what_to_do(kind: str) -> None:
     def shorten(answer: Any) -> None:
