@@ -61,8 +61,8 @@ class AgentResult:
     ok: int = 0
     error: int = 0
     waited_s: float = 0.0
-    """Spent in `before_turn`, e.g. while the run was paused, and waiting for leave to call the
-    model; no part of the agent's time."""
+    """Spent in `before_turn`, e.g. while the run was paused, and on what `Reply.waited_s` says; no
+    part of the agent's time."""
 
     @property
     def tool_calls(self) -> ToolCallCounts:

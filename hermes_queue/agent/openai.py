@@ -89,7 +89,8 @@ class OpenAIChat:
 
         The deadline is the agent's only while the endpoint works: when it passes after a
         try that failed, that is a `ModelError`, never an outcome to score. Waiting, for leave
-        or before another try, is not counted; but a failing endpoint that wants a longer wait
+        or before another try, is not counted, and once there is an answer neither are the tries
+        before it; but a failing endpoint that wants a longer wait
         than the agent has time left is given up, which frees the slot. One that says it is
         paused is waited for.
         """
@@ -116,7 +117,7 @@ class OpenAIChat:
         deadline: float,
         waited_s: float,
     ) -> tuple[Completion, float, float]:
-        """Try until there is an answer: (it, seconds of the try, seconds waited in all).
+        """Try until there is an answer: (it, seconds of its try, seconds that nobody is charged).
 
         Raises:
             TimeoutError: the deadline passed in the first try.
@@ -124,6 +125,7 @@ class OpenAIChat:
         """
         tokens = _estimate_tokens(body)
         delay_s: float | None = 0.0
+        lost_s = 0.0
         while delay_s is not None:
             async with self._limiter.slot(
                 self._server, self._model, estimate_tokens=tokens, delay_s=delay_s
@@ -139,7 +141,8 @@ class OpenAIChat:
                     break
             now = time.monotonic()
             if isinstance(outcome, Completion):
-                return outcome, now - started, waited_s
+                return outcome, now - started, waited_s + lost_s
+            lost_s += now - started
             delay_s = tries.delay_s(outcome, took_s=now - started, left_s=deadline + waited_s - now)
         raise ModelError(f"{self._server}: {tries}") from tries.last
 

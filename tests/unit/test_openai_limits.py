@@ -120,7 +120,7 @@ async def test_a_pause_is_waited_out_and_is_no_failure(
     assert reply.waited_s >= 0.4
     [event] = reply.events
     assert (event["event"], event["tries"]) == ("model_paused", len(diary.told) - 1)
-    assert event["waited_s"] == pytest.approx(reply.waited_s, abs=0.01)
+    assert 0.4 <= event["waited_s"] <= reply.waited_s
 
 
 async def test_a_pause_longer_than_the_agents_time_is_waited_out(endpoint: CappedEndpoint) -> None:
