@@ -198,7 +198,8 @@ class _Loop:
         if not reply.message.tool_calls:
             if reply.turn.finish_reason != "length":
                 return "no_tool_call"
-            return "context_length" if self.context_caps else "max_tokens"
+            bound = self.context_caps or reply.context_bound
+            return "context_length" if bound else "max_tokens"
         return await self._run_calls(reply.message.tool_calls)
 
     async def _reply(self) -> Reply:

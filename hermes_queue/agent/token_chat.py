@@ -12,6 +12,7 @@ rendered as a whole and a new sequence begins.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from hermes_queue.agent.chat import Reply
@@ -47,6 +48,7 @@ class TokenChat(OpenAIChat):
         """Whether a token ended the last completion."""
         self._ending: tuple[int, ...] | None = None
         self._max_model_tokens: int | None = None
+        self._context_bound = False
         self._template: dict[str, Any] = {}
         """What the job says of the template."""
 
@@ -66,7 +68,7 @@ class TokenChat(OpenAIChat):
         reply = await super().complete(messages, tools, sampling, deadline)
         sent = self._dialect.outgoing([*messages, reply.message], tools)
         self._said = to_wire(sent, self._reasoning_field)[0]
-        return reply
+        return replace(reply, context_bound=self._context_bound)
 
     async def _exchange(self, body: Mapping[str, Any], events: list[dict[str, Any]]) -> Completion:
         messages, tools = list(body["messages"]), list(body.get("tools", ()))
@@ -167,7 +169,8 @@ class TokenChat(OpenAIChat):
                 raise ContextLengthExceeded(
                     f"{used} tokens of the model's context length {self._max_model_tokens}"
                 )
-            wanted = left if wanted is None else min(wanted, left)
+            self._context_bound = wanted is None or left < wanted
+            wanted = left if self._context_bound else wanted
         return sampling if wanted is None else {**sampling, "max_tokens": wanted}
 
     async def _text(self, sampled: Sampled) -> str:

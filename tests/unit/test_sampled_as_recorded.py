@@ -11,13 +11,13 @@ from chat_endpoint import ChatEndpoint, Raw, completion
 from records import make_job, make_record
 from token_stub import TokenStub
 
-from hermes_queue.agent import AgentScript, make_chat
+from hermes_queue.agent import AgentResult, AgentScript, make_chat, run_agent
 from hermes_queue.agent.chat import Reply
 from hermes_queue.agent.dialect import ToolDialect
 from hermes_queue.agent.endpoint import close_clients
 from hermes_queue.codec import decode_record, encode_record
 from hermes_queue.errors import ModelConfigError, ModelError
-from hermes_queue.models import AgentSpec, Message
+from hermes_queue.models import AgentSpec, Limits, Message
 from hermes_queue.settings import ModelSettings
 
 MODES: dict[str, dict[str, Any]] = {"tokens": {"mode": "tokens"}, "messages": {"token_ids": True}}
@@ -280,3 +280,35 @@ async def test_weights_that_change_after_the_sampling_are_not_those_of_the_turn(
             chat = make_chat(spec, AgentScript(gold), ModelSettings())
             reply = await chat.complete([USER], [], {}, time.monotonic() + 60)
     assert reply.turn.policy_version == "7"
+
+
+@pytest.mark.parametrize(
+    ("room", "sampling", "reason"),
+    [
+        (30, {}, "context_length"),
+        (30, {"max_tokens": 99}, "context_length"),
+        (3000, {"max_tokens": 6}, "max_tokens"),
+    ],
+)
+async def test_a_reply_that_the_context_cut_off_is_not_one_beyond_its_budget(
+    room: int, sampling: dict[str, int], reason: str
+) -> None:
+    class Toolbox:
+        schemas = ()
+
+        def postpone(self, seconds: float) -> None:
+            pass
+
+    result = AgentResult()
+    async with TokenStub(["and so on..."], max_model_tokens=room) as stub:
+        await run_agent(
+            chat_of(stub, "tokens"),
+            Toolbox(),  # type: ignore[arg-type]
+            [USER],
+            limits=Limits(),
+            sampling=sampling,
+            deadline=time.monotonic() + 60,
+            into=result,
+        )
+        await close_clients()
+    assert (result.stop_reason, result.turns[0].finish_reason) == (reason, "length")
