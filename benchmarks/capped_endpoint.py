@@ -22,7 +22,7 @@ class CappedEndpoint:
     service_s: tuple[float, float]
     """A call takes a random time between the two."""
     retry_after_s: float | None = None
-    """Sent with each 429."""
+    """Sent with each 429, and with `status`."""
     paused: bool = False
     """Answers everything with `pause_status` and `X-Agl-Paused`."""
     pause_status: int = 429
@@ -90,11 +90,11 @@ class CappedEndpoint:
             return _response(
                 self.pause_status, {}, f"retry-after: {self.pause_s}", "x-agl-paused: 1"
             )
+        wait = [] if self.retry_after_s is None else [f"retry-after: {self.retry_after_s}"]
         if self.status != 200:
-            return _response(self.status, {"error": {"message": "broken"}})
+            return _response(self.status, {"error": {"message": "broken"}}, *wait)
         if self.inside >= self.cap:
             self.refused += 1
-            wait = [] if self.retry_after_s is None else [f"retry-after: {self.retry_after_s}"]
             return _response(429, {"error": {"message": "too many calls"}}, *wait)
         self.inside += 1
         self.begun += 1

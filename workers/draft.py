@@ -64,7 +64,7 @@ class Draft:
     deadline: float = math.inf
     """End of the attempt on the monotonic clock; known once a slot is ours."""
     waited_s: float = 0.0
-    """Spent where no clock runs: the run was paused, or the model's endpoint busy."""
+    """Spent where no clock runs: the run was paused, the model's endpoint busy or failing."""
     _clock: asyncio.Timeout | None = None
     """Of the stage that runs."""
 
@@ -90,6 +90,14 @@ class Draft:
                     clock.reschedule(end + waited_s)
 
         return waiting
+
+    def postpone(self, seconds: float) -> None:
+        """Move all deadlines by what was lost through no doing of the agent's."""
+        self.deadline += seconds
+        self.waited_s += seconds
+        end = self._clock.when() if self._clock else None
+        if self._clock and end is not None:
+            self._clock.reschedule(end + seconds)
 
     @asynccontextmanager
     async def stage(self, name: Stage, *, limit_s: float | None = None) -> AsyncIterator[None]:

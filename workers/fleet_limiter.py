@@ -234,7 +234,8 @@ class FleetLimiter:
                 call.outcome,
                 granted_at=call.granted_at,
                 among=call.among,
-                pause_s=call.pause_s,
+                # Nobody waits for longer, so that somebody has to look by then.
+                pause_s=min(call.pause_s, self._settings.max_wait_s),
                 more_tokens=call.more_tokens,
             )
         except (RedisUnavailable, RedisFull) as error:

@@ -1,18 +1,39 @@
-"""Waiting for leave to call a model, taken off every clock of the trajectory."""
+"""Waiting for leave to call a model, and calls that failed: taken off every clock."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 
 from hermes_queue.agent.limiter import Limiter, Permit
+from hermes_queue.models import Usage
 from workers.draft import Draft
 
 
-class NotCounting:
-    """A limiter that stops the trajectory's clocks while it waits.
+@dataclass(slots=True)
+class _Noted:
+    """A permit that knows whether its call was served."""
 
-    The loop learns of the wait from `Reply.waited_s`, when it is over. The bounds of the stage
+    permit: Permit
+    waited_s: float
+    served: bool = False
+
+    def settle(self, usage: Usage) -> None:
+        """See `Permit`."""
+        self.served = True
+        self.permit.settle(usage)
+
+    def refused(self, retry_after_s: float | None, *, paused: bool = False) -> None:
+        """See `Permit`."""
+        self.permit.refused(retry_after_s, paused=paused)
+
+
+class NotCounting:
+    """A limiter that stops the trajectory's clocks while it waits, and for calls that fail.
+
+    The loop learns of both from `Reply.waited_s`, when they are over. The bounds of the stage
     and of the attempt must know at once: a wait may be longer than what is left of them.
     """
 
@@ -35,4 +56,7 @@ class NotCounting:
                 granted.append(await stack.enter_async_context(slot))
 
             await self._draft.not_counting(wait)()
-            yield granted[0]
+            noted, began = _Noted(granted[0], granted[0].waited_s), time.monotonic()
+            yield noted
+            if not noted.served:
+                self._draft.postpone(time.monotonic() - began)

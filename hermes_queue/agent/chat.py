@@ -18,7 +18,10 @@ class Reply:
     events: tuple[Mapping[str, Any], ...] = ()
     """Where what was sent differs from the conversation; the loop keeps them on the record."""
     waited_s: float = 0.0
-    """Of the call, the time that was spent waiting for leave to make it; not the agent's."""
+    """Of the call, the time that was spent waiting for leave, or in tries that failed: an endpoint
+    that was unwell for a while must not become an agent that was too slow."""
+    context_bound: bool = False
+    """Whether the model's context bounded the reply, more than the sampling did."""
 
 
 class ChatClient(Protocol):

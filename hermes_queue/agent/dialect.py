@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any
 
 from hermes_queue.agent.parsers import ParsedCall, ToolCallParser, load_parser
+from hermes_queue.agent.reply import clean
 from hermes_queue.errors import ConfigurationError, ModelConfigError
 from hermes_queue.models import FunctionCall, Message, ToolCall
 
@@ -188,6 +189,6 @@ def _as_text(messages: Sequence[Message], text_of: Callable[[Message], str]) -> 
 
 
 def _tool_call(call: ParsedCall, call_id: str) -> ToolCall:
-    return ToolCall(
-        id=call_id, function=FunctionCall(name=call.name or "", arguments=call.arguments)
-    )
+    """JSON escapes that a parser has read may be lone surrogates, which no record can hold."""
+    function = FunctionCall(name=clean(call.name or ""), arguments=clean(call.arguments))
+    return ToolCall(id=call_id, function=function)

@@ -73,7 +73,7 @@ class Endpoint:
         if policy_version is not None:
             self._headers[POLICY_HEADERS[0]] = policy_version
         self.policy_version: str | None = None
-        """What a gateway said in a header of its last answer that served it."""
+        """What a gateway said in a header of the last answer to `post` that served it."""
 
     @property
     def name(self) -> str:
@@ -96,7 +96,7 @@ class Endpoint:
         async with asyncio.timeout(self._timeout_s):
             response = await self._send(path, body)
         told = (response.headers.get(name) for name in POLICY_HEADERS)
-        self.policy_version = next(filter(None, told), self.policy_version)
+        self.policy_version = next(filter(None, told), None)
         content: bytes = response.content
         return content
 

@@ -28,7 +28,9 @@ agent-lightning's (its proxy)."""
 
 _CONTEXT_PHRASES = (
     "maximum context length",  # OpenAI, vLLM
+    "longer than the maximum model length",  # vLLM's engine
     "model's context length",  # SGLang
+    "exceeds the maximum allowed length",  # SGLang's scheduler
     "context_length_exceeded",
     "exceeds the available context",  # llama.cpp
     "prompt is too long",
@@ -102,6 +104,11 @@ def retry_after_s(error: Exception) -> float | None:
 def is_pause(error: Exception) -> bool:
     """Whether the endpoint serves nobody for now, rather than refusing or failing this call."""
     return _status(error) in (429, 503) and any(name in _headers(error) for name in PAUSE_HEADERS)
+
+
+def is_unwell(error: Exception, asked_s: float | None) -> bool:
+    """Whether the endpoint says that it serves nobody for so long, which all had better heed."""
+    return _status(error) == 503 and asked_s is not None
 
 
 def is_refusal(error: Exception) -> bool:

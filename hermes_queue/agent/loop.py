@@ -61,8 +61,8 @@ class AgentResult:
     ok: int = 0
     error: int = 0
     waited_s: float = 0.0
-    """Spent in `before_turn`, e.g. while the run was paused, and waiting for leave to call the
-    model; no part of the agent's time."""
+    """Spent in `before_turn`, e.g. while the run was paused, and on what `Reply.waited_s` says; no
+    part of the agent's time."""
 
     @property
     def tool_calls(self) -> ToolCallCounts:
@@ -198,7 +198,8 @@ class _Loop:
         if not reply.message.tool_calls:
             if reply.turn.finish_reason != "length":
                 return "no_tool_call"
-            return "context_length" if self.context_caps else "max_tokens"
+            bound = self.context_caps or reply.context_bound
+            return "context_length" if bound else "max_tokens"
         return await self._run_calls(reply.message.tool_calls)
 
     async def _reply(self) -> Reply:

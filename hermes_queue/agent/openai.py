@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from hermes_queue.agent import endpoint_errors
@@ -35,7 +36,11 @@ PROBE_TIMEOUT_S = 60.0
 ESTIMATED_COMPLETION_TOKENS = 512
 """Of a call whose `max_tokens` says nothing."""
 
-_RESERVED = frozenset({"model", "messages", "tools", "stream", "n"})
+_RESERVED = frozenset(
+    {"model", "messages", "tools", "stream", "n"}
+    # They would make a turn something else than one sample after the prompt that is recorded.
+    | {"prompt", "input_ids", "echo", "best_of", "use_beam_search"}
+)
 
 
 class OpenAIChat:
@@ -84,7 +89,8 @@ class OpenAIChat:
 
         The deadline is the agent's only while the endpoint works: when it passes after a
         try that failed, that is a `ModelError`, never an outcome to score. Waiting, for leave
-        or before another try, is not counted; but a failing endpoint that wants a longer wait
+        or before another try, is not counted, and once there is an answer neither are the tries
+        before it; but a failing endpoint that wants a longer wait
         than the agent has time left is given up, which frees the slot. One that says it is
         paused is waited for.
         """
@@ -111,7 +117,7 @@ class OpenAIChat:
         deadline: float,
         waited_s: float,
     ) -> tuple[Completion, float, float]:
-        """Try until there is an answer: (it, seconds of the try, seconds waited in all).
+        """Try until there is an answer: (it, seconds of its try, seconds that nobody is charged).
 
         Raises:
             TimeoutError: the deadline passed in the first try.
@@ -119,6 +125,7 @@ class OpenAIChat:
         """
         tokens = _estimate_tokens(body)
         delay_s: float | None = 0.0
+        lost_s = 0.0
         while delay_s is not None:
             async with self._limiter.slot(
                 self._server, self._model, estimate_tokens=tokens, delay_s=delay_s
@@ -134,13 +141,9 @@ class OpenAIChat:
                     break
             now = time.monotonic()
             if isinstance(outcome, Completion):
-                return outcome, now - started, waited_s
-            delay_s = tries.delay_s(
-                outcome,
-                took_s=now - started,
-                waited_s=waited_s,
-                left_s=deadline + waited_s - now,
-            )
+                return outcome, now - started, waited_s + lost_s
+            lost_s += now - started
+            delay_s = tries.delay_s(outcome, took_s=now - started, left_s=deadline + waited_s - now)
         raise ModelError(f"{self._server}: {tries}") from tries.last
 
     async def _try(
@@ -168,16 +171,21 @@ class OpenAIChat:
                 endpoint_errors.describe(error),
                 extra={"action": "model_retry"},
             )
-            paused = endpoint_errors.is_pause(error)
+            asked_s = endpoint_errors.retry_after_s(error)
+            # A server that is restarting or overloaded says no more of the limit than a paused one.
+            paused = endpoint_errors.is_pause(error) or endpoint_errors.is_unwell(error, asked_s)
             if paused or endpoint_errors.is_refusal(error):
-                permit.refused(endpoint_errors.retry_after_s(error), paused=paused)
+                permit.refused(asked_s, paused=paused)
             return error
         permit.settle(completion.usage)
         return completion
 
     async def _exchange(self, body: Mapping[str, Any], events: list[dict[str, Any]]) -> Completion:
         """Have `body` answered; what is done to it beyond that goes to `events`."""
-        return parse(await self._endpoint.post("/chat/completions", body), turn=self._turn)
+        answer = await self._endpoint.post("/chat/completions", body)
+        completion = parse(answer, turn=self._turn)
+        version = completion.policy_version or self._endpoint.policy_version
+        return replace(completion, policy_version=version)
 
     def _body(
         self,
@@ -266,7 +274,7 @@ class OpenAIChat:
         if self._version_is_model:
             served = completion.model
         else:
-            served = completion.policy_version or self._endpoint.policy_version
+            served = completion.policy_version
         wanted = self._wanted_version
         if wanted is not None and served not in (None, wanted, *self._other_versions):
             self._other_versions.add(str(served))

@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal, Protocol
 from weakref import WeakKeyDictionary
 
+from hermes_queue.agent.token_servers import TEMPLATE_FIELDS
 from hermes_queue.errors import ModelConfigError
 
 logger = logging.getLogger(__name__)
@@ -47,8 +48,6 @@ _TOOL = {
         "parameters": {"type": "object", "properties": {"record": {"type": "string"}}},
     },
 }
-_TEMPLATE_FIELDS = ("chat_template", "chat_template_kwargs")
-"""What a request may say of the template; it is part of the question."""
 
 
 class ProbeCache(Protocol):
@@ -129,7 +128,7 @@ class ToolProbe:
         Raises:
             TimeoutError: the deadline passed.
         """
-        template = {key: sampling[key] for key in _TEMPLATE_FIELDS if key in sampling}
+        template = {key: sampling[key] for key in TEMPLATE_FIELDS if key in sampling}
         key = (self._server, self.model)
         if template:
             text = json.dumps(template, sort_keys=True, default=str)

@@ -16,6 +16,11 @@ from hermes_queue.models import FunctionCall, Message, ToolCall, Usage
 
 REASONING_FIELDS = ("reasoning", "reasoning_content")
 """vLLM and OpenRouter use the first, SGLang the second."""
+ID_MAX = 2**31 - 1
+"""Records keep ids as int32."""
+GIVEN_UP = frozenset({"abort", "error"})
+"""Finish reasons of requests that the server ended itself: to load weights (vLLM, SGLang), or
+because something failed (vLLM, OpenRouter)."""
 
 
 class MalformedReply(ValueError):
@@ -56,12 +61,12 @@ def parse(body: bytes, *, turn: int) -> Completion:
         data = json.loads(body)
         choice = _choice(data)
         message, reasoning_field = _message(choice["message"], turn)
-        ids = read_ids(data.get("prompt_token_ids") or choice.get("prompt_token_ids"))
-        completion_ids = read_ids(choice.get("token_ids") or choice.get("response_token_ids"))
+        ids = read_ids(_given(data.get("prompt_token_ids"), choice.get("prompt_token_ids")))
+        completion_ids = read_ids(_given(choice.get("token_ids"), choice.get("response_token_ids")))
         return Completion(
             message=message,
             reasoning_field=reasoning_field,
-            finish_reason=_optional_text(choice.get("finish_reason")),
+            finish_reason=finished(_optional_text(choice.get("finish_reason"))),
             usage=_usage(data.get("usage") or {}),
             prompt_ids=ids,
             completion_ids=completion_ids,
@@ -74,6 +79,25 @@ def parse(body: bytes, *, turn: int) -> Completion:
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         start = body[:200].decode(errors="replace")
         raise MalformedReply(f"{type(error).__name__}: {error}; body: {start!r}") from error
+
+
+def finished(reason: str | None) -> str | None:
+    """`reason`, when it is one for which a reply ends.
+
+    A reply that was given up says nothing of what the policy would have said, so that it is
+    neither a turn to train on nor the end of a trajectory.
+
+    Raises:
+        MalformedReply: the server gave the request up.
+    """
+    if reason in GIVEN_UP:
+        raise MalformedReply(f"the server gave the request up, finish_reason {reason!r}")
+    return reason
+
+
+def _given(*values: Any) -> Any:
+    """The first that is there; an empty list is."""
+    return next((value for value in values if value is not None), None)
 
 
 class ServedBy(TypedDict):
@@ -151,7 +175,7 @@ def _tool_call(data: Mapping[str, Any], default_id: str) -> ToolCall:
     name = _optional_text(part.get("name")) or ""
     return ToolCall(
         id=_optional_text(data.get("id")) or default_id,
-        function=FunctionCall(name=name, arguments=_clean(arguments)),
+        function=FunctionCall(name=name, arguments=clean(arguments)),
     )
 
 
@@ -162,10 +186,10 @@ def _optional_text(value: Any) -> str | None:
         value = "".join(part.get("text") or "" for part in value)
     if not isinstance(value, str | int | float):
         raise MalformedReply(f"expected text, not {type(value).__name__}")
-    return _clean(str(value))
+    return clean(str(value))
 
 
-def _clean(text: str) -> str:
+def clean(text: str) -> str:
     """Lone surrogates can be written in JSON but not in UTF-8, where all of this will go."""
     return text.encode(errors="replace").decode()
 
@@ -180,11 +204,15 @@ def read_ids(value: Any) -> tuple[int, ...] | None:
         return None
     if not isinstance(value, list) or not all(type(n) is int for n in value):
         raise MalformedReply("token ids are not a list of integers")
+    if value and not 0 <= min(value) <= max(value) <= ID_MAX:
+        raise MalformedReply(f"a token id is not within 0 and {ID_MAX}")
     return tuple(value)
 
 
 def _logprobs(value: Any, ids: Sequence[int] | None) -> tuple[float, ...] | None:
     """Of the completion's ids; without ids there is nothing they belong to."""
+    if ids == ():
+        return ()
     if ids is None or not value or value.get("content") is None:
         return None
     logprobs = round_float32(entry["logprob"] for entry in value["content"])

@@ -12,18 +12,21 @@ rendered as a whole and a new sequence begins.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from hermes_queue.agent.chat import Reply
 from hermes_queue.agent.openai import OpenAIChat
 from hermes_queue.agent.registry import AgentScript
 from hermes_queue.agent.reply import Completion, to_wire
-from hermes_queue.agent.token_servers import Sampled, token_server
+from hermes_queue.agent.token_servers import TEMPLATE_FIELDS, Rendered, Sampled, token_server
 from hermes_queue.errors import ContextLengthExceeded
 from hermes_queue.models import AgentSpec, Message
 from hermes_queue.settings import ModelSettings
 
-_NO_SAMPLING = frozenset({"model", "messages", "tools", "logprobs", "return_token_ids"})
+_NO_SAMPLING = frozenset(
+    {"model", "messages", "tools", "logprobs", "return_token_ids", *TEMPLATE_FIELDS}
+)
 
 
 class TokenChat(OpenAIChat):
@@ -45,6 +48,9 @@ class TokenChat(OpenAIChat):
         """Whether a token ended the last completion."""
         self._ending: tuple[int, ...] | None = None
         self._max_model_tokens: int | None = None
+        self._context_bound = False
+        self._template: dict[str, Any] = {}
+        """What the job says of the template."""
 
     @staticmethod
     def dialect_params(spec: AgentSpec) -> Mapping[str, Any]:
@@ -62,13 +68,16 @@ class TokenChat(OpenAIChat):
         reply = await super().complete(messages, tools, sampling, deadline)
         sent = self._dialect.outgoing([*messages, reply.message], tools)
         self._said = to_wire(sent, self._reasoning_field)[0]
-        return reply
+        return replace(reply, context_bound=self._context_bound)
 
     async def _exchange(self, body: Mapping[str, Any], events: list[dict[str, Any]]) -> Completion:
         messages, tools = list(body["messages"]), list(body.get("tools", ()))
+        self._template = {k: body[k] for k in TEMPLATE_FIELDS if k in body}
         prompt, refused = await self._prompt(messages, tools)
         sampling = {k: v for k, v in body.items() if k not in _NO_SAMPLING}
         sampled = await self._tokens.sample(prompt, self._bounded(sampling, len(prompt)))
+        # Weights may be updated before the next request.
+        version = sampled.policy_version or self._endpoint.policy_version
         text = await self._text(sampled)
         if refused:
             events.append({"event": "rerendered", "reason": refused})
@@ -81,7 +90,7 @@ class TokenChat(OpenAIChat):
             prompt_ids=tuple(prompt),
             completion_ids=sampled.ids,
             logprobs=sampled.logprobs,
-            policy_version=sampled.policy_version,
+            policy_version=version,
             policy_spans=sampled.policy_spans,
             model=sampled.model,
         )
@@ -102,7 +111,7 @@ class TokenChat(OpenAIChat):
                 refused = "the template has no continuation"
             else:
                 refused = "the history was rewritten"
-        rendered = await self._tokens.render(messages, tools, reply=True)
+        rendered = await self._render(messages, tools, reply=True)
         self._max_model_tokens = rendered.max_model_tokens
         return rendered.ids, refused
 
@@ -115,8 +124,8 @@ class TokenChat(OpenAIChat):
         if self._ending is None:
             self._ending = await self._templates_ending()
         before = [{"role": "user", "content": "."}, last]
-        base = (await self._tokens.render(before, tools, reply=False)).ids
-        full = (await self._tokens.render([*before, *new], tools, reply=True)).ids
+        base = (await self._render(before, tools, reply=False)).ids
+        full = (await self._render([*before, *new], tools, reply=True)).ids
         ending = self._ending
         if full[: len(base)] != base or not ending or base[-len(ending) :] != ending:
             return None
@@ -132,7 +141,7 @@ class TokenChat(OpenAIChat):
         """
         one, other = [
             (
-                await self._tokens.render(
+                await self._render(
                     [{"role": "user", "content": "."}, {"role": "assistant", "content": said}],
                     (),
                     reply=False,
@@ -145,6 +154,11 @@ class TokenChat(OpenAIChat):
             shared += 1
         return one[-shared:] if 0 < shared < len(one) else ()
 
+    async def _render(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any], *, reply: bool
+    ) -> Rendered:
+        return await self._tokens.render(messages, tools, reply=reply, template=self._template)
+
     def _bounded(self, sampling: dict[str, Any], used: int) -> dict[str, Any]:
         """`sampling` with a length that fits; such endpoints default to a few tokens."""
         name = "max_completion_tokens" if "max_completion_tokens" in sampling else "max_tokens"
@@ -155,7 +169,8 @@ class TokenChat(OpenAIChat):
                 raise ContextLengthExceeded(
                     f"{used} tokens of the model's context length {self._max_model_tokens}"
                 )
-            wanted = left if wanted is None else min(wanted, left)
+            self._context_bound = wanted is None or left < wanted
+            wanted = left if self._context_bound else wanted
         return sampling if wanted is None else {**sampling, "max_tokens": wanted}
 
     async def _text(self, sampled: Sampled) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from hermes_queue.agent.reply import MalformedReply, read_ids, served_by
+from hermes_queue.agent.reply import MalformedReply, clean, finished, read_ids, served_by
 from hermes_queue.agent.tokens import round_float32
 from hermes_queue.errors import ModelConfigError
 from hermes_queue.models import Usage
@@ -51,9 +51,16 @@ class TokenServer(Protocol):
     """One protocol of ids in and ids out."""
 
     async def render(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any], *, reply: bool
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Any],
+        *,
+        reply: bool,
+        template: Mapping[str, Any],
     ) -> Rendered:
         """Ids of a conversation; with `reply` up to where the assistant is to speak.
+
+        `template` holds those of `TEMPLATE_FIELDS` that the job sets.
 
         Raises:
             MalformedReply: the server's answer is no list of ids.
@@ -64,12 +71,17 @@ class TokenServer(Protocol):
         """Continue `ids`; `sampling` in OpenAI's names.
 
         Raises:
-            MalformedReply: ids or logprobs are missing or do not match.
+            MalformedReply: ids or logprobs are missing or do not match, or the server gave up.
+            ModelConfigError: it sampled after another prompt.
         """
         ...
 
     async def text(self, ids: Sequence[int]) -> str:
-        """What the ids stand for, control tokens included."""
+        """What the ids stand for, control tokens included.
+
+        Raises:
+            MalformedReply: the server does not say.
+        """
         ...
 
     async def score(self, ids: Sequence[int]) -> tuple[float | None, ...]:
@@ -91,14 +103,16 @@ class Vllm:
     model: str
 
     async def render(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any], *, reply: bool
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Any],
+        *,
+        reply: bool,
+        template: Mapping[str, Any],
     ) -> Rendered:
         """See `TokenServer.render`."""
-        body = {"model": self.model, "messages": messages, "add_generation_prompt": reply}
-        data = _object(
-            await self.post("/tokenize", {**body, **({"tools": tools} if tools else {})})
-        )
-        return Rendered(_needed_ids(data.get("tokens")), data.get("max_model_len"))
+        body = _conversation(self.model, messages, tools, reply=reply)
+        return _rendered(_object(await self.post("/tokenize", {**body, **template})))
 
     async def sample(self, ids: Sequence[int], sampling: Mapping[str, Any]) -> Sampled:
         """See `TokenServer.sample`."""
@@ -110,10 +124,11 @@ class Vllm:
             logprobs = choice["logprobs"]["token_logprobs"]
             usage = data.get("usage") or {}
             matched = choice.get("stop_reason")
+            _require_whole(len(ids), usage.get("prompt_tokens"))
             return _sampled(
                 choice.get("token_ids"),
                 logprobs,
-                finish_reason=choice.get("finish_reason"),
+                finish_reason=finished(_text(choice.get("finish_reason"))),
                 stopped_by=matched if isinstance(matched, str) else None,
                 usage=Usage(
                     prompt_tokens=usage.get("prompt_tokens") or len(ids),
@@ -123,13 +138,15 @@ class Vllm:
                 ),
                 model=_text(data.get("model")),
             )
-        except (KeyError, IndexError, TypeError) as error:
+        except MalformedReply:
+            raise
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             raise MalformedReply(f"{type(error).__name__}: {error}") from error
 
     async def text(self, ids: Sequence[int]) -> str:
         """See `TokenServer.text`."""
         body = {"model": self.model, "tokens": list(ids)}
-        return str(_object(await self.post("/detokenize", body)).get("prompt", ""))
+        return _needed_text(_object(await self.post("/detokenize", body)).get("prompt"))
 
     async def score(self, ids: Sequence[int]) -> tuple[float | None, ...]:
         """See `TokenServer.score`."""
@@ -154,12 +171,16 @@ class Sglang:
     model: str
 
     async def render(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any], *, reply: bool
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Any],
+        *,
+        reply: bool,
+        template: Mapping[str, Any],
     ) -> Rendered:
         """See `TokenServer.render`."""
         body = _conversation(self.model, messages, tools, reply=reply)
-        data = _object(await self.post("/v1/tokenize", body))
-        return Rendered(_needed_ids(data.get("tokens")), data.get("max_model_len"))
+        return _rendered(_object(await self.post("/v1/tokenize", {**body, **template})))
 
     async def sample(self, ids: Sequence[int], sampling: Mapping[str, Any]) -> Sampled:
         """See `TokenServer.sample`."""
@@ -174,10 +195,15 @@ class Sglang:
             logprobs = [entry[0] for entry in meta["output_token_logprobs"]]
             sampled_ids = [entry[1] for entry in meta["output_token_logprobs"]]
             matched = finish.get("matched")
+            reason = finished(_text(finish.get("type")))
+            _require_whole(len(ids), meta.get("prompt_tokens"))
+            tokens = meta.get("completion_tokens", len(sampled_ids))
+            if tokens != len(sampled_ids):
+                raise MalformedReply(f"{tokens} tokens but {len(sampled_ids)} logprobs")
             return _sampled(
                 sampled_ids,
                 logprobs,
-                finish_reason=finish.get("type"),
+                finish_reason=reason,
                 stopped_by=matched if isinstance(matched, str) else None,
                 usage=Usage(
                     prompt_tokens=meta.get("prompt_tokens") or len(ids),
@@ -194,7 +220,7 @@ class Sglang:
     async def text(self, ids: Sequence[int]) -> str:
         """See `TokenServer.text`."""
         body = {"model": self.model, "tokens": list(ids), "skip_special_tokens": False}
-        return str(_object(await self.post("/v1/detokenize", body)).get("text", ""))
+        return _needed_text(_object(await self.post("/v1/detokenize", body)).get("text"))
 
     async def score(self, ids: Sequence[int]) -> tuple[float | None, ...]:
         """See `TokenServer.score`."""
@@ -212,6 +238,8 @@ class Sglang:
         return _scores(scores)
 
 
+TEMPLATE_FIELDS = ("chat_template", "chat_template_kwargs")
+"""Of a job's sampling parameters, those that are for the template: ids are sampled without it."""
 SERVERS: Mapping[str, Callable[[Post, str], TokenServer]] = {"vllm": Vllm, "sglang": Sglang}
 
 
@@ -238,8 +266,8 @@ def _conversation(
 def _object(body: bytes) -> dict[str, Any]:
     try:
         data = json.loads(body)
-    except ValueError as error:
-        raise MalformedReply(f"{error}; body: {body[:200]!r}") from error
+    except (ValueError, RecursionError) as error:
+        raise MalformedReply(f"{type(error).__name__}: {error}; body: {body[:200]!r}") from error
     if not isinstance(data, dict):
         raise MalformedReply(f"the body is a JSON {type(data).__name__}")
     return data
@@ -250,6 +278,33 @@ def _needed_ids(value: Any) -> tuple[int, ...]:
     if ids is None:
         raise MalformedReply("no token ids in the reply")
     return ids
+
+
+def _rendered(data: Mapping[str, Any]) -> Rendered:
+    longest = data.get("max_model_len")
+    if longest is not None and type(longest) is not int:
+        raise MalformedReply(f"max_model_len is {longest!r}")
+    return Rendered(_needed_ids(data.get("tokens")), longest)
+
+
+def _needed_text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise MalformedReply("no text of the token ids in the reply")
+    return clean(value)
+
+
+def _require_whole(sent: int, counted: Any) -> None:
+    """Make sure that the server sampled after all of the prompt, as far as it says.
+
+    Raises:
+        ModelConfigError: it did not, so that the record would show another prompt.
+    """
+    if type(counted) is int and counted != sent:
+        raise ModelConfigError(
+            f"the server sampled after a prompt of {counted} tokens, {sent} were sent: it must not "
+            "truncate prompts (SGLang: --allow-auto-truncate; vLLM: truncate_prompt_tokens in the "
+            "sampling parameters)"
+        )
 
 
 def _text(value: Any) -> str | None:

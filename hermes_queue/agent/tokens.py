@@ -19,6 +19,10 @@ Reason = Literal[
 ]
 
 
+NO_LOGPROB = -9999.0
+"""What vLLM writes where a token has no logprob, or one of minus infinity."""
+
+
 @dataclass(frozen=True, slots=True)
 class Break:
     """Where the prompt of a turn departs from what came before."""
@@ -35,13 +39,15 @@ def round_float32(values: Iterable[float]) -> tuple[float, ...]:
     """Logprobs as float32 holds them. Done once, at capture; bit-exact from then on.
 
     Raises:
-        ValueError: a value is not finite, not within float32, or above 0.
+        ValueError: a value is not finite, not within float32, above 0, or stands for none.
     """
     rounded = tuple(array("f", values))
     if not all(map(math.isfinite, rounded)):
         raise ValueError("a logprob is not a finite float32")
     if any(value > 0 for value in rounded):
         raise ValueError("a logprob is above 0: is the server set to return logits?")
+    if NO_LOGPROB in rounded:
+        raise ValueError(f"a logprob is {NO_LOGPROB}, which stands for none")
     return rounded
 
 

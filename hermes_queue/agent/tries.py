@@ -26,28 +26,29 @@ class Tries:
     gave_up: GaveUp | None = None
     _failed: list[dict[str, Any]] = field(default_factory=list)
     _paused: dict[str, Any] = field(default_factory=dict)
+    _paused_s: float = 0.0
+    """What was waited because of it; other waiting is no sign that the pause has no end."""
     _waits: dict[str, Any] = field(default_factory=dict)
     """The event that what is waited now belongs to."""
 
     def waited(self, seconds: float) -> None:
         """So long was waited before the try that begins now."""
+        if self._waits is self._paused:
+            self._paused_s += seconds
         if self._waits:
             self._waits["waited_s"] = round(self._waits["waited_s"] + seconds, 3)
 
-    def delay_s(
-        self, error: Exception, *, took_s: float, waited_s: float, left_s: float
-    ) -> float | None:
+    def delay_s(self, error: Exception, *, took_s: float, left_s: float) -> float | None:
         """A try has failed of `error`: how long to wait before the next; None = give up.
 
         Args:
             error: one of those that `endpoint_errors.classify` would try again.
             took_s: how long the try took.
-            waited_s: how long the whole call has waited so far.
             left_s: how much time the agent has left.
         """
         self.last = error
         if endpoint_errors.is_pause(error):
-            return self._paused_delay_s(error, self.pause_max_s - waited_s)
+            return self._paused_delay_s(error)
         self.failures += 1
         self._waits = {
             "event": "model_retry",
@@ -66,14 +67,14 @@ class Tries:
             self.gave_up = "deadline"
         return None if self.gave_up else delay_s
 
-    def _paused_delay_s(self, error: Exception, patience_s: float) -> float | None:
+    def _paused_delay_s(self, error: Exception) -> float | None:
         """One event for all of a call's pauses: there may be thousands of tries."""
         if not self._paused:
             self._paused = {"event": "model_paused", "tries": 0, "waited_s": 0.0}
         self._paused["tries"] += 1
         self._waits = self._paused
         delay_s = endpoint_errors.retry_after_s(error) or endpoint_errors.PAUSE_S
-        if delay_s > patience_s:
+        if delay_s > self.pause_max_s - self._paused_s:
             self.gave_up = "pause"
             return None
         return delay_s

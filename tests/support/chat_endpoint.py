@@ -104,13 +104,13 @@ class ChatEndpoint:
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
-        length = next(
+        lengths = [
             int(line.split(":")[1])
             for line in head.splitlines()
             if line.lower().startswith("content-length:")
-        )
+        ]
         path = head.split()[1]
-        body = json.loads(await reader.readexactly(length))
+        body = json.loads(await reader.readexactly(lengths[0])) if lengths else {}
         self.heads.append(head.lower())
         self.requests.append((path, body))
         answer = self.handler(path, body)

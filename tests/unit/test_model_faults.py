@@ -263,11 +263,11 @@ async def test_unknown_fields_are_passed_over_and_never_sent_back(endpoint: Chat
     }
     message = {"refusal": None, "annotations": [], "audio": None, "tool_calls": [call]}
     endpoint.handler = in_turn(
-        completion(None, message=message, finish_reason="abort", top={"system_fingerprint": "x"}),
+        completion(None, message=message, finish_reason="eos", top={"system_fingerprint": "x"}),
         completion("2"),
     )
     result = await run(chat(endpoint.url))
-    assert result.turns[0].finish_reason == "abort"
+    assert result.turns[0].finish_reason == "eos"
     assert endpoint.bodies()[1]["messages"][1] == {
         "role": "assistant",
         "content": None,
@@ -361,6 +361,23 @@ OVERFLOWS = {
     "sglang": {
         "object": "error",
         "message": "The input (2061 tokens) is longer than the model's context length (2048).",
+        "type": "BadRequestError",
+        "param": None,
+        "code": 400,
+    },
+    "vllm's engine": {
+        "error": {
+            "message": "The decoder prompt (length 2061) is longer than the maximum model length "
+            "of 2048. Make sure that `max_model_len` is no smaller than the number of text tokens.",
+            "type": "BadRequestError",
+            "param": None,
+            "code": 400,
+        }
+    },
+    "sglang's scheduler": {
+        "object": "error",
+        "message": "Input length (2061 tokens) exceeds the maximum allowed length (2042 tokens). "
+        "Use a shorter input or enable --allow-auto-truncate.",
         "type": "BadRequestError",
         "param": None,
         "code": 400,

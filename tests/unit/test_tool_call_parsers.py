@@ -14,6 +14,7 @@ import pytest
 
 from hermes_queue.agent.parsers import (
     ParsedReply,
+    from_renderers,
     known_parsers,
     load_parser,
 )
@@ -479,6 +480,37 @@ def test_hostile_text_is_read_a_bounded_number_of_times(
     Read.seen = 0
     load_parser(name).parse(text, TOOLS)
     assert Read.seen < 40 * len(text)
+
+
+@needs_renderers
+@pytest.mark.parametrize("piece", ["x ", "<｜DSML｜invoke", "ls -l "])
+def test_the_library_decodes_no_text_again_and_again(
+    monkeypatch: pytest.MonkeyPatch, piece: str
+) -> None:
+    decoded = 0
+
+    def counting(number: int) -> str:
+        nonlocal decoded
+        decoded += 1
+        return chr(number)
+
+    parser, sample = load_parser("deepseek_v4"), SAMPLES["deepseek_v4"]
+    parser.parse(sample)
+    monkeypatch.setattr(from_renderers, "chr", counting, raising=False)
+    filler = piece * (4_000 // len(piece))
+    text = sample.replace("ls -l", filler) if piece == "ls -l " else filler + sample
+    parser.parse(text, TOOLS)
+    assert decoded < 40 * len(text)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_call_after_much_text_stands_where_it_was_written(name: str) -> None:
+    before = "Some text. " * 9
+    plain = load_parser(name).parse(SAMPLES[name], TOOLS)
+    late = load_parser(name).parse(before + SAMPLES[name], TOOLS)
+    moved = [call.span[0] - len(before) for call in late.calls]
+    assert moved == [call.span[0] for call in plain.calls]
+    assert late.content == before.strip()
 
 
 # --- names ------------------------------------------------------------------------------

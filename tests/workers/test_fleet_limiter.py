@@ -137,6 +137,19 @@ async def test_a_pause_that_one_worker_hears_of_is_honoured_by_another(make: Mak
     assert waited_s >= 0.5 - (told - began)
 
 
+async def test_nobody_can_stop_the_fleet_for_longer_than_it_waits(
+    make: Make, redis_server: RedisServer
+) -> None:
+    async with make(max_wait_s=30.0).slot(URL, "m") as permit:
+        permit.refused(1e9)
+
+    async def paused() -> bool:
+        return (await state(redis_server)).pause_s > 0
+
+    await until(paused)
+    assert (await state(redis_server)).pause_s <= 30
+
+
 async def test_a_refusal_is_told_to_the_fleet(make: Make, redis_server: RedisServer) -> None:
     limiter = make(start_calls=10)
     async with limiter.slot(URL, "m") as permit:

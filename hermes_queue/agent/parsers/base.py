@@ -1,7 +1,8 @@
 """What a tool-call parser takes and gives, and what the text parsers share.
 
 A parser reads a reply as text and never raises: whatever a model writes is data. All of them
-take time linear in the length of the text, also on text made to slow them down.
+take time linear in the length of the text, also on text made to slow them down (for those of the
+library see `from_renderers`).
 """
 
 from __future__ import annotations

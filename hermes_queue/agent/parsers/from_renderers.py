@@ -66,7 +66,10 @@ class RenderersParser:
         Raises:
             ConfigurationError: the library is not installed; `require` tells beforehand.
         """
-        thought, start = split_reasoning(text, self._opener) if reasoning else (None, 0)
+        thought, begin = split_reasoning(text, self._opener) if reasoning else (None, 0)
+        # What the library would have to read is kept short; see `_CharacterTokenizer.decode`.
+        start = max(begin, text.find(self._opener, begin))
+        said = text[begin:start]
         tokenizer, renderer = self._renderer
         ids, ends = tokenizer.encode_with_ends(text[start:])
         try:
@@ -74,9 +77,10 @@ class RenderersParser:
         except Exception:  # noqa: BLE001 - its parsers promise nothing about hostile text
             span = (start, len(text))
             raw = text[start:]
-            return ParsedReply((ParsedCall(None, raw, raw, "malformed", span),), None, thought)
+            call = ParsedCall(None, raw, raw, "malformed", span)
+            return ParsedReply((call,), said.strip() or None, thought)
         calls = tuple(_converted(call, text, start, ends) for call in parsed.tool_calls)
-        content = parsed.content.strip() if calls else text[start:]
+        content = (said + parsed.content).strip() if calls else text[begin:]
         return ParsedReply(calls, content or None, thought)
 
     @cached_property
@@ -149,6 +153,8 @@ class _CharacterTokenizer:
         self._tags: list[str] = []
         self._ids: dict[str, int] = {}
         self._pattern: re.Pattern[str] | None = None
+        self._decoded: tuple[list[int], str] = ([], "")
+        """What was decoded last."""
 
     def convert_tokens_to_ids(self, token: str) -> int:
         """The id of a tag; whatever is asked for is one."""
@@ -186,6 +192,16 @@ class _CharacterTokenizer:
         return ids, ends
 
     def decode(self, ids: list[int] | int, **_: Any) -> str:
-        """The text of ids."""
+        """The text of ids.
+
+        The library decodes [0:1], [0:2], [0:3] ... to learn where a text tag ends, which takes time
+        quadratic in the length of the calls; so the last text is kept and added to.
+        """
         ids = [ids] if isinstance(ids, int) else ids
-        return "".join(self._tags[i - _FIRST_TAG] if i >= _FIRST_TAG else chr(i) for i in ids)
+        known, text = self._decoded
+        if not (len(ids) == len(known) + 1 and ids[:-1] == known):
+            known, text = [], ""
+        new = ids[len(known) :]
+        text += "".join(self._tags[i - _FIRST_TAG] if i >= _FIRST_TAG else chr(i) for i in new)
+        self._decoded = ids, text
+        return text
