@@ -101,6 +101,22 @@ class DueJob:
     attempt: int
     lane: str
     priority: int
+    env: str = ""
+    """Of this and the next, only people read what is shown; "" = not known."""
+    instance_id: str = ""
+
+    @property
+    def label(self) -> str:
+        """Short: the env, what of its dataset, and which sample."""
+        if not self.env:
+            return self.trajectory_id
+        sample = self.trajectory_id.rpartition(".")[2]
+        return f"{short_env(self.env)}:{self.instance_id}#{sample}"
+
+
+def short_env(env: str) -> str:
+    """The name of an env as people say it: of `package.module:Attr` only the module."""
+    return env.partition(":")[0].rpartition(".")[2]
 
 
 @dataclass(frozen=True, slots=True)
