@@ -28,8 +28,9 @@ logger = logging.getLogger(__name__)
 _ROOM_AGAIN = 0.9
 
 RUN_TRAJECTORY = "hermes_queue.run_trajectory"
-SHOWN_TASK = "trajectory"
 """Name of the task `workers.trajectory` defines."""
+SHOWN_TASK = "trajectory"
+"""What people are shown in its place, followed by the env."""
 
 
 QUARANTINE = ".quarantine"

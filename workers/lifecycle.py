@@ -23,6 +23,7 @@ from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.creations import FleetCreationGate
 from hermes_queue.ledger.snapshots import FleetSnapshots
 from hermes_queue.sandbox import make_backend
+from hermes_queue.sandbox.capacity import Growing
 from hermes_queue.settings import (
     LimiterSettings,
     ModalSettings,
@@ -91,6 +92,8 @@ async def open_runtime() -> None:
     except BaseException:
         await backend.stop()
         raise
+    if isinstance(backend, Growing):
+        pool.TaskPool.instance().on_grow.append(backend.fit)
     runtimes.install(runtime)
     probe.share(SharedProbes(runtime))
     _keeper = keeper

@@ -33,6 +33,7 @@ from workers.log_tail import LogTail
 from workers.outcomes import Outcomes
 from workers.pauses import Pauses
 from workers.spool import Spool
+from workers.stage_events import StageEvents
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +68,9 @@ class Runtime:
     limiter: FleetLimiter | None = None
     """Counts calls of models over all workers; None = nobody does."""
     log: LogTail = field(default_factory=LogTail)
+    stage_events: StageEvents = field(
+        default_factory=lambda: StageEvents(WorkerSettings().stage_events_per_s)
+    )
     _running: dict[Claim, Job] = field(default_factory=dict)
     _stages: dict[Claim, Callable[[], str]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)

@@ -303,7 +303,13 @@ class Ledger:
             for part in self.call("due", ["delayed"], [self.prefix, MOVE_CLAIM_S, limit])
         ]
         jobs = [
-            DueJob(answer[i], int(answer[i + 1]), answer[i + 2], int(answer[i + 3]), *answer[i + 4 : i + 6])
+            DueJob(
+                answer[i],
+                int(answer[i + 1]),
+                answer[i + 2],
+                int(answer[i + 3]),
+                *answer[i + 4 : i + 6],
+            )
             for i in range(1, len(answer), 6)
         ]
         return answer[0], jobs

@@ -100,6 +100,8 @@ class TaskPool(BasePool):  # type: ignore[misc]
         """
         self._runs: dict[int, Run] = {}
         self._waiting: deque[Run] = deque()
+        self.on_grow: list[Callable[[int], None]] = []
+        """Called on the loop's thread with the new limit, before jobs begin in the new slots."""
         self._running = 0
         self._abandoned = 0
         self._numbers = itertools.count(1)
@@ -160,6 +162,8 @@ class TaskPool(BasePool):  # type: ignore[misc]
     def grow(self, n: int = 1) -> None:
         """Add `n` slots."""
         self.limit += n
+        for tell in self.on_grow:
+            self.call_soon(tell, self.limit)
         self.call_soon(self._fill)
 
     def shrink(self, n: int = 1) -> None:

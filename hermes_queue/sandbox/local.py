@@ -30,6 +30,7 @@ from hermes_queue.sandbox.base import (
     Slot,
     SlotSpec,
 )
+from hermes_queue.sandbox.capacity import Growing
 from hermes_queue.sandbox.execution import unbroken
 from hermes_queue.sandbox.fence import (
     BubblewrapFence,
@@ -49,7 +50,7 @@ logger = logging.getLogger(__name__)
 BUILD_MEMORY_MB = 4096
 
 
-class LocalBackend:
+class LocalBackend(Growing):
     """See `SandboxBackend`.
 
     Its event loop's thread must live as long as the worker: slots die with it.

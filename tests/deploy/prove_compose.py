@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 from compose_file import ROOT, Service, environment_file, load
 from guarded_redis import free_port
 from redis_server import redis_binary_of
@@ -72,7 +73,8 @@ class Stack:
         service = self.services[name]
 
         def said() -> bool:
-            assert service.process and service.process.poll() is None, service.log
+            assert service.process
+            assert service.process.poll() is None, service.log
             return text in service.log
 
         wait_until(f"{name} says {text!r}", said)
@@ -106,6 +108,13 @@ def command(stack: Stack, name: str, *instead: str) -> subprocess.CompletedProce
         text=True,
         timeout=180,
     )
+
+
+def lock_of(stack: Stack) -> int:
+    password = stack.variables["REDIS_OPERATOR_PASSWORD"]
+    url = f"redis://operator:{password}@127.0.0.1:{stack.ports['6379']}/0"
+    with redis.Redis.from_url(url) as client:
+        return int(client.exists("hq:sink:atropos"))
 
 
 def rows(stack: Stack) -> list[dict[str, Any]]:
@@ -169,7 +178,7 @@ def test_the_atropos_profile_starts_its_server_and_the_sink_registers_there(stac
     wait_until("atropos answers", lambda: stack.get("8000", "/")[0] == 200)
     stack.start("atropos-sink")
     sink = stack.services["atropos-sink"]
-    wait_until("it talks to the server", lambda: "atropos" in sink.log.lower() or sink.log)
+    wait_until("it has its lock", lambda: lock_of(stack) == 1)
     assert sink.process
     assert sink.process.poll() is None, sink.log
     assert sink.stop(60) == 0, sink.log
@@ -185,8 +194,9 @@ def test_the_localmodal_profile_runs_jobs_in_sandboxes_of_the_modal_sdk(stack):
     assert sent.returncode == 0, sent.stderr
     wait_until(
         "it is scored",
-        lambda: '"finished": 1'
-        in command(stack, "cli", "hermes-queue", "status", "by-modal").stdout,
+        lambda: (
+            '"finished": 1' in command(stack, "cli", "hermes-queue", "status", "by-modal").stdout
+        ),
     )
     assert stack.services["worker-localmodal"].stop(120) == 0
     assert stack.services["localmodal"].stop(30) == 0

@@ -41,7 +41,7 @@ PROVISION_S = 20.0
 """How long `start` waits for the minimum of sandboxes."""
 
 
-class ModalBackend(SlotCommands):
+class ModalBackend(Growing, SlotCommands):
     """See `SandboxBackend`.
 
     A worker that starts anew makes sandboxes of its own: those of its earlier life carry
