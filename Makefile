@@ -26,7 +26,7 @@ COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generat
 	--no-emit-index-url --no-annotate --custom-compile-command "make lock"
 RUN_EXTRAS := --extra producer --extra worker --extra local
 
-.PHONY: help demo test test-aimock test-atropos test-modal-oldest validate tamper chaos datasets \
+.PHONY: help demo test test-compose test-flower audit sbom test-aimock test-atropos test-modal-oldest validate tamper chaos datasets \
 	lint format bench lock docs clean redis
 
 help: ## List the targets
@@ -77,6 +77,24 @@ datasets: $(VENV)/.dev redis ## Writers killed in the middle of a real run: no r
 test-atropos: redis $(VENV)/.dev ## 500 groups through a real Atropos server while everything is killed (SEED=1)
 	SEED=$(SEED) $(BIN)/python -m pytest -q -s tests/sinks/prove_atropos.py
 
+test-compose: redis $(VENV)/.dev ## Every service of docker-compose.yml as a process, working together
+	$(PIP) install 'flower>=2.2,<2.3'
+	$(BIN)/python -m pytest -q -W default tests/deploy/prove_compose.py
+
+test-flower: redis $(VENV)/.dev ## Flower and its buttons in a headless Chromium (needs chromium-driver)
+	@command -v chromedriver >/dev/null || { echo "make test-flower needs Chromium: apt-get install chromium chromium-driver" >&2; exit 1; }
+	$(PIP) install 'flower>=2.2,<2.3' 'selenium>=4.30,<5'
+	$(BIN)/python -m pytest -q -W default tests/deploy/prove_flower.py
+
+audit: $(VENV)/.dev ## Known vulnerabilities of what is pinned (passes, saying so, without network)
+	$(PIP) install 'pip-audit>=2.9,<3'
+	bash deploy/audit.sh $(BIN)/pip-audit requirements/image.txt
+
+sbom: $(VENV)/.dev ## A CycloneDX bill of materials of the image: dist/sbom.json
+	$(PIP) install 'cyclonedx-bom>=7,<8'
+	@mkdir -p dist
+	$(BIN)/cyclonedx-py requirements --pyproject pyproject.toml -o dist/sbom.json requirements/image.txt
+
 lint: $(VENV)/.dev ## ruff, mypy, import-linter
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -100,7 +118,10 @@ docs: $(VENV)/.dev ## Generate docs/configuration.md from the settings classes
 lock: ## Resolve requirements/*.txt anew (needs uv)
 	@command -v $(UV) >/dev/null || { echo "make lock needs uv: pip install uv, or UV=/path/to/uv" >&2; exit 1; }
 	$(COMPILE) --upgrade $(RUN_EXTRAS) --group build pyproject.toml -o requirements/run.txt
-	$(COMPILE) --upgrade --constraints requirements/run.txt $(RUN_EXTRAS) --extra parquet --extra datasets --extra modal \
+	$(COMPILE) --upgrade --constraints requirements/run.txt $(RUN_EXTRAS) --extra flower \
+		--extra parquet --extra modal --extra profiles --group build pyproject.toml \
+		-o requirements/image.txt
+	$(COMPILE) --upgrade --constraints requirements/image.txt $(RUN_EXTRAS) --extra parquet --extra datasets --extra modal \
 		--extra profiles --extra renderers --group dev \
 		pyproject.toml -o requirements/dev.txt
 
