@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from guarded_redis import GuardedRedis
-from worker_process import WorkerProcess
 
 from hermes_queue.errors import RedisUnavailable
 from hermes_queue.ledger import Ledger
