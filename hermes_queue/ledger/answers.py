@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Literal
 
@@ -112,6 +112,14 @@ class DueJob:
             return self.trajectory_id
         sample = self.trajectory_id.rpartition(".")[2]
         return f"{short_env(self.env)}:{self.instance_id}#{sample}"
+
+
+def due_jobs(flat: Sequence[str]) -> list[DueJob]:
+    """What `due.lua` says of each job: id, attempt, lane, priority, env, instance id."""
+    return [
+        DueJob(flat[i], int(flat[i + 1]), flat[i + 2], int(flat[i + 3]), flat[i + 4], flat[i + 5])
+        for i in range(0, len(flat), 6)
+    ]
 
 
 def short_env(env: str) -> str:

@@ -20,6 +20,7 @@ from hermes_queue.sandbox.base import (
     Slot,
     SlotSpec,
 )
+from hermes_queue.sandbox.capacity import Growing
 from hermes_queue.sandbox.creation import CreationGate, ProcessCreationGate
 from hermes_queue.sandbox.execution import unbroken
 from hermes_queue.sandbox.modal.account import Account
