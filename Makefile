@@ -81,7 +81,7 @@ test-compose: redis $(VENV)/.dev ## Every service of docker-compose.yml as a pro
 	$(PIP) install 'flower>=2.2,<2.3'
 	$(BIN)/python -m pytest -q -W default tests/deploy/prove_compose.py
 
-test-flower: redis $(VENV)/.dev ## Flower and its buttons in a headless Chromium (needs chromium-driver)
+test-flower: redis $(VENV)/.dev ## What Flower shows, in a headless Chromium (needs chromium-driver)
 	@command -v chromedriver >/dev/null || { echo "make test-flower needs Chromium: apt-get install chromium chromium-driver" >&2; exit 1; }
 	$(PIP) install 'flower>=2.2,<2.3' 'selenium>=4.30,<5'
 	$(BIN)/python -m pytest -q -W default tests/deploy/prove_flower.py

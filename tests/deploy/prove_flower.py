@@ -1,4 +1,4 @@
-"""Flower in a real Chromium, on real workers: what it shows, and what its buttons do.
+"""Flower in a real Chromium, on a real worker: what it shows.
 
 `make test-flower`. SCREENSHOTS=directory keeps the pages as pictures.
 """
@@ -20,8 +20,6 @@ from guarded_redis import ROOT, GuardedRedis, free_port, password_of
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 from worker_process import WorkerProcess, wait_until
-
-from hermes_queue.celery import connection
 
 FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
@@ -126,21 +124,6 @@ def show(page: webdriver.Chrome, flower: str, path: str, text: str) -> str:
     return wait_until(f"{path} says {text}", said)
 
 
-def node(worker: WorkerProcess) -> str:
-    import socket
-
-    return f"{worker.log_path.stem}-{os.getpid()}@{socket.gethostname()}"
-
-
-def stats(guarded: GuardedRedis, worker: WorkerProcess) -> dict[str, Any]:
-    """The pool's part of `inspect stats`."""
-    from hermes_queue.celery import app
-
-    with connection(guarded.url("operator"), "hq:") as broker:
-        answer = app.control.inspect(timeout=3.0, connection=broker).stats() or {}
-    return dict(answer.get(node(worker), {}).get("pool", {}))
-
-
 def test_tasks_have_the_name_of_their_env_and_short_arguments(page, flower, worker, produce):
     produce("--items", "3", "--run-id", "shown")
     text = show(page, flower, "/tasks", "SUCCESS")
@@ -162,44 +145,3 @@ def test_events_and_runtimes_are_metrics_with_names_of_envs_and_long_buckets(flo
     assert 'type="task-agent"' in text
     lines = [line for line in text.splitlines() if "task_runtime_seconds_bucket" in line]
     assert any('le="7200.0"' in line and "trajectory.gsm8k" in line for line in lines)
-
-
-def test_the_pool_grows_and_shrinks_by_its_buttons(page, flower, worker, guarded, produce):
-    show(page, flower, f"/worker/{node(worker)}", "Pool controls")
-    page.find_element(By.ID, "worker-pool-grow").click()
-    wait_until("it grew", lambda: stats(guarded, worker).get("max-concurrency") == 3)
-    keep(page, "worker")
-    produce("--items", "3", "--run-id", "more", *SLOW)
-    wait_until("three run at once", lambda: stats(guarded, worker).get("running") == 3)
-    with guarded.client("operator") as client:
-        wait_until("all of them in slots", lambda: client.zcard("hq:leases") == 3)
-    page.find_element(By.ID, "worker-pool-shrink").click()
-    wait_until("it shrank", lambda: stats(guarded, worker).get("max-concurrency") == 2)
-
-
-def test_terminate_ends_a_running_trajectory_and_its_run_hears_of_it(page, flower, guarded):
-    show(page, flower, "/tasks?state=AGENT", "gsm8k")
-    with guarded.client("operator") as client:
-        [first, *_] = [i for i in client.zrange("hq:leases", 0, -1) if i.startswith("slow.")]
-    page.get(f"{flower}/task/{first}.1")
-    page.find_element(By.ID, "task-terminate").click()
-    keep(page, "task")
-    with guarded.client("operator") as client:
-        wait_until("it is final", lambda: client.hget(f"hq:traj:{first}", "state") == "final")
-        assert client.hget("hq:run:slow", "failed") == "1"
-
-
-def test_the_rate_limit_button_reaches_the_task(page, flower, worker, guarded):
-    show(page, flower, f"/worker/{node(worker)}", "Pool controls")
-    page.find_element(By.ID, "worker-tab-limits").click()
-    wait_until("limits are shown", lambda: page.find_element(By.ID, "limits-table").is_displayed())
-    row = next(
-        found
-        for found in page.find_elements(By.CSS_SELECTOR, "#limits-table tr")
-        if "hermes_queue.run_trajectory" in found.text
-    )
-    field = row.find_element(By.CSS_SELECTOR, "input")
-    field.send_keys("7")
-    row.find_element(By.CSS_SELECTOR, "button").click()
-    keep(page, "limits")
-    wait_until("the worker took it", lambda: "rate limit" in worker.log().lower())
