@@ -29,8 +29,8 @@ COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generat
 	--no-emit-index-url --no-annotate --custom-compile-command "make lock"
 RUN_EXTRAS := --extra producer --extra worker --extra local
 
-.PHONY: help demo test test-aimock test-atropos test-modal-oldest test-prometheus test-sglang test-vllm validate \
-	tamper chaos datasets lint format bench lock docs site clean redis
+.PHONY: help demo test test-aimock test-atropos test-compose test-flower test-modal-oldest test-prometheus \
+	test-sglang test-vllm validate tamper chaos datasets lint audit sbom format bench lock docs site clean redis
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 20
@@ -94,6 +94,24 @@ test-prometheus: redis $(VENV)/.dev ## Dashboards and alerts against a real Prom
 	on Debian: apt-get install --no-install-recommends prometheus" >&2; exit 1; }
 	$(BIN)/python -m pytest -m prometheus tests/metrics
 
+test-compose: redis $(VENV)/.dev ## Every service of docker-compose.yml as a process, working together
+	$(PIP) install 'flower>=2.2,<2.3'
+	$(BIN)/python -m pytest -q -W default tests/deploy/prove_compose.py
+
+test-flower: redis $(VENV)/.dev ## What Flower shows, in a headless Chromium (needs chromium-driver)
+	@command -v chromedriver >/dev/null || { echo "make test-flower needs Chromium: apt-get install chromium chromium-driver" >&2; exit 1; }
+	$(PIP) install 'flower>=2.2,<2.3' 'selenium>=4.30,<5'
+	$(BIN)/python -m pytest -q -W default tests/deploy/prove_flower.py
+
+audit: $(VENV)/.dev ## Known vulnerabilities of what is pinned (passes, saying so, without network)
+	$(PIP) install 'pip-audit>=2.9,<3'
+	bash deploy/audit.sh $(BIN)/pip-audit requirements/image.txt
+
+sbom: $(VENV)/.dev ## A CycloneDX bill of materials of the image: dist/sbom.json
+	$(PIP) install 'cyclonedx-bom>=7,<8'
+	@mkdir -p dist
+	$(BIN)/cyclonedx-py requirements --pyproject pyproject.toml -o dist/sbom.json requirements/image.txt
+
 lint: $(VENV)/.dev ## ruff, mypy, import-linter
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -121,8 +139,11 @@ site: $(VENV)/.dev ## Build the documentation into site/; pages open as files, p
 lock: ## Resolve requirements/*.txt anew (needs uv)
 	@command -v $(UV) >/dev/null || { echo "make lock needs uv: pip install uv, or UV=/path/to/uv" >&2; exit 1; }
 	$(COMPILE) --upgrade $(RUN_EXTRAS) --group build pyproject.toml -o requirements/run.txt
-	$(COMPILE) --upgrade --constraints requirements/run.txt $(RUN_EXTRAS) --extra parquet --extra datasets --extra modal \
-		--extra profiles --extra renderers --extra metrics --group dev \
+	$(COMPILE) --upgrade --constraints requirements/run.txt $(RUN_EXTRAS) --extra flower \
+		--extra parquet --extra modal --extra profiles --extra metrics --group build pyproject.toml \
+		-o requirements/image.txt
+	$(COMPILE) --upgrade --constraints requirements/image.txt $(RUN_EXTRAS) --extra parquet --extra datasets --extra modal \
+		--extra profiles --extra renderers --extra metrics --extra flower --group dev \
 		pyproject.toml -o requirements/dev.txt
 
 clean: ## Remove the virtual environment and everything generated (not your caches and results)

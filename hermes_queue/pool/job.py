@@ -68,6 +68,20 @@ class Job:
         if self._request is not None and not self._request.acknowledged:
             self._request.message.channel = channel
 
+    def tell(self, stage: str) -> None:
+        """Send the event `task-<stage>`, which is the task's state in Flower until the next one.
+
+        Does nothing outside of a worker, or when events are off.
+        """
+        if self._request is not None:
+            self._callbacks.submit(self._tell, stage)
+
+    def _tell(self, stage: str) -> None:
+        try:
+            self._request.send_event(f"task-{stage}")
+        except Exception as error:  # noqa: BLE001 - nobody's work depends on what is only shown
+            logger.debug("event %s of %s was not sent: %s", stage, self.task_id, error)
+
     async def acknowledge(self) -> bool:
         """Acknowledge the broker message now instead of when the body has ended.
 
