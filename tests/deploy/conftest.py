@@ -20,7 +20,9 @@ def redis_7() -> str:
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory, redis_7: str) -> Iterator[GuardedRedis]:
-    server = GuardedRedis(tmp_path_factory.mktemp("guarded"), redis_7)
+    server = GuardedRedis(
+        tmp_path_factory.mktemp("guarded"), redis_7, options=("--maxmemory", "1gb")
+    )
     try:
         yield server.start()
     finally:

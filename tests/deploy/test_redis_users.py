@@ -6,8 +6,11 @@ import json
 
 import pytest
 import redis
+from ledger_keys import is_listed
 
+from hermes_queue import metrics
 from hermes_queue.errors import RedisUnavailable
+from hermes_queue.exporter import Exporter
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.policy import set_version
 from hermes_queue.results import remove_consumer_group
@@ -154,6 +157,36 @@ def test_each_role_does_its_whole_job(worker, guarded, as_role, tmp_path):
     assert "whole" in shown.stdout
     assert worker.alive
     assert "NoPermission" not in worker.log()
+    with guarded.client("worker") as client:
+        keys = [key.removeprefix("hq:") for key in client.scan_iter("hq:*")]
+    assert len(keys) > 20
+    assert [key for key in keys if not is_listed(key) and not of_celery(key)] == []
+
+
+def of_celery(key: str) -> bool:
+    return "pidbox" in key or key.startswith(("_kombu.", "celeryev", "unacked"))
+
+
+def test_a_monitor_serves_every_metric_of_the_exporter(worker, guarded, as_role):
+    sent = as_role("producer", "producers.gsm8k", "--items", "1", "--run-id", "metered")
+    assert sent.returncode == 0, sent.stderr
+    ledger = Ledger.connect(url=guarded.url("monitor"))
+    exporter = Exporter(ledger, lanes=["train"], scan_s=0.0)
+    values = dict(exporter.values())
+    assert values[metrics.UP] == {(): 1.0}
+    assert values[metrics.WORKERS] == {(): 1}
+    assert json.loads(exporter.targets()[0]) == []  # this worker serves none
+    ledger.close()
+
+
+@pytest.mark.parametrize("role", ["worker", "operator"])
+def test_doctor_is_content_with_the_server_as_we_start_it(worker, guarded, as_role, role):
+    done = as_role(role, HQ, "doctor", "--json")
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    of_redis = {
+        line["check"]: line["level"] for line in lines if line["check"].startswith("redis.")
+    }
+    assert set(of_redis.values()) <= {"ok"}, done.stdout
 
 
 def test_an_operator_controls_runs_and_workers(worker, guarded, as_role):

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 from guarded_redis import GuardedRedis
 
+from hermes_queue import metrics
 from hermes_queue.errors import RedisUnavailable
+from hermes_queue.exporter import Exporter
 from hermes_queue.ledger import Ledger
 
 
@@ -64,6 +66,9 @@ def test_worker_producer_consumer_and_commands_speak_tls(guarded, worker, as_rol
     assert [json.loads(line)["score"] for line in out.read_text().splitlines()] == [1.0, 1.0]
     shown = as_role("monitor", "hermes-queue", "run", "list")
     assert "tls" in shown.stdout, shown.stderr
+    ledger = Ledger.connect(url=guarded.url("monitor"))
+    assert dict(Exporter(ledger, lanes=(), scan_s=0.0).values())[metrics.WORKERS] == {(): 1}
+    ledger.close()
 
 
 def test_a_server_that_another_ca_vouches_for_is_refused(guarded, certificates):
