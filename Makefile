@@ -95,24 +95,20 @@ test-prometheus: redis $(VENV)/.dev ## Dashboards and alerts against a real Prom
 	$(BIN)/python -m pytest -m prometheus tests/metrics
 
 test-compose: redis $(VENV)/.dev ## Every service of docker-compose.yml as a process, working together
-	$(PIP) install 'flower>=2.2,<2.3'
 	$(BIN)/python -m pytest -q -W default tests/deploy/prove_compose.py
 
 test-flower: redis $(VENV)/.dev ## What Flower shows, in a headless Chromium (needs chromium-driver)
 	@command -v chromedriver >/dev/null || { echo "make test-flower needs Chromium: apt-get install chromium chromium-driver" >&2; exit 1; }
-	$(PIP) install 'flower>=2.2,<2.3' 'selenium>=4.30,<5'
 	$(BIN)/python -m pytest -q -W default tests/deploy/prove_flower.py
 
 audit: $(VENV)/.dev ## Known vulnerabilities of what is pinned (passes, saying so, without network)
-	$(PIP) install 'pip-audit>=2.9,<3'
 	bash deploy/audit.sh $(BIN)/pip-audit requirements/image.txt
 
 sbom: $(VENV)/.dev ## A CycloneDX bill of materials of the image: dist/sbom.json
-	$(PIP) install 'cyclonedx-bom>=7,<8'
 	@mkdir -p dist
 	$(BIN)/cyclonedx-py requirements --pyproject pyproject.toml -o dist/sbom.json requirements/image.txt
 
-lint: $(VENV)/.dev ## ruff, mypy, import-linter
+lint: $(VENV)/.dev audit ## ruff, mypy, import-linter, known vulnerabilities
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
