@@ -71,7 +71,10 @@ class Service:
         self.log_path = Path()
 
     def _moved(self, text: str) -> str:
-        olds = "|".join(map(re.escape, self._moves))
+        # A port is not to be found in the middle of a random password.
+        olds = "|".join(
+            rf"(?<!\w){old}(?!\w)" if old.isdecimal() else re.escape(old) for old in self._moves
+        )
         return re.sub(olds, lambda match: self._moves[match[0]], text)
 
     def start(self, log: Path, **more: str) -> Service:
