@@ -95,6 +95,7 @@ test-prometheus: redis $(VENV)/.dev ## Dashboards and alerts against a real Prom
 	$(BIN)/python -m pytest -m prometheus tests/metrics
 
 test-compose: redis $(VENV)/.dev ## Every service of docker-compose.yml as a process, working together
+	@command -v prometheus >/dev/null || { echo "make test-compose needs: apt-get install --no-install-recommends prometheus docker-compose" >&2; exit 1; }
 	$(BIN)/python -m pytest -q -W default tests/deploy/prove_compose.py
 
 test-flower: redis $(VENV)/.dev ## What Flower shows, in a headless Chromium (needs chromium-driver)

@@ -1,13 +1,17 @@
 """Every service of docker-compose.yml that is ours, as a process, with its own command line.
 
-`make test-compose`. Addresses and directories of the containers are replaced, nothing else. Not
-started are Prometheus and Grafana, whose configuration has a proof of its own.
+`make test-compose`. Addresses and directories of the containers are replaced, nothing else.
+Prometheus is Debian's. Not started is Grafana: Debian has none; `make test-prometheus` asks what
+its dashboards ask.
 """
 
 from __future__ import annotations
 
 import base64
+import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import urllib.error
@@ -18,10 +22,14 @@ from typing import Any
 
 import pytest
 import redis
+import yaml
 from compose_file import ROOT, Service, environment_file, load
 from guarded_redis import free_port
 from redis_server import redis_binary_of
 from worker_process import wait_until
+
+PORTS = ("6379", "5555", "8000", "9900", "9808", "9809", "9810", "9090")
+GRACE_S = 120
 
 
 class Stack:
@@ -30,7 +38,7 @@ class Stack:
     def __init__(self, directory: Path) -> None:
         self.variables = environment_file()
         self.directory = directory
-        self.ports = {port: str(free_port()) for port in ("6379", "5555", "8000", "9900")}
+        self.ports = {port: str(free_port()) for port in PORTS}
         self.moves = {
             "0.0.0.0": "127.0.0.1",
             "@redis:6379": f"@127.0.0.1:{self.ports['6379']}",
@@ -39,6 +47,8 @@ class Stack:
             "/data/out": str(directory / "datasets"),
             "/data": str(directory / "redis"),
             "/var/lib/flower": str(directory / "flower"),
+            "/etc/prometheus": str(directory / "etc-prometheus"),
+            "=/prometheus": f"={directory}/prometheus",
             **{port: moved for port, moved in self.ports.items()},
         }
         for name in ("datasets", "redis", "flower"):
@@ -48,6 +58,8 @@ class Stack:
 
     def start(self, name: str, **more: str) -> Service:
         service = Service(self.file["services"][name], self.moves)
+        if name == "prometheus":
+            service.command.insert(0, "prometheus")  # its image's entry point
         own = {
             "TMPDIR": str(self.directory),
             "HERMES_QUEUE_PATHS_SPOOL": str(self.directory / f"spool-{name}"),
@@ -56,6 +68,18 @@ class Stack:
         number = len(list(self.directory.glob(f"{name}-*.log")))
         self.services[name] = service
         return service.start(self.directory / f"{name}-{number}.log", **own, **more)
+
+    def configure_prometheus(self) -> None:
+        """deploy/prometheus.yml with the services' names and ports as they are here."""
+        directory = self.directory / "etc-prometheus"
+        directory.mkdir()
+        shutil.copy(ROOT / "deploy/prometheus-rules.yml", directory)
+        text = (ROOT / "deploy/prometheus.yml").read_text().replace("15s", "1s")
+        for name in ("exporter", "sink", "flower"):
+            text = re.sub(
+                rf"\b{name}:(\d+)", lambda match: f"127.0.0.1:{self.ports[match[1]]}", text
+            )
+        (directory / "prometheus.yml").write_text(text)
 
     def get(self, port: str, path: str, user: str = "") -> tuple[int, str]:
         request = urllib.request.Request(f"http://127.0.0.1:{self.ports[port]}{path}")
@@ -82,7 +106,7 @@ class Stack:
     def close(self) -> None:
         for service in reversed(self.services.values()):
             if service.process and service.process.poll() is None:
-                service.stop(120)
+                service.stop(GRACE_S)
 
 
 @pytest.fixture(scope="module")
@@ -117,11 +141,44 @@ def lock_of(stack: Stack) -> int:
         return int(client.exists("hq:sink:atropos"))
 
 
+def read_by_prometheus(stack: Stack) -> list[str]:
+    """The addresses that Prometheus reads without error."""
+    text = stack.get("9090", "/api/v1/targets")[1] or '{"data": {"activeTargets": []}}'
+    targets = json.loads(text)["data"]["activeTargets"]
+    return [each["scrapeUrl"] for each in targets if each["health"] == "up"]
+
+
 def rows(stack: Stack) -> list[dict[str, Any]]:
     import pyarrow.parquet as pq
 
     shards = sorted((stack.directory / "datasets").rglob("*.parquet"))
     return [row for shard in shards for row in pq.read_table(shard).to_pylist()]
+
+
+def test_docker_compose_accepts_the_file(stack):
+    found = [["docker", "compose"], ["docker-compose"]]
+    works = [words for words in found if shutil.which(words[0]) and answers([*words, "version"])]
+    assert works, "no docker compose; on Debian: apt-get install docker-compose"
+    lines = [f"{name}={value}\n" for name, value in stack.variables.items()]
+    (stack.directory / "env").write_text("".join(lines))
+    profiles = [f"--profile={name}" for name in ("metrics", "tools", "atropos", "localmodal")]
+    done = subprocess.run(
+        [*works[0], "--env-file", stack.directory / "env", *profiles, "config"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    resolved = yaml.safe_load(done.stdout)["services"]
+    for name, service in stack.file["services"].items():
+        assert resolved[name].get("command") == service.get("command")
+        kept = {k: v for k, v in service.get("environment", {}).items() if v is not None}
+        shown = resolved[name].get("environment") or {}
+        assert {k: v for k, v in shown.items() if k in kept} == kept
+
+
+def answers(words: list[str]) -> bool:
+    return subprocess.run(words, capture_output=True).returncode == 0
 
 
 def test_the_servers_own_check_of_its_health_passes(stack):
@@ -138,24 +195,21 @@ def test_jobs_flow_from_the_producer_through_two_workers_to_the_sink_and_flower_
     first = stack.start("worker")
     stack.wait_for("worker", " ready.")
     stack.services["first-worker"] = first
-    # Two workers of one host share a node name unless their containers' host names differ.
-    stack.start("worker")
+    # In containers of their own they need not share one host's ports.
+    stack.start("worker", HERMES_QUEUE_METRICS_WORKER_PORT=str(free_port()))
     stack.wait_for("worker", " ready.")
     stack.start("flower")
     wait_until("flower answers", lambda: stack.get("5555", "/healthcheck")[0] == 200)
     stack.start("sink")
+    stack.start("exporter")
+    stack.configure_prometheus()
+    stack.start("prometheus")
 
     sent = command(stack, "producer")
     assert sent.returncode == 0, sent.stderr
-    run_list = command(stack, "cli")
-    assert run_list.returncode == 0, run_list.stderr
-    run_id = run_list.stdout.splitlines()[1].split()[0]
-    wait_until(
-        "the run is done",
-        lambda: "done" in command(stack, "cli").stdout,
-        timeout_s=150,
-    )
-    assert run_id
+    shown = command(stack, "cli")
+    assert shown.returncode == 0, shown.stderr
+    wait_until("the run is done", lambda: " done" in command(stack, "cli").stdout, timeout_s=150)
 
     assert stack.get("5555", "/tasks")[0] == 401
     assert stack.get("5555", "/api/tasks", "admin:wrong")[0] == 401
@@ -164,11 +218,16 @@ def test_jobs_flow_from_the_producer_through_two_workers_to_the_sink_and_flower_
     assert status == 200
     assert tasks.count("SUCCESS") >= 2, tasks
 
+    wait_until("Prometheus has read all five", lambda: len(read_by_prometheus(stack)) == 5)
+    query = "/api/v1/query?query=hermes_queue_trajectories_total"
+    wait_until("and knows what was scored", lambda: '"scored"' in stack.get("9090", query)[1])
+    assert stack.services.pop("prometheus").stop(30) == 0
+    assert stack.services.pop("exporter").stop(30) == 0
+
     assert stack.services["sink"].stop(60) == 0, stack.services["sink"].log
     assert [row["score"] for row in rows(stack)] == [1.0, 1.0]
     for name in ("worker", "first-worker"):
-        grace_s = int(stack.file["services"]["worker"]["stop_grace_period"].removesuffix("s"))
-        assert stack.services.pop(name).stop(grace_s) == 0
+        assert stack.services.pop(name).stop(GRACE_S) == 0
     assert stack.services.pop("flower").stop(30) in (0, -15)
     assert (stack.directory / "flower").iterdir()
 
@@ -198,5 +257,5 @@ def test_the_localmodal_profile_runs_jobs_in_sandboxes_of_the_modal_sdk(stack):
             '"finished": 1' in command(stack, "cli", "hermes-queue", "status", "by-modal").stdout
         ),
     )
-    assert stack.services["worker-localmodal"].stop(120) == 0
+    assert stack.services["worker-localmodal"].stop(GRACE_S) == 0
     assert stack.services["localmodal"].stop(30) == 0

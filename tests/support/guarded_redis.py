@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import socket
 import subprocess
 import time
@@ -15,10 +16,18 @@ ROLES = ("producer", "worker", "consumer", "monitor", "flower", "operator")
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
+    """A port of loopback that nobody has, and that no connection is given in the meantime.
+
+    That is why it is below the range of ephemeral ports (on Linux from 32768 on).
+    """
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
 
 
 def password_of(role: str) -> str:
