@@ -22,6 +22,9 @@ CancelReason = Literal["soft", "hard", "terminate", "shutdown", "lease_lost", "c
 """soft, hard: time limits. terminate: `revoke(terminate=True)`. shutdown: the worker ends.
 lease_lost: the job may run elsewhere already. cancelled: somebody else asked for it."""
 
+STAGE_EVENT = "task-STARTED"
+"""An event of a running task that tells its `stage`; see `Job.tell`."""
+
 _current: ContextVar[Job] = ContextVar("hermes_queue_job")
 
 
@@ -69,7 +72,7 @@ class Job:
             self._request.message.channel = channel
 
     def tell(self, stage: str) -> None:
-        """Send the event `task-<stage>`, which is the task's state in Flower until the next one.
+        """Tell whoever listens to events, Flower above all, which stage the task has come to.
 
         Does nothing outside of a worker, or when events are off.
         """
@@ -77,8 +80,11 @@ class Job:
             self._callbacks.submit(self._tell, stage)
 
     def _tell(self, stage: str) -> None:
+        # Of a type that Celery does not know, listeners make a state: the name in upper case.
+        # `task-agent` would be a state AGENT, in which Flower has no button to terminate the task;
+        # `task-STARTED` leaves it STARTED, and its time of start untouched.
         try:
-            self._request.send_event(f"task-{stage}")
+            self._request.send_event(STAGE_EVENT, stage=stage, result=f"stage: {stage}")
         except Exception as error:  # noqa: BLE001 - nobody's work depends on what is only shown
             logger.debug("event %s of %s was not sent: %s", stage, self.task_id, error)
 
