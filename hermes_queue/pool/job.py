@@ -83,8 +83,10 @@ class Job:
         # Of a type that Celery does not know, listeners make a state: the name in upper case.
         # `task-agent` would be a state AGENT, in which Flower has no button to terminate the task;
         # `task-STARTED` leaves it STARTED, and its time of start untouched.
+        # The name is told again because a late `task-sent` of the producer replaces the shown one.
+        told = {"stage": stage, "result": f"stage: {stage}", "name": self._request.name}
         try:
-            self._request.send_event(STAGE_EVENT, stage=stage, result=f"stage: {stage}")
+            self._request.send_event(STAGE_EVENT, **told)
         except Exception as error:  # noqa: BLE001 - nobody's work depends on what is only shown
             logger.debug("event %s of %s was not sent: %s", stage, self.task_id, error)
 
