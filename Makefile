@@ -136,12 +136,11 @@ site: $(VENV)/.dev ## Build the documentation into site/; pages open as files, p
 lock: ## Resolve requirements/*.txt anew (needs uv)
 	@command -v $(UV) >/dev/null || { echo "make lock needs uv: pip install uv, or UV=/path/to/uv" >&2; exit 1; }
 	$(COMPILE) --upgrade $(RUN_EXTRAS) --group build pyproject.toml -o requirements/run.txt
-	$(COMPILE) --upgrade --constraints requirements/run.txt $(RUN_EXTRAS) --extra flower \
-		--extra parquet --extra modal --extra profiles --extra metrics --group build pyproject.toml \
-		-o requirements/image.txt
-	$(COMPILE) --upgrade --constraints requirements/image.txt $(RUN_EXTRAS) --extra parquet --extra datasets --extra modal \
-		--extra profiles --extra renderers --extra metrics --extra flower --group dev \
+	$(COMPILE) --upgrade --constraints requirements/run.txt $(RUN_EXTRAS) --extra parquet --extra datasets --extra store \
+		--extra modal --extra profiles --extra renderers --extra metrics --extra flower --group dev \
 		pyproject.toml -o requirements/dev.txt
+	$(COMPILE) --upgrade --constraints requirements/dev.txt $(RUN_EXTRAS) --extra parquet --extra store --extra modal \
+		--extra profiles --extra metrics --extra flower --group build pyproject.toml -o requirements/image.txt
 
 clean: ## Remove the virtual environment and everything generated (not your caches and results)
 	rm -rf $(VENV) $(VENV)-modal-oldest $(LIVE) dist build site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

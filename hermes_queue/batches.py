@@ -40,7 +40,7 @@ class ReadAhead:
             left.append(self._queue.get_nowait())
         for group in filter(None, left):
             with suppress(HermesQueueError):  # then it is delivered again when it is stale
-                await group.nack()
+                await group.nack(counted=False)  # nobody has seen it
         await self._source.__aexit__(None, None, None)
 
     async def take(self) -> DeliveredGroup | None:

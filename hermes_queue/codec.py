@@ -35,6 +35,7 @@ def encode_record(record: ScoredTrajectory) -> bytes:
 
     Raises:
         OverflowError: a token id does not fit int32, or a mask is not 0..255.
+        ValueError: it is so large that no reader would unpack it.
     """
     data = record.model_dump(mode="python", exclude_defaults=True)
     data["schema_version"] = record.schema_version
@@ -43,6 +44,8 @@ def encode_record(record: ScoredTrajectory) -> bytes:
     for sequence in data.get("sequences") or ():
         _pack(sequence, _SEQUENCE_ARRAYS)
     packed: bytes = msgpack.packb(data, use_bin_type=True)
+    if len(packed) > MAX_DECODED_BYTES:
+        raise ValueError(f"{len(packed)} bytes unpacked, readers take {MAX_DECODED_BYTES}")
     return zstandard.ZstdCompressor(level=1).compress(packed)
 
 

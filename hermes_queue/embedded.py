@@ -226,6 +226,7 @@ class Embedded:
         source = str(Path(hermes_queue.__file__).parent.parent)
         path = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH")]))
         environment = {
+            f"{PREFIX}STORE_URL": (self._state / "bodies").resolve().as_uri(),
             **os.environ,
             **self._settings,
             "PYTHONPATH": path,

@@ -19,6 +19,7 @@ HermesQueueError             errors that are about no single trajectory
  |  - InputError             a row, file or dataset is unusable
  + RedisUnavailable          cannot be reached, or refuses us (exit code 4)
  + RedisFull                 Redis has no room (exit code 4)
+ + StoreUnavailable          the object store of bodies does not answer, or refuses us
  + PayloadTooLarge           an item or record is over the size cap (exit code 2)
  + SchemaTooNew              written by a newer version of this package
 
@@ -151,6 +152,10 @@ class RedisFull(HermesQueueError):
     """Redis refuses writes because `maxmemory` is reached."""
 
     exit_code = EXIT_REDIS
+
+
+class StoreUnavailable(HermesQueueError):
+    """The object store of large bodies cannot be reached, or refuses our credentials."""
 
 
 class PayloadTooLarge(HermesQueueError):

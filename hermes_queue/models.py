@@ -230,6 +230,9 @@ class Turn(Wire):
     server_version: str | None = None
     """What runs there and its version, e.g. `vllm 0.32.0`. None = not known."""
     policy_version: str | None = None
+    """Of the weights, as the server names them; the last one where they changed in the turn."""
+    policy_spans: tuple[tuple[str, int], ...] = ()
+    """Then: each version, and the index in `completion_ids` from which on it sampled."""
     finish_reason: str | None = None
     usage: Usage = Usage()
     latency_s: float = 0.0

@@ -22,12 +22,17 @@ def version_number(text: str | None) -> int | None:
     return int(match[1]) if match else None
 
 
+def _versions(turn: Turn) -> list[str | None]:
+    """All that sampled the turn, the oldest first."""
+    return [version for version, _ in turn.policy_spans] or [turn.policy_version]
+
+
 def span(turns: Sequence[Turn]) -> tuple[str | None, str | None]:
     """The oldest and the newest version that served `turns`; None when none is told.
 
     Where they cannot be compared, those of the first and the last turn that tell one.
     """
-    told = [turn.policy_version for turn in turns if turn.policy_version is not None]
+    told = [version for turn in turns for version in _versions(turn) if version is not None]
     if not told:
         return None, None
     numbers = {text: version_number(text) for text in told}
@@ -43,7 +48,7 @@ def oldest_number(record: ScoredTrajectory) -> int | None:
     A turn whose server told no version was served by the run's version at the attempt's begin,
     or by a later one.
     """
-    numbers = [version_number(turn.policy_version) for turn in record.turns]
+    numbers = [version_number(each) for turn in record.turns for each in _versions(turn)]
     if None in numbers:
         numbers.append(record.policy_begun)
         if record.policy_begun is None:

@@ -16,11 +16,19 @@ import redis.asyncio
 from pydantic import PrivateAttr
 
 from hermes_queue import codec
+from hermes_queue.claim_check import is_claim
 from hermes_queue.connection import explained
 from hermes_queue.deliveries import Deliveries, Entries
-from hermes_queue.errors import ConfigurationError, HermesQueueError, RedisFull, RedisUnavailable
+from hermes_queue.errors import (
+    ConfigurationError,
+    HermesQueueError,
+    RedisFull,
+    RedisUnavailable,
+    StoreUnavailable,
+)
 from hermes_queue.group_filter import GroupFilter
 from hermes_queue.models import ScoredTrajectory, TrajectoryGroup
+from hermes_queue.object_store import resolve
 from hermes_queue.stored import check_schema, group_fields
 
 STREAM = "results"
@@ -35,7 +43,7 @@ class DeliveredGroup(TrajectoryGroup):
     """A group that is ours until we acknowledge it."""
 
     _ack: Callable[[], Awaitable[None]] = PrivateAttr()
-    _nack: Callable[[], Awaitable[None]] = PrivateAttr()
+    _nack: Callable[[bool], Awaitable[None]] = PrivateAttr()
     _touch: Callable[[], Awaitable[None]] = PrivateAttr()
     _reject: Callable[[str], Awaitable[None]] = PrivateAttr()
 
@@ -47,13 +55,17 @@ class DeliveredGroup(TrajectoryGroup):
         """
         await self._ack()
 
-    async def nack(self) -> None:
+    async def nack(self, *, counted: bool = True) -> None:
         """Give it back: a consumer of the group gets it within half a minute.
+
+        Args:
+            counted: whether this was one of its `max_deliveries`. Not if what failed has nothing to
+                do with the group, such as a full disk.
 
         Raises:
             RedisUnavailable: it will be delivered again after `stale_s`.
         """
-        await self._nack()
+        await self._nack(counted)
 
     async def touch(self) -> None:
         """Say that we still work on it, so that it is not taken for stale.
@@ -148,7 +160,7 @@ class StreamReader:
             await client.hset(key, "durable", "1" if durable else "0")
             stored = (await client.hget(key, "filter")).decode()
         self._cancellation.raise_if_swallowed()
-        if stored != wanted:
+        if json.loads(stored) != json.loads(wanted):  # 1 is 1.0
             raise ConfigurationError(
                 f"consumer group {self._group!r} exists with filter {stored}, not {wanted}: "
                 "a group keeps its filter; choose another name"
@@ -251,7 +263,7 @@ class StreamReader:
         while True:
             try:
                 return await self._deliver(entry_id, raw, again)
-            except (RedisUnavailable, *_OUTAGE) as error:
+            except (RedisUnavailable, StoreUnavailable, *_OUTAGE) as error:
                 await self._wait_out(error)
 
     async def _deliver(
@@ -267,19 +279,15 @@ class StreamReader:
             await self._bury(entry_id, fields, f"delivered {count} times, never acknowledged")
             return None
         try:
-            members = await self._bodies(json.loads(fields["members"]))
-            extras = await self._bodies(json.loads(fields.get("extras") or "[]"))
+            members, lost = await self._bodies(json.loads(fields["members"]))
+            extras, _ = await self._bodies(json.loads(fields.get("extras") or "[]"))
         except ValueError as error:
             await self._bury(entry_id, fields, f"its body cannot be read: {error}")
             return None
-        if missing := [name for name, record in members.items() if record is None]:
-            await self._bury(entry_id, fields, f"the body of {', '.join(missing)} is gone")
+        if lost:
+            await self._bury(entry_id, fields, "; ".join(lost))
             return None
-        delivered = DeliveredGroup(
-            **group_fields(fields),
-            members=tuple(filter(None, members.values())),
-            extras=tuple(filter(None, extras.values())),
-        )
+        delivered = DeliveredGroup(**group_fields(fields), members=members, extras=extras)
         delivered._ack = partial(self._ack, entry_id)
         delivered._nack = partial(self._nack, entry_id)
         delivered._touch = partial(self._pending.hold, entry_id)
@@ -309,16 +317,20 @@ class StreamReader:
 
     async def _wait_out(self, error: Exception) -> None:
         self._cancellation.raise_if_swallowed()  # the outage may be our own end
-        logger.warning("waiting for Redis: %s", error, extra={"action": "redis_wait"})
+        if isinstance(error, StoreUnavailable):
+            logger.warning("waiting for the store: %s", error, extra={"action": "store_wait"})
+        else:
+            logger.warning("waiting for Redis: %s", error, extra={"action": "redis_wait"})
         await asyncio.sleep(1.0)
 
     async def _ack(self, entry_id: bytes) -> None:
         with self._answering(entry_id):
             await self._pending.ack(entry_id)
 
-    async def _nack(self, entry_id: bytes) -> None:
+    async def _nack(self, entry_id: bytes, counted: bool) -> None:
         with self._answering(entry_id):
-            await self._pending.hold(entry_id, idle_s=_GIVEN_BACK_S)
+            before = None if counted else max(0, await self._pending.times(entry_id) - 1)
+            await self._pending.hold(entry_id, idle_s=_GIVEN_BACK_S, deliveries=before)
 
     @contextmanager
     def _answering(self, entry_id: bytes) -> Iterator[None]:
@@ -358,14 +370,14 @@ class StreamReader:
             logger.warning("%s stays: %s", fields["group_id"], error, extra=extra)
         self._unanswered.discard(entry_id)
 
-    async def _bodies(self, ids: list[str]) -> dict[str, ScoredTrajectory | None]:
-        """The records of `ids`, in order; None for one that Redis does not hold."""
+    async def _bodies(self, ids: list[str]) -> tuple[tuple[ScoredTrajectory, ...], list[str]]:
+        """The records of `ids`, in order, and of those that are lost why."""
         client: Any = self._client
         bodies = await client.mget([f"{self._prefix}body:{i}" for i in ids]) if ids else []
-        return {
-            name: None if body is None else codec.decode_record(body)
-            for name, body in zip(ids, bodies, strict=True)
-        }
+        stored = dict(zip(ids, bodies, strict=True))
+        fetching = any(body and is_claim(body) for body in bodies)
+        found, lost = await asyncio.to_thread(resolve, stored) if fetching else resolve(stored)
+        return tuple(map(codec.decode_record, found.values())), list(lost.values())
 
 
 def options_key(prefix: str, group: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import datetime
@@ -53,7 +52,7 @@ def replay(
         on_missing: is told of a group whose records are gone, which is then passed over.
 
     Raises:
-        RedisUnavailable: no answer.
+        RedisUnavailable, StoreUnavailable: no answer.
         SchemaTooNew: a newer hermes-queue wrote a group.
         BodyMissing: a member's record is gone or unreadable, and there is no `on_missing`.
         ConfigurationError: a file of the archive is damaged.
@@ -76,11 +75,11 @@ def _stored(
     run_id: str | None, url: str | None, archive: Path, stream: bool, seen: set[str]
 ) -> Iterator[StoredGroup]:
     """Archive, stream, and what went from one to the other meanwhile; each group once."""
-    started = time.time()
-    sources: list[Iterator[StoredGroup]] = [read_archive(archive, run_id)]
+    known: dict[Path, int] = {}
+    sources: list[Iterator[StoredGroup]] = [read_archive(archive, run_id, known=known)]
     if stream:
         sources.append(_streamed(url))
-        sources.append(read_archive(archive, run_id, changed_since=started - 1.0))
+        sources.append(read_archive(archive, run_id, known=known))
     for source in sources:
         for stored in source:
             if stored.fields["group_id"] not in seen:

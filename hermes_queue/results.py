@@ -87,6 +87,8 @@ async def consume(
         ValueError: `start` or `prefetch` is none.
         RedisUnavailable: Redis cannot be reached at the start or refuses us; later
             outages are waited out.
+        ConfigurationError: a body lies in an object store whose library is not installed;
+            nothing is acknowledged. An outage of the store is waited out.
         SchemaTooNew: a newer hermes-queue published this group; nothing is acknowledged.
     """
     async with reading(

@@ -12,6 +12,7 @@ import msgpack
 from hermes_queue import codec
 from hermes_queue.errors import HermesQueueError, SchemaTooNew
 from hermes_queue.models import SCHEMA_VERSION, ScoredTrajectory, TrajectoryGroup
+from hermes_queue.object_store import resolve
 
 
 class BodyMissing(HermesQueueError):
@@ -24,6 +25,8 @@ class StoredGroup:
 
     fields: Mapping[str, str]
     bodies: Mapping[str, bytes] = field(repr=False)
+    lost: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """Why bodies are not there, by name, if that is known. Not packed."""
 
     def pack(self) -> bytes:
         """As one string of bytes."""
@@ -46,9 +49,8 @@ class StoredGroup:
         check_schema(self.fields)
         names = json.loads(self.fields["members"])
         if gone := [name for name in names if name not in self.bodies]:
-            raise BodyMissing(
-                f"group {self.fields['group_id']}: the body of {', '.join(gone)} is gone"
-            )
+            why = [self.lost.get(name, f"the body of {name} is gone") for name in gone]
+            raise BodyMissing(f"group {self.fields['group_id']}: {'; '.join(why)}")
         extras = json.loads(self.fields.get("extras") or "[]")
         try:
             return TrajectoryGroup(
@@ -66,11 +68,19 @@ class StoredGroup:
 
 
 def stored_group(client: Any, prefix: str, raw: Mapping[bytes, bytes]) -> StoredGroup:
-    """What belongs to the stream entry `raw`; missing bodies are left out. Blocking."""
+    """What belongs to the stream entry `raw`; missing bodies are left out. Blocking.
+
+    Bodies that lie in an object store are fetched.
+
+    Raises:
+        StoreUnavailable: a store does not answer.
+        ConfigurationError: the library that a store needs is not installed.
+        SchemaTooNew: a newer version wrote a claim.
+    """
     fields = {name.decode(): value.decode() for name, value in raw.items()}
     names = [*json.loads(fields["members"]), *json.loads(fields.get("extras") or "[]")]
     bodies = client.mget([f"{prefix}body:{name}" for name in names]) if names else []
-    return StoredGroup(fields, {n: b for n, b in zip(names, bodies, strict=True) if b is not None})
+    return StoredGroup(fields, *resolve(dict(zip(names, bodies, strict=True))))
 
 
 def check_schema(fields: Mapping[str, str]) -> None:

@@ -19,6 +19,7 @@ from hermes_queue.connection import explained
 from hermes_queue.errors import ConfigurationError, RedisUnavailable
 from hermes_queue.ledger import Breakers, Ledger, Pause, Runs, RunStatus
 from hermes_queue.ledger.group_facts import dropped_groups
+from hermes_queue.ledger.reading import EntryId, has_dealt_with, newest_entry
 from hermes_queue.results import STREAM, DeliveredGroup, consume, remove_consumer_group
 from hermes_queue.sinks.base import Sink
 from producers.progress import Counts, Progress, ResultRow, result_row
@@ -29,7 +30,8 @@ POLL_S = 0.3
 CANCELLED_END_S = 1.0
 """How long after its last group a cancelled run has nothing more to deliver."""
 QUIET_END_S = 10.0
-"""A run without waiting or running jobs whose groups do not come for so long has lost them."""
+"""A run without waiting or running jobs, with nothing left for us in the stream, has lost the rest
+if no group came for so long."""
 OUTAGE_S = 120.0
 """How long Redis may be away before we give up."""
 PAUSED_END_S = 5.0
@@ -98,6 +100,8 @@ class Follower:
         self._progress = progress
         self._check = check
         self._last_group = time.monotonic()
+        self._last_entry: EntryId | None = None
+        """The newest of the stream when nothing waited or ran any more; None while some does."""
         self._lane_seen = -math.inf
         self._said = ""
         self._group = f"producer.{run_id}.{secrets.token_hex(4)}"
@@ -163,16 +167,18 @@ class Follower:
             try:
                 status = await self._show()
                 await self._tell_of_pause()
+                if (sending is None or sending.done()) and await self._is_over(status):
+                    return
+                if self._ends_when_paused and self.pause and self._silent_s > PAUSED_END_S:
+                    newest = await asyncio.to_thread(newest_entry, self._ledger)
+                    if await self._has_taken_all_to(newest):
+                        return
                 reached = time.monotonic()
             except RedisUnavailable:
                 if time.monotonic() - reached > OUTAGE_S:
                     raise
                 await asyncio.sleep(1.0)
                 continue
-            if (sending is None or sending.done()) and await self._is_over(status):
-                return
-            if self._ends_when_paused and self.pause and self._silent_s > PAUSED_END_S:
-                return
             waited_s = time.monotonic() - started
             if not hinted and status.queued and not status.running and waited_s > NO_WORKER_S:
                 hinted = True
@@ -186,8 +192,21 @@ class Follower:
             if not self.pending:
                 return True
         self.cancelled = status.cancelled
+        if status.queued + status.running:
+            self._last_entry = None
+            return False
+        if self._last_entry is None:
+            self._last_entry = await asyncio.to_thread(newest_entry, self._ledger)
         patience_s = CANCELLED_END_S if status.cancelled else QUIET_END_S
-        return status.queued + status.running == 0 and self._silent_s > patience_s
+        return self._silent_s > patience_s and await self._has_taken_all_to(self._last_entry)
+
+    async def _has_taken_all_to(self, entry: EntryId) -> bool:
+        """Whether nothing of the stream up to `entry` is still on its way to us, or in hand.
+
+        The last jobs may have run for long, and the disk or the object store may be slow: silence
+        alone does not say that the rest is lost.
+        """
+        return await asyncio.to_thread(has_dealt_with, self._ledger, self._group, entry)
 
     @property
     def _silent_s(self) -> float:

@@ -116,7 +116,8 @@ class Report:
             if summary.missing:
                 lines.append(
                     f"{summary.missing} groups are no longer in the results stream: an earlier "
-                    "consumer had them, or their jobs were cancelled"
+                    "consumer had them, their jobs were cancelled, or they became dead letters "
+                    "(hermes-queue dead list)"
                 )
             if summary.dropped:
                 lines.append(

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from redis_server import RedisServer
 
+from hermes_queue.ledger import Ledger
+
 
 def pytest_configure() -> None:
     """A shell starts background jobs with SIGINT ignored, and all their children inherit that."""
@@ -36,3 +38,10 @@ def redis_server(tmp_path: Path, redis_binary: str) -> Iterator[RedisServer]:
         yield server
     finally:
         server.close()
+
+
+@pytest.fixture
+def ledger(redis_server: RedisServer) -> Iterator[Ledger]:
+    """The ledger in the Redis of this test."""
+    with redis_server.client(decode_responses=False) as client:
+        yield Ledger(client, prefix="hq:", url=redis_server.url)

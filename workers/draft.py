@@ -237,7 +237,9 @@ def encoded(record: ScoredTrajectory, cap_bytes: int) -> tuple[ScoredTrajectory,
             return record, body
         problem = (
             f"the record has {len(body)} bytes encoded, the cap is {cap_bytes}: lower "
-            "limits.observation_bytes or raise HERMES_QUEUE_RESULTS_INLINE_MAX_BYTES"
+            "limits.observation_bytes, or have an object store or a higher cap "
+            "(HERMES_QUEUE_STORE_URL, HERMES_QUEUE_STORE_MAX_BYTES, "
+            "HERMES_QUEUE_RESULTS_INLINE_MAX_BYTES; see docs/results.md)"
         )
     except (ValueError, TypeError, OverflowError) as error:
         problem = f"the record cannot be encoded: {error}"

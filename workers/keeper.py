@@ -12,27 +12,24 @@ import logging
 import math
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable
 
 from hermes_queue.errors import HermesQueueError
 from hermes_queue.ledger import Breakers, Claim, DeadLetters, Ledger
 from hermes_queue.ledger.tally import Tally
-from hermes_queue.ledger.trimming import trim
 from hermes_queue.pool import Job, TaskPool
 from hermes_queue.pool.intake import INTAKE
 from hermes_queue.queues import QUARANTINE, publish_due, queue_keys
-from hermes_queue.settings import ArchiveSettings, RedisSettings
-from hermes_queue.sinks.archive import ArchiveSink
+from hermes_queue.settings import RedisSettings
+from workers.duties import Duties, Duty
 from workers.inventory import Inventory
+from workers.janitor import Janitor
 from workers.quarantine import QuarantineWorker
-from workers.recovery import publish_leftovers
 from workers.runtime import Runtime
 
 logger = logging.getLogger(__name__)
 
-_TICK_S = 0.1
 _DRAINED_S = 2.0
 """How long a draining worker must be seen without a job: one may be on its way to the pool."""
 _RETRY_AGE_S = 10.0
@@ -62,78 +59,53 @@ class Keeper:
         self._on_lost = on_lost
         self._facts = facts
         self._inventory = inventory
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._loop, name="keeper", daemon=True)
         # Of its own and impatient: a half-open connection must not cost the leases.
         timeout_s = max(1.0, runtime.lease.renew_s / 2)
         quick = RedisSettings().model_copy(
             update={"socket_timeout_s": timeout_s, "connect_timeout_s": timeout_s}
         )
         self._ledger = Ledger.connect(quick, runtime.ledger.url, retry=False)
-        self._abandoned: set[str] = set()
-        archive = ArchiveSettings()
-        self._archive = ArchiveSink(archive.directory) if archive.enabled else None
         self._busy_at = time.monotonic()
         self._quarantine = QuarantineWorker(self._ledger, runtime.lanes)
         self._breakers = Breakers(self._ledger)
+        self._janitor = Janitor(runtime)
+        lease = runtime.lease
+        self._duties = Duties(
+            "keeper",
+            [
+                # A failed renewal is repeated at once: the lease is running out.
+                Duty("renew", lease.renew_s, self._renew, again_s=0.5),
+                Duty("beat", lease.renew_s, self._beat),
+                Duty("limits", lease.renew_s, self._keep_limits),
+                Duty("log", lease.mover_s, self._tell_log),
+                Duty("sandboxes", lease.renew_s, self._keep_sandboxes),
+                Duty("sweep", lease.sweep_s, self._sweep),
+                Duty("move", lease.mover_s, self._move),
+                Duty("reconcile", min(_RETRY_AGE_S, lease.duration_s), self._reconcile),
+                Duty("quarantine", lease.sweep_s, self._quarantine.look),
+                Duty("idle", 1.0, self._end_when_idle),
+                Duty("letters", 3600.0, self._expire_letters),
+                Duty("breakers", lease.mover_s, self._tell_breakers),
+                Duty("tally", lease.sweep_s, self._tell_tally),
+            ],
+        )
 
     def start(self) -> None:
         """Begin; the first beat is sent before this returns, if Redis answers."""
-        self._guarded("beat", self._beat)
-        self._thread.start()
+        self._duties.guarded("beat", self._beat)
+        self._duties.start()
+        self._janitor.start()
 
     def stop(self) -> None:
         """End the thread and take the worker off the list of live ones. Idempotent."""
-        if not self._stop.is_set():
-            self._stop.set()
-            if self._thread.is_alive():
-                self._thread.join(timeout=10)
+        if not self._duties.stopping:
+            self._duties.stop()
             self._quarantine.stop()
-            self._guarded("tally", self._tell_tally)
-            self._guarded("unregister", lambda: self._ledger.unregister(self._runtime.owner))
+            owner = self._runtime.owner
+            self._duties.guarded("tally", self._tell_tally)
+            self._duties.guarded("unregister", lambda: self._ledger.unregister(owner))
+            self._janitor.stop()
             self._ledger.close()
-            if self._archive:
-                self._archive.close()
-
-    def _loop(self) -> None:
-        lease = self._runtime.lease
-        duties: list[tuple[str, float, Callable[[], None]]] = [
-            ("renew", lease.renew_s, self._renew),
-            ("beat", lease.renew_s, self._beat),
-            ("limits", lease.renew_s, self._keep_limits),
-            ("log", lease.mover_s, self._tell_log),
-            ("sandboxes", lease.renew_s, self._keep_sandboxes),
-            ("sweep", lease.sweep_s, self._sweep),
-            ("move", lease.mover_s, self._move),
-            ("reconcile", min(_RETRY_AGE_S, lease.duration_s), self._reconcile),
-            ("quarantine", lease.sweep_s, self._quarantine.look),
-            ("idle", 1.0, self._end_when_idle),
-            ("letters", 3600.0, self._expire_letters),
-            ("trim", min(1.0, self._runtime.results.trim_s), self._trim),
-            ("breakers", lease.mover_s, self._tell_breakers),
-            ("tally", lease.sweep_s, self._tell_tally),
-            ("leftovers", lease.duration_s, self._publish_leftovers),
-        ]
-        due = {name: 0.0 for name, _, _ in duties}
-        while not self._stop.wait(_TICK_S):
-            for name, every_s, duty in duties:
-                now = time.monotonic()
-                if now >= due[name]:
-                    due[name] = now + every_s
-                    # A failed renewal is repeated at once: the lease is running out.
-                    if not self._guarded(name, duty) and name == "renew":
-                        due[name] = now + min(every_s, 0.5)
-
-    def _guarded(self, name: str, duty: Callable[[], None]) -> bool:
-        try:
-            duty()
-        except HermesQueueError as error:
-            logger.warning("%s: %s", name, error, extra={"action": f"keeper_{name}"})
-        except Exception:  # the thread must outlive whatever a single duty meets
-            logger.exception("%s failed", name, extra={"action": f"keeper_{name}"})
-        else:
-            return True
-        return False
 
     def _renew(self) -> None:
         running = self._runtime.running()
@@ -243,20 +215,6 @@ class Keeper:
     def _expire_letters(self) -> None:
         DeadLetters(self._ledger).expire(self._runtime.results.dead_retention_s)
 
-    def _trim(self) -> None:
-        results = self._runtime.results
-        done = trim(self._ledger, results, interval_s=results.trim_s, archive=self._archive)
-        if done is None:
-            return
-        for group in set(done.abandoned) - self._abandoned:
-            logger.warning(
-                "consumer group %s reads nothing any more and is not durable: results are "
-                "deleted without it",
-                group,
-                extra={"action": "group_abandoned", "group": group},
-            )
-        self._abandoned = set(done.abandoned)
-
     def _tell_breakers(self) -> None:
         waiting = self._runtime.outcomes.take()
         for lane, counts in list(waiting.items()):
@@ -276,6 +234,3 @@ class Keeper:
                 )
             elif change:
                 logger.warning("lane %s goes on", lane, extra={"action": "breaker_closed"})
-
-    def _publish_leftovers(self) -> None:
-        publish_leftovers(self._runtime, self._ledger, most_s=self._runtime.lease.renew_s / 2)

@@ -35,6 +35,7 @@ from hermes_queue.settings import (
 )
 from workers import metering
 from workers import runtime as runtimes
+from workers.bodies import Bodies
 from workers.fleet_limiter import FleetLimiter
 from workers.inventory import Inventory
 from workers.keeper import Keeper
@@ -82,7 +83,14 @@ async def open_runtime() -> None:
     try:
         lanes = tuple(filter(None, map(str.strip, WorkerSettings().lanes.split(","))))
         spool = Spool(PathSettings().spool_dir, deployment, owner)
-        runtime = Runtime(owner=owner, ledger=ledger, backend=backend, spool=spool, lanes=lanes)
+        runtime = Runtime(
+            owner=owner,
+            ledger=ledger,
+            backend=backend,
+            spool=spool,
+            lanes=lanes,
+            bodies=Bodies.from_settings(ledger.url),
+        )
         if LimiterSettings().enabled:
             runtime.limiter = FleetLimiter(ledger.url)
         _serve_metrics(runtime)
@@ -131,6 +139,7 @@ async def close_runtime() -> None:
         runtime.spool.close()
         runtime.ledger.close()
         runtime.executor.shutdown(wait=False)
+        runtime.uploads.shutdown(wait=False, cancel_futures=True)
 
 
 def _answer_remote_control(runtime: Runtime, beat: Beat) -> None:

@@ -7,7 +7,7 @@ import math
 import time
 
 from hermes_queue import codec
-from hermes_queue.errors import HermesQueueError, RedisFull, RedisUnavailable
+from hermes_queue.errors import HermesQueueError, RedisFull, RedisUnavailable, StoreUnavailable
 from hermes_queue.ledger import ACCEPTED, Ledger
 from workers.runtime import Runtime
 
@@ -19,8 +19,8 @@ def publish_leftovers(
 ) -> int:
     """Publish the spooled records of workers that are gone; returns how many were accepted.
 
-    A record that cannot be read stays on disk. When Redis is away or full, or `most_s` seconds
-    are over, the rest stays for the next call.
+    A record that cannot be read stays on disk. When Redis or the store is away or full, or
+    `most_s` seconds are over, the rest stays for the next call.
 
     Args:
         runtime: whose spool to look around.
@@ -33,7 +33,8 @@ def publish_leftovers(
         try:
             body = spooled.body()
             record = codec.decode_record(body)
-            verdict = (ledger or runtime.ledger).publish(
+            verdict = runtime.bodies.publish(
+                ledger or runtime.ledger,
                 record,
                 body,
                 owner=spooled.owner,
@@ -46,7 +47,7 @@ def publish_leftovers(
                 error,
                 extra={"action": "spool_kept"},
             )
-            if isinstance(error, RedisFull | RedisUnavailable):
+            if isinstance(error, RedisFull | RedisUnavailable | StoreUnavailable):
                 break
             continue
         accepted += verdict in ACCEPTED

@@ -19,7 +19,7 @@ from typing import ParamSpec, TypeVar
 
 from hermes_queue import logs
 from hermes_queue.agent.limiter import Limiter, Unlimited
-from hermes_queue.errors import RedisFull, RedisUnavailable, TrajectoryFailure
+from hermes_queue.errors import RedisFull, RedisUnavailable, StoreUnavailable, TrajectoryFailure
 from hermes_queue.ledger import Claim, Ledger, PublishVerdict
 from hermes_queue.ledger.logs import keep_log
 from hermes_queue.meter import Meter, NoMeter
@@ -31,9 +31,11 @@ from hermes_queue.settings import (
     ModelSettings,
     ResultSettings,
     RetrySettings,
+    StoreSettings,
     WorkerSettings,
 )
 from workers import metering
+from workers.bodies import Bodies
 from workers.draft import Draft
 from workers.fleet_limiter import FleetLimiter
 from workers.log_tail import LogTail
@@ -49,6 +51,10 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _REDIS_RETRY_S = 0.5
+_STORE_RETRY_S = 2.0
+_UPLOADS = 4
+"""Bodies on their way to the store at once. In threads of their own: a store that hangs must not
+hold up what only needs Redis."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +90,13 @@ class Runtime:
     host: str = field(default_factory=socket.gethostname)
     executor: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(8, thread_name_prefix="ledger")
+    )
+    bodies: Bodies = field(
+        default_factory=lambda: Bodies(None, StoreSettings(), ResultSettings().inline_max_bytes)
+    )
+    """What becomes of the bodies of records."""
+    uploads: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(_UPLOADS, thread_name_prefix="store")
     )
     outcomes: Outcomes = field(default_factory=Outcomes)
     tally: ProcessTally = field(default_factory=ProcessTally)
@@ -155,26 +168,45 @@ class Runtime:
 
     async def in_thread(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a blocking call beside the loop."""
-        loop = asyncio.get_running_loop()
-        context = contextvars.copy_context()  # so that its log lines say what they are about
-        return await loop.run_in_executor(
-            self.executor, partial(context.run, call, *args, **kwargs)
-        )
+        return await _in(self.executor, partial(call, *args, **kwargs))
 
     async def persist(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a ledger call; while Redis is away or full, wait and repeat it.
 
         Ledger calls are safe to repeat, so an answer lost on the way costs nothing.
         """
-        warned = False
+        return await self._patiently(self.executor, partial(call, *args, **kwargs))
+
+    async def stored(self, record: ScoredTrajectory, body: bytes) -> bytes:
+        """What Redis shall hold of a body: itself, or the claim of it, once it is in the store.
+
+        While the store or Redis is away, wait and repeat it.
+        """
+        if not self.bodies.is_large(body):
+            return body
+        call = partial(self.bodies.stored, self.ledger, record, body)
+        return await self._patiently(self.uploads, call)
+
+    async def _patiently(self, threads: ThreadPoolExecutor, call: Callable[[], T]) -> T:
+        warned = ""
         while True:
             try:
-                return await self.in_thread(call, *args, **kwargs)
+                return await _in(threads, call)
             except (RedisUnavailable, RedisFull) as error:
-                if not warned:
+                if warned != "Redis":
                     logger.warning("waiting for Redis: %s", error, extra={"action": "redis_wait"})
-                    warned = True
-            await asyncio.sleep(_REDIS_RETRY_S)
+                warned, retry_s = "Redis", _REDIS_RETRY_S
+            except StoreUnavailable as error:
+                if warned != "store":
+                    extra = {"action": "store_wait"}
+                    logger.warning("waiting for the store: %s", error, extra=extra)
+                warned, retry_s = "store", _STORE_RETRY_S
+            await asyncio.sleep(retry_s)
+
+
+async def _in(threads: ThreadPoolExecutor, call: Callable[[], T]) -> T:
+    context = contextvars.copy_context()  # so that its log lines say what they are about
+    return await asyncio.get_running_loop().run_in_executor(threads, partial(context.run, call))
 
 
 _runtime: Runtime | None = None

@@ -254,7 +254,7 @@ class _Attempt:
 
     async def _interrupted(self) -> str:
         """The pool cancelled us; what that means depends on why."""
-        if await self._is_final():  # only Redis can delay the publication
+        if await self._is_final():  # only Redis and the store can delay it
             return await self._publish()
         reason = self._task.cancel_reason
         if reason == "shutdown" or self._draft is None:
@@ -338,7 +338,7 @@ class _Attempt:
     def _keep_now(self, draft: Draft, failure: TrajectoryFailure | None) -> None:
         runtime = self._runtime
         record = draft.record(owner=runtime.owner, host=runtime.host, failure=failure)
-        record, body = encoded(record, runtime.results.inline_max_bytes)
+        record, body = encoded(record, runtime.bodies.max_bytes)
         try:
             self._spooled = runtime.spool.put(record.trajectory_id, body)
         except OSError as error:
@@ -361,11 +361,16 @@ class _Attempt:
     async def _publish(
         self, draft: Draft | None = None, failure: TrajectoryFailure | None = None
     ) -> str:
-        """Publish the record as soon as Redis lets us; of `failure`, unless one exists."""
+        """Publish the record as soon as we can; of `failure`, unless one exists."""
         if draft is not None:
             await self._keep(draft, failure)
-        verdict = await self._runtime.persist(self._publish_now)
-        record = self._record()[0]
+        if self._final is None:
+            raise RuntimeError("there is no record to publish")
+        record, body = self._final
+        verdict: PublishVerdict = "unstored"
+        while verdict == "unstored":
+            stored = await self._runtime.stored(record, body)
+            verdict = await self._runtime.persist(self._publish_now, record, stored)
         logger.info(
             "%s %s: score %s, %s",
             record.trajectory_id,
@@ -376,24 +381,19 @@ class _Attempt:
         )
         return f"{record.stop_reason} {record.score} ({verdict})"
 
-    def _publish_now(self) -> PublishVerdict:
+    def _publish_now(self, record: ScoredTrajectory, stored: bytes) -> PublishVerdict:
         """Publish, then let go of lease and spool file. In a thread; may be repeated."""
-        record, body = self._record()
         if record.failure:
             self._runtime.tell_log(self._runtime.ledger)
         verdict = self._runtime.ledger.publish(
             record,
-            body,
+            stored,
             owner=self._runtime.owner,
             finished_ttl_s=self._runtime.results.finished_ttl_s,
         )
-        self._runtime.settle(self._claim)
-        self._runtime.published(record, verdict)
-        if self._spooled:
-            self._spooled.drop()
+        if verdict != "unstored":
+            self._runtime.settle(self._claim)
+            self._runtime.published(record, verdict)
+            if self._spooled:
+                self._spooled.drop()
         return verdict
-
-    def _record(self) -> tuple[ScoredTrajectory, bytes]:
-        if self._final is None:
-            raise RuntimeError("there is no record to publish")
-        return self._final

@@ -254,6 +254,7 @@ class OpenAIChat:
             server=self._server,
             server_version=self._facts.version,
             policy_version=version,
+            policy_spans=() if self._version_is_model else completion.policy_spans,
             finish_reason=completion.finish_reason,
             usage=completion.usage,
             latency_s=round(latency_s, 4),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 from hermes_queue.agent.tokens import round_float32
 from hermes_queue.models import FunctionCall, Message, ToolCall, Usage
@@ -36,6 +36,8 @@ class Completion:
     logprobs: tuple[float, ...] | None
     policy_version: str | None
     """Of the weights, as the server tells it."""
+    policy_spans: tuple[tuple[str, int], ...] = ()
+    """See `Turn.policy_spans`."""
     model: str | None = None
     """What the server says it is."""
 
@@ -64,7 +66,7 @@ def parse(body: bytes, *, turn: int) -> Completion:
             prompt_ids=ids,
             completion_ids=completion_ids,
             logprobs=_logprobs(choice.get("logprobs"), completion_ids),
-            policy_version=_served_by(data, choice),
+            **_served_by(data, choice),
             model=_optional_text(data.get("model")),
         )
     except MalformedReply:
@@ -74,21 +76,38 @@ def parse(body: bytes, *, turn: int) -> Completion:
         raise MalformedReply(f"{type(error).__name__}: {error}; body: {start!r}") from error
 
 
-def _served_by(data: Mapping[str, Any], choice: Mapping[str, Any]) -> str | None:
+class ServedBy(TypedDict):
+    """The fields of `Turn` of the same names."""
+
+    policy_version: str | None
+    policy_spans: tuple[tuple[str, int], ...]
+
+
+def _served_by(data: Mapping[str, Any], choice: Mapping[str, Any]) -> ServedBy:
     """SGLang's: in `metadata`, or with `return_meta_info` in the choice; proxies may lift it."""
     for place in (data, data.get("metadata"), choice.get("meta_info")):
-        if isinstance(place, dict) and (version := weight_version(place)) is not None:
-            return version
-    return None
+        if isinstance(place, dict) and (served := served_by(place))["policy_version"] is not None:
+            return served
+    return ServedBy(policy_version=None, policy_spans=())
 
 
-def weight_version(said: Mapping[str, Any]) -> str | None:
+def served_by(said: Mapping[str, Any]) -> ServedBy:
     """The weights that sampled, where the server tells (SGLang does); None = it does not.
 
-    "default" is what SGLang says as long as nobody has named the weights.
+    "default" is what SGLang says as long as nobody has named the weights. Where they were updated
+    in the middle of a completion it adds `weight_versions`, a list of {version, start, end}.
+
+    Raises:
+        KeyError, TypeError, ValueError: the list has another form.
     """
     version = _optional_text(said.get("weight_version"))
-    return None if version == "default" else version
+    spans = tuple(
+        (str(span["version"]), int(span["start"])) for span in said.get("weight_versions") or ()
+    )
+    return ServedBy(
+        policy_version=None if version == "default" else version,
+        policy_spans=spans if len(spans) > 1 else (),
+    )
 
 
 def _choice(data: Any) -> dict[str, Any]:

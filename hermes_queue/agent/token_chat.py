@@ -82,6 +82,7 @@ class TokenChat(OpenAIChat):
             completion_ids=sampled.ids,
             logprobs=sampled.logprobs,
             policy_version=sampled.policy_version,
+            policy_spans=sampled.policy_spans,
             model=sampled.model,
         )
 

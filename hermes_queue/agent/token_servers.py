@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from hermes_queue.agent.reply import MalformedReply, read_ids, weight_version
+from hermes_queue.agent.reply import MalformedReply, read_ids, served_by
 from hermes_queue.agent.tokens import round_float32
 from hermes_queue.errors import ModelConfigError
 from hermes_queue.models import Usage
@@ -41,6 +41,8 @@ class Sampled:
     """Whether the last id is a token that ended the turn (not a stop string, not the length)."""
     usage: Usage
     policy_version: str | None = None
+    policy_spans: tuple[tuple[str, int], ...] = ()
+    """See `Turn.policy_spans`."""
     model: str | None = None
     """What the server says it is, if it does."""
 
@@ -182,9 +184,11 @@ class Sglang:
                     completion_tokens=meta.get("completion_tokens") or 0,
                     cached_tokens=meta.get("cached_tokens") or 0,
                 ),
-                policy_version=weight_version(meta),
+                **served_by(meta),
             )
-        except (KeyError, IndexError, TypeError, AttributeError) as error:
+        except MalformedReply:
+            raise
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             raise MalformedReply(f"{type(error).__name__}: {error}") from error
 
     async def text(self, ids: Sequence[int]) -> str:
@@ -266,6 +270,7 @@ def _sampled(
     stopped_by: Any,
     usage: Usage,
     policy_version: str | None = None,
+    policy_spans: tuple[tuple[str, int], ...] = (),
     model: str | None = None,
 ) -> Sampled:
     found = _needed_ids(ids)
@@ -282,5 +287,6 @@ def _sampled(
         ended_turn=finish_reason == "stop" and stopped_by is None and bool(found),
         usage=usage,
         policy_version=policy_version,
+        policy_spans=policy_spans,
         model=model,
     )

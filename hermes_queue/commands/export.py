@@ -65,7 +65,7 @@ def export(kind: str, out: Path, **flags: Any) -> None:
     missing: list[str] = []
     groups = _groups(flags, missing)
     dataset = form.open(out, options.shape_of(flags, filters, exclude))
-    selection = Selection(filters, dataset.held, exclude)
+    selection = Selection(filters, dataset.held, exclude, getattr(dataset, "refusal", None))
     count, rows = 0, 0
     try:
         for batch in _batches(groups):
@@ -73,7 +73,6 @@ def export(kind: str, out: Path, **flags: Any) -> None:
             rows += dataset.write([row for group in batch for row in selection.choose(group)])
     finally:
         dataset.close()
-    selection.refused.update(getattr(dataset, "unfit", {}))
     for said in missing:
         click.echo(f"error: {said}", err=True)
     if not flags["quiet"]:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hermes_queue.commands.places import place
+
 if TYPE_CHECKING:
     from hermes_queue.sinks.atropos_options import AtroposCounts, AtroposOptions
 
@@ -24,7 +26,13 @@ _NOT_NEGATIVE = click.FloatRange(min=0)
 @click.option("--group", default="atropos", show_default=True, help="Consumer group.")
 @click.option("--run", "run_id", help="Only groups of this run.")
 @click.option("--env", help="Only groups of this env.")
-@click.option("--start", default="0", show_default=True, help="0: all that is kept; $: only new.")
+@click.option(
+    "--start",
+    default="0",
+    show_default=True,
+    help="Where a new consumer group begins: 0 = oldest, $ = only new, an entry id, or Unix "
+    "seconds with a point (1790000000.0).",
+)
 @click.option(
     "--group-size",
     type=click.IntRange(min=1),
@@ -82,6 +90,7 @@ def atropos(**flags: Any) -> None:
     from hermes_queue.settings import check_environment
     from hermes_queue.sinks.atropos_options import AtroposOptions
 
+    flags["start"] = place(flags["start"])
     check_environment()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     counts = asyncio.run(_serve(AtroposOptions(**flags)))

@@ -19,7 +19,7 @@ from hermes_queue.commands.places import place
 from hermes_queue.errors import EXIT_INTERRUPTED, ConfigurationError, RedisUnavailable
 from hermes_queue.sinks import files
 from hermes_queue.sinks.base import DatasetSink
-from hermes_queue.sinks.feed import Fed, feed
+from hermes_queue.sinks.feed import MAX_DELIVERIES, Fed, feed
 from hermes_queue.sinks.formats import FORMATS, Format
 from hermes_queue.sinks.selection import Selection, counted
 
@@ -70,14 +70,17 @@ class _Feeding:
         self.fed = Fed()
         self.stop = asyncio.Event()
         self.interrupted = False
-        self.group = flags["group"] or f"sink.{kind.name}.{identity(out)}"
+        self.identity = identity(out)
+        self.group = flags["group"] or f"sink.{kind.name}.{self.identity}"
         self._said = time.monotonic()
 
     async def run(self, dataset: DatasetSink, selection: Selection) -> None:
         """Feed the sink until it is told to end."""
         from hermes_queue.results import reading
         from hermes_queue.sinks.metering import metered
+        from hermes_queue.sinks.ownership import claim_consumer_group
 
+        await claim_consumer_group(self.group, self.identity)
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self.stop.set)
         loop.add_signal_handler(signal.SIGINT, self._interrupt)
@@ -88,6 +91,7 @@ class _Feeding:
             env=self.flags["env"],
             start=place(self.flags["start"]),
             idle_timeout_s=self.flags["idle_timeout"],
+            max_deliveries=MAX_DELIVERIES,
             renew=True,
         )
 
@@ -165,13 +169,12 @@ def _feed(kind: Format, out: Path, flags: dict[str, Any]) -> None:
     filters = options.filters_of(kind, flags)
     exclude = options.exclusion_of(flags)
     dataset = kind.open(out, options.shape_of(flags, filters, exclude))
-    selection = Selection(filters, dataset.held, exclude)
+    selection = Selection(filters, dataset.held, exclude, getattr(dataset, "refusal", None))
     try:
         feeding = _Feeding(kind, out, flags)
         asyncio.run(feeding.run(dataset, selection))
     finally:
         dataset.close()
-    selection.refused.update(getattr(dataset, "unfit", {}))
     if not flags["quiet"]:
         click.echo(feeding.said(selection), err=True)
     if flags["as_json"]:

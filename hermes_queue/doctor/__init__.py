@@ -1,6 +1,6 @@
 """`hermes-queue doctor`: is this machine, its Redis and its model endpoint fit for work?
 
-Looks and tries; what it writes (one key, one file) it removes at once.
+Looks and tries; what it writes (a key, files, an object) it removes at once.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ def diagnose(
         base_url: of the endpoint; None = that of the settings, if there is one.
         token_ids: whether runs need token ids and logprobs, as in RL.
     """
+    from hermes_queue.doctor.bodies import store_findings
     from hermes_queue.doctor.deployment import deployment_findings
     from hermes_queue.doctor.endpoint import endpoint_findings
     from hermes_queue.doctor.host import host_findings
@@ -48,4 +49,5 @@ def diagnose(
         finally:
             ledger.close()
     yield from host_findings()
+    yield from store_findings()
     yield from endpoint_findings(model=model, base_url=base_url, token_ids=token_ids)

@@ -14,7 +14,16 @@ Verdict = Literal[
 Notice = Literal["final", "cancelled", "surplus", "lost", "paused"]
 """Why a lease is gone; or `paused`: it is kept, and its run is paused."""
 PublishVerdict = Literal[
-    "ok", "outdated", "group", "dropped", "surplus", "final", "cancelled", "stale", "unknown"
+    "ok",
+    "outdated",
+    "group",
+    "dropped",
+    "surplus",
+    "unstored",
+    "final",
+    "cancelled",
+    "stale",
+    "unknown",
 ]
 ACCEPTED = ("ok", "outdated", "group", "dropped")
 """Verdicts by which a record became the one that counts."""

@@ -16,6 +16,7 @@ from typing import Any, cast
 import redis
 
 from hermes_queue import codec
+from hermes_queue.claim_check import ClaimCheck
 from hermes_queue.connection import explained
 from hermes_queue.errors import RedisFull
 from hermes_queue.ledger.answers import (
@@ -273,15 +274,16 @@ class Ledger(Deployment):
 
         `ok`, `outdated`, `group`, `dropped`: accepted now (`outdated`: but too old to be a
         member; `group`: and the group went to the stream; `dropped`: and its policy threw it
-        away). `surplus`: kept beside a group that was
-        closed without it. `final`: it had been accepted before. `stale`: a failure of an
-        attempt that is not current.
+        away). `surplus`: kept beside a group that was closed without it. `final`: it had been
+        accepted before. `stale`: a failure of an attempt that is not current. `unstored`: the
+        object that `body` claims is not listed (`note_object`), and nothing was published.
 
         Raises:
             RedisFull: as much as `ResultSettings` allows waits for its readers, or Redis has
                 no room; nothing was published.
             RedisUnavailable: it may be published.
         """
+        claim = ClaimCheck.parse(body)
         answer = self.call(
             "publish",
             [
@@ -295,6 +297,7 @@ class Ledger(Deployment):
                 "waiting",
                 "results:bytes",
                 "dead",
+                "objects",
             ],
             [
                 record.trajectory_id,
@@ -315,6 +318,7 @@ class Ledger(Deployment):
                 described_failure(record),
                 *Spent.of(record.usage, record.cost_usd).as_arguments,
                 "" if (oldest := oldest_number(record)) is None else oldest,
+                f"{record.trajectory_id} {claim.url}" if claim else "",
             ],
         )
         _say(f"run:{record.run_id}", answer[1])

@@ -32,6 +32,8 @@ SCRIPTS = (
     "probe_save",
     "snapshot_save",
     "snapshot_forget",
+    "object_note",
+    "object_sweep",
     "limit_acquire",
     "limit_release",
     "limit_renew",

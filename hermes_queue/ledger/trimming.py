@@ -100,5 +100,8 @@ def _read(ledger: Ledger, ids: Sequence[bytes]) -> Iterator[StoredGroup]:
         page = ids[start : start + _PAGE]
         with explained(ledger.url):
             entries = client.xrange(ledger.key(STREAM), min=page[0], max=page[-1])
-            for _, raw in entries:
-                yield stored_group(client, ledger.prefix, raw)
+            for entry_id, raw in entries:
+                group = stored_group(client, ledger.prefix, raw)
+                # Trimmed by another worker meanwhile: it has archived the group whole.
+                if client.xrange(ledger.key(STREAM), min=entry_id, max=entry_id):
+                    yield group

@@ -20,6 +20,7 @@ from hermes_queue.settings.model import LimiterSettings, ModelSettings
 from hermes_queue.settings.observability import LogSettings, MetricsSettings
 from hermes_queue.settings.sandbox import LocalSandboxSettings, ModalSettings, SandboxSettings
 from hermes_queue.settings.section import PREFIX
+from hermes_queue.settings.store import StoreSettings
 
 DEFAULT_REDIS_URL = "redis://127.0.0.1:6379/0"
 """Where workers and consumers look when `HERMES_QUEUE_REDIS_URL` is not set."""
@@ -158,7 +159,7 @@ class ResultSettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=PREFIX + "RESULTS_", frozen=True)
 
     inline_max_bytes: int = Field(default=8 << 20, ge=1024)
-    """Encoded size above which a record is refused."""
+    """Encoded size above which a record is refused, unless there is an object store."""
     finished_ttl_s: int = Field(default=7 * 86400, ge=60)
     """How long the state of a finished trajectory is kept to answer late duplicates."""
     retention_s: float = Field(default=3600.0, ge=0)
@@ -229,6 +230,7 @@ SECTIONS: tuple[type[BaseSettings], ...] = (
     ModelSettings,
     LimiterSettings,
     ResultSettings,
+    StoreSettings,
     ArchiveSettings,
     ProducerSettings,
     MetricsSettings,
@@ -255,6 +257,7 @@ __all__ = [
     "ResultSettings",
     "RetrySettings",
     "SandboxSettings",
+    "StoreSettings",
     "WorkerSettings",
     "check_environment",
     "private_directory",

@@ -72,25 +72,26 @@ def archived_runs(directory: Path) -> list[str]:
 
 
 def read_archive(
-    directory: Path, run_id: str | None = None, *, changed_since: float = 0.0
+    directory: Path, run_id: str | None = None, *, known: dict[Path, int] | None = None
 ) -> Iterator[StoredGroup]:
     """Archived groups, run by run, each in order of deletion; some may come twice.
 
     Args:
         directory: the archive; nothing comes of one that is not there.
         run_id: only this run.
-        changed_since: only files that were written to since (Unix seconds).
+        known: how far each file was read before; only what came since is read, and it is kept up
+            to date. Files' times would not do: each host has its own clock.
 
     Raises:
         ConfigurationError: a file is damaged in its middle.
     """
+    ends = {} if known is None else known
     for run in archived_runs(directory) if run_id is None else [run_id]:
         for path in sorted((directory / quote(run, safe="")).glob("*.groups")):
-            if path.stat().st_mtime < changed_since:
-                continue
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
-                for _, frame in read_frames(fd, len(MAGIC), path):
+                for end, frame in read_frames(fd, ends.get(path, len(MAGIC)), path):
+                    ends[path] = end
                     yield StoredGroup.unpack(frame)
             finally:
                 os.close(fd)

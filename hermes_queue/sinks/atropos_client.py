@@ -22,7 +22,11 @@ class AtroposUnavailable(HermesQueueError):
 
 
 class AtroposRefusal(HermesQueueError):
-    """The server answered a group with 4xx: it would do so again."""
+    """The server does not take a group: it would answer so again."""
+
+
+_ABOUT_THE_GROUP = frozenset({400, 413, 422})
+"""Other answers of 4xx come from what stands before the server, and say nothing of the group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +187,7 @@ class AtroposServer:
             raise AtroposUnavailable(f"{method} {path}: {error!r}") from error
         if status >= 400:
             words = f"{method} {path}: {status} {text[:200].decode(errors='replace')}"
-            if status < 500 and path == "/scored_data":
+            if status in _ABOUT_THE_GROUP and path == "/scored_data":
                 raise AtroposRefusal(words)
             raise AtroposUnavailable(words)
         try:

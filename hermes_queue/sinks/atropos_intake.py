@@ -56,6 +56,9 @@ class Intake:
         self._members = MissingMembers(
             options.missing_wait_s if options.on_missing == "wait" else -math.inf
         )
+        self._early: list[Whole] = []
+        """Replacements of lost members that came before any other group: they are groups of one and
+        say nothing of the size of the others."""
         self._deliveries: dict[str, _Delivery] = {}
         self._finished: set[str] = set()
         """Posts of an earlier process that arrived and whose group Redis will deliver again."""
@@ -77,19 +80,32 @@ class Intake:
         async for delivered in stream:
             self.progress_s = time.monotonic()
             if whole := self._members.place(delivered):
-                await self._prepare(whole)
+                await self._take(whole)
             elif options.on_missing == "drop":
                 await self._drop_overdue()
             while len(self._journal.ready) >= self.read_ahead:
                 self._shrunk.clear()
                 await self._shrunk.wait()
 
+    async def _take(self, whole: Whole) -> None:
+        """Prepare a group once it is known how large groups are."""
+        group = whole.group
+        if held := self._deliveries.get(group.group_id):  # a Redis that lost a second has it twice
+            held.handles += tuple(map(_without_bodies, whole.deliveries))
+            return
+        if self.group_size is None:
+            if all(member.requeued_from for member in group.members):
+                self._early.append(whole)
+                return
+            self.group_size = group.size
+        early, self._early = self._early, []
+        for each in (*early, whole):
+            await self._prepare(each)
+
     async def _prepare(self, whole: Whole) -> None:
         """Convert a group, and put it in line unless it is on the server already."""
         group = whole.group
         try:
-            if self.group_size is None:
-                self.group_size = group.size
             if group.size != self.group_size:
                 raise Refused("group_size", f"a group of {group.size}, not {self.group_size}")
             posts = await asyncio.to_thread(
@@ -118,7 +134,8 @@ class Intake:
             await asyncio.sleep(min(_STALE_S / 4, max(1.0, self._options.missing_wait_s / 4)))
             await self._drop_overdue()
             handles = [h for d in self._deliveries.values() for h in d.handles]
-            for handle in (*handles, *self._members.held()):
+            early = [h for whole in self._early for h in whole.deliveries]
+            for handle in (*handles, *early, *self._members.held()):
                 with contextlib.suppress(RedisUnavailable):
                     await handle.touch()
 

@@ -22,7 +22,7 @@ class AtroposOptions:
     redis_url: str | None = None
     run_id: str | None = None
     env: str | None = None
-    start: str = "0"
+    start: str | float = "0"
     group_size: int | None = None
     """Sequences per group; None: that of the first group."""
     sequences: SequencePolicy = "longest"

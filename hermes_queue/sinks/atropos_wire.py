@@ -24,6 +24,8 @@ SequencePolicy = Literal["longest", "all"]
 
 NOT_TRAINED = -100
 NO_LOGPROB = 1.0
+MAX_LOGPROB = 0.01
+"""Rounding makes some a little more than 0."""
 GZIP_LEVEL = 1
 """Measured on 8 x 8k tokens: level 9 takes twenty times as long to save an eighth."""
 
@@ -191,7 +193,7 @@ def _check(name: str, sequence: TokenSequence) -> None:
     if 1 not in mask:
         raise Refused("nothing_trained", f"{name}: no token of the sequence is trained")
     trained = list(compress(logprobs, mask))
-    if not math.isfinite(sum(trained)) or max(trained) >= NO_LOGPROB:
+    if not math.isfinite(sum(trained)) or max(trained) > MAX_LOGPROB:
         raise Refused("logprobs", f"{name}: a logprob is not finite, or is none")
 
 

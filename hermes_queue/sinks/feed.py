@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from hermes_queue.batches import Source, in_batches
-from hermes_queue.errors import RedisUnavailable
+from hermes_queue.errors import HermesQueueError, RedisUnavailable
+from hermes_queue.models import ScoredTrajectory
 from hermes_queue.results import DeliveredGroup
 from hermes_queue.sinks.base import DatasetSink
 from hermes_queue.sinks.metering import SinkMeter
@@ -23,6 +25,12 @@ logger = logging.getLogger(__name__)
 GROUPS_PER_WRITE = 16
 TICK_S = 1.0
 """How long a group waits for others, and how often an idle sink may end a shard."""
+MAX_DELIVERIES = 1000
+"""Every start of a sink that is killed delivers again what it had read, which makes that no poison.
+What a format fails on is put aside by itself, see `_store`."""
+
+_NOT_THE_ROWS = (HermesQueueError, OSError, MemoryError)
+"""The destination's failures, or the machine's: they end the sink."""
 
 
 @dataclass
@@ -34,6 +42,8 @@ class Fed:
     """Members of those groups."""
     rows: int = 0
     """Of them, what is new in the dataset."""
+    spoiled: int = 0
+    """Groups that the format failed on: dead letters."""
 
 
 async def feed(
@@ -62,16 +72,71 @@ async def feed(
     """
     async with in_batches(source, GROUPS_PER_WRITE, TICK_S) as batches:
         async for batch in batches:
-            chosen = [row for group in batch for row in selection.choose(group)]
-            written = await asyncio.to_thread(sink.write, chosen)
+            try:
+                written, spoiled = await asyncio.to_thread(_store, sink, selection, batch)
+            except _NOT_THE_ROWS:
+                await _give_back(batch)
+                raise
             meter.stored(batch, written)
             for group in batch:
                 fed.groups += 1
                 fed.trajectories += len(group.members)
-                await _acknowledge(group)
+                if error := spoiled.get(group.group_id):
+                    fed.spoiled += 1
+                    await _put_aside(group, error)
+                else:
+                    await _acknowledge(group)
             fed.rows += written
             if stop() or (not batch and await done()):
                 return
+
+
+def _store(
+    sink: DatasetSink, selection: Selection, batch: Sequence[DeliveredGroup]
+) -> tuple[int, dict[str, Exception]]:
+    """Write the batch. Returns how many rows are new, and by group id what the format failed on.
+
+    A row that the format fails on is a defect, of ours or of the row: its group goes, so that
+    neither the sink nor its neighbours do.
+    """
+    spoiled: dict[str, Exception] = {}
+    chosen: dict[str, list[ScoredTrajectory]] = {}
+    for group in batch:
+        try:
+            chosen.setdefault(group.group_id, []).extend(selection.choose(group))
+        except _NOT_THE_ROWS:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, it goes into the letter
+            spoiled[group.group_id] = error
+    try:
+        return sink.write([row for rows in chosen.values() for row in rows]), spoiled
+    except _NOT_THE_ROWS:
+        raise
+    except Exception:
+        logger.debug("one of the batch cannot be written: one by one", exc_info=True)
+    written = 0
+    for group_id, rows in chosen.items():
+        try:
+            written += sink.write(rows)
+        except _NOT_THE_ROWS:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, it goes into the letter
+            spoiled[group_id] = error
+    return written, spoiled
+
+
+async def _give_back(batch: Sequence[DeliveredGroup]) -> None:
+    """It is not their fault: a disk that stays full over many starts must not cost any of them."""
+    with suppress(HermesQueueError):
+        for group in batch:
+            await group.nack(counted=False)
+
+
+async def _put_aside(group: DeliveredGroup, error: Exception) -> None:
+    extra = {"action": "row_failed", "group_id": group.group_id}
+    logger.error("group %s has no row", group.group_id, exc_info=error, extra=extra)
+    with suppress(RedisUnavailable):  # it is delivered again
+        await group.reject(f"its rows cannot be made: {type(error).__name__}: {error}"[:500])
 
 
 async def _acknowledge(group: DeliveredGroup) -> None:

@@ -19,7 +19,7 @@ def open_locked(path: Path) -> int:
         ConfigurationError: it cannot be written, is no regular file, or has another writer.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(path.parent)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be written: {error.strerror}") from error
@@ -85,6 +85,18 @@ def read_whole(fd: int, size: int, offset: int) -> bytes:
         size -= len(part)
         offset += len(part)
     return b"".join(parts)
+
+
+def make_directory(path: Path) -> None:
+    """Make a directory and its parents, whose names survive a power loss on return.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    missing = [each for each in (path, *path.parents) if not each.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for each in missing:
+        sync_directory(each.parent)
 
 
 def sync_directory(path: Path) -> None:

@@ -22,6 +22,8 @@ from hermes_queue.sinks.parquet import ParquetSink
 _COLUMNS = ("run_id", "env", "instance_id", "agent_kind", "model", "policy_version", "status")
 _MORE = ("stop_reason", "score", "provenance", "completion_tokens")
 _MARK = "<!-- hermes-queue data card -->"
+_FILLS = ".fills.json"
+"""By which choices rows came into the folder, over all its lives: the card has to tell of all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,7 @@ class HfSink:
                 f"licence {self._facts.licence!r}: use the hub's identifier, e.g. mit or cc-by-4.0"
             )
         self._shards = ParquetSink(folder / "data", **shards)
+        self._fills = _read_fills(folder / _FILLS)
         self._counts = _Counts()
         self._described: list[Path] | None = None
         self._closed = False
@@ -80,7 +83,10 @@ class HfSink:
 
     def write(self, trajectories: Iterable[ScoredTrajectory]) -> int:
         """See `Sink.write`."""
-        count = self._shards.write(trajectories)
+        new = [t for t in trajectories if t.trajectory_id not in self.held]
+        if new:
+            self._note_fill()
+        count = self._shards.write(new)
         self._describe()
         return count
 
@@ -95,6 +101,14 @@ class HfSink:
             self._closed = True
             self._describe()
 
+    def _note_fill(self) -> None:
+        """Remember what these rows are chosen by, before the first one comes."""
+        fill = json.loads(json.dumps([self._facts.filters, self._facts.decontaminated]))
+        if fill not in self._fills:
+            with files.replacing(self.path / _FILLS) as draft:
+                draft.write_text(json.dumps([*self._fills, fill]), encoding="utf-8")
+            self._fills.append(fill)
+
     def _describe(self) -> None:
         """Write the card if there are shards that it does not count."""
         shards = self._shards.shards
@@ -102,7 +116,7 @@ class HfSink:
             for shard in shards[len(self._described or ()) :]:
                 self._counts.add(shard)
             with files.replacing(self._card) as draft:
-                draft.write_text(_card(self._facts, self._counts), encoding="utf-8")
+                draft.write_text(_card(self._facts, self._counts, self._fills), encoding="utf-8")
             self._described = shards
 
     def __enter__(self) -> HfSink:
@@ -112,7 +126,14 @@ class HfSink:
         self.close()
 
 
-def _card(facts: CardFacts, counts: _Counts) -> str:
+def _read_fills(path: Path) -> list[Any]:
+    try:
+        return list(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else []
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"{path}: cannot be read: {error}") from error
+
+
+def _card(facts: CardFacts, counts: _Counts, fills: list[Any]) -> str:
     """The text of README.md."""
     parts = [
         _front_matter(facts, counts),
@@ -123,7 +144,7 @@ def _card(facts: CardFacts, counts: _Counts) -> str:
         _table("Counts", counts.totals()),
         _table("Scores", counts.scores.most_common(20)) if counts.scores else "",
         _table("Why trajectories ended", counts.by["stop_reason"].most_common()),
-        _section("Filters", _filters(facts)),
+        _section("Filters", _filters(fills or [[facts.filters, facts.decontaminated]])),
         _table("Runs", counts.by["run_id"].most_common(50)),
         _table("Agents and models", counts.by["model"].most_common(50)),
         _table("Tasks and versions they were graded by", counts.versions.most_common(50)),
@@ -203,10 +224,18 @@ def _size(rows: int) -> str:
     return "100K<n<1M" if rows < 1_000_000 else "n>1M"
 
 
-def _filters(facts: CardFacts) -> str:
-    lines = [f"- `{name}`: {value}" for name, value in facts.filters.items()]
-    if facts.decontaminated:
-        lines.append(f"- without {facts.decontaminated} listed instances and repositories")
+def _filters(fills: list[Any]) -> str:
+    texts = [_filled_by(filters, decontaminated) for filters, decontaminated in fills]
+    if len(texts) == 1:
+        return texts[0]
+    head = "This folder was filled more than once, and each row had to pass one of these only.\n\n"
+    return head + "\n".join(f"Filling {n}:\n\n{text}" for n, text in enumerate(texts, start=1))
+
+
+def _filled_by(filters: Mapping[str, Any], decontaminated: int | None) -> str:
+    lines = [f"- `{name}`: {value}" for name, value in filters.items()]
+    if decontaminated:
+        lines.append(f"- without {decontaminated} listed instances and repositories")
     return "\n".join(lines or ["None but the default: only what was measured."]) + "\n"
 
 

@@ -116,7 +116,8 @@ class JsonlSink:
 
     def _repair(self, line: bytes, start: int, number: int, ids: dict[str, str]) -> None:
         """Deal with a last line that has no newline: complete it, or cut it off."""
-        if not line.startswith(_LINE_START[: len(line)]):
+        written = line.rstrip(b"\0")  # a power loss can leave room that was never filled
+        if not written.startswith(_LINE_START[: len(written)]):
             self._id_of(line, number)
         try:
             json.loads(line)

@@ -50,6 +50,8 @@ class LinesSink:
         self.unfit: Counter[str] = Counter()
         """Trajectories that have no row in this format, by reason."""
         self._render = render
+        self._rendered: dict[str, bytes] = {}
+        """Lines that `refusal` made and `write` has not been given yet."""
         self._held: dict[str, str] = {}
         index = path.with_name(f".{path.name}.index")
         known = index.exists()
@@ -73,19 +75,19 @@ class LinesSink:
         return self._held
 
     def write(self, trajectories: Iterable[ScoredTrajectory]) -> int:
-        """See `Sink.write`."""
+        """See `Sink.write`. Without `refusal` before it, it counts in `unfit` what has no row."""
         rows: dict[str, str] = {}
         data = bytearray()
         for trajectory in trajectories:
             if trajectory.trajectory_id in self._held or trajectory.trajectory_id in rows:
                 continue
             try:
-                row = self._render(trajectory)
+                data += self._rendered.get(trajectory.trajectory_id) or self._line(trajectory)
             except Unfit as reason:
                 self.unfit[str(reason)] += 1
                 continue
-            data += json.dumps(row, ensure_ascii=False).encode() + b"\n"
             rows[trajectory.trajectory_id] = trajectory.instance_id
+        self._rendered.clear()
         if not rows or self._index is None:
             return 0
         start = os.lseek(self._fd, 0, os.SEEK_END)
@@ -98,6 +100,17 @@ class LinesSink:
         self._held.update(rows)
         self.written += len(rows)
         return len(rows)
+
+    def refusal(self, trajectory: ScoredTrajectory) -> str:
+        """Why the trajectory has no row in this format; "" if it has one."""
+        try:
+            self._rendered[trajectory.trajectory_id] = self._line(trajectory)
+        except Unfit as reason:
+            return str(reason)
+        return ""
+
+    def _line(self, trajectory: ScoredTrajectory) -> bytes:
+        return json.dumps(self._render(trajectory), ensure_ascii=False).encode() + b"\n"
 
     def close(self) -> None:
         """See `Sink.close`."""

@@ -61,5 +61,5 @@ def _check_calls(messages: list[Message]) -> None:
 def _is_object(arguments: str) -> bool:
     try:
         return isinstance(json.loads(arguments), dict)
-    except ValueError:
+    except (ValueError, RecursionError):  # nested without end
         return False

@@ -112,11 +112,19 @@ class ParquetSink:
             return None
         last = [int(m[1]) for p in self.shards if (m := _SHARD.match(p.name))]
         path = self.path / f"train-{max(last, default=-1) + 1:05d}.parquet"
-        with files.replacing(path) as draft:
-            self._write_shard(draft)
+        count, self._rows = self._rows, 0
+        try:
+            with files.replacing(path) as draft:
+                self._write_shard(draft)
+        except BaseException:
+            if not path.exists():  # else its name could not be synced, and the journal has it still
+                self._rows = count
+                raise
+            self._sharded = frozenset(self._held)
+            raise
+        self._sharded = frozenset(self._held)  # should the journal not be emptied now
         self._journal.clear()
-        logger.info("%s: %d rows", path, self._rows, extra={"action": "shard", "path": str(path)})
-        self._rows = 0
+        logger.info("%s: %d rows", path, count, extra={"action": "shard", "path": str(path)})
         return path
 
     def _write_shard(self, path: Path) -> None:
@@ -177,7 +185,7 @@ class ParquetSink:
             self._journal.clear()
 
     def _without_sharded(self, rows: Any) -> Any:
-        """`rows` without those that were in a shard when the directory was opened."""
+        """`rows` without those that are in a shard."""
         ids = rows.column("trajectory_id").to_pylist()
         return rows.filter(arrow_rows.arrow().array([i not in self._sharded for i in ids]))
 

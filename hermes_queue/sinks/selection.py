@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hermes_queue.errors import InputError
+from hermes_queue.errors import ConfigurationError, InputError
 from hermes_queue.models import ScoredTrajectory, TrajectoryGroup
 
 _CAUGHT = ("canary", "cut_short")
@@ -49,9 +49,10 @@ class Decontamination:
     """Instances that must not be in a dataset, since it will be judged by them.
 
     Args:
-        path: one instance id or repository (`owner/name`) per line; blank lines and lines that
-            begin with # are passed over. An instance is excluded when its id is listed, or when
-            a listed repository is its own (`owner__name` in its id, as SWE-bench has it).
+        path: one instance id or repository (`owner/name`, or where it is cloned from) per line;
+            blank lines and what follows a # at the beginning or behind a blank are passed over.
+            An instance is excluded when its id is listed, or when a listed repository is its own
+            (`owner__name` in its id, as SWE-bench has it).
 
     Raises:
         InputError: there is no such file, or it lists nothing.
@@ -59,10 +60,10 @@ class Decontamination:
 
     def __init__(self, path: Path) -> None:
         try:
-            lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+            lines = path.read_text(encoding="utf-8-sig").splitlines()  # spreadsheets begin so
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"{path}: cannot be read: {error}") from error
-        self._listed = {line.lower() for line in lines if line and not line.startswith("#")}
+        self._listed = {_entry(line) for line in lines} - {""}
         if not self._listed:
             raise InputError(f"{path}: lists no instance and no repository")
 
@@ -75,16 +76,30 @@ class Decontamination:
         return name in self._listed or not self._listed.isdisjoint(_repositories(name))
 
 
+def _entry(line: str) -> str:
+    text = re.split(r"(?:^|\s)#", line, maxsplit=1)[0].strip().lower()
+    cloned = re.match(r"^(?:https?://|git@|ssh://git@)[^/:]+[/:]([^/]+/[^/]+?)(?:\.git)?/?$", text)
+    return cloned[1] if cloned else text
+
+
 def _repositories(instance_id: str) -> Iterable[str]:
     """`owner/name` as ids spell it: `owner__name-123`, `owner__name.commit.kind__hash`."""
     match = re.match(r"^([^_/\s]+(?:_[^_/\s]+)*?)__([^/\s]+)$", instance_id)
     if match:
-        owner, rest = match[1], match[2]
-        yield f"{owner}/{rest}"
-        for cut in re.finditer(r"[-.]", rest):  # a name may itself have such characters
-            yield f"{owner}/{rest[: cut.start()]}"
+        rest = match[2]
+        for owner in {match[1], match[1].removeprefix("instance_")}:  # as SWE-bench Pro has it
+            yield from _beginnings(f"{owner}/{rest}", len(owner) + 1)
     elif "/" in instance_id:
-        yield re.split(r"[@:#]", instance_id)[0]
+        name = re.split(r"[@:#]", instance_id)[0]
+        if "/" in name:
+            yield from _beginnings(name, name.index("/") + 1)
+
+
+def _beginnings(name: str, start: int) -> Iterable[str]:
+    """The whole, and what lies before each place where a number or a commit may begin."""
+    yield name
+    for cut in re.finditer(r"[-.]", name[start:]):  # a name may itself have such characters
+        yield name[: start + cut.start()]
 
 
 def tampered(trajectory: ScoredTrajectory) -> bool:
@@ -104,16 +119,29 @@ class Selection:
 
     `held` is the sink's own: what it has already is neither chosen nor counted again, so that a
     repeated delivery changes nothing.
+
+    Raises:
+        ConfigurationError: the sink holds what `exclude` lists.
     """
 
     filters: Filters
     held: Mapping[str, str]
     exclude: Decontamination | None = None
+    refusal: Callable[[ScoredTrajectory], str] | None = None
+    """The format's own: why a trajectory has no row in it, "" if it has. Asked last, so that what
+    has none takes no place of `max_per_instance`."""
     refused: Counter[str] = field(default_factory=Counter)
     """Trajectories by the filter that refused them, since this was made."""
     _per_instance: Counter[str] = field(init=False)
 
     def __post_init__(self) -> None:
+        held = sorted({i for i in self.held.values() if self.exclude and self.exclude.excludes(i)})
+        if held:
+            rows = sum(instance in held for instance in self.held.values())
+            raise ConfigurationError(
+                f"the dataset holds {rows} row(s) that the list excludes, of {', '.join(held[:3])}"
+                f"{' and others' if len(held) > 3 else ''}: rows are never removed; make a new one"
+            )
         self._per_instance = Counter(self.held.values())
 
     def choose(self, group: TrajectoryGroup) -> list[ScoredTrajectory]:
@@ -161,7 +189,8 @@ class Selection:
                 "enough of this instance",
             ),
         )
-        return next((reason for refused, reason in checks if refused), "")
+        reason = next((reason for refused, reason in checks if refused), "")
+        return reason or (self.refusal(member) if self.refusal else "")
 
 
 def _has_tokens(trajectory: ScoredTrajectory) -> bool:

@@ -33,6 +33,9 @@ _SYSTEM = (
 )
 """What hermes-agent's preamble says, in our words: tools, schema, tags, example."""
 
+_NO_JSON = (ValueError, RecursionError)
+"""What texts of models and tools make of `json`: brackets without end are data, too."""
+
 _TOOLSETS = {"read_file": "file", "write_file": "file", "patch": "file", "search_files": "file"}
 """Where hermes-agent groups tools that we have under the same name."""
 
@@ -47,6 +50,7 @@ class ShareGptSink(LinesSink):
             self._index_of(instance)
 
     def _row(self, trajectory: ScoredTrajectory) -> Mapping[str, Any]:
+        _check_tools(trajectory)
         turns = conversations(trajectory)
         return row(trajectory, turns, self._index_of(trajectory.instance_id))
 
@@ -122,6 +126,19 @@ def conversations(trajectory: ScoredTrajectory) -> list[dict[str, str]]:
     return turns
 
 
+def _check_tools(trajectory: ScoredTrajectory) -> None:
+    """The batch runner leaves such rows out of its `trajectories.jsonl`, too.
+
+    Raises:
+        Unfit: a call of a tool that there is not. It would add a key to the statistics, and
+            readers that took their schema from earlier rows could not open the file any more.
+    """
+    there = {*known_tools(), *(tool["function"]["name"] for tool in trajectory.tools)}
+    for message in trajectory.messages:
+        if any(call.function.name not in there for call in message.tool_calls):
+            raise Unfit("call of an unknown tool")
+
+
 def tool_stats(trajectory: ScoredTrajectory) -> dict[str, dict[str, int]]:
     """Calls, successes and failures of every tool we know, zeros included.
 
@@ -143,7 +160,7 @@ def _succeeded(content: str) -> bool:
     """The batch runner's rule: an error that is said, not an exit code."""
     try:
         data = json.loads(content)
-    except ValueError:
+    except _NO_JSON:
         return bool(content) and not content.strip().lower().startswith("error:")
     if not isinstance(data, dict):
         return True
@@ -186,22 +203,36 @@ def _thinking(content: str) -> str:
 
 
 def _called(call: ToolCall) -> str:
-    try:
-        arguments = json.loads(call.function.arguments)
-    except ValueError:
-        arguments = {}
-    said = {"name": call.function.name, "arguments": arguments}
-    return f"<tool_call>\n{json.dumps(said, ensure_ascii=False)}\n</tool_call>\n"
+    said: dict[str, Any] = {"name": call.function.name, "arguments": {}}
+    text = _json(said)
+    with suppress(*_NO_JSON):
+        text = _json(said | {"arguments": json.loads(call.function.arguments)})
+    return f"<tool_call>\n{text}\n</tool_call>\n"
 
 
 def _answer(message: Message, calls: Sequence[ToolCall], index: int) -> str:
-    content: Any = message.content or ""
-    if content.strip().startswith(("{", "[")):
-        with suppress(ValueError):
-            content = json.loads(content)
-    said = {
+    content = message.content or ""
+    said: dict[str, Any] = {
         "tool_call_id": message.tool_call_id or "",
         "name": calls[index].function.name if index < len(calls) else "unknown",
         "content": content,
     }
-    return f"<tool_response>\n{json.dumps(said, ensure_ascii=False)}\n</tool_response>"
+    text = _json(said)
+    if content.strip().startswith(("{", "[")):
+        with suppress(*_NO_JSON):
+            text = _json(said | {"content": json.loads(content)})
+    return f"<tool_response>\n{text}\n</tool_response>"
+
+
+def _json(value: Any) -> str:
+    """Text that has a place in UTF-8: a model may escape half of a surrogate pair.
+
+    Raises:
+        RecursionError: it is nested too deep.
+    """
+    text = json.dumps(value, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return json.dumps(value)
+    return text

@@ -20,12 +20,6 @@ ROW = {"question": "How many eggs are two dozen?", "answer": "2*12=<<2*12=24>>24
 
 
 @pytest.fixture
-def ledger(redis_server: RedisServer) -> Iterator[Ledger]:
-    with redis_server.client(decode_responses=False) as client:
-        yield Ledger(client, prefix="hq:", url=redis_server.url)
-
-
-@pytest.fixture
 def start_worker(
     redis_server: RedisServer, tmp_path: Path
 ) -> Iterator[Callable[..., WorkerProcess]]:

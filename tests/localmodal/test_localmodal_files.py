@@ -73,13 +73,15 @@ async def test_files_are_copied_both_ways(sandbox, tmp_path):
 
 async def test_a_snapshot_starts_other_sandboxes_with_the_same_files(localmodal, create, sh):
     first = await create(env={"ONLY": "first"})
-    await sh(first, "mkdir -p /work; echo hello >/work/f; chmod 640 /work/f; ln -s f /work/link")
+    await sh(
+        first, "mkdir -p /stuff; echo hello >/stuff/f; chmod 640 /stuff/f; ln -s f /stuff/link"
+    )
     if localmodal.slots is None:
-        await sh(first, "chown 20001:20002 /work/f")
-    listing = "cd /work && stat -c '%n %a %u:%g %s' f && readlink link && cat link"
+        await sh(first, "chown 20001:20002 /stuff/f")
+    listing = "cd /stuff && stat -c '%n %a %u:%g %s' f && readlink link && cat link"
     before = await sh(first, listing)
     image = await first.snapshot_filesystem.aio()
-    await sh(first, "echo changed >/work/f")
+    await sh(first, "echo changed >/stuff/f")
     second = await create(image=image)
     assert await sh(second, listing) == before
     assert await sh(second, "echo ${ONLY:-unset}; ls /usr/bin/env; python3 -c 'print(1)'") == (

@@ -13,14 +13,6 @@ import pytest
 from redis_server import RedisServer
 from worker_process import WorkerProcess
 
-from hermes_queue.ledger import Ledger
-
-
-@pytest.fixture
-def ledger(redis_server: RedisServer) -> Iterator[Ledger]:
-    with redis_server.client(decode_responses=False) as client:
-        yield Ledger(client, prefix="hq:", url=redis_server.url)
-
 
 @pytest.fixture
 def start_worker(

@@ -6,18 +6,11 @@ import asyncio
 
 import pytest
 from records import make_job, make_record
-from redis_server import RedisServer
 
 import hermes_queue
 from hermes_queue import codec
 from hermes_queue.errors import ConfigurationError, RedisUnavailable, SchemaTooNew
 from hermes_queue.ledger import Ledger
-
-
-@pytest.fixture
-def ledger(redis_server: RedisServer):
-    with redis_server.client(decode_responses=False) as client:
-        yield Ledger(client, prefix="hq:", url=redis_server.url)
 
 
 def publish(ledger: Ledger, *jobs, score=1.0):

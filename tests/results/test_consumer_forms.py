@@ -11,18 +11,11 @@ import pytest
 from ledger_steps import begin, enqueue
 from ledger_steps import publish as publish_record
 from records import make_job, make_record
-from redis_server import RedisServer
 from worker_process import wait_until
 
 import hermes_queue
 from hermes_queue.errors import ConfigurationError, SchemaTooNew
 from hermes_queue.ledger import Ledger
-
-
-@pytest.fixture
-def ledger(redis_server: RedisServer):
-    with redis_server.client(decode_responses=False) as client:
-        yield Ledger(client, prefix="hq:", url=redis_server.url)
 
 
 def publish(ledger: Ledger, *instances: str, scores: tuple[float | None, ...] = (1.0,)):
@@ -234,3 +227,27 @@ def test_importing_it_takes_no_part_in_anything(ledger):
     code = "import threading, hermes_queue; print(threading.active_count())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "1"
+
+
+def test_what_was_read_ahead_and_never_seen_uses_up_no_delivery(ledger):
+    publish(ledger, "seen", "b", "c")
+    with hermes_queue.consume_sync("trainer", url=ledger.url, ahead=2) as groups:
+        assert next(groups).instance_id == "seen"
+        wait_until("it has read ahead", lambda: pending(ledger) == 3)
+    entries = ledger.client.xpending_range("hq:results", "trainer", "-", "+", 10)
+    assert [entry["times_delivered"] for entry in entries] == [1, 0, 0]
+
+
+async def test_what_is_given_back_for_another_reason_uses_up_no_delivery(ledger):
+    publish(ledger, "a")
+    for _ in range(3):
+        async for group in hermes_queue.consume("trainer", url=ledger.url, max_deliveries=1):
+            await group.nack(counted=False)
+            break
+    assert await read(ledger, max_deliveries=1) == ["a"]
+
+
+async def test_a_bound_is_the_same_filter_however_it_is_written(ledger):
+    publish(ledger, "a")
+    assert await read(ledger, min_mean=1) == ["a"]
+    assert await read(ledger, min_mean=1.0) == []

@@ -21,12 +21,6 @@ from hermes_queue.reader import StreamReader
 from hermes_queue.settings import ResultSettings
 
 
-@pytest.fixture
-def ledger(redis_server: RedisServer):
-    with redis_server.client(decode_responses=False) as client:
-        yield Ledger(client, prefix="hq:", url=redis_server.url)
-
-
 def publish(ledger: Ledger, *instances: str):
     jobs = [make_job(instance=name) for name in instances]
     enqueue(ledger, *jobs)

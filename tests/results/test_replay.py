@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 from ledger_steps import begin, enqueue
 from ledger_steps import publish as publish_record
 from records import make_job, make_record
-from redis_server import RedisServer
 
 import hermes_queue
 from hermes_queue.errors import ConfigurationError, HermesQueueError, SchemaTooNew
@@ -20,12 +20,6 @@ from hermes_queue.sinks.archive import ArchiveSink, read_archive
 from hermes_queue.stored import BodyMissing
 
 NOW = ResultSettings(retention_s=0)
-
-
-@pytest.fixture
-def ledger(redis_server: RedisServer):
-    with redis_server.client(decode_responses=False) as client:
-        yield Ledger(client, prefix="hq:", url=redis_server.url)
 
 
 def publish(ledger: Ledger, *instances: str, run_id: str = "run", score: float | None = 1.0):
@@ -139,3 +133,33 @@ def test_a_group_from_a_newer_version_is_refused(ledger, tmp_path):
     with pytest.raises(SchemaTooNew, match="upgrade hermes-queue"):
         replayed(ledger, tmp_path)
     assert json.loads(fields[b"members"])
+
+
+async def test_a_host_whose_clock_is_behind_hides_nothing_that_is_trimmed_meanwhile(
+    ledger, tmp_path
+):
+    publish(ledger, "a")
+    await read_all(ledger)
+    trim(ledger, NOW, interval_s=0, archive=ArchiveSink(tmp_path))
+    publish(ledger, "b", "c")
+    await read_all(ledger)
+    found = hermes_queue.replay(url=ledger.url, archive=tmp_path)
+    first = next(found)
+    trim(ledger, NOW, interval_s=0, archive=ArchiveSink(tmp_path))
+    for path in tmp_path.glob("run/*.groups"):
+        os.utime(path, (1e9, 1e9))
+    assert [first.instance_id, *(group.instance_id for group in found)] == ["a", "b", "c"]
+
+
+async def test_two_workers_that_trim_at_once_archive_no_group_without_its_records(ledger, tmp_path):
+    publish(ledger, "a", "b", "c")
+    await read_all(ledger)
+
+    class Slow(ArchiveSink):
+        def store(self, groups):
+            for group in groups:
+                super().store([group])
+                trim(ledger, NOW, interval_s=0, archive=ArchiveSink(tmp_path))
+
+    trim(ledger, NOW, interval_s=0, archive=Slow(tmp_path))
+    assert sorted(replayed(ledger, tmp_path)) == ["a", "b", "c"]

@@ -22,6 +22,7 @@ from hermes_queue.sandbox.base import (
     Slot,
     SlotSpec,
 )
+from hermes_queue.sandbox.modal.backend import ModalBackend
 from hermes_queue.settings import LocalSandboxSettings, ModalSettings
 from hermes_queue.testing import localmodal, localmodal_server
 
@@ -159,3 +160,23 @@ def isolated_name(request: pytest.FixtureRequest) -> str:
 async def fenced(make_bench: Callable[..., Any], isolated_name: str) -> Bench:
     """Every backend that promises isolation, two slots."""
     return await make_bench(isolated_name, slots=2)
+
+
+@pytest.fixture
+async def start_modal(localmodal, cache, tmp_path):
+    """Start Modal backends with these settings; they are stopped after the test."""
+    started = []
+
+    async def make(*, slots=4, observer=None, profiles=None, **settings):
+        if profiles is not None:
+            settings["profiles"] = tmp_path / "profiles.yaml"
+            settings["profiles"].write_text(profiles)
+        section = ModalSettings(**{"creates_per_s": 1000.0, **settings})
+        backend = ModalBackend(section, slots=slots, cache=cache, observer=observer)
+        started.append(backend)
+        await backend.start()
+        return backend
+
+    yield make
+    for backend in started:
+        await backend.stop()

@@ -7,8 +7,10 @@ import os
 import subprocess
 import sys
 import time
+from functools import partial
 
 import pytest
+from modal_slots import answer, out
 
 from hermes_queue.errors import (
     SandboxError,
@@ -16,10 +18,8 @@ from hermes_queue.errors import (
     SandboxUnavailable,
     SlotLost,
 )
-from hermes_queue.sandbox.base import ExecutionRequest, SandboxObserver, SlotSpec
+from hermes_queue.sandbox.base import SandboxObserver, SlotSpec
 from hermes_queue.sandbox.modal import box, factory, process
-from hermes_queue.sandbox.modal.backend import ModalBackend
-from hermes_queue.settings import ModalSettings
 
 
 @pytest.fixture
@@ -34,35 +34,9 @@ def break_creation(faults, **how):
 
 
 @pytest.fixture
-async def start(localmodal, cache, tmp_path):
-    """Start backends with these settings; they are stopped after the test."""
-    started = []
-
-    async def make(*, slots=2, observer=None, profiles=None, **settings):
-        if profiles is not None:
-            settings["profiles"] = tmp_path / "profiles.yaml"
-            settings["profiles"].write_text(profiles)
-        section = ModalSettings(**{"creates_per_s": 1000.0, **settings})
-        backend = ModalBackend(section, slots=slots, cache=cache, observer=observer)
-        started.append(backend)
-        await backend.start()
-        return backend
-
-    yield make
-    for backend in started:
-        await backend.stop()
-
-
-async def answer(backend, slot, command, **options):
-    [found] = await backend.execute_batch([ExecutionRequest(slot, command, **options)])
-    return found
-
-
-async def out(backend, slot, command, **options):
-    result = await answer(backend, slot, command, **options)
-    assert not isinstance(result, SandboxError), result
-    assert result.exit_code == 0, result
-    return result.stdout.decode().rstrip("\n")
+def start(start_modal):
+    """As `start_modal`, of two slots."""
+    return partial(start_modal, slots=2)
 
 
 # --- credentials ------------------------------------------------------------------------

@@ -13,7 +13,6 @@ import modal_predecessor
 import pytest
 from modal_predecessor import ASSET
 
-from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.sandboxes import Sandboxes
 from hermes_queue.sandbox.base import ExecutionRequest, SlotSpec
 from hermes_queue.sandbox.modal.backend import ModalBackend
@@ -32,12 +31,6 @@ DIFFERENCES = (
     {"labels": {"deployment": "another"}},
     {"labels": {"pool": "another"}},
 )
-
-
-@pytest.fixture
-def ledger(redis_server):
-    with redis_server.client(decode_responses=False) as client:
-        yield Ledger(client, prefix="hq:", url=redis_server.url)
 
 
 @pytest.fixture

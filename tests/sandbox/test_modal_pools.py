@@ -4,50 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import secrets
 import subprocess
 import sys
 
 import pytest
+from modal_slots import acquire, asset, out
 
 from hermes_queue.errors import EnvInfraError
-from hermes_queue.sandbox.base import AssetSpec, ExecutionRequest, SandboxObserver, SlotSpec
+from hermes_queue.sandbox.base import SandboxObserver, SlotSpec
 from hermes_queue.sandbox.modal import box as boxes
 from hermes_queue.sandbox.modal import pool as pools
-from hermes_queue.sandbox.modal.backend import ModalBackend
-from hermes_queue.settings import ModalSettings
 
 
 @pytest.fixture
-async def start(localmodal, cache, tmp_path):
-    """Start backends with these settings; they are stopped after the test."""
-    started = []
-
-    async def make(*, slots=4, observer=None, profiles=None, **settings):
-        if profiles is not None:
-            settings["profiles"] = tmp_path / "profiles.yaml"
-            settings["profiles"].write_text(profiles)
-        section = ModalSettings(**{"creates_per_s": 1000.0, **settings})
-        backend = ModalBackend(section, slots=slots, cache=cache, observer=observer)
-        started.append(backend)
-        await backend.start()
-        return backend
-
-    yield make
-    for backend in started:
-        await backend.stop()
-
-
-async def out(backend, slot, command):
-    [result] = await backend.execute_batch([ExecutionRequest(slot, command)])
-    assert not isinstance(result, Exception), result
-    assert result.exit_code == 0, result
-    return result.stdout.decode().rstrip("\n")
-
-
-async def acquire(backend, count=1, **spec):
-    slots = [backend.acquire(f"t{n}", SlotSpec(**spec)) for n in range(count)]
-    return await asyncio.gather(*slots)
+def start(start_modal):
+    """As `start_modal`."""
+    return start_modal
 
 
 async def alive(backend):
@@ -56,11 +28,6 @@ async def alive(backend):
 
 def pool_of(backend, name="default"):
     return backend._pools[name]
-
-
-def asset(script="echo text >file"):
-    key = secrets.token_hex(8)
-    return AssetSpec("test", key, script, f"/opt/assets/test-{key}")
 
 
 # --- numbers ----------------------------------------------------------------------------

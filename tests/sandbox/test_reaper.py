@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from hermes_queue.errors import SandboxError
-from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.sandboxes import Sandboxes, SandboxRecord
 from hermes_queue.sandbox import make_backend
 from hermes_queue.sandbox.base import Capabilities, SandboxInfo, SandboxObserver, SlotSpec
@@ -35,12 +34,6 @@ class Provider:
         if sandbox_id in self.stuck:
             raise SandboxError("the provider says no")
         self.boxes.pop(sandbox_id, None)
-
-
-@pytest.fixture
-def ledger(redis_server):
-    with redis_server.client(decode_responses=False) as client:
-        yield Ledger(client, prefix="hq:", url=redis_server.url)
 
 
 @pytest.fixture

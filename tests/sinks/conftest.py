@@ -11,17 +11,10 @@ import pytest
 from atropos_api import AtroposApi, Trainer
 from ledger_steps import begin, enqueue, publish
 from records import make_job, make_record
-from redis_server import RedisServer
 
 from hermes_queue.ledger import Ledger
 from hermes_queue.sinks.atropos import AtroposSink
 from hermes_queue.sinks.atropos_options import AtroposOptions
-
-
-@pytest.fixture
-def ledger(redis_server: RedisServer) -> Iterator[Ledger]:
-    with redis_server.client(decode_responses=False) as client:
-        yield Ledger(client, prefix="hq:", url=redis_server.url)
 
 
 @pytest.fixture

@@ -91,8 +91,7 @@ async def test_at_most_one_batch_is_on_the_server_and_the_rest_stays_in_redis(
     for _ in range(3):
         await sink.until(lambda: call(api.port, "GET", "/status")["queue_size"] == 2)
         assert len(await trainer.next_batch()) == 2
-    await sink.until(lambda: sink.counts.acknowledged == 6)
-    assert sink.counts.posts == 7
+    await sink.until(lambda: (sink.counts.acknowledged, sink.counts.posts) == (6, 7))
 
 
 async def test_other_environments_that_fill_the_queue_hold_it_back(api, trainer, put, start):

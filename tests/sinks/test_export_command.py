@@ -12,12 +12,16 @@ from ledger_steps import publish as publish_record
 from records import make_job, make_record
 from redis_server import RedisServer
 
+from hermes_queue import codec
+from hermes_queue.claim_check import ClaimCheck
 from hermes_queue.cli import cli
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.trimming import trim
-from hermes_queue.settings import ResultSettings
+from hermes_queue.object_store import ObjectStore
+from hermes_queue.settings import ResultSettings, StoreSettings
 from hermes_queue.sinks.archive import ArchiveSink
 from hermes_queue.sinks.jsonl import JsonlSink
+from workers.bodies import Bodies
 
 
 @pytest.fixture
@@ -62,6 +66,31 @@ def test_archive_and_stream_are_exported_once_and_again_only_what_is_new(ledger,
     publish(ledger, "newer", 1.0)
     assert "1 rows added" in export("--format", "jsonl", "--out", out).output
     assert "0 rows added" in export("--format", "jsonl", "--out", out).output
+
+
+def test_records_in_the_object_store_are_exported_and_one_that_is_lost_is_named(ledger, tmp_path):
+    store = tmp_path / "store"
+    bodies = Bodies(ObjectStore(store.as_uri()), StoreSettings(from_bytes=1024), 1)
+    for instance in ("a", "b", "c"):
+        job = make_job("run", instance)
+        enqueue(ledger, job)
+        begin(ledger, job)
+        record = make_record(job)
+        body = codec.encode_record(record)
+        bodies.publish(ledger, record, body, owner="w", finished_ttl_s=60)
+        if instance == "b":
+            claim = ClaimCheck.parse(ledger.client.get(f"hq:body:{job.trajectory_id}"))
+    (store / "run" / claim.sha256).unlink()
+    out = tmp_path / "o.jsonl"
+    done = export("--format", "jsonl", "--out", out)
+    assert [row["instance_id"] for row in lines(out)] == ["a", "c"]
+    assert done.exit_code == 1
+    assert f"its object {claim.url} is gone" in done.output
+    store.rename(tmp_path / "hidden")
+    store.write_text("not a directory")
+    again = export("--format", "jsonl", "--out", tmp_path / "again.jsonl")
+    assert again.exit_code == 1
+    assert "does not answer" in str(again.exception) + again.output
 
 
 def test_filters_are_those_of_the_sinks(ledger, tmp_path):

@@ -234,3 +234,49 @@ def test_datasets_opens_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     first = found["train"][0]
     assert first["sequences"][0]["ids"] == [1, 2, 3]
     assert {row["score"] for row in found["train"]} == {0.0, 1.0}
+
+
+@pytest.mark.parametrize("fails", ["the journal", "the directory"])
+def test_a_device_that_fails_after_a_shard_has_its_name_doubles_no_row(
+    fails, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = records(4)
+    sink = ParquetSink(tmp_path)
+    sink.write(made)
+    place = "os.ftruncate" if fails == "the journal" else "hermes_queue.sinks.files.sync_directory"
+    with monkeypatch.context() as broken:
+        broken.setattr(place, lambda *_: (_ for _ in ()).throw(OSError(5, "Input/output error")))
+        with pytest.raises((HermesQueueError, OSError)):
+            sink.finish_shard()
+    sink.write(records(5))
+    sink.close()
+    assert sorted(row["sample_index"] for row in rows(tmp_path)) == list(range(5))
+
+
+def test_a_card_names_every_choice_that_its_rows_were_made_by(tmp_path: Path) -> None:
+    filled(tmp_path)
+    with HfSink(tmp_path, CardFacts(filters={"clean": True}, decontaminated=7)) as sink:
+        sink.write(records(1, instance="later"))
+    card = (tmp_path / "README.md").read_text()
+    assert "filled more than once" in card
+    assert "None but the default" in card
+    assert "- `clean`: True" in card
+    with HfSink(tmp_path, CardFacts(filters={"clean": True}, decontaminated=7)):
+        pass
+    assert (tmp_path / "README.md").read_text() == card
+
+
+def test_directories_that_are_made_for_a_dataset_survive_a_power_loss_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = set()
+    real = os.fsync
+
+    def fsync(fd: int) -> None:
+        synced.add(os.readlink(f"/proc/self/fd/{fd}"))
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with HfSink(tmp_path / "new" / "folder"):
+        pass
+    assert {str(tmp_path), str(tmp_path / "new"), str(tmp_path / "new" / "folder")} <= synced

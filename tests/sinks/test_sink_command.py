@@ -8,7 +8,6 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -17,7 +16,6 @@ from click.testing import CliRunner
 from ledger_steps import begin, enqueue
 from ledger_steps import publish as publish_record
 from records import make_job, make_record
-from redis_server import RedisServer
 from scrape import free_port, scrape, value
 from worker_process import wait_until
 
@@ -25,12 +23,6 @@ from hermes_queue.cli import cli
 from hermes_queue.ledger import Ledger
 
 OUT = {"jsonl": "o.jsonl", "parquet": "o", "sharegpt": "s.jsonl", "openai": "c.jsonl", "hf": "h"}
-
-
-@pytest.fixture
-def ledger(redis_server: RedisServer) -> Iterator[Ledger]:
-    with redis_server.client(decode_responses=False) as client:
-        yield Ledger(client, prefix="hq:", url=redis_server.url)
 
 
 def publish(ledger: Ledger, instances: range, *, size: int = 2, score: float | None = 1.0):

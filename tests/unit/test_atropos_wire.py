@@ -119,6 +119,7 @@ def test_messages_have_a_role_and_content_when_they_are_sent():
         ((sequence(logprobs=(0.0, NAN, -1.0)),), "logprobs"),
         ((sequence(logprobs=(0.0, float("-inf"), -1.0)),), "logprobs"),
         ((sequence(logprobs=(0.0, 1.0, -1.0)),), "logprobs"),
+        ((sequence(logprobs=(0.0, 0.5, -1.0)),), "logprobs"),
     ],
 )
 def test_a_member_that_cannot_be_trained_on_refuses_its_group(row, reason):

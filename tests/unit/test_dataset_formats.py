@@ -9,7 +9,13 @@ import pytest
 from records import make_job, make_record
 
 from hermes_queue.errors import ConfigurationError
-from hermes_queue.models import FunctionCall, Message, ScoredTrajectory, ToolCall
+from hermes_queue.models import (
+    FunctionCall,
+    Message,
+    ScoredTrajectory,
+    ToolCall,
+    TrajectoryGroup,
+)
 from hermes_queue.sinks.openai_chat import OpenAiSink
 from hermes_queue.sinks.sharegpt import ShareGptSink
 
@@ -185,3 +191,43 @@ def test_two_writers_of_one_file_are_refused(tmp_path: Path) -> None:
         pytest.raises(ConfigurationError, match="another process is writing"),
     ):
         ShareGptSink(tmp_path / "o.jsonl")
+
+
+@pytest.mark.parametrize("sink_type", [ShareGptSink, OpenAiSink])
+@pytest.mark.parametrize(
+    "text",
+    [r'{"text": "cut \ud83d"}', '{"a":' * 100_000 + "1" + "}" * 100_000, "[" * 100_000],
+    ids=["half of an emoji", "nested without end", "brackets"],
+)
+def test_what_a_model_or_a_tool_writes_stops_no_sink(text, sink_type, tmp_path: Path) -> None:
+    def about(arguments: str, answer: str, sample: int) -> ScoredTrajectory:
+        asked = said("assistant", tool_calls=[call(1, "terminal", arguments)])
+        told = said("tool", answer, tool_call_id="c1")
+        return record((CONVERSATION[1], asked, told, CONVERSATION[-1]), sample=sample)
+
+    with sink_type(tmp_path / "o.jsonl") as sink:
+        sink.write([about(text, "done", 0), about("{}", text, 1)])
+        assert sink.written >= 1
+        assert sink.written + sum(sink.unfit.values()) == 2
+    for line in (tmp_path / "o.jsonl").read_text().splitlines():
+        json.loads(line)
+
+
+def test_a_tool_that_there_is_not_changes_no_schema_and_its_row_is_counted(tmp_path: Path) -> None:
+    invented = said("assistant", tool_calls=[call(1, "invented_tool", "{}")])
+    no_such = said("tool", "Error: no such tool", tool_call_id="c1")
+    messages = (CONVERSATION[1], invented, no_such, CONVERSATION[-1])
+    with ShareGptSink(tmp_path / "o.jsonl") as sink:
+        assert sink.write([record(), record(messages, sample=1)]) == 1
+        assert sink.unfit == {"call of an unknown tool": 1}
+
+
+def test_what_has_no_row_leaves_its_place_to_another_of_its_instance(tmp_path: Path) -> None:
+    from hermes_queue.sinks.selection import Filters, Selection
+
+    members = (record((said("user", "hi"),)), record(sample=1), record(sample=2))
+    group = TrajectoryGroup.model_construct(instance_id="i", members=members, complete=True)
+    with OpenAiSink(tmp_path / "o.jsonl") as sink:
+        selection = Selection(Filters(max_per_instance=1), sink.held, refusal=sink.refusal)
+        assert sink.write(selection.choose(group)) == 1
+    assert selection.refused == {"no assistant message": 1, "enough of this instance": 1}

@@ -16,6 +16,7 @@ from redis_server import RedisServer
 from worker_process import wait_until
 
 from hermes_queue.cli import cli
+from hermes_queue.doctor.bodies import store_findings
 from hermes_queue.ledger import Breakers, Ledger
 from hermes_queue.ledger.lanes import note_lanes
 from hermes_queue.settings import BreakerSettings
@@ -90,6 +91,36 @@ def test_the_report_for_people_has_a_line_per_finding_and_one_for_what_to_do(sta
     output = CliRunner().invoke(cli, ["doctor"]).output
     assert "warning redis.persistence: the append-only file is off" in output
     assert "        -> start it with --appendonly yes" in output
+
+
+# --- the object store -----------------------------------------------------------------------
+
+
+def test_without_an_object_store_nothing_is_said_of_one(monkeypatch):
+    monkeypatch.delenv("HERMES_QUEUE_STORE_URL", raising=False)
+    assert list(store_findings()) == []
+
+
+def test_an_object_store_that_works(tmp_path, monkeypatch):
+    monkeypatch.delenv("HERMES_QUEUE_REDIS_URL", raising=False)
+    monkeypatch.setenv("HERMES_QUEUE_STORE_URL", (tmp_path / "store").as_uri())
+    expect("store", "ok", "written, read and deleted")
+    assert not [path for path in (tmp_path / "store").glob("*/*") if path.is_file()]
+
+
+def test_an_object_store_that_cannot_be_written(tmp_path, monkeypatch):
+    monkeypatch.delenv("HERMES_QUEUE_REDIS_URL", raising=False)
+    (tmp_path / "store").write_text("no directory")
+    monkeypatch.setenv("HERMES_QUEUE_STORE_URL", (tmp_path / "store").as_uri())
+    expect("store", "error", "does not answer")
+
+
+def test_a_directory_as_object_store_that_other_hosts_may_not_see(tmp_path, monkeypatch):
+    monkeypatch.setenv("HERMES_QUEUE_REDIS_URL", "redis://127.0.0.1:1/0")
+    monkeypatch.setenv("HERMES_QUEUE_STORE_URL", (tmp_path / "store").as_uri())
+    [finding] = store_findings()
+    assert finding.level == "error"
+    assert "HERMES_QUEUE_STORE_SHARED" in finding.message
 
 
 # --- Redis ---------------------------------------------------------------------------------

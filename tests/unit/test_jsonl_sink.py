@@ -145,3 +145,14 @@ def test_a_name_that_promises_another_format_is_refused(tmp_path: Path, name: st
     with pytest.raises(ConfigurationError, match="JSON lines"):
         JsonlSink(tmp_path / name)
     assert not (tmp_path / name).exists()
+
+
+@pytest.mark.parametrize("left", [b"", b'{"schema_version":1,"run_id"'], ids=["none", "some"])
+def test_zeros_that_a_power_loss_left_at_the_end_are_removed(path: Path, left: bytes) -> None:
+    with JsonlSink(path) as sink:
+        sink.write([trajectory(0)])
+    whole = path.read_bytes()
+    path.write_bytes(whole + left + b"\0" * 4096)
+    with JsonlSink(path) as sink:
+        assert sink.repaired_bytes == len(left) + 4096
+    assert path.read_bytes() == whole

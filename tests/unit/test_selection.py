@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 from records import make_job, make_record
 
-from hermes_queue.errors import InputError
+from hermes_queue.errors import ConfigurationError, InputError
 from hermes_queue.models import ScoredTrajectory, TokenSequence, TrajectoryGroup
 from hermes_queue.sinks.selection import Decontamination, Filters, Selection
 
@@ -125,3 +125,28 @@ def test_a_list_that_cannot_be_read_or_lists_nothing_is_an_error(tmp_path: Path)
     (tmp_path / "empty").write_text("# nothing\n")
     with pytest.raises(InputError, match="lists no instance"):
         Decontamination(tmp_path / "empty")
+
+
+def test_a_list_is_understood_however_it_was_made(tmp_path: Path) -> None:
+    path = tmp_path / "list.txt"
+    path.write_bytes(
+        b"\xef\xbb\xbfdjango__django-1\r\nhttps://github.com/Owner/Name.git\r\n"
+        b"git@github.com:a/b.git\nsympy/sympy   # all of it\nNodeBB/NodeBB\n"
+    )
+    exclude = Decontamination(path)
+    for name in (
+        *("django__django-1", "owner__name-7", "owner/name#12", "owner/name-12", "a__b.1f.func__x"),
+        *("sympy__sympy-1", "instance_NodeBB__NodeBB-0499-vnan"),
+    ):
+        assert exclude.excludes(name), name
+    for name in ("django__django-2", "owner__names-7", "owner/names-12", "instance_a", "a:b/c"):
+        assert not exclude.excludes(name), name
+
+
+def test_a_dataset_that_holds_what_a_list_excludes_is_not_continued_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "list.txt"
+    path.write_text("django/django\n")
+    exclude = Decontamination(path)
+    Selection(Filters(), {"t1": "flask__flask-1"}, exclude)
+    with pytest.raises(ConfigurationError, match=r"holds 1 row.*django__django-1"):
+        Selection(Filters(), {"t1": "flask__flask-1", "t2": "django__django-1"}, exclude)

@@ -101,8 +101,8 @@ def test_a_version_is_compared_by_the_number_at_its_end(
     assert version_number(text) == number
 
 
-def turns(*versions: str | None) -> list[Turn]:
-    return [Turn(policy_version=version) for version in versions]
+def turns(*versions: str | Turn | None) -> list[Turn]:
+    return [each if isinstance(each, Turn) else Turn(policy_version=each) for each in versions]
 
 
 @pytest.mark.parametrize(
@@ -113,10 +113,11 @@ def turns(*versions: str | None) -> list[Turn]:
         (("blue", "green"), ("blue", "green")),
         ((None,), (None, None)),
         ((), (None, None)),
+        (("12", Turn(policy_version="11", policy_spans=(("9", 0), ("11", 4)))), ("9", "12")),
     ],
 )
 def test_oldest_and_newest_of_a_trajectory(
-    versions: tuple[str | None, ...], found: tuple[str | None, str | None]
+    versions: tuple[str | Turn | None, ...], found: tuple[str | None, str | None]
 ) -> None:
     assert span(turns(*versions)) == found
 
@@ -130,10 +131,12 @@ def test_oldest_and_newest_of_a_trajectory(
         ((None,), None, None),
         (("9", "default"), None, None),
         ((), 3, None),
+        ((Turn(policy_version="9", policy_spans=(("7", 0), ("9", 4))),), 8, 7),
+        ((Turn(policy_version="9", policy_spans=(("default", 0), ("9", 4))),), 8, 8),
     ],
 )
 def test_a_turn_of_no_known_version_is_as_old_as_the_attempt(
-    versions: tuple[str | None, ...], begun: int | None, number: int | None
+    versions: tuple[str | Turn | None, ...], begun: int | None, number: int | None
 ) -> None:
     draft = Draft(job=make_job(policy_version="8"), attempt=1, epoch=1, policy_begun=begun)
     draft.agent = AgentResult(turns=turns(*versions), stop_reason="no_tool_call")

@@ -10,6 +10,7 @@ from token_stub import TokenStub
 from hermes_queue.agent import AgentScript, make_chat
 from hermes_queue.agent.endpoint import close_clients
 from hermes_queue.agent.server_facts import PROCESSED, RAW
+from hermes_queue.errors import ModelError
 from hermes_queue.models import AgentSpec, Message
 from hermes_queue.settings import ModelSettings
 
@@ -111,3 +112,30 @@ async def test_the_weights_that_nobody_has_named_are_unknown():
         stub.break_reply = unnamed
         (turn,) = await sample(stub)
     assert turn.policy_version is None
+
+
+SPANS = [{"version": "7", "start": 0, "end": 1}, {"version": "8", "start": 1, "end": 2}]
+
+
+@pytest.mark.parametrize("mode", ["messages", "tokens"])
+async def test_weights_that_change_in_a_completion_are_all_on_its_turn(mode):
+    def updated(answer):
+        place = answer["meta_info"] if mode == "tokens" else answer["metadata"]
+        place |= {"weight_version": "8", "weight_versions": SPANS}
+
+    async with TokenStub(["ab"], kind="sglang") as stub:
+        stub.break_reply = updated
+        (turn,) = await sample(stub, mode=mode)
+    assert (turn.policy_version, turn.policy_spans) == ("8", (("7", 0), ("8", 1)))
+
+
+@pytest.mark.parametrize("mode", ["messages", "tokens"])
+async def test_versions_that_cannot_be_read_are_refused_as_the_rest_of_a_reply(mode):
+    def broken(answer):
+        place = answer["meta_info"] if mode == "tokens" else answer["metadata"]
+        place["weight_versions"] = [{"version": "7", "start": "first"}, "8"]
+
+    async with TokenStub(["ab"], kind="sglang") as stub:
+        stub.break_reply = broken
+        with pytest.raises(ModelError, match="first"):
+            await sample(stub, mode=mode)

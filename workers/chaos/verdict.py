@@ -9,6 +9,7 @@ from typing import Any
 
 from hermes_queue import codec
 from hermes_queue.ledger import DeadLetters, Ledger
+from hermes_queue.object_store import resolve
 from workers.chaos.env import expected_score
 from workers.chaos.fleet import CONSUMERS, Fleet
 from workers.chaos.producer import group, poisoned
@@ -18,6 +19,7 @@ LASTING_KEYS = (
     "results",
     "dead",
     "body:",
+    "objects",
     "consumer-group:",
     "totals",
     "_kombu.",
@@ -66,10 +68,11 @@ class Verdict:
             for name in json.loads(fields[b"members"]):
                 seen[name] += 1
                 body = client.get(ledger.key(f"body:{name}"))
-                if body is None:
-                    self.problems.append(f"{name}: its body is gone")
+                found, lost = resolve({name: body})
+                if lost:
+                    self.problems.append(lost[name])
                     continue
-                record = codec.decode_record(body)
+                record = codec.decode_record(found[name])
                 scores[name] = record.score
                 wanted = None if name in self._poison else expected_score(record.instance_id)
                 self._must(record.score == wanted, f"{name}: {record.score}, {record.failure}")

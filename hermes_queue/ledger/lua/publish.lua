@@ -5,15 +5,16 @@
 -- KEYS[1] traj:{id}  KEYS[2] leases  KEYS[3] delayed  KEYS[4] group:{id}  KEYS[5] body:{id}
 -- KEYS[6] results (stream)  KEYS[7] run:{id}  KEYS[8] waiting  KEYS[9] results:bytes, of all
 -- bodies that wait for a reader, those of open groups included
--- KEYS[10] dead (stream); counts in `totals` too
+-- KEYS[10] dead (stream)  KEYS[11] objects, see object_note.lua; counts in `totals` too
 -- ARGV[1] id  ARGV[2] owner  ARGV[3] epoch  ARGV[4] score, or '' when not measured
--- ARGV[5] body  ARGV[6] sample index  ARGV[7] TTL of finished state, s
+-- ARGV[5] body, or the claim of one in the object store  ARGV[6] sample index  ARGV[7] TTL of finished state, s
 -- ARGV[8] schema version  ARGV[9] codec  ARGV[10] group id  ARGV[11] run id
 -- ARGV[12] '1' when this is a failure that a refill may make good  ARGV[13] prefix
 -- ARGV[14] most groups  ARGV[15] most bytes in the stream  ARGV[16] of a failure what
 -- `described_failure` says (JSON), else ''
 -- ARGV[17] what the last attempt cost, USD ('' = unknown)  ARGV[18] tokens it used
 -- ARGV[19] number of the oldest policy version that served it, '' when nobody knows
+-- ARGV[20] of a claim its object as KEYS[11] lists it, else ''
 -- A measured record is accepted from any attempt while the trajectory is open; a failure
 -- only from the current owner and epoch, because a newer attempt may yet succeed. What a
 -- revoked surplus sample has to show is kept beside its closed group.
@@ -22,14 +23,17 @@
 -- wait in the open group, leave the group as stale; one that is stale is taken from its current
 -- owner only, because whoever runs it now has a newer policy.
 -- Returns {verdict, a warning about the run's budget or ''}, verdict being
--- ok | outdated | group | dropped | surplus | full | final | cancelled | stale | unknown;
+-- ok | outdated | group | dropped | surplus | full | unstored | final | cancelled | stale | unknown;
 -- `outdated`: it is final, but too old to be a member, and its group goes on;
 -- `group`: the group went to the stream, `dropped`: its policy threw it away, `full`: nothing
--- was done because too much waits for its readers.
+-- was done because too much waits for its readers; `unstored`: nothing was done because the object
+-- may have been deleted meanwhile.
 local id, ttl, prefix = ARGV[1], ARGV[7], ARGV[13]
 local f = redis.call('HMGET', KEYS[1], 'state', 'owner', 'epoch')
 local state = f[1]
 if not state then return {'unknown', ''} end
+if ARGV[20] ~= '' and state ~= 'final' and state ~= 'cancelled'
+  and not redis.call('ZSCORE', KEYS[11], ARGV[20]) then return {'unstored', ''} end
 if state == 'surplus' then
   redis.call('SET', KEYS[5], ARGV[5], 'EX', ttl)
   redis.call('HSET', KEYS[1], 'state', 'final')

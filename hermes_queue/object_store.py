@@ -1,0 +1,173 @@
+"""Bodies in an object store: put under their content hash, fetched and checked against it.
+
+`file://` needs nothing; every other scheme goes through fsspec, which is imported when the first
+such URL is met. All calls block. Credentials and endpoints are the business of the scheme's own
+library, on workers and readers alike.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+from hermes_queue.claim_check import ClaimCheck
+from hermes_queue.codec import MAX_DECODED_BYTES
+from hermes_queue.errors import ConfigurationError, HermesQueueError
+from hermes_queue.object_access import access, explained, is_file
+from hermes_queue.settings import StoreSettings
+
+_AT_ONCE = 8
+"""Objects fetched at the same time by one call."""
+_PLAIN = str.maketrans("/:", "~~")
+"""What run ids may hold and has a meaning of its own in paths and in fsspec's URLs."""
+
+
+class ObjectLost(HermesQueueError):
+    """An object is gone or is not what its claim says, and will not be; the message names it."""
+
+
+class ObjectStore:
+    """Where a worker puts bodies. Thread-safe."""
+
+    def __init__(self, url: str) -> None:
+        """A store below `url`; nothing is opened before the first call."""
+        self.url = url.rstrip("/")
+
+    @classmethod
+    def from_settings(cls, settings: StoreSettings, redis_url: str) -> ObjectStore | None:
+        """The store of these settings, None when there is none.
+
+        Raises:
+            ConfigurationError: a library is missing, or other hosts could not read it.
+        """
+        if settings.url is None:
+            return None
+        one_host = redis_url.startswith("unix:")
+        if is_file(settings.url) and not (one_host or settings.shared):
+            raise ConfigurationError(
+                "HERMES_QUEUE_STORE_URL: readers on other hosts cannot open file:// URLs; name an "
+                "object store, or set HERMES_QUEUE_STORE_SHARED=true if this directory is mounted "
+                "at the same place on every host"
+            )
+        access(settings.url)
+        return cls(settings.url)
+
+    def place(self, run_id: str, sha256: str, turn: int = 0) -> str:
+        """The URL of an object; `turn` > 0 names further places of the same bytes."""
+        run = run_id.translate(_PLAIN)
+        return f"{self.url}/{run}/{sha256}{f'-{turn}' if turn else ''}"
+
+    def put(self, url: str, body: bytes) -> ClaimCheck:
+        """Have `body` at `url`, durably. What is there in full already is left alone.
+
+        Raises:
+            StoreUnavailable: it may be there or not; repeat the call.
+        """
+        reach = access(url)
+        with explained(url):
+            try:
+                there = reach.size_bytes(url) == len(body)
+            except FileNotFoundError:
+                there = False
+            if not there:
+                reach.write(url, body)
+        return ClaimCheck(url, hashlib.sha256(body).hexdigest(), len(body))
+
+    def remove(self, url: str) -> None:
+        """Delete an object. One that is gone is no error.
+
+        Raises:
+            StoreUnavailable: it may still be there.
+        """
+        with explained(url), suppress(FileNotFoundError):
+            access(url).remove(url)
+
+    def probe(self) -> None:
+        """Write, read and delete a small object.
+
+        Raises:
+            ConfigurationError: a library is missing.
+            StoreUnavailable: it cannot be done; the message says why.
+            ObjectLost: what was written is not what can be read.
+        """
+        url = self.place("probe", secrets.token_hex(16))
+        claim = self.put(url, os.urandom(64))
+        try:
+            fetch(claim)
+        finally:
+            self.remove(url)
+
+
+def fetch(claim: ClaimCheck) -> bytes:
+    """The body that `claim` stands for.
+
+    Raises:
+        ObjectLost: it is gone or damaged.
+        StoreUnavailable: the store does not answer or refuses us; it may do later.
+        ConfigurationError: a library that its URL needs is not installed.
+    """
+    if not 0 < claim.size_bytes <= MAX_DECODED_BYTES:
+        raise ObjectLost(f"its claim says {claim.size_bytes} bytes")
+    reach = access(claim.url)
+    try:
+        with explained(claim.url):
+            data = reach.read(claim.url)
+    except FileNotFoundError:
+        raise ObjectLost(f"its object {claim.url} is gone") from None
+    if len(data) != claim.size_bytes or hashlib.sha256(data).hexdigest() != claim.sha256:
+        raise ObjectLost(
+            f"its object {claim.url} is damaged: {len(data)} bytes of another hash, "
+            f"not {claim.size_bytes} of SHA-256 {claim.sha256}"
+        )
+    return data
+
+
+def resolve(stored: Mapping[str, bytes | None]) -> tuple[dict[str, bytes], dict[str, str]]:
+    """Bodies by name, and why there is none by the other names.
+
+    Args:
+        stored: what Redis holds of each: a body, a claim, or nothing.
+
+    Raises:
+        StoreUnavailable, ConfigurationError: as `fetch`.
+        SchemaTooNew: a newer version wrote a claim.
+    """
+    bodies: dict[str, bytes] = {}
+    lost: dict[str, str] = {}
+    claims: dict[str, ClaimCheck] = {}
+    for name, value in stored.items():
+        try:
+            claim = None if value is None else ClaimCheck.parse(value)
+        except ValueError as error:
+            lost[name] = f"the body of {name} cannot be read: {error}"
+            continue
+        if value is None:
+            lost[name] = f"the body of {name} is gone"
+        elif claim is None:
+            bodies[name] = value
+        else:
+            claims[name] = claim
+    for name, found in _fetched(claims):
+        if isinstance(found, bytes):
+            bodies[name] = found
+        else:
+            lost[name] = f"the body of {name} is lost: {found}"
+    return {name: bodies[name] for name in stored if name in bodies}, lost
+
+
+def _fetched(claims: Mapping[str, ClaimCheck]) -> Iterator[tuple[str, bytes | ObjectLost]]:
+    def one(claim: ClaimCheck) -> bytes | ObjectLost:
+        try:
+            return fetch(claim)
+        except ObjectLost as error:
+            return error
+
+    if len(claims) > 1:
+        with ThreadPoolExecutor(min(_AT_ONCE, len(claims)), "bodies") as threads:
+            yield from zip(claims, threads.map(one, claims.values()), strict=True)
+    else:
+        yield from ((name, one(claim)) for name, claim in claims.items())

@@ -1,0 +1,57 @@
+"""Settings of the object store of large bodies."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import urlsplit
+
+from pydantic import Field, field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from hermes_queue.settings.section import PREFIX
+
+_PRINTABLE = re.compile(r"[!#-\[\]-~]+\Z")
+
+
+class StoreSettings(BaseSettings):
+    """The object store of large records; Redis then holds their claims only."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX + "STORE_", frozen=True)
+
+    url: str | None = None
+    """Where workers put large records: any fsspec URL that all workers and readers reach, such as
+    `s3://bucket/hermes`; other than `file://` it needs `pip install 'hermes-queue[store]'` and the
+    library of its scheme. Unset or empty: all records are in Redis."""
+    from_bytes: int = Field(default=256 << 10, ge=1024)
+    """Encoded size from which on a record goes to the store."""
+    max_bytes: int = Field(default=128 << 20, ge=1024)
+    """Encoded size above which a record is refused when there is a store; without one
+    `HERMES_QUEUE_RESULTS_INLINE_MAX_BYTES` says so."""
+    shared: bool = False
+    """A `file://` directory is mounted at the same place on every host. Without this it is refused,
+    unless Redis is a unix socket: then there is only one host."""
+    grace_s: float = Field(default=3600.0, gt=0)
+    """How long an object that no record names any more is kept, at least; it is gone after twice
+    that."""
+
+    @field_validator("url")
+    @classmethod
+    def _is_url(cls, url: str | None) -> str | None:
+        url = (url or "").rstrip("/")
+        if not url:
+            return None
+        parts = urlsplit(url)
+        if not _PRINTABLE.match(url):
+            raise ValueError("must be ASCII without spaces, quotes and backslashes")
+        if not parts.scheme or "://" not in url or not (parts.netloc or parts.path):
+            raise ValueError("must be a URL such as s3://bucket/directory")
+        if parts.scheme == "memory":
+            raise ValueError("memory:// is the memory of one process: nobody else could read it")
+        if parts.scheme == "file" and (parts.netloc or not parts.path.startswith("/")):
+            raise ValueError("must be file:// and an absolute path, such as file:///srv/bodies")
+        if parts.password:
+            raise ValueError(
+                "must hold no password: it would be in every claim; give it to the library of the "
+                "scheme, see docs/results.md"
+            )
+        return url

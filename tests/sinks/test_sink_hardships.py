@@ -1,0 +1,120 @@
+"""Sinks of datasets that are started again and again, share a name, or meet rows that kill."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from ledger_steps import begin, enqueue
+from ledger_steps import publish as publish_record
+from records import make_job, make_record
+
+from hermes_queue.ledger import Ledger
+
+
+def publish(ledger: Ledger, *instances: str) -> list[str]:
+    """A group of one for each instance; returns the trajectory ids."""
+    jobs = [make_job("run", instance, 0, 1) for instance in instances]
+    enqueue(ledger, *jobs)
+    for job in jobs:
+        begin(ledger, job)
+        publish_record(ledger, make_record(job, 1.0))
+    return [job.trajectory_id for job in jobs]
+
+
+def run(ledger: Ledger, *arguments: object, before: str = "", **options):
+    env = {**os.environ, "HERMES_QUEUE_REDIS_URL": ledger.url}
+    code = f"{before}\nfrom hermes_queue.cli import main; main()"
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.run(
+        command, env=env, capture_output=True, text=True, timeout=90, check=False, **options
+    )
+
+
+def ids(out: Path) -> list[str]:
+    return [json.loads(line)["trajectory_id"] for line in out.read_text().splitlines()]
+
+
+def pending(ledger: Ledger) -> list[dict]:
+    [group] = ledger.client.xinfo_groups("hq:results")
+    return ledger.client.xpending_range("hq:results", group["name"], "-", "+", 100)
+
+
+def test_a_full_disk_uses_up_no_delivery(ledger, tmp_path):
+    published = publish(ledger, *(f"i{n}" for n in range(20)))
+    out = tmp_path / "s.jsonl"
+    flags = ["sink", "sharegpt", "--out", out, "--run", "run", "--until-done", "--quiet"]
+    for _ in range(2):
+        full = run(
+            ledger, *flags, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (900, 900))
+        )
+        assert full.returncode == 1, full.stderr
+        assert {entry["times_delivered"] for entry in pending(ledger)} == {0}
+    done = run(ledger, *flags)
+    assert done.returncode == 0, done.stderr
+    assert sorted(ids(out)) == sorted(published)
+
+
+DIES_BEFORE_IT_WRITES = """
+import os, signal
+from hermes_queue.sinks.lines import LinesSink
+LinesSink.write = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_sink_killed_many_times_over_the_same_groups_loses_none(ledger, tmp_path):
+    published = publish(ledger, *(f"i{n}" for n in range(20)))
+    out = tmp_path / "s.jsonl"
+    flags = ["sink", "sharegpt", "--out", out, "--run", "run", "--until-done", "--quiet"]
+    killed = run(ledger, *flags, before=DIES_BEFORE_IT_WRITES)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    for entry in pending(ledger):  # as 19 more such lives leave it
+        group = ledger.client.xinfo_groups("hq:results")[0]["name"]
+        ledger.client.xclaim(
+            "hq:results", group, "sink", 0, [entry["message_id"]], retrycount=20, justid=True
+        )
+    done = run(ledger, *flags)
+    assert done.returncode == 0, done.stderr
+    assert sorted(ids(out)) == sorted(published)
+
+
+FAILS_ON_ONE = """
+from hermes_queue.sinks import sharegpt
+real = sharegpt.row
+def row(trajectory, *rest):
+    if trajectory.instance_id == "bad":
+        raise RuntimeError("a defect of this format")
+    return real(trajectory, *rest)
+sharegpt.row = row
+"""
+
+
+def test_a_row_that_cannot_be_made_is_put_aside_and_its_neighbours_are_written(ledger, tmp_path):
+    good = publish(ledger, "a", "b")
+    publish(ledger, "bad")
+    good += publish(ledger, "y", "z")
+    out = tmp_path / "s.jsonl"
+    flags = ["sink", "sharegpt", "--out", out, "--run", "run", "--until-done"]
+    done = run(ledger, *flags, before=FAILS_ON_ONE)
+    assert done.returncode == 0, done.stderr
+    assert sorted(ids(out)) == sorted(good)
+    [(_, letter)] = ledger.client.xrange("hq:dead")
+    assert letter[b"instance_id"] == b"bad"
+    assert b"a defect of this format" in letter[b"reason"]
+
+
+def test_two_datasets_do_not_share_the_groups_of_one_name(ledger, tmp_path):
+    published = publish(ledger, "a", "b")
+    first, second = tmp_path / "one.jsonl", tmp_path / "two.jsonl"
+    flags = ["--group", "mine", "--idle-timeout", "1", "--quiet"]
+    assert run(ledger, "sink", "jsonl", "--out", first, *flags).returncode == 0
+    done = run(ledger, "sink", "jsonl", "--out", second, *flags)
+    assert done.returncode == 2, done.stderr
+    assert "groups remove mine" in done.stderr
+    assert sorted(ids(first)) == sorted(published)
+    assert run(ledger, "sink", "jsonl", "--out", first, *flags).returncode == 0

@@ -1,0 +1,77 @@
+"""Calls that a thread of its own makes every so often, whatever one of them meets."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from hermes_queue.errors import HermesQueueError
+
+logger = logging.getLogger(__name__)
+
+_TICK_S = 0.1
+_JOIN_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Duty:
+    """One call."""
+
+    name: str
+    every_s: float
+    call: Callable[[], object]
+    again_s: float | None = None
+    """When to repeat one that failed; None = when it is due."""
+
+
+class Duties:
+    """Runs duties until `stop`."""
+
+    def __init__(self, name: str, duties: Sequence[Duty]) -> None:
+        """Prepare; `start` begins. `name` is the thread's, and begins the log's actions."""
+        self._name = name
+        self._duties = duties
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Begin with a round of all of them."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End; a call that hangs is left behind. Idempotent."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(_JOIN_S)
+
+    @property
+    def stopping(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stop.is_set()
+
+    def guarded(self, name: str, call: Callable[[], object]) -> bool:
+        """Make one call; failures are logged and answered with False."""
+        thread = self._name
+        try:
+            call()
+        except HermesQueueError as error:
+            logger.warning("%s: %s", name, error, extra={"action": f"{thread}_{name}"})
+        except Exception:  # the thread must outlive whatever a single duty meets
+            logger.exception("%s failed", name, extra={"action": f"{thread}_{name}"})
+        else:
+            return True
+        return False
+
+    def _loop(self) -> None:
+        due = {duty.name: 0.0 for duty in self._duties}
+        while not self._stop.wait(_TICK_S):
+            for duty in self._duties:
+                now = time.monotonic()
+                if now < due[duty.name]:
+                    continue
+                due[duty.name] = now + duty.every_s
+                if not self.guarded(duty.name, duty.call) and duty.again_s is not None:
+                    due[duty.name] = now + min(duty.every_s, duty.again_s)

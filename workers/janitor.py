@@ -1,0 +1,81 @@
+"""Periodic work of a worker that moves bodies, in a thread of its own.
+
+It publishes what dead workers left, and deletes what everybody has read and what nobody needs. That
+may wait for disks and object stores, which must not hold up the keeper's leases.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from hermes_queue.ledger import Ledger
+from hermes_queue.ledger.trimming import trim
+from hermes_queue.settings import ArchiveSettings, StoreSettings
+from hermes_queue.sinks.archive import ArchiveSink
+from workers.duties import Duties, Duty
+from workers.recovery import publish_leftovers
+from workers.runtime import Runtime
+
+logger = logging.getLogger(__name__)
+
+
+class Janitor:
+    """Does it for one worker process, from `start` to `stop`."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        """Prepare, with connections of its own.
+
+        Raises:
+            RedisUnavailable: Redis does not answer.
+        """
+        self._runtime = runtime
+        self._ledger = Ledger.connect(url=runtime.ledger.url)
+        archive = ArchiveSettings()
+        self._archive = ArchiveSink(archive.directory) if archive.enabled else None
+        self._abandoned: set[str] = set()
+        lease = runtime.lease
+        self._duties = Duties(
+            "janitor",
+            [
+                Duty("trim", min(1.0, runtime.results.trim_s), self._trim),
+                Duty("leftovers", lease.renew_s, self._publish_leftovers),
+                Duty("objects", min(60.0, StoreSettings().grace_s), self._remove_objects),
+            ],
+        )
+
+    def start(self) -> None:
+        """Begin."""
+        self._duties.start()
+
+    def stop(self) -> None:
+        """End. Idempotent."""
+        self._duties.stop()
+        self._ledger.close()
+        if self._archive:
+            self._archive.close()
+
+    def _publish_leftovers(self) -> None:
+        publish_leftovers(self._runtime, self._ledger, most_s=self._runtime.lease.renew_s / 2)
+
+    def _trim(self) -> None:
+        results = self._runtime.results
+        done = trim(self._ledger, results, interval_s=results.trim_s, archive=self._archive)
+        if done is None:
+            return
+        for group in set(done.abandoned) - self._abandoned:
+            logger.warning(
+                "consumer group %s reads nothing any more and is not durable: results are "
+                "deleted without it",
+                group,
+                extra={"action": "group_abandoned", "group": group},
+            )
+        self._abandoned = set(done.abandoned)
+
+    def _remove_objects(self) -> None:
+        count = self._runtime.bodies.remove_unneeded(self._ledger, lambda: self._duties.stopping)
+        if count:
+            logger.info(
+                "deleted %d objects that no result names any more",
+                count,
+                extra={"action": "objects_deleted"},
+            )
