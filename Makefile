@@ -29,8 +29,8 @@ COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generat
 	--no-emit-index-url --no-annotate --custom-compile-command "make lock"
 RUN_EXTRAS := --extra producer --extra worker --extra local
 
-.PHONY: help demo test test-aimock test-atropos test-modal-oldest test-prometheus test-sglang test-vllm validate \
-	tamper chaos datasets lint format bench lock docs site clean redis
+.PHONY: help demo test test-aimock test-atropos test-compose test-flower test-modal-oldest test-prometheus \
+	test-sglang test-vllm validate tamper chaos datasets lint audit sbom format bench lock docs site clean redis
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 20
@@ -94,7 +94,22 @@ test-prometheus: redis $(VENV)/.dev ## Dashboards and alerts against a real Prom
 	on Debian: apt-get install --no-install-recommends prometheus" >&2; exit 1; }
 	$(BIN)/python -m pytest -m prometheus tests/metrics
 
-lint: $(VENV)/.dev ## ruff, mypy, import-linter
+test-compose: redis $(VENV)/.dev ## Every service of docker-compose.yml as a process, working together
+	@command -v prometheus >/dev/null || { echo "make test-compose needs: apt-get install --no-install-recommends prometheus docker-compose" >&2; exit 1; }
+	$(BIN)/python -m pytest -q -W default tests/deploy/prove_compose.py
+
+test-flower: redis $(VENV)/.dev ## What Flower shows, in a headless Chromium (needs chromium-driver)
+	@command -v chromedriver >/dev/null || { echo "make test-flower needs Chromium: apt-get install chromium chromium-driver" >&2; exit 1; }
+	$(BIN)/python -m pytest -q -W default tests/deploy/prove_flower.py
+
+audit: $(VENV)/.dev ## Known vulnerabilities of what is pinned (passes, saying so, without network)
+	bash deploy/audit.sh $(BIN)/pip-audit requirements/image.txt
+
+sbom: $(VENV)/.dev ## A CycloneDX bill of materials of the image: dist/sbom.json
+	@mkdir -p dist
+	$(BIN)/cyclonedx-py requirements --pyproject pyproject.toml -o dist/sbom.json requirements/image.txt
+
+lint: $(VENV)/.dev audit ## ruff, mypy, import-linter, known vulnerabilities
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -122,8 +137,10 @@ lock: ## Resolve requirements/*.txt anew (needs uv)
 	@command -v $(UV) >/dev/null || { echo "make lock needs uv: pip install uv, or UV=/path/to/uv" >&2; exit 1; }
 	$(COMPILE) --upgrade $(RUN_EXTRAS) --group build pyproject.toml -o requirements/run.txt
 	$(COMPILE) --upgrade --constraints requirements/run.txt $(RUN_EXTRAS) --extra parquet --extra datasets --extra store \
-		--extra modal --extra profiles --extra renderers --extra metrics --group dev \
+		--extra modal --extra profiles --extra renderers --extra metrics --extra flower --group dev \
 		pyproject.toml -o requirements/dev.txt
+	$(COMPILE) --upgrade --constraints requirements/dev.txt $(RUN_EXTRAS) --extra parquet --extra store --extra modal \
+		--extra profiles --extra metrics --extra flower --group build pyproject.toml -o requirements/image.txt
 
 clean: ## Remove the virtual environment and everything generated (not your caches and results)
 	rm -rf $(VENV) $(VENV)-modal-oldest $(LIVE) dist build site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -21,6 +21,9 @@ MIN_VERSION = (6, 2)
 _WANTS_PASSWORD = {"HELLO": "it wants a password", "Authe": "it wants a password"}
 """How redis-py words a missing password, by its first letters."""
 
+_REFUSED = ("NOAUTH", "WRONGPASS", "NOPERM", "The user executing the script can't")
+"""What errors say that are about our rights; the last one is how a script reports them."""
+
 _PASSING = ("LOADING", "BUSY", "READONLY", "MISCONF", "NOREPLICAS", "MASTERDOWN", "CLUSTERDOWN")
 """How Redis begins errors that say "not now": it loads its data, its disk is full, ..."""
 
@@ -135,7 +138,7 @@ def explained(url: str) -> Iterator[None]:
             raise RedisUnavailable(
                 f"Redis at {masked(url)} refuses writes for now: {text}"
             ) from error
-        if "NOAUTH" in text or "WRONGPASS" in text or "NOPERM" in text:
+        if any(word in text for word in _REFUSED):
             raise RedisUnavailable(
                 f"Redis at {masked(url)} refuses us: {text}; check user and password in "
                 "HERMES_QUEUE_REDIS_URL"

@@ -18,6 +18,7 @@ from hermes_queue import codec
 from hermes_queue.connection import explained
 from hermes_queue.errors import PayloadTooLarge, RedisFull, RedisUnavailable
 from hermes_queue.ledger import DueJob, Ledger, QueueKeys
+from hermes_queue.ledger.answers import short_env
 from hermes_queue.ledger.items import put_items
 from hermes_queue.ledger.lanes import note_lanes
 from hermes_queue.models import SCHEMA_VERSION, TrajectoryJob
@@ -29,6 +30,8 @@ _ROOM_AGAIN = 0.9
 
 RUN_TRAJECTORY = "hermes_queue.run_trajectory"
 """Name of the task `workers.trajectory` defines."""
+SHOWN_TASK = "trajectory"
+"""What people are shown in its place, followed by the env."""
 
 
 QUARANTINE = ".quarantine"
@@ -126,9 +129,11 @@ def enqueue(
         put_items(ledger, items)
         for run_id, of_run in _by_run(travelling).items():
             accepted = ledger.enqueue(run_id, of_run, config=config)
-            publish_messages(
-                ledger, [DueJob(j.trajectory_id, 1, j.lane, j.priority) for j in accepted]
-            )
+            first = [
+                DueJob(j.trajectory_id, 1, j.lane, j.priority, j.env, j.instance_id)
+                for j in accepted
+            ]
+            publish_messages(ledger, first)
             ids = (job.trajectory_id for job in accepted)
             ledger.published(ids, claim=accepted.claim, first=True)
             enqueued += len(accepted)
@@ -194,7 +199,8 @@ def publish_messages(ledger: Ledger, jobs: Sequence[DueJob], *, retry: bool = Fa
                     task_id=f"{job.trajectory_id}.{job.attempt}",
                     queue=name(job.lane),
                     priority=job.priority,
-                    argsrepr=job.trajectory_id,
+                    argsrepr=job.label,
+                    shadow=shown_name(job.env),
                     kwargsrepr="",
                     ignore_result=True,
                     retry=False,
@@ -205,6 +211,11 @@ def publish_messages(ledger: Ledger, jobs: Sequence[DueJob], *, retry: bool = Fa
         if "OOM" in f"{error} {error.__cause__}":
             raise RedisFull(f"publishing {len(jobs)} jobs failed: {error}") from error
         raise RedisUnavailable(f"publishing {len(jobs)} jobs failed: {error}") from error
+
+
+def shown_name(env: str) -> str:
+    """What Flower, events and logs call the task: one name per env, though there is one task."""
+    return f"{SHOWN_TASK}.{short_env(env)}" if env else RUN_TRAJECTORY
 
 
 def _batches(jobs: Iterable[TrajectoryJob], size: int) -> Iterator[list[TrajectoryJob]]:

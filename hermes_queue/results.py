@@ -190,4 +190,5 @@ def remove_consumer_group(client: redis.Redis, prefix: str, group: str) -> None:
         redis.RedisError: it may still be there.
     """
     client.xgroup_destroy(prefix + STREAM, group)
-    client.delete(options_key(prefix, group))
+    # Its fields, not DEL: a consumer's user may do that to results and dead letters, too.
+    client.hdel(options_key(prefix, group), "filter", "start", "durable")

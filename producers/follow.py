@@ -13,11 +13,14 @@ import secrets
 import time
 from collections.abc import Callable, Iterable
 
-from hermes_queue.errors import RedisUnavailable
+from redis.exceptions import NoPermissionError
+
+from hermes_queue.connection import explained
+from hermes_queue.errors import ConfigurationError, RedisUnavailable
 from hermes_queue.ledger import Breakers, Ledger, Pause, Runs, RunStatus
 from hermes_queue.ledger.group_facts import dropped_groups
 from hermes_queue.ledger.reading import EntryId, has_dealt_with, newest_entry
-from hermes_queue.results import DeliveredGroup, consume, remove_consumer_group
+from hermes_queue.results import STREAM, DeliveredGroup, consume, remove_consumer_group
 from hermes_queue.sinks.base import Sink
 from producers.progress import Counts, Progress, ResultRow, result_row
 
@@ -35,6 +38,25 @@ PAUSED_END_S = 5.0
 """How long what still runs of a paused run may take, where nobody could let it go on."""
 NO_WORKER_S = 10.0
 LANE_POLL_S = 3.0
+
+
+def refuse_without_results(ledger: Ledger) -> None:
+    """Say before anything is sent that this Redis user may not read results.
+
+    Raises:
+        ConfigurationError: it may not.
+        RedisUnavailable: Redis does not answer.
+    """
+    with explained(ledger.url):
+        try:
+            ledger.client.xlen(ledger.key(STREAM))
+        except NoPermissionError as error:
+            raise ConfigurationError(
+                "--follow and --out read results, which needs the consumer's rights, and the user "
+                "in HERMES_QUEUE_REDIS_URL has none: leave them out and read with a consumer "
+                "(hermes-queue sink), or use a user who may do both (operator in "
+                "deploy/redis/users.acl). Nothing was enqueued."
+            ) from error
 
 
 class Follower:

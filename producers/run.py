@@ -28,7 +28,7 @@ from hermes_queue.sinks.jsonl import JsonlSink
 from producers import sandbox_flags
 from producers.base import Producer
 from producers.dataset import open_dataset
-from producers.follow import Follower
+from producers.follow import Follower, refuse_without_results
 from producers.jobs import Plan, make_plan
 from producers.progress import Progress
 from producers.report import Report, Summary, members_by_group
@@ -93,6 +93,7 @@ class Run:
         try:
             if not follows:
                 return self.send(ledger)
+            refuse_without_results(ledger)
             out = self.arguments.out
             with JsonlSink(out) if out else nullcontext() as sink:
                 return self.watch(ledger, self.groups, sink, lambda: None)

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cache
@@ -65,6 +65,8 @@ class Draft:
     """End of the attempt on the monotonic clock; known once a slot is ours."""
     waited_s: float = 0.0
     """Spent where no clock runs: the run was paused, the model's endpoint busy or failing."""
+    on_stage: Callable[[Stage], None] | None = None
+    """Told of each stage as it begins."""
     _clock: asyncio.Timeout | None = None
     """Of the stage that runs."""
 
@@ -108,6 +110,8 @@ class Draft:
                 or at the attempt's deadline, whichever comes first.
         """
         self.current = name
+        if self.on_stage:
+            self.on_stage(name)
         began = time.monotonic()
         allowed_s = None if limit_s is None else self.left_s(limit_s)
         try:

@@ -42,6 +42,7 @@ from workers.log_tail import LogTail
 from workers.outcomes import Outcomes
 from workers.pauses import Pauses
 from workers.spool import Spool
+from workers.stage_events import StageEvents
 from workers.tally import ProcessTally
 
 logger = logging.getLogger(__name__)
@@ -104,6 +105,9 @@ class Runtime:
     """Counts calls of models over all workers; None = nobody does."""
     log: LogTail = field(default_factory=LogTail)
     meter: Meter = field(default_factory=NoMeter)
+    stage_events: StageEvents = field(
+        default_factory=lambda: StageEvents(WorkerSettings().stage_events_per_s)
+    )
     _running: dict[Claim, Job] = field(default_factory=dict)
     _progress: dict[Claim, Callable[[], Progress]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)

@@ -152,6 +152,7 @@ class _Attempt:
                 earlier=tuple(evidence(self._begun.attempts)),
                 prices=self._runtime.model.prices,
                 policy_begun=self._begun.policy_version,
+                on_stage=self._task.tell if self._runtime.stage_events.take() else None,
             )
             return await self._conclude(self._draft, await self._measure(self._draft))
         except asyncio.CancelledError:

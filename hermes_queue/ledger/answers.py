@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Literal
 
@@ -110,6 +110,30 @@ class DueJob:
     attempt: int
     lane: str
     priority: int
+    env: str = ""
+    """Of this and the next, only people read what is shown; "" = not known."""
+    instance_id: str = ""
+
+    @property
+    def label(self) -> str:
+        """Short: the env, what of its dataset, and which sample."""
+        if not self.env:
+            return self.trajectory_id
+        sample = self.trajectory_id.rpartition(".")[2]
+        return f"{short_env(self.env)}:{self.instance_id}#{sample}"
+
+
+def due_jobs(flat: Sequence[str]) -> list[DueJob]:
+    """What `due.lua` says of each job: id, attempt, lane, priority, env, instance id."""
+    return [
+        DueJob(flat[i], int(flat[i + 1]), flat[i + 2], int(flat[i + 3]), flat[i + 4], flat[i + 5])
+        for i in range(0, len(flat), 6)
+    ]
+
+
+def short_env(env: str) -> str:
+    """The name of an env as people say it: of `package.module:Attr` only the module."""
+    return env.partition(":")[0].rpartition(".")[2]
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from hermes_queue.ledger.answers import (
     QueueKeys,
     RunStatus,
     Spent,
+    due_jobs,
 )
 from hermes_queue.ledger.deployment import Deployment
 from hermes_queue.ledger.letters import described_failure
@@ -262,15 +263,9 @@ class Ledger(Deployment):
 
     def due(self, *, limit: int = 500) -> tuple[str, list[DueJob]]:
         """Claim delayed jobs that are due: (claim for `published`, jobs)."""
-        answer = [
-            part.decode()
-            for part in self.call("due", ["delayed"], [self.prefix, MOVE_CLAIM_S, limit])
-        ]
-        jobs = [
-            DueJob(answer[i], int(answer[i + 1]), answer[i + 2], int(answer[i + 3]))
-            for i in range(1, len(answer), 4)
-        ]
-        return answer[0], jobs
+        found = self.call("due", ["delayed"], [self.prefix, MOVE_CLAIM_S, limit])
+        claim, *jobs = (part.decode() for part in found)
+        return claim, due_jobs(jobs)
 
     def publish(
         self, record: ScoredTrajectory, body: bytes, *, owner: str, finished_ttl_s: int

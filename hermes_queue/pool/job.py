@@ -22,6 +22,9 @@ CancelReason = Literal["soft", "hard", "terminate", "shutdown", "lease_lost", "c
 """soft, hard: time limits. terminate: `revoke(terminate=True)`. shutdown: the worker ends.
 lease_lost: the job may run elsewhere already. cancelled: somebody else asked for it."""
 
+STAGE_EVENT = "task-STARTED"
+"""An event of a running task that tells its `stage`; see `Job.tell`."""
+
 _current: ContextVar[Job] = ContextVar("hermes_queue_job")
 
 
@@ -67,6 +70,25 @@ class Job:
         """Use `channel` in place of the one that brought the message. For the pool."""
         if self._request is not None and not self._request.acknowledged:
             self._request.message.channel = channel
+
+    def tell(self, stage: str) -> None:
+        """Tell whoever listens to events, Flower above all, which stage the task has come to.
+
+        Does nothing outside of a worker, or when events are off.
+        """
+        if self._request is not None:
+            self._callbacks.submit(self._tell, stage)
+
+    def _tell(self, stage: str) -> None:
+        # Of a type that Celery does not know, listeners make a state: the name in upper case.
+        # `task-agent` would be a state AGENT, in which Flower has no button to terminate the task;
+        # `task-STARTED` leaves it STARTED, and its time of start untouched.
+        # The name is told again because a late `task-sent` of the producer replaces the shown one.
+        told = {"stage": stage, "result": f"stage: {stage}", "name": self._request.name}
+        try:
+            self._request.send_event(STAGE_EVENT, **told)
+        except Exception as error:  # noqa: BLE001 - nobody's work depends on what is only shown
+            logger.debug("event %s of %s was not sent: %s", stage, self.task_id, error)
 
     async def acknowledge(self) -> bool:
         """Acknowledge the broker message now instead of when the body has ended.

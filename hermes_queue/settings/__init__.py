@@ -107,6 +107,8 @@ class WorkerSettings(BaseSettings):
     """After SIGTERM running trajectories may finish for this long, then are handed back."""
     exit_when_idle_s: float | None = Field(default=None, gt=0)
     """The worker ends after so long without a job. Unset: never."""
+    stage_events_per_s: float = Field(default=5.0, ge=0)
+    """So many trajectories a second tell Flower of each stage that they enter; 0 = none."""
     watchdog_s: float = Field(default=5.0, gt=0)
     """The stack is logged when the event loop is blocked for longer."""
 

@@ -142,6 +142,8 @@ def check(block: Block, words: list[str]) -> None:
         parse_make(arguments)
     elif program in ("python", "python3"):
         parse_python(block, arguments)
+    elif program == "sh":
+        assert (ROOT / arguments[0]).is_file(), arguments
     else:
         assert program in FOREIGN, f"unknown program {program}"
 

@@ -3,7 +3,8 @@
 --
 -- KEYS[1] delayed
 -- ARGV[1] prefix  ARGV[2] claim, s  ARGV[3] most jobs
--- Returns {claim score, then per job: id, attempt, lane, priority}.
+-- Returns {claim score, then per job: id, attempt, lane, priority, env, instance id}; the last two
+-- are '' when its group is gone.
 local t = redis.call('TIME')
 local now = tonumber(t[1]) + tonumber(t[2]) / 1e6
 local claim = string.format('%.6f', now + tonumber(ARGV[2]))
@@ -18,6 +19,9 @@ for _, id in ipairs(ids) do
     out[#out + 1] = f[2]
     out[#out + 1] = f[3]
     out[#out + 1] = f[4]
+    local g = redis.call('HMGET', ARGV[1] .. 'group:' .. string.match(id, '^(.*)%.'), 'env', 'instance_id')
+    out[#out + 1] = g[1] or ''
+    out[#out + 1] = g[2] or ''
   else
     redis.call('ZREM', KEYS[1], id)
   end

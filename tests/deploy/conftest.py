@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from guarded_redis import ROOT, GuardedRedis
+from redis_server import redis_binary_of
+from worker_process import WorkerProcess
+
+
+@pytest.fixture(scope="module")
+def redis_7() -> str:
+    """The directory of a redis-server 7."""
+    return str(Path(redis_binary_of("redis-7")).parent)
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory, redis_7: str) -> Iterator[GuardedRedis]:
+    server = GuardedRedis(
+        tmp_path_factory.mktemp("guarded"), redis_7, options=("--maxmemory", "1gb")
+    )
+    try:
+        yield server.start()
+    finally:
+        server.close()
+
+
+@pytest.fixture(scope="module")
+def worker(
+    guarded: GuardedRedis, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[WorkerProcess]:
+    """A worker under its own user."""
+    process = WorkerProcess(guarded.url("worker"), tmp_path_factory.mktemp("worker"))
+    try:
+        yield process.start()
+    finally:
+        process.close()
+
+
+@pytest.fixture
+def as_role(guarded: GuardedRedis) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run a command of ours under one role's user."""
+
+    def run(role: str, program: str, *rest: str) -> subprocess.CompletedProcess[str]:
+        started = [sys.executable, "-m", program]
+        if program == "hermes-queue":
+            started = [sys.executable, "-c", "from hermes_queue.cli import main; main()"]
+        return subprocess.run(
+            [*started, *rest],
+            env={
+                **os.environ,
+                "HERMES_QUEUE_REDIS_URL": guarded.url(role),
+                "PYTHONPATH": f"{ROOT}:{ROOT / 'tests/support'}",
+            },
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+
+    return run

@@ -1,0 +1,254 @@
+"""Each of the users that we ship does its whole job, and nothing of the others'."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import redis
+from ledger_keys import is_listed
+
+from hermes_queue import metrics
+from hermes_queue.errors import RedisUnavailable
+from hermes_queue.exporter import Exporter
+from hermes_queue.ledger import Ledger
+from hermes_queue.ledger.policy import set_version
+from hermes_queue.results import remove_consumer_group
+
+HQ = "hermes-queue"
+ADMINISTRATION = (
+    ("FLUSHALL",),
+    ("FLUSHDB",),
+    ("CONFIG", "GET", "*"),
+    ("CONFIG", "SET", "maxmemory", "1"),
+    ("SHUTDOWN", "NOSAVE"),
+    ("ACL", "LIST"),
+    ("KEYS", "*"),
+    ("MONITOR",),
+    ("REPLICAOF", "127.0.0.1", "1"),
+    ("EVAL", "return 1", "0"),
+    ("SCRIPT", "FLUSH"),
+    ("CLIENT", "KILL", "TYPE", "normal"),
+    ("MODULE", "LIST"),
+)
+ROLES = ("producer", "worker", "consumer", "monitor", "flower", "operator")
+
+
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("command", ADMINISTRATION, ids=" ".join)
+def test_nobody_administers_the_server(guarded, role, command):
+    with guarded.client(role) as client, pytest.raises(redis.exceptions.NoPermissionError):
+        client.execute_command(*command)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_keys_of_others_are_out_of_reach(guarded, role):
+    with guarded.client(role) as client:
+        for command in (("GET", "other:secret"), ("SET", "other:secret", "1"), ("DEL", "other:x")):
+            with pytest.raises(redis.exceptions.NoPermissionError):
+                client.execute_command(*command)
+
+
+def test_without_a_user_there_is_no_way_in(guarded):
+    with redis.Redis(port=guarded.port) as client, pytest.raises(redis.AuthenticationError):
+        client.ping()
+
+
+def test_the_passwords_lie_nowhere_on_disk(guarded):
+    files = [path for path in guarded.directory.rglob("*") if path.is_file()]
+    assert any(b"user producer" in path.read_bytes() for path in files)
+    assert [path for path in files if b"0123456789abcdef" in path.read_bytes()] == []
+
+
+def denied(guarded, role, *command):
+    with guarded.client(role) as client, pytest.raises(redis.exceptions.NoPermissionError):
+        client.execute_command(*command)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("GET", "hq:body:r1.i.0"),
+        ("MGET", "hq:body:r1.i.0", "hq:body:r1.i.1"),
+        ("XRANGE", "hq:results", "-", "+"),
+        ("XREAD", "STREAMS", "hq:results", "0"),
+        ("XADD", "hq:results", "*", "a", "b"),
+        ("XGROUP", "CREATE", "hq:results", "mine", "0"),
+        ("XRANGE", "hq:dead", "-", "+"),
+        ("PUBLISH", "hq:/0.celery.pidbox", "{}"),
+        ("SUBSCRIBE", "hq:/0.celeryev/task.#"),
+        ("DEL", "hq:run:r1"),
+    ],
+    ids=" ".join,
+)
+def test_a_producer_reads_no_result_and_tells_no_worker(guarded, command):
+    denied(guarded, "producer", *command)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("LPUSH", "hq:v1.train", "{}"),
+        ("SADD", "hq:_kombu.binding.v1.train", "x"),
+        ("HSET", "hq:traj:r1.i.0", "state", "queued"),
+        ("ZADD", "hq:delayed", "1", "r1.i.0"),
+        ("XADD", "hq:results", "*", "a", "b"),
+        ("XTRIM", "hq:results", "MAXLEN", "0"),
+        ("XDEL", "hq:results", "1-1"),
+        ("DEL", "hq:results"),
+        ("SET", "hq:body:r1.i.0", "forged"),
+        ("DEL", "hq:body:r1.i.0"),
+        ("PUBLISH", "hq:/0.celery.pidbox", "{}"),
+    ],
+    ids=" ".join,
+)
+def test_a_consumer_enqueues_forges_and_deletes_nothing(guarded, command):
+    denied(guarded, "consumer", *command)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("SET", "hq:x", "1"),
+        ("HSET", "hq:run:r1", "state", "paused"),
+        ("DEL", "hq:run:r1"),
+        ("XADD", "hq:results", "*", "a", "b"),
+        ("LPUSH", "hq:v1.train", "{}"),
+        ("EVALSHA", "0" * 40, "0"),
+        ("PUBLISH", "hq:/0.celery.pidbox", "{}"),
+        ("GET", "hq:body:r1.i.0"),
+        ("GET", "hq:item:abc"),
+        ("GET", "hq:log:w"),
+    ],
+    ids=" ".join,
+)
+def test_a_monitor_changes_nothing_and_reads_no_transcript(guarded, command):
+    denied(guarded, "monitor", *command)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("LPUSH", "hq:v1.train", "{}"),
+        ("XRANGE", "hq:results", "-", "+"),
+        ("GET", "hq:body:r1.i.0"),
+        ("HGETALL", "hq:traj:r1.i.0"),
+        ("HSET", "hq:run:r1", "state", "paused"),
+    ],
+    ids=" ".join,
+)
+def test_flower_neither_enqueues_nor_reads_results(guarded, command):
+    denied(guarded, "flower", *command)
+
+
+def test_each_role_does_its_whole_job(worker, guarded, as_role, tmp_path):
+    out = tmp_path / "out.jsonl"
+    flags = ("--items", "3", "--group-size", "2", "--run-id", "whole", "--budget-tokens", "1000000")
+    sent = as_role("producer", "producers.gsm8k", *flags)
+    assert sent.returncode == 0, sent.stderr
+    sink = ("sink", "jsonl", "--out", str(out), "--run", "whole", "--until-done", "--quiet")
+    consumed = as_role("consumer", HQ, *sink)
+    assert consumed.returncode == 0, consumed.stderr
+    records = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [record["score"] for record in records] == [1.0] * 6
+
+    shown = as_role("monitor", "show_everything", "whole")
+    assert shown.returncode == 0, shown.stderr
+    assert "whole" in shown.stdout
+    assert worker.alive
+    assert "NoPermission" not in worker.log()
+    with guarded.client("worker") as client:
+        keys = [key.removeprefix("hq:") for key in client.scan_iter("hq:*")]
+    assert len(keys) > 20
+    assert [key for key in keys if not is_listed(key) and not of_celery(key)] == []
+
+
+def of_celery(key: str) -> bool:
+    return "pidbox" in key or key.startswith(("_kombu.", "celeryev", "unacked"))
+
+
+def test_a_monitor_serves_every_metric_of_the_exporter(worker, guarded, as_role):
+    sent = as_role("producer", "producers.gsm8k", "--items", "1", "--run-id", "metered")
+    assert sent.returncode == 0, sent.stderr
+    ledger = Ledger.connect(url=guarded.url("monitor"))
+    exporter = Exporter(ledger, lanes=["train"], scan_s=0.0)
+    values = dict(exporter.values())
+    assert values[metrics.UP] == {(): 1.0}
+    assert values[metrics.WORKERS] == {(): 1}
+    assert json.loads(exporter.targets()[0]) == []  # this worker serves none
+    ledger.close()
+
+
+@pytest.mark.parametrize("role", ["worker", "operator"])
+def test_doctor_is_content_with_the_server_as_we_start_it(worker, guarded, as_role, role):
+    done = as_role(role, HQ, "doctor", "--json")
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    of_redis = {
+        line["check"]: line["level"] for line in lines if line["check"].startswith("redis.")
+    }
+    assert set(of_redis.values()) <= {"ok"}, done.stdout
+
+
+def test_an_operator_controls_runs_and_workers(worker, guarded, as_role):
+    assert as_role("operator", "producers.gsm8k", "--items", "1", "--run-id", "op").returncode == 0
+    for command in ("run pause op", "run resume op", "run cancel op --yes"):
+        done = as_role("operator", HQ, *command.split())
+        assert done.returncode == 0, done.stderr
+    pong = as_role("operator", "celery", "-A", "hermes_queue", "inspect", "ping")
+    assert "pong" in pong.stdout, pong.stderr
+
+
+def test_an_operator_follows_its_own_run(worker, as_role, tmp_path):
+    out = tmp_path / "out.jsonl"
+    done = as_role("operator", "producers.gsm8k", "--items", "1", "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    assert len(out.read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize("flag", ["--follow", "--out"])
+def test_a_producer_that_wants_results_is_told_whose_rights_it_needs(
+    guarded, as_role, tmp_path, flag
+):
+    value = (str(tmp_path / "out.jsonl"),) if flag == "--out" else ()
+    done = as_role("producer", "producers.gsm8k", "--items", "1", "--run-id", "f", flag, *value)
+    assert done.returncode == 2
+    assert "needs the consumer's rights" in done.stderr
+    ledger = Ledger.connect(url=guarded.url("monitor"))
+    assert ledger.run_status("f").total == 0
+    ledger.close()
+
+
+def test_a_consumer_that_enqueues_is_refused_in_one_line(guarded, as_role):
+    done = as_role("consumer", "producers.gsm8k", "--items", "1")
+    assert done.returncode == 4
+    assert "refuses us" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_monitor_that_pauses_a_run_is_refused_in_one_line(guarded, as_role):
+    done = as_role("monitor", HQ, "run", "pause", "op")
+    assert done.returncode == 4
+    assert "refuses us" in done.stderr
+
+
+def test_a_trainer_says_which_policy_it_has_come_to(guarded):
+    ledger = Ledger.connect(url=guarded.url("consumer"))
+    set_version(ledger, "trained", 7)
+    ledger.close()
+    with guarded.client("monitor") as client:
+        assert client.hget("hq:run:trained", "policy_version") == "7"
+
+
+def test_a_script_that_asks_for_more_than_the_user_may_is_explained(guarded):
+    ledger = Ledger.connect(url=guarded.url("producer"))
+    with pytest.raises(RedisUnavailable, match="refuses us"):
+        ledger.call("run_policy", ["results"], ["1", "", 10])
+    ledger.close()
+
+
+def test_a_consumer_takes_its_group_away_again(guarded):
+    with guarded.client("consumer") as client:
+        client.xgroup_create("hq:results", "mine", mkstream=True)
+        client.hset("hq:consumer-group:mine", "filter", "{}")
+        remove_consumer_group(client, "hq:", "mine")
+        assert not client.exists("hq:consumer-group:mine")

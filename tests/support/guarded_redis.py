@@ -1,0 +1,110 @@
+"""A redis-server with the users that we ship, started by the script that we ship."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import redis
+
+ROOT = Path(__file__).parents[2]
+ROLES = ("producer", "worker", "consumer", "monitor", "flower", "operator")
+
+
+def free_port() -> int:
+    """A port of loopback that nobody has, and that no connection is given in the meantime.
+
+    That is why it is below the range of ephemeral ports (on Linux from 32768 on).
+    """
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+
+
+def password_of(role: str) -> str:
+    return f"{role}-0123456789abcdef"
+
+
+class GuardedRedis:
+    """`deploy/redis/start.sh` on a free port of 127.0.0.1.
+
+    Args:
+        directory: where its data lies.
+        binaries: first on PATH, for the redis-server to use.
+        options: more arguments of redis-server.
+        tls: path of a directory with ca.pem, server.pem and server.key: only TLS is spoken.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        binaries: str,
+        *,
+        options: tuple[str, ...] = (),
+        tls: Path | None = None,
+    ) -> None:
+        self.directory = directory
+        self.port = free_port()
+        self._binaries = binaries
+        self._tls = tls
+        self._options = options
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def url(self, role: str) -> str:
+        """What a process of this role is given as HERMES_QUEUE_REDIS_URL."""
+        if self._tls:
+            ca = self._tls / "ca.pem"
+            where = f"127.0.0.1:{self.port}/0?ssl_ca_certs={ca}"
+            return f"rediss://{role}:{password_of(role)}@{where}"
+        return f"redis://{role}:{password_of(role)}@127.0.0.1:{self.port}/0"
+
+    def client(self, role: str) -> redis.Redis:
+        client: redis.Redis = redis.Redis.from_url(self.url(role), decode_responses=True)
+        return client
+
+    def start(self) -> GuardedRedis:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        command: list[str] = ["sh", str(ROOT / "deploy/redis/start.sh"), "--bind", "127.0.0.1"]
+        command += ["--dir", str(self.directory), *self._listen(), *self._options]
+        passwords = {f"REDIS_{role.upper()}_PASSWORD": password_of(role) for role in ROLES}
+        path = f"{self._binaries}:{os.environ['PATH']}"
+        env = {**os.environ, **passwords, "PATH": path, "TMPDIR": str(self.directory)}
+        with (self.directory / "redis.log").open("wb") as log:
+            self.process = subprocess.Popen(command, env=env, stdout=log, stderr=log)
+        self._wait()
+        return self
+
+    def _listen(self) -> list[str]:
+        if self._tls is None:
+            return ["--port", str(self.port)]
+        tls = {"cert-file": "server.pem", "key-file": "server.key", "ca-cert-file": "ca.pem"}
+        files = [part for k, v in tls.items() for part in (f"--tls-{k}", str(self._tls / v))]
+        return ["--port", "0", "--tls-port", str(self.port), "--tls-auth-clients", "no", *files]
+
+    def _wait(self) -> None:
+        assert self.process is not None
+        deadline = time.monotonic() + 20
+        with self.client("monitor") as client:
+            while True:
+                try:
+                    client.ping()
+                    return
+                except redis.RedisError as error:
+                    if self.process.poll() is not None or time.monotonic() > deadline:
+                        log = (self.directory / "redis.log").read_text(errors="replace")
+                        raise RuntimeError(f"it did not start:\n{log[-2000:]}") from error
+                time.sleep(0.02)
+
+    def close(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.terminate()
+            self.process.wait(10)
