@@ -39,6 +39,7 @@ FOREIGN_FLAGS = {
     "--pool": "celery worker",
     "--chat-template": "vLLM and SGLang",
     "--jinja": "llama.cpp",
+    "--allow-auto-truncate": "SGLang",
     "--logprobs-mode": "vLLM",
     "--max-num-seqs": "vLLM",
     "--no-compile": "pip",
