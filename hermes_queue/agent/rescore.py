@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hermes_queue.agent.endpoint import Endpoint
-from hermes_queue.agent.endpoint_errors import describe
+from hermes_queue.agent.endpoint_errors import classify, delay_s, describe
+from hermes_queue.agent.reply import MalformedReply
 from hermes_queue.agent.server_facts import PROCESSED
 from hermes_queue.agent.token_servers import SERVERS, TokenServer, token_server
 from hermes_queue.errors import InputError, ModelError
@@ -22,6 +23,8 @@ from hermes_queue.models import ScoredTrajectory, Turn
 
 AT_ONCE = 8
 """Sequences of one record that are sent without waiting for each other; servers batch them."""
+TRIES = 3
+"""Of one sequence, where the server failed or answered something else."""
 
 _NEUTRAL = {
     "temperature": (None, 1),
@@ -45,6 +48,8 @@ class Difference:
     largest: float = 0.0
     where: str = ""
     """Of the largest: sequence and position."""
+    again: tuple[str, ...] = ()
+    """What was wrong with each answer that had to be asked for again."""
 
     @property
     def mean(self) -> float:
@@ -54,7 +59,11 @@ class Difference:
     def __add__(self, other: Difference) -> Difference:
         worse = other if other.largest > self.largest else self
         return Difference(
-            self.tokens + other.tokens, self.total + other.total, worse.largest, worse.where
+            tokens=self.tokens + other.tokens,
+            total=self.total + other.total,
+            largest=worse.largest,
+            where=worse.where,
+            again=self.again + other.again,
         )
 
 
@@ -83,11 +92,30 @@ async def rescore(record: ScoredTrajectory, server: TokenServer) -> Difference:
     sequences = record.sequences or ()
     for start in range(0, len(sequences), AT_ONCE):
         some = sequences[start : start + AT_ONCE]
-        scored = await asyncio.gather(*(server.score(sequence.ids) for sequence in some))
-        for index, (sequence, scores) in enumerate(zip(some, scored, strict=True), start=start):
+        scored = await asyncio.gather(*(_scores(server, sequence.ids) for sequence in some))
+        answers = enumerate(zip(some, scored, strict=True), start=start)
+        for index, (sequence, (scores, again)) in answers:
             place = f"{record.trajectory_id} sequence {index}"
             found += _difference(sequence.loss_mask, sequence.logprobs, scores, place)
+            found += Difference(again=again)
     return found
+
+
+async def _scores(
+    server: TokenServer, ids: Sequence[int]
+) -> tuple[tuple[float | None, ...], tuple[str, ...]]:
+    """Scores of `ids`, and what was wrong with the answers before."""
+    import openai
+
+    again: list[str] = []
+    while True:
+        try:
+            return await server.score(ids), tuple(again)
+        except (openai.OpenAIError, TimeoutError, MalformedReply) as error:
+            again.append(describe(error))
+            if len(again) == TRIES or classify(error, first_turn=True) is not None:
+                raise
+            await asyncio.sleep(delay_s(error, len(again)))
 
 
 def _difference(

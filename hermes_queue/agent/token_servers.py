@@ -230,8 +230,13 @@ class Sglang:
         data = _object(await self.post("/generate", body))
         try:
             found = data["meta_info"]["input_token_logprobs"]
-            if [entry[1] for entry in found] != list(ids):
-                raise MalformedReply("prompt logprobs are of other tokens")
+            told = [entry[1] for entry in found]
+            if told != list(ids):
+                pairs = enumerate(zip(told, ids, strict=False))
+                place = next((at for at, (one, other) in pairs if one != other), "the end")
+                raise MalformedReply(
+                    f"logprobs of {len(told)} tokens for {len(ids)}, others from {place} on"
+                )
             scores = [None if entry[0] is None else float(entry[0]) for entry in found]
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise MalformedReply(f"prompt logprobs: {type(error).__name__}: {error}") from error

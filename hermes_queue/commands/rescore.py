@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -83,6 +84,8 @@ def _tell(total: Difference, compared: int, passed_over: dict[str, int]) -> None
         click.echo(f"difference: largest {total.largest:.3g}, mean {total.mean:.3g} nats")
     if total.where:
         click.echo(f"largest at {total.where}")
+    for reason, count in Counter(total.again).items():
+        click.echo(f"{count} answers asked for again: {reason}")
     for reason, count in passed_over.items():
         click.echo(f"{count} records not compared: {reason}")
 

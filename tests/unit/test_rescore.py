@@ -164,6 +164,34 @@ def test_a_server_without_prompt_logprobs_is_told(serve, rescore):
     assert "prompt logprobs" in told.output
 
 
+def test_an_answer_about_other_tokens_is_asked_for_again_and_told(serve, rescore):
+    served = serve("sglang")
+    record = served.record()
+    broken = []
+
+    def once(answer):
+        if not broken:
+            broken.append(answer["meta_info"]["input_token_logprobs"].pop())
+
+    served.stub.break_reply = once
+    told = rescore(record)
+    assert told.exit_code == 0, told.output
+    assert re.search(r"1 answers asked for again: .*others from the end on", told.output)
+
+
+def test_answers_that_are_always_about_other_tokens_are_a_failure(serve, rescore):
+    served = serve("sglang")
+    record = served.record()
+
+    def always(answer):
+        answer["meta_info"]["input_token_logprobs"][2][1] = 0
+
+    served.stub.break_reply = always
+    told = rescore(record)
+    assert told.exit_code == 1
+    assert "others from 2 on" in told.output
+
+
 def test_records_without_token_ids_are_told_and_are_no_success(serve, rescore):
     record = serve("vllm").record()
     bare = record.model_copy(update={"sequences": None, "turns": ()})
