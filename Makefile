@@ -29,7 +29,7 @@ COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generat
 	--no-emit-index-url --no-annotate --custom-compile-command "make lock"
 RUN_EXTRAS := --extra producer --extra worker --extra local
 
-.PHONY: help demo test test-aimock test-atropos test-compose test-flower test-modal-oldest test-prometheus \
+.PHONY: help demo test test-aimock test-atropos test-compose test-flower test-modal-oldest test-pages test-prometheus \
 	test-sglang test-vllm validate tamper chaos datasets lint audit sbom format bench lock docs site clean redis
 
 help: ## List the targets
@@ -101,6 +101,10 @@ test-compose: redis $(VENV)/.dev ## Every service of docker-compose.yml as a pro
 test-flower: redis $(VENV)/.dev ## What Flower shows, in a headless Chromium (needs chromium-driver)
 	@command -v chromedriver >/dev/null || { echo "make test-flower needs Chromium: apt-get install chromium chromium-driver" >&2; exit 1; }
 	$(BIN)/python -m pytest -q -W default tests/deploy/prove_flower.py
+
+test-pages: redis $(VENV)/.dev ## A run of 200 with top, Flower and Prometheus open (needs chromium-driver, prometheus)
+	@command -v chromedriver >/dev/null && command -v prometheus >/dev/null || { echo "make test-pages needs: apt-get install chromium chromium-driver prometheus" >&2; exit 1; }
+	$(BIN)/python -m pytest -q -s -W default tests/deploy/prove_pages.py
 
 audit: $(VENV)/.dev ## Known vulnerabilities of what is pinned (passes, saying so, without network)
 	bash deploy/audit.sh $(BIN)/pip-audit requirements/image.txt

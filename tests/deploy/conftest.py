@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from compose_stack import Stack
 from guarded_redis import ROOT, GuardedRedis
 from redis_server import redis_binary_of
 from worker_process import WorkerProcess
@@ -62,3 +63,14 @@ def as_role(guarded: GuardedRedis) -> Callable[..., subprocess.CompletedProcess[
         )
 
     return run
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    made = Stack(tmp_path_factory.mktemp("stack"))
+    try:
+        made.start("redis", PATH=f"{Path(redis_binary_of('redis-7')).parent}:/usr/bin:/bin")
+        made.wait_for("redis", "Ready to accept connections")
+        yield made
+    finally:
+        made.close()

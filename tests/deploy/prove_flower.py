@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from typing import Any
 
 import pytest
 import redis
+from browser import chromium, keep
 from celery import Celery
 from compose_file import load
 from guarded_redis import ROOT, GuardedRedis, free_port, password_of
@@ -28,10 +28,6 @@ from worker_process import WorkerProcess, wait_until
 from hermes_queue.pool.job import STAGE_EVENT
 from hermes_queue.queues import RUN_TRAJECTORY
 
-FLAGS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
-    "--disable-background-networking --disable-component-update --disable-sync"
-).split()
 SLOW = ("--agent", "slow", "--agent-param", "seconds=300")
 
 
@@ -87,13 +83,7 @@ def flower(guarded: GuardedRedis, tmp_path_factory: pytest.TempPathFactory) -> I
 
 @pytest.fixture(scope="module")
 def page(flower: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
-    options = webdriver.ChromeOptions()
-    options.binary_location = shutil.which("chromium") or "/usr/bin/chromium"
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(flag)
-    options.add_argument("--window-size=1280,900")
-    service = webdriver.ChromeService(shutil.which("chromedriver") or "/usr/bin/chromedriver")
-    browser = webdriver.Chrome(options=options, service=service)
+    browser = chromium(tmp_path_factory.mktemp("profile"))
     try:
         # As if they had been typed in: of an address with credentials, scripts inherit them, which
         # are then sent only when asked for, and Flower's API does not ask.
@@ -118,11 +108,6 @@ def produce(guarded: GuardedRedis) -> Callable[..., None]:
         assert done.returncode == 0, done.stderr
 
     return run
-
-
-def keep(page: webdriver.Chrome, name: str) -> None:
-    if directory := os.environ.get("SCREENSHOTS"):
-        page.save_screenshot(str(Path(directory) / f"flower-{name}.png"))
 
 
 def text_of(page: webdriver.Chrome) -> str:
@@ -171,7 +156,7 @@ def said(page: webdriver.Chrome, text: str) -> None:
     try:
         wait_until(text, lambda: text in text_of(page), timeout_s=30)
     except AssertionError:
-        keep(page, "unexpected")
+        keep(page, "flower-unexpected")
         raise
 
 
@@ -206,14 +191,14 @@ def test_tasks_have_the_name_of_their_env_and_short_arguments(page, flower, work
     assert "trajectory.gsm8k" in text
     assert "gsm8k:" in text
     assert "#0" in text
-    keep(page, "tasks")
+    keep(page, "flower-tasks")
 
 
 def test_a_running_task_shows_its_stage(page, flower, worker, produce):
     produce("--items", "1", "--run-id", "slow", *SLOW)
     text = show(page, flower, "/tasks", "stage: agent")
     assert "STARTED" in text
-    keep(page, "stages")
+    keep(page, "flower-stages")
 
 
 def test_events_and_runtimes_are_metrics_with_names_of_envs_and_long_buckets(flower, worker):
@@ -227,7 +212,7 @@ def test_events_and_runtimes_are_metrics_with_names_of_envs_and_long_buckets(flo
 def test_terminate_ends_a_running_trajectory_and_its_run_hears_of_it(page, flower, operator):
     [trajectory] = running(operator, "slow")
     show(page, flower, f"/task/{trajectory}.1", "STARTED")
-    keep(page, "terminate")
+    keep(page, "flower-terminate")
     page.find_element(By.ID, "task-terminate").click()
     said(page, f"Revoked '{trajectory}.1'")
     wait_until("it is final", lambda: operator.hget(f"hq:traj:{trajectory}", "state") == "final")
@@ -244,7 +229,7 @@ def test_grow_and_shrink_change_the_pool_and_the_slots_of_the_sandbox(
     page.find_element(By.ID, "worker-pool-grow").click()
     said(page, "Growing")
     wait_until("a third runs in a slot of its own", lambda: slots(guarded, worker) == (3, 3, 3))
-    keep(page, "worker")
+    keep(page, "flower-worker")
     page.find_element(By.ID, "worker-pool-shrink").click()
     said(page, "Shrinking")
     wait_until("it shrank", lambda: slots(guarded, worker) == (2, 3, 3))
@@ -259,7 +244,7 @@ def test_the_rate_limit_button_limits_the_rate(page, flower, worker, guarded, op
     stop(guarded, "more")
     wait_until("the worker is idle", lambda: slots(guarded, worker)[1] == 0)
     set_rate(page, flower, worker, 1)
-    keep(page, "limits")
+    keep(page, "flower-limits")
     assert any("rate_limit=1" in name for name in ask(guarded, worker, "registered"))
     began = time.monotonic()
     produce("--items", "6", "--run-id", "limited")
