@@ -116,8 +116,12 @@ def _ids(extra: dict[str, Any]) -> dict[str, str]:
     }
 
 
+_TASK_NAMES = ("hermes_queue.run_trajectory", "trajectory.")
+"""Of `queues.RUN_TRAJECTORY`, and as it is shown (`queues.shown_name`)."""
+
+
 def _of_celery(data: object) -> str:
     """The trajectory of Celery's own lines on a task, whose id is `<trajectory>.<attempt>`."""
-    if not isinstance(data, dict) or data.get("name") != "hermes_queue.run_trajectory":
+    if not isinstance(data, dict) or not str(data.get("name")).startswith(_TASK_NAMES):
         return ""
     return str(data.get("id", "")).rpartition(".")[0]
