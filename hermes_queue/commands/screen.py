@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hermes_queue.commands.table import age
+from hermes_queue.ledger.answers import middle
 from hermes_queue.ledger.overview import Lane, Overview, RunProgress
 
 _BAR_CELLS = 5
@@ -132,7 +133,7 @@ def _run(run: RunProgress) -> list[Cell]:
     if info.state == "paused":
         eta = f"{info.paused_by}: {info.reason}" if info.reason else info.paused_by
     return [
-        _middle(info.run_id, 24),
+        middle(info.run_id, 24),
         Text(info.state, style=style),
         Text(_bar(share), style=style),
         f"{done}/{counts.total}",
@@ -158,7 +159,7 @@ def _lane(lane: Lane) -> list[Cell]:
     elif lane.depth and not lane.workers:
         state = Text("no worker serves it", style="bold red")
     return [
-        _middle(lane.name, 24),
+        middle(lane.name, 24),
         str(lane.depth),
         str(lane.retries),
         "-" if lane.oldest_s is None else age(lane.oldest_s),
@@ -184,7 +185,7 @@ def _worker(facts: dict[str, Any]) -> list[Cell]:
         told = f"{facts['spooled']} in spool  {told}"
     late = facts["silent_s"] > _SILENT_S
     return [
-        _middle(str(facts.get("name") or facts["owner"]), 28),
+        middle(str(facts.get("name") or facts["owner"]), 28),
         f"{facts.get('running', 0)}/{facts.get('slots', 0)}",
         str(facts.get("sandboxes", 0)),
         Text(age(facts["silent_s"]), style="yellow" if late else ""),
@@ -202,7 +203,7 @@ def _slowest(seen: Overview) -> _Block:
             each["stage"],
             str(each["turns"]),
             str(each["attempt"]),
-            _middle(str(each["worker"]), 20),
+            middle(str(each["worker"]), 20),
             each["label"] or each["trajectory_id"],
         ]
         for each in seen.oldest[:20]
@@ -240,14 +241,6 @@ def _results(seen: Overview) -> Text:
 def _bar(share: float) -> str:
     full = int(share * _BAR_CELLS)
     return "#" * full + "." * (_BAR_CELLS - full) + f" {100 * share:3.0f}%"
-
-
-def _middle(text: str, most: int) -> str:
-    """Names differ at their ends: what is too long loses its middle."""
-    if len(text) <= most:
-        return text
-    head = (most - 2) // 2
-    return f"{text[:head]}..{text[len(text) - (most - 2 - head) :]}"
 
 
 def _bytes(count: int) -> str:

@@ -102,6 +102,10 @@ class QueueKeys:
         return self.retry + self.first
 
 
+INSTANCE_SHOWN = 28
+"""Characters of an instance id in a label; longer ones lose their middle."""
+
+
 @dataclass(frozen=True, slots=True)
 class DueJob:
     """A job whose message has to be published now."""
@@ -116,11 +120,11 @@ class DueJob:
 
     @property
     def label(self) -> str:
-        """Short: the env, what of its dataset, and which sample."""
+        """Short: the env, what of its dataset, and which sample, of which Flower cuts off none."""
         if not self.env:
             return self.trajectory_id
         sample = self.trajectory_id.rpartition(".")[2]
-        return f"{short_env(self.env)}:{self.instance_id}#{sample}"
+        return f"{short_env(self.env)}:{middle(self.instance_id, INSTANCE_SHOWN)}#{sample}"
 
 
 def due_jobs(flat: Sequence[str]) -> list[DueJob]:
@@ -129,6 +133,14 @@ def due_jobs(flat: Sequence[str]) -> list[DueJob]:
         DueJob(flat[i], int(flat[i + 1]), flat[i + 2], int(flat[i + 3]), flat[i + 4], flat[i + 5])
         for i in range(0, len(flat), 6)
     ]
+
+
+def middle(text: str, most: int) -> str:
+    """Names differ at their ends: what is too long loses its middle."""
+    if len(text) <= most:
+        return text
+    head = (most - 2) // 2
+    return f"{text[:head]}..{text[len(text) - (most - 2 - head) :]}"
 
 
 def short_env(env: str) -> str:

@@ -134,6 +134,7 @@ def picture_of_top(stack: Stack, page: webdriver.Chrome, directory: Path) -> Non
     keep(page, "top")
 
 
+@pytest.mark.timeout(900)
 def test_every_page_shows_a_run_of_200_and_disturbs_none_of_it(stack, top, page, tmp_path):
     stack.start_factory()
     wait_until("Prometheus reads all five", lambda: len(stack.read_by_prometheus()) == 5)
@@ -145,7 +146,7 @@ def test_every_page_shows_a_run_of_200_and_disturbs_none_of_it(stack, top, page,
         "workers": (f"{flower}/workers", "celery@"),
         "tasks": (f"{flower}/tasks", "trajectory.swe_smith"),
         "broker": (f"{flower}/broker", "v1.train"),
-        "targets": (f"{metrics}/targets", "hermes-queue-workers"),
+        "targets": (f"{metrics}/classic/targets", "hermes-queue-workers"),  # Debian's has no other
     }
     windows = {"workers": page.current_window_handle}
     for name in list(pages)[1:]:
@@ -194,8 +195,12 @@ def test_every_page_shows_a_run_of_200_and_disturbs_none_of_it(stack, top, page,
     text = stack.get("5555", "/metrics")[1]
     ended = re.findall(r'^flower_events_total\{.*type="task-succeeded".*\} (\S+)$', text, re.M)
     assert sum(map(float, ended)) == TRAJECTORIES
-    wait_until("the sink has them all", lambda: len(stack.rows()) == TRAJECTORIES)
+    sink = stack.services["sink"]
+    read = 'hermes_queue_consumer_behind_groups{group=~"sink.*"} == 0'
+    wait_until("the sink has read them all", lambda: ask(stack, read) == [0])
+    assert sink.stop(60) == 0, sink.log
     rows = stack.rows()
+    assert len(rows) == TRAJECTORIES
     assert len({row["trajectory_id"] for row in rows}) == TRAJECTORIES
     assert {row["score"] for row in rows} == {1.0}
     print(json.dumps({"pages": seen, "frames": len(top.frames())}))
