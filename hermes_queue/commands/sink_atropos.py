@@ -6,7 +6,6 @@ import asyncio
 import json
 import logging
 import signal
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -94,7 +93,7 @@ def atropos(**flags: Any) -> None:
     check_environment()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     counts = asyncio.run(_serve(AtroposOptions(**flags)))
-    click.echo(json.dumps(asdict(counts)))
+    click.echo(json.dumps(counts.summary()))
 
 
 async def _serve(options: AtroposOptions) -> AtroposCounts:

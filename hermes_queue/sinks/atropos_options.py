@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from hermes_queue.sinks.atropos_members import MissingPolicy
 from hermes_queue.sinks.atropos_wire import SequencePolicy
@@ -60,3 +60,8 @@ class AtroposCounts:
     dropped: Counter[str] = field(default_factory=Counter)
     """By reason: policy, not fault."""
     registrations: int = 0
+
+    def summary(self) -> dict[str, int | dict[str, int]]:
+        """All of it by name, for JSON. (`asdict` breaks counters before Python 3.12.)"""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {k: dict(v) if isinstance(v, Counter) else v for k, v in values.items()}

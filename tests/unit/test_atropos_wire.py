@@ -10,6 +10,7 @@ import pytest
 from records import make_job, make_record
 
 from hermes_queue.models import AgentSpec, TokenSequence, TrajectoryGroup, Turn
+from hermes_queue.sinks.atropos_options import AtroposCounts
 from hermes_queue.sinks.atropos_wire import Refused, TrainerLimits, check_fits, convert
 
 NAN = float("nan")
@@ -148,3 +149,17 @@ def test_a_sequence_must_be_shorter_than_the_limit():
 )
 def test_only_powers_of_two_that_divide_the_batch_make_batches(group_size, groups):
     assert TrainerLimits(48, 1000).groups_per_batch(group_size) == groups
+
+
+def test_what_a_sink_counted_can_be_said_as_json():
+    counts = AtroposCounts(posts=3)
+    counts.refused["no_tokens"] += 2
+    assert json.loads(json.dumps(counts.summary())) == {
+        "posts": 3,
+        "sent_again": 0,
+        "adopted": 0,
+        "acknowledged": 0,
+        "refused": {"no_tokens": 2},
+        "dropped": {},
+        "registrations": 0,
+    }
