@@ -62,6 +62,6 @@ class AtroposCounts:
     registrations: int = 0
 
     def summary(self) -> dict[str, int | dict[str, int]]:
-        """All of it by name, for JSON. (`asdict` breaks counters before Python 3.12.)"""
+        """All of it by name, for JSON. `asdict` breaks counters before Python 3.12."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         return {k: dict(v) if isinstance(v, Counter) else v for k, v in values.items()}
