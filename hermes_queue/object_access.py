@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
+from hermes_queue.durable_files import put_whole, sync_directory
 from hermes_queue.errors import ConfigurationError, HermesQueueError, StoreUnavailable
 
 _FLAT = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "oss", "r2"})
@@ -97,22 +97,8 @@ class _Directory:
         path.parent.mkdir(parents=True, exist_ok=True)
         (path.parent.parent / _MARK).touch()
         draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-        try:
-            with draft.open("xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            draft.rename(path)
-        except BaseException:
-            with suppress(OSError):
-                draft.unlink(missing_ok=True)
-            raise
-        for made in (path.parent, path.parent.parent):
-            handle = os.open(made, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
+        put_whole(path, data, draft=draft)
+        sync_directory(path.parent.parent)
 
     def remove(self, url: str) -> None:
         path = _path(url)

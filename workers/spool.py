@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from hermes_queue.durable_files import put_whole
 from hermes_queue.settings import private_directory
 
 logger = logging.getLogger(__name__)
@@ -64,17 +65,7 @@ class Spool:
             OSError: the disk is full or broken; nothing is left behind.
         """
         target = self._directory / (trajectory_id.replace("/", "%2F") + _SUFFIX)
-        part = target.with_suffix(".part")
-        try:
-            with part.open("wb") as file:
-                file.write(body)
-                file.flush()
-                os.fsync(file.fileno())
-            part.rename(target)
-        except OSError:
-            part.unlink(missing_ok=True)
-            raise
-        self._sync_directory()
+        put_whole(target, body, draft=target.with_suffix(".part"))
         return SpooledRecord(target, self.owner)
 
     def count(self) -> int:
@@ -130,13 +121,6 @@ class Spool:
             (directory / "lock").unlink(missing_ok=True)
             with suppress(OSError):
                 directory.rmdir()
-
-    def _sync_directory(self) -> None:
-        handle = os.open(self._directory, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def _changed(path: Path) -> float:

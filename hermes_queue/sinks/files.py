@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from hermes_queue.durable_files import make_directory, sync_directory
 from hermes_queue.errors import ConfigurationError, HermesQueueError
 
 
@@ -85,27 +86,6 @@ def read_whole(fd: int, size: int, offset: int) -> bytes:
         size -= len(part)
         offset += len(part)
     return b"".join(parts)
-
-
-def make_directory(path: Path) -> None:
-    """Make a directory and its parents, whose names survive a power loss on return.
-
-    Raises:
-        OSError: it cannot be made.
-    """
-    missing = [each for each in (path, *path.parents) if not each.exists()]
-    path.mkdir(parents=True, exist_ok=True)
-    for each in missing:
-        sync_directory(each.parent)
-
-
-def sync_directory(path: Path) -> None:
-    """Make a new file's name durable, too."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def write_all(fd: int, data: bytes | bytearray) -> None:

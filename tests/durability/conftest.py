@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from records import make_job
 from redis_server import RedisServer
-from worker_process import WorkerProcess, wait_until
+from worker_process import WorkerProcess, closing_workers, wait_until
 
 from hermes_queue import codec
 from hermes_queue.ledger import Ledger
@@ -23,16 +23,8 @@ ROW = {"question": "How many eggs are two dozen?", "answer": "2*12=<<2*12=24>>24
 def start_worker(
     redis_server: RedisServer, tmp_path: Path
 ) -> Iterator[Callable[..., WorkerProcess]]:
-    workers: list[WorkerProcess] = []
-
-    def start(**options: object) -> WorkerProcess:
-        worker = WorkerProcess(redis_server.url, tmp_path / "workers", **options)  # type: ignore[arg-type]
-        workers.append(worker)
-        return worker.start()
-
-    yield start
-    for worker in workers:
-        worker.close()
+    with closing_workers(redis_server.url, tmp_path / "workers") as start:
+        yield start
 
 
 class Factory:

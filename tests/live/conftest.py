@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from records import make_job
 from redis_server import RedisServer
-from worker_process import WorkerProcess, wait_until
+from worker_process import WorkerProcess, closing_workers, wait_until
 
 from hermes_queue import codec
 from hermes_queue.ledger import Ledger
@@ -147,19 +147,13 @@ def run(redis_server: RedisServer) -> Iterator[Run]:
 def start_worker(
     redis_server: RedisServer, tmp_path: Path
 ) -> Iterator[Callable[..., WorkerProcess]]:
-    workers: list[WorkerProcess] = []
-
-    def start(**environment: str) -> WorkerProcess:
-        environment.setdefault("PYTHONPATH", f"{HERE}:{HERE.parents[1]}")
-        environment.setdefault("HERMES_QUEUE_LEASE_DURATION_S", "40")
-        environment.setdefault("HERMES_QUEUE_LEASE_RENEW_S", "5")
-        worker = WorkerProcess(redis_server.url, tmp_path / "w", concurrency=8, **environment)
-        workers.append(worker)
-        return worker.start()
-
-    yield start
-    for worker in workers:
-        worker.close()
+    defaults = {
+        "PYTHONPATH": f"{HERE}:{HERE.parents[1]}",
+        "HERMES_QUEUE_LEASE_DURATION_S": "40",
+        "HERMES_QUEUE_LEASE_RENEW_S": "5",
+    }
+    with closing_workers(redis_server.url, tmp_path / "w", concurrency=8, **defaults) as start:
+        yield start
 
 
 @pytest.fixture

@@ -11,28 +11,19 @@ from pathlib import Path
 
 import pytest
 from redis_server import RedisServer
-from worker_process import WorkerProcess
+from worker_process import WorkerProcess, closing_workers
 
 
 @pytest.fixture
 def start_worker(
     redis_server: RedisServer, tmp_path: Path
 ) -> Iterator[Callable[..., WorkerProcess]]:
-    workers: list[WorkerProcess] = []
-
-    def start(**options: object) -> WorkerProcess:
-        environment = {
-            "HERMES_QUEUE_METRICS_WORKER_PORT": "0",
-            "PYTHONPATH": str(Path(__file__).parents[1] / "support"),
-            **options,
-        }
-        worker = WorkerProcess(redis_server.url, tmp_path / "workers", **environment)  # type: ignore[arg-type]
-        workers.append(worker)
-        return worker.start()
-
-    yield start
-    for worker in workers:
-        worker.close()
+    defaults = {
+        "HERMES_QUEUE_METRICS_WORKER_PORT": "0",
+        "PYTHONPATH": str(Path(__file__).parents[1] / "support"),
+    }
+    with closing_workers(redis_server.url, tmp_path / "workers", **defaults) as start:
+        yield start
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ import os
 import random
 import socket
 import subprocess
-import time
 from pathlib import Path
 
 import redis
+from redis_server import wait_until_it_answers
 
 ROOT = Path(__file__).parents[2]
 ROLES = ("producer", "worker", "consumer", "monitor", "flower", "operator")
@@ -92,17 +92,8 @@ class GuardedRedis:
 
     def _wait(self) -> None:
         assert self.process is not None
-        deadline = time.monotonic() + 20
         with self.client("monitor") as client:
-            while True:
-                try:
-                    client.ping()
-                    return
-                except redis.RedisError as error:
-                    if self.process.poll() is not None or time.monotonic() > deadline:
-                        log = (self.directory / "redis.log").read_text(errors="replace")
-                        raise RuntimeError(f"it did not start:\n{log[-2000:]}") from error
-                time.sleep(0.02)
+            wait_until_it_answers(client, self.process, self.directory / "redis.log")
 
     def close(self) -> None:
         if self.process is not None and self.process.poll() is None:

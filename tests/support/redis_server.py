@@ -103,17 +103,24 @@ class RedisServer:
 
     def _wait_until_it_answers(self) -> None:
         assert self.process is not None
-        deadline = time.monotonic() + 20
         with self.client() as client:
-            while True:
-                try:
-                    client.ping()
-                    return
-                except redis.RedisError as error:
-                    if self.process.poll() is not None or time.monotonic() > deadline:
-                        log = (self.directory / "redis.log").read_text(errors="replace")
-                        raise RuntimeError(f"redis-server did not start:\n{log[-2000:]}") from error
-                time.sleep(0.02)
+            wait_until_it_answers(client, self.process, self.directory / "redis.log")
+
+
+def wait_until_it_answers(
+    client: redis.Redis, process: subprocess.Popen[bytes], log_path: Path
+) -> None:
+    """Wait until a server that was started answers; its log is in the error when it does not."""
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            client.ping()
+            return
+        except redis.RedisError as error:
+            if process.poll() is not None or time.monotonic() > deadline:
+                log = log_path.read_text(errors="replace")
+                raise RuntimeError(f"redis-server did not start:\n{log[-2000:]}") from error
+        time.sleep(0.02)
 
 
 def _free_port() -> int:

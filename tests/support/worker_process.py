@@ -7,9 +7,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from hermes_queue.ledger import Ledger
 
@@ -107,3 +108,22 @@ class WorkerProcess:
                 self.process.wait(20)
             except subprocess.TimeoutExpired:
                 self.kill9()
+
+
+@contextmanager
+def closing_workers(
+    redis_url: str, directory: Path, **defaults: Any
+) -> Iterator[Callable[..., WorkerProcess]]:
+    """Starts workers with `defaults` and what else it is given; all are closed at the end."""
+    workers: list[WorkerProcess] = []
+
+    def start(**options: Any) -> WorkerProcess:
+        worker = WorkerProcess(redis_url, directory, **{**defaults, **options})
+        workers.append(worker)
+        return worker.start()
+
+    try:
+        yield start
+    finally:
+        for worker in workers:
+            worker.close()

@@ -1,0 +1,47 @@
+"""Files and directories that survive a power loss."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+
+def put_whole(path: Path, data: bytes, *, draft: Path) -> None:
+    """Write `data` to `draft`, which then takes the name `path`: that is whole or not there.
+
+    Raises:
+        OSError: the disk is full or broken; nothing is left behind.
+    """
+    try:
+        with draft.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.rename(path)
+    except BaseException:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise
+    sync_directory(path.parent)
+
+
+def make_directory(path: Path) -> None:
+    """Make a directory and its parents, whose names survive a power loss on return.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    missing = [each for each in (path, *path.parents) if not each.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for each in missing:
+        sync_directory(each.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Make a new file's name durable, too."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
