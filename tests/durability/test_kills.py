@@ -140,7 +140,7 @@ def test_a_second_delivery_of_a_running_job_is_dropped(factory, ledger, start_wo
     publish_messages(ledger, [DueJob(job.trajectory_id, 1, job.lane, job.priority)])
     [record] = factory.wait_done()
     assert record.epoch == 1
-    assert "dropped: busy" in worker.log()
+    worker.wait_for_log("dropped: busy")
 
 
 def test_a_revoked_job_is_published_without_a_score(factory, ledger, start_worker):
@@ -169,7 +169,7 @@ def test_a_job_from_a_newer_producer_waits_for_a_newer_worker(factory, ledger, s
     worker = start_worker(concurrency=1)
     wait_until("refused", lambda: "left to a newer worker" in worker.log())
     wait_until("given back", lambda: ledger.run_status("run").queued == 1)
-    assert "schema_version 9" in worker.log()
+    worker.wait_for_log("schema_version 9")
     assert ledger.client.hget(key, "attempt") == b"1"
     ledger.client.hset(key, "job", ours)
     [record] = factory.wait_done()

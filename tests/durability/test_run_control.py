@@ -52,7 +52,7 @@ def test_the_waiting_jobs_of_a_paused_run_are_parked_and_run_after_resume(
     Runs(ledger).pause("run")
     worker = start_worker(concurrency=2)
     wait_until("all parked", lambda: Runs(ledger).get("run").parked == 5)
-    assert worker.log().count("dropped: paused") == 5
+    worker.wait_for_log("dropped: paused", times=5)
     assert Runs(ledger).resume("run") == 5
     assert {(r.attempt, r.epoch) for r in factory.wait_done()} == {(1, 1)}
 
@@ -64,7 +64,7 @@ def test_cancel_stops_running_trajectories_and_nothing_of_them_is_published(
     factory.enqueue(4, seconds=600)
     factory.wait_running(2)
     assert Runs(ledger).cancel("run") == 4
-    wait_until("stopped", lambda: worker.log().count("is gone: cancelled") == 2)
+    worker.wait_for_log("is gone: cancelled", times=2)
     fresh = factory.enqueue(1, seconds=0, run_id="other")  # the slots are free again
     records = factory.wait_done("other")
     assert [r.trajectory_id for r in records] == [job.trajectory_id for job in fresh]

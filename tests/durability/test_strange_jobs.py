@@ -54,7 +54,7 @@ def test_a_spool_that_cannot_be_written_does_not_cost_the_score(factory, start_w
     shutil.rmtree(tmp_path / "workers" / "spool")
     [record] = factory.wait_done()
     assert (record.status, record.epoch) == ("completed", 1)
-    assert "published from memory" in worker.log()
+    worker.wait_for_log("published from memory")
 
 
 def test_a_job_whose_message_is_lost_runs_all_the_same(factory, ledger, start_worker):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import subprocess
 import sys
@@ -320,6 +321,27 @@ async def test_a_background_process_that_holds_the_streams_cuts_nothing(start, m
         patch.setattr(process, "DRAIN_S", 5.0)
         result = await answer(backend, slot, "setsid sleep 600 & head -c 300000 /dev/zero")
     assert (len(result.stdout), result.stderr, result.truncated) == (300000, b"", False)
+
+
+async def test_a_stream_whose_end_swallows_the_cancellation_holds_no_command_up(start, monkeypatch):
+    """As the SDK's bridge does when a stream ends in the moment of the cancellation."""
+    read = process._Output._read
+
+    async def swallowing(stream):
+        async for chunk in stream:
+            yield chunk
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        await asyncio.Event().wait()
+
+    backend = await start()
+    slot = await backend.acquire("t", SlotSpec())
+    monkeypatch.setattr(
+        process._Output, "_read", lambda self, stream: read(self, swallowing(stream))
+    )
+    async with asyncio.timeout(30):
+        result = await answer(backend, slot, "echo here")
+    assert (result.stdout, result.truncated) == (b"here\n", False)
 
 
 async def test_a_command_cannot_pretend_to_have_ended(start):

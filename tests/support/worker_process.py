@@ -88,6 +88,10 @@ class WorkerProcess:
     def log(self) -> str:
         return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
 
+    def wait_for_log(self, text: str, times: int = 1) -> None:
+        """Wait until it has said `text` so often; what the ledger shows may come first."""
+        wait_until(f"{times} x {text!r}", lambda: self.log().count(text) >= times)
+
     def kill9(self) -> None:
         assert self.process
         self.process.kill()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -17,6 +18,8 @@ from typing import Any
 from hermes_queue.errors import SandboxError
 from hermes_queue.sandbox.execution import HeadTail, unbroken
 from hermes_queue.sandbox.modal.failures import explained, translated
+
+logger = logging.getLogger(__name__)
 
 START_S = 60.0
 """For the sandbox to take the command; the SDK by itself repeats for as long."""
@@ -30,6 +33,8 @@ DRAIN_S = 30.0
 """At most. Where output was still to come then, it is marked as cut."""
 KILL_ROUNDS = 10
 KILL_PAUSE_S = 0.5
+CANCEL_ROUNDS = 20
+CANCEL_PAUSE_S = 0.25
 EXPIRED_CODES = (-1, 137, 124)
 """The SDK's own clock, the service's kill, and `timeout` inside, when the time is over."""
 
@@ -223,8 +228,18 @@ def _check_streams(outputs: Sequence[_Output]) -> None:
 
 
 async def _put_away(*tasks: asyncio.Future[Any] | None) -> None:
-    """Stop what is still running of a command that is over."""
-    left = [task for task in tasks if task is not None]
-    for task in left:
-        task.cancel()
-    await asyncio.gather(*left, return_exceptions=True)
+    """Stop what is still running of a command that is over.
+
+    One cancellation is not enough: where a stream ends in the same moment, the SDK's bridge
+    between its event loop and ours (synchronicity 0.12) raises the end in place of it.
+    """
+    all_ = {task for task in tasks if task is not None}
+    left = all_
+    for _ in range(CANCEL_ROUNDS):
+        for task in left:
+            task.cancel()
+        if left:
+            _, left = await asyncio.wait(left, timeout=CANCEL_PAUSE_S)
+    await asyncio.gather(*(all_ - left), return_exceptions=True)  # nobody else may ask for them
+    if left:
+        logger.warning("%d readers of a command that is over do not end", len(left))
