@@ -198,6 +198,7 @@ async def go_on_without_redis(
             group.create_task(before.call(limiter))
         while before.inside < 3:
             await asyncio.sleep(0.01)
+        caplog.clear()  # on a busy machine one of the three may have warned, too
         take_away()
         for _ in range(9):
             group.create_task(after.call(limiter))
