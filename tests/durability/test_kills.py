@@ -130,7 +130,7 @@ def test_a_record_finished_while_redis_was_away_survives_its_worker(
     start_worker(concurrency=1)
     [record] = factory.wait_done()
     assert (record.trajectory_id, record.epoch) == (job.trajectory_id, 1)
-    assert not list(spool.rglob("*.record"))
+    wait_until("the spool is empty", lambda: not list(spool.rglob("*.record")))
 
 
 def test_a_second_delivery_of_a_running_job_is_dropped(factory, ledger, start_worker):

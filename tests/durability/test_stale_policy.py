@@ -114,4 +114,4 @@ def test_a_record_that_a_dead_worker_left_in_its_spool_is_judged_like_any_other(
     status = ledger.run_status("run")
     assert (status.total, status.finished, status.stale, status.dropped) == (1, 0, 1, 1)
     assert asyncio.run(groups_of(redis_server.url)) == []
-    assert not list(spool.rglob("*.record"))
+    wait_until("the spool is empty", lambda: not list(spool.rglob("*.record")))

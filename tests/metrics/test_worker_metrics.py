@@ -16,15 +16,23 @@ def jobs(count, **more):
     return [make_job("run", f"i{n}", item=ROW, **more) for n in range(count)]
 
 
-def done(ledger, run_id="run"):
-    return lambda: ledger.run_status(run_id).done
+def counted(ledger, worker, count, *, scored):
+    """What the worker counts of a run, once that has been published and counted."""
+    wait_until("run done", lambda: ledger.run_status("run").done)
+    url = worker_endpoint(ledger, worker.process.pid)
+
+    def found():
+        series = scrape(url)
+        turns = value(series, "trajectory_turns_count", env="gsm8k")
+        return (total(series, "trajectory_stops_total"), turns) == (count, scored) and series
+
+    return wait_until(f"{count} counted", found)
 
 
 def test_what_a_worker_and_the_exporter_count_is_what_was_published(ledger, start_worker, exporter):
     worker = start_worker()
     enqueue([*jobs(6), make_job("run", "broken", item={"question": "?"})], ledger=ledger)
-    wait_until("run done", done(ledger))
-    found = scrape(worker_endpoint(ledger, worker.process.pid))
+    found = counted(ledger, worker, 7, scored=6)
     assert value(found, "score_count", env="gsm8k") == 6
     assert value(found, "score_sum", env="gsm8k") == 6.0
     assert value(found, "attempts_total", env="gsm8k", outcome="measured") == 6
@@ -48,8 +56,7 @@ def test_a_retried_trajectory_counts_each_attempt_and_one_result(ledger, start_w
     worker = start_worker(HERMES_QUEUE_RETRY_BACKOFF_S="0.1")
     agent = {"kind": "flaky_agent:flaky", "params": {"failures": 2}}
     enqueue(jobs(1, agent=agent), ledger=ledger)
-    wait_until("run done", done(ledger))
-    found = scrape(worker_endpoint(ledger, worker.process.pid))
+    found = counted(ledger, worker, 1, scored=1)
     assert value(found, "attempts_total", env="gsm8k", outcome="model") == 2
     assert value(found, "attempts_total", env="gsm8k", outcome="measured") == 1
     assert value(found, "stage_seconds_count", env="gsm8k", stage="agent") == 3
