@@ -242,4 +242,8 @@ async def _put_away(*tasks: asyncio.Future[Any] | None) -> None:
             _, left = await asyncio.wait(left, timeout=CANCEL_PAUSE_S)
     await asyncio.gather(*(all_ - left), return_exceptions=True)  # nobody else may ask for them
     if left:
-        logger.warning("%d readers of a command that is over do not end", len(left))
+        logger.warning(
+            "%d readers of a command that is over do not end",
+            len(left),
+            extra={"action": "readers_left"},
+        )
