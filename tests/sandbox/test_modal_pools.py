@@ -14,6 +14,8 @@ from hermes_queue.errors import EnvInfraError
 from hermes_queue.sandbox.base import SandboxObserver, SlotSpec
 from hermes_queue.sandbox.modal import box as boxes
 from hermes_queue.sandbox.modal import pool as pools
+from hermes_queue.sandbox.modal.pool import Makers, Pool
+from hermes_queue.settings import ModalSettings
 
 
 @pytest.fixture
@@ -69,6 +71,25 @@ async def test_more_jobs_than_the_most_sandboxes_hold_wait(start):
     assert len(await alive(backend)) == 2
     await backend.release(slots[0])
     assert (await waiting).sandbox_id == slots[0].sandbox_id
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_job_that_is_cancelled_as_something_changes_waits_no_longer(turns):
+    async def create(profile):
+        await asyncio.Event().wait()
+
+    pool = Pool(ModalSettings(), Makers(create, create), slots=2)
+    growing, waiting = [asyncio.create_task(pool.take({})) for _ in range(2)]
+    while pool._waiting < 2:
+        await asyncio.sleep(0)
+    pool._wake()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait({waiting}, timeout=10)
+    assert waiting.cancelled()
+    growing.cancel()
+    await pool.stop()
 
 
 async def test_idle_sandboxes_end_down_to_the_minimum(start):
