@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 
+from hermes_queue.ending import end_tasks
 from hermes_queue.errors import HermesQueueError
 from hermes_queue.reader import DeliveredGroup
 
@@ -33,8 +34,7 @@ class ReadAhead:
 
     async def __aexit__(self, *_: object) -> None:
         if self._task:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await end_tasks(self._task)
         left = [self._in_hand]
         while not self._queue.empty():
             left.append(self._queue.get_nowait())

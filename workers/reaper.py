@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from hermes_queue.ending import end_tasks
 from hermes_queue.errors import HermesQueueError, SandboxError
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.sandboxes import Sandboxes
@@ -43,8 +44,7 @@ class Reaper:
     async def stop(self) -> None:
         """End. Idempotent."""
         if self._task:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await end_tasks(self._task)
             self._task = None
 
     async def _loop(self) -> None:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 PF_EXITING = 0x4
 MAX_ROUNDS = 50
+GONE_S = 2.0
+"""So long what was killed is waited for; the kernel may hold a process back for longer."""
+GONE_PAUSE_S = 0.002
 
 COMMAND_VARIABLE = "HQ_COMMAND_ID"
 """Set to `<slot id>.<n>` in every command, so that its strays can be found."""
@@ -76,7 +80,7 @@ def kill_tree(marker: str | None, root: int | None, pid_namespace: str | None = 
 
     A process is marked when `HQ_COMMAND_ID` in its environment is `marker`, or begins
     with it and a dot. All are stopped before the first is killed, so that none can fork
-    away; blocking, call it in a thread.
+    away, and those that were killed are gone when it returns; blocking, call it in a thread.
 
     With `pid_namespace` (the link target of /proc/<pid>/ns/pid) only processes in it are
     touched. nsenter, outside, has to live until it has reaped its child: an orphan of the
@@ -99,7 +103,16 @@ def kill_tree(marker: str | None, root: int | None, pid_namespace: str | None = 
             found[stat.pid] = stat.started
     for pid, started in found.items():
         kill_process(pid, started)
+    give_up = time.monotonic() + GONE_S
+    while any(_is_there(*process) for process in found.items()) and time.monotonic() < give_up:
+        time.sleep(GONE_PAUSE_S)
     return caught_all
+
+
+def _is_there(pid: int, started: int) -> bool:
+    """Whether others can still see what it was; a zombie is but a name."""
+    stat = read_stat(pid)
+    return stat is not None and stat.started == started and stat.state not in "ZX"
 
 
 def kill_mentioning(path: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import redis
 import redis.asyncio
 
+from hermes_queue.ending import end_tasks
 from hermes_queue.errors import HermesQueueError
 
 LEASE_S = 10.0
@@ -52,21 +53,6 @@ async def single_flight(
         with suppress(*_OUTAGE):
             if await client.get(key) == token.encode():
                 await client.delete(key)
-
-
-async def end_tasks(*tasks: asyncio.Task[None]) -> None:
-    """Cancel the tasks until they have ended, however they end.
-
-    More than once: redis-py can report a cancellation in the middle of an answer as an outage
-    (python/cpython#86296), and outages are waited out.
-    """
-    while running := {task for task in tasks if not task.done()}:
-        for task in running:
-            task.cancel()
-        await asyncio.wait(running, timeout=1.0)
-    for task in tasks:
-        if not task.cancelled():
-            task.exception()  # else asyncio complains that nobody asked for it
 
 
 async def _keep(client: Any, key: str, token: str, lease_s: float) -> None:

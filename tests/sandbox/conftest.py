@@ -45,7 +45,8 @@ class Candidate:
 
 
 def local(isolation: Literal["bwrap", "none"]) -> Callable[..., SandboxBackend]:
-    settings = LocalSandboxSettings(isolation=isolation, memory_mb=256, max_pids=400)
+    # Its reaper must not come between a worker that a test has killed and what the test then sees.
+    settings = LocalSandboxSettings(isolation=isolation, memory_mb=256, max_pids=400, reap_s=3600.0)
     return lambda **options: make_backend("local", settings=settings, **options)
 
 

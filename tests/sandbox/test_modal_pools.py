@@ -8,12 +8,14 @@ import subprocess
 import sys
 
 import pytest
-from modal_slots import acquire, asset, out
+from modal_slots import acquire, age, asset, out
 
 from hermes_queue.errors import EnvInfraError
 from hermes_queue.sandbox.base import SandboxObserver, SlotSpec
 from hermes_queue.sandbox.modal import box as boxes
 from hermes_queue.sandbox.modal import pool as pools
+from hermes_queue.sandbox.modal.pool import Makers, Pool
+from hermes_queue.settings import ModalSettings
 
 
 @pytest.fixture
@@ -71,6 +73,25 @@ async def test_more_jobs_than_the_most_sandboxes_hold_wait(start):
     assert (await waiting).sandbox_id == slots[0].sandbox_id
 
 
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_job_that_is_cancelled_as_something_changes_waits_no_longer(turns):
+    async def create(profile):
+        await asyncio.Event().wait()
+
+    pool = Pool(ModalSettings(), Makers(create, create), slots=2)
+    growing, waiting = [asyncio.create_task(pool.take({})) for _ in range(2)]
+    while pool._waiting < 2:
+        await asyncio.sleep(0)
+    pool._wake()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait({waiting}, timeout=10)
+    assert waiting.cancelled()
+    growing.cancel()
+    await pool.stop()
+
+
 async def test_idle_sandboxes_end_down_to_the_minimum(start):
     backend = await start(slots=2, slots_per_sandbox=1, min_sandboxes=1, scale_down_s=0)
     slots = await acquire(backend, 2)
@@ -98,27 +119,27 @@ async def test_a_sandbox_is_replaced_before_it_expires_and_ends_with_its_last_sl
     assert await alive(backend) == {new.sandbox_id}
 
 
-async def test_sandboxes_are_touched_so_that_they_do_not_idle_out(start):
-    tended, neglected = [await start(idle_timeout_s=6) for _ in range(2)]
-    [slot] = await acquire(tended)
-    [other] = await acquire(neglected)  # has begun to idle later
-    pool = pool_of(tended)
-    while other.sandbox_id in await alive(tended):
-        pool.boxes[slot.sandbox_id].touched = 0.0
+async def test_sandboxes_are_touched_so_that_they_do_not_idle_out(start, localmodal):
+    backend = await start(slots_per_sandbox=1, idle_timeout_s=100)
+    tended, neglected = await acquire(backend, 2)
+    pool = pool_of(backend)
+    for _ in range(3):
+        for slot in (tended, neglected):
+            age(localmodal, slot.sandbox_id, idle_s=40)
+        pool.boxes[tended.sandbox_id].touched = 0.0
         await pool.tend()
-        await asyncio.sleep(0.5)
-    assert await out(tended, slot, "echo alive") == "alive"
-
-
-async def test_without_its_worker_a_sandbox_idles_out(start):
-    backend = await start(idle_timeout_s=1)
-    await acquire(backend)
-    for _ in range(100):
-        if not await alive(backend):
-            break
+    while neglected.sandbox_id in await alive(backend):
         await asyncio.sleep(0.1)
-    else:
-        pytest.fail("it goes on")
+    assert await out(backend, tended, "echo alive") == "alive"
+
+
+async def test_without_its_worker_a_sandbox_idles_out(start, localmodal):
+    backend = await start(idle_timeout_s=100)
+    [slot] = await acquire(backend)
+    assert await alive(backend) == {slot.sandbox_id}
+    age(localmodal, slot.sandbox_id, idle_s=100)
+    while await alive(backend):
+        await asyncio.sleep(0.1)
 
 
 async def test_a_lost_sandbox_is_noticed_without_a_command(start):
@@ -227,7 +248,8 @@ async def test_jobs_with_the_assets_at_hand_do_not_keep_others_waiting_for_ever(
     # From now on waiters only wake in turn, and the one who came later is first in line.
     monkeypatch.setattr(pools, "STARVED_S", 60.0)
     later = asyncio.create_task(backend.acquire("t", common))
-    await asyncio.sleep(0.2)
+    while pool_of(backend)._waiting < 2:
+        await asyncio.sleep(0.02)
     await backend.release(first)
     assert pool_of(backend)._waiting == 2
     assert len(pool_of(backend).boxes) == 1

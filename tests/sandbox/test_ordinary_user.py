@@ -9,7 +9,7 @@ from ordinary_user import USER, pytest_as_user
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("user", [USER] if os.geteuid() == 0 else [])
 def test_conformance_as_an_ordinary_user(cache, user):
     done = pytest_as_user(cache, "tests/sandbox/test_conformance.py")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from hermes_queue.errors import SandboxError
@@ -69,6 +71,26 @@ async def test_a_record_without_a_sandbox_is_dropped_when_its_lease_has_ended(le
     sandboxes.renew([SandboxRecord("other", "local", "h", 1.0)], lease_s=-1)
     await reaper.turn()
     assert sorted(r.sandbox_id for r in sandboxes.all()) == ["new", "other"]
+
+
+async def test_it_ends_though_the_providers_client_loses_a_cancellation(provider, reaper):
+    asked = []
+
+    async def list_sandboxes(labels):
+        asked.append(labels)
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            if len(asked) == 1:
+                raise SandboxError("the connection was closed") from None
+            raise
+
+    provider.list_sandboxes = list_sandboxes
+    reaper.start()
+    while not asked:
+        await asyncio.sleep(0.01)
+    async with asyncio.timeout(30):
+        await reaper.stop()
 
 
 async def test_an_observer_hears_of_a_sandbox_that_somebody_else_ended(tmp_path):

@@ -7,7 +7,8 @@ import asyncio
 import pytest
 import redis.asyncio
 
-from hermes_queue.sinks.single_flight import LeaseLost, end_tasks, single_flight
+from hermes_queue.ending import end_tasks
+from hermes_queue.sinks.single_flight import LeaseLost, single_flight
 
 
 @pytest.fixture

@@ -26,6 +26,17 @@ async def acquire(backend, count=1, **spec):
     return await asyncio.gather(*slots)
 
 
+def age(localmodal, sandbox_id, *, life_s=0.0, idle_s=0.0):
+    """Let a sandbox seem so much older to the server, and so much longer idle."""
+
+    async def age():
+        box = localmodal._background.server.store.box(sandbox_id)
+        box.created -= life_s
+        box._active_at -= idle_s
+
+    localmodal._background.call(age())
+
+
 def asset(script="echo text >file"):
     key = secrets.token_hex(8)
     return AssetSpec("test", key, script, f"/opt/assets/test-{key}")

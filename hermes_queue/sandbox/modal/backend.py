@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hermes_queue.ending import end_tasks
 from hermes_queue.errors import SandboxError, SlotLost
 from hermes_queue.sandbox.base import (
     MAX_FILE_BYTES,
@@ -162,8 +163,7 @@ class ModalBackend(SlotCommands):
     async def _stop(self) -> None:
         self._started = False
         if self._tender is not None:
-            self._tender.cancel()
-            await asyncio.gather(self._tender, return_exceptions=True)
+            await end_tasks(self._tender)
             self._tender = None
         for slot_id, held in list(self._held.items()):
             held.lease.ended = held.box.spent = True

@@ -143,6 +143,7 @@ class Box:
             self.sandbox,
             ["/bin/bash", "-c", install, "install", script, "/bin/bash", "-c", both],
             timeout_s=self.profile.start_timeout_s,
+            whole=True,
         )
         facts = [
             line.partition("=")[::2] for line in done.stdout.decode("utf-8", "replace").split()

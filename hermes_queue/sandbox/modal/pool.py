@@ -92,7 +92,9 @@ class Pool:
         It counts until then: the profile's limit holds.
         """
         try:
-            await asyncio.wait_for(changed.wait(), STARVED_S)
+            # Not `wait_for`: in Python 3.11 it loses a cancellation that comes with the change.
+            async with asyncio.timeout(STARVED_S):
+                await changed.wait()
         except TimeoutError:
             if not any(others is mounts for others in self._starving):
                 self._starving.append(mounts)

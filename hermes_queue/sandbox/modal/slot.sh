@@ -317,7 +317,20 @@ kill_marked() {
     [ $fresh = 0 ] && break
   done
   for pid in "${!stopped[@]}"; do kill -KILL "$pid" 2>/dev/null; done
+  # Who looks next must not find them: a process is gone a moment after it was killed.
+  for round in {1..100}; do
+    for pid in "${!stopped[@]}"; do is_there "$pid" && sleep 0.02 && continue 2; done
+    break
+  done
   return 0
+}
+
+is_there() {
+  local key value rest
+  while read -r key value rest; do
+    [ "$key" = State: ] && [[ $value != [ZX] ]] && return 0
+  done 2>/dev/null <"/proc/$1/status"
+  return 1
 }
 
 action=$1
