@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hermes_queue.ending import end_tasks
 from hermes_queue.errors import SandboxError
 from hermes_queue.sandbox.execution import HeadTail, unbroken
 from hermes_queue.sandbox.modal.failures import explained, translated
-
-logger = logging.getLogger(__name__)
 
 START_S = 60.0
 """For the sandbox to take the command; the SDK by itself repeats for as long."""
@@ -33,8 +31,6 @@ DRAIN_S = 30.0
 """At most. Where output was still to come then, it is marked as cut."""
 KILL_ROUNDS = 10
 KILL_PAUSE_S = 0.5
-CANCEL_ROUNDS = 20
-CANCEL_PAUSE_S = 0.25
 EXPIRED_CODES = (-1, 137, 124)
 """The SDK's own clock, the service's kill, and `timeout` inside, when the time is over."""
 
@@ -129,8 +125,8 @@ async def run_process(
     process = await _start(sandbox, argv, math.ceil(timeout_s + 2 * BACKSTOP_S))
     streams = (process.stdout, process.stderr)
     outputs = [_Output(stream, max_output_bytes, end) for stream in streams]
-    waiting = asyncio.ensure_future(process.wait.aio())
-    feeding = asyncio.create_task(_feed(process.stdin, stdin)) if stdin else None
+    waiting = asyncio.create_task(process.wait.aio())
+    feeding = [asyncio.create_task(_feed(process.stdin, stdin))] if stdin else []
     try:
         timed_out = await _wait(waiting, timeout_s, kill)
         with explained("running a command", gone=True):
@@ -139,7 +135,7 @@ async def run_process(
         marked = bool(end) and not timed_out and code not in EXPIRED_CODES
         complete = await _drain(outputs, DRAIN_S if whole or marked else QUIET_S)
     finally:
-        await _put_away(waiting, feeding, *(output.task for output in outputs))
+        await end_tasks(waiting, *feeding, *(output.task for output in outputs))
     _check_streams(outputs)
     if whole and not complete and not timed_out:
         raise SandboxError("a command's output did not arrive in whole")
@@ -225,25 +221,3 @@ def _check_streams(outputs: Sequence[_Output]) -> None:
         if output.task.done() and not output.task.cancelled() and (e := output.task.exception()):
             if isinstance(e, Exception) and type(e).__name__ != "ExecTimeoutError":
                 raise translated(e, "reading a command's output", gone=True) from e
-
-
-async def _put_away(*tasks: asyncio.Future[Any] | None) -> None:
-    """Stop what is still running of a command that is over.
-
-    One cancellation is not enough: where a stream ends in the same moment, the SDK's bridge
-    between its event loop and ours (synchronicity 0.12) raises the end in place of it.
-    """
-    all_ = {task for task in tasks if task is not None}
-    left = all_
-    for _ in range(CANCEL_ROUNDS):
-        for task in left:
-            task.cancel()
-        if left:
-            _, left = await asyncio.wait(left, timeout=CANCEL_PAUSE_S)
-    await asyncio.gather(*(all_ - left), return_exceptions=True)  # nobody else may ask for them
-    if left:
-        logger.warning(
-            "%d readers of a command that is over do not end",
-            len(left),
-            extra={"action": "readers_left"},
-        )
