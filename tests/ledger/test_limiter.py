@@ -313,11 +313,11 @@ def test_calls_beyond_the_rate_and_its_burst_wait(ledger):
 
 
 def test_room_that_comes_soon_is_promised(ledger):
-    limits = limits_of(ledger, requests_per_minute=120, burst_s=0)
+    limits = limits_of(ledger, requests_per_minute=60, burst_s=0)
     assert limits.acquire(NAME, "a").wait_s == 0
     second = limits.acquire(NAME, "b")
     assert second.granted
-    assert 0 < second.wait_s <= 0.5
+    assert 0 < second.wait_s <= 1
 
 
 def test_tokens_beyond_the_rate_wait_and_a_big_call_passes_an_idle_bucket(ledger):
@@ -381,7 +381,7 @@ def test_the_name_of_a_limit_holds_no_credentials():
 def test_whatever_happens_no_more_than_the_limit_are_leased(ledger, seed):
     """Also with answers that are lost, so that calls are repeated."""
     dice = random.Random(seed)
-    limits = limits_of(ledger, start_calls=3, max_calls=6)
+    limits = limits_of(ledger, start_calls=3, max_calls=6, lease_s=3600)
     since, held = {}, {}
     for step in range(300):
         request = f"q{dice.randrange(12)}"
