@@ -333,14 +333,17 @@ class StreamReader:
 
         Until then it counts as ours: a reader that reads ahead meanwhile would find it pending.
         """
+        cancellation = _Cancellation()
         try:
             with explained(self._url):
                 yield
         except RedisUnavailable:
             self._missed_cursor = "-"
+            cancellation.raise_if_swallowed()
             raise
         finally:
             self._unanswered.discard(entry_id)
+        cancellation.raise_if_swallowed()
 
     async def _bury(self, entry_id: bytes, fields: dict[str, str], reason: str) -> None:
         """Put a group that cannot be consumed aside, with the evidence, and go on.
