@@ -14,7 +14,7 @@ NAME = "http://127.0.0.1:8000/v1|m"
 KEY = f"hq:limit:{NAME}"
 
 
-def limits_of(ledger, *, lease_s=40.0, **settings):
+def limits_of(ledger, *, lease_s=3600.0, **settings):
     return EndpointLimits(ledger, LimiterSettings(**settings), lease_s=lease_s)
 
 
@@ -381,7 +381,7 @@ def test_the_name_of_a_limit_holds_no_credentials():
 def test_whatever_happens_no_more_than_the_limit_are_leased(ledger, seed):
     """Also with answers that are lost, so that calls are repeated."""
     dice = random.Random(seed)
-    limits = limits_of(ledger, start_calls=3, max_calls=6, lease_s=3600)
+    limits = limits_of(ledger, start_calls=3, max_calls=6)
     since, held = {}, {}
     for step in range(300):
         request = f"q{dice.randrange(12)}"
