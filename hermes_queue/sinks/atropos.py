@@ -106,7 +106,8 @@ class AtroposSink:
                         task.result()
                 await self._turn()
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._stopping.wait(), self.options.poll_s)
+                    async with asyncio.timeout(self.options.poll_s):
+                        await self._stopping.wait()
             await self._leave()
         finally:
             await end_tasks(*tasks)

@@ -71,6 +71,20 @@ async def test_more_jobs_than_the_most_sandboxes_hold_wait(start):
     assert (await waiting).sandbox_id == slots[0].sandbox_id
 
 
+async def test_who_waits_for_room_can_be_cancelled_as_it_comes(start):
+    pool = pool_of(await start())
+    for steps in range(8):
+        changed = asyncio.Event()
+        waiting = asyncio.create_task(pool._wait_for_room(changed, {}))
+        await asyncio.sleep(0.01)
+        changed.set()
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        if waiting.cancel():
+            await asyncio.wait([waiting])
+            assert waiting.cancelled(), steps
+
+
 async def test_idle_sandboxes_end_down_to_the_minimum(start):
     backend = await start(slots=2, slots_per_sandbox=1, min_sandboxes=1, scale_down_s=0)
     slots = await acquire(backend, 2)

@@ -92,7 +92,8 @@ class Pool:
         It counts until then: the profile's limit holds.
         """
         try:
-            await asyncio.wait_for(changed.wait(), STARVED_S)
+            async with asyncio.timeout(STARVED_S):  # wait_for may lose a cancellation
+                await changed.wait()
         except TimeoutError:
             if not any(others is mounts for others in self._starving):
                 self._starving.append(mounts)
