@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 
-from hermes_queue.ending import end_tasks
+from hermes_queue.cancellation import end_tasks
 from hermes_queue.errors import HermesQueueError
 from hermes_queue.reader import DeliveredGroup
 

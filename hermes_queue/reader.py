@@ -16,6 +16,7 @@ import redis.asyncio
 from pydantic import PrivateAttr
 
 from hermes_queue import codec
+from hermes_queue.cancellation import Cancellation
 from hermes_queue.claim_check import is_claim
 from hermes_queue.connection import explained
 from hermes_queue.deliveries import Deliveries, Entries
@@ -84,29 +85,6 @@ class DeliveredGroup(TrajectoryGroup):
         await self._reject(reason)
 
 
-class _Cancellation:
-    """Notices that our task was cancelled although nothing was raised.
-
-    redis-py sends through `asyncio.wait_for`, which before Python 3.12 can swallow a
-    cancellation that comes as it ends (python/cpython#86296), and reports one in the middle
-    of an answer as an outage.
-    """
-
-    def __init__(self) -> None:
-        self._task = asyncio.current_task()
-        self._count = self._task.cancelling() if self._task else 0
-
-    @property
-    def is_ours(self) -> bool:
-        """Whether it is about the task that asks."""
-        return asyncio.current_task() is self._task
-
-    def raise_if_swallowed(self) -> None:
-        task = asyncio.current_task()
-        if task and task is self._task and task.cancelling() > self._count:
-            raise asyncio.CancelledError
-
-
 class StreamReader:
     """One consumer of one group."""
 
@@ -130,7 +108,7 @@ class StreamReader:
         self._url = url
         self._max_deliveries = max_deliveries
         self._prefetch = prefetch
-        self._cancellation = _Cancellation()
+        self._cancellation = Cancellation()
         self._claimed = 0.0
         self._stale_cursor = "-"
         self._missed_cursor = "-"
@@ -187,7 +165,7 @@ class StreamReader:
         """Groups as they come, through outages; ends after `idle_timeout_s` without any."""
         idle_since = time.monotonic()
         if not self._cancellation.is_ours:  # read ahead in a task of its own
-            self._cancellation = _Cancellation()
+            self._cancellation = Cancellation()
         while True:
             self._cancellation.raise_if_swallowed()
             try:
@@ -333,14 +311,17 @@ class StreamReader:
 
         Until then it counts as ours: a reader that reads ahead meanwhile would find it pending.
         """
+        cancellation = Cancellation()
         try:
             with explained(self._url):
                 yield
         except RedisUnavailable:
             self._missed_cursor = "-"
+            cancellation.raise_if_swallowed()
             raise
         finally:
             self._unanswered.discard(entry_id)
+        cancellation.raise_if_swallowed()
 
     async def _bury(self, entry_id: bytes, fields: dict[str, str], reason: str) -> None:
         """Put a group that cannot be consumed aside, with the evidence, and go on.

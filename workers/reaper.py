@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from hermes_queue.ending import end_tasks
+from hermes_queue.cancellation import end_tasks
 from hermes_queue.errors import HermesQueueError, SandboxError
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.sandboxes import Sandboxes

@@ -60,9 +60,18 @@ class FleetCreationGate:
             await self._leave(token)
 
     async def _turn(self, token: str) -> None:
-        while wait_s := await asyncio.to_thread(self.take, token):  # noqa: ASYNC110 - Redis' event
+        while wait_s := await self._answer(token):  # noqa: ASYNC110 - Redis' event
             # Spread out, so that those who wait do not ask in step.
             await asyncio.sleep(wait_s * random.uniform(1.0, 1.2))  # noqa: S311
+
+    async def _answer(self, token: str) -> float:
+        """`take`. Cancelled meanwhile it ends with the answer, after which alone `leave` helps."""
+        asking = asyncio.ensure_future(asyncio.to_thread(self.take, token))
+        try:
+            return await asyncio.shield(asking)
+        except asyncio.CancelledError:
+            await asyncio.wait([asking])
+            raise
 
     def take(self, token: str) -> float:
         """Ask once; 0 = granted, else seconds to wait. Blocks.

@@ -13,8 +13,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from hermes_queue.cancellation import end_tasks
 from hermes_queue.connection import connect_async, explained, redis_url
-from hermes_queue.ending import end_tasks
 from hermes_queue.errors import ConfigurationError, HermesQueueError
 from hermes_queue.meter import NoMeter
 from hermes_queue.settings import RedisSettings
@@ -107,7 +107,8 @@ class AtroposSink:
                         task.result()
                 await self._turn()
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._stopping.wait(), self.options.poll_s)
+                    async with asyncio.timeout(self.options.poll_s):
+                        await self._stopping.wait()
             await self._leave()
         finally:
             await end_tasks(*tasks)

@@ -12,7 +12,7 @@ from typing import Any
 import redis
 import redis.asyncio
 
-from hermes_queue.ending import end_tasks
+from hermes_queue.cancellation import Cancellation, end_tasks
 from hermes_queue.errors import HermesQueueError
 
 LEASE_S = 10.0
@@ -40,19 +40,32 @@ async def single_flight(
     """
     token = secrets.token_hex(8)
     asked = False
-    while not await client.set(key, token, nx=True, px=int(lease_s * 1000)):
+    cancellation = Cancellation()
+    while not await _taken(client, key, token, lease_s, cancellation):
+        cancellation.raise_if_swallowed()
         if not asked:
             logger.info("waiting for %s", key, extra={"action": "single_flight_wait"})
         asked = True
         await asyncio.sleep(min(0.5, lease_s / 4))
     keeper = asyncio.create_task(_keep(client, key, token, lease_s))
     try:
+        cancellation.raise_if_swallowed()
         yield keeper
     finally:
         await end_tasks(keeper)
         with suppress(*_OUTAGE):
             if await client.get(key) == token.encode():
                 await client.delete(key)
+
+
+async def _taken(
+    client: Any, key: str, token: str, lease_s: float, cancellation: Cancellation
+) -> bool:
+    try:
+        return bool(await client.set(key, token, nx=True, px=int(lease_s * 1000)))
+    except _OUTAGE:
+        cancellation.raise_if_swallowed()
+        raise
 
 
 async def _keep(client: Any, key: str, token: str, lease_s: float) -> None:

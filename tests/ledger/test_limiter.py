@@ -14,7 +14,7 @@ NAME = "http://127.0.0.1:8000/v1|m"
 KEY = f"hq:limit:{NAME}"
 
 
-def limits_of(ledger, *, lease_s=40.0, **settings):
+def limits_of(ledger, *, lease_s=3600.0, **settings):
     return EndpointLimits(ledger, LimiterSettings(**settings), lease_s=lease_s)
 
 
@@ -313,11 +313,11 @@ def test_calls_beyond_the_rate_and_its_burst_wait(ledger):
 
 
 def test_room_that_comes_soon_is_promised(ledger):
-    limits = limits_of(ledger, requests_per_minute=120, burst_s=0)
+    limits = limits_of(ledger, requests_per_minute=60, burst_s=0)
     assert limits.acquire(NAME, "a").wait_s == 0
     second = limits.acquire(NAME, "b")
     assert second.granted
-    assert 0 < second.wait_s <= 0.5
+    assert 0 < second.wait_s <= 1
 
 
 def test_tokens_beyond_the_rate_wait_and_a_big_call_passes_an_idle_bucket(ledger):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import modal
 import pytest
+
+from hermes_queue.sandbox.localmodal.enclosure import Enclosure
 
 
 async def test_an_app_must_exist_or_be_asked_for(app):
@@ -85,12 +88,26 @@ async def test_a_lifetime_ends_the_sandbox(create):
 
 
 async def test_an_idle_sandbox_ends_and_a_busy_one_does_not(create, run):
-    busy = await create(idle_timeout=3)
-    working = asyncio.create_task(run(busy, "sleep", "4"))
+    busy = await create(idle_timeout=5)
+    working = asyncio.create_task(run(busy, "sleep", "6"))
     idle = await create(idle_timeout=1)
     await idle.wait.aio(raise_on_termination=False)
     assert await busy.poll.aio() is None
     assert (await working)[2] == 0
+
+
+async def test_idleness_begins_when_a_sandbox_has_started(localmodal_server, create, monkeypatch):
+    up = []
+    start = Enclosure.start
+
+    async def noted(enclosure):
+        await start(enclosure)
+        up.append(time.monotonic())
+
+    monkeypatch.setattr(Enclosure, "start", noted)
+    sandbox = await create(idle_timeout=300)
+    box = localmodal_server._background.server.store.boxes[sandbox.object_id]
+    assert [box._active_at >= moment for moment in up] == [True]
 
 
 async def test_a_sandbox_with_a_process_of_its_own_ends_with_it(create):

@@ -17,7 +17,8 @@ import pytest
 
 from hermes_queue.testing import forget_modal_client
 
-NAP = "sleep 4799"
+NAP = f"sleep {4_000_000 + os.getpid()}"
+"""No other test process has this one, whose naps would be taken for ours."""
 COMMAND = [sys.executable, "-c", "from hermes_queue.cli import main; main()"]
 
 
@@ -94,7 +95,7 @@ def wait_until_gone(pids: list[int]) -> None:
             descriptor = os.pidfd_open(pid)
         except ProcessLookupError:
             continue
-        assert select.select([descriptor], [], [], 20)[0], pid
+        assert select.select([descriptor], [], [], 60)[0], pid
         os.close(descriptor)
 
 

@@ -34,7 +34,7 @@ async def test_root_gives_files_away_and_others_cannot_touch_them(sandbox, sh):
 
 
 async def test_root_kills_what_another_uid_runs_and_the_other_cannot_kill_it(sandbox, sh, run):
-    await sh(sandbox, f"{AS_USER} sleep 4714 & disown")
+    await sh(sandbox, f"{AS_USER} sleep 4714 & disown; until pgrep -u 20001; do sleep 0.05; done")
     other = AS_USER.replace("20001", "20002")
     assert (await run(sandbox, "sh", "-c", f"{other} pkill -9 -f '[s]leep 4714'"))[2] != 0
     await sh(sandbox, "pkill -9 -u 20001")

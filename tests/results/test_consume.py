@@ -109,7 +109,6 @@ async def test_reading_goes_on_after_redis_was_killed(ledger, redis_server):
     stream = hermes_queue.consume("trainer", url=redis_server.url, consumer="c1")
     first = await anext(stream)
     await first.ack()
-    redis_server.client().config_set("appendfsync", "always")
     publish(ledger, make_job(instance="b"))
     redis_server.kill9()
     redis_server.start()
@@ -127,3 +126,16 @@ async def test_a_cancellation_at_any_moment_ends_it(ledger, redis_server):
         task.cancel()
         await asyncio.wait([task], timeout=20)
         assert task.done(), steps
+
+
+async def test_a_cancellation_is_not_lost_while_a_group_is_acknowledged(ledger, redis_server):
+    publish(ledger, make_job())
+    for steps in range(12):
+        async for group in hermes_queue.consume(f"g{steps}", url=redis_server.url):
+            task = asyncio.create_task(group.ack())
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            if task.cancel():
+                await asyncio.wait([task], timeout=60)
+                assert task.cancelled(), steps
+            break

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from datetime import datetime
 from pathlib import Path
 
@@ -110,6 +111,7 @@ def test_a_torn_last_frame_hides_nothing_before_it(ledger, tmp_path):
 def test_filters_and_times_hold_for_past_groups_too(ledger, tmp_path):
     publish(ledger, "bad", score=0.0)
     publish(ledger, "none", score=None)
+    time.sleep(0.01)  # finished is told in milliseconds
     publish(ledger, "good", score=1.0)
     assert replayed(ledger, tmp_path, min_mean=0.5) == ["good"]
     assert replayed(ledger, tmp_path, complete=True) == ["bad", "good"]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import socket
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ from pathlib import Path
 import pytest
 from ledger_steps import begin, enqueue, publish
 from records import make_job, make_record
+from redis_server import free_port
 
 SUPPORT = Path(__file__).parents[1] / "support"
 GROUPS, SIZE, BATCH, TAIL, KILLS = 500, 8, 32, 3, 3
@@ -31,9 +31,7 @@ class Cast:
     """Server, sink and trainer, each a process that can be killed and started again."""
 
     def __init__(self, folder: Path, redis_url: str) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = str(probe.getsockname()[1])
+        port = str(free_port())
         url = f"http://127.0.0.1:{port}"
         self.popped, self.trained = folder / "popped.jsonl", folder / "trained.jsonl"
         self.popped.touch(), self.trained.touch()

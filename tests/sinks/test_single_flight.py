@@ -7,7 +7,7 @@ import asyncio
 import pytest
 import redis.asyncio
 
-from hermes_queue.ending import end_tasks
+from hermes_queue.cancellation import end_tasks
 from hermes_queue.sinks.single_flight import LeaseLost, single_flight
 
 
@@ -47,6 +47,22 @@ async def test_the_holder_learns_that_another_one_took_over(client):
         with pytest.raises(LeaseLost):
             await keeper
     assert await client.get("hq:sink:a") == b"another"
+
+
+async def test_who_waits_for_it_can_be_cancelled_at_any_moment(client):
+    await client.set("hq:sink:a", "another")
+
+    async def hold():
+        async with single_flight(client, "hq:sink:a"):
+            pytest.fail("another one holds it")
+
+    for steps in range(12):
+        task = asyncio.create_task(hold())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task], timeout=20)
+        assert task.cancelled(), steps
 
 
 async def test_a_task_that_swallows_its_cancellation_is_cancelled_again():

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from redis_server import free_port
+
 _SERVER = """
 import sys
 from pyftpdlib.authorizers import DummyAuthorizer
@@ -25,7 +27,7 @@ class FtpStore:
     def __init__(self, directory: Path) -> None:
         directory.mkdir(exist_ok=True)
         self.directory = directory
-        self._port = 0
+        self._port = free_port()
         self._process: subprocess.Popen[str] | None = None
 
     @property
@@ -38,7 +40,7 @@ class FtpStore:
             command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
         assert self._process.stdout
-        self._port = int(self._process.stdout.readline())
+        assert self._process.stdout.readline() == f"{self._port}\n"
         return self
 
     def stop(self) -> None:

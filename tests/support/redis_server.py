@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -36,7 +37,7 @@ class RedisServer:
         self.binary = str(binary)
         self.directory = directory
         self.options = options
-        self.port = _free_port() if tcp else 0
+        self.port = free_port() if tcp else 0
         self._socket_directory = Path(tempfile.mkdtemp(prefix="hq-redis-"))
         self.socket_path = self._socket_directory / "redis.sock"
         self.process: subprocess.Popen[bytes] | None = None
@@ -65,7 +66,9 @@ class RedisServer:
         if not self.port:
             listen += ["--unixsocket", str(self.socket_path)]
         command = [self.binary, *listen, "--dir", str(self.directory), "--save", ""]
-        command += ["--appendonly", "yes", "--appendfsync", "everysec", *self.options]
+        # Not everysec: while its fsync takes long, Redis answers writes that it has not written
+        # down yet, and `kill9` would lose up to two seconds of them.
+        command += ["--appendonly", "yes", "--appendfsync", "no", *self.options]
         with log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
         self._wait_until_it_answers()
@@ -95,7 +98,7 @@ class RedisServer:
     def _reap(self) -> None:
         assert self.process is not None
         try:
-            self.process.wait(timeout=10)
+            self.process.wait(timeout=60)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
@@ -111,7 +114,7 @@ def wait_until_it_answers(
     client: redis.Redis, process: subprocess.Popen[bytes], log_path: Path
 ) -> None:
     """Wait until a server that was started answers; its log is in the error when it does not."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while True:
         try:
             client.ping()
@@ -123,11 +126,19 @@ def wait_until_it_answers(
         time.sleep(0.02)
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
+def free_port() -> int:
+    """A port of loopback that nobody has, and that nobody is given who asks for any.
+
+    That is why it is below the range of ephemeral ports (on Linux from 32768 on).
+    """
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
 
 
 def redis_binary_of(version: str) -> str:

@@ -84,6 +84,7 @@ class Box:
                 "entrypoint", list(self.definition.entrypoint_args), cwd=self.definition.workdir
             )
             self._tasks.append(asyncio.create_task(self._follow_entrypoint(self.entrypoint)))
+        self._active_at = time.monotonic()  # starting was no idleness
         self._tasks.append(asyncio.create_task(self._follow_clock()))
 
     async def spawn(

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hermes_queue.ending import end_tasks
+from hermes_queue.cancellation import end_tasks
 from hermes_queue.errors import SandboxError, SlotLost
 from hermes_queue.sandbox.base import (
     MAX_FILE_BYTES,

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hermes_queue.ending import end_tasks
+from hermes_queue.cancellation import end_tasks
 from hermes_queue.errors import SandboxError
 from hermes_queue.sandbox.execution import HeadTail, unbroken
 from hermes_queue.sandbox.modal.failures import explained, translated
