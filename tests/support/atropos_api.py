@@ -5,21 +5,20 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+from ports import free_port
+
 
 class AtroposApi:
     """`run-api` of atroposlib on a port of its own; it may be killed and come back there."""
 
     def __init__(self, log: Path) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port: int = probe.getsockname()[1]
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._log = log
         self.process: subprocess.Popen[bytes] | None = None

@@ -3,31 +3,15 @@
 from __future__ import annotations
 
 import os
-import random
-import socket
 import subprocess
 from pathlib import Path
 
 import redis
+from ports import free_port
 from redis_server import wait_until_it_answers
 
 ROOT = Path(__file__).parents[2]
 ROLES = ("producer", "worker", "consumer", "monitor", "flower", "operator")
-
-
-def free_port() -> int:
-    """A port of loopback that nobody has, and that no connection is given in the meantime.
-
-    That is why it is below the range of ephemeral ports (on Linux from 32768 on).
-    """
-    while True:
-        port = random.randrange(20_000, 32_000)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
 
 
 def password_of(role: str) -> str:
@@ -98,4 +82,4 @@ class GuardedRedis:
     def close(self) -> None:
         if self.process is not None and self.process.poll() is None:
             self.process.terminate()
-            self.process.wait(10)
+            self.process.wait(60)

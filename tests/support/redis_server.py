@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import redis
+from ports import free_port
 
 
 class RedisServer:
@@ -36,7 +36,7 @@ class RedisServer:
         self.binary = str(binary)
         self.directory = directory
         self.options = options
-        self.port = _free_port() if tcp else 0
+        self.port = free_port() if tcp else 0
         self._socket_directory = Path(tempfile.mkdtemp(prefix="hq-redis-"))
         self.socket_path = self._socket_directory / "redis.sock"
         self.process: subprocess.Popen[bytes] | None = None
@@ -82,6 +82,17 @@ class RedisServer:
             self.process.kill()
             self._reap()
 
+    def wait_until_written(self) -> None:
+        """Wait until the AOF has all that was said so far: `kill9` takes none of it away.
+
+        Redis holds back what it writes for up to two seconds while the disk is slow to flush.
+        """
+        deadline = time.monotonic() + 60
+        with self.client() as client:
+            while client.info("persistence")["aof_buffer_length"]:
+                assert time.monotonic() < deadline, "the AOF is never written"
+                time.sleep(0.02)
+
     def restart(self) -> None:
         """Stop it and start it on the same address."""
         self.stop()
@@ -111,7 +122,7 @@ def wait_until_it_answers(
     client: redis.Redis, process: subprocess.Popen[bytes], log_path: Path
 ) -> None:
     """Wait until a server that was started answers; its log is in the error when it does not."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while True:
         try:
             client.ping()
@@ -121,13 +132,6 @@ def wait_until_it_answers(
                 log = log_path.read_text(errors="replace")
                 raise RuntimeError(f"redis-server did not start:\n{log[-2000:]}") from error
         time.sleep(0.02)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
 
 
 def redis_binary_of(version: str) -> str:

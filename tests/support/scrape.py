@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import json
-import socket
 import urllib.request
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
-
-
-def free_port() -> int:
-    """A port that nobody listens on at the moment."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def fetch(url: str) -> str:
