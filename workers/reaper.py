@@ -35,13 +35,16 @@ class Reaper:
         self._deployment = deployment
         self._settings = settings or SandboxSettings()
         self._task: asyncio.Task[None] | None = None
+        self._stopping = False
 
     def start(self) -> None:
         """Begin; the first turn comes at once."""
+        self._stopping = False
         self._task = asyncio.create_task(self._loop())
 
     async def stop(self) -> None:
         """End. Idempotent."""
+        self._stopping = True  # a provider's client may raise something else than its cancellation
         if self._task:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -55,6 +58,8 @@ class Reaper:
                 logger.warning("reaper: %s", error, extra={"action": "reaper"})
             except Exception:  # a provider's client may raise anything; the next turn tries again
                 logger.exception("reaper failed", extra={"action": "reaper"})
+            if self._stopping:
+                return
             await asyncio.sleep(self._settings.reap_s / 4)
 
     async def turn(self) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from hermes_queue.errors import SandboxError
@@ -69,6 +71,28 @@ async def test_a_record_without_a_sandbox_is_dropped_when_its_lease_has_ended(le
     sandboxes.renew([SandboxRecord("other", "local", "h", 1.0)], lease_s=-1)
     await reaper.turn()
     assert sorted(r.sandbox_id for r in sandboxes.all()) == ["new", "other"]
+
+
+@pytest.mark.parametrize("instead", [SandboxError("gone"), StopAsyncIteration(), None])
+async def test_it_ends_although_the_providers_client_swallows_the_cancellation(
+    provider, reaper, monkeypatch, instead
+):
+    asked = asyncio.Event()
+
+    async def swallowing(labels):
+        try:
+            asked.set()
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            if instead:
+                raise instead from None
+        return []
+
+    monkeypatch.setattr(provider, "list_sandboxes", swallowing)
+    reaper.start()
+    await asked.wait()
+    async with asyncio.timeout(30):
+        await reaper.stop()
 
 
 async def test_an_observer_hears_of_a_sandbox_that_somebody_else_ended(tmp_path):

@@ -175,7 +175,7 @@ class ModalBackend(SlotCommands):
         self._inheritance.close()
 
     async def _tend(self) -> None:
-        while True:
+        while self._started:  # what the SDK raises may have taken the place of a cancellation
             await asyncio.sleep(TEND_S)
             for pool in list(self._pools.values()):
                 try:

@@ -92,7 +92,9 @@ class Pool:
         It counts until then: the profile's limit holds.
         """
         try:
-            await asyncio.wait_for(changed.wait(), STARVED_S)
+            # Not `wait_for`: before Python 3.12 it may swallow a cancellation (cpython#86296).
+            async with asyncio.timeout(STARVED_S):
+                await changed.wait()
         except TimeoutError:
             if not any(others is mounts for others in self._starving):
                 self._starving.append(mounts)
