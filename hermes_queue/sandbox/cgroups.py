@@ -22,6 +22,8 @@ from pathlib import Path
 logger = logging.getLogger(__name__)
 
 MOUNT = Path("/sys/fs/cgroup")
+_PAUSES_S = (0.0, 0.01, 0.05, 0.2, 0.5, 1.0, 2.0, 4.0)
+"""Before each try to delete a group. Nobody tries again later."""
 NPROC_PER_NAMESPACE = (5, 14)
 """Since this kernel RLIMIT_NPROC counts per user namespace, hence per slot."""
 
@@ -51,9 +53,9 @@ class ControlGroups:
 
 
 def remove_groups(groups: tuple[Path, ...]) -> None:
-    """Delete groups by path; dying processes hold them for some milliseconds."""
+    """Delete groups by path; dying processes hold them, on a busy machine for seconds."""
     for group in groups:
-        for pause_s in (0.0, 0.01, 0.05, 0.2, 0.5):
+        for pause_s in _PAUSES_S:
             time.sleep(pause_s)
             try:
                 group.rmdir()

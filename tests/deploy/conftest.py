@@ -34,8 +34,12 @@ def guarded(tmp_path_factory: pytest.TempPathFactory, redis_7: str) -> Iterator[
 def worker(
     guarded: GuardedRedis, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[WorkerProcess]:
-    """A worker under its own user."""
-    process = WorkerProcess(guarded.url("worker"), tmp_path_factory.mktemp("worker"))
+    """A worker under its own user; none is killed here, so one that is late with a beat lives."""
+    process = WorkerProcess(
+        guarded.url("worker"),
+        tmp_path_factory.mktemp("worker"),
+        HERMES_QUEUE_LEASE_DURATION_S="60",
+    )
     try:
         yield process.start()
     finally:

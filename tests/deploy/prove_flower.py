@@ -20,7 +20,8 @@ import redis
 from browser import chromium, keep
 from celery import Celery
 from compose_file import load
-from guarded_redis import ROOT, GuardedRedis, free_port, password_of
+from guarded_redis import ROOT, GuardedRedis, password_of
+from ports import free_port
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 from worker_process import WorkerProcess, wait_until

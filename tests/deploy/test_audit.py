@@ -11,7 +11,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
-from guarded_redis import ROOT, free_port
+from guarded_redis import ROOT
+from ports import free_port
 
 LOCK = f"badpackage==1.0 --hash=sha256:{'0' * 64}\n"
 VULNERABILITY = {

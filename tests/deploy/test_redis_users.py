@@ -194,7 +194,11 @@ def test_an_operator_controls_runs_and_workers(worker, guarded, as_role):
     for command in ("run pause op", "run resume op", "run cancel op --yes"):
         done = as_role("operator", HQ, *command.split())
         assert done.returncode == 0, done.stderr
-    pong = as_role("operator", "celery", "-A", "hermes_queue", "inspect", "ping")
+    ledger = Ledger.connect(url=guarded.url("monitor"))
+    [found] = ledger.workers()
+    ledger.close()
+    only = ("-d", found["name"], "-t", "60")  # ends with the answer, not after a second
+    pong = as_role("operator", "celery", "-A", "hermes_queue", "inspect", "ping", *only)
     assert "pong" in pong.stdout, pong.stderr
 
 

@@ -84,7 +84,7 @@ def test_a_producer_refuses_it_too_and_sends_nothing(guarded, certificates):
         env={**os.environ, "HERMES_QUEUE_REDIS_URL": url},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
     )
     assert done.returncode == 4
     assert "CERTIFICATE_VERIFY_FAILED" in done.stderr

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from records import make_job
-from worker_process import SHORT_LEASE, wait_until
+from worker_process import wait_until
 
 from benchmarks.capped_endpoint import CappedEndpoint
 from benchmarks.limiter import Load, work
@@ -19,6 +19,10 @@ from hermes_queue.queues import enqueue
 
 ROW = {"question": "How many eggs are two dozen?", "answer": "2*12=<<2*12=24>>24\n#### 24"}
 PATIENT = {"HERMES_QUEUE_MODEL_REQUEST_TIMEOUT_S": "600"}
+LEASE_S = 8.0
+"""Renewed each second."""
+
+pytestmark = pytest.mark.timeout(400)
 
 
 @pytest.fixture
@@ -59,9 +63,9 @@ def test_four_processes_learn_what_an_endpoint_serves_and_are_seldom_refused(
     try:
         for process in processes:
             process.start()
-        wait_until("it has settled", lambda: endpoint.served > 500)
+        wait_until("it has settled", lambda: endpoint.served > 500, timeout_s=150)
         served, refused = endpoint.served, endpoint.refused
-        wait_until("more calls", lambda: endpoint.served > served + 1000)
+        wait_until("more calls", lambda: endpoint.served > served + 1000, timeout_s=150)
         assert endpoint.refused - refused <= 20
         assert endpoint.refused > 0, "the limit of the endpoint was never met"
         state = EndpointLimits(ledger).state(limit_name(endpoint.url, "m"))
@@ -76,15 +80,16 @@ def test_leases_of_long_calls_are_kept_and_those_of_a_killed_worker_end(
     start_worker, ledger, factory, serve
 ):
     endpoint = serve(100, (600, 600))
+    lease = {"HERMES_QUEUE_LEASE_DURATION_S": str(LEASE_S)}
     four = {"HERMES_QUEUE_LIMITER_START_CALLS": "4", "HERMES_QUEUE_LIMITER_MAX_CALLS": "4"}
-    first = start_worker(concurrency=4, **four, **PATIENT)
+    first = start_worker(concurrency=4, **four, **lease, **PATIENT)
     enqueue([ask_model(f"i{n}", endpoint) for n in range(8)], ledger=ledger)
     wait_until("four calls", lambda: endpoint.begun == 4)
-    start_worker(concurrency=4, **four, **PATIENT)
+    start_worker(concurrency=4, **four, **lease, **PATIENT)
     factory.wait_running(8)
     limits, name = EndpointLimits(ledger), limit_name(endpoint.url, "m")
     wait_until("the others wait", lambda: limits.state(name).waiting == 4)
-    time.sleep(1.5 * float(SHORT_LEASE["HERMES_QUEUE_LEASE_DURATION_S"]))
+    time.sleep(1.5 * LEASE_S)
     assert (endpoint.begun, limits.state(name).leased) == (4, 4)
     first.kill9()
     wait_until("the places are taken by the living", lambda: endpoint.begun == 8)

@@ -85,7 +85,7 @@ def test_the_main_job_is_finished_by_another_worker_when_one_is_killed(
     assert Sandboxes(ledger).all() == []
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(400)
 def test_a_killed_workers_sandboxes_end_and_its_jobs_are_done_by_another(
     localmodal, factory, ledger, start_worker
 ):
@@ -104,7 +104,7 @@ def test_a_killed_workers_sandboxes_end_and_its_jobs_are_done_by_another(
     assert Sandboxes(ledger).all() == []
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(400)
 @pytest.mark.skipif(os.geteuid() != 0, reason="slots without uids of their own are not taken over")
 def test_a_worker_started_again_on_its_host_makes_no_new_sandbox_and_leaves_its_neighbours_alone(
     localmodal, factory, ledger, start_worker
@@ -116,9 +116,9 @@ def test_a_worker_started_again_on_its_host_makes_no_new_sandbox_and_leaves_its_
         "HERMES_QUEUE_MODAL_MIN_SANDBOXES": "1",
     }
     neighbour = start_worker(concurrency=1, **patient)
-    [theirs] = localmodal.running()
+    [theirs] = wait_until("a sandbox", localmodal.running)
     doomed = start_worker(concurrency=2, **patient)
-    [ours] = set(localmodal.running()) - {theirs}
+    [ours] = wait_until("another", lambda: set(localmodal.running()) - {theirs})
     before = creations(localmodal)
     factory.enqueue(3, seconds=6)
     factory.wait_running(3)
@@ -138,7 +138,7 @@ def test_a_worker_started_again_on_its_host_makes_no_new_sandbox_and_leaves_its_
     assert Sandboxes(ledger).all() == []
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(400)
 def test_a_job_that_modal_has_no_room_for_is_handed_back_and_uses_no_attempt(
     localmodal, factory, start_worker
 ):
@@ -152,12 +152,12 @@ def test_a_job_that_modal_has_no_room_for_is_handed_back_and_uses_no_attempt(
     worker.wait_for_log("is handed back", times=2)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(400)
 def test_a_job_whose_sandbox_ends_in_the_agents_turn_runs_again_in_another(
     localmodal, factory, ledger, start_worker
 ):
     start_worker(concurrency=1, HERMES_QUEUE_RETRY_BACKOFF_S="0.1", **QUICK)
-    factory.enqueue(1, seconds=4)
+    factory.enqueue(1, seconds=10)
     [lost] = wait_until("a slot", lambda: [r for r in Sandboxes(ledger).all() if r.slots])
     asyncio.run(end(lost.sandbox_id))
     [record] = factory.wait_done()
@@ -166,7 +166,7 @@ def test_a_job_whose_sandbox_ends_in_the_agents_turn_runs_again_in_another(
     assert record.provenance.sandbox_id != lost.sandbox_id
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(400)
 def test_a_sandbox_that_was_never_recorded_ends_and_another_deployments_does_not(
     localmodal, ledger, start_worker
 ):

@@ -6,6 +6,7 @@ import os
 import threading
 from pathlib import Path
 
+import pytest
 from records import make_job
 
 from hermes_queue.ledger.dead import DeadLetters, revived
@@ -15,25 +16,28 @@ SUPPORT = str(Path(__file__).parents[1] / "support")
 ROW = {"question": "How many eggs are two dozen?", "answer": "2*12=<<2*12=24>>24\n#### 24"}
 
 
+@pytest.mark.timeout(400)
 def test_a_poison_job_is_quarantined_and_buried_and_its_neighbours_are_measured(
     factory, ledger, start_worker
 ):
     poison = make_job(instance="poison", item=ROW, env="strange_env:KILLER")
-    enqueue([poison], ledger=ledger)
-    neighbours = factory.enqueue(12, seconds=2)
     settings = {
         "PYTHONPATH": os.pathsep.join(filter(None, [SUPPORT, os.environ.get("PYTHONPATH")])),
         "HERMES_QUEUE_RETRY_QUARANTINE_DEATHS": "2",
         "HERMES_QUEUE_RETRY_MAX_DEATHS": "2",
     }
     over = threading.Event()
+    # Its supervisor starts it again: who waited for it to be ready might find it dead already.
     worker = start_worker(concurrency=4, **settings)
+    worker.terminate()
+    enqueue([poison], ledger=ledger)
+    neighbours = factory.enqueue(12, seconds=2)
 
     def restart() -> None:
         """What systemd or an orchestrator does."""
         while not over.wait(0.2):
             if not worker.alive:
-                worker.start()
+                worker.launch()
 
     supervisor = threading.Thread(target=restart)
     supervisor.start()

@@ -17,6 +17,8 @@ from hermes_queue.ledger import Breakers, Ledger, Runs
 from hermes_queue.ledger.overview import overview
 from hermes_queue.queues import enqueue
 
+pytestmark = pytest.mark.timeout(400)
+
 ROW = {"question": "How many eggs are two dozen?", "answer": "2*12=<<2*12=24>>24\n#### 24"}
 AT_ONCE = {"HERMES_QUEUE_WORKER_SOFT_SHUTDOWN_S": "0"}
 
@@ -68,7 +70,8 @@ def tell(redis_server, worker_facts):
 @pytest.fixture
 def worker_facts(ledger):
     def facts() -> dict:
-        [found] = ledger.workers()
+        # Right after an outage its beat may have run out, and the next one not come yet.
+        [found] = wait_until("a worker", ledger.workers)
         return found
 
     return facts
@@ -93,7 +96,7 @@ def test_a_worker_is_paused_through_an_outage_and_resumed(
     redis_server.restart()
     kombu.pools.reset()  # this process's own connections are gone too
     wait_until("the worker is back", lambda: tell("slots", wait_s=3).get("intake") == "paused")
-    assert tell("slots")["running"] == 0
+    wait_until("nothing runs", lambda: tell("slots")["running"] == 0)
     assert factory.ledger.run_status("later").queued == 4
 
     name = worker_facts()["name"]

@@ -27,14 +27,15 @@ def test_a_running_trajectory_waits_for_its_paused_run_and_the_wait_costs_no_dea
     factory, ledger, start_worker
 ):
     worker = start_worker(concurrency=1)
-    running = slow_job("a", seconds=1.5, turns=2, agent_timeout_s=6, total_timeout_s=8)
+    # Twice as long as its turns take, and those long enough to be paused in.
+    running = slow_job("a", seconds=1.0, turns=6, agent_timeout_s=12, total_timeout_s=14)
     waiting = slow_job("b", seconds=0, turns=1)
     enqueue([running, waiting], ledger=ledger)
     factory.wait_running(1)
     Runs(ledger).pause("run")
     wait_until("the worker knows", lambda: "run run is paused" in worker.log())
     paused = time.monotonic()
-    time.sleep(9)  # longer than the lease and either limit of the trajectory
+    time.sleep(15)  # longer than the lease and either limit of the trajectory
     status = ledger.run_status("run")
     assert (status.running, status.finished) == (1, 0), "it did not wait"
     Runs(ledger).resume("run")

@@ -67,7 +67,7 @@ def test_a_worker_killed_while_the_policy_moves_on_loses_and_doubles_nothing(
     jobs = [job for n in range(3) for job in sample(policy, f"g{n}", 2, **bound)]
     enqueue(jobs, ledger=ledger)
     set_policy_version("run", 0, url=redis_server.url)
-    policy.wait_s = 0.4
+    policy.wait_s = 1.5
     first = start_worker(concurrency=4)
     for version in (1, 2, 3):
         asked = len(policy.endpoint.requests)
@@ -99,7 +99,7 @@ def test_a_record_that_a_dead_worker_left_in_its_spool_is_judged_like_any_other(
     job = sample(policy, "g", 1, **bound)[0]
     policy.told = False  # then the version at the begin counts
     set_policy_version("run", 4, url=redis_server.url)
-    policy.wait_s = 0.5
+    policy.wait_s = 4
     first = start_worker(concurrency=1)
     enqueue([job], ledger=ledger)
     wait_until("it is sampled", lambda: policy.endpoint.requests)

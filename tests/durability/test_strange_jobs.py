@@ -41,7 +41,7 @@ def worker(start_worker):
 def test_the_record_names_the_cause(factory, ledger, worker, fields, said):
     job = make_job(**{"item": ROW, **fields})
     enqueue([job], ledger=ledger)
-    [record] = factory.wait_done(timeout_s=20)
+    [record] = factory.wait_done()
     assert (record.score, record.epoch) == (None, 1)
     assert said in record.failure.message
     assert worker.alive
@@ -49,7 +49,7 @@ def test_the_record_names_the_cause(factory, ledger, worker, fields, said):
 
 def test_a_spool_that_cannot_be_written_does_not_cost_the_score(factory, start_worker, tmp_path):
     worker = start_worker(concurrency=1)
-    factory.enqueue(1, seconds=1)
+    factory.enqueue(1, seconds=4)
     factory.wait_running(1)
     shutil.rmtree(tmp_path / "workers" / "spool")
     [record] = factory.wait_done()
@@ -78,7 +78,7 @@ def test_a_worker_survives_a_redis_that_is_full_and_goes_on_after(factory, ledge
 
 def test_a_result_waits_while_redis_refuses_writes(factory, ledger, start_worker):
     worker = start_worker(concurrency=1)
-    factory.enqueue(1, seconds=2)
+    factory.enqueue(1, seconds=5)
     factory.wait_running(1)
     ledger.client.config_set("min-replicas-to-write", 1)  # NOREPLICAS on every write
     wait_until("the worker waits", lambda: "refuses writes for now" in worker.log())

@@ -22,7 +22,7 @@ def test_the_slow_surplus_of_a_group_is_stopped_and_its_transcript_kept(
             agent={"kind": "slow", "params": {"seconds": seconds, "turns": 1}},
             group_policy=GroupPolicy(extra_samples=1),
         )
-        for sample, seconds in enumerate((600, 1))
+        for sample, seconds in enumerate((600, 4))
     ]
     enqueue(jobs, ledger=ledger)
     worker = start_worker(concurrency=2)

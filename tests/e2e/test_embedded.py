@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -95,10 +94,11 @@ def test_the_oracle_scores_one_and_the_file_is_written(start, tmp_path):
 
 
 def test_a_finished_run_leaves_no_state_and_no_process(start):
-    process = start("gsm8k", "--items", "1", "--run-id", "leaves-nothing")
+    run_id = f"leaves-nothing-{os.getpid()}"
+    process = start("gsm8k", "--items", "1", "--run-id", run_id)
     process.communicate(timeout=120)
     assert process.returncode == 0
-    assert not (PathSettings().cache / "embedded" / "leaves-nothing").exists()
+    assert not (PathSettings().cache / "embedded" / run_id).exists()
 
 
 def test_ctrl_c_leaves_nothing_running_and_the_run_can_be_taken_up(start, tmp_path):
@@ -108,7 +108,7 @@ def test_ctrl_c_leaves_nothing_running_and_the_run_can_be_taken_up(start, tmp_pa
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, out + err
-    _gone, alive = psutil.wait_procs(started, timeout=5)
+    _gone, alive = psutil.wait_procs(started, timeout=30)
     assert alive == []
     again = start(*flags, *slow(6))
     out, err = again.communicate(timeout=120)
@@ -135,10 +135,10 @@ def test_two_runs_at_once_do_not_meet(start, tmp_path):
 
 def test_the_same_run_id_twice_at_once_is_refused(start):
     run_id = f"twice-{os.getpid()}"
-    first = start("gsm8k", "--items", "1", *slow(20), "--run-id", run_id)
+    first = start("gsm8k", "--items", "1", *slow(300), "--run-id", run_id)
     wait_for_slots(first, 1)
     second = start("gsm8k", "--items", "1", "--run-id", run_id, "--out", "second.jsonl")
-    _out, err = second.communicate(timeout=60)
+    _out, err = second.communicate(timeout=110)
     assert second.returncode == 2
     assert "--run-id" in err
     first.send_signal(signal.SIGINT)
@@ -151,21 +151,19 @@ def test_a_run_without_isolation_exits_3_with_the_fix(start, tmp_path):
     (broken / "bwrap").write_text("#!/bin/sh\necho 'uid map: Permission denied' >&2\nexit 1\n")
     (broken / "bwrap").chmod(0o755)
     process = start("gsm8k", "--items", "1", PATH=f"{broken}:{os.environ['PATH']}")
-    _out, err = process.communicate(timeout=60)
+    _out, err = process.communicate(timeout=120)
     assert process.returncode == 3
     assert "HERMES_QUEUE_LOCAL_ISOLATION=none" in err
 
 
 def test_a_worker_that_dies_is_an_error_with_its_log(start):
-    process = start("gsm8k", "--items", "1", *slow(60))
+    process = start("gsm8k", "--items", "1", *slow(600))
     started = wait_for_slots(process, 1)
     [worker] = [p for p in started if "-m celery" in command_line(p)]
     worker.kill()
-    began = time.monotonic()
-    _out, err = process.communicate(timeout=60)
+    _out, err = process.communicate(timeout=110)  # long before its job would have ended
     assert process.returncode == 1
     assert "worker.log" in err
-    assert time.monotonic() - began < 60
 
 
 BUNDLED = {
@@ -175,6 +173,7 @@ BUNDLED = {
 }
 
 
+@pytest.mark.timeout(540)
 @pytest.mark.parametrize(
     ("binary", "agents"), [("redis-7", ["oracle"]), ("redis-6.2", ["oracle", "nop", "tamper"])]
 )
@@ -201,7 +200,7 @@ def test_the_bundled_bugs_with_the_gold_fix_with_none_and_with_cheats(
 
 def test_an_embedded_run_serves_the_lane_it_enqueues_on(start):
     process = start("gsm8k", "--items", "1", "--lane", "eval")
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=120)
     assert process.returncode == 0, out + err
 
 

@@ -152,7 +152,7 @@ def test_a_worker_without_isolation_exits_3_with_the_fix(server, tmp_path):
         },
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
     )
     assert done.returncode == 3
     assert "HERMES_QUEUE_LOCAL_ISOLATION=none" in done.stderr + done.stdout
@@ -171,7 +171,9 @@ def test_an_expected_score_without_results_is_a_usage_error(produce):
 
 
 def test_a_full_backlog_makes_a_following_producer_wait_for_results_not_for_ever(worker, produce):
-    flags = ("--items", "12", "--follow")
+    # Four at once, and these too slow to be done before the producer has come to the limit.
+    slow = ("--agent", "slow", "--agent-param", "seconds=2", "--agent-param", "turns=1")
+    flags = ("--items", "12", "--follow", *slow)
     done = produce(*flags, HERMES_QUEUE_PRODUCER_BACKLOG_MAX="4", HERMES_QUEUE_PRODUCER_BATCH="2")
     assert done.returncode == 0, done.stderr
     assert "jobs wait for workers; enqueueing goes on" in done.stderr

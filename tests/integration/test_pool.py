@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from celery_worker import CeleryWorker, eventually, running_worker
@@ -19,11 +20,23 @@ def worker(redis_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
     server = RedisServer(redis_binary, directory / "redis")
     try:
         server.start()
-        watchdog = {"HERMES_QUEUE_WORKER_WATCHDOG_S": "0.5"}
+        watchdog = {"HERMES_QUEUE_WORKER_WATCHDOG_S": "2"}
         with running_worker(server, directory / "worker", **watchdog) as worker:
             yield worker
     finally:
         server.close()
+
+
+def resized(worker: CeleryWorker, command: str, n: int) -> dict[str, Any]:
+    """What the worker answers to `pool_grow` or `pool_shrink`, however long that takes."""
+    [reply] = getattr(worker.app.control, command)(n, reply=True, timeout=60, limit=1)
+    [answer] = reply.values()
+    return dict(answer)
+
+
+def started(worker: CeleryWorker, ids: list[str]) -> int:
+    """How many of the jobs `ids` have begun."""
+    return sum(worker.marked("start", task_id) for task_id in ids)
 
 
 def most_at_once(worker: CeleryWorker, ids: list[str]) -> int:
@@ -112,6 +125,7 @@ def test_a_body_that_swallows_both_is_given_up_with_its_stack(worker: CeleryWork
 def test_revoking_with_terminate_stops_a_running_job(worker: CeleryWorker) -> None:
     task_id = worker.send("sleep", 60)
     eventually(lambda: worker.marked("start", task_id))
+    worker.event(task_id, "started")  # another thread than the one that will say "revoked"
     worker.app.control.revoke(task_id, terminate=True)
     worker.event(task_id, "revoked")
     eventually(lambda: worker.marked("cancelled", task_id, "terminate"))
@@ -132,10 +146,11 @@ def test_cancelling_an_unknown_job_says_so(worker: CeleryWorker) -> None:
 
 
 def test_an_early_acknowledged_message_is_gone_while_its_job_runs(worker: CeleryWorker) -> None:
-    task_id = worker.send("sleep", 1.0, kwargs={"early": True})
+    task_id = worker.send("gated", "acknowledged", kwargs={"early": True})
     eventually(lambda: worker.marked("start", task_id, "True"))
     assert worker.unacknowledged() == 0
     assert not worker.marked("end", task_id)
+    worker.go("acknowledged")
     worker.event(task_id, "succeeded")
 
 
@@ -147,33 +162,36 @@ def test_acknowledging_twice_is_harmless(worker: CeleryWorker) -> None:
 
 
 def test_no_message_is_taken_and_no_job_runs_beyond_the_slots(worker: CeleryWorker) -> None:
-    ids = [worker.send("sleep", 0.5, kwargs={"early": n % 2 == 0}) for n in range(12)]
-    eventually(lambda: sum(worker.marked("start", task_id) for task_id in ids) == 4)
+    ids = [worker.send("gated", "slots", kwargs={"early": n % 2 == 0}) for n in range(12)]
+    eventually(lambda: started(worker, ids) == 4)
     assert worker.queued() == 8
+    worker.go("slots")
     for task_id in ids:
         worker.event(task_id, "succeeded")
     assert most_at_once(worker, ids) == 4
 
 
 def test_grow_and_shrink_change_how_many_jobs_run(worker: CeleryWorker) -> None:
-    [reply] = worker.app.control.pool_grow(4, reply=True)
-    assert "ok" in next(iter(reply.values()))
-    ids = [worker.send("sleep", 1.5) for _ in range(12)]
+    assert "ok" in resized(worker, "pool_grow", 4)
+    ids = [worker.send("gated", "grown") for _ in range(12)]
+    eventually(lambda: started(worker, ids) == 8)
+    worker.go("grown")
     for task_id in ids:
         worker.event(task_id, "succeeded")
     assert most_at_once(worker, ids) == 8
-    worker.app.control.pool_shrink(6, reply=True)
+    assert "ok" in resized(worker, "pool_shrink", 6)
     assert worker.stats()["max-concurrency"] == 2
-    ids = [worker.send("sleep", 0.2) for _ in range(5)]
+    ids = [worker.send("gated", "shrunk") for _ in range(5)]
+    eventually(lambda: started(worker, ids) == 2)
+    worker.go("shrunk")
     for task_id in ids:
         worker.event(task_id, "succeeded")
     assert most_at_once(worker, ids) == 2
-    worker.app.control.pool_grow(2, reply=True)
+    assert "ok" in resized(worker, "pool_grow", 2)
 
 
 def test_the_last_slot_cannot_be_taken_away(worker: CeleryWorker) -> None:
-    [reply] = worker.app.control.pool_shrink(4, reply=True)
-    assert "one must remain" in str(reply)
+    assert "one must remain" in str(resized(worker, "pool_shrink", 4))
     assert worker.stats()["max-concurrency"] == 4
 
 
@@ -181,9 +199,9 @@ def test_a_blocked_loop_is_logged_once_with_its_stack_and_its_recovery(
     worker: CeleryWorker,
 ) -> None:
     before = worker.stats()["loop-stalls"]
-    worker.event(worker.send("block", 2.0), "succeeded")
+    worker.event(worker.send("block", 5.0), "succeeded")
     log = worker.log
-    assert "time.sleep(seconds)" in log.split("The event loop has not ticked for 0.5 s")[-1]
+    assert "time.sleep(seconds)" in log.split("The event loop has not ticked for 2.0 s")[-1]
     eventually(lambda: "The event loop ticks again after" in worker.log)
     assert worker.stats()["loop-stalls"] == before + 1
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -210,12 +211,16 @@ def test_following_says_that_the_run_is_paused_and_how_it_goes_on(
     assert produce("--quiet") == 0
     ledger = Ledger.connect(url=url)
     Runs(ledger).pause("r", "lunch")
+    said = "the run is paused (operator): lunch; let it go on: hermes-queue run resume r"
+    err: Any = sys.stderr  # of capsys: read without taking anything away
 
     def resume() -> None:
-        time.sleep(1.5)
-        Runs(ledger).resume("r")
+        try:
+            wait_until("it is said", lambda: said in err.getvalue())
+        finally:
+            Runs(ledger).resume("r")
         with worker(url, right):
-            over.wait(30)
+            over.wait(120)
 
     over = threading.Event()
     thread = threading.Thread(target=resume)
@@ -226,7 +231,6 @@ def test_following_says_that_the_run_is_paused_and_how_it_goes_on(
         over.set()
         thread.join()
         ledger.close()
-    said = "the run is paused (operator): lunch; let it go on: hermes-queue run resume r"
     assert said in capsys.readouterr().err
 
 
@@ -294,7 +298,7 @@ def test_redis_may_go_away_and_come_back_while_we_follow(
             wait_until("the jobs are enqueued", lambda: client.zcard("hq:waiting") == 4)
         redis_server.restart()
         with worker(url, right):
-            finished.wait(60)
+            finished.wait(120)
 
     finished = threading.Event()
     thread = threading.Thread(target=outage)

@@ -24,6 +24,8 @@ from hermes_queue.errors import DeadlineExceeded, EnvBug, EnvInfraError, Sandbox
 
 ROW = sdist_row("0" * 64)
 TAMPERINGS = sorted(ENV.tamper(Item.model_validate(ROW)))
+TEST_LIMIT_S = 12.0
+"""For tests that never end; the sample's take half a second, and longer on a busy machine."""
 FIX = "sed -i '/return min/s/, lowest_allowed_value)$/, highest_allowed_value)/' sample/core.py"
 
 
@@ -139,7 +141,7 @@ async def test_the_dependencies_have_no_pip_and_cannot_be_changed(row: dict[str,
 async def test_tampering_scores_zero(
     row: dict[str, Any], case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(items, "MIN_TEST_TIMEOUT_S", 3.0)
+    monkeypatch.setattr(items, "MIN_TEST_TIMEOUT_S", TEST_LIMIT_S)
     async with attempt(row) as agent:
         await agent.call(ENV.tamper(agent.item)[case])
         verdict = await agent.verify()
@@ -159,7 +161,7 @@ async def test_tampering_scores_zero(
 async def test_a_verdict_says_what_gave_the_cheat_away(
     row: dict[str, Any], case: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(items, "MIN_TEST_TIMEOUT_S", 3.0)
+    monkeypatch.setattr(items, "MIN_TEST_TIMEOUT_S", TEST_LIMIT_S)
     async with attempt(row) as agent:
         await agent.solve()
         await agent.call(ENV.tamper(agent.item)[case])

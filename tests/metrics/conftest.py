@@ -21,6 +21,8 @@ def start_worker(
     defaults = {
         "HERMES_QUEUE_METRICS_WORKER_PORT": "0",
         "PYTHONPATH": str(Path(__file__).parents[1] / "support"),
+        # None is killed here, and one that is late with a beat is still there.
+        "HERMES_QUEUE_LEASE_DURATION_S": "60",
     }
     with closing_workers(redis_server.url, tmp_path / "workers", **defaults) as start:
         yield start
@@ -43,7 +45,7 @@ def exporter(redis_server: RedisServer) -> Iterator[str]:
         yield process.stdout.readline().strip().removesuffix("/metrics")
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(60)
         process.stdout.close()
 
 
@@ -52,22 +54,3 @@ def taken_port() -> Iterator[int]:
     """A port that somebody listens on."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server.getsockname()[1]
-
-
-@pytest.fixture
-def free_ports() -> Callable[[int], int]:
-    """The first of so many free ports in a row."""
-
-    def find(count: int) -> int:
-        for _ in range(50):
-            with socket.create_server(("127.0.0.1", 0)) as first:
-                port = first.getsockname()[1]
-                try:
-                    for further in range(port + 1, port + count):
-                        socket.create_server(("127.0.0.1", further)).close()
-                except OSError:
-                    continue
-                return port
-        raise AssertionError("no free ports in a row")
-
-    return find

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from chat_endpoint import ChatEndpoint, completion
+from ports import free_port
 from records import make_job
 from scrape import fetch, worker_endpoint
 from worker_process import wait_until
@@ -127,7 +128,7 @@ def batch(number: int, base_url: str) -> list:
 
 @pytest.mark.timeout(300)
 async def test_every_panel_answers_with_data_during_a_run(
-    redis_server, ledger, start_worker, exporter, tmp_path, free_ports
+    redis_server, ledger, start_worker, exporter, tmp_path
 ):
     prices = tmp_path / "prices.toml"
     prices.write_text("[m]\nprompt = 1\ncompletion = 2\n")
@@ -142,7 +143,7 @@ async def test_every_panel_answers_with_data_during_a_run(
             "sink:9810": f"127.0.0.1:{sink_port}",
             "flower:5555": worker_endpoint(ledger, worker.process.pid).split("/")[2],
         }
-        with running_prometheus(tmp_path / "prometheus", free_ports(1), addresses) as prometheus:
+        with running_prometheus(tmp_path / "prometheus", free_port(), addresses) as prometheus:
             open_queries = dict(queries())
             assert len(open_queries) == len(queries()) > 40
 

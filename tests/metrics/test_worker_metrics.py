@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from ports import free_ports
 from records import make_job
 from scrape import scrape, targets, total, value, worker_endpoint
 from worker_process import WorkerProcess, wait_until
@@ -68,7 +69,7 @@ def test_a_retried_trajectory_counts_each_attempt_and_one_result(ledger, start_w
 
 
 def test_workers_of_one_host_share_a_range_of_ports_and_the_exporter_knows_them(
-    ledger, start_worker, exporter, free_ports
+    ledger, start_worker, exporter
 ):
     port = free_ports(2)
     settings = {
@@ -91,7 +92,7 @@ def test_a_worker_whose_port_is_taken_says_so_and_ends(redis_server, tmp_path, t
     )
     with pytest.raises(AssertionError):
         worker.start()
-    assert worker.process.wait(20) == 2
+    assert worker.process.wait(60) == 2
     assert f"HERMES_QUEUE_METRICS_WORKER_PORT: port {taken_port} of 127.0.0.1" in worker.log()
     assert "HERMES_QUEUE_METRICS_WORKER_PORTS" in worker.log()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from modal_slots import acquire, age, asset, out
 
 from hermes_queue.errors import EnvInfraError
 from hermes_queue.sandbox.base import SandboxObserver, SlotSpec
+from hermes_queue.sandbox.modal import backend as backends
 from hermes_queue.sandbox.modal import box as boxes
 from hermes_queue.sandbox.modal import pool as pools
 from hermes_queue.sandbox.modal.pool import Makers, Pool
@@ -106,6 +108,24 @@ async def test_a_sandbox_that_is_in_use_is_not_scaled_down(start):
     [slot] = await acquire(backend)
     await pool_of(backend).tend()
     assert await out(backend, slot, "echo alive") == "alive"
+
+
+async def test_a_backend_ends_although_the_sdk_swallows_the_cancellation(start, monkeypatch):
+    """As the SDK's bridge does when what it waits for ends in the moment of the cancellation."""
+    monkeypatch.setattr(backends, "TEND_S", 0.01)
+    backend = await start()
+    tending = asyncio.Event()
+
+    async def swallowing():
+        tending.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(pool_of(backend), "tend", swallowing)
+    await tending.wait()
+    stopping = asyncio.create_task(backend.stop())
+    ended, _ = await asyncio.wait({stopping}, timeout=30)
+    assert ended == {stopping}
 
 
 async def test_a_sandbox_is_replaced_before_it_expires_and_ends_with_its_last_slot(start):

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import pytest
 from ledger_steps import begin, enqueue, publish
+from ports import free_port
 from records import make_job, make_record
-from redis_server import free_port
 
 SUPPORT = Path(__file__).parents[1] / "support"
 GROUPS, SIZE, BATCH, TAIL, KILLS = 500, 8, 32, 3, 3

@@ -15,8 +15,8 @@ import pytest
 from click.testing import CliRunner
 from ledger_steps import begin, enqueue
 from ledger_steps import publish as publish_record
+from ports import free_port
 from records import make_job, make_record
-from redis_server import free_port
 from scrape import scrape, value
 from worker_process import wait_until
 

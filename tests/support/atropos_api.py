@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from redis_server import free_port
+from ports import free_port
 
 
 class AtroposApi:

@@ -18,7 +18,7 @@ from redis_server import RedisServer
 ROOT = Path(__file__).parents[2]
 
 
-def eventually(condition: Callable[[], Any], timeout_s: float = 30.0) -> Any:
+def eventually(condition: Callable[[], Any], timeout_s: float = 60.0) -> Any:
     """The first true value of `condition`; an AssertionError when there is none in time."""
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
@@ -105,14 +105,15 @@ class CeleryWorker:
 
     def stats(self) -> dict[str, Any]:
         """The pool's part of `celery inspect stats`."""
-        replies = eventually(lambda: self.app.control.inspect(timeout=1.0).stats())
+        inspect = self.app.control.inspect(timeout=10.0, limit=1)  # ends with the answer
+        replies = eventually(inspect.stats)
         [stats] = replies.values()
         pool: dict[str, Any] = stats["pool"]
         return pool
 
-    def go(self) -> None:
-        """Let the jobs that wait for it acknowledge their messages."""
-        (self.directory / "go").touch()
+    def go(self, gate: str = "go") -> None:
+        """Let the jobs that wait for it acknowledge their messages, or end."""
+        (self.directory / gate).touch()
 
     def unacknowledged(self) -> int:
         with self.server.client() as client:
@@ -126,7 +127,7 @@ class CeleryWorker:
         assert self.process is not None
         self.process.send_signal(number)
 
-    def wait(self, timeout_s: float = 30.0) -> int:
+    def wait(self, timeout_s: float = 60.0) -> int:
         """The exit code."""
         assert self.process is not None
         return self.process.wait(timeout_s)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from compose_file import ROOT, Service, environment_file, load
-from guarded_redis import free_port
+from ports import free_port
 from worker_process import wait_until
 
 PORTS = ("6379", "5555", "8000", "9900", "9808", "9809", "9810", "9090")

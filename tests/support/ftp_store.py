@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from redis_server import free_port
+from ports import free_port
 
 _SERVER = """
 import sys

@@ -7,7 +7,8 @@ import subprocess
 from pathlib import Path
 
 import redis
-from redis_server import free_port, wait_until_it_answers
+from ports import free_port
+from redis_server import wait_until_it_answers
 
 ROOT = Path(__file__).parents[2]
 ROLES = ("producer", "worker", "consumer", "monitor", "flower", "operator")

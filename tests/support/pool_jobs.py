@@ -82,6 +82,17 @@ async def sleep(seconds: float, *, early: bool = False) -> str:
     return "slept"
 
 
+@app.task(name="gated")
+async def gated(gate: str, *, early: bool = False) -> None:
+    """Mark start and end, and end when the test says so with a file `gate`."""
+    job = current_job()
+    acknowledged = await job.acknowledge() if early else None
+    mark("start", job.task_id, acknowledged)
+    while not Path(gate).exists():
+        await asyncio.sleep(0.02)
+    mark("end", job.task_id)
+
+
 @app.task(name="acknowledge_late")
 async def acknowledge_late() -> str:
     """Acknowledge, twice, when the test says so with a file "go"."""

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import random
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -13,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import redis
+from ports import free_port
 
 
 class RedisServer:
@@ -124,21 +123,6 @@ def wait_until_it_answers(
                 log = log_path.read_text(errors="replace")
                 raise RuntimeError(f"redis-server did not start:\n{log[-2000:]}") from error
         time.sleep(0.02)
-
-
-def free_port() -> int:
-    """A port of loopback that nobody has, and that nobody is given who asks for any.
-
-    That is why it is below the range of ephemeral ports (on Linux from 32768 on).
-    """
-    while True:
-        port = random.randrange(20_000, 32_000)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
 
 
 def redis_binary_of(version: str) -> str:

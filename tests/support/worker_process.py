@@ -24,7 +24,7 @@ SHORT_LEASE = {
 }
 
 
-def wait_until(what: str, probe: Callable[[], T], *, timeout_s: float = 60.0) -> T:
+def wait_until(what: str, probe: Callable[[], T], *, timeout_s: float = 100.0) -> T:
     """Poll `probe` until it returns something true, and return that."""
     give_up = time.monotonic() + timeout_s
     while True:
@@ -63,13 +63,17 @@ class WorkerProcess:
         self._command += ["--without-mingle", "-n", f"{self.log_path.stem}-{os.getpid()}@%h"]
         self.process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> WorkerProcess:
-        """Start it and wait until it is registered."""
+    def launch(self) -> subprocess.Popen[bytes]:
+        """Start it and wait for nothing."""
         with self.log_path.open("wb") as log:
             self.process = subprocess.Popen(
                 self._command, env=self._environment, stdout=log, stderr=subprocess.STDOUT
             )
-        pid = self.process.pid
+        return self.process
+
+    def start(self) -> WorkerProcess:
+        """Start it and wait until it is registered."""
+        pid = self.launch().pid
         ledger = Ledger.connect(url=self.redis_url)
         try:
             wait_until(
