@@ -117,6 +117,8 @@ async def test_a_backend_ends_although_the_sdk_swallows_the_cancellation(start, 
     tending = asyncio.Event()
 
     async def swallowing():
+        if tending.is_set():
+            await asyncio.Event().wait()
         tending.set()
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.Event().wait()
