@@ -114,6 +114,8 @@ class StreamReader:
         self._missed_cursor = "-"
         """Where to look on for what is ours and never reached us: it was handed out in an earlier
         life, or in an answer that was lost; "" = nowhere."""
+        self._broken_off = False
+        """Whether Redis may have given us entries in an answer that we did not wait for."""
         self._unanswered: set[bytes] = set()
         """Entries yielded and not acknowledged yet."""
         self._waiting: list[bytes] = []
@@ -202,7 +204,10 @@ class StreamReader:
         if self._missed_cursor:
             return await self._claim_missed(), True
         block_ms = min(block_ms, int(1000 * claim_every_s))
-        return await self._pending.read(self._prefetch, block_ms), False
+        self._broken_off = True
+        entries = await self._pending.read(self._prefetch, block_ms)
+        self._broken_off = False
+        return entries, False
 
     async def _claim_stale(self, stale_s: float) -> Entries:
         """Make a delivery of a silent consumer ours. Those we hold ourselves are kept."""
@@ -270,11 +275,20 @@ class StreamReader:
     async def give_back(self) -> None:
         """Let others have at once what was not yielded. For the end: failing is no matter."""
         try:
-            for entry_id in self._waiting:
+            for entry_id in [*self._waiting, *await self._never_seen()]:
                 await self._pending.hold(entry_id, idle_s=_GIVEN_BACK_S, deliveries=0)
         except HermesQueueError as error:
             logger.debug("what was read ahead is delivered again when it is stale: %s", error)
         self._waiting.clear()
+
+    async def _never_seen(self) -> list[bytes]:
+        """What we were given in the answer that we did not wait for."""
+        if not self._broken_off:
+            return []
+        held = self._unanswered | set(self._waiting)
+        with explained(self._url):
+            ours = await self._pending.ours(len(held) + self._prefetch)
+        return [entry_id for entry_id in ours if entry_id not in held]
 
     async def keep(self, every_s: float) -> None:
         """Keep what is ours and not acknowledged from going stale, until cancelled."""

@@ -17,6 +17,7 @@ from redis_server import RedisServer
 from worker_process import wait_until
 
 import hermes_queue
+from hermes_queue.deliveries import Deliveries
 from hermes_queue.errors import RedisUnavailable
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.trimming import trim
@@ -136,6 +137,30 @@ async def test_what_was_handed_out_in_an_answer_that_never_came_is_delivered(led
     assert (await anext(groups)).instance_id == "two"
     await first.ack()
     await groups.aclose()
+
+
+async def test_an_answer_that_came_as_the_consumer_was_told_to_end_uses_up_no_delivery(
+    ledger, monkeypatch
+):
+    answered, given = asyncio.Event(), Deliveries.read
+
+    async def read_too_late(self, *args):
+        entries = await given(self, *args)
+        if answered.is_set() or not entries:
+            return entries
+        answered.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Deliveries, "read", read_too_late)
+    publish(ledger, "one", "two")
+    reading = asyncio.create_task(read(ledger.url))
+    await answered.wait()
+    reading.cancel()
+    await asyncio.wait({reading})
+    assert reading.cancelled()
+    pending = ledger.client.xpending_range("hq:results", "trainer", "-", "+", 10)
+    assert [entry["times_delivered"] for entry in pending] == [0, 0]
+    assert await read(ledger.url, consumer="c2") == ["one", "two"]
 
 
 @pytest.mark.parametrize("answer", ["ack", "nack"])
