@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 
 from redis.exceptions import NoPermissionError
 
+from hermes_queue.cancellation import end_tasks
 from hermes_queue.connection import explained
 from hermes_queue.errors import ConfigurationError, RedisUnavailable
 from hermes_queue.ledger import Breakers, Ledger, Pause, Runs, RunStatus
@@ -128,9 +129,7 @@ class Follower:
                 task.result()
             await self._show()
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await end_tasks(*tasks)
             self._forget()
 
     async def _collect(self) -> None:

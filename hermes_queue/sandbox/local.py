@@ -16,6 +16,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from hermes_queue.cancellation import end_tasks
 from hermes_queue.errors import SandboxError, SlotLost
 from hermes_queue.sandbox import cgroups, interpreter, pip_settings
 from hermes_queue.sandbox.asset_store import AssetStore, read_regular_file
@@ -159,8 +160,7 @@ class LocalBackend:
         self._started = False
         reaper, self._reaper = self._reaper, None
         if reaper:
-            reaper.cancel()
-            await asyncio.gather(reaper, return_exceptions=True)
+            await end_tasks(reaper)
         for slot_id in list(self._slots):
             await self._release(slot_id)
         if self._sandbox is not None:

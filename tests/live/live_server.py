@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import time
 import urllib.error
 import urllib.request
 from pathlib import Path
+
+from ports import free_port
 
 HERE = Path(__file__).parent
 START_TIMEOUT_S = 420.0
@@ -41,9 +42,7 @@ class LiveServer:
         directory.mkdir(parents=True, exist_ok=True)
         self.kind = kind
         self.log_path = directory / f"{kind}.log"
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.root = f"http://127.0.0.1:{self.port}"
         self.url = f"{self.root}/v1"
         self._command = ["bash", str(HERE / f"serve_{kind}.sh"), str(venv), str(model)]
