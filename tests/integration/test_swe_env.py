@@ -17,10 +17,10 @@ from sample_package import make_mirror, make_row, make_sdist, sdist_row
 from swe_bench import attempt
 
 from envs.swe import item as items
-from envs.swe.grading import VENV
 from envs.swe.item import Item
+from envs.swe.suite import VENV
 from envs.swe_smith import ENV
-from hermes_queue.errors import DeadlineExceeded, EnvBug, EnvInfraError, SandboxError
+from hermes_queue.errors import DeadlineExceeded, EnvBug, EnvInfraError
 
 ROW = sdist_row("0" * 64)
 TAMPERINGS = sorted(ENV.tamper(Item.model_validate(ROW)))
@@ -240,12 +240,12 @@ async def test_nothing_the_agent_started_survives_into_grading(row: dict[str, An
 # --- whose fault it is ---------------------------------------------------------------------
 
 
-async def test_a_row_whose_test_run_breaks_on_the_clean_tree_too_is_no_score(
+async def test_a_row_whose_tests_cannot_run_with_the_known_fix_either_is_to_blame(
     row: dict[str, Any],
 ) -> None:
     runtime = row["environment"] | {"pytest_args": ["-p", "no_such_plugin"]}
     async with attempt(row | {"environment": runtime}) as agent:
-        with pytest.raises(SandboxError, match="clean tree"):
+        with pytest.raises(EnvBug, match="with the known fix"):
             await agent.verify()
 
 
