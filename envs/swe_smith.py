@@ -134,7 +134,8 @@ class SweSmith:
         tree = await pinned.repository.apply(pinned.graded, patch.data) if patch.data else None
         if patch.data and tree is None:
             return Verdict(0.0, report={"reason": "does_not_apply", **report})
-        report |= await Grader(context, item, pinned).grade(tree or pinned.graded)
+        grader = Grader(context, item, pinned, wary=bool(report["flags"]))
+        report |= await grader.grade(tree or pinned.graded)
         return Verdict(1.0 if report["reason"] == "resolved" else 0.0, report=report)
 
     async def _take_patch(self, item: Row, context: SlotContext, pinned: Pinned) -> AgentPatch:

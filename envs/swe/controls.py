@@ -43,9 +43,10 @@ class RowRecord:
     whole_files: bool = False
     """Whether tests depend on others of their file, so that they are not run by themselves."""
 
-    def current_fault(self) -> str:
-        """The fault, or nothing when it is too old to be believed."""
-        return self.fault if time.time() - self.fault_at < FAULT_TTL_S else ""
+    def current_fault(self, now: float | None = None) -> str:
+        """The fault, or nothing when it is too old to be believed. `now` is Unix time."""
+        now = time.time() if now is None else now
+        return self.fault if now - self.fault_at < FAULT_TTL_S else ""
 
     def without(self, functions: frozenset[TestFunction]) -> RowRecord:
         """The same, with these functions marked as unplantable."""
@@ -81,7 +82,7 @@ def _read(path: Path) -> RowRecord:
             plantless=bool(stored["plantless"]),
             whole_files=bool(stored["whole_files"]),
         )
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return RowRecord()
 
 

@@ -25,7 +25,7 @@ _WORDS = {
         "fork": r"\b(v?fork|forkpty|setsid|posix_spawn)\b",
         "atexit": r"\batexit\b",
         "tracing": r"\b(settrace|setprofile|addaudithook|ptrace|sys\.monitoring)\b",
-        "imports": r"\b(meta_path|path_hooks|path_importer_cache)\b",
+        "imports": r"\b(meta_path|path_hooks|path_importer_cache|__import__|import_module)\b",
         "ctypes": r"\bctypes\b",
         "/proc": r"/proc/|/dev/fd",
         "code objects": r"__code__|\bco_(code|consts|filename)\b|\bCodeType\b|\bmarshal\b",

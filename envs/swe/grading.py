@@ -37,8 +37,6 @@ ALL_VIEWS_SHARE = 1.5
 """What all views together may take, as a multiple of the row's limit for one run."""
 
 Reason = Literal["resolved", "tests_fail", "timed_out", "cut_short", "canary"]
-_USAGE_EXITS = (2, 3, 4)
-"""pytest was interrupted, broke, or did not understand its arguments: it will do so again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,12 +151,22 @@ class Tally:
 
 
 class Grader:
-    """Grades one attempt on `item` in its slot."""
+    """Grades one attempt on `item` in its slot.
 
-    def __init__(self, context: SlotContext, item: Item, pinned: Pinned) -> None:
+    Args:
+        context: the slot.
+        item: the row.
+        pinned: its trees.
+        wary: whether the patch looks as if it meant to interfere; then there are more views.
+    """
+
+    def __init__(
+        self, context: SlotContext, item: Item, pinned: Pinned, *, wary: bool = False
+    ) -> None:
         self._context = context
         self._item = item
         self._pinned = pinned
+        self._wary = wary
         self._memory = RowMemory(item)
         self._record = RowRecord()
         self._chance = random.SystemRandom()
@@ -229,10 +237,10 @@ class Grader:
             await self._cannot_run(gold)
 
     async def _cannot_run(self, gold: SuiteRun) -> NoReturn:
-        if gold.ended and gold.exit_code in _USAGE_EXITS:
+        if gold.cannot_run:
             await self._blame_row(
                 f"environment: with the known fix pytest ends with {gold.exit_code} here: "
-                f"{gold.first_error() or gold.output.strip()[-500:]}"
+                f"{gold.first_error() or gold.last_line()}"
             )
         how = "took too long" if gold.timed_out else f"was cut short (exit code {gold.exit_code})"
         raise SandboxError(
@@ -345,6 +353,6 @@ class Grader:
             usable = frozenset() if record.plantless else planter.plantable - barred
             decoys = {TestFunction.of(test) for test in item.FAIL_TO_PASS} & usable
             companions = {TestFunction.of(test) for test in item.PASS_TO_PASS} & usable - decoys
-            return planter.views(decoys, companions)
+            return planter.views(decoys, companions, wary=self._wary)
 
         return await asyncio.to_thread(draw)

@@ -74,24 +74,28 @@ class SuiteRun:
         return self.ended and self.exit_code in (0, 1, 5)
 
     @property
+    def cannot_run(self) -> bool:
+        """Whether pytest gave up by itself, as it will again: bad arguments, a broken conftest."""
+        return not self.complete and not self.timed_out and 0 <= self.exit_code < 128
+
+    @property
     def consistent(self) -> bool:
         """Whether the exit status admits the outcomes: 0 says that nothing failed."""
         failed = any(outcome in ("failed", "error") for outcome in self.outcomes.values())
         return self.complete and not (failed and self.exit_code == 0)
 
-    @property
-    def lacks_modules(self) -> bool:
-        """Whether a test file could not be imported."""
-        return any(
-            outcome == "error" and "::" not in test for test, outcome in self.outcomes.items()
-        )
-
     def first_error(self) -> str:
-        """The first line of the first failure, with its test; empty if nothing failed."""
+        """What the first failure says, with its test; empty if nothing failed."""
         for test, message in self.messages.items():
-            line = next((line for line in message.splitlines() if line.strip()), "")
+            lines = [line for line in message.splitlines() if line.strip()] or [""]
+            # Of a module that cannot be imported, pytest shows the traceback and marks the error.
+            line = next((line[1:].strip() for line in lines if line.startswith("E ")), lines[0])
             return f"{test}: {line}"[:500]
         return ""
+
+    def last_line(self) -> str:
+        """The last line that pytest printed."""
+        return (self.output.strip().splitlines() or [""])[-1][:500]
 
 
 def venv_asset(runtime: Runtime, python: str) -> AssetSpec:
