@@ -114,7 +114,7 @@ async def take_patch(context: SlotContext, item: Item, pinned: Pinned) -> AgentP
     except OSError as error:
         raise ExtractionFailed(str(error)) from error
     raw = await _list_changes(context, scratch, commit, pack)
-    kept, dropped = await asyncio.to_thread(_sort, rules, raw)
+    kept, dropped = await asyncio.to_thread(sort_changes, rules, raw)
     if not kept:
         return AgentPatch(b"", (), dropped)
     data = await _read_patch(context, scratch, commit, kept)
@@ -122,8 +122,16 @@ async def take_patch(context: SlotContext, item: Item, pinned: Pinned) -> AgentP
     return AgentPatch(data, tuple(change.path for change in kept), dropped)
 
 
-def _sort(rules: Rules, raw: bytes) -> tuple[list[Change], tuple[str, ...]]:
-    """The changes that count, and the paths of those that do not. Raises Rejected."""
+def sort_changes(rules: Rules, raw: bytes) -> tuple[list[Change], tuple[str, ...]]:
+    """The changes that count, and the paths of those that do not.
+
+    Args:
+        rules: say which count.
+        raw: as `git diff --raw -z` lists them.
+
+    Raises:
+        Rejected: more than anybody makes, or not a listing.
+    """
     if raw.count(b"\0") > 2 * MAX_CHANGES:
         raise Rejected("too_large", f"more than {MAX_CHANGES} changed files")
     try:
