@@ -33,6 +33,7 @@ LISTED_IDS = 50
 MAX_ROUNDS = 4
 """How often the views are drawn anew because plants turned out to be unusable."""
 MAX_PLANTED_FILES = 12
+FEW_TESTS = 20
 ALL_VIEWS_SHARE = 1.5
 """What all views together may take, as a multiple of the row's limit for one run."""
 
@@ -171,6 +172,7 @@ class Grader:
         self._record = RowRecord()
         self._chance = random.SystemRandom()
         self._limit_s = item.test_timeout_s
+        self._wanted = frozenset(TestFunction.of(test) for test in item.FAIL_TO_PASS)
 
     async def grade(self, tree: str) -> dict[str, Any]:
         """The report on `tree`: its `reason` is "resolved", or why the score is 0.
@@ -208,25 +210,46 @@ class Grader:
             reason = settled if reason == "resolved" else reason
         return reason
 
-    async def _settle(self, tree: str, step: Step, run: SuiteRun, tally: Tally) -> Reason | None:
+    async def _settle(
+        self, tree: str, step: Step, run: SuiteRun, tally: Tally, *, repeated: bool = False
+    ) -> Reason | None:
         """What a run comes to once the known fix has been asked; None = the plants were no good."""
         findings = Findings.of(step, run)
         reason = findings.reason(run)
-        if reason == "timed_out":
+        if reason in ("timed_out", "cut_short"):
             await self._expect_control(step)
-            if run.waited_s:
+            if run.may_be_chance and not repeated:
                 again = await self._run(tree, step, self._limit_s)
-                if not again.timed_out:
-                    return await self._settle(tree, step, again, tally)
-        elif reason == "cut_short":
-            await self._expect_control(step)
-        elif reason == "canary" or (
-            reason == "tests_fail" and not {step.stage, "all"} & {*self._record.passes}
-        ):
+                return await self._settle(tree, step, again, tally, repeated=True)
+        elif reason == "canary" or (reason == "tests_fail" and not self._fix_passes(step)):
             if not await self._fix_does_better(step):
                 return None
+        if reason == "tests_fail" and await self._pass_when_repeated(tree, step, run, findings):
+            findings, reason = replace(findings, failing={}), "resolved"
         tally.add(step, run, findings)
         return reason
+
+    async def _pass_when_repeated(
+        self, tree: str, step: Step, run: SuiteRun, findings: Findings
+    ) -> bool:
+        """Whether tests that a slow machine may have failed pass when they run by themselves.
+
+        That is asked where others had the processor, and where all that failed are a few
+        PASS_TO_PASS tests: some check how long a thing takes.
+        """
+        failing = tuple(findings.failing)
+        functions = frozenset(TestFunction.of(test) for test in failing)
+        few = len(failing) <= FEW_TESTS and functions.isdisjoint(self._wanted)
+        if findings.lies or not (few or run.starved):
+            return False
+        alone = replace(self._step("again", View({}, frozenset()), functions), test_ids=failing)
+        again = await self._run(tree, alone, self._limit_s)
+        return Findings.of(alone, again).reason(again) == "resolved"
+
+    def _fix_passes(self, step: Step) -> bool:
+        """Whether this host knows already that the known fix passes these tests."""
+        alike = {"all"} if step.stage == "all" else {"first", "again"}
+        return not alike.isdisjoint(self._record.passes)
 
     # --- the known fix --------------------------------------------------------------------
 
@@ -258,6 +281,9 @@ class Grader:
             await self._cannot_run(gold)
         findings = Findings.of(step, gold)
         if findings.reason(gold) == "resolved":
+            if not await self._passes_alone(step):
+                await self._remember(whole_files=True)
+                return False
             await self._remember(passes=tuple(sorted({*self._record.passes, step.stage})))
             return True
         if not findings.failing and not self._record.plantless:
@@ -280,6 +306,14 @@ class Grader:
             f"{len(findings.failing)} of these tests do not pass here: {named}; "
             f"{gold.first_error()}. Correct the ids, or the row's environment"
         )
+
+    async def _passes_alone(self, step: Step) -> bool:
+        """Whether FAIL_TO_PASS tests pass without others of their files that this step has run."""
+        alone = self._step("again", View({}, frozenset()), self._wanted)
+        if step.only is None or step.only == alone.only:
+            return True
+        gold = await self._gold(alone)
+        return Findings.of(alone, gold).reason(gold) == "resolved"
 
     async def _blame_row(self, fault: str) -> NoReturn:
         await self._remember(fault=fault, fault_at=time.time())
@@ -316,9 +350,8 @@ class Grader:
         ids = self._item.FAIL_TO_PASS + self._item.PASS_TO_PASS
         views = await self._views()
         planted = frozenset().union(*(view.planted for view in views))
-        wanted = {TestFunction.of(test) for test in self._item.FAIL_TO_PASS}
-        steps = [self._step("first", views[0], wanted | planted)]
-        steps += [self._step("again", view, wanted & planted) for view in views[2:]]
+        steps = [self._step("first", views[0], self._wanted | planted)]
+        steps += [self._step("again", view, self._wanted) for view in views[2:]]
         return [*steps, Step("all", views[1], self._targets(ids, views[1]), ids)]
 
     def _step(
@@ -351,7 +384,7 @@ class Grader:
         def draw() -> list[View]:
             planter = Planter(sources, item.hidden_files, ids, self._chance)
             usable = frozenset() if record.plantless else planter.plantable - barred
-            decoys = {TestFunction.of(test) for test in item.FAIL_TO_PASS} & usable
+            decoys = self._wanted & usable
             companions = {TestFunction.of(test) for test in item.PASS_TO_PASS} & usable - decoys
             return planter.views(decoys, companions, wary=self._wary)
 

@@ -27,6 +27,7 @@ MAX_FILE_BLOCKS = 256 << 10
 """Largest file a test may write, in bash's ulimit unit of 1,024 bytes."""
 PATIENCE = 3
 """How many times its limit a run may take that was kept from the processor; see run_tests.py."""
+STARVED_SHARE = 0.25
 OVERHEAD_S = 30.0
 """What a run may take beside the tests; past it, whoever counts in the slot does not answer."""
 
@@ -66,7 +67,7 @@ class SuiteRun:
     cpu_s: float = 0.0
     """Processor time of pytest and of the processes that it waited for."""
     waited_s: float = 0.0
-    """How long a run that timed out wanted a processor and had none."""
+    """How long pytest wanted a processor and others had it."""
 
     @property
     def complete(self) -> bool:
@@ -77,6 +78,16 @@ class SuiteRun:
     def cannot_run(self) -> bool:
         """Whether pytest gave up by itself, as it will again: bad arguments, a broken conftest."""
         return not self.complete and not self.timed_out and 0 <= self.exit_code < 128
+
+    @property
+    def starved(self) -> bool:
+        """Whether others had the processor for a good part of the time that it took."""
+        return self.waited_s > STARVED_SHARE * self.seconds
+
+    @property
+    def may_be_chance(self) -> bool:
+        """Whether something else may have ended the run: others on the processor, or a SIGKILL."""
+        return self.starved if self.timed_out else not self.ended and self.exit_code >= 128
 
     @property
     def consistent(self) -> bool:

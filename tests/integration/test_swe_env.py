@@ -5,7 +5,10 @@ pip finds the sdist in a directory; pytest itself comes from the package index.
 
 from __future__ import annotations
 
+import asyncio
+import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +24,7 @@ from envs.swe.calls import write_command
 from envs.swe.item import Item
 from envs.swe.suite import VENV
 from envs.swe_smith import ENV
-from hermes_queue.errors import DeadlineExceeded, EnvBug, EnvInfraError
+from hermes_queue.errors import DeadlineExceeded, EnvBug, EnvInfraError, SandboxError
 
 ROW = sdist_row("0" * 64)
 TAMPERINGS = sorted(ENV.tamper(Item.model_validate(ROW)))
@@ -354,6 +357,58 @@ async def test_tests_that_depend_on_others_of_their_file_are_graded_with_them(
             if solved:
                 await agent.solve()
             assert (await agent.verify()).score == score
+
+
+async def test_a_slot_that_dies_under_the_tests_once_costs_the_agent_nothing(
+    row: dict[str, Any],
+) -> None:
+    async with attempt(row) as agent:
+        await agent.solve()
+        verifying = asyncio.create_task(agent.verify())
+        while not (init := _init_of_slot_with(b"session.py")) and not verifying.done():
+            await asyncio.sleep(0.01)
+        os.kill(init, signal.SIGKILL)
+        verdict = await verifying
+    assert (verdict.score, verdict.report["reason"]) == (1.0, "resolved")
+
+
+async def test_a_slot_that_dies_under_the_agents_tests_only_is_a_zero(row: dict[str, Any]) -> None:
+    async with attempt(row) as agent:
+        await agent.solve()
+        await agent.run(
+            write_command("sample/core.py", "\nimport os\nos.kill(os.getppid(), 9)\n", append=True)
+        )
+        verdict = await agent.verify()
+    assert (verdict.score, verdict.report["reason"]) == (0.0, "cut_short")
+
+
+def _init_of_slot_with(word: bytes) -> int:
+    """The host's pid of the first process of the pid namespace in which `word` runs; 0 = none."""
+    found: dict[str, int] = {}
+    wanted = ""
+    for directory in Path("/proc").glob("[0-9]*"):
+        try:
+            namespace = os.readlink(directory / "ns/pid")
+            status = (directory / "status").read_text()
+            if word in (directory / "cmdline").read_bytes():
+                wanted = namespace
+        except OSError:
+            continue
+        ids = next(line for line in status.splitlines() if line.startswith("NSpid")).split()
+        if len(ids) > 2 and ids[-1] == "1":
+            found[namespace] = int(directory.name)
+    return found.get(wanted, 0)
+
+
+async def test_a_limit_that_the_known_fix_does_not_keep_is_no_score(
+    row: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(items, "MIN_TEST_TIMEOUT_S", 4.0)
+    text = "import time\n\n\ndef test_a():\n    time.sleep(600)\n"
+    slow = added_tests(tmp_path, text, FAIL_TO_PASS=["tests/test_two.py::test_a"], test_secs=0.1)
+    async with attempt(slow) as agent:
+        with pytest.raises(SandboxError, match="with the known fix, too"):
+            await agent.verify()
 
 
 async def test_failing_attempts_are_put_to_the_other_tests_only_on_request(

@@ -134,11 +134,14 @@ class Session:
         """
         timed_out, waited_s = False, 0.0
         deadline = self._started + limit_s
-        while self._child.poll() is None and not self.reports.flooded:
+        while not self.reports.flooded:
+            # Looked up first: once `poll` has seen the child's end, the kernel forgets it.
+            waited_s = max(waited_s, self._waited_s())
+            if self._child.poll() is not None:
+                break
             self._read(self._tick_s)
-            if time.monotonic() >= deadline:
-                waited_s = self._waited_s()
-                spent_s = time.monotonic() - self._started
+            spent_s = time.monotonic() - self._started
+            if self._started + spent_s >= deadline:
                 if waited_s < STARVED_SHARE * spent_s or spent_s >= longest_s:
                     timed_out = True
                     break
@@ -181,20 +184,23 @@ class Session:
                 key.data(data)
 
     def _waited_s(self) -> float:
-        """For how long the child, or the hungriest of its processes, wanted a processor in vain.
+        """For how long the child has wanted a processor and had none.
 
-        Nothing where they are so many that they keep each other from it.
+        Nothing where the processes here are so many that they keep each other from it.
         """
-        waits, runnable = [0.0], 0
-        for directory in glob.glob("/proc/[0-9]*")[:1024]:
+        runnable = 0
+        for path in glob.glob("/proc/[0-9]*/stat")[:1024]:
             try:
-                with open(f"{directory}/stat", "rb") as stream:
+                with open(path, "rb") as stream:
                     runnable += stream.read().rpartition(b")")[2].split()[0] == b"R"
-                with open(f"{directory}/schedstat", "rb") as stream:
-                    waits.append(int(stream.read().split()[1]) / 1e9)
-            except (OSError, ValueError, IndexError):
+            except (OSError, IndexError):
                 continue
-        return max(waits) if runnable <= 2 * (os.cpu_count() or 1) else 0.0
+        try:
+            with open(f"/proc/{self._child.pid}/schedstat", "rb") as stream:
+                waited_s = int(stream.read().split()[1]) / 1e9
+        except (OSError, ValueError, IndexError):
+            return 0.0  # not every kernel tells
+        return waited_s if runnable <= 2 * (os.cpu_count() or 1) else 0.0
 
 
 def plugins(directories: list[str], arguments: list[str]) -> list[str]:
