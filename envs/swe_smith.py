@@ -5,20 +5,24 @@ The map of this env; `envs/swe/` holds its parts:
     item.py        one row: SWE-smith's, SWE-bench's or our own      recipe.py  a bug as byte edits
     sources.py     sdists and git remotes as trusted repositories    repository.py  git plumbing
     workspace.py   the three trees of a task, export into the slot   patch.py   the agent's result
-    grading.py     dependencies, test run, canaries, verdict         tamper.py   ways to cheat
+    grading.py     views, controls with the known fix, verdict        suite.py    one run of tests
+    plants.py      tests that must fail, and do not look like it      controls.py what a host learnt
+    flags.py       suspicious words in a patch                        tamper.py   ways to cheat
 
 The agent gets an export of the bug's tree with one commit and without the files that hold
 FAIL_TO_PASS tests. Its result is a patch over the package's own files. That patch is
 applied, in the worker, to the pinned tree with all tests, and tested in the emptied slot.
-Score 1.0 if every FAIL_TO_PASS and PASS_TO_PASS test is reported as passed, else 0.0.
+Score 1.0 if every FAIL_TO_PASS and PASS_TO_PASS test is reported as passed, and every planted
+failure as failed, else 0.0.
 
 A verdict's report: `reason` is one of resolved, tests_fail, timed_out, cut_short (the test
-run ended early, a control on the clean tree did not), canary (the run lied), does_not_apply,
-too_large, malformed, unreadable; `detail` words it.
+run ended early, with the known fix it does not), canary (the run lied), does_not_apply,
+too_large, malformed, unreadable; `detail` words it. `flags` names suspicious words of the patch.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shlex
 import sys
@@ -26,19 +30,24 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from envs.base import Verdict
-from envs.swe import grading, tamper
+from envs.swe import suite, tamper
 from envs.swe.calls import apply_commands, terminal_calls
+from envs.swe.controls import RowMemory
+from envs.swe.flags import find_flags
+from envs.swe.grading import Grader
 from envs.swe.item import Item as Row
 from envs.swe.patch import AgentPatch, ExtractionFailed, Rejected, take_patch
 from envs.swe.sources import asset_reader
 from envs.swe.workspace import Pinned, export, pin
-from hermes_queue.errors import SandboxError
+from hermes_queue.errors import EnvBug, SandboxError
 from hermes_queue.models import Message, ToolCall
 from hermes_queue.sandbox.base import WORKSPACE, SlotSpec
 from hermes_queue.sandbox.context import SlotContext
 
 REPORTED_PATCH_BYTES = 256 << 10
 REPORTED_PATHS = 100
+FLAGGED_PATHS = 50
+"""Of so many changed files the old text is read, to know which words were there before."""
 
 SYSTEM = (
     "You are a software engineer who repairs Python packages. You work in a sandbox through the "
@@ -69,7 +78,7 @@ class SweSmith:
     """See the module's text. Stateless."""
 
     name: ClassVar[str] = "swe_smith"
-    version: ClassVar[str] = "1"
+    version: ClassVar[str] = "2"
     tools: ClassVar[Sequence[str]] = (
         "terminal",
         "read_file",
@@ -86,7 +95,7 @@ class SweSmith:
             workspace=WORKSPACE,
             statement=item.problem_statement.strip(),
             command=_pytest_line(item),
-            venv=grading.VENV,
+            venv=suite.VENV,
         )
         return [Message(role="system", content=SYSTEM), Message(role="user", content=task)]
 
@@ -94,7 +103,7 @@ class SweSmith:
         """A slot with the row's Python and dependencies."""
         own = f"{sys.version_info.major}.{sys.version_info.minor}"
         runtime = item.environment
-        venv = grading.venv_asset(runtime, runtime.python or own)
+        venv = suite.venv_asset(runtime, runtime.python or own)
         return SlotSpec(
             profile=profile, assets=(venv,), python=runtime.python, conceal=item.import_names
         )
@@ -103,47 +112,31 @@ class SweSmith:
         """Export the tree the agent starts from.
 
         Raises:
-            EnvBug: the row does not fit its source.
+            EnvBug: the row does not fit its source, or its tests do not pass with the known fix.
             EnvInfraError: the source cannot be fetched.
         """
+        if fault := (await RowMemory(item).read()).current_fault():
+            raise EnvBug(fault)
         pinned = await pin(item, asset_reader(context))
         await export(context, pinned.repository, pinned.start)
 
     async def verify(
         self, item: Row, context: SlotContext, transcript: Sequence[Message]
     ) -> Verdict:
-        """Take the agent's patch, renew the slot, test the pinned tree with the patch."""
+        """Take the agent's patch, then test the pinned tree with it in the emptied slot."""
         pinned = await pin(item, asset_reader(context))
         await context.kill_processes()
         try:
             patch = await self._take_patch(item, context, pinned)
         except Rejected as rejected:
             return Verdict(0.0, report={"reason": rejected.reason, "detail": rejected.detail})
-        report = _patch_report(patch)
+        report = _patch_report(patch) | {"flags": await _flags(pinned, patch)}
         tree = await pinned.repository.apply(pinned.graded, patch.data) if patch.data else None
         if patch.data and tree is None:
             return Verdict(0.0, report={"reason": "does_not_apply", **report})
-        await context.renew()
-        run = await grading.run_tests(
-            context,
-            pinned.repository,
-            tree or pinned.graded,
-            item.environment,
-            item.test_files,
-            item.test_timeout_s,
-        )
-        reason, status = grading.judge(item, run)
-        if reason == "cut_short":
-            await grading.control(context, item, pinned.repository, await pinned.solved())
-        report |= {
-            "reason": reason,
-            "tests_status": status,
-            "test_seconds": round(run.seconds, 2),
-            "exit_code": run.exit_code,
-        }
-        if reason != "resolved":
-            report["output_tail"] = run.output[-2000:]
-        return Verdict(1.0 if reason == "resolved" else 0.0, report=report)
+        grader = Grader(context, item, pinned, wary=bool(report["flags"]))
+        report |= await grader.grade(tree or pinned.graded)
+        return Verdict(1.0 if report["reason"] == "resolved" else 0.0, report=report)
 
     async def _take_patch(self, item: Row, context: SlotContext, pinned: Pinned) -> AgentPatch:
         """The patch; where that fails, try the same on untouched files to learn whose fault."""
@@ -177,8 +170,20 @@ def _pytest_line(item: Row) -> str:
     runtime = item.environment
     settings = {"PYTHONPATH": ":".join(runtime.pythonpath), **runtime.env}
     words = [f"{name}={shlex.quote(value)}" for name, value in settings.items()]
-    words += [f"{grading.VENV}/bin/python", "-m", "pytest", *map(shlex.quote, runtime.pytest_args)]
+    words += [f"{suite.VENV}/bin/python", "-m", "pytest", *map(shlex.quote, runtime.pytest_args)]
     return " ".join(words)
+
+
+async def _flags(pinned: Pinned, patch: AgentPatch) -> list[str]:
+    before = await pinned.repository.files(pinned.start)
+    texts = [
+        await pinned.repository.read(pinned.start, path)
+        for path in patch.paths[:FLAGGED_PATHS]
+        if path in before
+    ]
+    known = b"\n".join(texts).decode(errors="replace")
+    fix = await pinned.gold()
+    return await asyncio.to_thread(find_flags, patch.data, known, fix)
 
 
 def _patch_report(patch: AgentPatch) -> dict[str, Any]:

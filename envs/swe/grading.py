@@ -1,245 +1,391 @@
-"""Run a tree's tests in a renewed slot and judge the outcome.
+"""Judge an agent's tree by its row's tests, and answer for the judgement.
 
-Beside the real tests run two canaries under names nobody can foresee, one that must pass
-and one that must fail: a run that reports them wrongly does not tell the truth.
+FAIL_TO_PASS tests run first, the rest only if these pass: most attempts fail there. They are
+shown in several *views*, each in an emptied slot and with other planted failures (see
+`envs.swe.plants`). A score of 1 needs every test to pass where it is whole and every planted one to
+fail, in every view.
+
+Before a failure counts against the agent, the known fix is put to the same test: always where a run
+was cut short, took too long or reported plants wrongly, and once per row and host where tests just
+failed. What the known fix suffers, too, is the machine's fault or the row's.
 """
 
 from __future__ import annotations
 
-import json
-import secrets
-import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from importlib.resources import files
-from pathlib import PurePosixPath
-from typing import Any
+import asyncio
+import random
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NoReturn
 
-from envs.swe.item import Item, Runtime
-from envs.swe.repository import Repository
-from envs.swe.sources import ASSETS, asset_key
-from envs.swe.workspace import export, scratch_directory
-from hermes_queue.errors import DeadlineExceeded, SandboxError
-from hermes_queue.sandbox.base import AssetSpec
+from envs.swe.controls import RowMemory, RowRecord
+from envs.swe.item import Item
+from envs.swe.paths import file_of
+from envs.swe.plants import Planter, TestFunction, View
+from envs.swe.suite import OVERHEAD_S, SuiteRun, run_tests
+from envs.swe.workspace import Pinned
+from hermes_queue.errors import EnvBug, SandboxError
 from hermes_queue.sandbox.context import SlotContext
 
-VENV = f"{ASSETS}/venv"
-MAX_REPORT_BYTES = 32 << 20
-MAX_FILE_BLOCKS = 256 << 10
-"""Largest file a test may write, in bash's ulimit unit of 1,024 bytes."""
 LISTED_IDS = 50
 """How many failing ids a verdict's report names."""
+MAX_ROUNDS = 4
+"""How often the views are drawn anew because plants turned out to be unusable."""
+MAX_PLANTED_FILES = 12
+FEW_TESTS = 20
+ALL_VIEWS_SHARE = 1.5
+"""What all views together may take, as a multiple of the row's limit for one run."""
 
-_SETTINGS = (
-    *("-p", "no:cacheprovider", "--color=no", "--tb=short", "-q", "--disable-warnings"),
-    # One module that cannot be imported must not hide what the others would show.
-    "--continue-on-collection-errors",
-)
-_FIXED_ENV = {
-    "PYTHONHASHSEED": "0",
-    "PYTHONDONTWRITEBYTECODE": "1",
-    "TZ": "UTC",
-    "LANG": "C.UTF-8",
-    "PATH": f"{VENV}/bin:/usr/local/bin:/usr/bin:/bin",
-}
+Reason = Literal["resolved", "tests_fail", "timed_out", "cut_short", "canary"]
 
 
 @dataclass(frozen=True, slots=True)
-class SuiteRun:
-    """What one run of the tests showed."""
+class Step:
+    """One run of tests: a view, and what of it is looked at."""
 
-    outcomes: Mapping[str, str]
-    """Node id -> passed | xpassed | skipped | xfailed | failed | error."""
-    messages: Mapping[str, str]
-    """Of those that failed."""
-    complete: bool
-    """Whether the report has its end record and pytest ended as it does after a full run."""
-    truthful: bool
-    """Whether both canaries and the exit status are as they must be."""
-    timed_out: bool
-    exit_code: int
-    seconds: float
-    output: str
-    """The end of what pytest printed."""
+    stage: Literal["first", "again", "all"]
+    view: View
+    targets: tuple[str, ...]
+    test_ids: tuple[str, ...]
+    """Those that grade and run in this step."""
+    only: tuple[str, ...] | None = None
+    """The functions that run, of all in the files; None = every one."""
 
+    def without_plants(self) -> Step:
+        """The same over the test files as they are."""
+        targets = tuple(t for t in self.targets if t in set(map(file_of, self.test_ids)))
+        return replace(self, view=View({}, frozenset()), targets=targets)
 
-def venv_asset(runtime: Runtime, python: str) -> AssetSpec:
-    """The dependencies of a row, without the package under test and without pip.
-
-    Args:
-        runtime: what to install.
-        python: the version that `runtime.python` stands for, as part of the key.
-    """
-    listed = [*sorted(runtime.requirements), *runtime.install]
-    lines = " ".join(map(shlex.quote, listed))
-    options = "--quiet --prefer-binary --disable-pip-version-check"
-    if not runtime.install:
-        options += " --no-deps"
-    if any("--hash=" in line for line in listed):
-        options += " --require-hashes"
-    script = f"""python3 -m venv --without-pip .
-printf '%s\\n' {lines} > requirements.txt
-$HQ_PIP --python ./bin/python install {options} -r requirements.txt
-./bin/python -c 'import pytest'
-"""
-    return AssetSpec(
-        kind="venv",
-        key=asset_key(python, script),
-        script=script,
-        mount=VENV,
-        python=runtime.python,
-    )
-
-
-def suite_environment(runtime: Runtime, workspace: str) -> dict[str, str]:
-    """The environment variables that tests run with."""
-    roots = [str(PurePosixPath(workspace) / path) for path in runtime.pythonpath]
-    return {**_FIXED_ENV, **runtime.env, "PYTHONPATH": ":".join(roots)}
-
-
-async def run_tests(
-    context: SlotContext,
-    repository: Repository,
-    tree: str,
-    runtime: Runtime,
-    targets: Sequence[str],
-    timeout_s: float,
-) -> SuiteRun:
-    """Export `tree` into the slot, which must be empty, and run the files `targets` there.
-
-    Raises:
-        SandboxError: the slot could not take the tree or run a command.
-        DeadlineExceeded: the stage's deadline, not `timeout_s`, cut the run short.
-    """
-    canary = Canary.beside(targets[0])
-    await export(context, repository, await repository.replace(tree, canary.files()))
-    scratch = await _upload(context)
-    report, token = f"{scratch}/{secrets.token_hex(16)}", secrets.token_hex(16)
-    job = {
-        "arguments": [*_SETTINGS, *runtime.pytest_args, *targets, canary.file],
-        "report": report,
-        "token": token,
-    }
-    deadline_first = context.remaining_s() < timeout_s
-    result = await context.run(
-        f"ulimit -c 0 -f {MAX_FILE_BLOCKS}; "
-        f"exec {VENV}/bin/python {scratch}/run_tests.py > {scratch}/output 2>&1",
-        stdin=json.dumps(job).encode(),
-        env=suite_environment(runtime, context.workspace),
-        timeout_s=timeout_s,
-    )
-    if result.timed_out and deadline_first:
-        raise DeadlineExceeded("the stage ended before the tests' own time limit")
-    items, ended = _parse(await _read(context, report), token)
-    outcomes = {item["id"]: item["outcome"] for item in items}
-    truthful = ended and result.exit_code == 1 and canary.sings(outcomes)
-    return SuiteRun(
-        outcomes=outcomes,
-        messages={item["id"]: item["message"] for item in items if item["message"]},
-        complete=ended and result.exit_code in (0, 1),
-        truthful=truthful,
-        timed_out=result.timed_out,
-        exit_code=result.exit_code,
-        seconds=result.duration_s,
-        output=(await _read(context, f"{scratch}/output")).decode(errors="replace")[-4000:],
-    )
-
-
-async def _upload(context: SlotContext) -> str:
-    """The directory, outside the repository, that now holds the runner."""
-    script = files("envs.swe.slot").joinpath("run_tests.py").read_bytes()
-    try:
-        scratch = await scratch_directory(context)
-        await context.write_file(f"{scratch}/run_tests.py", script)
-    except OSError as error:
-        raise SandboxError(f"the test runner could not be uploaded: {error}") from error
-    return scratch
+    def whole_files(self) -> Step:
+        """The same with all tests of its files."""
+        return replace(self, only=None)
 
 
 @dataclass(frozen=True, slots=True)
-class Canary:
-    """A test file with one test that passes and one that fails."""
+class Findings:
+    """What a run showed of its step's tests."""
 
-    file: str
-    passing: str
-    failing: str
+    failing: dict[str, str]
+    """Whole tests that did not pass, with their outcome; "missing" if there was none."""
+    lies: frozenset[TestFunction]
+    """Planted tests that were not reported as failures, and others of ours that did not pass."""
 
     @classmethod
-    def beside(cls, path: str) -> Canary:
-        """One in the directory of `path`, under random names."""
-        parent = PurePosixPath(path).parent if path.endswith(".py") else PurePosixPath(path)
-        passing, failing, name = (secrets.token_hex(8) for _ in range(3))
-        return cls(str(parent / f"test_{name}.py"), f"test_{passing}", f"test_{failing}")
+    def of(cls, step: Step, run: SuiteRun) -> Findings:
+        """Compare outcomes with what the view says."""
+        failing, lies = {}, set()
+        for test in step.test_ids:
+            outcome = run.outcomes.get(test, "missing")
+            function = TestFunction.of(test)
+            if function not in step.view.planted:
+                if outcome != "passed":
+                    failing[test] = outcome
+            elif outcome not in ("failed", "error"):
+                lies.add(function)
+        for function in step.view.added:
+            if run.outcomes.get(f"{function.file}::{function.name}") != "passed":
+                lies.add(function)
+        for function in step.view.planted:
+            if function.file not in map(file_of, step.test_ids) and (
+                run.outcomes.get(f"{function.file}::{function.name}") != "failed"
+            ):
+                lies.add(function)
+        return cls(failing, frozenset(lies))
 
-    def files(self) -> dict[str, bytes | None]:
-        """Path and content."""
-        text = (
-            f"def {self.passing}():\n    assert sum((1, 1)) == 2\n\n\n"
-            f"def {self.failing}():\n    assert sum((1, 1)) == 3\n"
-        )
-        return {self.file: text.encode()}
-
-    def sings(self, outcomes: dict[str, str]) -> bool:
-        """Take both out of `outcomes` and tell whether they are right."""
-        passing = outcomes.pop(f"{self.file}::{self.passing}", "")
-        failing = outcomes.pop(f"{self.file}::{self.failing}", "")
-        return passing == "passed" and failing == "failed"
+    def reason(self, run: SuiteRun) -> Reason:
+        """What this run alone comes to."""
+        if run.timed_out:
+            return "timed_out"
+        if not run.complete:
+            return "cut_short"
+        if not run.consistent or (self.lies and not self.failing):
+            return "canary"
+        return "tests_fail" if self.failing else "resolved"
 
 
-def judge(item: Item, run: SuiteRun) -> tuple[str, dict[str, Any]]:
-    """The reason ("resolved" or why not) and the tests' status in SWE-bench's terms."""
-    status, failed = {}, 0
-    for name, ids in (("FAIL_TO_PASS", item.FAIL_TO_PASS), ("PASS_TO_PASS", item.PASS_TO_PASS)):
-        bad = [test for test in ids if run.outcomes.get(test) != "passed"]
-        failed += len(bad)
-        status[name] = {
-            "success": len(ids) - len(bad),
-            "failure": len(bad),
-            "failing": {test: run.outcomes.get(test, "missing") for test in bad[:LISTED_IDS]},
+@dataclass(slots=True)
+class Tally:
+    """What all runs of a verdict came to."""
+
+    outcomes: dict[str, str] = field(default_factory=dict)
+    """Of whole tests; one that failed in any view has failed."""
+    runs: list[SuiteRun] = field(default_factory=list)
+
+    def add(self, step: Step, run: SuiteRun, findings: Findings) -> None:
+        """Count a run in."""
+        self.runs.append(run)
+        for test in step.test_ids:
+            if test in findings.failing:
+                self.outcomes[test] = findings.failing[test]
+            elif TestFunction.of(test) not in step.view.planted:
+                self.outcomes.setdefault(test, "passed")
+
+    def report(self, item: Item, reason: Reason) -> dict[str, Any]:
+        """The part of a verdict's report that tells of the tests, in SWE-bench's terms."""
+        last = self.runs[-1]
+        report: dict[str, Any] = {
+            "reason": reason,
+            "tests_status": {
+                "FAIL_TO_PASS": self._status(item.FAIL_TO_PASS),
+                "PASS_TO_PASS": self._status(item.PASS_TO_PASS),
+            },
+            "test_runs": len(self.runs),
+            "test_seconds": round(sum(run.seconds for run in self.runs), 2),
+            "test_cpu_seconds": round(sum(run.cpu_s for run in self.runs), 2),
+            "exit_code": last.exit_code,
         }
-    if run.timed_out:
-        return "timed_out", status
-    if not run.complete:
-        return "cut_short", status
-    if not run.truthful:
-        return "canary", status
-    return ("tests_fail" if failed else "resolved"), status
+        if reason != "resolved":
+            report["first_error"] = last.first_error()
+            report["output_tail"] = last.output[-2000:]
+        return report
+
+    def _status(self, tests: Sequence[str]) -> dict[str, Any]:
+        known = {test: self.outcomes[test] for test in tests if test in self.outcomes}
+        failing = {test: outcome for test, outcome in known.items() if outcome != "passed"}
+        return {
+            "success": len(known) - len(failing),
+            "failure": len(failing),
+            "not_run": len(tests) - len(known),
+            "failing": dict(list(failing.items())[:LISTED_IDS]),
+        }
 
 
-async def _read(context: SlotContext, path: str) -> bytes:
-    """A file that tests may have removed, blown up or never written: then nothing."""
-    try:
-        return await context.read_file(path, max_bytes=MAX_REPORT_BYTES)
-    except OSError:
-        return b""
+class Grader:
+    """Grades one attempt on `item` in its slot.
 
-
-def _parse(report: bytes, token: str) -> tuple[list[dict[str, str]], bool]:
-    """The report's items, and whether it is whole."""
-    items: list[dict[str, str]] = []
-    try:
-        for line in report.decode().splitlines():
-            entry = json.loads(line)
-            if "end" in entry:
-                return items, entry["end"] == token
-            items.append({key: str(entry[key]) for key in ("id", "outcome", "message")})
-    except (ValueError, KeyError, TypeError):
-        return [], False
-    return items, False
-
-
-async def control(context: SlotContext, item: Item, repository: Repository, clean: str) -> None:
-    """Grade the pinned clean tree in the same way, to tell whose fault a cut-short run was.
-
-    Raises:
-        SandboxError: the control is cut short as well.
+    Args:
+        context: the slot.
+        item: the row.
+        pinned: its trees.
+        wary: whether the patch looks as if it meant to interfere; then there are more views.
     """
-    await context.renew()
-    run = await run_tests(
-        context, repository, clean, item.environment, item.test_files, item.test_timeout_s
-    )
-    if not (run.complete and run.truthful):
-        raise SandboxError(
-            "the tests were cut short, on the clean tree too "
-            f"(exit code {run.exit_code}): {run.output[-500:]}"
+
+    def __init__(
+        self, context: SlotContext, item: Item, pinned: Pinned, *, wary: bool = False
+    ) -> None:
+        self._context = context
+        self._item = item
+        self._pinned = pinned
+        self._wary = wary
+        self._memory = RowMemory(item)
+        self._record = RowRecord()
+        self._chance = random.SystemRandom()
+        self._limit_s = item.test_timeout_s
+        self._wanted = frozenset(TestFunction.of(test) for test in item.FAIL_TO_PASS)
+
+    async def grade(self, tree: str) -> dict[str, Any]:
+        """The report on `tree`: its `reason` is "resolved", or why the score is 0.
+
+        Raises:
+            EnvBug: the known fix does not pass these tests here either; the row is to blame.
+            SandboxError: nothing could be measured, on the known fix neither.
+            DeadlineExceeded: the stage's time is over.
+        """
+        self._record = await self._memory.read()
+        if fault := self._record.current_fault():
+            raise EnvBug(fault)
+        for _ in range(MAX_ROUNDS):
+            tally = Tally()
+            reason = await self._round(tree, tally)
+            if reason is not None:
+                return tally.report(self._item, reason)
+        raise EnvBug(
+            "FAIL_TO_PASS: tests that were made to fail do not, with the known fix neither; they "
+            "cannot be told from tests that check nothing"
         )
+
+    async def _round(self, tree: str, tally: Tally) -> Reason | None:
+        """Run the steps until one decides; None = draw the views anew."""
+        reason: Reason = "resolved"
+        left_s = ALL_VIEWS_SHARE * self._limit_s
+        for step in await self._steps():
+            if reason != "resolved" and not (self._item.full_report and step.stage == "all"):
+                continue
+            run = await self._run(tree, step, min(self._limit_s, max(left_s, 1.0)))
+            left_s -= run.seconds
+            settled = await self._settle(tree, step, run, tally)
+            if settled is None:
+                return None
+            reason = settled if reason == "resolved" else reason
+        return reason
+
+    async def _settle(
+        self, tree: str, step: Step, run: SuiteRun, tally: Tally, *, repeated: bool = False
+    ) -> Reason | None:
+        """What a run comes to once the known fix has been asked; None = the plants were no good."""
+        findings = Findings.of(step, run)
+        reason = findings.reason(run)
+        if reason in ("timed_out", "cut_short"):
+            await self._expect_control(step)
+            if run.may_be_chance and not repeated:
+                again = await self._run(tree, step, self._limit_s)
+                return await self._settle(tree, step, again, tally, repeated=True)
+        elif reason == "canary" or (reason == "tests_fail" and not self._fix_passes(step)):
+            if not await self._fix_does_better(step):
+                return None
+        if reason == "tests_fail" and await self._pass_when_repeated(tree, step, run, findings):
+            findings, reason = replace(findings, failing={}), "resolved"
+        tally.add(step, run, findings)
+        return reason
+
+    async def _pass_when_repeated(
+        self, tree: str, step: Step, run: SuiteRun, findings: Findings
+    ) -> bool:
+        """Whether tests that a slow machine may have failed pass when they run by themselves.
+
+        That is asked where others had the processor, and where all that failed are a few
+        PASS_TO_PASS tests: some check how long a thing takes.
+        """
+        failing = tuple(findings.failing)
+        functions = frozenset(TestFunction.of(test) for test in failing)
+        few = len(failing) <= FEW_TESTS and functions.isdisjoint(self._wanted)
+        if findings.lies or not (few or run.starved):
+            return False
+        alone = replace(self._step("again", View({}, frozenset()), functions), test_ids=failing)
+        again = await self._run(tree, alone, self._limit_s)
+        return Findings.of(alone, again).reason(again) == "resolved"
+
+    def _fix_passes(self, step: Step) -> bool:
+        """Whether this host knows already that the known fix passes these tests."""
+        alike = {"all"} if step.stage == "all" else {"first", "again"}
+        return not alike.isdisjoint(self._record.passes)
+
+    # --- the known fix --------------------------------------------------------------------
+
+    async def _expect_control(self, step: Step) -> None:
+        """Raise unless the known fix's run comes to its end in time where the agent's did not."""
+        gold = await self._gold(step.without_plants())
+        if not gold.complete:
+            await self._cannot_run(gold)
+
+    async def _cannot_run(self, gold: SuiteRun) -> NoReturn:
+        if gold.cannot_run:
+            await self._blame_row(
+                f"environment: with the known fix pytest ends with {gold.exit_code} here: "
+                f"{gold.first_error() or gold.last_line()}"
+            )
+        how = "took too long" if gold.timed_out else f"was cut short (exit code {gold.exit_code})"
+        raise SandboxError(
+            f"the run of the tests {how}, with the known fix, too: {gold.output[-500:]}"
+        )
+
+    async def _fix_does_better(self, step: Step) -> bool:
+        """Whether the known fix shows what the view says; if not, this learns why and is False.
+
+        Raises:
+            EnvBug: the known fix fails tests that it should pass.
+        """
+        gold = await self._gold(step)
+        if not gold.complete:
+            await self._cannot_run(gold)
+        findings = Findings.of(step, gold)
+        if findings.reason(gold) == "resolved":
+            if not await self._passes_alone(step):
+                await self._remember(whole_files=True)
+                return False
+            await self._remember(passes=tuple(sorted({*self._record.passes, step.stage})))
+            return True
+        if not findings.failing and not self._record.plantless:
+            self._record = self._record.without(findings.lies)
+            await self._memory.write(self._record)
+            return False
+        plain = step.without_plants()
+        for simpler in (plain, plain.whole_files()):
+            gold = await self._gold(simpler)
+            findings = Findings.of(simpler, gold)
+            if findings.reason(gold) == "resolved":
+                alone = simpler.only == step.only
+                await self._remember(**({"plantless": True} if alone else {"whole_files": True}))
+                return False
+        if not gold.complete:
+            await self._cannot_run(gold)
+        named = ", ".join(f"{test} ({how})" for test, how in list(findings.failing.items())[:3])
+        await self._blame_row(
+            "FAIL_TO_PASS, PASS_TO_PASS: with the known fix "
+            f"{len(findings.failing)} of these tests do not pass here: {named}; "
+            f"{gold.first_error()}. Correct the ids, or the row's environment"
+        )
+
+    async def _passes_alone(self, step: Step) -> bool:
+        """Whether FAIL_TO_PASS tests pass without others of their files that this step has run."""
+        alone = self._step("again", View({}, frozenset()), self._wanted)
+        if step.only is None or step.only == alone.only:
+            return True
+        gold = await self._gold(alone)
+        return Findings.of(alone, gold).reason(gold) == "resolved"
+
+    async def _blame_row(self, fault: str) -> NoReturn:
+        await self._remember(fault=fault, fault_at=time.time())
+        raise EnvBug(fault)
+
+    async def _remember(self, **changes: Any) -> None:
+        self._record = replace(self._record, **changes)
+        await self._memory.write(self._record)
+
+    # --- runs -----------------------------------------------------------------------------
+
+    async def _gold(self, step: Step) -> SuiteRun:
+        return await self._run(await self._pinned.solved(), step, self._limit_s, reserve_s=0.0)
+
+    async def _run(
+        self, tree: str, step: Step, limit_s: float, *, reserve_s: float | None = None
+    ) -> SuiteRun:
+        repository = self._pinned.repository
+        shown = await repository.replace(tree, step.view.files) if step.view.files else tree
+        await self._context.renew()
+        return await run_tests(
+            self._context,
+            repository,
+            shown,
+            self._item.environment,
+            step.targets,
+            limit_s,
+            only=step.only,
+            reserve_s=self._limit_s + OVERHEAD_S if reserve_s is None else reserve_s,
+        )
+
+    async def _steps(self) -> list[Step]:
+        """The views in the order in which they run: cheap ones before the whole suite."""
+        ids = self._item.FAIL_TO_PASS + self._item.PASS_TO_PASS
+        views = await self._views()
+        planted = frozenset().union(*(view.planted for view in views))
+        steps = [self._step("first", views[0], self._wanted | planted)]
+        steps += [self._step("again", view, self._wanted) for view in views[2:]]
+        return [*steps, Step("all", views[1], self._targets(ids, views[1]), ids)]
+
+    def _step(
+        self, stage: Literal["first", "again"], view: View, functions: Collection[TestFunction]
+    ) -> Step:
+        """A run of nothing but these functions, if the row's tests can be run so."""
+        ids = self._item.FAIL_TO_PASS + self._item.PASS_TO_PASS
+        mine = tuple(test for test in ids if TestFunction.of(test) in functions)
+        ours = {*functions, *view.added, *view.planted}
+        only = tuple(sorted(f"{test.file}::{test.name}" for test in ours))
+        step = Step(stage, view, self._targets(mine, view), mine, only)
+        return step.whole_files() if self._record.whole_files else step
+
+    def _targets(self, test_ids: Sequence[str], view: View) -> tuple[str, ...]:
+        """The files to run; one of ours lies at a random place among them."""
+        targets = sorted(set(map(file_of, test_ids)))
+        for file in sorted({test.file for test in view.added | view.planted} - {*targets}):
+            if view.added:
+                targets.insert(self._chance.randrange(len(targets)), file)
+        return tuple(targets)
+
+    async def _views(self) -> list[View]:
+        item, record = self._item, self._record
+        files = [file for file in item.hidden_files if file.endswith(".py")]
+        chosen = self._chance.sample(files, min(len(files), MAX_PLANTED_FILES))
+        sources = {f: await self._pinned.repository.read(self._pinned.graded, f) for f in chosen}
+        ids = item.FAIL_TO_PASS + item.PASS_TO_PASS
+        barred = {TestFunction(file, name) for file, name in record.unplantable}
+
+        def draw() -> list[View]:
+            planter = Planter(sources, item.hidden_files, ids, self._chance)
+            usable = frozenset() if record.plantless else planter.plantable - barred
+            decoys = self._wanted & usable
+            companions = {TestFunction.of(test) for test in item.PASS_TO_PASS} & usable - decoys
+            return planter.views(decoys, companions, wary=self._wary)
+
+        return await asyncio.to_thread(draw)

@@ -140,6 +140,8 @@ class Item(BaseModel):
     environment: Runtime = Runtime()
     test_secs: float | None = Field(default=None, gt=0)
     """How long the graded tests took when the row was made."""
+    full_report: bool = False
+    """Whether an attempt that fails FAIL_TO_PASS tests is put to all others, too."""
 
     @model_validator(mode="before")
     @classmethod

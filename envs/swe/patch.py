@@ -7,13 +7,13 @@ with its own git. Nothing else of the agent's survives into grading.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 
 from envs.swe.item import Item
 from envs.swe.repository import Change, GitError
@@ -29,10 +29,15 @@ _PROTECTED = re.compile(
     r"(^|/)(tests?|testing|specs?)/"
     r"|(^|/)(test_[^/]*|[^/]*_test|tests?|conftest|sitecustomize|usercustomize)\.py$"
     r"|(^|/)(\.?pytest\.(ini|toml)|tox\.(ini|toml)|setup\.(cfg|py)|pyproject\.toml|noxfile\.py"
-    r"|\.coveragerc|\.gitattributes|\.gitmodules)$"
+    r"|\.coveragerc|\.gitattributes|\.gitmodules|entry_points\.txt|PKG-INFO|MANIFEST\.in)$"
+    r"|(^|/)EGG-INFO/|\.(egg-info|dist-info|egg)(/|$)"
     r"|\.(pth|egg-link|so|pyd|pyc)$"
 )
 """Tests and whatever configures tests, packaging or the interpreter's start."""
+
+MAX_CHANGES = 20_000
+MAX_DEPTH = 64
+"""Directories above a file; nothing deeper counts."""
 
 _FILE_MODES = ("000000", "100644", "100755")
 
@@ -55,6 +60,8 @@ class AgentPatch:
     """What counts of the agent's work, and what does not."""
 
     data: bytes
+    paths: tuple[str, ...]
+    """Of the files that `data` changes."""
     dropped: tuple[str, ...]
 
 
@@ -66,9 +73,9 @@ class Rules:
         self._tests = frozenset(item.test_files)
         self._gold = frozenset(item.edited_files)
         self._packages = frozenset(
-            str(PurePosixPath(path).parent)
+            path.rpartition("/")[0]
             for path in start_files
-            if PurePosixPath(path).name == "__init__.py"
+            if path.rpartition("/")[2] == "__init__.py"
         )
 
     def allow(self, change: Change) -> bool:
@@ -82,7 +89,14 @@ class Rules:
             return False
         if path in self._files:
             return True
-        return any(str(parent) in self._packages for parent in PurePosixPath(path).parents)
+        return path.count("/") <= MAX_DEPTH and self._in_package(path)
+
+    def _in_package(self, path: str) -> bool:
+        while path:
+            path = path.rpartition("/")[0]
+            if path in self._packages:
+                return True
+        return False
 
 
 async def take_patch(context: SlotContext, item: Item, pinned: Pinned) -> AgentPatch:
@@ -99,19 +113,39 @@ async def take_patch(context: SlotContext, item: Item, pinned: Pinned) -> AgentP
         scratch = await scratch_directory(context)
     except OSError as error:
         raise ExtractionFailed(str(error)) from error
-    changes = await _list_changes(context, scratch, commit, pack)
-    kept = [change for change in changes if rules.allow(change)]
-    dropped = tuple(change.path for change in changes if not rules.allow(change))
+    raw = await _list_changes(context, scratch, commit, pack)
+    kept, dropped = await asyncio.to_thread(sort_changes, rules, raw)
     if not kept:
-        return AgentPatch(b"", dropped)
+        return AgentPatch(b"", (), dropped)
     data = await _read_patch(context, scratch, commit, kept)
     await _check(pinned, rules, data)
-    return AgentPatch(data, dropped)
+    return AgentPatch(data, tuple(change.path for change in kept), dropped)
 
 
-async def _list_changes(
-    context: SlotContext, scratch: str, commit: str, pack: bytes
-) -> list[Change]:
+def sort_changes(rules: Rules, raw: bytes) -> tuple[list[Change], tuple[str, ...]]:
+    """The changes that count, and the paths of those that do not.
+
+    Args:
+        rules: say which count.
+        raw: as `git diff --raw -z` lists them.
+
+    Raises:
+        Rejected: more than anybody makes, or not a listing.
+    """
+    if raw.count(b"\0") > 2 * MAX_CHANGES:
+        raise Rejected("too_large", f"more than {MAX_CHANGES} changed files")
+    try:
+        changes = Change.parse(raw)
+    except ValueError as error:
+        raise Rejected("malformed", str(error)) from error
+    allowed = [rules.allow(change) for change in changes]
+    kept = [change for change, counts in zip(changes, allowed, strict=True) if counts]
+    dropped = [change.path for change, counts in zip(changes, allowed, strict=True) if not counts]
+    return kept, tuple(dropped)
+
+
+async def _list_changes(context: SlotContext, scratch: str, commit: str, pack: bytes) -> bytes:
+    """What differs from the start, as `git diff --raw -z` lists it."""
     # The agent's own .git directories go first: no setting, hook or nested repository of
     # its making takes part, and a nested repository's files count as files.
     script = f"""set -eu
@@ -134,14 +168,11 @@ git diff-index --cached --raw -z --no-renames --no-abbrev {commit} > "$SCRATCH/c
         result = await context.run(script, env=environment, cwd="/", timeout_s=EXTRACT_TIMEOUT_S)
         if not result.ok:
             raise ExtractionFailed(_tail(result))
-        raw = await context.read_file(f"{scratch}/changes", max_bytes=MAX_LISTING_BYTES)
-        return Change.parse(raw)
+        return await context.read_file(f"{scratch}/changes", max_bytes=MAX_LISTING_BYTES)
     except OSError as error:
         if error.errno == errno.EFBIG:
             raise Rejected("too_large", "too many changed files") from error
         raise ExtractionFailed(str(error)) from error
-    except ValueError as error:
-        raise Rejected("malformed", str(error)) from error
 
 
 async def _read_patch(

@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
-from envs.swe.grading import SuiteRun, run_tests, venv_asset
 from envs.swe.item import Runtime
 from envs.swe.repository import Repository
 from envs.swe.sources import sdist_repository
+from envs.swe.suite import SuiteRun, run_tests, venv_asset
 from hermes_queue.errors import EnvBug, InputError
 from hermes_queue.sandbox.base import AssetSpec, SandboxBackend, SlotSpec
 from hermes_queue.sandbox.context import SlotContext
@@ -131,7 +131,7 @@ class Bench:
         self._timeout_s = max(MIN_TIMEOUT_S, 5 * self.reference.seconds)
 
     def _expect_complete(self, run: SuiteRun, python: str | None) -> None:
-        if run.complete and run.truthful:
+        if run.complete and run.consistent:
             return
         where = f" on Python {python}" if python else ""
         why = "took too long" if run.timed_out else "could not be run to its end"

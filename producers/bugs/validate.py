@@ -6,9 +6,9 @@ import difflib
 import hashlib
 from typing import Any
 
-from envs.swe.grading import SuiteRun, judge
 from envs.swe.item import Item
 from envs.swe.recipe import Mutation, pin, splice
+from envs.swe.suite import SuiteRun
 from envs.swe.workspace import pin as pin_item
 from hermes_queue.errors import EnvInfraError
 from hermes_queue.sandbox.base import AssetSpec
@@ -63,7 +63,7 @@ def _effects(bench: Bench, run: SuiteRun) -> tuple[frozenset[str], frozenset[str
     """(tests that fail now, tests that still pass) of those that passed before."""
     if run.timed_out:
         raise Unfit("timed out")
-    if not (run.complete and run.truthful):
+    if not (run.complete and run.consistent):
         raise Unfit("run cut short")
     if bench.reference.passing - run.outcomes.keys():
         raise Unfit("tests vanish")
@@ -79,12 +79,11 @@ async def _confirm(bench: Bench, item: Item) -> float:
     """
     pinned = await pin_item(item, _no_download)
     idle = await bench.run(pinned.graded, targets=item.test_files)
-    reason, status = judge(item, idle)
-    missed = status["FAIL_TO_PASS"]["success"] + status["PASS_TO_PASS"]["failure"]
-    if reason != "tests_fail" or missed:
+    good = passed(idle)
+    if not idle.complete or good & {*item.FAIL_TO_PASS} or not good >= {*item.PASS_TO_PASS}:
         raise Unfit("differs by itself")
     fixed = await bench.run(await pinned.solved(), targets=item.test_files)
-    if judge(item, fixed)[0] != "resolved":
+    if not fixed.complete or not passed(fixed) >= {*item.FAIL_TO_PASS, *item.PASS_TO_PASS}:
         raise Unfit("not reversible")
     return round(fixed.seconds, 1)
 

@@ -5,7 +5,10 @@ pip finds the sdist in a directory; pytest itself comes from the package index.
 
 from __future__ import annotations
 
+import asyncio
+import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,8 +20,9 @@ from sample_package import make_mirror, make_row, make_sdist, sdist_row
 from swe_bench import attempt
 
 from envs.swe import item as items
-from envs.swe.grading import VENV
+from envs.swe.calls import write_command
 from envs.swe.item import Item
+from envs.swe.suite import VENV
 from envs.swe_smith import ENV
 from hermes_queue.errors import DeadlineExceeded, EnvBug, EnvInfraError, SandboxError
 
@@ -73,6 +77,7 @@ async def test_doing_nothing_scores_zero_by_the_tests(row: dict[str, Any]) -> No
     assert (verdict.score, verdict.report["reason"]) == (0.0, "tests_fail")
     assert status["FAIL_TO_PASS"]["failing"] == dict.fromkeys(sample.FAIL_TO_PASS, "failed")
     assert status["PASS_TO_PASS"]["failure"] == 0
+    assert "clamp" in verdict.report["first_error"]
 
 
 async def test_a_patch_row_gives_the_same_task_as_the_recipe(row: dict[str, Any]) -> None:
@@ -210,6 +215,52 @@ async def test_honest_work_scores_one_however_it_looks(
     assert (verdict.score, verdict.report["reason"]) == (1.0, "resolved")
 
 
+@pytest.mark.parametrize(
+    "commands",
+    [
+        pytest.param(["sed -i 's/$/\\r/' sample/core.py"], id="CRLF"),
+        pytest.param(["sed -i 's/^    /        /' sample/core.py"], id="indented anew"),
+        pytest.param(["rm sample/extra.py"], id="module deleted"),
+        pytest.param(["echo '# tools' >> pyproject.toml"], id="pyproject formatted"),
+        pytest.param(
+            [
+                "sed -i 's/clamp/_limit/; s/label/_name/' sample/core.py",
+                "printf '\\n\\nclamp, label = _limit, _name\\n' >> sample/core.py",
+            ],
+            id="private names",
+        ),
+    ],
+)
+async def test_an_odd_but_honest_fix_scores_one(row: dict[str, Any], commands: list[str]) -> None:
+    async with attempt(row) as agent:
+        await agent.solve()
+        await agent.run(*commands)
+        verdict = await agent.verify()
+    assert (verdict.score, verdict.report["reason"]) == (1.0, "resolved")
+    assert verdict.report["flags"] == []
+
+
+async def test_the_process_that_counts_is_out_of_reach_of_the_tests(row: dict[str, Any]) -> None:
+    reach = (
+        "import ctypes, os\n"
+        "if 'PYTEST_CURRENT_TEST' in os.environ or 'pytest' in __import__('sys').modules:\n"
+        "    for name in ('fd/1', 'mem', 'environ'):\n"
+        "        try:\n"
+        "            open(f'/proc/{os.getppid()}/{name}', 'rb').close()\n"
+        "        except OSError:\n"
+        "            continue\n"
+        "        raise SystemExit('the parent can be opened')\n"
+        "    if ctypes.CDLL(None).ptrace(16, os.getppid(), 0, 0) == 0:\n"
+        "        raise SystemExit('the parent can be traced')\n"
+    )
+    async with attempt(row) as agent:
+        await agent.solve()
+        await agent.run(write_command("sample/core.py", reach, append=True))
+        verdict = await agent.verify()
+    assert verdict.score == 1.0
+    assert verdict.report["flags"]
+
+
 async def test_a_new_module_of_the_package_counts(row: dict[str, Any]) -> None:
     async with attempt(row) as agent:
         await agent.run(
@@ -240,13 +291,134 @@ async def test_nothing_the_agent_started_survives_into_grading(row: dict[str, An
 # --- whose fault it is ---------------------------------------------------------------------
 
 
-async def test_a_row_whose_test_run_breaks_on_the_clean_tree_too_is_no_score(
+async def test_a_row_whose_tests_cannot_run_with_the_known_fix_either_is_to_blame(
     row: dict[str, Any],
 ) -> None:
     runtime = row["environment"] | {"pytest_args": ["-p", "no_such_plugin"]}
     async with attempt(row | {"environment": runtime}) as agent:
-        with pytest.raises(SandboxError, match="clean tree"):
+        with pytest.raises(EnvBug, match="with the known fix"):
             await agent.verify()
+
+
+async def test_a_row_whose_ids_the_known_fix_does_not_pass_either_is_to_blame(
+    row: dict[str, Any],
+) -> None:
+    wrong = row | {"PASS_TO_PASS": [*sample.PASS_TO_PASS, "tests/test_label.py::test_gone"]}
+    async with attempt(wrong) as agent:
+        await agent.solve()
+        with pytest.raises(EnvBug, match=r"with the known fix 1 of these.*test_gone"):
+            await agent.verify()
+    with pytest.raises(EnvBug, match="test_gone"):  # remembered: no agent need try
+        async with attempt(wrong):
+            pass
+
+
+def added_tests(directory: Path, text: str, **ids: list[str]) -> dict[str, Any]:
+    """A git row whose tests are `tests/test_two.py` with that text."""
+    lines = text.splitlines()
+    patch = (
+        "diff --git a/tests/test_two.py b/tests/test_two.py\nnew file mode 100644\n"
+        f"--- /dev/null\n+++ b/tests/test_two.py\n@@ -0,0 +1,{len(lines)} @@\n"
+    )
+    return make_row(
+        patch=sample.fix_patch(),
+        repo_base_url=str(directory),
+        base_commit=make_mirror(directory, "anything"),
+        test_patch=patch + "".join(f"+{line}\n" for line in lines),
+        **ids,
+    )
+
+
+async def test_a_row_whose_modules_cannot_be_imported_is_to_blame(
+    row: dict[str, Any], tmp_path: Path
+) -> None:
+    text = "import not_there\n\n\ndef test_a():\n    pass\n"
+    broken = added_tests(tmp_path, text, FAIL_TO_PASS=["tests/test_two.py::test_a"])
+    async with attempt(broken) as agent:
+        with pytest.raises(EnvBug, match="No module named 'not_there'"):
+            await agent.verify()
+
+
+async def test_tests_that_depend_on_others_of_their_file_are_graded_with_them(
+    row: dict[str, Any], tmp_path: Path
+) -> None:
+    text = (
+        "from sample.core import clamp\n\nseen = []\n\n\ndef test_first():\n    seen.append(1)\n"
+        "\n\ndef test_last():\n    assert seen == [1] and clamp(99, 1, 9) == 9\n"
+    )
+    depends = added_tests(
+        tmp_path,
+        text,
+        FAIL_TO_PASS=["tests/test_two.py::test_last"],
+        PASS_TO_PASS=["tests/test_two.py::test_first"],
+    )
+    for solved, score in ((False, 0.0), (True, 1.0)):
+        async with attempt(depends) as agent:
+            if solved:
+                await agent.solve()
+            assert (await agent.verify()).score == score
+
+
+async def test_a_slot_that_dies_under_the_tests_once_costs_the_agent_nothing(
+    row: dict[str, Any],
+) -> None:
+    async with attempt(row) as agent:
+        await agent.solve()
+        verifying = asyncio.create_task(agent.verify())
+        while not (init := _init_of_slot_with(b"session.py")) and not verifying.done():
+            await asyncio.sleep(0.01)
+        os.kill(init, signal.SIGKILL)
+        verdict = await verifying
+    assert (verdict.score, verdict.report["reason"]) == (1.0, "resolved")
+
+
+async def test_a_slot_that_dies_under_the_agents_tests_only_is_a_zero(row: dict[str, Any]) -> None:
+    async with attempt(row) as agent:
+        await agent.solve()
+        await agent.run(
+            write_command("sample/core.py", "\nimport os\nos.kill(os.getppid(), 9)\n", append=True)
+        )
+        verdict = await agent.verify()
+    assert (verdict.score, verdict.report["reason"]) == (0.0, "cut_short")
+
+
+def _init_of_slot_with(word: bytes) -> int:
+    """The host's pid of the first process of the pid namespace in which `word` runs; 0 = none."""
+    found: dict[str, int] = {}
+    wanted = ""
+    for directory in Path("/proc").glob("[0-9]*"):
+        try:
+            namespace = os.readlink(directory / "ns/pid")
+            status = (directory / "status").read_text()
+            if word in (directory / "cmdline").read_bytes():
+                wanted = namespace
+        except OSError:
+            continue
+        ids = next(line for line in status.splitlines() if line.startswith("NSpid")).split()
+        if len(ids) > 2 and ids[-1] == "1":
+            found[namespace] = int(directory.name)
+    return found.get(wanted, 0)
+
+
+async def test_a_limit_that_the_known_fix_does_not_keep_is_no_score(
+    row: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(items, "MIN_TEST_TIMEOUT_S", 4.0)
+    text = "import time\n\n\ndef test_a():\n    time.sleep(600)\n"
+    slow = added_tests(tmp_path, text, FAIL_TO_PASS=["tests/test_two.py::test_a"], test_secs=0.1)
+    async with attempt(slow) as agent:
+        with pytest.raises(SandboxError, match="with the known fix, too"):
+            await agent.verify()
+
+
+async def test_failing_attempts_are_put_to_the_other_tests_only_on_request(
+    row: dict[str, Any],
+) -> None:
+    for full in (False, True):
+        async with attempt(row | {"full_report": full}) as agent:
+            status = (await agent.verify()).report["tests_status"]
+        assert status["FAIL_TO_PASS"]["failure"] == len(sample.FAIL_TO_PASS)
+        assert bool(status["PASS_TO_PASS"]["not_run"]) is not full
 
 
 async def test_the_stages_deadline_is_no_time_out_of_the_tests(row: dict[str, Any]) -> None:

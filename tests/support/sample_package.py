@@ -81,6 +81,7 @@ FILES = {
     "backend.py": BACKEND,
     "sample/__init__.py": "",
     "sample/core.py": CORE,
+    "sample/extra.py": "UNUSED = True\n",
     "tests/test_clamp.py": TEST_CLAMP,
     "tests/test_label.py": TEST_LABEL,
 }

@@ -1,32 +1,44 @@
-"""The runner that is uploaded into slots, and the verdict on its report."""
+"""The runner that is uploaded into slots, what its report is taken for, and the verdict."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import random
+import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sample_package import FAIL_TO_PASS, PASS_TO_PASS, sdist_row
 
 from envs.swe import slot
-from envs.swe.grading import Canary, SuiteRun, judge, venv_asset
+from envs.swe.controls import FAULT_TTL_S, RowMemory, RowRecord
+from envs.swe.flags import find_flags
+from envs.swe.grading import Findings, Step, Tally
 from envs.swe.item import Item, Runtime
+from envs.swe.plants import Planter, TestFunction, View
+from envs.swe.slot.run_tests import Reports, plugins
+from envs.swe.suite import SuiteRun, venv_asset
 
 RUNNER = Path(slot.__file__).with_name("run_tests.py")
 ITEM = Item.model_validate(sdist_row("0" * 64))
+IDS = (*FAIL_TO_PASS, *PASS_TO_PASS)
 SOLVED = SuiteRun(
-    outcomes=dict.fromkeys((*FAIL_TO_PASS, *PASS_TO_PASS), "passed"),
+    outcomes=dict.fromkeys(IDS, "passed"),
     messages={},
-    complete=True,
-    truthful=True,
+    ended=True,
     timed_out=False,
-    exit_code=1,
+    exit_code=0,
     seconds=0.1,
     output="",
 )
+CLAMP = TestFunction.of(FAIL_TO_PASS[0])
 SUITE = """import pytest
 
 
@@ -65,27 +77,42 @@ def test_teardown(broken):
 """
 
 
-def run(directory: Path, *arguments: str) -> tuple[list[dict[str, str]], int]:
-    """Run the script on files of `directory`; its report and exit code."""
-    job = {"arguments": ["-q", *arguments], "report": str(directory / "report"), "token": "t"}
+def run(
+    directory: Path, *arguments: str, limit_s: float = 60.0, **job: Any
+) -> tuple[list[dict[str, str]], dict[str, Any]]:
+    """Run the script on files of `directory`; its reports and its end record."""
+    told = {
+        "arguments": ["-q", *arguments],
+        "only": None,
+        "distributions": [],
+        "limit_s": limit_s,
+        "longest_s": limit_s,
+        "token": "t",
+        **job,
+    }
     done = subprocess.run(
-        [sys.executable, str(RUNNER)],
-        input=json.dumps(job),
+        [sys.executable, "-I", str(RUNNER)],
+        input=json.dumps(told),
         text=True,
         cwd=directory,
         capture_output=True,
     )
-    path = directory / "report"
-    lines = path.read_text().splitlines() if path.exists() else []
-    return [json.loads(line) for line in lines], done.returncode
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    return lines[:-1], lines[-1] if lines else {}
+
+
+def outcomes(reports: list[dict[str, str]]) -> Mapping[str, str]:
+    return {entry["id"]: entry["outcome"] for entry in reports}
+
+
+# --- the runner ----------------------------------------------------------------------------
 
 
 def test_the_runner_reports_every_outcome_by_exact_id(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(SUITE)
-    report, code = run(tmp_path, "test_it.py")
-    assert code == 1
-    assert report[-1] == {"end": "t", "exit_status": 1}
-    assert {entry["id"]: entry["outcome"] for entry in report[:-1]} == {
+    reports, end = run(tmp_path, "test_it.py")
+    assert (end["end"], end["exit_status"], end["finished"]) == ("t", 1, True)
+    assert outcomes(reports) == {
         "test_it.py::test_ok[a b$<']": "passed",
         "test_it.py::test_bad": "failed",
         "test_it.py::test_skipped": "skipped",
@@ -95,61 +122,277 @@ def test_the_runner_reports_every_outcome_by_exact_id(tmp_path: Path) -> None:
     }
 
 
-def test_the_runner_leaves_no_end_record_when_it_is_cut_short(tmp_path: Path) -> None:
-    (tmp_path / "test_it.py").write_text("import os\ndef test_x():\n    os._exit(0)\n")
-    assert run(tmp_path, "test_it.py") == ([], 0)
+def test_the_runner_runs_only_what_it_is_told_to(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(SUITE)
+    reports, end = run(tmp_path, "test_it.py", only=["test_it.py::test_ok"])
+    assert outcomes(reports) == {"test_it.py::test_ok[a b$<']": "passed"}
+    assert end["exit_status"] == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [("os._exit(0)", 0), ("os.kill(os.getpid(), 9)", 137), ("os._exit(1)", 1)],
+)
+def test_a_run_that_is_cut_short_is_not_finished(tmp_path: Path, code: str, status: int) -> None:
+    (tmp_path / "test_it.py").write_text(f"import os\ndef test_x():\n    {code}\n")
+    reports, end = run(tmp_path, "test_it.py")
+    assert reports == []
+    assert (end["exit_status"], end["finished"], end["timed_out"]) == (status, False, False)
+
+
+def test_a_run_that_takes_too_long_is_ended_with_what_it_has_reported(tmp_path: Path) -> None:
+    text = "import time\ndef test_a():\n    pass\ndef test_b():\n    time.sleep(600)\n"
+    (tmp_path / "test_it.py").write_text(text)
+    reports, end = run(tmp_path, "test_it.py", limit_s=5.0)
+    assert outcomes(reports) == {"test_it.py::test_a": "passed"}
+    assert (end["timed_out"], end["finished"]) == (True, False)
+
+
+def test_a_process_that_outlives_the_run_does_not_hold_it_up(tmp_path: Path) -> None:
+    text = (
+        "import os, time\ndef test_x():\n    if os.fork() == 0:\n        os.setsid()\n"
+        "        open('pid', 'w').write(str(os.getpid()))\n        time.sleep(600)\n"
+    )
+    (tmp_path / "test_it.py").write_text(text)
+    _, end = run(tmp_path, "test_it.py", limit_s=300.0)
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+    assert end["finished"]
 
 
 def test_the_repository_comes_first_on_the_import_path(tmp_path: Path) -> None:
     (tmp_path / "here.py").write_text("")
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests/test_it.py").write_text("import here\n\ndef test_x():\n    pass\n")
-    assert run(tmp_path, "tests/test_it.py")[1] == 0
+    assert run(tmp_path, "tests/test_it.py")[1]["exit_status"] == 0
+
+
+def test_what_tests_print_is_kept_to_its_end_and_is_no_report(tmp_path: Path) -> None:
+    forged = json.dumps({"id": "test_it.py::test_y", "outcome": "passed", "message": ""})
+    text = f"import os\ndef test_x():\n    os.write(1, {forged + chr(10)!r}.encode() * 9000)\n"
+    (tmp_path / "test_it.py").write_text(text)
+    reports, end = run(tmp_path, "-s", "test_it.py")
+    assert outcomes(reports) == {"test_it.py::test_x": "passed"}
+    assert 0 < len(end["output"]) <= 8192
+
+
+def test_only_plugins_of_the_named_directories_are_loaded(tmp_path: Path) -> None:
+    for name, place in (("good", "trusted"), ("bad", ".")):
+        metadata = tmp_path / place / f"{name}-1.dist-info"
+        metadata.mkdir(parents=True)
+        (metadata / "entry_points.txt").write_text(f"[pytest11]\n{name} = {name}_plugin\n")
+        (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
+        hook = f"def pytest_report_header():\n    return 'loaded {name}'\n"
+        (tmp_path / f"{name}_plugin.py").write_text(hook)
+    (tmp_path / "test_it.py").write_text("def test_x():\n    pass\n")
+    assert plugins([str(tmp_path / "trusted")], []) == ["-p", "good"]
+    assert plugins([str(tmp_path / "trusted")], ["-p", "no:good"]) == []
+    _, end = run(tmp_path, "-v", "test_it.py")
+    assert "loaded" not in end["output"]
+
+
+# --- what came through the pipe -------------------------------------------------------------
+
+
+def _line(test: str, outcome: str) -> bytes:
+    return json.dumps({"id": test, "outcome": outcome, "message": ""}).encode() + b"\n"
+
+
+@pytest.mark.parametrize("order", [("failed", "passed"), ("passed", "failed")])
+def test_of_several_reports_on_one_test_the_worst_counts(order: tuple[str, str]) -> None:
+    reports = Reports()
+    reports.feed(b"".join(_line("a", outcome) for outcome in order))
+    assert reports.items["a"]["outcome"] == "failed"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"[" * 60_000,
+        b"\xff\xfe",
+        b'{"id": "a"}',
+        b'{"id": "a", "outcome": []}',
+        b'{"id": "a", "outcome": "good"}',
+        b'{"finished": "x"}',
+        b"7",
+        b'"finished"',
+    ],
+)
+def test_lines_that_are_no_reports_are_passed_over(line: bytes) -> None:
+    reports = Reports()
+    reports.feed(line + b"\n" + _line("b", "passed"))
+    assert [*reports.items] == ["b"]
+    assert (reports.finished, reports.flooded) == (None, False)
+
+
+def test_a_flood_of_reports_is_noticed_and_not_kept() -> None:
+    reports = Reports()
+    for _ in range(600):
+        reports.feed(b"[" * 60_000)
+    assert reports.flooded
+    assert reports.items == {}
+
+
+# --- the verdict -----------------------------------------------------------------------------
+
+
+def step(*planted: TestFunction) -> Step:
+    return Step("all", View({}, frozenset(planted)), ITEM.test_files, IDS)
+
+
+def reason(run: SuiteRun, *planted: TestFunction) -> str:
+    return Findings.of(step(*planted), run).reason(run)
 
 
 def test_all_tests_passed_is_resolved() -> None:
-    assert judge(ITEM, SOLVED)[0] == "resolved"
+    assert reason(SOLVED) == "resolved"
 
 
 @pytest.mark.parametrize("outcome", ["failed", "error", "skipped", "xfailed", "xpassed", None])
 @pytest.mark.parametrize("test", [FAIL_TO_PASS[0], PASS_TO_PASS[0]])
 def test_anything_but_passed_is_not_resolved(test: str, outcome: str | None) -> None:
-    outcomes = {**SOLVED.outcomes, test: outcome}
+    changed = {**SOLVED.outcomes, test: outcome or "missing"}
     if outcome is None:
-        del outcomes[test]
-    reason, status = judge(ITEM, replace(SOLVED, outcomes=outcomes))
-    assert reason == "tests_fail"
-    failing = status["FAIL_TO_PASS"]["failing"] | status["PASS_TO_PASS"]["failing"]
-    assert failing == {test: outcome or "missing"}
+        del changed[test]
+    failed = replace(SOLVED, outcomes=changed, exit_code=1)
+    findings = Findings.of(step(), failed)
+    assert findings.reason(failed) == "tests_fail"
+    assert findings.failing == {test: outcome or "missing"}
+
+
+def test_a_planted_test_that_fails_is_resolved() -> None:
+    planted = {**SOLVED.outcomes, **dict.fromkeys(FAIL_TO_PASS, "failed")}
+    assert reason(replace(SOLVED, outcomes=planted, exit_code=1), CLAMP) == "resolved"
+
+
+@pytest.mark.parametrize("outcome", ["passed", "skipped", "xfailed", "missing"])
+def test_a_planted_test_that_does_not_fail_gives_a_lie_away(outcome: str) -> None:
+    planted = {**SOLVED.outcomes, **dict.fromkeys(FAIL_TO_PASS, "failed")}
+    planted[FAIL_TO_PASS[1]] = outcome
+    assert reason(replace(SOLVED, outcomes=planted, exit_code=1), CLAMP) == "canary"
 
 
 @pytest.mark.parametrize(
-    ("changes", "reason"),
+    ("changes", "expected"),
     [
-        ({"timed_out": True, "complete": False}, "timed_out"),
-        ({"complete": False}, "cut_short"),
-        ({"truthful": False}, "canary"),
+        ({"timed_out": True, "ended": False}, "timed_out"),
+        ({"ended": False}, "cut_short"),
+        ({"exit_code": 3}, "cut_short"),
+        ({"outcomes": {**SOLVED.outcomes, "other": "failed"}}, "canary"),
     ],
 )
 def test_a_run_that_cannot_be_believed_is_not_resolved(
-    changes: dict[str, bool], reason: str
+    changes: dict[str, Any], expected: str
 ) -> None:
-    assert judge(ITEM, replace(SOLVED, **changes))[0] == reason
+    assert reason(replace(SOLVED, **changes)) == expected
 
 
-def test_canaries_lie_beside_the_tests_under_names_of_their_own() -> None:
-    one, two = Canary.beside("tests/test_a.py"), Canary.beside("tests")
-    assert one.file.startswith("tests/test_")
-    assert two.file.startswith("tests/test_")
-    assert len({one.file, two.file, one.passing, one.failing, two.passing}) == 5
+def test_tests_of_our_own_have_to_be_reported_as_they_are() -> None:
+    [view, _] = Planter({}, ITEM.hidden_files, IDS, random.Random(1)).views((), ())
+    ours = replace(step(), view=view)
+    told = {f"{t.file}::{t.name}": "failed" for t in view.planted}
+    told |= {f"{t.file}::{t.name}": "passed" for t in view.added}
+    whole = replace(SOLVED, outcomes={**SOLVED.outcomes, **told}, exit_code=1)
+    assert Findings.of(ours, whole).reason(whole) == "resolved"
+    for test, outcome in told.items():
+        other = {"failed": "passed", "passed": "failed"}[outcome]
+        lied = replace(whole, outcomes={**whole.outcomes, test: other})
+        assert Findings.of(ours, lied).reason(lied) == "canary"
 
 
-def test_canaries_must_be_reported_as_they_are() -> None:
-    canary = Canary.beside("tests/test_a.py")
-    good, bad = f"{canary.file}::{canary.passing}", f"{canary.file}::{canary.failing}"
-    assert canary.sings({good: "passed", bad: "failed"})
-    assert not canary.sings({good: "passed", bad: "passed"})
-    assert not canary.sings({good: "passed"})
+def test_a_test_has_failed_that_failed_in_any_view_in_which_it_was_whole() -> None:
+    tally = Tally()
+    test = FAIL_TO_PASS[0]
+    failed = replace(SOLVED, outcomes={**SOLVED.outcomes, test: "failed"}, exit_code=1)
+    for shown, planted in ((SOLVED, ()), (failed, ()), (SOLVED, ()), (failed, (CLAMP,))):
+        tally.add(step(*planted), shown, Findings.of(step(*planted), shown))
+    status = tally.report(ITEM, "tests_fail")["tests_status"]
+    assert status["FAIL_TO_PASS"] == {
+        "success": 1,
+        "failure": 1,
+        "not_run": 0,
+        "failing": {test: "failed"},
+    }
+
+
+def test_tests_that_did_not_run_are_counted_as_such() -> None:
+    tally = Tally()
+    first = replace(step(), test_ids=FAIL_TO_PASS)
+    tally.add(first, SOLVED, Findings.of(first, SOLVED))
+    status = tally.report(ITEM, "tests_fail")["tests_status"]
+    assert status["PASS_TO_PASS"]["not_run"] == len(PASS_TO_PASS)
+
+
+# --- suspicious words ------------------------------------------------------------------------
+
+
+def patch(*lines: str) -> bytes:
+    return ("--- a/x.py\n+++ b/x.py\n@@ -1 +1 @@\n" + "".join(f"+{x}\n" for x in lines)).encode()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import _pytest.runner",
+        "if 'pytest' in sys.modules:",
+        "frame = sys._getframe(1)",
+        "gc.get_objects()",
+        "os._exit(0)",
+        "atexit.register(lie)",
+        "open('/proc/self/fd/3')",
+        "sys.settrace(f)",
+        "f.__code__ = g.__code__",
+        "exec(code)",
+        "import ctypes",
+    ],
+)
+def test_words_that_have_no_business_in_a_library_are_flagged(line: str) -> None:
+    assert find_flags(patch(line))
+    assert find_flags(patch("x = 1"), before="") == []
+    assert find_flags(patch(line), before=f"# {line}\n") == []
+    assert find_flags(patch(line), fix=patch(line)) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["return self.evaluate(x)", "    if __name__ == '__main__':", "regex.exec_(x)", "modules = []"],
+)
+def test_ordinary_words_are_not_flagged(line: str) -> None:
+    assert find_flags(patch(line)) == []
+
+
+# --- what a host remembers -------------------------------------------------------------------
+
+
+def test_a_row_is_remembered_until_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HERMES_QUEUE_PATHS_CACHE", str(tmp_path))
+    record = RowRecord(passes=("first",)).without(frozenset({CLAMP}))
+    asyncio.run(RowMemory(ITEM).write(record))
+    assert asyncio.run(RowMemory(ITEM).read()) == record
+    other = ITEM.model_copy(update={"PASS_TO_PASS": ()})
+    assert asyncio.run(RowMemory(other).read()) == RowRecord()
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"passes": 1}', "[" * 100_000])
+def test_a_memory_that_cannot_be_read_says_nothing(
+    content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HERMES_QUEUE_PATHS_CACHE", str(tmp_path))
+    asyncio.run(RowMemory(ITEM).write(RowRecord()))
+    [file] = tmp_path.glob("rows/*/*")
+    file.write_text(content)
+    assert asyncio.run(RowMemory(ITEM).read()) == RowRecord()
+
+
+def test_a_fault_is_forgotten_after_a_day() -> None:
+    now = 1_700_000_000.0
+    record = RowRecord(fault="broken", fault_at=now)
+    assert record.current_fault(now + FAULT_TTL_S - 1) == "broken"
+    assert record.current_fault(now + FAULT_TTL_S + 1) == ""
+
+
+# --- dependencies ----------------------------------------------------------------------------
 
 
 def test_equal_dependencies_share_one_environment() -> None:

@@ -6,7 +6,7 @@ import pytest
 from sample_package import FILES, bug_patch, make_row
 
 from envs.swe.item import Item
-from envs.swe.patch import Rules
+from envs.swe.patch import MAX_CHANGES, MAX_DEPTH, Rejected, Rules, sort_changes
 from envs.swe.repository import Change
 
 RULES = Rules(
@@ -62,6 +62,13 @@ def test_the_packages_own_files_count(path: str) -> None:
         "scripts/new.py",
         "sample/fast.so",
         "sample/x.pth",
+        "sample.egg-info/entry_points.txt",
+        "src/sample.egg-info/PKG-INFO",
+        "sample/zz-1.0.dist-info/METADATA",
+        "sample/zz.egg-info",
+        "sample/EGG-INFO/entry_points.txt",
+        "sample/entry_points.txt",
+        "sample/" + "d/" * 100 + "x.py",
     ],
 )
 def test_tests_settings_and_files_outside_packages_do_not(path: str) -> None:
@@ -75,6 +82,38 @@ def test_links_and_nested_repositories_do_not(mode: str) -> None:
 
 def test_deleting_a_source_file_counts() -> None:
     assert RULES.allow(change("sample/core.py", GONE))
+
+
+class Counting(str):
+    """A path that counts how often a part of it is taken."""
+
+    steps = 0
+
+    def rpartition(self, sep: str) -> tuple[str, str, str]:
+        Counting.steps += 1
+        head, middle, tail = super().rpartition(sep)
+        return Counting(head), middle, tail
+
+
+def test_a_deep_path_is_looked_at_once_and_only_so_far() -> None:
+    for depth in (10, 60, 2_000):
+        Counting.steps = 0
+        RULES.allow(change(Counting("new/" + "d/" * depth + "x.py")))
+        assert Counting.steps <= MAX_DEPTH + 2
+
+
+def test_more_changes_than_anybody_makes_are_refused_unread() -> None:
+    raw = b":000000 100644 " + b"0" * 40 + b" " + b"1" * 40 + b" A\0sample/x.py\0"
+    with pytest.raises(Rejected) as rejected:
+        sort_changes(RULES, raw * (MAX_CHANGES + 1))
+    assert rejected.value.reason == "too_large"
+
+
+@pytest.mark.parametrize("raw", [b"nonsense", b"a\0b\0c\0", b"\xff \0x\0"])
+def test_a_listing_that_git_would_not_write_is_refused(raw: bytes) -> None:
+    with pytest.raises(Rejected) as rejected:
+        sort_changes(RULES, raw)
+    assert rejected.value.reason == "malformed"
 
 
 def test_the_file_with_the_bug_counts_wherever_it_lies() -> None:

@@ -1,87 +1,241 @@
-"""Run pytest and report every test by its exact node id. Runs in the slot, never imported.
+"""Run pytest in a child process and say what it reported. Runs in the slot, never imported.
 
-Reads one JSON object from stdin: {"arguments": [...], "report": path, "token": text}.
-Writes the report, one JSON object per line, after pytest has ended; its last line is
-{"end": token, "exit_status": N}. A report without it was cut short.
+Reads one JSON object from stdin: {"arguments": [...], "only": [...] or null, "distributions":
+[...], "limit_s": seconds, "longest_s": seconds, "token": text}. Writes to stdout, after the tests
+have ended, one JSON object per line: {"id", "outcome", "message"} for each node id, then
+{"end": token, "exit_status": N, "finished": bool, "timed_out": bool, "flooded": bool, "cpu_s": S,
+"waited_s": S, "output": text}; `finished` says whether pytest came to its end with that status.
 
-Test ids and the report's path are on no command line and in no environment variable.
+This process never imports the package under test. It alone holds the token and the way to the
+worker; other processes of its user cannot trace it or open its descriptors. The child gets one
+pipe: what came through it when the child has ended is all that counts, and of several reports on
+one test the worst.
 """
 
 from __future__ import annotations
 
+import configparser
+import ctypes
+import glob
 import json
 import os
+import re
+import selectors
+import signal
+import subprocess
 import sys
+import time
 from typing import Any
 
 RANK = {"passed": 0, "xpassed": 1, "skipped": 2, "xfailed": 3, "failed": 4, "error": 5}
+MAX_LINE_BYTES = 64 << 10
+MAX_REPORT_BYTES = 24 << 20
+MAX_OUTPUT_BYTES = 8 << 10
 MESSAGE_CHARACTERS = 2000
-MESSAGE_FRAMES = 20
+STARVED_SHARE = 0.25
+"""A child that wanted a processor for so much of its time, and had none, may take longer."""
+PR_SET_DUMPABLE = 4
 
 
-class Report:
-    """A pytest plugin that keeps the worst outcome of each node id."""
+class Reports:
+    """What the child has said so far: lines of JSON, each about one test."""
 
     def __init__(self) -> None:
         self.items: dict[str, dict[str, str]] = {}
+        self.flooded = False
+        self.finished: int | None = None
+        """The exit status that pytest announced."""
+        self._bytes = 0
+        self._rest = b""
 
-    def pytest_runtest_logreport(self, report: Any) -> None:
-        """Setup and teardown count only when they do not pass."""
-        if report.when == "call" or not report.passed:
-            self._keep(report.nodeid, _outcome(report), _message(report))
+    def feed(self, data: bytes) -> None:
+        """Take what came through the pipe."""
+        self._bytes += len(data)
+        if self._bytes > MAX_REPORT_BYTES:
+            self.flooded = True
+            return
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            self._keep(line)
+        if len(self._rest) > MAX_LINE_BYTES:
+            self.flooded = True
 
-    def pytest_collectreport(self, report: Any) -> None:
-        """A module that cannot be imported."""
-        if report.failed:
-            self._keep(report.nodeid, "error", _message(report))
-
-    def _keep(self, nodeid: str, outcome: str, message: str) -> None:
+    def _keep(self, line: bytes) -> None:
+        if len(line) > MAX_LINE_BYTES:
+            self.flooded = True
+            return
+        try:
+            entry = json.loads(line)
+            if "finished" in entry:
+                self.finished = int(entry["finished"])
+                return
+            nodeid, outcome = str(entry["id"]), entry["outcome"]
+            rank = RANK[outcome]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return
         old = self.items.get(nodeid)
-        if old is None or RANK[outcome] > RANK[old["outcome"]]:
+        if old is None or rank > RANK[old["outcome"]]:
+            message = str(entry.get("message", ""))[:MESSAGE_CHARACTERS]
             self.items[nodeid] = {"id": nodeid, "outcome": outcome, "message": message}
 
 
-def _outcome(report: Any) -> str:
-    if hasattr(report, "wasxfail"):
-        return "xfailed" if report.skipped else "xpassed"
-    if report.failed:
-        return "failed" if report.when == "call" else "error"
-    return "skipped" if report.skipped else "passed"
+class Tail:
+    """The end of what the child printed."""
+
+    def __init__(self) -> None:
+        self.data = b""
+
+    def feed(self, data: bytes) -> None:
+        """Keep the last bytes."""
+        self.data = (self.data + data)[-MAX_OUTPUT_BYTES:]
 
 
-def _message(report: Any) -> str:
-    if not report.failed:
-        return ""
-    crash = getattr(report.longrepr, "reprcrash", None)
-    text = str(crash.message if crash else report.longrepr)[:MESSAGE_CHARACTERS]
-    return "\n".join([text, *_frames(report)])
+class Session:
+    """One child that runs pytest, and its two pipes."""
+
+    def __init__(self, job: dict[str, Any]) -> None:
+        self.reports, self.tail = Reports(), Tail()
+        self._started = time.monotonic()
+        reports, reports_end = os.pipe()
+        output, output_end = os.pipe()
+        arguments = [*plugins(job["distributions"], job["arguments"]), *job["arguments"]]
+        runner = os.path.join(os.path.dirname(__file__), "session.py")
+        self._child = subprocess.Popen(  # noqa: S603 - our own runner
+            [sys.executable, runner, str(reports_end)],
+            stdin=subprocess.PIPE,
+            stdout=output_end,
+            stderr=output_end,
+            pass_fds=[reports_end],
+            env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+            start_new_session=True,
+        )
+        os.close(reports_end)
+        os.close(output_end)
+        self._selector = selectors.DefaultSelector()
+        for pipe, feed in ((reports, self.reports.feed), (output, self.tail.feed)):
+            os.set_blocking(pipe, False)
+            self._selector.register(pipe, selectors.EVENT_READ, feed)
+        try:
+            self._selector.register(os.pidfd_open(self._child.pid), selectors.EVENT_READ, None)
+            self._tick_s = 0.5
+        except OSError:
+            self._tick_s = 0.05  # a kernel that cannot tell when a process ends
+        told = json.dumps({"arguments": arguments, "only": job["only"]}).encode()
+        try:
+            with self._child.stdin as stdin:  # type: ignore[union-attr]
+                stdin.write(told)
+        except OSError:
+            pass  # it has ended already, which will be seen
+
+    def wait(self, limit_s: float, longest_s: float) -> dict[str, Any]:
+        """Until the child has ended or its time is over; then nobody can report any more.
+
+        Its time is `limit_s`, and `longest_s` if it is others who keep it from the processor.
+        """
+        timed_out, waited_s = False, 0.0
+        deadline = self._started + limit_s
+        while not self.reports.flooded:
+            # Looked up first: once `poll` has seen the child's end, the kernel forgets it.
+            waited_s = max(waited_s, self._waited_s())
+            if self._child.poll() is not None:
+                break
+            self._read(self._tick_s)
+            spent_s = time.monotonic() - self._started
+            if self._started + spent_s >= deadline:
+                if waited_s < STARVED_SHARE * spent_s or spent_s >= longest_s:
+                    timed_out = True
+                    break
+                deadline = self._started + min(longest_s, spent_s + limit_s / 2)
+        try:
+            os.killpg(self._child.pid, signal.SIGKILL)
+        except OSError:
+            pass
+        status = self._child.wait()
+        self._read(0)
+        usage = os.times()
+        return {
+            "exit_status": status if status >= 0 else 128 - status,
+            "finished": self.reports.finished == status,
+            "timed_out": timed_out,
+            "flooded": self.reports.flooded,
+            "cpu_s": round(usage.children_user + usage.children_system, 2),
+            "waited_s": round(waited_s, 2),
+            "output": self.tail.data.decode(errors="replace"),
+        }
+
+    def _read(self, timeout_s: float) -> None:
+        """Take what lies in the pipes now, at most a few megabytes of it."""
+        for _ in range(64):
+            ready = self._selector.select(timeout_s)
+            timeout_s = 0
+            if not ready:
+                return
+            for key, _events in ready:
+                if key.data is None:
+                    self._selector.unregister(key.fd)
+                    continue
+                try:
+                    data = os.read(key.fd, 1 << 16)
+                except BlockingIOError:
+                    continue
+                if not data:
+                    self._selector.unregister(key.fd)
+                    continue
+                key.data(data)
+
+    def _waited_s(self) -> float:
+        """For how long the child has wanted a processor and had none.
+
+        Nothing where the processes here are so many that they keep each other from it.
+        """
+        runnable = 0
+        for path in glob.glob("/proc/[0-9]*/stat")[:1024]:
+            try:
+                with open(path, "rb") as stream:
+                    runnable += stream.read().rpartition(b")")[2].split()[0] == b"R"
+            except (OSError, IndexError):
+                continue
+        try:
+            with open(f"/proc/{self._child.pid}/schedstat", "rb") as stream:
+                waited_s = int(stream.read().split()[1]) / 1e9
+        except (OSError, ValueError, IndexError):
+            return 0.0  # not every kernel tells
+        return waited_s if runnable <= 2 * (os.cpu_count() or 1) else 0.0
 
 
-def _frames(report: Any) -> list[str]:
-    """The traceback as lines `path:line: in function`, outermost first."""
-    traceback = getattr(report.longrepr, "reprtraceback", None)
-    entries = getattr(traceback, "reprentries", ())[-MESSAGE_FRAMES:]
-    places = [place for entry in entries if (place := getattr(entry, "reprfileloc", None))]
-    return [f"{place.path}:{place.lineno}: {place.message}" for place in places]
+def plugins(directories: list[str], arguments: list[str]) -> list[str]:
+    """`-p NAME` for the pytest plugins of these directories, which no agent can write.
+
+    Args:
+        directories: patterns of directories that hold distributions.
+        arguments: pytest's; a plugin that they refuse (`-p no:NAME`) is left out.
+    """
+    names: set[str] = set()
+    for directory in directories:
+        for path in glob.glob(f"{directory}/*.dist-info/entry_points.txt"):
+            table = configparser.ConfigParser(delimiters=("=",), strict=False, interpolation=None)
+            table.optionxform = str  # type: ignore[assignment,method-assign]
+            try:
+                table.read(path, encoding="utf-8")
+                names.update(name for name, _ in table.items("pytest11"))
+            except (configparser.Error, OSError, UnicodeDecodeError):
+                continue
+    refused = set(re.findall(r"(?:^|\s)no:(\S+)", " ".join(arguments).replace("-pno:", "-p no:")))
+    return [word for name in sorted(names - refused) for word in ("-p", name)]
 
 
 def main() -> int:
-    """Run the tests and answer pytest's exit status."""
+    """Run the job; 0 once everything has been said."""
+    # Neither ptrace nor /proc/<pid>/{fd,mem} for others of the same user from here on.
+    ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
     job = json.load(sys.stdin)
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    import pytest
-
-    # As `python -m pytest` has it: the repository comes first.
-    sys.path[0] = os.getcwd()
-    sys.argv = [os.path.join(os.path.dirname(pytest.__file__), "__main__.py"), *job["arguments"]]
-    report = Report()
-    status = int(pytest.main(job["arguments"], plugins=[report]))
-    with open(job["report"], "w", encoding="utf-8") as stream:
-        for item in report.items.values():
-            stream.write(json.dumps(item) + "\n")
-        stream.write(json.dumps({"end": job["token"], "exit_status": status}) + "\n")
-    return status
+    session = Session(job)
+    end = {"end": job["token"], **session.wait(job["limit_s"], job["longest_s"])}
+    lines = [*session.reports.items.values(), end]
+    sys.stdout.write("".join(json.dumps(line) + "\n" for line in lines))
+    sys.stdout.flush()
+    # Nothing of this process is worth an orderly end, and no child can hold it up.
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,177 @@
+"""Where a test states what it expects: constants that can be changed so that it must fail.
+
+A changed expectation is the best plant there is. Only code that knows the right answer can tell
+it from the original, and whoever knows the right answer has the fix.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+_CONSTRUCTORS = frozenset(
+    "Decimal Fraction OrderedDict PurePath PurePosixPath Path UUID approx bytearray bytes complex "
+    "date datetime defaultdict deque dict float frozenset int list set str time timedelta "
+    "tuple".split()
+)
+"""Calls of these, on constants, are other values when the constants are."""
+_METHODS = frozenset("dedent encode join lstrip rstrip splitlines strip".split())
+"""The same of these, called on constants (or, of `dedent`, by its module's name)."""
+_CATCHING = ("raises", "Raises", "suppress", "warns", "catch", "subtests", "subTest")
+MIN_CONTAINED_CHARACTERS = 3
+"""Shorter text may well lie in another one by chance."""
+
+
+def expected_constants(function: Function) -> list[ast.Constant]:
+    """The constants of the last expectation that has any; empty if none is found."""
+    once = _assigned_once(function)
+    for statement in reversed(list(_certain(function.body))):
+        found = [node for node in _constants(statement, once) if can_change(node.value)]
+        if found:
+            return found
+    return []
+
+
+def can_change(value: object) -> bool:
+    """Whether another value of the same kind can be made."""
+    return value is None or type(value) in (str, bytes, int, float, bool)
+
+
+def _certain(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements that run whenever the function does, also in `with` blocks."""
+    for statement in body:
+        yield statement
+        if isinstance(statement, ast.With | ast.AsyncWith) and not _catches(statement):
+            yield from _certain(statement.body)
+        if isinstance(statement, ast.Return | ast.Raise):
+            return
+
+
+def _catches(statement: ast.With | ast.AsyncWith) -> bool:
+    """Whether failures in the block may stay in the block."""
+    words = {
+        node.id if isinstance(node, ast.Name) else node.attr
+        for item in statement.items
+        for node in ast.walk(item.context_expr)
+        if isinstance(node, ast.Name | ast.Attribute)
+    }
+    return any(part in word for word in words for part in _CATCHING)
+
+
+def _assigned_once(function: Function) -> dict[str, ast.expr]:
+    """Local names with the one constant expression that they stand for."""
+    stored = Counter(
+        node.id
+        for node in ast.walk(function)
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)
+    )
+    shown = {
+        id(name)
+        for call in ast.walk(function)
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Name)
+        and call.func.id == "print"
+        for name in ast.walk(call)
+    }
+    used = Counter(
+        node.id
+        for node in ast.walk(function)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and id(node) not in shown
+    )
+    return {
+        target.id: statement.value
+        for statement in function.body
+        if isinstance(statement, ast.Assign) and len(statement.targets) == 1
+        if isinstance(target := statement.targets[0], ast.Name)
+        # Used once: what is also given to the package would change the answer with the question.
+        if stored[target.id] == used[target.id] == 1 and _is_constant(statement.value)
+    }
+
+
+def _constants(statement: ast.stmt, once: dict[str, ast.expr]) -> list[ast.Constant]:
+    if isinstance(statement, ast.With):
+        return _matches(statement)
+    test = _equality(statement)
+    if test is None:
+        return _contained(statement)
+    sides = [
+        once.get(side.id, side) if isinstance(side, ast.Name) else side
+        for side in (test if isinstance(test, tuple) else ())
+    ]
+    constant = [side for side in sides if _is_constant(side)]
+    if len(constant) != 1:
+        return []  # two constants are equal or not, whatever the package does
+    return [node for node in ast.walk(constant[0]) if isinstance(node, ast.Constant)]
+
+
+def _equality(statement: ast.stmt) -> tuple[ast.expr, ast.expr] | None:
+    """The two sides of a statement that wants them to be equal."""
+    if isinstance(statement, ast.Assert) and isinstance(statement.test, ast.Compare):
+        compared = statement.test
+        if len(compared.ops) == 1 and isinstance(compared.ops[0], ast.Eq | ast.Is):
+            return compared.left, compared.comparators[0]
+    elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        call = statement.value
+        if _name(call.func).startswith("assert") and len(call.args) > 1:
+            return call.args[0], call.args[1]
+    return None
+
+
+def _name(node: ast.expr) -> str:
+    """The last part of a dotted name; empty for other expressions."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _contained(statement: ast.stmt) -> list[ast.Constant]:
+    """The text that a statement wants to find in something: `assert "text" in found`."""
+    if isinstance(statement, ast.Assert) and isinstance(statement.test, ast.Compare):
+        left, ops = statement.test.left, statement.test.ops
+        if len(ops) == 1 and isinstance(ops[0], ast.In) and isinstance(left, ast.Constant):
+            found = statement.test.comparators[0]
+            long = isinstance(left.value, str) and len(left.value) >= MIN_CONTAINED_CHARACTERS
+            return [left] if long and not _is_constant(found) else []
+    return []
+
+
+def _matches(statement: ast.With) -> list[ast.Constant]:
+    """The pattern of `with pytest.raises(Error, match="pattern")`."""
+    for item in statement.items:
+        call = item.context_expr
+        if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)):
+            continue
+        if call.func.attr in ("raises", "warns"):
+            values = [keyword.value for keyword in call.keywords if keyword.arg == "match"]
+            return [
+                value
+                for value in values
+                if isinstance(value, ast.Constant)
+                and len(str(value.value)) >= MIN_CONTAINED_CHARACTERS
+            ]
+    return []
+
+
+def _is_constant(node: ast.expr) -> bool:
+    if isinstance(node, ast.Constant):
+        return True
+    if isinstance(node, ast.UnaryOp):
+        return isinstance(node.op, ast.USub) and _is_constant(node.operand)
+    if isinstance(node, ast.Tuple | ast.List | ast.Set):
+        return bool(node.elts) and all(map(_is_constant, node.elts))
+    if isinstance(node, ast.Dict):
+        keys = [key for key in node.keys if key is not None]
+        return len(keys) == len(node.keys) and all(map(_is_constant, [*keys, *node.values]))
+    if isinstance(node, ast.BinOp):
+        return _is_constant(node.left) and _is_constant(node.right)
+    if isinstance(node, ast.Call):
+        given = [*node.args, *(keyword.value for keyword in node.keywords if keyword.arg)]
+        name = _name(node.func)
+        if isinstance(node.func, ast.Attribute) and _is_constant(node.func.value):
+            return name in _METHODS and all(map(_is_constant, given))
+        known = name in _CONSTRUCTORS or name == "dedent"
+        return known and bool(given) and all(map(_is_constant, given))
+    return False

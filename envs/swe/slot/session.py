@@ -1,0 +1,101 @@
+"""Run pytest and report every test by its exact node id. Runs in the slot, never imported.
+
+Started by `run_tests.py` with the number of a pipe's descriptor. Reads one JSON object from stdin:
+{"arguments": [...], "only": [...] or null}, where `only` lists the functions to run (node ids
+without parameters). Writes a line of JSON to the pipe for each outcome as it becomes known, and
+{"finished": exit status} when pytest has come to its end. No test id is on a command line or in an
+environment variable.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+MESSAGE_CHARACTERS = 2000
+MESSAGE_FRAMES = 20
+
+
+class Reporter:
+    """A pytest plugin that writes outcomes to a pipe and can leave out most tests."""
+
+    def __init__(self, pipe: int, only: list[str] | None) -> None:
+        self._pipe = open(pipe, "w", encoding="utf-8", buffering=1)
+        self._only = None if only is None else frozenset(only)
+
+    def pytest_collection_modifyitems(self, config: Any, items: list[Any]) -> None:
+        """Deselect what was not asked for."""
+        if self._only is None:
+            return
+        kept = [item for item in items if item.nodeid.partition("[")[0] in self._only]
+        others = [item for item in items if item.nodeid.partition("[")[0] not in self._only]
+        config.hook.pytest_deselected(items=others)
+        items[:] = kept
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """Setup and teardown count only when they do not pass."""
+        if report.when == "call" or not report.passed:
+            self._say(report.nodeid, _outcome(report), _message(report))
+
+    def pytest_collectreport(self, report: Any) -> None:
+        """A module that cannot be imported."""
+        if report.failed:
+            self._say(report.nodeid, "error", _message(report))
+
+    def finish(self, status: int) -> None:
+        """Say that nothing more will come."""
+        self._write({"finished": status})
+
+    def _say(self, nodeid: str, outcome: str, message: str) -> None:
+        self._write({"id": nodeid, "outcome": outcome, "message": message})
+
+    def _write(self, entry: dict[str, Any]) -> None:
+        self._pipe.write(json.dumps(entry) + "\n")
+
+
+def _outcome(report: Any) -> str:
+    if hasattr(report, "wasxfail"):
+        return "xfailed" if report.skipped else "xpassed"
+    if report.failed:
+        return "failed" if report.when == "call" else "error"
+    return "skipped" if report.skipped else "passed"
+
+
+def _message(report: Any) -> str:
+    if not report.failed:
+        return ""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    text = str(crash.message if crash else report.longrepr)[:MESSAGE_CHARACTERS]
+    return "\n".join([text, *_frames(report)])
+
+
+def _frames(report: Any) -> list[str]:
+    """The traceback as lines `path:line: in function`, outermost first."""
+    traceback = getattr(report.longrepr, "reprtraceback", None)
+    entries = getattr(traceback, "reprentries", ())[-MESSAGE_FRAMES:]
+    places = [place for entry in entries if (place := getattr(entry, "reprfileloc", None))]
+    return [f"{place.path}:{place.lineno}: {place.message}" for place in places]
+
+
+def main() -> int:
+    """Run the tests and answer pytest's exit status."""
+    pipe = int(sys.argv[1])
+    os.set_inheritable(pipe, False)
+    job = json.load(sys.stdin)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    import pytest
+
+    # As `python -m pytest` has it: the repository comes first.
+    sys.path[0] = os.getcwd()
+    sys.argv = [os.path.join(os.path.dirname(pytest.__file__), "__main__.py"), *job["arguments"]]
+    reporter = Reporter(pipe, job["only"])
+    status = int(pytest.main(job["arguments"], plugins=[reporter]))
+    reporter.finish(status)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

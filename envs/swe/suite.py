@@ -1,0 +1,248 @@
+"""Run a tree's tests in an emptied slot, and read what they reported as the word of a stranger."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import PurePosixPath
+from typing import Any
+
+from envs.swe.item import Runtime
+from envs.swe.repository import Repository
+from envs.swe.sources import ASSETS, asset_key
+from envs.swe.workspace import export, scratch_directory
+from hermes_queue.errors import DeadlineExceeded, SandboxError, SlotLost
+from hermes_queue.sandbox.base import AssetSpec, ExecutionResult
+from hermes_queue.sandbox.context import SlotContext
+
+VENV = f"{ASSETS}/venv"
+MAX_REPORT_BYTES = 48 << 20
+_END = ("exit_status", "finished", "timed_out", "flooded", "output")
+MAX_FILE_BLOCKS = 256 << 10
+"""Largest file a test may write, in bash's ulimit unit of 1,024 bytes."""
+PATIENCE = 3
+"""How many times its limit a run may take that was kept from the processor; see run_tests.py."""
+STARVED_SHARE = 0.25
+OVERHEAD_S = 30.0
+"""What a run may take beside the tests; past it, whoever counts in the slot does not answer."""
+
+_SCRIPTS = ("run_tests.py", "session.py")
+_SETTINGS = (
+    *("-p", "no:cacheprovider", "--color=no", "--tb=short", "-q", "--disable-warnings"),
+    # One module that cannot be imported must not hide what the others would show.
+    "--continue-on-collection-errors",
+)
+# Behind the row's own arguments: a test that fails, as planted ones do, ends no run.
+_LAST_SETTINGS = ("--maxfail=0",)
+_FIXED_ENV = {
+    "PYTHONHASHSEED": "0",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "TZ": "UTC",
+    "LANG": "C.UTF-8",
+    "PATH": f"{VENV}/bin:/usr/local/bin:/usr/bin:/bin",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteRun:
+    """What one run of the tests showed."""
+
+    outcomes: Mapping[str, str]
+    """Node id -> passed | xpassed | skipped | xfailed | failed | error."""
+    messages: Mapping[str, str]
+    """Of those that failed."""
+    ended: bool
+    """Whether pytest ended by itself and its reports came through."""
+    timed_out: bool
+    exit_code: int
+    """pytest's own, 128 + N after signal N, or the slot's when `ended` is false."""
+    seconds: float
+    output: str
+    """The end of what pytest printed."""
+    cpu_s: float = 0.0
+    """Processor time of pytest and of the processes that it waited for."""
+    waited_s: float = 0.0
+    """How long pytest wanted a processor and others had it."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether pytest says that it ran what there was: all passed, some failed, none found."""
+        return self.ended and self.exit_code in (0, 1, 5)
+
+    @property
+    def cannot_run(self) -> bool:
+        """Whether pytest gave up by itself, as it will again: bad arguments, a broken conftest."""
+        return not self.complete and not self.timed_out and 0 <= self.exit_code < 128
+
+    @property
+    def starved(self) -> bool:
+        """Whether others had the processor for a good part of the time that it took."""
+        return self.waited_s > STARVED_SHARE * self.seconds
+
+    @property
+    def may_be_chance(self) -> bool:
+        """Whether something else may have ended the run: others on the processor, or a SIGKILL."""
+        return self.starved if self.timed_out else not self.ended and self.exit_code >= 128
+
+    @property
+    def consistent(self) -> bool:
+        """Whether the exit status admits the outcomes: 0 says that nothing failed."""
+        failed = any(outcome in ("failed", "error") for outcome in self.outcomes.values())
+        return self.complete and not (failed and self.exit_code == 0)
+
+    def first_error(self) -> str:
+        """What the first failure says, with its test; empty if nothing failed."""
+        for test, message in self.messages.items():
+            lines = [line for line in message.splitlines() if line.strip()] or [""]
+            # Of a module that cannot be imported, pytest shows the traceback and marks the error.
+            line = next((line[1:].strip() for line in lines if line.startswith("E ")), lines[0])
+            return f"{test}: {line}"[:500]
+        return ""
+
+    def last_line(self) -> str:
+        """The last line that pytest printed."""
+        return (self.output.strip().splitlines() or [""])[-1][:500]
+
+
+def venv_asset(runtime: Runtime, python: str) -> AssetSpec:
+    """The dependencies of a row, without the package under test and without pip.
+
+    Args:
+        runtime: what to install.
+        python: the version that `runtime.python` stands for, as part of the key.
+    """
+    listed = [*sorted(runtime.requirements), *runtime.install]
+    lines = " ".join(map(shlex.quote, listed))
+    options = "--quiet --prefer-binary --disable-pip-version-check"
+    if not runtime.install:
+        options += " --no-deps"
+    if any("--hash=" in line for line in listed):
+        options += " --require-hashes"
+    script = f"""python3 -m venv --without-pip .
+printf '%s\\n' {lines} > requirements.txt
+$HQ_PIP --python ./bin/python install {options} -r requirements.txt
+./bin/python -c 'import pytest'
+"""
+    return AssetSpec(
+        kind="venv",
+        key=asset_key(python, script),
+        script=script,
+        mount=VENV,
+        python=runtime.python,
+    )
+
+
+def suite_environment(runtime: Runtime, workspace: str) -> dict[str, str]:
+    """The environment variables that tests run with."""
+    roots = [str(PurePosixPath(workspace) / path) for path in runtime.pythonpath]
+    return {**_FIXED_ENV, **runtime.env, "PYTHONPATH": ":".join(roots)}
+
+
+async def run_tests(
+    context: SlotContext,
+    repository: Repository,
+    tree: str,
+    runtime: Runtime,
+    targets: Sequence[str],
+    timeout_s: float,
+    *,
+    only: Sequence[str] | None = None,
+    reserve_s: float = 0.0,
+) -> SuiteRun:
+    """Export `tree` into the slot, which must be empty, and run the files `targets` there.
+
+    A slot that dies under the tests is a run that did not end: the tests may have killed it.
+
+    Args:
+        context: the slot.
+        repository: has `tree`.
+        tree: what is tested, with the tests.
+        runtime: the row's dependencies and settings.
+        targets: paths that pytest is given.
+        timeout_s: how long the tests may take, if nothing keeps them from the processor.
+        only: node ids without parameters; other tests of the files are left out. None = all run.
+        reserve_s: what the stage must have left for a control when this run has taken too long.
+
+    Raises:
+        SandboxError: the slot could not take the tree or start a command.
+        DeadlineExceeded: the stage's deadline, not `timeout_s`, cut the run short.
+    """
+    await export(context, repository, tree)
+    scratch = await _upload(context)
+    token = secrets.token_hex(16)
+    spare_s = context.remaining_s() - OVERHEAD_S - reserve_s
+    longest_s = max(timeout_s, min(PATIENCE * timeout_s, spare_s))
+    job = {
+        "arguments": [*_SETTINGS, *runtime.pytest_args, *_LAST_SETTINGS, *targets],
+        "only": only,
+        "distributions": [f"{VENV}/lib/python3*/site-packages"],
+        "limit_s": timeout_s,
+        "longest_s": longest_s,
+        "token": token,
+    }
+    try:
+        result = await context.run(
+            f"ulimit -c 0 -f {MAX_FILE_BLOCKS}; exec {VENV}/bin/python -I {scratch}/run_tests.py",
+            stdin=json.dumps(job).encode(),
+            env=suite_environment(runtime, context.workspace),
+            timeout_s=longest_s + OVERHEAD_S,
+            max_output_bytes=MAX_REPORT_BYTES,
+        )
+    except SlotLost as error:
+        return SuiteRun({}, {}, False, False, 137, 0.0, str(error))
+    if result.timed_out and result.duration_s < timeout_s + OVERHEAD_S / 2:
+        raise DeadlineExceeded("the stage ended before the tests' own time limit")
+    return await asyncio.to_thread(_read, result, token)
+
+
+async def _upload(context: SlotContext) -> str:
+    """The directory, outside the repository, that now holds the runner."""
+    try:
+        scratch = await scratch_directory(context)
+        for name in _SCRIPTS:
+            script = files("envs.swe.slot").joinpath(name).read_bytes()
+            await context.write_file(f"{scratch}/{name}", script)
+    except OSError as error:
+        raise SandboxError(f"the test runner could not be uploaded: {error}") from error
+    return scratch
+
+
+def _read(result: ExecutionResult, token: str) -> SuiteRun:
+    items, end = _parse(b"" if result.truncated else result.stdout, token)
+    ended = bool(end) and end["finished"] and not end["timed_out"] and not end["flooded"]
+    return SuiteRun(
+        outcomes={item["id"]: item["outcome"] for item in items},
+        messages={item["id"]: item["message"] for item in items if item["message"]},
+        ended=ended,
+        timed_out=result.timed_out or bool(end.get("timed_out")),
+        exit_code=int(end.get("exit_status", result.exit_code)),
+        seconds=result.duration_s,
+        output=str(end.get("output", result.output))[-4000:],
+        cpu_s=float(end.get("cpu_s", 0.0)),
+        waited_s=float(end.get("waited_s", 0.0)),
+    )
+
+
+def _parse(said: bytes, token: str) -> tuple[list[dict[str, str]], dict[str, Any]]:
+    """The report's items and its end record; nothing at all if any of it is not as it should be."""
+    items: list[dict[str, str]] = []
+    try:
+        for line in said.splitlines():
+            entry = json.loads(line)
+            if "end" in entry:
+                end = {key: entry[key] for key in _END}
+                return (items, {**entry, **end}) if entry["end"] == token else ([], {})
+            items.append({key: _text(entry[key]) for key in ("id", "outcome", "message")})
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return [], {}
+    return [], {}
+
+
+def _text(value: object) -> str:
+    """Text that can be written down: lone surrogates are replaced."""
+    return str(value).encode("utf-8", "replace").decode()

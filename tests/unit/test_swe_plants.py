@@ -1,0 +1,261 @@
+"""Planted failures: what is changed fails with the right answer, the rest is as it was."""
+
+from __future__ import annotations
+
+import ast
+import random
+from collections.abc import Iterable
+from types import ModuleType
+
+import pytest
+
+from envs.swe.plants import ENOUGH_GUESSES, Planter, TestFunction, View, view_count
+
+FILE = "tests/test_it.py"
+SOURCE = b'''"""Tests."""
+import pytest
+from contextlib import nullcontext
+
+
+def test_text():
+    assert "a-b".upper() == "A-B"
+
+
+def test_number():
+    value = 3
+    assert value * 2 == 6
+
+
+def test_list():
+    assert [1, "x"] == [
+        1,  # the first
+        "x",
+    ]
+
+
+def test_dict():
+    assert {"a": (1, None)} == {"a": (1, None)} or True
+    assert dict(a=1) == {"a": 1}
+
+
+def test_none():
+    assert {}.get("x") is None
+
+
+def test_true():
+    assert (1 == 1) == True
+
+
+def test_bytes():
+    with nullcontext():
+        assert b"ab".upper() * 2 == b"ABAB"
+
+
+def test_approx():
+    assert 0.1 + 0.2 == pytest.approx(0.3)
+
+
+def test_raises(tmp_path):
+    with pytest.raises(KeyError):
+        assert {}["x"] == 1
+
+
+def test_match():
+    with pytest.raises(ValueError, match="invalid literal"):
+        int("x")
+
+
+def test_expected():
+    expected = "\\n".join(["a", "b"])
+    print("wanted", expected)
+    assert "a b".replace(" ", "\\n") == expected
+
+
+def test_contained():
+    assert "needle" in "a needle in the hay".lower()
+
+
+def test_negative():
+    assert abs(-3) - 6 == -3
+
+
+def assert_same(one, two):
+    assert one == two
+
+
+def test_helper():
+    assert_same("x".upper(), "X")
+
+
+def test_return():
+    x = 1
+    return None
+
+
+class TestClass:
+    def test_method(self):
+        assert len("abc") == 3
+
+    def helper(self):
+        pass
+'''
+NAMES = [
+    "test_text",
+    "test_number",
+    "test_list",
+    "test_dict",
+    "test_none",
+    "test_true",
+    "test_bytes",
+    "test_approx",
+    "test_raises",
+    "test_match",
+    "test_expected",
+    "test_contained",
+    "test_negative",
+    "test_helper",
+    "test_return",
+    "TestClass::test_method",
+]
+
+
+DECOYS = ["test_text", "test_number", "test_none", "test_bytes"]
+
+
+def ids(names: Iterable[str]) -> list[str]:
+    return [f"{FILE}::{name}" for name in names]
+
+
+def planter(source: bytes = SOURCE, names: Iterable[str] = NAMES, seed: int = 0) -> Planter:
+    return Planter({FILE: source}, [FILE], ids(names), random.Random(seed))
+
+
+def functions(*names: str) -> frozenset[TestFunction]:
+    return frozenset(TestFunction(FILE, name) for name in names)
+
+
+def fails(source: bytes, name: str) -> bool:
+    """Whether the test fails in a module with that source."""
+    module = ModuleType("module")
+    exec(compile(source, FILE, "exec"), module.__dict__)  # the sample above, changed
+    holder, _, function = name.rpartition("::")
+    test = getattr(getattr(module, holder)(), function) if holder else getattr(module, function)
+    wanted = test.__code__.co_varnames[: test.__code__.co_argcount]
+    try:
+        test(*["fixture" for argument in wanted if argument != "self"])
+    except (AssertionError, pytest.fail.Exception):
+        return True
+    return False
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("seed", range(5))
+def test_a_planted_test_fails_and_no_other_does(name: str, seed: int) -> None:
+    views = planter(seed=seed).views(functions(name), ())
+    seen = set()
+    for view in views:
+        source = view.files.get(FILE, SOURCE)
+        failing = {other for other in NAMES if fails(source, other)}
+        assert functions(*failing) == view.planted
+        seen |= failing
+    assert seen == {name}
+
+
+def test_every_decoy_is_planted_in_some_views_and_never_in_all() -> None:
+    for seed in range(20):
+        views = planter(seed=seed).views(functions(*DECOYS), ())
+        for decoy in functions(*DECOYS):
+            assert 0 < sum(decoy in view.planted for view in views) < len(views)
+
+
+def test_companions_are_planted_in_one_of_the_first_two_views() -> None:
+    for seed in range(20):
+        views = planter(seed=seed).views(functions("test_text"), functions("test_number"))
+        planted = [functions("test_number") <= view.planted for view in views]
+        assert sorted(planted[:2]) == [False, True]
+        assert not any(planted[2:])
+
+
+def test_one_decoy_stands_with_the_same_plant_wherever_it_is_planted() -> None:
+    views = planter(seed=3).views(functions("test_raises"), ())
+    assert len({view.files[FILE] for view in views if view.planted}) == 1
+
+
+def test_tests_that_expect_a_constant_are_planted_before_others() -> None:
+    for seed in range(20):
+        views = planter(seed=seed).views(functions("test_raises", "test_text"), ())
+        assert frozenset().union(*(view.planted for view in views)) == functions("test_text")
+
+
+def test_a_patch_that_looks_as_if_it_meant_to_has_more_views() -> None:
+    usual, wary = (planter().views(functions("test_text"), (), wary=w) for w in (False, True))
+    assert (len(usual), len(wary)) == (4, 8)
+
+
+def test_where_it_is_planted_is_chosen_anew_each_time() -> None:
+    drawn = {
+        tuple(bool(view.planted) for view in planter(seed=seed).views(functions("test_text"), ()))
+        for seed in range(100)
+    }
+    assert len(drawn) == ENOUGH_GUESSES
+
+
+@pytest.mark.parametrize(("decoys", "views"), [(0, 2), (1, 4), (2, 3), (3, 3), (4, 2), (8, 2)])
+def test_the_fewer_decoys_there_are_the_more_views_there_are(decoys: int, views: int) -> None:
+    assert view_count(decoys) == views
+
+
+def test_the_lines_before_the_plant_stay_as_they_are() -> None:
+    [view, *_] = [v for v in planter().views(functions("test_raises"), ()) if v.planted]
+    changed = view.files[FILE].splitlines()
+    kept = [line for line in changed if line in SOURCE.splitlines()]
+    assert len(changed) - len(kept) == 1
+    assert kept == SOURCE.splitlines()
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        b"def test_a(): assert 1 == 1\n",
+        b"def test_a():\n    pass\ndef test_a():\n    assert 1 == 1\n",
+        b"def test_a():\n    pass\n\ndef test_b():\n    test_a()\n",
+        b"class TestA:\n    def test_a(self):\n        pass\nclass TestB(TestA):\n    x = 1\n",
+        b"def test_a():\n    x = 1\f\n",
+        b"def test_a(:\n",
+        b"\xff\xfe",
+        b"x = " + b"(" * 100_000 + b"\n",
+        b"def test_a():\n    x = 1",
+    ],
+    ids=[
+        "one line",
+        "defined twice",
+        "called by another test",
+        "inherited by another class",
+        "form feed",
+        "no Python",
+        "no text",
+        "too deep",
+        "no last line end",
+    ],
+)
+def test_what_cannot_be_planted_safely_is_left_alone(source: bytes) -> None:
+    names = ["test_a", "TestA::test_a", "TestB::test_a"]
+    assert not planter(source, names).plantable
+
+
+def test_without_decoys_a_file_beside_the_hidden_ones_has_tests_of_both_kinds() -> None:
+    for seed in range(10):
+        for view in planter(seed=seed).views((), ()):
+            [(file, source)] = view.files.items()
+            assert file.startswith("tests/test_")
+            assert file != FILE
+            _expect_both_kinds(view, source)
+
+
+def _expect_both_kinds(view: View, source: bytes) -> None:
+    tests = [node.name for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
+    assert view.planted
+    assert view.added
+    assert {test.name for test in view.planted | view.added} == {*tests}
+    for test in view.planted | view.added:
+        assert fails(source, test.name) == (test in view.planted)
