@@ -166,7 +166,7 @@ class TrajectoryJob(Wire):
     agent: AgentSpec = AgentSpec()
     limits: Limits = Limits()
     profile: Name = "default"
-    """Sandbox profile by name."""
+    """Sandbox profile by name, as the worker's settings describe it."""
     lane: Name = "train"
     priority: int = Field(default=5, ge=0, le=9)
     """0 is served first, as everywhere on Celery's Redis transport."""
@@ -272,7 +272,7 @@ class Failure(Wire):
 
 
 _INFRASTRUCTURE: tuple[Cause, ...] = ("sandbox", "model", "env_infra", "deadline")
-_LASTING = ("PoisonJob", "IsolationUnavailable")
+_LASTING = ("PoisonJob", "IsolationUnavailable", "SandboxRejected")
 
 
 class AttemptRecord(Wire):

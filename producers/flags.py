@@ -156,7 +156,12 @@ def _add_run(group: argparse._ArgumentGroup, producer: Producer) -> None:
         help="the one that the jobs want: sent to the endpoint, and recorded",
     )
     group.add_argument("--lane", default="train", help="queue lane (default: train)")
-    group.add_argument("--profile", default="default", help="sandbox profile (default: default)")
+    group.add_argument(
+        "--profile",
+        default="default",
+        metavar="NAME",
+        help="sandbox profile, as the workers' own settings describe it (default: default)",
+    )
     group.add_argument(
         "--concurrency",
         type=at_least(1, 10_000),

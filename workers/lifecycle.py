@@ -69,7 +69,7 @@ async def open_runtime() -> None:
     backend = make_backend(
         name,
         slots=pool.TaskPool.instance().limit,
-        labels={"deployment": deployment, "pool": "default", "worker": owner},
+        labels={"deployment": deployment, "worker": owner},
         observer=inventory,
         offers={
             "gate": FleetCreationGate(

@@ -43,6 +43,7 @@ from hermes_queue.sandbox.host_paths import check_cache
 from hermes_queue.sandbox.host_registry import HostRegistry, record_slot
 from hermes_queue.sandbox.isolation import Tools, find_tools, host_python
 from hermes_queue.sandbox.local_slot import LocalSlot
+from hermes_queue.sandbox.profile_names import refuse_but_default
 from hermes_queue.sandbox.unfenced import InPlaceAssetStore, PlainFence
 from hermes_queue.settings import LocalSandboxSettings, PathSettings, WorkerSettings
 
@@ -73,7 +74,6 @@ class LocalBackend:
         )
         self.labels = {
             "deployment": "default",
-            "pool": "local",
             "worker": f"{platform.node()}:{os.getpid()}",
             **(labels or {}),
         }
@@ -176,6 +176,7 @@ class LocalBackend:
 
     async def prepare(self, spec: SlotSpec) -> None:
         """See `SandboxBackend`."""
+        refuse_but_default(spec.profile)
         await asyncio.to_thread(interpreter.prepare, spec.python, self._cache)
         await asyncio.gather(*(self._assets.ensure(asset) for asset in spec.assets))
 

@@ -64,7 +64,6 @@ class ModalBackend(SlotCommands):
         self.settings = settings or ModalSettings()
         self.labels = {
             "deployment": "default",
-            "pool": "default",
             "worker": f"{platform.node()}-{os.getpid()}",
             **(labels or {}),
         }

@@ -38,6 +38,11 @@ class Profiles:
             for name, section in _read(default.profiles).items():
                 self._by_name[name] = _profile(default, default.profiles, name, section)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of all profiles, sorted."""
+        return tuple(sorted(self._by_name))
+
     def __getitem__(self, name: str) -> ModalSettings:
         """The profile called `name`.
 
@@ -48,7 +53,7 @@ class Profiles:
         if found is None:
             raise SandboxRejected(
                 f"sandbox profile {name!r} is unknown to this worker; known: "
-                f"{', '.join(sorted(self._by_name))} (HERMES_QUEUE_MODAL_PROFILES)"
+                f"{', '.join(self.names)} (HERMES_QUEUE_MODAL_PROFILES)"
             )
         return found
 
