@@ -51,9 +51,12 @@ class Begun:
     used_s: float = 0.0
     """Seconds of the total deadline that earlier attempts have used up."""
     attempts: tuple[bytes, ...] = ()
-    """Records of failed attempts (`AttemptRecord` as JSON), oldest first."""
+    """Records of failed attempts as `hermes_queue.ledger.attempts` packs them, oldest first."""
     policy_version: int | None = None
     """The run's, now."""
+    queued_at: float | None = None
+    """Since when it waited for this attempt; Unix seconds by Redis' clock, as the next."""
+    begun_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,6 +84,8 @@ class Slot:
     """Absolute path inside the sandbox; empty when the slot is acquired or renewed."""
     spec: SlotSpec
     handle: object = None
+    image: str | None = None
+    """What the sandbox is made of, for the record: whatever tells two of them apart."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ from hermes_queue.sandbox.fence import (
     SlotDirectories,
     furnish,
 )
+from hermes_queue.sandbox.host_image import host_image
 from hermes_queue.sandbox.host_paths import check_cache
 from hermes_queue.sandbox.host_registry import HostRegistry, record_slot
 from hermes_queue.sandbox.isolation import Tools, find_tools, host_python
@@ -238,6 +239,7 @@ class LocalBackend:
             sandbox_id=running.record.parent.name,
             workspace=running.fence.workspace,
             spec=spec,
+            image=host_image(spec.python),
         )
         self._observer.leased(slot)
         return slot

@@ -135,6 +135,11 @@ class RetrySettings(BaseSettings):
     """Workers that may die under one job before it runs alone, in a worker process of its own."""
     max_deaths: int = Field(default=3, ge=1)
     """Workers that may die while they run it alone before it is published as failed."""
+    evidence_bytes: int = Field(default=64 << 10, ge=0, le=4 << 20)
+    """Packed size up to which the transcript of a failed attempt is kept, its newest part, until
+    the trajectory is published with it; 0 = none."""
+    evidence_total_bytes: int = Field(default=256 << 10, ge=0, le=32 << 20)
+    """Likewise of all failed attempts of a trajectory together, the newest ones first."""
 
 
 class BreakerSettings(BaseSettings):

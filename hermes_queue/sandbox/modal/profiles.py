@@ -76,6 +76,17 @@ def image_key(profile: ModalSettings) -> str:
     return hashlib.sha256(recipe.encode()).hexdigest()[:16]
 
 
+def image_name(profile: ModalSettings) -> str:
+    """The image for people; with a digest of its recipe where the name alone does not tell it."""
+    name = "Dockerfile" if profile.dockerfile else profile.image
+    if not profile.dockerfile and not profile.build_commands:
+        return name
+    try:
+        return f"{name}, made by recipe {image_key(profile)}"
+    except (OSError, UnicodeDecodeError):  # whoever builds it says so
+        return name
+
+
 def profile_key(profile: ModalSettings) -> str:
     """A digest of everything that a sandbox of the profile, and what is done in it, depends on."""
     outside = (FLEET_WIDE - {"app", "environment"}) | POOL_ONLY
