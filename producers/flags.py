@@ -148,7 +148,8 @@ def _add_run(group: argparse._ArgumentGroup, producer: Producer) -> None:
         type=at_least(0, 9),
         default=5,
         metavar="0-9",
-        help="0 is served first (default: 5)",
+        help="0 to 2 are served first, then 3 to 5, 6 to 8 and 9, on all lanes of a worker"
+        " (default: 5)",
     )
     group.add_argument(
         "--policy-version",

@@ -95,7 +95,8 @@ class QueueKeys:
     """The Redis lists, without our prefix, in which messages of a lane can lie."""
 
     retry: list[str]
-    """Of retries and what was handed or taken back; polled first."""
+    """Of retries and what was handed or taken back; polled before the other of its lane, within a
+    class of priority."""
     first: list[str]
     """Of jobs that were never begun."""
 

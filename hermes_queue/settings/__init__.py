@@ -102,7 +102,8 @@ class WorkerSettings(BaseSettings):
     concurrency: int = Field(default=16, ge=1, le=10_000)
     """Trajectories at once; `celery worker -c` wins over it."""
     lanes: str = "train"
-    """Comma-separated lanes to serve; `celery worker -Q` wins over it."""
+    """Comma-separated lanes to serve, of jobs of one class of priority earlier lanes first; lanes
+    that `celery worker -Q` names win over it."""
     soft_shutdown_s: float = Field(default=30.0, ge=0)
     """After SIGTERM running trajectories may finish for this long, then are handed back."""
     exit_when_idle_s: float | None = Field(default=None, gt=0)
