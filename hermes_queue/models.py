@@ -131,8 +131,8 @@ class TrajectoryJob(Wire):
     """Sandbox profile by name, as the worker's settings describe it."""
     lane: Name = "train"
     priority: int = Field(default=5, ge=0, le=9)
-    """Celery's Redis transport has four classes of it: 0 to 2 are served first, then 3 to 5, 6 to 8,
-    and 9."""
+    """Celery's Redis transport has four classes of it: 0 to 2 are served first, then 3 to 5, 6 to
+    8, and 9."""
     policy_version: str | None = None
     """Wanted; the endpoint is told, and the record says when another one was served."""
     producer: Provenance = Provenance()

@@ -244,6 +244,19 @@ def _add_limits(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--max-cost", type=number(0, above=True), metavar="USD", help="cost of all model calls"
     )
+    group.add_argument(
+        "--observation-bytes",
+        type=at_least(256),
+        metavar="N",
+        help="longer tool output reaches the model as head and tail (default: 16384)",
+    )
+    group.add_argument(
+        "--max-format-errors",
+        type=at_least(1),
+        metavar="N",
+        help="turns in a row without one valid tool call after which the agent is stopped"
+        " (default: 3)",
+    )
     for stage, text in (
         ("tool", "one tool call"),
         ("setup", "setting the workspace up"),

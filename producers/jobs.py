@@ -236,6 +236,8 @@ def _limits(arguments: argparse.Namespace) -> Limits:
         "max_turns": arguments.max_turns,
         "max_tokens": arguments.max_tokens,
         "max_cost_usd": arguments.max_cost,
+        "observation_bytes": arguments.observation_bytes,
+        "max_format_errors": arguments.max_format_errors,
         "tool_timeout_s": arguments.tool_timeout,
         "setup_timeout_s": arguments.setup_timeout,
         "agent_timeout_s": arguments.agent_timeout,

@@ -255,7 +255,7 @@ def encoded(record: ScoredTrajectory, cap_bytes: int) -> tuple[ScoredTrajectory,
             return record, body
         problem = (
             f"the record has {len(body)} bytes encoded, the cap is {cap_bytes}: lower "
-            "limits.observation_bytes, or have an object store or a higher cap "
+            "--observation-bytes, or have an object store or a higher cap "
             "(HERMES_QUEUE_STORE_URL, HERMES_QUEUE_STORE_MAX_BYTES, "
             "HERMES_QUEUE_RESULTS_INLINE_MAX_BYTES; see docs/results.md)"
         )

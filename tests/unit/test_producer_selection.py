@@ -157,6 +157,7 @@ def test_jobs_are_deterministic_and_carry_the_flags(path: Path) -> None:
     selection = chosen(path, ROWS, "--items", "2")
     flags = ["--group-size", "3", "--temperature", "0.5", "--sampling", "top_p=0.9"]
     flags += ["--max-turns", "7", "--tool-timeout", "9", "--priority", "2", "--lane", "eval"]
+    flags += ["--observation-bytes", "4096", "--max-format-errors", "5"]
     jobs = list(planned(*flags).jobs(selection, lambda _: True))
     again = list(planned(*flags).jobs(selection, lambda _: True))
     assert jobs == again
@@ -165,6 +166,7 @@ def test_jobs_are_deterministic_and_carry_the_flags(path: Path) -> None:
     first = jobs[0]
     assert first.agent.sampling == {"temperature": 0.5, "top_p": 0.9}
     assert (first.limits.max_turns, first.limits.tool_timeout_s) == (7, 9.0)
+    assert (first.limits.observation_bytes, first.limits.max_format_errors) == (4096, 5)
     assert (first.priority, first.lane, first.group_size) == (2, "eval", 3)
     assert sums_env.SumsItem.model_validate(first.item).question == "0+1?"
     assert first.producer.producer == "producers.sums"
