@@ -49,6 +49,9 @@ class Draft:
     """Since when it waited for this attempt; this and the next in Unix seconds by Redis' clock."""
     begun_at: float | None = None
     earlier: tuple[AttemptRecord, ...] = ()
+    """Attempts before it that failed, without their transcripts."""
+    packed_attempts: tuple[bytes, ...] = ()
+    """The same with them."""
     prices: Path | None = None
     """The table of prices of models."""
     policy_begun: int | None = None
@@ -86,7 +89,8 @@ class Draft:
             job=job,
             attempt=begun.attempt,
             epoch=begun.epoch,
-            earlier=tuple(unpacked(begun.attempts)),
+            earlier=tuple(unpacked(begun.attempts, transcripts=False)),
+            packed_attempts=begun.attempts,
             prices=prices,
             policy_begun=begun.policy_version,
             queued_at=begun.queued_at,
@@ -196,7 +200,7 @@ class Draft:
             score=None if failure or verdict is None else verdict.score,
             rewards=dict(verdict.rewards) if verdict and not failure else {},
             failure=describe(failure) if failure else None,
-            attempts=self.earlier,
+            attempts=tuple(unpacked(self.packed_attempts)),
             messages=tuple(agent.messages),
             tools=self.tools,
             events=(*agent.events, *broken),

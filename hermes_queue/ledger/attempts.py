@@ -7,44 +7,50 @@ A line per attempt: its facts as JSON and, behind a tab, its transcript as base6
 from __future__ import annotations
 
 import base64
-import binascii
-import json
 import logging
 from collections.abc import Iterable
+from typing import Any
 
 import zstandard
-from pydantic import ValidationError
 
-from hermes_queue.models import AttemptRecord
+from hermes_queue.models import AttemptRecord, Message, Wire
 
 logger = logging.getLogger(__name__)
 
 MAX_EVIDENCE_BYTES = 16 << 20
 """What claims to unpack to more is left packed."""
 
-_EVIDENCE = {"messages", "events"}
+
+class _Transcript(Wire):
+    messages: tuple[Message, ...] = ()
+    events: tuple[dict[str, Any], ...] = ()
 
 
 def packed(record: AttemptRecord) -> tuple[str, str]:
     """Facts and transcript; the latter is empty when there is none."""
-    facts = record.model_dump_json(exclude_defaults=True, exclude=_EVIDENCE)
+    facts = record.model_dump_json(exclude_defaults=True, exclude=set(_Transcript.model_fields))
     if not record.messages and not record.events:
         return facts, ""
-    transcript = record.model_dump_json(exclude_defaults=True, include=_EVIDENCE)
+    transcript = record.model_dump_json(
+        exclude_defaults=True, include=set(_Transcript.model_fields)
+    )
     body = zstandard.ZstdCompressor(level=3).compress(transcript.encode())
     return facts, base64.b64encode(body).decode()
 
 
-def unpacked(lines: Iterable[bytes]) -> list[AttemptRecord]:
-    """The attempts of these lines; one that another version wrote is passed over."""
+def unpacked(lines: Iterable[bytes], *, transcripts: bool = True) -> list[AttemptRecord]:
+    """The attempts of these lines; one that another version wrote is passed over.
+
+    Without their transcripts, which may have megabytes, it takes no time to speak of.
+    """
     found = []
     for line in lines:
         facts, _, transcript = line.partition(b"\t")
         try:
             found.append(AttemptRecord.model_validate_json(facts))
-            if transcript:
+            if transcripts and transcript:
                 found[-1] = _with_transcript(found[-1], transcript)
-        except (ValidationError, ValueError) as error:
+        except ValueError as error:
             logger.warning(
                 "an attempt's record is unreadable: %s",
                 error,
@@ -60,7 +66,8 @@ def _with_transcript(record: AttemptRecord, transcript: bytes) -> AttemptRecord:
         size = zstandard.frame_content_size(body)
         if not 0 <= size <= MAX_EVIDENCE_BYTES:
             raise ValueError(f"its transcript unpacks to {size} bytes")
-        content = json.loads(zstandard.ZstdDecompressor().decompress(body))
-    except (binascii.Error, zstandard.ZstdError) as error:
+        content = zstandard.ZstdDecompressor().decompress(body)
+    except zstandard.ZstdError as error:
         raise ValueError(f"its transcript is none: {error}") from error
-    return AttemptRecord.model_validate({**record.model_dump(), **content})
+    found = _Transcript.model_validate_json(content)
+    return record.model_copy(update={"messages": found.messages, "events": found.events})
