@@ -38,7 +38,7 @@ help: ## List the targets
 demo: $(VENV)/.run ## Install what is needed, then two trajectories end to end on this machine
 	$(BIN)/python -m producers.swe_smith $(DEMO)
 
-test: redis lint ## Install the development tools, then linters and all tests
+test: redis lint ## Install the development tools, then linters and the tests that need nothing but this machine
 	$(BIN)/python -m pytest -n $(JOBS) --maxschedchunk 1 $(TESTS)
 
 test-modal-oldest: redis ## The Modal backend and its server with the oldest SDK we take

@@ -52,7 +52,7 @@ class Environment(Protocol[ItemT]):
         ...
 
     def spec(self, item: ItemT, profile: str) -> SlotSpec:
-        """The slot this item needs: profile, Python, assets."""
+        """The slot this item needs: Python, assets, and the job's `profile`, to be passed on."""
         ...
 
     async def setup(self, item: ItemT, context: SlotContext) -> None:

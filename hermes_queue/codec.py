@@ -8,6 +8,7 @@ what it holds before unpacking.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 from array import array
@@ -100,6 +101,11 @@ def encode_item(item: Mapping[str, Any]) -> bytes:
     """A dataset row as canonical JSON: equal rows give equal bytes, hence equal hashes."""
     text = json.dumps(item, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return text.encode()
+
+
+def item_sha256(item: Mapping[str, Any]) -> str:
+    """The hash by which a row is known, whether it is stored under it or travels inline."""
+    return hashlib.sha256(encode_item(item)).hexdigest()
 
 
 def compress_item(data: bytes) -> bytes:

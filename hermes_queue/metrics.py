@@ -62,7 +62,8 @@ STAGE_SECONDS = Metric(
     "worker",
     "histogram",
     "stage_seconds",
-    "Seconds of one stage of one attempt that ended, failed attempts included.",
+    "Seconds of one stage of one attempt that ended, failed attempts included; stage queue: what "
+    "it waited before.",
     ("env", "stage"),
     _STAGE_S,
 )

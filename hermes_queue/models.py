@@ -10,8 +10,12 @@ from __future__ import annotations
 import hashlib
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
+from pydantic import Field, FiniteFloat, model_validator
 
+from hermes_queue.conversation import FunctionCall as FunctionCall
+from hermes_queue.conversation import Message as Message
+from hermes_queue.conversation import ToolCall as ToolCall
+from hermes_queue.conversation import Wire as Wire
 from hermes_queue.errors import Cause, Stage
 
 SCHEMA_VERSION = 1
@@ -33,48 +37,6 @@ StopReason = Literal[
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]*$", max_length=256)]
 """Ids end up in Redis keys, file names and log lines, hence the narrow alphabet."""
-
-
-class Wire(BaseModel):
-    """Base of all wire models."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-# --- the conversation, in OpenAI's form -------------------------------------------------
-
-
-class FunctionCall(Wire):
-    """What the model asked for. `arguments` is its own text, valid JSON or not."""
-
-    name: str
-    arguments: str
-
-
-class ToolCall(Wire):
-    """One tool call as the model asked for it."""
-
-    id: str
-    type: Literal["function"] = "function"
-    function: FunctionCall
-
-
-class Message(Wire):
-    """One chat message."""
-
-    role: Literal["system", "user", "assistant", "tool"]
-    content: str | None = None
-    reasoning: str | None = None
-    tool_calls: tuple[ToolCall, ...] = ()
-    tool_call_id: str | None = None
-
-    def to_openai(self) -> dict[str, Any]:
-        """The dict an OpenAI-compatible endpoint takes: no empty optional fields."""
-        data = self.model_dump(mode="json", exclude_none=True, exclude={"reasoning"})
-        if not self.tool_calls:
-            del data["tool_calls"]
-        data.setdefault("content", None if self.tool_calls else "")
-        return data
 
 
 # --- the job ----------------------------------------------------------------------------
@@ -166,10 +128,11 @@ class TrajectoryJob(Wire):
     agent: AgentSpec = AgentSpec()
     limits: Limits = Limits()
     profile: Name = "default"
-    """Sandbox profile by name."""
+    """Sandbox profile by name, as the worker's settings describe it."""
     lane: Name = "train"
     priority: int = Field(default=5, ge=0, le=9)
-    """0 is served first, as everywhere on Celery's Redis transport."""
+    """Celery's Redis transport has four classes of it: 0 to 2 are served first, then 3 to 5, 6 to
+    8, and 9."""
     policy_version: str | None = None
     """Wanted; the endpoint is told, and the record says when another one was served."""
     producer: Provenance = Provenance()
@@ -272,16 +235,37 @@ class Failure(Wire):
 
 
 _INFRASTRUCTURE: tuple[Cause, ...] = ("sandbox", "model", "env_infra", "deadline")
-_LASTING = ("PoisonJob", "IsolationUnavailable")
+_LASTING = ("PoisonJob", "IsolationUnavailable", "SandboxRejected")
 
 
 class AttemptRecord(Wire):
-    """What is kept of an attempt that failed and was retried."""
+    """What is kept of an attempt that failed and was retried.
+
+    All but `ATTEMPT_SUMMARY` is evidence for whoever looks into the failure; datasets leave it out.
+    """
 
     attempt: int
     epoch: int
     failure: Failure
     stage_seconds: dict[str, float] = {}
+    host: str = ""
+    worker: str | None = None
+    sandbox_id: str | None = None
+    begun_at: float | None = None
+    """When its lease was taken: Unix seconds, by Redis' clock."""
+    usage: Usage = Usage()
+    cost_usd: float | None = None
+    """Of this attempt alone; the record's own is that of the last one."""
+    message_count: int = 0
+    """Of the whole transcript."""
+    messages: tuple[Message, ...] = ()
+    """The newest of them, as many as `RetrySettings.evidence_bytes` has room for."""
+    events: tuple[dict[str, Any], ...] = ()
+    """The newest ones, likewise."""
+
+
+ATTEMPT_SUMMARY = {"attempt", "epoch", "failure", "stage_seconds"}
+"""Fields of an `AttemptRecord` that are small and name no host."""
 
 
 class TrajectoryProvenance(Wire):
@@ -289,11 +273,20 @@ class TrajectoryProvenance(Wire):
 
     env_version: str = ""
     item_sha256: str = ""
+    """Of the dataset row as canonical JSON: equal rows, equal hashes, however they travelled."""
     image: str | None = None
+    """What the sandbox was made of, in the backend's words; None = it tells nothing."""
     packages: dict[str, str] = {}
+    """Versions in the worker: Python, our own, and of the libraries that were loaded."""
     host: str = ""
     sandbox_id: str | None = None
     worker: str | None = None
+    queued_at: float | None = None
+    """When it was enqueued, or given back before this attempt; this and the next in Unix seconds
+    by Redis' clock. `ScoredTrajectory.created` is when the record was made, and
+    `TrajectoryGroup.published` when Redis took it."""
+    begun_at: float | None = None
+    """When this attempt's lease was taken."""
     job: Provenance = Provenance()
 
 
@@ -338,13 +331,14 @@ class ScoredTrajectory(Wire):
     """None when the server gave no token ids."""
     tool_calls: ToolCallCounts = ToolCallCounts()
     stage_seconds: dict[str, float] = {}
+    """Of this attempt; `queue` is all the time from `queued_at` to `begun_at`."""
     usage: Usage = Usage()
     cost_usd: float | None = None
     report: dict[str, Any] = {}
     """The verifier's own account of its verdict."""
     provenance: TrajectoryProvenance = TrajectoryProvenance()
     created: float = 0.0
-    """Unix seconds."""
+    """When the record was made: Unix seconds, by the worker's clock."""
 
     @model_validator(mode="after")
     def _score_means_measured(self) -> ScoredTrajectory:
@@ -395,3 +389,6 @@ class TrajectoryGroup(Wire):
     """The run's own version when the group was published."""
     stale: tuple[str, ...] = ()
     """Members that were beyond the group's `max_policy_lag` then."""
+    published: tuple[float, ...] = ()
+    """When Redis took each of `members`, in their order: Unix seconds, by its clock. Empty where
+    an older version published one."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,6 +39,11 @@ QUARANTINE = ".quarantine"
 """A lane's jobs under which workers died wait in the lane of this ending."""
 
 
+RETRY = ".retry"
+"""Ending of the queue of a lane's retries and handed-back jobs."""
+_VERSIONED = re.compile(r"v\d+\.")
+
+
 @dataclass(frozen=True, slots=True)
 class EnqueueReport:
     """What became of the jobs of one call."""
@@ -53,8 +59,27 @@ def queue_name(lane: str) -> str:
 
 
 def retry_queue_name(lane: str) -> str:
-    """The queue retries and handed-back jobs of a lane wait in; polled first."""
-    return f"v{SCHEMA_VERSION}.{lane}.retry"
+    """The queue retries and handed-back jobs of a lane wait in; polled before the other one."""
+    return f"{queue_name(lane)}{RETRY}"
+
+
+def served_lanes(queues: Iterable[str]) -> tuple[str, ...]:
+    """The lanes whose new jobs a consumer of these queues gets, in their order."""
+    start = queue_name("")
+    names = [name.removeprefix(start) for name in queues if name.startswith(start)]
+    return tuple(dict.fromkeys(name for name in names if not name.endswith(RETRY)))
+
+
+def queues_of(named: Sequence[str]) -> list[str]:
+    """What to consume from where somebody has named queues, or lanes by their mere name.
+
+    Of each lane both queues, in the order in which they are polled.
+    """
+    versioned = [n if _VERSIONED.match(n) else queue_name(n) for n in named]
+    lanes = served_lanes(versioned)
+    ours = [name for lane in lanes for name in (retry_queue_name(lane), queue_name(lane))]
+    others = [name for name in versioned if name not in ours]
+    return ours + [name for name in others if not lanes or not name.endswith(RETRY)]
 
 
 def queue_keys(lane: str) -> QueueKeys:

@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from hermes_queue.models import Message, ScoredTrajectory, Turn, Wire
+from hermes_queue.models import AttemptRecord, Message, ScoredTrajectory, Turn, Wire
 from hermes_queue.settings import LogSettings
 
 MASK = "***"
@@ -139,7 +139,7 @@ class Scrubber:
         found: dict[str, Any] = {
             "agent": self._wire(record.agent),
             "failure": record.failure and self._wire(record.failure),
-            "attempts": tuple(self._wire(each) for each in record.attempts),
+            "attempts": tuple(self.attempt(each) for each in record.attempts),
             "messages": tuple(self._message(each) for each in record.messages),
             "tools": self.tree(record.tools),
             "events": self.tree(record.events),
@@ -152,6 +152,10 @@ class Scrubber:
         event = {"turn": len(record.turns), "event": "secrets_scrubbed", "fields": sorted(changed)}
         changed["events"] = (*changed.get("events", record.events), event)
         return record.model_copy(update=changed)
+
+    def attempt(self, attempt: AttemptRecord) -> AttemptRecord:
+        """What is kept of a failed attempt, without secrets."""
+        return self._wire(attempt)
 
     def _wire(self, model: W) -> W:
         """For small models: all of its texts."""

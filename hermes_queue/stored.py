@@ -108,4 +108,11 @@ def group_fields(fields: Mapping[str, str]) -> dict[str, Any]:
         "finished": float(fields["finished"]),
         "policy_version": int(fields["policy_version"]) if fields.get("policy_version") else None,
         "stale": tuple(json.loads(fields.get("stale") or "[]")),
+        "published": _times(fields.get("published") or "[]"),
     }
+
+
+def _times(text: str) -> tuple[float, ...]:
+    """All of them or none: an older version told none of those that it published."""
+    times = json.loads(text)
+    return tuple(map(float, times)) if all(times) else ()

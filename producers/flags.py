@@ -148,7 +148,8 @@ def _add_run(group: argparse._ArgumentGroup, producer: Producer) -> None:
         type=at_least(0, 9),
         default=5,
         metavar="0-9",
-        help="0 is served first (default: 5)",
+        help="0 to 2 are served first, then 3 to 5, 6 to 8 and 9, on all lanes of a worker"
+        " (default: 5)",
     )
     group.add_argument(
         "--policy-version",
@@ -156,7 +157,12 @@ def _add_run(group: argparse._ArgumentGroup, producer: Producer) -> None:
         help="the one that the jobs want: sent to the endpoint, and recorded",
     )
     group.add_argument("--lane", default="train", help="queue lane (default: train)")
-    group.add_argument("--profile", default="default", help="sandbox profile (default: default)")
+    group.add_argument(
+        "--profile",
+        default="default",
+        metavar="NAME",
+        help="sandbox profile, as the workers' own settings describe it (default: default)",
+    )
     group.add_argument(
         "--concurrency",
         type=at_least(1, 10_000),
@@ -237,6 +243,19 @@ def _add_limits(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--max-cost", type=number(0, above=True), metavar="USD", help="cost of all model calls"
+    )
+    group.add_argument(
+        "--observation-bytes",
+        type=at_least(256),
+        metavar="N",
+        help="longer tool output reaches the model as head and tail (default: 16384)",
+    )
+    group.add_argument(
+        "--max-format-errors",
+        type=at_least(1),
+        metavar="N",
+        help="turns in a row without one valid tool call after which the agent is stopped"
+        " (default: 3)",
     )
     for stage, text in (
         ("tool", "one tool call"),

@@ -32,9 +32,6 @@ from producers.selection import SelectedItem, Selection
 _RUN_ID_MAX = 200
 """Group and trajectory ids are the run id and some 30 characters more, of 256."""
 
-DEFAULT_PROFILE = "default"
-"""The one sandbox profile there is so far."""
-
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -180,10 +177,6 @@ def make_plan(producer: Producer, env: Environment[Any], arguments: argparse.Nam
         raise ConfigurationError("--on-stale: says nothing without --max-policy-lag N")
     if arguments.max_requeues is not None and arguments.on_stale != "requeue":
         raise ConfigurationError("--max-requeues: only goes with --on-stale requeue")
-    if arguments.profile != DEFAULT_PROFILE:
-        raise ConfigurationError(
-            f"--profile: {arguments.profile!r} is unknown; known: {DEFAULT_PROFILE}"
-        )
     return Plan(
         run_id=_name("--run-id", arguments.run_id or _new_run_id(producer.name), _RUN_ID_MAX),
         env=arguments.env,
@@ -191,7 +184,7 @@ def make_plan(producer: Producer, env: Environment[Any], arguments: argparse.Nam
         limits=_limits(arguments),
         group_size=arguments.group_size,
         lane=_name("--lane", arguments.lane),
-        profile=arguments.profile,
+        profile=_name("--profile", arguments.profile),
         priority=arguments.priority,
         tamper_case=arguments.tamper_case,
         provenance=_provenance(producer),
@@ -243,6 +236,8 @@ def _limits(arguments: argparse.Namespace) -> Limits:
         "max_turns": arguments.max_turns,
         "max_tokens": arguments.max_tokens,
         "max_cost_usd": arguments.max_cost,
+        "observation_bytes": arguments.observation_bytes,
+        "max_format_errors": arguments.max_format_errors,
         "tool_timeout_s": arguments.tool_timeout,
         "setup_timeout_s": arguments.setup_timeout,
         "agent_timeout_s": arguments.agent_timeout,

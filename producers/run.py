@@ -315,6 +315,7 @@ def run(producer: Producer, arguments: argparse.Namespace) -> int:
     from hermes_queue.embedded import should_embed
 
     if should_embed(RedisSettings()):
+        sandbox_flags.check_profile(arguments)
         return job.embedded()
     sandbox_flags.refuse(arguments)
     return job.remote()

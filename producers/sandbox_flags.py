@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 
 from hermes_queue.errors import ConfigurationError
+from hermes_queue.sandbox import profile_names
 from hermes_queue.settings import PREFIX, SandboxSettings
 from producers.numbers import at_least
 
@@ -56,6 +57,16 @@ def worker_settings(arguments: argparse.Namespace) -> dict[str, str]:
         if flag.startswith("modal_") and backend != "modal":
             raise ConfigurationError(f"{_spelled(flag)} needs --sandbox modal")
     return {PREFIX + _SETTINGS[flag]: str(value) for flag, value in given.items()}
+
+
+def check_profile(arguments: argparse.Namespace) -> None:
+    """For a run whose worker starts here: know the profile before anything starts.
+
+    Raises:
+        ConfigurationError: that worker would not know it; the message lists those it has.
+    """
+    backend = arguments.sandbox or SandboxSettings().backend
+    profile_names.check_profile(arguments.profile, backend)
 
 
 def refuse(arguments: argparse.Namespace) -> None:

@@ -6,15 +6,11 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
-
-from pydantic import ValidationError
 
 from envs.base import Verdict
 from hermes_queue import codec
@@ -22,7 +18,8 @@ from hermes_queue.agent.loop import AgentResult, BeforeTurn
 from hermes_queue.agent.prices import cost_usd
 from hermes_queue.agent.tokens import break_reason, merge_with_breaks
 from hermes_queue.errors import DeadlineExceeded, Stage, TrajectoryFailure, stage
-from hermes_queue.ledger import Spent
+from hermes_queue.ledger import Begun, Spent
+from hermes_queue.ledger.attempts import unpacked
 from hermes_queue.models import (
     AttemptRecord,
     Failure,
@@ -36,6 +33,7 @@ from hermes_queue.models import (
 )
 from hermes_queue.policy import span
 from hermes_queue.scrubbing import scrub, scrubber
+from workers.provenance import packages
 
 logger = logging.getLogger(__name__)
 
@@ -47,8 +45,13 @@ class Draft:
     job: TrajectoryJob
     attempt: int
     epoch: int
-    item_sha256: str = ""
+    queued_at: float | None = None
+    """Since when it waited for this attempt; this and the next in Unix seconds by Redis' clock."""
+    begun_at: float | None = None
     earlier: tuple[AttemptRecord, ...] = ()
+    """Attempts before it that failed, without their transcripts."""
+    packed_attempts: tuple[bytes, ...] = ()
+    """The same with them."""
     prices: Path | None = None
     """The table of prices of models."""
     policy_begun: int | None = None
@@ -58,6 +61,8 @@ class Draft:
     tools: tuple[dict[str, Any], ...] = ()
     env_version: str = ""
     sandbox_id: str | None = None
+    image: str | None = None
+    """What the sandbox was made of, as its backend says."""
     verdict: Verdict | None = None
     current: Stage = "load"
     """The stage it is in."""
@@ -69,6 +74,33 @@ class Draft:
     """Told of each stage as it begins."""
     _clock: asyncio.Timeout | None = None
     """Of the stage that runs."""
+
+    @classmethod
+    def of(
+        cls,
+        job: TrajectoryJob,
+        begun: Begun,
+        *,
+        prices: Path | None = None,
+        on_stage: Callable[[Stage], None] | None = None,
+    ) -> Draft:
+        """Of the attempt whose lease is `begun`."""
+        return cls(
+            job=job,
+            attempt=begun.attempt,
+            epoch=begun.epoch,
+            earlier=tuple(unpacked(begun.attempts, transcripts=False)),
+            packed_attempts=begun.attempts,
+            prices=prices,
+            policy_begun=begun.policy_version,
+            queued_at=begun.queued_at,
+            begun_at=begun.begun_at,
+            on_stage=on_stage,
+        )
+
+    def __post_init__(self) -> None:
+        if self.queued_at is not None and self.begun_at is not None:
+            self.stage_seconds["queue"] = round(max(0.0, self.begun_at - self.queued_at), 4)
 
     def left_s(self, limit_s: float) -> float:
         """Seconds a stage may take: its own limit within what is left of the attempt."""
@@ -140,15 +172,6 @@ class Draft:
         """What so many tokens of the job's model cost; None when nobody knows."""
         return cost_usd(self.job.agent.model, usage, self.prices)
 
-    def attempt_record(self, failure: TrajectoryFailure) -> AttemptRecord:
-        """What a retry keeps of this attempt."""
-        return AttemptRecord(
-            attempt=self.attempt,
-            epoch=self.epoch,
-            failure=describe(failure),
-            stage_seconds=self.stage_seconds,
-        )
-
     def record(
         self, *, owner: str, host: str, failure: TrajectoryFailure | None = None
     ) -> ScoredTrajectory:
@@ -177,7 +200,7 @@ class Draft:
             score=None if failure or verdict is None else verdict.score,
             rewards=dict(verdict.rewards) if verdict and not failure else {},
             failure=describe(failure) if failure else None,
-            attempts=self.earlier,
+            attempts=tuple(unpacked(self.packed_attempts)),
             messages=tuple(agent.messages),
             tools=self.tools,
             events=(*agent.events, *broken),
@@ -190,11 +213,14 @@ class Draft:
             report=dict(verdict.report) if verdict else {},
             provenance=TrajectoryProvenance(
                 env_version=self.env_version,
-                item_sha256=self.item_sha256,
-                packages={"hermes-queue": package_version()},
+                item_sha256=job.item_sha256 or codec.item_sha256(job.item or {}),
+                image=self.image,
+                packages=packages(),
                 host=host,
                 sandbox_id=self.sandbox_id,
                 worker=owner,
+                queued_at=self.queued_at,
+                begun_at=self.begun_at,
                 job=job.producer or Provenance(),
             ),
             created=time.time(),
@@ -218,21 +244,6 @@ def reduced(record: ScoredTrajectory, problem: str) -> ScoredTrajectory:
     )
 
 
-def evidence(attempts: Iterable[bytes]) -> list[AttemptRecord]:
-    """Records of earlier attempts; one that another version wrote is passed over."""
-    found = []
-    for line in attempts:
-        try:
-            found.append(AttemptRecord.model_validate_json(line))
-        except ValidationError as error:
-            logger.warning(
-                "an attempt's record is unreadable: %s",
-                error,
-                extra={"action": "attempt_unreadable"},
-            )
-    return found
-
-
 def encoded(record: ScoredTrajectory, cap_bytes: int) -> tuple[ScoredTrajectory, bytes]:
     """The record as it is written down, with its encoding.
 
@@ -241,11 +252,14 @@ def encoded(record: ScoredTrajectory, cap_bytes: int) -> tuple[ScoredTrajectory,
     try:
         record = scrubber().record(record)
         body = codec.encode_record(record)
+        if len(body) > cap_bytes and record.attempts:  # what counts goes before what failed
+            record = record.model_copy(update={"attempts": tuple(map(brief, record.attempts))})
+            body = codec.encode_record(record)
         if len(body) <= cap_bytes:
             return record, body
         problem = (
             f"the record has {len(body)} bytes encoded, the cap is {cap_bytes}: lower "
-            "limits.observation_bytes, or have an object store or a higher cap "
+            "--observation-bytes, or have an object store or a higher cap "
             "(HERMES_QUEUE_STORE_URL, HERMES_QUEUE_STORE_MAX_BYTES, "
             "HERMES_QUEUE_RESULTS_INLINE_MAX_BYTES; see docs/results.md)"
         )
@@ -254,6 +268,11 @@ def encoded(record: ScoredTrajectory, cap_bytes: int) -> tuple[ScoredTrajectory,
     logger.error("%s: %s", record.trajectory_id, problem, extra={"action": "record_reduced"})
     small = reduced(record, problem)
     return small, codec.encode_record(small)
+
+
+def brief(attempt: AttemptRecord) -> AttemptRecord:
+    """A failed attempt without its transcript."""
+    return attempt.model_copy(update={"messages": (), "events": ()})
 
 
 def _printable(text: str) -> str:
@@ -269,12 +288,3 @@ def describe(failure: TrajectoryFailure) -> Failure:
         type=type(failure).__name__,
         message=_printable(scrub(str(failure))),
     )
-
-
-@cache
-def package_version() -> str:
-    """Our version, or "source" when run from a checkout that is not installed."""
-    try:
-        return version("hermes-queue")
-    except PackageNotFoundError:
-        return "source"

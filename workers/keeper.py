@@ -66,7 +66,7 @@ class Keeper:
         )
         self._ledger = Ledger.connect(quick, runtime.ledger.url, retry=False)
         self._busy_at = time.monotonic()
-        self._quarantine = QuarantineWorker(self._ledger, runtime.lanes)
+        self._quarantine = QuarantineWorker(self._ledger, lambda: runtime.lanes)
         self._breakers = Breakers(self._ledger)
         self._janitor = Janitor(runtime)
         lease = runtime.lease

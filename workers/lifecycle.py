@@ -31,7 +31,6 @@ from hermes_queue.settings import (
     ModalSettings,
     PathSettings,
     SandboxSettings,
-    WorkerSettings,
 )
 from workers import metering
 from workers import runtime as runtimes
@@ -69,7 +68,7 @@ async def open_runtime() -> None:
     backend = make_backend(
         name,
         slots=pool.TaskPool.instance().limit,
-        labels={"deployment": deployment, "pool": "default", "worker": owner},
+        labels={"deployment": deployment, "worker": owner},
         observer=inventory,
         offers={
             "gate": FleetCreationGate(
@@ -81,14 +80,12 @@ async def open_runtime() -> None:
     )
     await backend.start()
     try:
-        lanes = tuple(filter(None, map(str.strip, WorkerSettings().lanes.split(","))))
         spool = Spool(PathSettings().spool_dir, deployment, owner)
         runtime = Runtime(
             owner=owner,
             ledger=ledger,
             backend=backend,
             spool=spool,
-            lanes=lanes,
             bodies=Bodies.from_settings(ledger.url),
         )
         if LimiterSettings().enabled:

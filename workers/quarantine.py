@@ -12,7 +12,7 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import hermes_queue
@@ -31,15 +31,15 @@ _IDLE_S = 20.0
 class QuarantineWorker:
     """At most one child, for all quarantine lanes of a worker."""
 
-    def __init__(self, ledger: Ledger, lanes: Sequence[str]) -> None:
+    def __init__(self, ledger: Ledger, lanes: Callable[[], Sequence[str]]) -> None:
         """Prepare; nothing is started.
 
         Args:
             ledger: the worker's Redis.
-            lanes: that the worker serves. Quarantine lanes among them need no child.
+            lanes: that the worker serves now. Quarantine lanes among them need no child.
         """
         self._ledger = ledger
-        self._lanes = [lane + QUARANTINE for lane in lanes if not lane.endswith(QUARANTINE)]
+        self._served = lanes
         self._process: subprocess.Popen[bytes] | None = None
 
     def look(self) -> None:
@@ -48,20 +48,21 @@ class QuarantineWorker:
         Raises:
             RedisUnavailable: whether one waits is not known.
         """
-        if not self._lanes or (self._process and self._process.poll() is None):
+        lanes = [lane + QUARANTINE for lane in self._served() if not lane.endswith(QUARANTINE)]
+        if not lanes or (self._process and self._process.poll() is None):
             return
-        keys = [self._ledger.key(key) for lane in self._lanes for key in queue_keys(lane).all]
+        keys = [self._ledger.key(key) for lane in lanes for key in queue_keys(lane).all]
         with explained(self._ledger.url):
             waits = self._ledger.client.exists(*keys)
         if waits:
-            self._process = self._start()
+            self._process = self._start(lanes)
 
     def stop(self) -> None:
         """End the child; a job it runs is handed back. Idempotent."""
         process, self._process = self._process, None
         child_process.end(process, _STOP_S)
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    def _start(self, lanes: Sequence[str]) -> subprocess.Popen[bytes]:
         logger.warning(
             "a job waits in quarantine; starting a worker for it alone",
             extra={"action": "quarantine_worker"},
@@ -71,7 +72,7 @@ class QuarantineWorker:
             **os.environ,
             "PYTHONPATH": os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH")])),
             f"{PREFIX}REDIS_URL": self._ledger.url,
-            f"{PREFIX}WORKER_LANES": ",".join(self._lanes),
+            f"{PREFIX}WORKER_LANES": ",".join(lanes),
             f"{PREFIX}WORKER_EXIT_WHEN_IDLE_S": str(_IDLE_S),
             f"{PREFIX}WORKER_SOFT_SHUTDOWN_S": "0",
         }

@@ -66,7 +66,7 @@ async def rollout(
         await backend.prepare(spec)
     async with draft.stage("acquire"):
         slot = await backend.acquire(job.trajectory_id, spec)
-    draft.sandbox_id = slot.sandbox_id
+    draft.sandbox_id, draft.image = slot.sandbox_id, slot.image
     draft.deadline = time.monotonic() + left_s()
     context = SlotContext(backend, slot, deadline=draft.deadline)
     try:

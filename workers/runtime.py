@@ -25,6 +25,7 @@ from hermes_queue.ledger.logs import keep_log
 from hermes_queue.meter import Meter, NoMeter
 from hermes_queue.models import ScoredTrajectory
 from hermes_queue.pool import Job
+from hermes_queue.pool.intake import INTAKE
 from hermes_queue.sandbox.base import SandboxBackend
 from hermes_queue.settings import (
     LeaseSettings,
@@ -85,8 +86,6 @@ class Runtime:
     results: ResultSettings = field(default_factory=ResultSettings)
     model: ModelSettings = field(default_factory=ModelSettings)
     worker: WorkerSettings = field(default_factory=WorkerSettings)
-    lanes: tuple[str, ...] = ("train",)
-    """Lanes this worker serves."""
     host: str = field(default_factory=socket.gethostname)
     executor: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(8, thread_name_prefix="ledger")
@@ -111,6 +110,11 @@ class Runtime:
     _running: dict[Claim, Job] = field(default_factory=dict)
     _progress: dict[Claim, Callable[[], Progress]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def lanes(self) -> tuple[str, ...]:
+        """Lanes this worker serves, as of now. Thread-safe."""
+        return INTAKE.lanes
 
     @contextmanager
     def leased(self, claim: Claim, task: Job, progress: Callable[[], Progress]) -> Iterator[None]:

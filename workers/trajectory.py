@@ -30,7 +30,8 @@ from hermes_queue.pool import Job, current_job
 from hermes_queue.queues import RUN_TRAJECTORY
 from hermes_queue.scrubbing import scrub
 from workers import runtime as runtimes
-from workers.draft import Draft, encoded, evidence
+from workers.draft import Draft, encoded
+from workers.evidence import attempt_record
 from workers.retry import retry_delay_s
 from workers.rollout import rollout
 from workers.runtime import Progress, Runtime
@@ -145,13 +146,10 @@ class _Attempt:
                 return await self._refuse(error)
             except ValueError as error:
                 return await self._unreadable(error)
-            self._draft = Draft(
-                job=job,
-                attempt=self._begun.attempt,
-                epoch=self._begun.epoch,
-                earlier=tuple(evidence(self._begun.attempts)),
+            self._draft = Draft.of(
+                job,
+                self._begun,
                 prices=self._runtime.model.prices,
-                policy_begun=self._begun.policy_version,
                 on_stage=self._task.tell if self._runtime.stage_events.take() else None,
             )
             return await self._conclude(self._draft, await self._measure(self._draft))
@@ -191,8 +189,7 @@ class _Attempt:
         job = draft.job
         if job.item is not None:
             return job.item
-        draft.item_sha256 = str(job.item_sha256)
-        row = await self._runtime.persist(get_item, self._runtime.ledger, draft.item_sha256)
+        row = await self._runtime.persist(get_item, self._runtime.ledger, str(job.item_sha256))
         if row is None:
             raise EnvBug(f"item {job.item_sha256} is gone from Redis: enqueue the run again")
         return row
@@ -237,7 +234,8 @@ class _Attempt:
             failure,
             extra={"action": "retry", "trajectory_id": draft.job.trajectory_id},
         )
-        await self._give_back(delay_s=delay_s, failed_attempt=draft.attempt_record(failure))
+        kept = await self._runtime.in_thread(attempt_record, draft, failure, self._runtime)
+        await self._give_back(delay_s=delay_s, failed_attempt=kept)
         return f"retry: {failure.cause}"
 
     async def _no_room(self, draft: Draft, failure: SandboxUnavailable) -> str:
@@ -319,7 +317,7 @@ class _Attempt:
         job = await self._runtime.persist(
             stand_in_job, self._runtime.ledger, self._claim.trajectory_id
         )
-        draft = Draft(job=job, attempt=self._begun.attempt, epoch=self._begun.epoch)
+        draft = Draft.of(job, self._begun)
         return await self._publish(draft, EnvBug(str(error)))
 
     # --- the record ---------------------------------------------------------------------------

@@ -51,9 +51,12 @@ class Begun:
     used_s: float = 0.0
     """Seconds of the total deadline that earlier attempts have used up."""
     attempts: tuple[bytes, ...] = ()
-    """Records of failed attempts (`AttemptRecord` as JSON), oldest first."""
+    """Records of failed attempts as `hermes_queue.ledger.attempts` packs them, oldest first."""
     policy_version: int | None = None
     """The run's, now."""
+    queued_at: float | None = None
+    """Since when it waited for this attempt; Unix seconds by Redis' clock, as the next."""
+    begun_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +95,8 @@ class QueueKeys:
     """The Redis lists, without our prefix, in which messages of a lane can lie."""
 
     retry: list[str]
-    """Of retries and what was handed or taken back; polled first."""
+    """Of retries and what was handed or taken back; polled before the other of its lane, within a
+    class of priority."""
     first: list[str]
     """Of jobs that were never begun."""
 

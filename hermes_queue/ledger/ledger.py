@@ -34,12 +34,13 @@ from hermes_queue.ledger.answers import (
     Spent,
     due_jobs,
 )
+from hermes_queue.ledger.attempts import packed
 from hermes_queue.ledger.deployment import Deployment
 from hermes_queue.ledger.letters import described_failure
 from hermes_queue.ledger.run_lock import explained_refusal
 from hermes_queue.models import AttemptRecord, ScoredTrajectory, TrajectoryJob
 from hermes_queue.policy import oldest_number
-from hermes_queue.settings import ResultSettings
+from hermes_queue.settings import ResultSettings, RetrySettings
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +68,7 @@ class Ledger(Deployment):
     def __init__(self, client: redis.Redis, *, prefix: str = "hq:", url: str = "") -> None:
         super().__init__(client, prefix=prefix, url=url)
         self._results = ResultSettings()
+        self._retry = RetrySettings()
 
     # --- producers ------------------------------------------------------------------------
 
@@ -183,9 +185,14 @@ class Ledger(Deployment):
         _say(_run_key(trajectory_id), answer[7] if verdict == "run" else b"".join(answer[1:]))
         if verdict != "run":
             return Begun(verdict)
-        _, epoch, current, deaths, job, used, attempts, _, version = answer
+        _, epoch, current, deaths, job, used, attempts, _, version, *times = answer
         earlier, policy = tuple(attempts.splitlines()), int(version) if version else None
-        return Begun("run", epoch, current, deaths, job, float(used), earlier, policy)
+        queued_at, begun_at = (float(time) if time else None for time in times)
+        return Begun(
+            *("run", epoch, current, deaths, job, float(used), earlier, policy),
+            queued_at=queued_at,
+            begun_at=begun_at,
+        )
 
     def renew(
         self,
@@ -231,13 +238,14 @@ class Ledger(Deployment):
     ) -> bool:
         """Give a running job back: hand-back without, retry with a `failed_attempt`.
 
-        `used_s` counts towards the total deadline of all attempts, `spent` towards the run's
-        budgets.
+        Of failed attempts the transcripts of the newest are kept, as many as
+        `RetrySettings.evidence_total_bytes` has room for. `used_s` counts towards the total
+        deadline of all attempts, `spent` towards the run's budgets.
 
         Returns:
             False when the lease was no longer ours; then somebody else has the job.
         """
-        record = failed_attempt.model_dump_json() if failed_attempt else ""
+        facts, transcript = packed(failed_attempt) if failed_attempt else ("", "")
         answer = self.call(
             "requeue",
             [
@@ -253,9 +261,11 @@ class Ledger(Deployment):
                 claim.epoch,
                 1 if failed_attempt else 0,
                 delay_s,
-                record,
+                facts,
                 used_s,
                 *spent.as_arguments,
+                transcript,
+                self._retry.evidence_total_bytes,
             ],
         )
         _say(_run_key(claim.trajectory_id), answer[1])

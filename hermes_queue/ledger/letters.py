@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from hermes_queue.models import ScoredTrajectory
+from hermes_queue.models import ATTEMPT_SUMMARY, ScoredTrajectory
 
 POISON = "PoisonJob"
 """Type of the failure of a job that kills its workers."""
@@ -25,7 +25,9 @@ def described_failure(record: ScoredTrajectory) -> str:
             "cause": "poison" if failure.type == POISON else failure.cause,
             "reason": f"{failure.type}: {failure.message}",
             "stage": failure.stage,
-            "attempts": "\n".join(each.model_dump_json() for each in record.attempts),
+            "attempts": "\n".join(
+                each.model_dump_json(include=ATTEMPT_SUMMARY) for each in record.attempts
+            ),
             "dead": dead,
             "keep": not dead and failure.cause != "cancelled",
         }

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from celery import signals
 
-from hermes_queue.queues import queue_name, retry_queue_name
+from hermes_queue.queues import queue_name, queues_of, retry_queue_name, served_lanes
 
 State = Literal["open", "paused", "draining"]
 
@@ -24,6 +24,22 @@ class Intake:
         self.state: State = "open"
         self.paused_lanes: frozenset[str] = frozenset()
         self._served: list[str] = []
+        self._queues: Any = None
+
+    def serve(self, queues: Any) -> None:
+        """Consume from both queues of every lane that Celery's `queues` name, whoever named it.
+
+        `celery worker -Q` names queues, or lanes by their mere name.
+        """
+        self._queues = queues
+        queues.select(queues_of(list(queues.consume_from)))
+
+    @property
+    def lanes(self) -> tuple[str, ...]:
+        """The lanes that are served now, those that are paused here included."""
+        held = self._served if self.paused_lanes or self.state != "open" else []
+        names = [] if self._queues is None else list(self._queues.consume_from)
+        return served_lanes([*names, *held])
 
     def pause(self, consumer: Any, lanes: tuple[str, ...] = ()) -> None:
         """Take no more jobs of `lanes`, or with none named of any; running ones go on.
@@ -93,3 +109,5 @@ INTAKE = Intake()
 @signals.worker_init.connect  # type: ignore[untyped-decorator]
 def _learn_name(sender: Any, **_: Any) -> None:
     INTAKE.hostname = str(sender.hostname)
+    if sender.app.main == "hermes_queue":  # the pool serves other apps, too
+        INTAKE.serve(sender.app.amqp.queues)

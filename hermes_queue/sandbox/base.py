@@ -63,6 +63,7 @@ class SlotSpec:
     """What a trajectory needs of its slot."""
 
     profile: str = "default"
+    """What its sandbox is like, by a name that the worker's own settings describe."""
     assets: tuple[AssetSpec, ...] = ()
     python: str | None = None
     """Version of the `python3` on the slot's PATH, e.g. "3.11"; None = the worker's own."""
@@ -83,6 +84,8 @@ class Slot:
     """Absolute path inside the sandbox; empty when the slot is acquired or renewed."""
     spec: SlotSpec
     handle: object = None
+    image: str | None = None
+    """What the sandbox is made of, for the record: whatever tells two of them apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +136,7 @@ class SandboxInfo:
 
     sandbox_id: str
     labels: Mapping[str, str]
-    """At least deployment, pool, worker."""
+    """At least deployment and worker."""
     created: float
 
 
@@ -176,7 +179,7 @@ class SandboxBackend(Protocol):
     """Lease workspaces and run commands in them.
 
     Workers make one by name, with the keywords `slots` (leases at once), `labels` (of every
-    sandbox: deployment, pool, worker) and `observer` (a `SandboxObserver`). They offer more of
+    sandbox: deployment, worker) and `observer` (a `SandboxObserver`). They offer more of
     the fleet's, which only those are given whose constructor has a parameter of that name:
     `gate`, a `CreationGate`, `snapshots`, `SnapshotNotes`, and `predecessors`, `Predecessors`.
 
@@ -212,6 +215,7 @@ class SandboxBackend(Protocol):
         """Make sure the assets of `spec` exist; concurrent calls build each one once.
 
         Holds no slot. Raises:
+            SandboxRejected: this worker has no such profile; the message lists those it has.
             EnvInfraError: an asset's script failed or ran out of time (its output's tail
                 is in the message), or the wanted Python is not to be had.
             SandboxError: the sandbox for the build could not run.

@@ -39,10 +39,12 @@ from hermes_queue.sandbox.fence import (
     SlotDirectories,
     furnish,
 )
+from hermes_queue.sandbox.host_image import host_image
 from hermes_queue.sandbox.host_paths import check_cache
 from hermes_queue.sandbox.host_registry import HostRegistry, record_slot
 from hermes_queue.sandbox.isolation import Tools, find_tools, host_python
 from hermes_queue.sandbox.local_slot import LocalSlot
+from hermes_queue.sandbox.profile_names import refuse_but_default
 from hermes_queue.sandbox.unfenced import InPlaceAssetStore, PlainFence
 from hermes_queue.settings import LocalSandboxSettings, PathSettings, WorkerSettings
 
@@ -73,7 +75,6 @@ class LocalBackend:
         )
         self.labels = {
             "deployment": "default",
-            "pool": "local",
             "worker": f"{platform.node()}:{os.getpid()}",
             **(labels or {}),
         }
@@ -176,6 +177,7 @@ class LocalBackend:
 
     async def prepare(self, spec: SlotSpec) -> None:
         """See `SandboxBackend`."""
+        refuse_but_default(spec.profile)
         await asyncio.to_thread(interpreter.prepare, spec.python, self._cache)
         await asyncio.gather(*(self._assets.ensure(asset) for asset in spec.assets))
 
@@ -237,6 +239,7 @@ class LocalBackend:
             sandbox_id=running.record.parent.name,
             workspace=running.fence.workspace,
             spec=spec,
+            image=host_image(spec.python),
         )
         self._observer.leased(slot)
         return slot

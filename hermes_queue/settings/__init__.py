@@ -102,7 +102,8 @@ class WorkerSettings(BaseSettings):
     concurrency: int = Field(default=16, ge=1, le=10_000)
     """Trajectories at once; `celery worker -c` wins over it."""
     lanes: str = "train"
-    """Comma-separated lanes to serve; `celery worker -Q` wins over it."""
+    """Comma-separated lanes to serve, of jobs of one class of priority earlier lanes first; lanes
+    that `celery worker -Q` names win over it."""
     soft_shutdown_s: float = Field(default=30.0, ge=0)
     """After SIGTERM running trajectories may finish for this long, then are handed back."""
     exit_when_idle_s: float | None = Field(default=None, gt=0)
@@ -135,6 +136,11 @@ class RetrySettings(BaseSettings):
     """Workers that may die under one job before it runs alone, in a worker process of its own."""
     max_deaths: int = Field(default=3, ge=1)
     """Workers that may die while they run it alone before it is published as failed."""
+    evidence_bytes: int = Field(default=64 << 10, ge=0, le=4 << 20)
+    """Packed size up to which the transcript of a failed attempt is kept, its newest part, until
+    the trajectory is published with it; 0 = none."""
+    evidence_total_bytes: int = Field(default=256 << 10, ge=0, le=32 << 20)
+    """Likewise of all failed attempts of a trajectory together, the newest ones first."""
 
 
 class BreakerSettings(BaseSettings):
@@ -214,7 +220,7 @@ class ProducerSettings(BaseSettings):
     batch: int = Field(default=500, ge=1, le=10_000)
     """Jobs per round trip."""
     backlog_max: int = Field(default=200_000, ge=1)
-    """Producers wait while so many jobs wait for workers; a job takes about 1 KB of Redis."""
+    """Producers wait while so many jobs wait for workers; a job of 1 KB takes 3.3 KB of Redis."""
 
 
 SECTIONS: tuple[type[BaseSettings], ...] = (

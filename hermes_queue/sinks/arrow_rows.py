@@ -18,7 +18,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from hermes_queue.errors import ConfigurationError
-from hermes_queue.models import Message, ScoredTrajectory, TokenSequence, Turn
+from hermes_queue.models import ATTEMPT_SUMMARY, Message, ScoredTrajectory, TokenSequence, Turn
 
 ROWS_VERSION = 1
 """Rises whenever a column is renamed, removed or gets another type."""
@@ -37,7 +37,7 @@ REPETITIVE = (
 )
 """Columns of few different values, which Parquet shall keep as a dictionary. Looking for one in the
 others costs more than all the rest of writing them."""
-_PRIVATE = {"agent": {"base_url"}, "provenance": {"host", "worker", "sandbox_id"}}
+_PRIVATE = {"agent": {"base_url"}, "provenance": {"host", "worker", "sandbox_id", "image"}}
 
 
 def arrow() -> Any:
@@ -132,7 +132,11 @@ def batch(records: Sequence[ScoredTrajectory]) -> Any:
         "messages": [[_message(m) for m in r.messages] for r in records],
         "turns": [[_turn(t) for t in r.turns] for r in records],
     }
-    for name in ("tools", "agent", "report", "events", "attempts", "provenance"):
+    columns["attempts"] = [
+        _json([a.model_dump(mode="json", include=ATTEMPT_SUMMARY) for a in r.attempts])
+        for r in records
+    ]
+    for name in ("tools", "agent", "report", "events", "provenance"):
         columns[name] = [_json(getattr(r, name), _PRIVATE.get(name)) for r in records]
     made = [
         _sequences([r.sequences for r in records])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -204,8 +203,3 @@ def counted(refused: Mapping[str, int]) -> str:
     """`3 no score, 1 tampered`, for people."""
     ordered: Sequence[tuple[str, int]] = sorted(refused.items(), key=lambda kv: (-kv[1], kv[0]))
     return ", ".join(f"{count} {reason}" for reason, count in ordered)
-
-
-def filters_as_json(filters: Filters) -> str:
-    """For logs and cards."""
-    return json.dumps(filters.described(), sort_keys=True)

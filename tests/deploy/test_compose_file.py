@@ -78,6 +78,44 @@ def test_every_setting_of_ours_exists(services):
     assert named - set(variable_names()) == set()
 
 
+SETTLED = {
+    "HERMES_QUEUE_REDIS_URL": "each process has a user of its own",
+    "HERMES_QUEUE_REDIS_PREFIX": "the users' rights name it",
+    "HERMES_QUEUE_PATHS_CACHE": "a volume; the image has it",
+    "HERMES_QUEUE_PATHS_SPOOL": "likewise",
+    "HERMES_QUEUE_ARCHIVE_DIRECTORY": "likewise",
+    "HERMES_QUEUE_METRICS_ADDRESS": "prometheus.yml says where it reads",
+    "HERMES_QUEUE_METRICS_WORKER_PORT": "likewise",
+    "HERMES_QUEUE_METRICS_SINK_PORT": "likewise",
+    "HERMES_QUEUE_METRICS_EXPORTER_PORT": "likewise",
+    "HERMES_QUEUE_WORKER_SOFT_SHUTDOWN_S": "stop_grace_period must be longer",
+}
+"""Settings that .env does not decide, and why."""
+KEY = "HERMES_QUEUE_MODEL_API_KEY"
+
+
+def test_every_setting_in_the_environment_file_reaches_our_services(variables):
+    chosen = {name: "chosen" for name in variable_names()}
+    services = load({**chosen, **variables})["services"]
+    ours = {name: s for name, s in services.items() if "HERMES_QUEUE_REDIS_URL" in str(s)}
+    assert set(ours) >= {"worker", "worker-localmodal", "sink", "flower", "producer", "cli"}
+    for name, service in ours.items():
+        passed_on = {k for k, v in service["environment"].items() if v in (None, "chosen")}
+        may_know_the_key = name in ("worker", "worker-localmodal", "cli")
+        kept = set(SETTLED) | (set() if may_know_the_key else {KEY})
+        if name == "worker-localmodal":
+            kept |= {"HERMES_QUEUE_SANDBOX_BACKEND"}
+        assert set(variable_names()) - passed_on == kept, name
+
+
+def test_what_the_image_settles_is_not_taken_away(services):
+    """A variable without a value removes the image's own where the file of variables has none."""
+    image = set(re.findall(r"HERMES_QUEUE_\w+(?==)", (ROOT / "deploy/Dockerfile").read_text()))
+    assert image
+    for service in services.values():
+        assert not image & set(service.get("environment", ()))
+
+
 def test_networks_and_volumes_are_declared_and_used(file, services):
     networks, volumes = set(), set()
     for service in services.values():

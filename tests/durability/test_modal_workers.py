@@ -170,7 +170,7 @@ def test_a_job_whose_sandbox_ends_in_the_agents_turn_runs_again_in_another(
 def test_a_sandbox_that_was_never_recorded_ends_and_another_deployments_does_not(
     localmodal, ledger, start_worker
 ):
-    labels = {"pool": "default", "worker": "killed-between-creation-and-record"}
+    labels = {"worker": "killed-between-creation-and-record"}
     ours = asyncio.run(begin(deployment=ledger.deployment_id(), **labels))
     theirs = asyncio.run(begin(deployment="another", **labels))
     start_worker(concurrency=1, **QUICK)

@@ -13,9 +13,9 @@ from celery import Celery
 from records import make_job
 from worker_process import wait_until
 
-from hermes_queue.ledger import Breakers, Ledger, Runs
+from hermes_queue.ledger import Breakers, DueJob, Ledger, Runs
 from hermes_queue.ledger.overview import overview
-from hermes_queue.queues import enqueue
+from hermes_queue.queues import enqueue, publish_messages
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -162,6 +162,33 @@ def test_one_lane_of_two_is_paused_on_a_worker_and_for_the_fleet(
     assert Breakers(ledger).state("train").message == "new image"
     command("hermes_queue.cli", "lanes", "resume", "train")
     assert len(factory.wait_done()) == 1
+
+
+def test_what_the_command_line_names_is_served_in_the_order_that_is_documented(
+    factory, start_worker, tell, ledger, worker_facts
+):
+    """Priority class first, then lanes as they are named, then retries before new jobs."""
+    wanted = [
+        *(("train", 2, False), ("train", 0, False), ("eval", 5, True), ("eval", 3, False)),
+        *(("eval", 5, False), ("train", 5, True), ("train", 4, False), ("eval", 9, True)),
+    ]
+    jobs = [
+        make_job("run", f"{place}", item=ROW, lane=lane, priority=priority)
+        for place, (lane, priority, _) in enumerate(wanted)
+    ]
+    ledger.enqueue("run", jobs, config={})
+    for number in (7, 6, 3, 4, 5, 2, 0, 1):  # of one class and queue the first come first
+        job, retry = jobs[number], wanted[number][2]
+        publish_messages(
+            ledger, [DueJob(job.trajectory_id, 1, job.lane, job.priority)], retry=retry
+        )
+    ledger.published(job.trajectory_id for job in jobs)
+    start_worker(concurrency=1, arguments=("-Q", "eval,v1.train"), HERMES_QUEUE_WORKER_LANES="gone")
+    records = sorted(factory.wait_done(), key=lambda record: record.provenance.begun_at)
+    assert [int(record.instance_id) for record in records] == list(range(8))
+    assert worker_facts()["lanes"] == ["eval", "train"]
+    order = [each["name"] for each in tell("active_queues")]
+    assert order == ["v1.eval.retry", "v1.eval", "v1.train.retry", "v1.train"]
 
 
 def test_celery_revokes_a_trajectory_and_limits_the_rate(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import time
 
 import pytest
@@ -12,9 +13,11 @@ from records import make_job, make_record
 from hermes_queue import codec
 from hermes_queue.errors import ConfigurationError, RedisFull
 from hermes_queue.ledger import Claim, Ledger, QueueKeys
+from hermes_queue.ledger.attempts import unpacked
 from hermes_queue.ledger.group_facts import stand_in_job
 from hermes_queue.ledger.items import get_item, put_items
-from hermes_queue.models import AttemptRecord, Failure
+from hermes_queue.models import AttemptRecord, Failure, Message
+from hermes_queue.stored import StoredGroup, stored_group
 
 
 def test_a_job_is_claimed_once_per_run(ledger):
@@ -131,7 +134,57 @@ def test_a_retry_raises_the_attempt_and_keeps_the_evidence(ledger):
     assert begin(ledger, job, attempt=1).verdict == "stale_attempt"
     again = begin(ledger, job, attempt=2)
     assert (again.verdict, again.attempt) == ("run", 2)
-    assert [AttemptRecord.model_validate_json(line) for line in again.attempts] == [failed]
+    assert unpacked(again.attempts) == [failed]
+
+
+def test_of_many_failed_attempts_the_newest_keep_their_transcripts(ledger, monkeypatch):
+    monkeypatch.setenv("HERMES_QUEUE_RETRY_EVIDENCE_TOTAL_BYTES", "2500")
+    bounded = Ledger(ledger.client, prefix=ledger.prefix)
+    job = make_job()
+    enqueue(bounded, job)
+    failure = Failure(cause="model", stage="agent", type="ModelError", message="503\tthen\nno more")
+    for attempt in (1, 2, 3):
+        claim = Claim(job.trajectory_id, begin(bounded, job, attempt=attempt).epoch)
+        message = Message(role="user", content=f"{attempt} " + secrets.token_hex(900))
+        failed = AttemptRecord(attempt=attempt, epoch=1, failure=failure, messages=(message,))
+        assert bounded.requeue(claim, owner="w1", failed_attempt=failed)
+    found = unpacked(begin(bounded, job, attempt=4).attempts)
+    assert [record.failure for record in found] == [failure] * 3
+    assert [record.messages for record in found[:2]] == [(), ()]
+    assert found[2] == failed
+
+
+def test_how_long_a_job_waited_counts_from_its_enqueueing_or_its_return(ledger):
+    job = make_job()
+    enqueue(ledger, job)
+    begun = begin(ledger, job)
+    created = float(ledger.client.hget(f"hq:group:{job.group_id}", "created"))
+    assert begun.queued_at == created
+    assert created <= begun.begun_at
+    assert ledger.requeue(Claim(job.trajectory_id, begun.epoch), owner="w1")
+    again = begin(ledger, job, nonce="same")
+    assert begun.begun_at <= again.queued_at <= again.begun_at
+    assert begin(ledger, job, nonce="same").begun_at == again.begun_at
+    take_back = swept(ledger)
+    age_lease(ledger, job)
+    assert take_back() == [job.trajectory_id]
+    after_death = begin(ledger, job)
+    assert again.begun_at <= after_death.queued_at <= after_death.begun_at
+
+
+def test_a_group_tells_when_each_of_its_members_was_published(ledger):
+    jobs = [make_job(sample=n, size=2) for n in range(2)]
+    enqueue(ledger, *jobs)
+    for job in reversed(jobs):
+        publish(ledger, make_record(job, epoch=begin(ledger, job).epoch))
+    [(_, fields)] = ledger.client.xrange("hq:results")
+    stored = stored_group(ledger.client, ledger.prefix, fields)
+    first, second = stored.group().published
+    assert second < first == stored.group().finished
+    before = StoredGroup(
+        {k: v for k, v in stored.fields.items() if k != "published"}, stored.bodies
+    )
+    assert before.group().published == ()
 
 
 def test_a_hand_back_is_no_attempt_and_no_death(ledger):

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import platform
+
 import pytest
 from ports import free_ports
 from records import make_job
 from scrape import scrape, targets, total, value, worker_endpoint
 from worker_process import WorkerProcess, wait_until
 
+from hermes_queue import codec
 from hermes_queue.queues import enqueue
+from hermes_queue.stored import stored_group
 
 ROW = {"question": "How many eggs are two dozen?", "answer": "2*12=<<2*12=24>>24\n#### 24"}
 
@@ -59,6 +63,7 @@ def test_a_retried_trajectory_counts_each_attempt_and_one_result(ledger, start_w
     enqueue(jobs(1, agent=agent), ledger=ledger)
     found = counted(ledger, worker, 1, scored=1)
     assert value(found, "attempts_total", env="gsm8k", outcome="model") == 2
+    assert value(found, "stage_seconds_count", env="gsm8k", stage="queue") == 3
     assert value(found, "attempts_total", env="gsm8k", outcome="measured") == 1
     assert value(found, "stage_seconds_count", env="gsm8k", stage="agent") == 3
     assert value(found, "score_count", env="gsm8k") == 1
@@ -66,6 +71,27 @@ def test_a_retried_trajectory_counts_each_attempt_and_one_result(ledger, start_w
     assert value(deployment, "retries_total", cause="model") == 2
     assert value(deployment, "failures_total", env="gsm8k", cause="model") == 0
     assert value(deployment, "trajectories_total", env="gsm8k", outcome="scored") == 1
+
+
+def test_a_record_says_with_what_and_when_it_was_made_and_what_failed_before(ledger, start_worker):
+    start_worker(HERMES_QUEUE_RETRY_BACKOFF_S="0.1")
+    agent = {"kind": "flaky_agent:flaky", "params": {"failures": 1}}
+    enqueue(jobs(1, agent=agent), ledger=ledger)
+    wait_until("run done", lambda: ledger.run_status("run").done)
+    [(_, fields)] = ledger.client.xrange("hq:results")
+    group = stored_group(ledger.client, ledger.prefix, fields).group()
+    [record], [published] = group.members, group.published
+    made = record.provenance
+    assert made.item_sha256 == codec.item_sha256(ROW)
+    assert made.image is not None
+    assert f"Python {platform.python_version()}" in made.image
+    assert {"hermes-queue", "python", "celery", "redis"} <= set(made.packages)
+    assert made.queued_at <= made.begun_at <= published
+    assert record.stage_seconds["queue"] == pytest.approx(made.begun_at - made.queued_at, abs=1e-3)
+    [failed] = record.attempts
+    assert [message.role for message in failed.messages] == ["system", "user"]
+    assert (failed.host, failed.worker) == (made.host, made.worker)
+    assert group.created <= failed.begun_at <= made.queued_at
 
 
 def test_workers_of_one_host_share_a_range_of_ports_and_the_exporter_knows_them(

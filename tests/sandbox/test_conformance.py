@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from hermes_queue.errors import EnvBug, EnvInfraError, SandboxError, SlotLost
+from hermes_queue.errors import EnvBug, EnvInfraError, SandboxError, SandboxRejected, SlotLost
 from hermes_queue.sandbox.base import AssetSpec, ExecutionRequest, ExecutionResult, SlotSpec
 
 # Written so that the pattern does not find the shell that carries it on its command line.
@@ -558,6 +558,15 @@ async def test_a_python_that_is_not_to_be_had_names_the_fix(fenced):
 # --- dead workers -----------------------------------------------------------------------
 
 
+async def test_a_profile_nobody_described_is_refused_with_those_there_are(bench):
+    free = bench.backend.free_slots
+    for lease in (bench.backend.prepare, lambda spec: bench.backend.acquire("t", spec)):
+        with pytest.raises(SandboxRejected, match=r"'gpu' is unknown .*known: default") as caught:
+            await lease(SlotSpec(profile="gpu"))
+        assert not caught.value.retryable
+    assert bench.backend.free_slots == free
+
+
 async def test_a_killed_workers_sandbox_is_listed_and_can_be_terminated(
     make_bench, backend_name, cache
 ):
@@ -570,7 +579,7 @@ async def test_a_killed_workers_sandbox_is_listed_and_can_be_terminated(
         victim.kill()
     [listed] = await bench.backend.list_sandboxes({"worker": worker})
     assert listed.sandbox_id == sandbox_id
-    assert {"deployment", "pool", "worker"} <= set(listed.labels)
+    assert {"deployment", "worker"} <= set(listed.labels)
     await bench.backend.terminate(sandbox_id)
     await bench.backend.terminate(sandbox_id)
     assert await bench.backend.list_sandboxes({"worker": worker}) == []

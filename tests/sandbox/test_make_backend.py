@@ -16,7 +16,7 @@ def test_a_short_name_is_a_module_with_a_backend(tmp_path):
     backend = make_backend("local", slots=3, cache=tmp_path, labels={"worker": "w"})
     assert isinstance(backend, LocalBackend)
     assert backend.free_slots == 3
-    assert backend.labels == {"deployment": "default", "pool": "local", "worker": "w"}
+    assert backend.labels == {"deployment": "default", "worker": "w"}
 
 
 def test_a_class_of_your_own_is_found_by_its_path(tmp_path):

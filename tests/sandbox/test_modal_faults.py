@@ -71,13 +71,6 @@ def test_a_missing_or_wrong_token_is_named_at_start(localmodal, token, tmp_path)
 # --- creation ---------------------------------------------------------------------------
 
 
-async def test_a_profile_nobody_described_is_refused(start):
-    backend = await start()
-    with pytest.raises(SandboxRejected, match="'gpu' is unknown"):
-        await backend.acquire("t", SlotSpec(profile="gpu"))
-    assert backend.free_slots == 2
-
-
 async def test_an_image_that_is_not_there_is_refused(start):
     backend = await start(image="im-0123456789abcdefghijkl")
     with pytest.raises(SandboxRejected, match="im-0123456789abcdefghijkl"):

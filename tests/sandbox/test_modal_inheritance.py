@@ -29,7 +29,6 @@ DIFFERENCES = (
     {"env": {"NAME": "value"}},
     {"lifetime_s": 5000},
     {"labels": {"deployment": "another"}},
-    {"labels": {"pool": "another"}},
 )
 
 

@@ -26,7 +26,7 @@ class Provider:
         self.stuck: set[str] = set()
 
     def add(self, name, *, deployment, worker):
-        labels = {"deployment": deployment, "pool": "default", "worker": worker}
+        labels = {"deployment": deployment, "worker": worker}
         self.boxes[name] = SandboxInfo(name, labels, 1.0)
 
     async def list_sandboxes(self, labels):

@@ -16,7 +16,7 @@ import pytest
 from records import make_job, make_record
 
 from hermes_queue.errors import ConfigurationError, HermesQueueError
-from hermes_queue.models import TokenSequence
+from hermes_queue.models import AttemptRecord, Failure, Message, TokenSequence, Usage
 from hermes_queue.sinks.hf import CardFacts, HfSink
 from hermes_queue.sinks.parquet import ParquetSink
 
@@ -76,6 +76,18 @@ def test_a_row_tells_the_outcome_and_keeps_hosts_to_itself(tmp_path: Path) -> No
     assert good["messages"][0]["content"] == "1+1"
     assert not {"host", "worker", "sandbox_id"} & set(json.loads(good["provenance"]))
     assert "base_url" not in json.loads(good["agent"])
+
+
+def test_a_row_has_no_transcript_and_no_host_of_attempts_that_failed(tmp_path: Path) -> None:
+    [record] = records(1)
+    failure = Failure(cause="model", stage="agent", type="ModelError", message="503")
+    said = Message(role="user", content="1+1")
+    facts = {"attempt": 1, "epoch": 1, "failure": failure, "stage_seconds": {"agent": 0.5}}
+    attempt = AttemptRecord(**facts, host="here", usage=Usage(prompt_tokens=7), messages=(said,))
+    with ParquetSink(tmp_path) as sink:
+        sink.write([record.model_copy(update={"attempts": (attempt,)})])
+    [row] = rows(tmp_path)
+    assert json.loads(row["attempts"]) == [facts | {"failure": failure.model_dump()}]
 
 
 def test_shards_end_where_they_should_and_ids_are_written_once(tmp_path: Path) -> None:

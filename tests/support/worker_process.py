@@ -45,6 +45,7 @@ class WorkerProcess:
         *,
         concurrency: int = 4,
         prefix: Sequence[str] = (),
+        arguments: Sequence[str] = (),
         **environment: str,
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -61,6 +62,7 @@ class WorkerProcess:
         self._command = [*prefix, sys.executable, "-m", "celery", "-A", "hermes_queue", "worker"]
         self._command += ["-c", str(concurrency), "-l", "info", "--without-gossip"]
         self._command += ["--without-mingle", "-n", f"{self.log_path.stem}-{os.getpid()}@%h"]
+        self._command += arguments
         self.process: subprocess.Popen[bytes] | None = None
 
     def launch(self) -> subprocess.Popen[bytes]:

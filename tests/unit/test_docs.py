@@ -59,6 +59,20 @@ def test_every_producer_is_documented(name: str) -> None:
     assert f"producers.{name}" in text or f"`{name}`" in text
 
 
+def test_the_table_of_extras_has_each_and_says_what_all_is_made_of() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    page = (ROOT / "docs" / "installation.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| ((?:`\w+`(?:, )?)+) \| (.*) \|$", page, re.MULTILINE))
+    assert {name for cell in rows for name in re.findall(r"\w+", cell)} == set(extras)
+    [every] = extras["all"]
+    within, _, without = rows["`all`"].partition("; not")
+    assert sorted(re.findall(r"`(\w+)`", within)) == sorted(re.findall(r"\w+", every)[2:])
+    assert set(re.findall(r"`(\w+)`", without)) | set(re.findall(r"\w+", every)) >= (
+        set(extras) - {"all"}
+    )
+
+
 def test_extras_named_in_the_documentation_exist() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
         "optional-dependencies"

@@ -26,6 +26,11 @@ from hermes_queue.cli import cli
 GENERATE = runpy.run_path(str(ROOT / "docs" / "generate_cli.py"))
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 SHELL = all_blocks("sh")
+DEPLOYED = [
+    ROOT / "docker-compose.yml",
+    *sorted(path for path in (ROOT / "deploy").rglob("*") if path.is_file()),
+]
+FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*").findall
 
 FOREIGN = {
     *("[", "apt", "apt-get", "cat", "cd", "chmod", "cp", "curl", "docker", "echo", "export", "git"),
@@ -214,14 +219,32 @@ def test_flags_in_the_text_exist(page: Path) -> None:
 def test_commands_in_the_text_exist(page: Path) -> None:
     if page.name == "CHANGELOG.md":
         return  # also names what is gone
-    for span in re.findall(r"`(hermes-queue [^`]*)`", prose(page)):
+    check_spans(prose(page))
+
+
+@pytest.mark.parametrize("path", DEPLOYED, ids=page_id)
+def test_commands_that_deployment_files_tell_to_type_exist(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    check_spans(text)
+    named = {flag for span in re.findall(r"`(hermes-queue [^`\n]*)`", text) for flag in FLAG(span)}
+    assert named - known_flags() == set()
+
+
+def test_a_deployment_file_with_a_command_that_does_not_exist_is_found() -> None:
+    with pytest.raises(AssertionError):
+        check_spans("look at `hermes-queue limits show` first")
+
+
+def check_spans(text: str) -> None:
+    """Commands in backticks, as far as they are literal, exist."""
+    for span in re.findall(r"`(hermes-queue [^`\n]*)`", text):
         command: click.Command = cli
         for word in span.split()[1:]:
             if not isinstance(command, click.Group) or not re.fullmatch(r"[a-z-]+", word):
                 break
             assert word in command.commands, span
             command = command.commands[word]
-    for span in re.findall(r"`make ([^`]*)`", prose(page)):
+    for span in re.findall(r"`make ([^`\n]*)`", text):
         parse_make(span.split())
 
 

@@ -57,6 +57,7 @@ def test_a_wrong_flag_is_a_usage_error(
         (["--agent", "openai"], "--model"),
         (["--tamper-case", "peek"], "only goes with --agent tamper"),
         (["--run-id", "a b"], "--run-id 'a b'"),
+        (["--profile", "a b"], "--profile 'a b'"),
         (["--run-id", "../a"], "--run-id '../a'"),
         (["--run-id", "a/b"], "--run-id 'a/b'"),
         (["--run-id", "x" * 201], "has 201 characters"),
@@ -72,6 +73,24 @@ def test_what_cannot_work_is_said_before_anything_starts(
     error = capsys.readouterr().err
     assert message in error
     assert error.startswith("error: ")
+
+
+@pytest.mark.parametrize("backend", ["local", "modal"])
+def test_a_profile_that_the_worker_started_here_would_not_know_is_refused_first(
+    rows: str,
+    backend: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.delenv("HERMES_QUEUE_REDIS_URL", raising=False)
+    monkeypatch.setattr("hermes_queue.embedded.should_embed", lambda _: True)
+    (tmp_path / "profiles.yaml").write_text("big: {cpu: 8}")
+    monkeypatch.setenv("HERMES_QUEUE_MODAL_PROFILES", str(tmp_path / "profiles.yaml"))
+    assert main(PRODUCER, ["--dataset", rows, "--sandbox", backend, "--profile", "gpu"]) == 2
+    known = "big, default" if backend == "modal" else "default"
+    said = f"the {backend} sandbox has no profile 'gpu'; known: {known};"
+    assert said in capsys.readouterr().err
 
 
 def test_a_wrong_variable_is_named(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import sums_env
 
+from envs.base import load_env
 from hermes_queue.errors import ConfigurationError, InputError, PayloadTooLarge
 from producers.base import Producer
 from producers.dataset import open_dataset
@@ -155,6 +157,7 @@ def test_jobs_are_deterministic_and_carry_the_flags(path: Path) -> None:
     selection = chosen(path, ROWS, "--items", "2")
     flags = ["--group-size", "3", "--temperature", "0.5", "--sampling", "top_p=0.9"]
     flags += ["--max-turns", "7", "--tool-timeout", "9", "--priority", "2", "--lane", "eval"]
+    flags += ["--observation-bytes", "4096", "--max-format-errors", "5"]
     jobs = list(planned(*flags).jobs(selection, lambda _: True))
     again = list(planned(*flags).jobs(selection, lambda _: True))
     assert jobs == again
@@ -163,9 +166,23 @@ def test_jobs_are_deterministic_and_carry_the_flags(path: Path) -> None:
     first = jobs[0]
     assert first.agent.sampling == {"temperature": 0.5, "top_p": 0.9}
     assert (first.limits.max_turns, first.limits.tool_timeout_s) == (7, 9.0)
+    assert (first.limits.observation_bytes, first.limits.max_format_errors) == (4096, 5)
     assert (first.priority, first.lane, first.group_size) == (2, "eval", 3)
     assert sums_env.SumsItem.model_validate(first.item).question == "0+1?"
     assert first.producer.producer == "producers.sums"
+
+
+@pytest.mark.parametrize("module", ["gsm8k", "swe_smith"])
+def test_a_profile_reaches_the_slots_of_every_producer_and_the_runs_lock(module: str) -> None:
+    producer: Producer = importlib.import_module(f"producers.{module}").PRODUCER
+    env = load_env(producer.env)
+    arguments = build_parser(producer).parse_args(["--items", "1", "--profile", "gpu"])
+    dataset = open_dataset(producer.dataset, bundled=producer.bundled)
+    selection = select(producer, env, dataset, arguments)
+    plan = make_plan(producer, env, arguments)
+    [job] = plan.jobs(selection, lambda _: True)
+    assert plan.config()["profile"] == "gpu"
+    assert env.spec(env.Item.model_validate(job.item), job.profile).profile == "gpu"
 
 
 def test_several_endpoints_travel_as_a_list(path: Path) -> None:

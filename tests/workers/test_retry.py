@@ -11,9 +11,11 @@ from hermes_queue.errors import (
     ModelConfigError,
     ModelError,
     SandboxError,
+    SandboxRejected,
 )
 from hermes_queue.models import AttemptRecord, Failure
 from hermes_queue.settings import RetrySettings
+from workers.draft import describe
 from workers.retry import retry_delay_s
 
 SETTINGS = RetrySettings()
@@ -70,3 +72,10 @@ def test_the_delay_doubles_up_to_its_maximum_with_jitter_of_half():
         }
         assert all(full_s / 2 <= value <= full_s for value in found)
         assert len(found) > 1
+
+
+@pytest.mark.parametrize("failure", [SandboxRejected("no such profile"), SandboxError("gone")])
+def test_what_would_be_refused_again_is_neither_repeated_nor_refilled(failure):
+    lasting = isinstance(failure, SandboxRejected)
+    assert (delay_s(failure) is None) == lasting
+    assert describe(failure).refillable != lasting

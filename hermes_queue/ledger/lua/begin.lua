@@ -7,7 +7,8 @@
 -- ARGV[5] nonce of this delivery: repeating a call whose answer was lost answers the same
 -- ARGV[6] prefix  ARGV[7] most groups, ARGV[8] most bytes in the stream for a new group
 -- Returns {verdict, epoch, attempt, deaths, job, used seconds, attempts, a warning about the run's
--- budget or '', policy version of the run or ''}, verdict being
+-- budget or '', policy version of the run or '', since when it was queued, or '' when nobody knows,
+-- when this lease was taken}, verdict being
 -- run | held | paused | final | cancelled | surplus | stale_attempt | busy | unknown; of all but
 -- `run` only the verdict, and of `held` and `paused` the warning.
 -- held: the circuit breaker of its lane is open, or too many results wait for their readers
@@ -75,12 +76,15 @@ local epoch = tonumber(redis.call('HGET', KEYS[1], 'epoch'))
 if not again then
   epoch = redis.call('HINCRBY', KEYS[1], 'epoch', 1)
   if redis.call('EXISTS', KEYS[8]) == 1 then redis.call('HSET', KEYS[8], 'begun', '1') end
-  redis.call('HSET', KEYS[1], 'state', 'running', 'owner', ARGV[3], 'nonce', ARGV[5], 'stage', 'load')
+  redis.call('HSET', KEYS[1], 'state', 'running', 'owner', ARGV[3], 'nonce', ARGV[5], 'stage', 'load',
+    'begun', string.format('%.6f', now))
   if redis.call('EXISTS', KEYS[5]) == 1 then redis.call('HINCRBY', KEYS[5], 'running', 1) end
 end
 redis.call('ZADD', KEYS[2], string.format('%.6f', now + tonumber(ARGV[4])), ARGV[1])
 redis.call('ZREM', KEYS[3], ARGV[1])
 redis.call('ZREM', KEYS[4], ARGV[1])
-local g = redis.call('HMGET', KEYS[1], 'quarantine_deaths', 'used', 'attempts')
+local g = redis.call('HMGET', KEYS[1], 'quarantine_deaths', 'used', 'attempts', 'queued', 'begun')
+-- A job that was never given back has waited since its group was enqueued.
+local queued = g[4] or redis.call('HGET', KEYS[8], 'created') or ''
 return {'run', epoch, tonumber(attempt), tonumber(g[1] or 0), job, g[2] or '0', g[3] or '', said,
-  redis.call('HGET', KEYS[5], 'policy_version') or ''}
+  redis.call('HGET', KEYS[5], 'policy_version') or '', queued, g[5] or ''}

@@ -102,7 +102,7 @@ if cause and cause ~= 'cancelled' then total(totals, 1, 'failures', env, cause) 
 if failure['dead'] then total(totals, 1, 'dead_letters', cause) end
 total_spent(totals, ARGV[17], ARGV[18])
 redis.call('HSET', KEYS[4], (measured_now and 'm:' or 'x:') .. ARGV[6],
-  cjson.encode({id, ARGV[4], #ARGV[5], ARGV[19]}))
+  cjson.encode({id, ARGV[4], #ARGV[5], ARGV[19], stamp}))
 local measured = redis.call('HINCRBY', KEYS[4], 'measured', measured_now and 1 or 0)
 local failed = redis.call('HINCRBY', KEYS[4], 'failed', measured_now and 0 or 1)
 local size = tonumber(g[1] or '1')
@@ -114,7 +114,8 @@ local requeues = tonumber(g[5] or '0')
 local function another(as, counter)
   local fresh = ARGV[10] .. '.' .. planned
   redis.call('HSET', prefix .. 'traj:' .. fresh, 'state', 'queued', 'attempt', 1, 'epoch', 0,
-    'lane', (string.gsub(origin[1], '%.quarantine$', '')), 'priority', origin[2], 'job', origin[3])
+    'lane', (string.gsub(origin[1], '%.quarantine$', '')), 'priority', origin[2], 'job', origin[3],
+    'queued', stamp)
   redis.call('ZADD', KEYS[3], stamp, fresh)
   redis.call('HINCRBY', KEYS[4], as, 1)
   planned = redis.call('HINCRBY', KEYS[4], 'planned', 1)
@@ -175,7 +176,7 @@ local members, extras, stale = {}, {}, {}
 for index = 0, planned - 1 do
   local m = member('m', index)
   if m then
-    members[#members + 1] = {index, m[1]}
+    members[#members + 1] = {index, m[1], m[5]}
     bytes = bytes + m[3]
     if too_old(m[4]) then stale[#stale + 1] = m[1] end
     scores[#scores + 1] = tonumber(m[2])
@@ -190,7 +191,7 @@ if measured < size and not (exhausted or hopeless or decided) then return {open,
 for index = 0, planned - 1 do
   local x = member('x', index)
   if x and exhausted and #members < size then
-    members[#members + 1] = {index, x[1]}
+    members[#members + 1] = {index, x[1], x[5]}
     bytes = bytes + x[3]
   elseif x then
     extras[#extras + 1] = x[1]
@@ -210,8 +211,11 @@ for index = 0, planned - 1 do
   end
 end
 table.sort(members, function(a, b) return a[1] < b[1] end)
-local ids = {}
-for _, m in ipairs(members) do ids[#ids + 1] = m[2] end
+local ids, taken = {}, {}
+for _, m in ipairs(members) do
+  ids[#ids + 1] = m[2]
+  taken[#taken + 1] = m[3] or ''  -- '': an older version published it
+end
 local complete = #scores == size
 local mean, std = '', ''
 if #scores > 0 then
@@ -244,7 +248,7 @@ redis.call('XADD', KEYS[6], '*', 'schema', ARGV[8], 'codec', ARGV[9], 'run_id', 
   'bytes', tostring(bytes), 'created', group['created'] or stamp, 'finished', stamp,
   'members', cjson.encode(ids), 'extras', #extras > 0 and cjson.encode(extras) or '[]',
   'policy_version', redis.call('HGET', KEYS[7], 'policy_version') or '',
-  'stale', #stale > 0 and cjson.encode(stale) or '[]')
+  'stale', #stale > 0 and cjson.encode(stale) or '[]', 'published', cjson.encode(taken))
 if #stale > 0 then count('stale_labelled', #stale) end
 count('groups')
 total(totals, 1, 'groups', env, 'published')

@@ -8,17 +8,30 @@
 -- ARGV[5] delay, s  ARGV[6] record of the failed attempt (JSON) or ''
 -- ARGV[7] seconds of the total deadline that this attempt has used up
 -- ARGV[8] what it cost, USD ('' = unknown)  ARGV[9] tokens it used
+-- ARGV[10] transcript of the failed attempt (packed, without tab and newline) or ''
+-- ARGV[11] most bytes of transcripts of all failed attempts; the newest are kept
 -- Returns {ok | stale, a warning about the run's budget or ''}.
 local t = redis.call('TIME')
 local now = tonumber(t[1]) + tonumber(t[2]) / 1e6
 local f = redis.call('HMGET', KEYS[1], 'state', 'owner', 'epoch')
 if f[1] ~= 'running' or f[2] ~= ARGV[2] or f[3] ~= ARGV[3] then return {'stale', ''} end
-redis.call('HSET', KEYS[1], 'state', 'queued', 'owner', '')
+redis.call('HSET', KEYS[1], 'state', 'queued', 'owner', '', 'queued', string.format('%.6f', now))
 redis.call('HINCRBY', KEYS[1], 'attempt', ARGV[4])
 redis.call('HINCRBYFLOAT', KEYS[1], 'used', ARGV[7])
 if ARGV[6] ~= '' then
-  local old = redis.call('HGET', KEYS[1], 'attempts')
-  redis.call('HSET', KEYS[1], 'attempts', (old and old .. '\n' or '') .. ARGV[6])
+  local lines, left = {}, tonumber(ARGV[11])
+  for line in string.gmatch(redis.call('HGET', KEYS[1], 'attempts') or '', '[^\n]+') do
+    lines[#lines + 1] = line
+  end
+  lines[#lines + 1] = ARGV[6] .. (ARGV[10] ~= '' and '\t' .. ARGV[10] or '')
+  for i = #lines, 1, -1 do
+    local tab = string.find(lines[i], '\t', 1, true)
+    if tab then
+      left = left - (#lines[i] - tab)
+      if left < 0 then lines[i] = string.sub(lines[i], 1, tab - 1) end
+    end
+  end
+  redis.call('HSET', KEYS[1], 'attempts', table.concat(lines, '\n'))
   local failure = cjson.decode(ARGV[6])['failure'] or {}
   total(KEYS[5], 1, 'retries', failure['cause'])
 end

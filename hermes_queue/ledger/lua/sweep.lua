@@ -40,7 +40,7 @@ for _, id in ipairs(expired) do
     if not alone and deaths >= tonumber(ARGV[6]) then
       redis.call('HSET', key, 'lane', d[1] .. '.quarantine')
     end
-    redis.call('HSET', key, 'state', 'queued', 'owner', '')
+    redis.call('HSET', key, 'state', 'queued', 'owner', '', 'queued', stamp)
     redis.call('ZADD', KEYS[2], stamp, id)
     local run = ARGV[1] .. 'run:' .. string.match(id, '^(.*)%.[^.]*%.[^.]*$')
     if redis.call('EXISTS', run) == 1 then redis.call('HINCRBY', run, 'running', -1) end

@@ -64,7 +64,6 @@ class ModalBackend(SlotCommands):
         self.settings = settings or ModalSettings()
         self.labels = {
             "deployment": "default",
-            "pool": "default",
             "worker": f"{platform.node()}-{os.getpid()}",
             **(labels or {}),
         }
@@ -264,7 +263,8 @@ class ModalBackend(SlotCommands):
             await unbroken(pool.freed(box))
             raise
         box.reserved -= 1
-        slot = Slot(lease.slot_id, trajectory_id, box.sandbox_id, lease.workspace, spec)
+        facts = (lease.slot_id, trajectory_id, box.sandbox_id, lease.workspace, spec)
+        slot = Slot(*facts, image=pool.image)
         self._held[slot.slot_id] = Held(pool, box, lease)
         self._observer.leased(slot)
         return slot

@@ -84,8 +84,7 @@ class Inheritance:
             self._locks = None
 
     def _is_ours(self, left: LeftSandbox) -> bool:
-        same = ("deployment", "pool")
-        return all(left.labels.get(name) == self._labels[name] for name in same)
+        return left.labels.get("deployment") == self._labels["deployment"]
 
     async def take(self, profile: ModalSettings) -> Box | None:
         """A sandbox of this profile, empty and ready for slots, if one was left. Never raises."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from hermes_queue.errors import SandboxError
 from hermes_queue.sandbox.execution import unbroken
 from hermes_queue.sandbox.modal.box import Box
+from hermes_queue.sandbox.modal.profiles import image_name
 from hermes_queue.settings import ModalSettings
 
 logger = logging.getLogger(__name__)
@@ -37,6 +38,7 @@ class Pool:
     def __init__(self, profile: ModalSettings, makers: Makers, *, slots: int) -> None:
         """`slots` is the most that the worker will lease at once."""
         self.profile = profile
+        self.image = image_name(profile)
         self._makers = makers
         self._slots = slots
         self.boxes: dict[str, Box] = {}

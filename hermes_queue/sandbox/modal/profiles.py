@@ -38,6 +38,11 @@ class Profiles:
             for name, section in _read(default.profiles).items():
                 self._by_name[name] = _profile(default, default.profiles, name, section)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of all profiles, sorted."""
+        return tuple(sorted(self._by_name))
+
     def __getitem__(self, name: str) -> ModalSettings:
         """The profile called `name`.
 
@@ -48,7 +53,7 @@ class Profiles:
         if found is None:
             raise SandboxRejected(
                 f"sandbox profile {name!r} is unknown to this worker; known: "
-                f"{', '.join(sorted(self._by_name))} (HERMES_QUEUE_MODAL_PROFILES)"
+                f"{', '.join(self.names)} (HERMES_QUEUE_MODAL_PROFILES)"
             )
         return found
 
@@ -69,6 +74,17 @@ def image_key(profile: ModalSettings) -> str:
     dockerfile = profile.dockerfile.read_text("utf-8") if profile.dockerfile else ""
     recipe = "\0".join((profile.image, dockerfile, *profile.build_commands))
     return hashlib.sha256(recipe.encode()).hexdigest()[:16]
+
+
+def image_name(profile: ModalSettings) -> str:
+    """The image for people; with a digest of its recipe where the name alone does not tell it."""
+    name = "Dockerfile" if profile.dockerfile else profile.image
+    if not profile.dockerfile and not profile.build_commands:
+        return name
+    try:
+        return f"{name}, made by recipe {image_key(profile)}"
+    except (OSError, UnicodeDecodeError):  # whoever builds it says so
+        return name
 
 
 def profile_key(profile: ModalSettings) -> str:

@@ -1,0 +1,78 @@
+"""What is kept of an attempt that failed and is repeated, bounded and without secrets."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from hermes_queue.errors import TrajectoryFailure
+from hermes_queue.ledger.attempts import MAX_EVIDENCE_BYTES, packed
+from hermes_queue.models import AttemptRecord, Message
+from hermes_queue.scrubbing import scrubber
+from workers.draft import Draft, describe
+from workers.runtime import Runtime
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_PLAIN_PER_PACKED = 16
+"""How much text is packed at most for each byte that may be kept: text of an agent's making may
+pack to next to nothing, and whoever reads the record unpacks it."""
+_EVENTS_SHARE = 4
+"""Events get this part of the room."""
+
+
+def attempt_record(draft: Draft, failure: TrajectoryFailure, runtime: Runtime) -> AttemptRecord:
+    """The attempt, with as much of its transcript as may be kept. In a thread."""
+    facts = AttemptRecord(
+        attempt=draft.attempt,
+        epoch=draft.epoch,
+        failure=describe(failure),
+        stage_seconds=dict(draft.stage_seconds),
+        host=runtime.host,
+        worker=runtime.owner,
+        sandbox_id=draft.sandbox_id,
+        begun_at=draft.begun_at,
+        usage=draft.agent.usage,
+        cost_usd=draft.cost_usd(draft.agent.usage),
+        message_count=len(draft.agent.messages),
+    )
+    try:
+        return _with_transcript(facts, draft, runtime.retry.evidence_bytes)
+    except (ValueError, TypeError) as error:  # texts that cannot travel must not cost the retry
+        logger.warning(
+            "the transcript of a failed attempt is not kept: %s",
+            error,
+            extra={"action": "attempt_unreadable"},
+        )
+        return facts
+
+
+def _with_transcript(facts: AttemptRecord, draft: Draft, cap_bytes: int) -> AttemptRecord:
+    """`facts` with what packs into `cap_bytes`. Raises ValueError, TypeError."""
+    room = min(cap_bytes * _PLAIN_PER_PACKED, MAX_EVIDENCE_BYTES // 2)
+    events = _newest(draft.agent.events, room // _EVENTS_SHARE, lambda event: len(repr(event)))
+    messages = _newest(draft.agent.messages, room, _characters)
+    while messages or events:
+        kept = facts.model_copy(update={"messages": tuple(messages), "events": tuple(events)})
+        kept = scrubber().attempt(kept)
+        if len(packed(kept)[1]) <= cap_bytes:
+            return kept
+        messages, events = messages[(len(messages) + 1) // 2 :], events[(len(events) + 1) // 2 :]
+    return facts
+
+
+def _newest(items: Sequence[T], room: int, size: Callable[[T], int]) -> list[T]:
+    """The last of `items` that fit."""
+    first = len(items)
+    while first and (room := room - size(items[first - 1])) >= 0:
+        first -= 1
+    return list(items[first:])
+
+
+def _characters(message: Message) -> int:
+    texts: list[Any] = [message.content, message.reasoning]
+    texts += [call.function.arguments for call in message.tool_calls]
+    return 100 + sum(len(text or "") for text in texts)
