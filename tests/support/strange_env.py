@@ -113,3 +113,16 @@ UNKNOWN_TOOL, UNENCODABLE, NOT_A_NUMBER, HUGE, OUTAGE = (
     _Huge(),
     _Outage(),
 )
+
+
+class _SlowSetup(_Strange):
+    async def setup(self, item, context):
+        await asyncio.Event().wait()
+
+
+class _SlowVerify(_Strange):
+    async def verify(self, item, context, transcript):
+        await asyncio.Event().wait()
+
+
+SLOW_SETUP, SLOW_VERIFY = _SlowSetup(), _SlowVerify()
