@@ -10,6 +10,7 @@ from __future__ import annotations
 import faulthandler
 import logging
 import os
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
@@ -22,6 +23,8 @@ from workers.runtime import Runtime
 logger = logging.getLogger(__name__)
 
 _STDERR = 2
+_LAST_WORDS_S = 10.0
+"""For what is logged and handed back at the end."""
 
 
 class WatchedLoop(Protocol):
@@ -86,6 +89,13 @@ class BlockedLoop:
         silent_s = self._loop.loop_silent_s
         if silent_s <= self._limit_s:
             return
+        # In a thread of their own: it may be the log that the loop waits for.
+        words = threading.Thread(target=self._last_words, args=(silent_s,), daemon=True)
+        words.start()
+        words.join(_LAST_WORDS_S)
+        self._end(EXIT_BLOCKED)
+
+    def _last_words(self, silent_s: float) -> None:
         holder = self._loop.on_loop_now()
         others = {} if holder is None else self._runtime.running()
         others = {claim: job for claim, job in others.items() if job is not holder}
@@ -105,4 +115,3 @@ class BlockedLoop:
             for claim in others:
                 self._ledger.requeue(claim, owner=self._runtime.owner)
             self._runtime.tell_log(self._ledger)
-        self._end(EXIT_BLOCKED)

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 
 logger = logging.getLogger(__name__)
@@ -68,14 +69,22 @@ class LoopWatchdog:
             if self.silent_s >= self._stall_s and not reported:
                 reported = True
                 self.stalls += 1
-                self._report_stall()
+                self._beside(self._report_stall)
         if reported:
-            logger.warning(
-                "The event loop ticks again after %.1f s.",
-                self.silent_s,
-                extra={"action": "loop_recovered", "blocked_s": self.silent_s},
-            )
+            self._beside(self._report_end, self.silent_s)
         self.silent_s = 0.0
+
+    @staticmethod
+    def _beside(report: Callable[..., None], *args: object) -> None:
+        """Log in another thread: where the log is what blocks the loop, time goes on here."""
+        threading.Thread(target=report, args=args, name="hermes-stall", daemon=True).start()
+
+    def _report_end(self, blocked_s: float) -> None:
+        logger.warning(
+            "The event loop ticks again after %.1f s.",
+            blocked_s,
+            extra={"action": "loop_recovered", "blocked_s": blocked_s},
+        )
 
     def _report_stall(self) -> None:
         logger.error(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from typing import Any, cast
 
@@ -14,6 +15,7 @@ from hermes_queue.ledger import Claim, Ledger
 from hermes_queue.pool import Job, loop_watchdog
 from hermes_queue.pool.loop_watchdog import LoopWatchdog
 from hermes_queue.settings import WorkerSettings
+from workers import blocked_loop
 from workers.blocked_loop import BlockedLoop
 from workers.runtime import Progress, Runtime
 
@@ -83,6 +85,23 @@ def test_jobs_are_handed_back_only_when_another_one_is_known_to_hold_the_loop(
         BlockedLoop(runtime, ledger, SilentLoop(41.0, holder), end=ended.append).look()
     states = [ledger.client.hget(f"hq:traj:{job.trajectory_id}", "state") for job in jobs]
     assert (states, ended) == ([b"running", b"queued" if known else b"running"], [EXIT_BLOCKED])
+
+
+def test_a_log_that_takes_no_line_delays_the_end_and_does_not_prevent_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(blocked_loop, "_LAST_WORDS_S", 0.05)
+    ended, runtime = list[int](), runtime_of(None)
+    handler = logging.NullHandler()
+    handler.handle = lambda record: stuck.wait()  # type: ignore[method-assign]
+    stuck = threading.Event()
+    blocked_loop.logger.addHandler(handler)
+    try:
+        BlockedLoop(runtime, runtime.ledger, SilentLoop(41.0), end=ended.append).look()
+    finally:
+        stuck.set()
+        blocked_loop.logger.removeHandler(handler)
+    assert ended == [EXIT_BLOCKED]
 
 
 # --- the watchdog -------------------------------------------------------------------------
