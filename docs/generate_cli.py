@@ -30,7 +30,7 @@ The worker is Celery's own command, `celery -A hermes_queue worker`, with Celery
 
 ## Exit codes
 
-Of producers and of `hermes-queue`:
+Of producers and of `hermes-queue`; workers end with 2, 3, 4 and 5, too:
 
 | code | meaning |
 |---|---|
@@ -39,6 +39,7 @@ Of producers and of `hermes-queue`:
 | 2 | a flag, setting, row, file or the installation is wrong; the message names it and the fix |
 | 3 | this machine cannot fence slots off |
 | 4 | Redis cannot be reached, refuses us or is full |
+| 5 | a worker that [stood still](operations.md#a-worker-is-stuck) ended itself: start it again |
 | 130 | interrupted; nothing we started is left running |
 """
 

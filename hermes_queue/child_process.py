@@ -9,7 +9,11 @@ from pathlib import Path
 
 
 def start(
-    command: list[str], environment: dict[str, str], *, log: Path | None = None
+    command: list[str],
+    environment: dict[str, str],
+    *,
+    log: Path | None = None,
+    append: bool = False,
 ) -> subprocess.Popen[bytes]:
     """Start a process that a terminal's Ctrl-C does not reach and that dies with us.
 
@@ -17,10 +21,11 @@ def start(
         command: with its arguments.
         environment: all of it.
         log: takes its output; None = where ours goes.
+        append: whether to keep what is in the log.
     """
     if setpriv := shutil.which("setpriv"):
         command = [setpriv, "--pdeathsig", "TERM", *command]
-    output = log.open("wb") if log else None
+    output = log.open("ab" if append else "wb") if log else None
     try:
         return subprocess.Popen(  # noqa: S603 - our own command
             command,

@@ -11,6 +11,7 @@ this one, also when it is killed: the kernel signals them.
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import shutil
 import subprocess
@@ -27,6 +28,7 @@ import hermes_queue
 from hermes_queue import child_process
 from hermes_queue.connection import connect
 from hermes_queue.errors import (
+    EXIT_BLOCKED,
     EXIT_ISOLATION,
     ConfigurationError,
     HermesQueueError,
@@ -36,6 +38,11 @@ from hermes_queue.errors import (
 from hermes_queue.ledger import Ledger
 from hermes_queue.settings import PREFIX, PathSettings, RedisSettings, private_directory
 
+logger = logging.getLogger(__name__)
+
+_RESTARTS = 20
+"""Of a worker that ended itself because its loop was blocked. A job that blocks every worker is
+given up after fewer."""
 _START_S = 60.0
 _STOP_S = 20.0
 _SOFT_SHUTDOWN_S = 2.0
@@ -112,6 +119,7 @@ class Embedded:
         self._worker: subprocess.Popen[bytes] | None = None
         self._socket = self._state / "redis.sock"
         self._socket_directory: str | None = None
+        self._restarts = 0
 
     @property
     def redis_url(self) -> str:
@@ -151,7 +159,7 @@ class Embedded:
         self.stop()
 
     def check(self) -> None:
-        """Do nothing while both processes live.
+        """Do nothing while both processes live; start a worker again that ended itself.
 
         Raises:
             IsolationUnavailable: the worker refused to run here.
@@ -163,6 +171,16 @@ class Embedded:
                 + _tail(self._state / "redis.log")
             )
         if self._worker is not None and (code := self._worker.poll()) is not None:
+            if code == EXIT_BLOCKED and self._restarts < _RESTARTS:
+                self._restarts += 1
+                logger.warning(
+                    "the worker's event loop was blocked, so that it ended itself; it is started "
+                    "again and goes on. What blocked it is in its log, %s",
+                    self.log_path,
+                    extra={"action": "embedded_restarted"},
+                )
+                self._start_worker()
+                return
             text = _tail(self.log_path)
             if code == EXIT_ISOLATION:
                 raise IsolationUnavailable(_reason(text) or text)
@@ -239,7 +257,8 @@ class Embedded:
         command += ["--concurrency", str(self._concurrency), "--loglevel", self._log_level]
         command += ["--hostname", f"embedded-{os.getpid()}@%h"]
         command += ["--without-gossip", "--without-mingle"]
-        self._worker = child_process.start(command, environment, log=self.log_path)
+        again = self._restarts > 0
+        self._worker = child_process.start(command, environment, log=self.log_path, append=again)
         give_up = time.monotonic() + _START_S
         ledger = Ledger.connect(url=self.redis_url)
         try:

@@ -4,6 +4,8 @@ TrajectoryFailure            cause         retried  a trajectory has no score be
  + SandboxError              sandbox       yes      the compute failed, not the command in it
  |  - IsolationUnavailable   sandbox       no       this machine cannot fence slots off
  |  - SlotLost               sandbox       yes      the slot was released or its box died
+ |  -  - SlotKilled          sandbox       yes      what ran in the slot ended it; when the agent
+ |                                                  does so again: stop reason slot_killed
  |  - SandboxRejected        sandbox       no       the provider refuses the account or profile
  |  - SandboxUnavailable     sandbox       handed   the provider has no room now; the job is
  |                                         back     handed back and uses no attempt
@@ -40,6 +42,8 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_ISOLATION = 3
 EXIT_REDIS = 4
+EXIT_BLOCKED = 5
+"""A worker whose event loop did not answer any more, and which ended itself."""
 EXIT_INTERRUPTED = 130
 
 
@@ -67,6 +71,14 @@ class IsolationUnavailable(SandboxError):
 
 class SlotLost(SandboxError):
     """The slot is not leased any more, or its sandbox died."""
+
+
+class SlotKilled(SlotLost):
+    """What ran in the slot ended it, while its sandbox, host and connection live.
+
+    A backend raises this only where it knows that nothing from outside can have done it: no
+    signal, no release, no lack of memory of the host. A sandbox that died whole is a `SlotLost`.
+    """
 
 
 class SandboxRejected(SandboxError):

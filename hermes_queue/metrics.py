@@ -90,6 +90,14 @@ STOPS = Metric(
     "Records that Redis accepted from this worker, by why the agent stopped: once per trajectory.",
     ("env", "reason"),
 )
+FORGOTTEN = Metric(
+    "worker",
+    "counter",
+    "forgotten_total",
+    "Trajectories that Redis knew nothing of, by what this worker had of them: delivery, record (a "
+    "finished one). More than none after a purge means that Redis lost or evicted keys.",
+    ("what",),
+)
 TOOL_CALLS = Metric(
     "worker",
     "counter",

@@ -30,6 +30,7 @@ StopReason = Literal[
     "time_limit",
     "format_errors",
     "stuck",
+    "slot_killed",
     "failed",
     "cancelled",
 ]

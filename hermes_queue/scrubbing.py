@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -29,11 +29,40 @@ _SECRET_NAME = re.compile(
 )
 _URL_NAME = re.compile(r"(^|_)(URL|URI|DSN|PROXY)$")
 
-_FORMS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
-    # A hint that the text must contain, the form, and what stands in its place.
+_TOKEN_HEAD = re.compile(r"\beyJ[\w-]{10,}")
+_TOKEN_PART = 10
+"""Least characters of the second and the third part of a JSON web token."""
+
+
+def _mask_tokens(dotted: re.Match[str]) -> str:
+    """A run of words and dots with the JSON web tokens in it replaced.
+
+    One pattern for a whole token would read the rest of the run anew at each `eyJ` in it.
+    """
+    parts = dotted[0].split(".")
+    found: list[str] = []
+    at = 0
+    while at < len(parts):
+        head = None
+        if at + 2 < len(parts) and min(map(len, parts[at + 1 : at + 3])) >= _TOKEN_PART:
+            head = _TOKEN_HEAD.search(parts[at])
+        if head:
+            found.append(parts[at][: head.start()] + MASK)
+            at += 3
+        else:
+            found.append(parts[at])
+            at += 1
+    return ".".join(found)
+
+
+_FORMS: tuple[tuple[tuple[str, ...], re.Pattern[str], str | Callable[..., str]], ...] = (
+    # A hint that the text must contain, the form, and what stands in its place. The time that
+    # a form takes must be linear in the text: a match that begins at many places and reads on
+    # to a far end is not. What an agent wrote is matched here, too, and nothing else of the
+    # process runs meanwhile.
     (
         ("://",),
-        re.compile(r"\b([A-Za-z][A-Za-z0-9+.-]*://[^\s/:@'\"<>]*):[^\s/@'\"<>]+@"),
+        re.compile(r"(://[^\s/:@'\"<>]*):[^\s/@'\"<>]+@"),
         rf"\1:{MASK}@",
     ),
     (("sk-",), re.compile(r"\bsk-[A-Za-z0-9_-]{16,}"), MASK),
@@ -45,7 +74,7 @@ _FORMS: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
     (("AKIA", "ASIA"), re.compile(r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"), MASK),
     (("AIza",), re.compile(r"\bAIza[0-9A-Za-z_-]{35}"), MASK),
     (("ak-", "as-"), re.compile(r"\b(?:ak|as)-[A-Za-z0-9]{20,}\b"), MASK),  # Modal
-    (("eyJ",), re.compile(r"\beyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]{10,}"), MASK),  # JWT
+    (("eyJ",), re.compile(r"(?<![\w-])[\w-]++(?:\.[\w-]++){2,}+"), _mask_tokens),  # JWT
     (
         ("-----BEGIN",),
         re.compile(

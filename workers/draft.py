@@ -17,7 +17,7 @@ from hermes_queue import codec
 from hermes_queue.agent.loop import AgentResult, BeforeTurn
 from hermes_queue.agent.prices import cost_usd
 from hermes_queue.agent.tokens import break_reason, merge_with_breaks
-from hermes_queue.errors import DeadlineExceeded, Stage, TrajectoryFailure, stage
+from hermes_queue.errors import DeadlineExceeded, SlotKilled, Stage, TrajectoryFailure, stage
 from hermes_queue.ledger import Begun, Spent
 from hermes_queue.ledger.attempts import unpacked
 from hermes_queue.models import (
@@ -162,6 +162,12 @@ class Draft:
             self._clock = None
             spent_s = time.monotonic() - began
             self.stage_seconds[name] = round(self.stage_seconds.get(name, 0.0) + spent_s, 4)
+
+    @property
+    def slot_killed_before(self) -> bool:
+        """Whether an earlier attempt ended because its agent's commands had killed the slot."""
+        ends = [(each.failure.stage, each.failure.type) for each in self.earlier]
+        return ("agent", SlotKilled.__name__) in ends
 
     @property
     def spent(self) -> Spent:

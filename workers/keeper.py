@@ -3,7 +3,7 @@
 It renews the leases of running trajectories, takes back those of dead workers, publishes
 delayed jobs that are due, and says that this worker lives. It has its own thread and
 connections, because Celery's hub stops during shutdown and a busy event loop must not
-cost a lease.
+cost a lease; one that answers no more does, see `blocked_loop`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from hermes_queue.pool import Job, TaskPool
 from hermes_queue.pool.intake import INTAKE
 from hermes_queue.queues import QUARANTINE, publish_due, queue_keys
 from hermes_queue.settings import RedisSettings
+from workers.blocked_loop import BlockedLoop, WatchedLoop
 from workers.duties import Duties, Duty
 from workers.inventory import Inventory
 from workers.janitor import Janitor
@@ -45,6 +46,7 @@ class Keeper:
         *,
         on_lost: Callable[[Job, str], None],
         facts: Callable[[], dict[str, object]],
+        loop: WatchedLoop,
         inventory: Inventory | None = None,
     ) -> None:
         """Prepare; `start` begins.
@@ -53,6 +55,7 @@ class Keeper:
             runtime: whose leases to keep.
             on_lost: hears (the pool's job, reason) of every lease that is gone.
             facts: what to tell about this worker with each beat.
+            loop: the event loop that the trajectories run on.
             inventory: the sandboxes whose leases to keep.
         """
         self._runtime = runtime
@@ -65,6 +68,7 @@ class Keeper:
             update={"socket_timeout_s": timeout_s, "connect_timeout_s": timeout_s}
         )
         self._ledger = Ledger.connect(quick, runtime.ledger.url, retry=False)
+        self._blocked = BlockedLoop(runtime, self._ledger, loop)
         self._busy_at = time.monotonic()
         self._quarantine = QuarantineWorker(self._ledger, lambda: runtime.lanes)
         self._breakers = Breakers(self._ledger)
@@ -73,6 +77,7 @@ class Keeper:
         self._duties = Duties(
             "keeper",
             [
+                Duty("blocked", min(1.0, lease.renew_s), self._blocked.look),
                 # A failed renewal is repeated at once: the lease is running out.
                 Duty("renew", lease.renew_s, self._renew, again_s=0.5),
                 Duty("beat", lease.renew_s, self._beat),
@@ -109,7 +114,7 @@ class Keeper:
 
     def _renew(self) -> None:
         running = self._runtime.running()
-        if not running:
+        if not running or not self._blocked.may_renew:
             return
         told = self._ledger.renew(
             list(running),

@@ -95,7 +95,8 @@ async def open_runtime() -> None:
         logging.getLogger().addHandler(runtime.log)
         target = _metrics.target(MetricsSettings().advertise) if _metrics else ""
         beat = Beat(runtime, inventory, name, time.time(), target)
-        keeper = Keeper(runtime, on_lost=_stop_job, facts=beat, inventory=inventory)
+        loop = pool.TaskPool.instance()
+        keeper = Keeper(runtime, on_lost=_stop_job, facts=beat, loop=loop, inventory=inventory)
     except BaseException:
         _close_metrics()
         await backend.stop()

@@ -83,12 +83,19 @@ def published(meter: Meter, record: ScoredTrajectory, verdict: PublishVerdict) -
     A publication whose answer was lost is repeated and then answered `final`: it is missing here,
     though not in the exporter's totals.
     """
+    if verdict == "unknown":
+        forgotten(meter, "record")
     if verdict not in ACCEPTED:
         return
     meter.add(metrics.STOPS, {"env": record.env, "reason": record.stop_reason})
     if record.score is not None:
         meter.observe(metrics.SCORE, {"env": record.env}, record.score)
         meter.observe(metrics.TURNS, {"env": record.env}, len(record.turns))
+
+
+def forgotten(meter: Meter, what: str) -> None:
+    """Redis knows nothing of the trajectory of a "delivery" or of a finished "record"."""
+    meter.add(metrics.FORGOTTEN, {"what": what})
 
 
 @dataclass(slots=True)

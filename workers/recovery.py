@@ -8,8 +8,10 @@ import time
 
 from hermes_queue import codec
 from hermes_queue.errors import HermesQueueError, RedisFull, RedisUnavailable, StoreUnavailable
-from hermes_queue.ledger import ACCEPTED, Ledger
+from hermes_queue.ledger import ACCEPTED, Ledger, PublishVerdict
+from hermes_queue.models import ScoredTrajectory
 from workers.runtime import Runtime
+from workers.spool import SUFFIX, SpooledRecord
 
 logger = logging.getLogger(__name__)
 
@@ -58,10 +60,29 @@ def publish_leftovers(
             verdict,
             extra={"action": "spool_published", "trajectory_id": record.trajectory_id},
         )
-        if verdict == "unknown" and record.score is not None:
-            spooled.set_aside()  # the ledger forgot it; a person may want it all the same
-        else:
-            spooled.drop()
+        put_away(spooled, record, verdict)
         if time.monotonic() >= ends:
             break
     return accepted
+
+
+def put_away(spooled: SpooledRecord, record: ScoredTrajectory, verdict: PublishVerdict) -> None:
+    """Do with a spooled record what Redis' answer to its publication leaves to do.
+
+    One with a score that Redis knows nothing of is kept: the ledger forgot it (a restore of older
+    data, a replica that was promoted, an eviction), and a person may want it all the same.
+    """
+    if verdict != "unknown" or record.score is None:
+        spooled.drop()
+        return
+    path = spooled.set_aside()
+    logger.error(
+        "Redis knows nothing of %s, which has a score (%s): was Redis restored from older data, or "
+        "does it evict keys? The record is kept in %s. To have it published, enqueue its run again "
+        "under the same run id, give the file the ending %s and start a worker on this host",
+        record.trajectory_id,
+        record.score,
+        path,
+        SUFFIX,
+        extra={"action": "record_set_aside", "trajectory_id": record.trajectory_id},
+    )

@@ -21,6 +21,7 @@ from hermes_queue.sandbox.context import SlotContext
 from hermes_queue.settings import ModelSettings
 from hermes_queue.tools import Toolbox, ToolContext
 from workers.draft import Draft
+from workers.imports import import_named
 from workers.model_waits import NotCounting
 
 AGENT_GRACE_S = 30.0
@@ -37,6 +38,7 @@ async def rollout(
     on_measured: Callable[[], Awaitable[None]],
     before_turn: BeforeTurn | None = None,
     limiter: Limiter | None = None,
+    imports: str = "*",
 ) -> None:
     """Run one attempt and fill `draft`; a trajectory holds at most one slot.
 
@@ -51,12 +53,14 @@ async def rollout(
         before_turn: awaited before each turn of the agent; the time it takes, e.g. because
             the run is paused, counts towards no deadline.
         limiter: gives leave for each call of a model; waiting for it counts towards none either.
+        imports: modules that the job may name; see `import_named`.
 
     Raises:
         TrajectoryFailure: with `stage` set. The slot is released in any case.
     """
     job, limits = draft.job, draft.job.limits
     async with draft.stage("load"):
+        await import_named(job, allowed=imports)
         env = load_env(job.env)
         item = env.Item.model_validate(row)
         draft.env_version = env.version
@@ -74,6 +78,8 @@ async def rollout(
             await env.setup(item, context)
         async with draft.stage("agent", limit_s=limits.agent_timeout_s + AGENT_GRACE_S):
             await _act(draft, env, item, backend, context.slot, model, before_turn, limiter)
+        if draft.agent.stop_reason == "slot_killed":
+            await _begin_anew(draft, env, item, backend, context)
         context.deadline = draft.deadline
         async with draft.stage("verify", limit_s=limits.verify_timeout_s):
             draft.verdict = await env.verify(item, context, draft.agent.messages)
@@ -111,7 +117,24 @@ async def _act(
         before_turn=draft.not_counting(before_turn) if before_turn else None,
         context=ContextControl(draft.job.agent.params),
         into=draft.agent,
+        slot_loss_ends=draft.slot_killed_before,
     )
+
+
+async def _begin_anew(
+    draft: Draft, env: Environment[Any], item: Any, backend: SandboxBackend, context: SlotContext
+) -> None:
+    """A fresh slot as it was before the agent: what it did in the other one went with it."""
+    lost = context.slot
+    await backend.release(lost)
+    began = time.monotonic()
+    async with draft.stage("acquire"):
+        context.slot = await backend.acquire(lost.trajectory_id, lost.spec)
+    draft.postpone(time.monotonic() - began)
+    draft.sandbox_id = context.slot.sandbox_id
+    context.deadline = draft.deadline
+    async with draft.stage("setup", limit_s=draft.job.limits.setup_timeout_s):
+        await env.setup(item, context)
 
 
 def _placed(messages: Sequence[Message], workspace: str) -> Sequence[Message]:

@@ -22,7 +22,8 @@ from hermes_queue.settings import private_directory
 
 logger = logging.getLogger(__name__)
 
-_SUFFIX = ".record"
+SUFFIX = ".record"
+"""Of the files that are published; those that are set aside have another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +37,12 @@ class SpooledRecord:
         """The encoded record."""
         return self.path.read_bytes()
 
-    def set_aside(self) -> None:
-        """Keep the file, but do not look at it again."""
-        self.path.rename(self.path.with_suffix(".unknown"))
+    def set_aside(self) -> Path:
+        """Keep the file, but do not look at it again; returns where it is. May be repeated."""
+        target = self.path.with_suffix(".unknown")
+        with suppress(FileNotFoundError):
+            self.path.rename(target)
+        return target
 
     def drop(self) -> None:
         """Forget it: Redis has it. Repeating this does nothing."""
@@ -64,13 +68,13 @@ class Spool:
         Raises:
             OSError: the disk is full or broken; nothing is left behind.
         """
-        target = self._directory / (trajectory_id.replace("/", "%2F") + _SUFFIX)
+        target = self._directory / (trajectory_id.replace("/", "%2F") + SUFFIX)
         put_whole(target, body, draft=target.with_suffix(".part"))
         return SpooledRecord(target, self.owner)
 
     def count(self) -> int:
         """Records of this process that wait for Redis."""
-        return sum(1 for _ in self._directory.glob(f"*{_SUFFIX}"))
+        return sum(1 for _ in self._directory.glob(f"*{SUFFIX}"))
 
     def leftovers(self) -> Iterator[SpooledRecord]:
         """Records of dead workers of this host, oldest directory first.
@@ -84,7 +88,7 @@ class Spool:
             if lock is None:
                 continue
             try:
-                for path in sorted(directory.glob(f"*{_SUFFIX}")):
+                for path in sorted(directory.glob(f"*{SUFFIX}")):
                     yield SpooledRecord(path, directory.name)
                 self._remove_if_empty(directory)
             finally:
@@ -117,7 +121,7 @@ class Spool:
     def _remove_if_empty(directory: Path) -> None:
         for part in directory.glob("*.part"):
             part.unlink(missing_ok=True)
-        if not any(directory.glob(f"*{_SUFFIX}")):
+        if not any(directory.glob(f"*{SUFFIX}")):
             (directory / "lock").unlink(missing_ok=True)
             with suppress(OSError):
                 directory.rmdir()

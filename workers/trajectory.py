@@ -22,26 +22,32 @@ from hermes_queue.errors import (
     SchemaTooNew,
     TrajectoryFailure,
 )
-from hermes_queue.ledger import Begun, Claim, PublishVerdict, Runs, Spent
+from hermes_queue.ledger import Begun, Claim, Runs, Spent
 from hermes_queue.ledger.group_facts import stand_in_job
 from hermes_queue.ledger.items import get_item
-from hermes_queue.models import AttemptRecord, Name, ScoredTrajectory
+from hermes_queue.models import AttemptRecord, Name
 from hermes_queue.pool import Job, current_job
 from hermes_queue.queues import RUN_TRAJECTORY
 from hermes_queue.scrubbing import scrub
+from workers import metering
 from workers import runtime as runtimes
-from workers.draft import Draft, encoded
+from workers.draft import Draft
 from workers.evidence import attempt_record
+from workers.publication import Publication
 from workers.retry import retry_delay_s
 from workers.rollout import rollout
 from workers.runtime import Progress, Runtime
-from workers.spool import SpooledRecord
 
 logger = logging.getLogger(__name__)
 
 _HELD_S = 2.0
 """How long a task whose lane is paused keeps its place, so that the lane's backlog does not
 run through the workers in a circle."""
+
+_FORGOTTEN = (
+    ". Redis has its message and not the job: it was restored from older data, it evicts keys "
+    "(ask `hermes-queue doctor`), or the run was purged meanwhile"
+)
 
 _LAST_WORDS_S = 5.0
 """How long a task that is cancelled while it asks for its lease waits for the answer."""
@@ -74,12 +80,17 @@ async def run_trajectory(trajectory_id: str, attempt: int) -> str:
     claim = Claim(delivery.trajectory_id, begun.epoch)
     if begun.verdict != "run":
         await task.acknowledge()
-        logger.info(
-            "delivery of %s dropped: %s",
+        unknown = begun.verdict == "unknown"
+        logger.log(
+            logging.WARNING if unknown else logging.INFO,
+            "delivery of %s dropped: %s%s",
             claim.trajectory_id,
             begun.verdict,
+            _FORGOTTEN if unknown else "",
             extra={"action": "dropped", "trajectory_id": claim.trajectory_id},
         )
+        if unknown:
+            metering.forgotten(runtime.meter, "delivery")
         if begun.verdict == "held":
             await asyncio.sleep(_HELD_S)
         return begun.verdict
@@ -122,10 +133,8 @@ class _Attempt:
         self._since = time.monotonic()
         self._draft: Draft | None = None
         self._slot_since: float | None = None
-        self._spooling: asyncio.Future[None] | None = None
-        self._final: tuple[ScoredTrajectory, bytes] | None = None
-        """The record and its encoding, once there is one. Nothing replaces it."""
-        self._spooled: SpooledRecord | None = None
+        self._publication = Publication(runtime, claim)
+        self._own = asyncio.current_task()
 
     def progress(self) -> Progress:
         """How far it is."""
@@ -155,6 +164,9 @@ class _Attempt:
             return await self._conclude(self._draft, await self._measure(self._draft))
         except asyncio.CancelledError:
             return await self._interrupted()
+        except Exception as error:
+            await self._escaped(error)
+            raise
 
     async def _measure(self, draft: Draft) -> TrajectoryFailure | None:
         """Run the attempt; returns what went wrong, whoever raised it."""
@@ -168,22 +180,40 @@ class _Attempt:
                 backend=self._runtime.backend,
                 model=self._runtime.model,
                 left_s=self._start_clock,
-                on_measured=lambda: self._keep(draft),
+                on_measured=lambda: self._publication.keep(draft),
                 before_turn=lambda: self._runtime.pauses.over(draft.job.run_id),
                 limiter=self._runtime.model_calls,
+                imports=self._runtime.worker.imports,
             )
-        except asyncio.CancelledError:
-            raise
         except TrajectoryFailure as failure:
             return failure
-        except Exception as error:  # ours, the env's or a setting's: the job must not vanish
+        except BaseException as error:  # ours, the env's or a setting's: the job must not vanish
+            if self._is_ended_from_outside(error):
+                raise
             logger.exception(
                 "%s failed",
                 self._claim.trajectory_id,
                 extra={"action": "bug", "trajectory_id": self._claim.trajectory_id},
             )
-            return EnvBug(f"{type(error).__name__}: {error}")
+            bug = EnvBug(f"{type(error).__name__}: {error}")
+            bug.stage = draft.current
+            return bug
         return None
+
+    def _is_ended_from_outside(self, error: BaseException) -> bool:
+        """Whether it is not the env's code that raised a cancellation or the coroutine's end.
+
+        An env that calls sys.exit(), cancels itself or raises whatever else ends its own
+        trajectory, once, and neither the worker nor the lease.
+        """
+        if isinstance(error, asyncio.CancelledError):
+            return self._task.cancel_reason is not None
+        if isinstance(error, GeneratorExit):  # thrown into a coroutine that nobody runs any more
+            try:
+                return asyncio.current_task() is not self._own
+            except RuntimeError:
+                return True
+        return False
 
     async def _row(self, draft: Draft) -> dict[str, Any]:
         job = draft.job
@@ -215,16 +245,16 @@ class _Attempt:
 
     async def _conclude(self, draft: Draft, failure: TrajectoryFailure | None) -> str:
         """Publish what was measured; retry what may be retried; publish the rest unmeasured."""
-        if isinstance(failure, SandboxUnavailable) and not await self._is_final():
+        if isinstance(failure, SandboxUnavailable) and not await self._publication.exists():
             return await self._no_room(draft, failure)
         self._runtime.ended(draft, failure)
-        if await self._is_final() or failure is None:
-            return await self._publish()
+        if await self._publication.exists() or failure is None:
+            return await self._publication.publish()
         delay_s = retry_delay_s(failure, draft.earlier, self._runtime.retry, left_s=self._left_s())
         if failure.cause == "model_config":
             await self._pause_run(draft, failure)
         if delay_s is None:
-            return await self._publish(draft, failure)
+            return await self._publication.publish(draft, failure)
         logger.warning(
             "%s: %s in %s, retried in %.1f s: %s",
             draft.job.trajectory_id,
@@ -252,21 +282,23 @@ class _Attempt:
 
     async def _interrupted(self) -> str:
         """The pool cancelled us; what that means depends on why."""
-        if await self._is_final():  # only Redis and the store can delay it
-            return await self._publish()
+        if await self._publication.exists():  # only Redis and the store can delay it
+            return await self._publication.publish()
         reason = self._task.cancel_reason
         if reason == "shutdown" or self._draft is None:
             await self._give_back()
             return "handed back"
+        failure: TrajectoryFailure
         match reason:
             case "terminate":
-                return await self._publish(self._draft, Cancelled("revoked by an operator"))
+                failure = Cancelled("revoked by an operator")
             case "cancelled":
-                return await self._publish(self._draft, Cancelled("its group needs it no more"))
+                failure = Cancelled("its group needs it no more")
             case "soft" | "hard":
-                late = DeadlineExceeded(f"Celery's {reason} time limit")
-                return await self._publish(self._draft, late)
-        return f"stopped: {reason}"
+                failure = DeadlineExceeded(f"Celery's {reason} time limit")
+            case _:
+                return f"stopped: {reason}"
+        return await self._publication.publish(self._draft, failure)
 
     async def _give_back(
         self, *, delay_s: float = 0.0, failed_attempt: AttemptRecord | None = None
@@ -280,6 +312,20 @@ class _Attempt:
             failed_attempt=failed_attempt,
             spent=self._draft.spent if self._draft else Spent(),
         )
+
+    async def _escaped(self, error: Exception) -> None:
+        """An error of ours in what follows an attempt: its job is given back, a lease later.
+
+        Without that the lease would end as if the worker had died. When this has happened to as
+        many attempts as there may be, that is what is left to happen, because it stops the job.
+        """
+        draft = self._draft
+        if draft and len(draft.earlier) + 1 >= self._runtime.retry.max_attempts:
+            return
+        bug = EnvBug(f"{type(error).__name__}: {error}")
+        bug.stage = "publish"
+        kept = attempt_record(draft, bug, self._runtime) if draft else None
+        await self._give_back(delay_s=self._runtime.lease.duration_s, failed_attempt=kept)
 
     async def _pause_run(self, draft: Draft, failure: TrajectoryFailure) -> None:
         """Begin no more jobs that would fail of the same wrong key, model or parameter."""
@@ -318,80 +364,4 @@ class _Attempt:
             stand_in_job, self._runtime.ledger, self._claim.trajectory_id
         )
         draft = Draft.of(job, self._begun)
-        return await self._publish(draft, EnvBug(str(error)))
-
-    # --- the record ---------------------------------------------------------------------------
-
-    async def _keep(self, draft: Draft, failure: TrajectoryFailure | None = None) -> None:
-        """Make the record, on disk and fsynced: from here on it cannot be lost.
-
-        Goes on to its end when the caller is cancelled.
-        """
-        if self._spooling is None:
-            self._spooling = asyncio.ensure_future(
-                self._runtime.in_thread(self._keep_now, draft, failure)
-            )
-        await asyncio.shield(self._spooling)
-
-    def _keep_now(self, draft: Draft, failure: TrajectoryFailure | None) -> None:
-        runtime = self._runtime
-        record = draft.record(owner=runtime.owner, host=runtime.host, failure=failure)
-        record, body = encoded(record, runtime.bodies.max_bytes)
-        try:
-            self._spooled = runtime.spool.put(record.trajectory_id, body)
-        except OSError as error:
-            logger.error(
-                "spool: %s; %s is published from memory",
-                error,
-                record.trajectory_id,
-                extra={"action": "spool_failed", "trajectory_id": record.trajectory_id},
-            )
-        self._final = record, body
-
-    async def _is_final(self) -> bool:
-        """Whether the record exists, or is just being written."""
-        if self._spooling is not None:
-            await asyncio.wait({self._spooling})
-            if self._final is None:  # it could not be made; the failure that says so can
-                self._spooling = None
-        return self._final is not None
-
-    async def _publish(
-        self, draft: Draft | None = None, failure: TrajectoryFailure | None = None
-    ) -> str:
-        """Publish the record as soon as we can; of `failure`, unless one exists."""
-        if draft is not None:
-            await self._keep(draft, failure)
-        if self._final is None:
-            raise RuntimeError("there is no record to publish")
-        record, body = self._final
-        verdict: PublishVerdict = "unstored"
-        while verdict == "unstored":
-            stored = await self._runtime.stored(record, body)
-            verdict = await self._runtime.persist(self._publish_now, record, stored)
-        logger.info(
-            "%s %s: score %s, %s",
-            record.trajectory_id,
-            record.stop_reason,
-            record.score,
-            verdict,
-            extra={"action": "published", "trajectory_id": record.trajectory_id},
-        )
-        return f"{record.stop_reason} {record.score} ({verdict})"
-
-    def _publish_now(self, record: ScoredTrajectory, stored: bytes) -> PublishVerdict:
-        """Publish, then let go of lease and spool file. In a thread; may be repeated."""
-        if record.failure:
-            self._runtime.tell_log(self._runtime.ledger)
-        verdict = self._runtime.ledger.publish(
-            record,
-            stored,
-            owner=self._runtime.owner,
-            finished_ttl_s=self._runtime.results.finished_ttl_s,
-        )
-        if verdict != "unstored":
-            self._runtime.settle(self._claim)
-            self._runtime.published(record, verdict)
-            if self._spooled:
-                self._spooled.drop()
-        return verdict
+        return await self._publication.publish(draft, EnvBug(str(error)))

@@ -19,6 +19,7 @@ from hermes_queue.errors import (
     ContextLengthExceeded,
     DeadlineExceeded,
     ModelConfigError,
+    SlotKilled,
     TrajectoryFailure,
 )
 from hermes_queue.models import (
@@ -93,6 +94,7 @@ async def run_agent(
     before_turn: BeforeTurn | None = None,
     context: ContextControl | None = None,
     into: AgentResult | None = None,
+    slot_loss_ends: bool = False,
 ) -> AgentResult:
     """Run the agent from `messages` until it stops; its `stop_reason` is set on return.
 
@@ -109,6 +111,8 @@ async def run_agent(
             by as much) or raise.
         context: what of the conversation is sent; None sends all of it.
         into: filled in while the agent runs, so that it survives an exception.
+        slot_loss_ends: whether a call under which the slot is killed from inside ends the agent
+            with `slot_killed`, rather than being raised.
 
     Raises:
         SandboxError: a tool could not reach the sandbox.
@@ -119,6 +123,7 @@ async def run_agent(
     context = context or ContextControl()
     context.begin(messages, toolbox.schemas)
     loop = _Loop(chat, toolbox, result, limits, sampling, deadline, context, cost_usd)
+    loop.slot_loss_ends = slot_loss_ends
     while result.stop_reason is None:
         if before_turn is not None:
             await loop.wait(before_turn)
@@ -137,6 +142,7 @@ class _Loop:
     deadline: float
     context: ContextControl
     cost_usd: Cost | None = None
+    slot_loss_ends: bool = False
     context_caps: bool = False
     """Whether the context, no budget of the job's, bounded the last reply."""
     format_errors: int = 0
@@ -238,6 +244,11 @@ class _Loop:
                 outcome = await self.toolbox.call(call)
             except DeadlineExceeded:
                 return self._cut_off(calls[done:], "time_limit")
+            except SlotKilled:
+                if not self.slot_loss_ends:
+                    raise
+                self._answer(call, "The sandbox ended, and with it what was in it.")
+                return self._cut_off(calls[done + 1 :], "slot_killed")
             any_valid |= outcome.schema_valid
             self.result.schema_valid += outcome.schema_valid
             self.result.ok += outcome.schema_valid and outcome.ok

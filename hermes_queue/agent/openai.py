@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from hermes_queue.agent import endpoint_errors
@@ -33,6 +34,8 @@ from hermes_queue.settings import ModelSettings
 logger = logging.getLogger(__name__)
 
 PROBE_TIMEOUT_S = 60.0
+LONG_REPLY_CHARS = 10_000
+"""A longer reply is searched for calls beside the event loop."""
 ESTIMATED_COMPLETION_TOKENS = 512
 """Of a call whose `max_tokens` says nothing."""
 
@@ -107,7 +110,8 @@ class OpenAIChat:
         if self._wants_ids:
             self._require_tokens(completion)
             waited_s += await self._learn_facts()
-        return self._reply(completion, body, tools, [*tries.events(), *events], latency_s, waited_s)
+        told = [*tries.events(), *events]
+        return await self._reply(completion, body, tools, told, latency_s, waited_s)
 
     async def _answered(
         self,
@@ -236,7 +240,7 @@ class OpenAIChat:
             return None
         return ToolProbe(base_url, self._server, self._model, ttl_s=self._settings.probe_ttl_s)
 
-    def _reply(
+    async def _reply(
         self,
         completion: Completion,
         body: Mapping[str, Any],
@@ -245,9 +249,15 @@ class OpenAIChat:
         latency_s: float,
         waited_s: float,
     ) -> Reply:
-        message, unreadable = self._dialect.incoming(
-            completion.message, tools, turn=self._turn, finish_reason=completion.finish_reason
+        incoming = partial(
+            self._dialect.incoming,
+            completion.message,
+            tools,
+            turn=self._turn,
+            finish_reason=completion.finish_reason,
         )
+        long = len(completion.message.content or "") > LONG_REPLY_CHARS
+        message, unreadable = await asyncio.to_thread(incoming) if long else incoming()
         version = self._served_version(completion, events)
         if lost := _lost_tokens(completion, message):
             events.append({"event": "reply_lost", "tokens": lost})

@@ -45,11 +45,21 @@ class LoopThread:
         self._watchdog_s = watchdog_s
         self._watchdog: LoopWatchdog | None = None
         self._stopping = False
+        self._ended = False
 
     @property
     def stalls(self) -> int:
         """How often the loop was found blocked."""
         return self._watchdog.stalls if self._watchdog else 0
+
+    @property
+    def silent_s(self) -> float:
+        """See `LoopWatchdog.silent_s`."""
+        return self._watchdog.silent_s if self._watchdog else 0.0
+
+    def stack(self) -> str:
+        """Where the loop's thread is now."""
+        return self._watchdog.stack() if self._watchdog else ""
 
     def start(self) -> None:
         """Start the thread and run the start hooks.
@@ -100,16 +110,34 @@ class LoopThread:
             )
         if self._watchdog:
             self._watchdog.stop()
+        self._ended = True
         self.call_soon(self.loop.stop)
         self._thread.join(timeout=5.0)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         try:
-            self.loop.run_forever()
+            while not self._ended:
+                self._run_on()
         finally:
             self.loop.run_until_complete(_cancel_leftovers())
             self.loop.close()
+
+    def _run_on(self) -> None:
+        """Run until `stop`, or until a task of somebody's own ends the loop.
+
+        asyncio lets SystemExit and KeyboardInterrupt of any task through to whoever runs the loop.
+        The one that awaits the task has it as well; no other job is to suffer for it.
+        """
+        try:
+            self.loop.run_forever()
+        except (SystemExit, KeyboardInterrupt) as error:
+            logger.error(
+                "A task raised %r; the event loop goes on.",
+                error,
+                exc_info=error,
+                extra={"action": "loop_resumed"},
+            )
 
 
 async def _call_in_order(hooks: tuple[Hook, ...]) -> None:

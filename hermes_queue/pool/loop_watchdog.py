@@ -8,12 +8,14 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
+from contextlib import suppress
 
 logger = logging.getLogger(__name__)
 
 
 class LoopWatchdog:
-    """Logs the stack of a loop's thread once per stall, and a line when the loop is back.
+    """Knows for how long a loop has not answered; logs the stack of its thread once per stall.
 
     Args:
         loop: The running loop to watch.
@@ -30,6 +32,9 @@ class LoopWatchdog:
         self._thread = threading.Thread(target=self._watch, name="hermes-watchdog", daemon=True)
         self.stalls = 0
         """How many stalls were seen, for `inspect stats`."""
+        self.silent_s = 0.0
+        """For how long the loop has not answered; 0.0 while it does. What the whole process was
+        stopped for (SIGSTOP, a suspended machine) is not counted."""
 
     def start(self) -> None:
         """Begin to watch."""
@@ -39,35 +44,53 @@ class LoopWatchdog:
         """Cease to watch. Returns at once, also while the loop is blocked."""
         self._stopping.set()
 
+    def stack(self) -> str:
+        """Where the loop's thread is now."""
+        frame = sys._current_frames().get(self._thread_id)
+        return "".join(traceback.format_stack(frame)) if frame else "(its thread is gone)\n"
+
     def _watch(self) -> None:
         while not self._stopping.wait(self._pause_s):
             ticked = threading.Event()
-            asked = time.monotonic()
-            try:
+            with suppress(RuntimeError):  # the loop is closed: it answers nobody any more
                 self._loop.call_soon_threadsafe(ticked.set)
-            except RuntimeError:  # the loop is closed
+            self._await_tick(ticked)
+
+    def _await_tick(self, ticked: threading.Event) -> None:
+        reported, asked = False, time.monotonic()
+        while not ticked.wait(self._pause_s):
+            if self._stopping.is_set():
                 return
-            if ticked.wait(self._stall_s) or self._stopping.is_set():
-                continue
-            self.stalls += 1
-            self._report_stall()
-            while not ticked.wait(self._pause_s):
-                if self._stopping.is_set():
-                    return
-            blocked_s = time.monotonic() - asked
-            logger.warning(
-                "The event loop ticks again after %.1f s.",
-                blocked_s,
-                extra={"action": "loop_recovered", "blocked_s": blocked_s},
-            )
+            # A wait that took much longer was one of a process that did not run at all: its loop
+            # had no chance to answer either.
+            now = time.monotonic()
+            self.silent_s += min(now - asked, 2 * self._pause_s)
+            asked = now
+            if self.silent_s >= self._stall_s and not reported:
+                reported = True
+                self.stalls += 1
+                self._beside(self._report_stall)
+        if reported:
+            self._beside(self._report_end, self.silent_s)
+        self.silent_s = 0.0
+
+    @staticmethod
+    def _beside(report: Callable[..., None], *args: object) -> None:
+        """Log in another thread: where the log is what blocks the loop, time goes on here."""
+        threading.Thread(target=report, args=args, name="hermes-stall", daemon=True).start()
+
+    def _report_end(self, blocked_s: float) -> None:
+        logger.warning(
+            "The event loop ticks again after %.1f s.",
+            blocked_s,
+            extra={"action": "loop_recovered", "blocked_s": blocked_s},
+        )
 
     def _report_stall(self) -> None:
-        frame = sys._current_frames().get(self._thread_id)
-        stack = "".join(traceback.format_stack(frame)) if frame else "(its thread is gone)\n"
         logger.error(
             "The event loop has not ticked for %.1f s; every job of this worker waits. "
             "Its thread is here:\n%s",
             self._stall_s,
-            stack,
+            self.stack(),
             extra={"action": "loop_blocked", "stall_s": self._stall_s},
         )

@@ -75,6 +75,21 @@ class TaskPool(BasePool):  # type: ignore[misc]
         """The loop all bodies run on."""
         return self._loop_thread.loop
 
+    @property
+    def loop_silent_s(self) -> float:
+        """For how long the loop has not answered; see `LoopWatchdog.silent_s`."""
+        return self._loop_thread.silent_s
+
+    def loop_stack(self) -> str:
+        """Where the loop's thread is now."""
+        return self._loop_thread.stack()
+
+    def on_loop_now(self) -> Job | None:
+        """The job whose own code the loop runs at this moment, if it is known; from any thread."""
+        task = asyncio.current_task(self.loop)
+        runs = tuple(self._runs.values()) if task else ()
+        return next((run.job for run in runs if run.task is task), None)
+
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         """Run `coroutine` on the loop; for other threads than the loop's."""
         return self._loop_thread.submit(coroutine)

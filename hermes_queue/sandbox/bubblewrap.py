@@ -74,6 +74,8 @@ class Bubblewrap:
         self._outer_user = -1
         self._pid_namespace = ""
         self._enter: list[str | bytes] = []
+        self._forked_too_fast = False
+        self._killed = False
 
     async def start(
         self, arguments: Sequence[str], *, environment: dict[str, str], pass_fds: Sequence[int] = ()
@@ -153,6 +155,24 @@ class Bubblewrap:
         """Whether commands can run in it."""
         return self.init_pid > 0 and is_running(self.init_pid, self.init_started)
 
+    async def ended_from_inside(self) -> bool:
+        """Whether what ran inside has ended it.
+
+        It made process 1 end by itself, or forked too fast to be stopped otherwise. A signal from
+        inside does not reach process 1; one from the host (the kernel's when memory is short, a
+        supervisor's, ours) ends it with SIGKILL, or the bubblewrap around it.
+        """
+        if self._forked_too_fast:
+            return True
+        if (
+            self._child is None
+            or self._killed
+            or not await self._child.ended_within(START_TIMEOUT_S)
+        ):
+            return False
+        code = self._child.exited.result()
+        return code >= 0 and code != 128 + signal.SIGKILL
+
     def enter_prefix(self) -> list[str | bytes]:
         """What runs a command inside, in the control groups, with the nested namespace's rights."""
         return [*self._enter]
@@ -172,10 +192,12 @@ class Bubblewrap:
                 self.name,
                 extra={"action": "fork_bomb_killed"},
             )
+            self._forked_too_fast = True
             await self.kill()
 
     async def kill(self) -> None:
         """Kill everything inside. Idempotent; returns when nothing runs any more."""
+        self._killed = True
         for descriptor in (self._hold, self._outer_user):
             if descriptor >= 0:
                 os.close(descriptor)

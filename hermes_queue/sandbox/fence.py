@@ -82,6 +82,10 @@ class Fence(Protocol):
         """Whether commands can run in it."""
         ...
 
+    async def ended_from_inside(self) -> bool:
+        """Whether what ran in it has ended it, and nothing on the host."""
+        ...
+
     def command(self, cwd: str, argv: Sequence[str | bytes]) -> list[str | bytes]:
         """The host's argv that runs `argv` inside."""
         ...
@@ -191,6 +195,10 @@ class BubblewrapFence:
     def is_alive(self) -> bool:
         """See `Fence`."""
         return self._bubblewrap.is_alive()
+
+    async def ended_from_inside(self) -> bool:
+        """See `Fence`."""
+        return await self._bubblewrap.ended_from_inside()
 
     def command(self, cwd: str, argv: Sequence[str | bytes]) -> list[str | bytes]:
         """See `Fence`."""

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from hermes_queue.errors import SandboxError, SlotLost
+from hermes_queue.errors import SandboxError, SlotKilled, SlotLost
 from hermes_queue.sandbox.base import MAX_OUTPUT_BYTES, ExecutionResult
 from hermes_queue.sandbox.cgroups import ControlGroups
 from hermes_queue.sandbox.execution import memory_file, run
@@ -65,12 +65,13 @@ class LocalSlot:
         """Run `argv`, with `script` as bash's command line, in the slot.
 
         Raises:
-            SlotLost: the slot died before or under the command.
+            SlotKilled: what ran in the slot has ended it, before or under the command.
+            SlotLost: the slot died otherwise.
             SandboxError: the command could not be started.
         """
         fence = self.fence
         if not fence.is_alive():
-            raise SlotLost(f"slot {fence.slot_id} died")
+            raise await self._lost("died")
         self._commands += 1
         command_id = f"{fence.slot_id}.{self._commands}"
         # PWD keeps a working directory's own name where links lead to it.
@@ -100,8 +101,12 @@ class LocalSlot:
             except (OSError, ValueError) as error:
                 raise SandboxError(f"the command could not be started: {error}") from error
         if not fence.is_alive():
-            raise SlotLost(f"slot {fence.slot_id} died under a command")
+            raise await self._lost("died under a command")
         return result
+
+    async def _lost(self, how: str) -> SlotLost:
+        kind = SlotKilled if await self.fence.ended_from_inside() else SlotLost
+        return kind(f"slot {self.fence.slot_id} {how}")
 
     async def read_file(self, path: str, *, max_bytes: int) -> bytes:
         """See `SandboxBackend.read_file`."""

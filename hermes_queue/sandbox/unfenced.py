@@ -42,6 +42,10 @@ class PlainFence:
         """See `Fence`."""
         return self._alive and self._directories.workspace.is_dir()
 
+    async def ended_from_inside(self) -> bool:
+        """See `Fence`. Whose doing it was cannot be told."""
+        return False
+
     def command(self, cwd: str, argv: Sequence[str | bytes]) -> list[str | bytes]:
         """See `Fence`."""
         groups = self._options.groups

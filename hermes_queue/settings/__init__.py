@@ -104,6 +104,9 @@ class WorkerSettings(BaseSettings):
     lanes: str = "train"
     """Comma-separated lanes to serve, of jobs of one class of priority earlier lanes first; lanes
     that `celery worker -Q` names win over it."""
+    imports: str = "*"
+    """Comma-separated modules and packages whose envs, agents and parsers a job may name as
+    package.module:ATTRIBUTE. *: all that are installed. Python's own never are."""
     soft_shutdown_s: float = Field(default=30.0, ge=0)
     """After SIGTERM running trajectories may finish for this long, then are handed back."""
     exit_when_idle_s: float | None = Field(default=None, gt=0)
@@ -112,6 +115,9 @@ class WorkerSettings(BaseSettings):
     """So many trajectories a second tell Flower of each stage that they enter; 0 = none."""
     watchdog_s: float = Field(default=5.0, gt=0)
     """The stack is logged when the event loop is blocked for longer."""
+    blocked_exit_s: float | None = Field(default=None, gt=0)
+    """The worker ends itself (exit code 5) when the event loop is blocked for longer, and renews no
+    lease after half of it. Unset: as long as a lease, `HERMES_QUEUE_LEASE_DURATION_S`."""
 
 
 class RetrySettings(BaseSettings):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import posixpath
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeVar
+from functools import cache, partial
+from typing import Annotated, Any, Literal, ParamSpec, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
@@ -29,7 +32,39 @@ def _without_nul(text: str) -> str:
 Line = Annotated[str, AfterValidator(_without_nul)]
 """Text that ends up in an argument vector or a path, where NUL cannot occur."""
 
+MAX_PATH_CHARS = 4096
+"""No file has a longer path, and an argument vector would not hold a much longer one."""
+
+
+def _short_enough(path: str) -> str:
+    if len(path) > MAX_PATH_CHARS:
+        raise ValueError(f"must not be longer than {MAX_PATH_CHARS} characters")
+    return path
+
+
+FilePath = Annotated[Line, AfterValidator(_short_enough)]
+"""Path of a file or directory in the slot."""
+
 ArgumentsT = TypeVar("ArgumentsT", bound=Arguments)
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_TEXT_THREADS = 2
+"""They share one interpreter, so that more of them would only take more memory."""
+
+
+@cache
+def _text_threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_TEXT_THREADS, thread_name_prefix="tool-text")
+
+
+async def beside_the_loop(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Do work on a long text in a thread: all trajectories of the worker share the loop.
+
+    The work has to be bounded all the same, because nothing ends a thread.
+    """
+    loop = asyncio.get_running_loop()
+    return await loop.run_in_executor(_text_threads(), partial(call, *args, **kwargs))
 
 
 @dataclass(frozen=True, slots=True)

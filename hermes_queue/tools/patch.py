@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice
+
 from pydantic import Field
 
-from hermes_queue.tools.base import Arguments, Line, Tool, ToolContext, ToolResult
-from hermes_queue.tools.read_file import load_text
+from hermes_queue.tools.base import (
+    Arguments,
+    FilePath,
+    Tool,
+    ToolContext,
+    ToolResult,
+    beside_the_loop,
+)
+from hermes_queue.tools.read_file import MAX_READ_BYTES, load_text
 from hermes_queue.tools.write_file import store
+
+SHOWN_MATCHES = 20
+MAX_HINT_LINES = 100_000
+"""Of longer files nobody is told where `old_string` would nearly match."""
 
 
 class PatchArguments(Arguments):
     """Arguments of `patch`."""
 
-    path: Line = Field(min_length=1, description="File, relative to the workspace or absolute.")
+    path: FilePath = Field(min_length=1, description="File, relative to the workspace or absolute.")
     old_string: str = Field(
         min_length=1,
         description="Text to replace, exactly as in the file; must occur once.",
@@ -29,6 +43,19 @@ async def run(context: ToolContext, arguments: PatchArguments) -> ToolResult:
     text = await load_text(context, arguments.path)
     if isinstance(text, ToolResult):
         return text
+    edited = await beside_the_loop(_edit, arguments, text)
+    if isinstance(edited, ToolResult):
+        return edited
+    data, done = edited
+    return await store(context, arguments.path, data) or done
+
+
+def _edit(arguments: PatchArguments, text: str) -> tuple[bytes, ToolResult] | ToolResult:
+    """The new content with what to say of it, or why there is none.
+
+    Time and memory are linear in the file and the arguments, whatever stands in them.
+    """
+    old, new = arguments.old_string, arguments.new_string
     if old not in text and "\r\n" in text:
         # Models write \n; a file with DOS line ends keeps them.
         old, new = (s.replace("\r\n", "\n").replace("\n", "\r\n") for s in (old, new))
@@ -37,35 +64,50 @@ async def run(context: ToolContext, arguments: PatchArguments) -> ToolResult:
         return ToolResult(
             f"{arguments.path}: 0 matches of old_string. {_hint(text, old)}", ok=False
         )
-    lines = ", ".join(str(n) for n in _match_lines(text, old)[:20])
+    lines = ", ".join(str(n) for n in islice(_match_lines(text, old), SHOWN_MATCHES))
     if count > 1 and not arguments.replace_all:
         return ToolResult(
             f"{arguments.path}: {count} matches of old_string (at lines {lines}). Add surrounding "
             "lines until it is unique, or set replace_all to true. Nothing was changed.",
             ok=False,
         )
-    failed = await store(context, arguments.path, text.replace(old, new).encode())
-    return failed or ToolResult(f"{arguments.path}: replaced {count} match(es), line {lines}")
+    # Asked before it is made: a megabyte in place of each of a million letters fits no memory.
+    grown = len(text) + count * (len(new) - len(old))
+    if grown > MAX_READ_BYTES:
+        return ToolResult(
+            f"{arguments.path}: the result would have {grown} characters, more than "
+            f"{MAX_READ_BYTES}. Nothing was changed.",
+            ok=False,
+        )
+    done = ToolResult(f"{arguments.path}: replaced {count} match(es), line {lines}")
+    return text.replace(old, new).encode(), done
 
 
-def _match_lines(text: str, old: str) -> list[int]:
+def _match_lines(text: str, old: str) -> Iterator[int]:
     """Line numbers, from 1, where the non-overlapping matches begin."""
-    numbers, line = [], 1
-    for piece in text.split(old)[:-1]:
-        line += piece.count("\n")
-        numbers.append(line)
-        line += old.count("\n")
-    return numbers
+    line, at, found = 1, 0, text.find(old)
+    while found >= 0:
+        line += text.count("\n", at, found)
+        yield line
+        at, found = found, text.find(old, found + len(old))
 
 
 def _hint(text: str, old: str) -> str:
     """Where `old` would match if white space at the ends of lines did not count."""
-    wanted = [line.strip() for line in old.strip().splitlines()]
-    lines = [line.strip() for line in text.splitlines()]
-    for start in range(len(lines) - len(wanted) + 1) if any(wanted) else ():
-        if lines[start : start + len(wanted)] == wanted:
-            return f"Line {start + 1} matches except for white space: copy it exactly."
+    wanted = old.strip()
+    if wanted and wanted.count("\n") <= text.count("\n") < MAX_HINT_LINES:
+        # Looked for as one text, because comparing it at each line costs lines times lines.
+        lines = _stripped(text)
+        at = lines.find(_stripped(wanted))
+        if at >= 0:
+            line = lines.count("\n", 0, at + 1)
+            return f"Line {line} matches except for white space: copy it exactly."
     return "Read the file and copy the text exactly, white space included."
+
+
+def _stripped(text: str) -> str:
+    """The lines of `text` without white space at their ends, each between line breaks."""
+    return "\n" + "\n".join(line.strip() for line in text.split("\n")) + "\n"
 
 
 TOOL = Tool(

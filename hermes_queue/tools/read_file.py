@@ -6,10 +6,18 @@ import errno
 
 from pydantic import Field
 
-from hermes_queue.tools.base import Arguments, Line, Tool, ToolContext, ToolResult
+from hermes_queue.tools.base import (
+    Arguments,
+    FilePath,
+    Tool,
+    ToolContext,
+    ToolResult,
+    beside_the_loop,
+)
 
 MAX_READ_BYTES = 8 << 20
 MAX_LINE_CHARS = 2000
+_STRIDE_CHARS = 1 << 16
 FOOTER_BYTES = 200
 """Kept free of the observation for the note that says how to go on."""
 
@@ -17,7 +25,7 @@ FOOTER_BYTES = 200
 class ReadFileArguments(Arguments):
     """Arguments of `read_file`."""
 
-    path: Line = Field(min_length=1, description="File, relative to the workspace or absolute.")
+    path: FilePath = Field(min_length=1, description="File, relative to the workspace or absolute.")
     offset: int = Field(default=1, ge=1, description="First line to show, counted from 1.")
     limit: int = Field(default=500, ge=1, le=5000, description="How many lines to show.")
 
@@ -38,7 +46,7 @@ async def load_text(context: ToolContext, path: str) -> str | ToolResult:
             reason = f"larger than {MAX_READ_BYTES} bytes; use the terminal (head, tail, sed -n)"
         return ToolResult(f"{path}: {reason}", ok=False)
     try:
-        return data.decode()
+        return await beside_the_loop(data.decode)
     except UnicodeDecodeError:
         return ToolResult(f"{path}: not UTF-8 text ({len(data)} bytes)", ok=False)
 
@@ -48,25 +56,43 @@ async def run(context: ToolContext, arguments: ReadFileArguments) -> ToolResult:
     text = await load_text(context, arguments.path)
     if isinstance(text, ToolResult):
         return text
-    lines = text.split("\n")
-    if lines[-1] == "":
-        lines.pop()
-    if not lines:
+    return await beside_the_loop(_show, arguments, text, context.observation_bytes)
+
+
+def _show(arguments: ReadFileArguments, text: str, observation_bytes: int) -> ToolResult:
+    if not text:
         return ToolResult(f"{arguments.path}: empty file")
-    if arguments.offset > len(lines):
-        return ToolResult(f"{arguments.path} has only {len(lines)} lines", ok=False)
-    room = context.observation_bytes - FOOTER_BYTES
+    count = text.count("\n") + (not text.endswith("\n"))
+    if arguments.offset > count:
+        return ToolResult(f"{arguments.path} has only {count} lines", ok=False)
+    begin = _line_start(text, arguments.offset)
+    lines = text[begin:].split("\n", arguments.limit)[: arguments.limit]
+    room = observation_bytes - FOOTER_BYTES
     shown: list[str] = []
-    for number in range(arguments.offset, min(arguments.offset + arguments.limit, len(lines) + 1)):
-        numbered = f"{number:>6}\t{_shorten(lines[number - 1])}"
+    for number, line in enumerate(lines[: count - arguments.offset + 1], arguments.offset):
+        numbered = f"{number:>6}\t{_shorten(line)}"
         room -= len(numbered.encode()) + 1
         if room < 0 and shown:
             break
         shown.append(numbered)
     last = arguments.offset + len(shown) - 1
-    if last < len(lines):
-        shown.append(f"[lines {arguments.offset}-{last} of {len(lines)}; go on: offset={last + 1}]")
+    if last < count:
+        shown.append(f"[lines {arguments.offset}-{last} of {count}; go on: offset={last + 1}]")
     return ToolResult("\n".join(shown))
+
+
+def _line_start(text: str, number: int) -> int:
+    """Where line `number`, counted from 1, begins. There must be so many.
+
+    A file of line breaks alone has millions of lines, which are never all made.
+    """
+    at, left = 0, number - 1
+    while (passed := text.count("\n", at, at + _STRIDE_CHARS)) < left:
+        left -= passed
+        at += _STRIDE_CHARS
+    for _ in range(left):
+        at = text.index("\n", at) + 1
+    return at
 
 
 def _shorten(line: str) -> str:

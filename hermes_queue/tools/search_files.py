@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from hermes_queue.tools.base import Arguments, Line, Tool, ToolContext, ToolResult
+from hermes_queue.tools.base import Arguments, FilePath, Line, Tool, ToolContext, ToolResult
 
 _PRUNE = "-name .git -prune -o"
 
@@ -34,7 +34,7 @@ class SearchFilesArguments(Arguments):
     target: Literal["content", "names"] = Field(
         default="content", description="Search in file contents or in file names."
     )
-    path: Line = Field(default=".", min_length=1, description="Directory or file to search.")
+    path: FilePath = Field(default=".", min_length=1, description="Directory or file to search.")
     glob: Line | None = Field(
         default=None, max_length=500, description="Only contents of files whose name matches."
     )

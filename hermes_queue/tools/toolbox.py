@@ -24,6 +24,13 @@ logger = logging.getLogger(__name__)
 GRACE_S = 30.0
 """How much longer than its own timeout a tool call may take before the sandbox counts as lost."""
 
+MAX_ARGUMENT_CHARS = 8 << 20
+"""Of one call's arguments as JSON; longer ones are not read."""
+_MAX_PROBLEMS = 10
+"""Told of a call with invalid arguments."""
+_MAX_LISTED_PROBLEMS = 1000
+"""More of them are counted and not listed: each is an object of its own."""
+
 _NOT_TOOLS = frozenset({"base", "toolbox"})
 
 
@@ -152,6 +159,10 @@ class _NotAnObject(ValueError):
 
 def _decode(arguments: str) -> dict[str, Any]:
     """The JSON object in `arguments`; servers send "" for a call without arguments."""
+    if len(arguments) > MAX_ARGUMENT_CHARS:
+        raise _NotAnObject(
+            f"the arguments have {len(arguments)} characters, more than {MAX_ARGUMENT_CHARS}"
+        )
     try:
         value = json.loads(arguments or "{}")
     except RecursionError:
@@ -164,13 +175,15 @@ def _decode(arguments: str) -> dict[str, Any]:
 
 
 def _explain(tool: Tool, error: ValidationError | _NotAnObject) -> str:
-    if isinstance(error, ValidationError):
+    if not isinstance(error, ValidationError):
+        problems = str(error)
+    elif error.error_count() > _MAX_LISTED_PROBLEMS:
+        problems = f"{error.error_count()} unknown or wrong arguments"
+    else:
         problems = "; ".join(
             f"{'.'.join(str(part) for part in e['loc']) or 'arguments'}: {e['msg']}"
-            for e in error.errors(include_url=False, include_input=False)[:10]
+            for e in error.errors(include_url=False, include_input=False)[:_MAX_PROBLEMS]
         )
-    else:
-        problems = str(error)
     schema = json.dumps(tool.schema()["function"]["parameters"])
     return (
         f"Invalid call of tool {tool.name}: {problems}.\n"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from hermes_queue.tools.base import Arguments, Line, Tool, ToolContext, ToolResult
+from hermes_queue.tools.base import Arguments, FilePath, Tool, ToolContext, ToolResult
 
 
 class WriteFileArguments(Arguments):
     """Arguments of `write_file`."""
 
-    path: Line = Field(min_length=1, description="File, relative to the workspace or absolute.")
+    path: FilePath = Field(min_length=1, description="File, relative to the workspace or absolute.")
     content: str = Field(description="The whole new content.")
 
 

@@ -7,7 +7,6 @@ import shutil
 import time
 from pathlib import Path
 
-import pytest
 from records import make_job
 from worker_process import wait_until
 
@@ -17,34 +16,44 @@ SUPPORT = str(Path(__file__).parents[1] / "support")
 ROW = {"question": "How many eggs are two dozen?", "answer": "2*12=<<2*12=24>>24\n#### 24"}
 
 
-@pytest.fixture
-def worker(start_worker):
+CAUSES = {
+    "env": ({"env": "nowhere:ENV"}, "nowhere"),
+    "tool": ({"env": "strange_env:UNKNOWN_TOOL"}, "teleport"),
+    "agent": ({"agent": {"kind": "nobody"}}, "nobody"),
+    "unencodable": ({"env": "strange_env:UNENCODABLE"}, "cannot be encoded"),
+    "nan": ({"env": "strange_env:NOT_A_NUMBER"}, "score"),
+    "too-large": ({"env": "strange_env:HUGE"}, "HERMES_QUEUE_RESULTS_INLINE_MAX_BYTES"),
+    "item": ({"item": {"nonsense": 1}}, "question"),
+    "exit": ({"env": "strange_env:EXITS"}, "SystemExit: 7"),
+    "exit-in-a-task": ({"env": "strange_env:EXITS_IN_A_TASK"}, "SystemExit: 7"),
+    "interrupt": ({"env": "strange_env:INTERRUPTS"}, "KeyboardInterrupt"),
+    "cancel": ({"env": "strange_env:CANCELS_ITSELF"}, "CancelledError"),
+    "close": ({"env": "strange_env:CLOSES"}, "GeneratorExit"),
+    "exit-at-import": ({"env": "exits_when_imported:ENV"}, "SystemExit: not here"),
+    "pythons-own": ({"env": "unittest.__main__:x"}, "HERMES_QUEUE_WORKER_IMPORTS"),
+    "pythons-own-agent": ({"agent": {"kind": "antigravity:x"}}, "HERMES_QUEUE_WORKER_IMPORTS"),
+}
+
+
+def test_the_record_names_the_cause_and_the_worker_goes_on(factory, ledger, start_worker):
     path = os.pathsep.join(filter(None, [SUPPORT, os.environ.get("PYTHONPATH")]))
-    return start_worker(
+    worker = start_worker(
         concurrency=2, PYTHONPATH=path, HERMES_QUEUE_RESULTS_INLINE_MAX_BYTES="200000"
     )
-
-
-@pytest.mark.parametrize(
-    ("fields", "said"),
-    [
-        ({"env": "nowhere:ENV"}, "nowhere"),
-        ({"env": "strange_env:UNKNOWN_TOOL"}, "teleport"),
-        ({"agent": {"kind": "nobody"}}, "nobody"),
-        ({"env": "strange_env:UNENCODABLE"}, "cannot be encoded"),
-        ({"env": "strange_env:NOT_A_NUMBER"}, "score"),
-        ({"env": "strange_env:HUGE"}, "HERMES_QUEUE_RESULTS_INLINE_MAX_BYTES"),
-        ({"item": {"nonsense": 1}}, "question"),
-    ],
-    ids=["env", "tool", "agent", "unencodable", "nan", "too-large", "item"],
-)
-def test_the_record_names_the_cause(factory, ledger, worker, fields, said):
-    job = make_job(**{"item": ROW, **fields})
-    enqueue([job], ledger=ledger)
-    [record] = factory.wait_done()
-    assert (record.score, record.epoch) == (None, 1)
-    assert said in record.failure.message
+    jobs = [
+        make_job(instance=name, **{"item": ROW, **fields}) for name, (fields, _) in CAUSES.items()
+    ]
+    enqueue(jobs, ledger=ledger)
+    told = {
+        record.instance_id: (record.score, record.attempt, record.epoch, record.failure)
+        for record in factory.wait_done()
+    }
+    for name, (_, said) in CAUSES.items():
+        *counted, failure = told[name]
+        assert (name, counted, failure.cause) == (name, [None, 1, 1], "env_bug")
+        assert said in failure.message, name
     assert worker.alive
+    assert ledger.client.hget("hq:totals", "lease_expiries") is None
 
 
 def test_a_spool_that_cannot_be_written_does_not_cost_the_score(factory, start_worker, tmp_path):

@@ -18,6 +18,9 @@ import pytest
 from redis_server import redis_binary_of
 from worker_process import wait_until
 
+from hermes_queue import embedded
+from hermes_queue.embedded import Embedded
+from hermes_queue.errors import EXIT_BLOCKED, HermesQueueError
 from hermes_queue.settings import PathSettings
 
 Run = Callable[..., subprocess.Popen[str]]
@@ -164,6 +167,27 @@ def test_a_worker_that_dies_is_an_error_with_its_log(start):
     _out, err = process.communicate(timeout=110)  # long before its job would have ended
     assert process.returncode == 1
     assert "worker.log" in err
+
+
+def test_a_worker_that_ended_itself_is_started_again_but_not_for_ever(monkeypatch):
+    factory = Embedded(run_id=f"e2e-{uuid4().hex}", concurrency=1)
+    started = []
+
+    def start() -> None:
+        started.append(
+            subprocess.Popen([sys.executable, "-c", f"raise SystemExit({EXIT_BLOCKED})"])
+        )
+        factory._worker = started[-1]
+        started[-1].wait()
+
+    monkeypatch.setattr(factory, "_start_worker", start)
+    monkeypatch.setattr(embedded, "_RESTARTS", 2)
+    start()
+    factory.check()
+    factory.check()
+    assert len(started) == 3
+    with pytest.raises(HermesQueueError, match=f"ended with code {EXIT_BLOCKED}"):
+        factory.check()
 
 
 BUNDLED = {

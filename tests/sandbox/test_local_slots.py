@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from hermes_queue.errors import SlotLost
-from hermes_queue.sandbox import cgroups, make_backend
+from hermes_queue.errors import SlotKilled, SlotLost
+from hermes_queue.sandbox import bubblewrap, cgroups, make_backend
 from hermes_queue.sandbox.base import ExecutionRequest
+from hermes_queue.sandbox.bubblewrap import Bubblewrap
+from hermes_queue.sandbox.execution import Child
 from hermes_queue.sandbox.processes import read_stat
 from hermes_queue.settings import LocalSandboxSettings
 
@@ -66,12 +68,35 @@ async def test_a_killed_first_process_loses_the_slot_in_place(local):
         await asyncio.sleep(0.02)
     os.kill(first_process(local, slot), signal.SIGKILL)
     lost, fine = await running
-    assert isinstance(lost, SlotLost)
+    assert type(lost) is SlotLost  # nobody inside can have sent that signal
     assert fine.exit_code == 0
     [after] = await local.backend.execute_batch([ExecutionRequest(slot, "true")])
     assert isinstance(after, SlotLost)
     await local.backend.release(slot)
     assert local.backend.free_slots == 1
+
+
+async def test_a_command_that_can_only_be_stopped_with_its_slot_has_killed_it(local, monkeypatch):
+    slot = await local.slot()
+    monkeypatch.setattr(bubblewrap, "kill_tree", lambda *_: False)
+    request = ExecutionRequest(slot, "sleep 4242", timeout_s=0.1)
+    [lost] = await local.backend.execute_batch([request])
+    [after] = await local.backend.execute_batch([ExecutionRequest(slot, "true")])
+    assert (type(lost), type(after)) == (SlotKilled, SlotKilled)
+
+
+@pytest.mark.parametrize(
+    ("command", "from_inside"),
+    [("exit 0", True), ("exit 3", True), ("exit 137", False), ("kill -TERM $$", False)],
+)
+async def test_only_a_first_process_that_ends_by_itself_was_ended_from_inside(
+    local, command, from_inside
+):
+    slot = Bubblewrap("slot", local.backend._tools)
+    slot._child = Child(["/bin/sh", "-c", command], env={})
+    assert await slot.ended_from_inside() is from_inside
+    await slot.kill()
+    assert not await slot.ended_from_inside()
 
 
 async def test_release_leaves_no_file_on_the_host(local, cache):

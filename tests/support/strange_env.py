@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
+import sys
+import time
 from pathlib import Path
 
 from envs.base import Verdict
@@ -42,6 +45,52 @@ class _Outage(_Strange):
             raise EnvInfraError("the package index is down")
 
 
+class _Exits(_Strange):
+    async def verify(self, item, context, transcript):
+        sys.exit(7)
+
+
+class _ExitsInATask(_Strange):
+    """asyncio hands this one to whoever runs the event loop, too."""
+
+    async def verify(self, item, context, transcript):
+        await asyncio.gather(_Exits().verify(item, context, transcript))
+
+
+class _Interrupts(_Strange):
+    def prompt(self, item):
+        raise KeyboardInterrupt
+
+
+class _CancelsItself(_Strange):
+    async def setup(self, item, context):
+        raise asyncio.CancelledError
+
+
+class _Closes(_Strange):
+    async def setup(self, item, context):
+        raise GeneratorExit
+
+
+class _BlocksOnce(_Strange):
+    """Stops the event loop for good, unless the file `STRANGE_BLOCKED` says that it has done so."""
+
+    async def verify(self, item, context, transcript):
+        once = Path(os.environ["STRANGE_BLOCKED"])
+        if not once.exists():
+            once.touch()
+            time.sleep(3600)
+        return self.verdict
+
+
+class _AfterTheBlock(_Strange):
+    """Is in the middle of its work when the event loop stops."""
+
+    async def setup(self, item, context):
+        while not Path(os.environ["STRANGE_BLOCKED"]).exists():
+            await asyncio.sleep(0.05)
+
+
 class _Killer(_Strange):
     """Kills the worker that runs it."""
 
@@ -49,7 +98,14 @@ class _Killer(_Strange):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-KILLER = _Killer()
+KILLER, BLOCKS_ONCE, AFTER_THE_BLOCK = _Killer(), _BlocksOnce(), _AfterTheBlock()
+EXITS, EXITS_IN_A_TASK, INTERRUPTS, CANCELS_ITSELF, CLOSES = (
+    _Exits(),
+    _ExitsInATask(),
+    _Interrupts(),
+    _CancelsItself(),
+    _Closes(),
+)
 UNKNOWN_TOOL, UNENCODABLE, NOT_A_NUMBER, HUGE, OUTAGE = (
     _UnknownTool(),
     _Unencodable(),
@@ -57,3 +113,16 @@ UNKNOWN_TOOL, UNENCODABLE, NOT_A_NUMBER, HUGE, OUTAGE = (
     _Huge(),
     _Outage(),
 )
+
+
+class _SlowSetup(_Strange):
+    async def setup(self, item, context):
+        await asyncio.Event().wait()
+
+
+class _SlowVerify(_Strange):
+    async def verify(self, item, context, transcript):
+        await asyncio.Event().wait()
+
+
+SLOW_SETUP, SLOW_VERIFY = _SlowSetup(), _SlowVerify()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from growth import LINEAR, growth
 from records import make_job, make_record
 
 from hermes_queue.errors import ModelError
@@ -120,3 +121,29 @@ def test_failures_are_clean_before_they_go_to_the_ledger_or_a_breaker():
     outcomes.note("train", failure)
     assert describe(failure).message == "401 for ***"
     assert outcomes.take() == {"train": {"model": (1, "401 for ***")}}
+
+
+@pytest.mark.parametrize(
+    ("start", "piece"),
+    [
+        ("://", "a."),
+        ("", "a://b:"),
+        ("", "://"),
+        ("", "-eyJabc"),
+        ("", "eyJabcdefghijkl."),
+        ("eyJ", "a"),
+        ("", "eyJabcdefghijklmno.aaaaaaaaaaaa"),
+        ("", "-----BEGIN PRIVATE KEY"),
+        ("-----BEGIN PRIVATE KEY-----", "-----END "),
+        ("", "bearer "),
+        ("", "authorization: "),
+        ("ak-", "a_"),
+    ],
+)
+def test_the_time_a_text_takes_grows_no_faster_than_the_text(start: str, piece: str) -> None:
+    text_of = Scrubber(["a-secret-of-ours"]).text
+    assert growth(lambda n: start + piece * n, text_of, 1_500) < LINEAR
+
+
+def test_a_token_is_found_in_a_longer_run_of_words_and_dots() -> None:
+    assert Scrubber().text(f"a.b-{JWT}.c..d") == "a.b-***.c..d"

@@ -19,7 +19,7 @@ from hermes_queue.agent.parsers import (
     known_parsers,
     load_parser,
 )
-from hermes_queue.agent.parsers.from_renderers import FAMILIES
+from hermes_queue.agent.parsers.from_renderers import FAMILIES, MAX_CHARS
 from hermes_queue.errors import ConfigurationError
 
 OWN = sorted(set(known_parsers()) - set(FAMILIES))
@@ -426,7 +426,9 @@ HOSTILE = [
     '<tool_call>{"name":',
     '<tool_call>{"</tool_call>":',
     '<tool_call>{"a":"</tool_call>',
+    "<tool_call>{x</tool_call>",
     '<tool_call>{"a":1}x',
+    "[TOOL_CALLS]a{",
     "<tool_call><function=a><parameter=b>",
     "<tool_call><function=a",
     "<function=a><parameter=b></parameter>",
@@ -464,6 +466,7 @@ class CountingDecoder(json.JSONDecoder):
             value, end = super().raw_decode(text, start)
         except json.JSONDecodeError as error:
             Read.seen += (len(text) if "Untermi" in error.msg else error.pos) - start
+            Read.seen += error.pos  # the error counts the lines before it
             raise
         except RecursionError:
             Read.seen += len(text) - start
@@ -503,6 +506,13 @@ def test_the_library_decodes_no_text_again_and_again(
     text = sample.replace("ls -l", filler) if piece == "ls -l " else filler + sample
     parser.parse(text, TOOLS)
     assert decoded < 40 * len(text)
+
+
+@needs_renderers
+def test_the_library_is_not_given_calls_that_it_would_read_for_minutes() -> None:
+    text = SAMPLES["deepseek_v4"].replace("ls -l", "x" * MAX_CHARS)
+    [call] = load_parser("deepseek_v4").parse(text, TOOLS).calls
+    assert (call.status, call.raw in text) == ("malformed", True)
 
 
 @pytest.mark.parametrize("name", EVERY)

@@ -26,6 +26,11 @@ CallStatus = Literal[
 it. invalid_arguments: JSON, but no object. malformed: another breach of the format. unclosed:
 the text ended inside the call. unknown_tool: a library's verdict on the name."""
 
+MAX_FAILED = 16
+"""So many calls of a reply may turn out not to be JSON; what follows is text. Each may have been
+read to the end, and to say where it is wrong the JSON library counts the lines before it: this
+bounds the time that hostile text costs."""
+
 Tools = Sequence[Mapping[str, Any]]
 """OpenAI tool schemas."""
 

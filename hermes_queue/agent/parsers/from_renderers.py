@@ -32,6 +32,10 @@ FAMILIES = {
 }
 """Name as vLLM has it: the library's name, and what a call begins with."""
 
+MAX_CHARS = 100_000
+"""Of a reply from its first call on. The library copies what it has read at each step, of some
+families: minutes for a longer text."""
+
 _STATUS: dict[str, CallStatus] = {
     "ok": "ok",
     "invalid_json": "invalid_json",
@@ -71,8 +75,10 @@ class RenderersParser:
         start = max(begin, text.find(self._opener, begin))
         said = text[begin:start]
         tokenizer, renderer = self._renderer
-        ids, ends = tokenizer.encode_with_ends(text[start:])
         try:
+            if len(text) - start > MAX_CHARS:
+                raise ValueError("too long")
+            ids, ends = tokenizer.encode_with_ends(text[start:])
             parsed = renderer.parse_response(ids, tools=list(tools) or None)
         except Exception:  # noqa: BLE001 - its parsers promise nothing about hostile text
             span = (start, len(text))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hermes_queue.agent.parsers.base import (
+    MAX_FAILED,
     CallStatus,
     Finder,
     Member,
@@ -29,13 +30,14 @@ def find_calls(text: str, start: int, tools: Tools) -> list[ParsedCall]:
     Linear, although JSON is read anew at each tag: reading goes on past a tag only inside a
     string, and where two readings overlap one is inside a string exactly when the other is not.
     """
-    finder, calls = Finder(text), list[ParsedCall]()
+    finder, calls, failures = Finder(text), list[ParsedCall](), 0
     begin = finder.find(OPEN, start)
-    while begin != -1:
+    while begin != -1 and failures < MAX_FAILED:
         body = skip_space(text, begin + len(OPEN))
         try:
             members, end = read_object(text, body)
         except NotJson as error:
+            failures += 1
             close = finder.find(CLOSE, body)
             calls.append(_unreadable(text, begin, body, close, cut=error.cut))
         else:

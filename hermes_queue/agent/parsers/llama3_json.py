@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 
 from hermes_queue.agent.parsers.base import (
+    MAX_FAILED,
     CallStatus,
     NotJson,
     ParsedCall,
@@ -20,10 +21,6 @@ from hermes_queue.agent.parsers.base import (
 )
 
 TAG = "<|python_tag|>"
-
-MAX_FAILED = 16
-"""So many objects may turn out not to be JSON; what follows is text. Each may have been read to
-the end of the text, so this bounds the time that hostile text costs."""
 
 _CANDIDATE = re.compile(
     r'\{[ \t\r\n]*"(?:name|type|parameters|arguments)"|' + re.escape(TAG), re.ASCII

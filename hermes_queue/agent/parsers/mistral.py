@@ -11,6 +11,7 @@ import re
 from dataclasses import replace
 
 from hermes_queue.agent.parsers.base import (
+    MAX_FAILED,
     CallStatus,
     NotJson,
     ParsedCall,
@@ -30,11 +31,12 @@ _NAMED = re.compile(r"([\w.\-]{1,200})[ \t]*(?:\[CALL_ID\][\w\-]{1,99})?(?:\[ARG
 def find_calls(text: str, start: int, tools: Tools) -> list[ParsedCall]:
     """The calls in `text` from `start` on."""
     calls: list[ParsedCall] = []
-    begin = text.find(TAG, start)
-    while begin != -1:
+    failures, begin = 0, text.find(TAG, start)
+    while begin != -1 and failures < MAX_FAILED:
         body = skip_space(text, begin + len(TAG))
         read = _listed if text.startswith("[", body) else _named
         calls += read(text, begin, body)
+        failures += calls[-1].status != "ok"
         begin = text.find(TAG, calls[-1].span[1])
     return calls
 

@@ -1,0 +1,58 @@
+"""A finished record that the ledger does not know is kept."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from records import make_job
+
+from envs.base import Verdict
+from hermes_queue import codec
+from hermes_queue.errors import EnvBug
+from hermes_queue.ledger import Claim, Ledger
+from hermes_queue.meter import PrometheusMeter
+from workers.draft import Draft
+from workers.publication import Publication
+from workers.recovery import publish_leftovers
+from workers.runtime import Runtime
+from workers.spool import SUFFIX, Spool
+
+
+def worker(ledger: Ledger, root: Path, owner: str) -> Runtime:
+    spool = Spool(root, "d", owner)
+    return Runtime(owner=owner, ledger=ledger, backend=cast(Any, None), spool=spool)
+
+
+async def test_a_score_that_redis_has_forgotten_is_set_aside_and_can_be_published_later(
+    ledger: Ledger, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    job, runtime = make_job(), worker(ledger, tmp_path, "first")
+    runtime.meter = PrometheusMeter("worker", max_label_values=10)
+    draft = Draft(job=job, attempt=1, epoch=1, verdict=Verdict(1.0))
+    draft.agent.stop_reason = "submitted"
+    said = await Publication(runtime, Claim(job.trajectory_id, 1)).publish(draft)
+    assert said == "submitted 1.0 (unknown)"
+    [kept] = [path for path in tmp_path.rglob("*") if path.suffix in (SUFFIX, ".unknown")]
+    [told] = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert str(kept) in told.getMessage()
+    assert 'forgotten_total{what="record"} 1.0' in runtime.meter.exposition()[0].decode()
+    runtime.spool.close()
+
+    # What the message says to do.
+    ledger.enqueue("run", [job], config={})
+    kept.rename(kept.with_suffix(SUFFIX))
+    later = worker(ledger, tmp_path, "later")
+    assert publish_leftovers(later) == 1
+    assert codec.decode_record(ledger.client.get(f"hq:body:{job.trajectory_id}")).score == 1.0
+
+
+async def test_a_failure_that_redis_has_forgotten_is_forgotten(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    job, runtime = make_job(), worker(ledger, tmp_path, "first")
+    publication = Publication(runtime, Claim(job.trajectory_id, 1))
+    await publication.publish(Draft(job=job, attempt=1, epoch=1), EnvBug("x"))
+    assert not [path for path in tmp_path.rglob("*") if path.suffix in (SUFFIX, ".unknown")]

@@ -1,0 +1,145 @@
+"""One attempt from its slot to its verdict: what bounds its stages, what follows a lost slot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pytest
+from records import make_job
+
+from hermes_queue.errors import (
+    DeadlineExceeded,
+    SandboxError,
+    SlotKilled,
+    SlotLost,
+    TrajectoryFailure,
+)
+from hermes_queue.models import AttemptRecord, Failure
+from hermes_queue.sandbox.base import ExecutionRequest, ExecutionResult, Slot, SlotSpec
+from hermes_queue.settings import ModelSettings
+from hermes_queue.tools import make_call
+from workers.draft import Draft
+from workers.rollout import rollout
+
+ROW = {"question": "How many eggs are two dozen?", "answer": "2*12=<<2*12=24>>24\n#### 24"}
+CALLS = [make_call("a", "terminal", command="end it"), make_call("b", "terminal", command="ls")]
+ENDING = {"kind": "replay", "params": {"messages": [{"role": "assistant", "tool_calls": CALLS}]}}
+
+
+class Slots:
+    """A backend whose slots run nothing and are lost, in the way it is told, by `end it`."""
+
+    def __init__(self, lost: type[SandboxError] = SlotKilled) -> None:
+        self.lost = lost
+        self.leased: list[str] = []
+        self.released: list[str] = []
+
+    async def prepare(self, spec: SlotSpec) -> None:
+        pass
+
+    async def acquire(self, trajectory_id: str, spec: SlotSpec) -> Slot:
+        self.leased.append(f"s{len(self.leased)}")
+        return Slot(self.leased[-1], trajectory_id, f"box-of-{self.leased[-1]}", "/workspace", spec)
+
+    async def execute_batch(
+        self, requests: Sequence[ExecutionRequest]
+    ) -> list[ExecutionResult | SandboxError]:
+        return [
+            self.lost("gone") if each.command == "end it" else ExecutionResult(0, b"", b"", 0.0)
+            for each in requests
+        ]
+
+    async def release(self, slot: Slot) -> None:
+        self.released.append(slot.slot_id)
+
+
+async def rolled_out(
+    backend: Slots, *, earlier: tuple[AttemptRecord, ...] = (), left_s: float = 3600.0, **job: Any
+) -> tuple[Draft, TrajectoryFailure | None]:
+    fields = {"item": ROW, "agent": {"kind": "nop"}, **job}
+    draft = Draft(job=make_job(**fields), attempt=len(earlier) + 1, epoch=1, earlier=earlier)
+
+    async def measured() -> None:
+        pass
+
+    failure = None
+    try:
+        await rollout(
+            draft,
+            ROW,
+            backend=cast(Any, backend),
+            model=ModelSettings(),
+            left_s=lambda: left_s,
+            on_measured=measured,
+        )
+    except TrajectoryFailure as error:
+        failure = error
+    return draft, failure
+
+
+# --- time -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("stage", "env", "limits", "left_s"),
+    [
+        ("setup", "strange_env:SLOW_SETUP", {"setup_timeout_s": 0.05}, 3600.0),
+        ("verify", "strange_env:SLOW_VERIFY", {"verify_timeout_s": 0.05}, 3600.0),
+        ("setup", "strange_env:SLOW_SETUP", {}, 0.05),
+        ("verify", "strange_env:SLOW_VERIFY", {}, 1.5),
+    ],
+    ids=["setup", "verify", "total-in-setup", "total-in-verify"],
+)
+async def test_a_stage_ends_at_its_limit_or_at_the_end_of_all_attempts(
+    stage: str, env: str, limits: dict[str, float], left_s: float
+) -> None:
+    backend = Slots()
+    draft, failure = await rolled_out(backend, env=env, limits=limits, left_s=left_s)
+    assert isinstance(failure, DeadlineExceeded)
+    assert (failure.stage, draft.verdict) == (stage, None)
+    assert backend.released == backend.leased == ["s0"]
+
+
+# --- a slot that the agent kills ----------------------------------------------------------
+
+
+def ended(kind: type[SandboxError], stage: str = "agent") -> AttemptRecord:
+    failure = Failure(cause="sandbox", stage=stage, type=kind.__name__, message="gone")
+    return AttemptRecord(attempt=1, epoch=1, failure=failure)
+
+
+@pytest.mark.parametrize(
+    ("lost", "earlier"),
+    [
+        (SlotKilled, ()),
+        (SlotKilled, (ended(SlotLost),)),
+        (SlotKilled, (ended(SandboxError), ended(SlotLost))),
+        (SlotKilled, (ended(SlotKilled, "verify"),)),
+        (SlotLost, (ended(SlotKilled),)),
+        (SandboxError, (ended(SlotKilled), ended(SlotKilled))),
+    ],
+)
+async def test_a_slot_that_is_lost_otherwise_or_once_is_a_failure_of_the_sandbox(
+    lost: type[SandboxError], earlier: tuple[AttemptRecord, ...]
+) -> None:
+    draft, failure = await rolled_out(Slots(lost), earlier=earlier, agent=ENDING)
+    assert (type(failure), getattr(failure, "stage", "")) == (lost, "agent")
+    assert (draft.verdict, draft.agent.stop_reason) == (None, None)
+
+
+async def test_an_agent_that_kills_its_slot_again_is_measured_on_what_an_untouched_one_holds() -> (
+    None
+):
+    backend = Slots()
+    draft, failure = await rolled_out(backend, earlier=(ended(SlotKilled),), agent=ENDING)
+    assert failure is None
+    assert draft.verdict is not None
+    assert (draft.agent.stop_reason, draft.verdict.score) == ("slot_killed", 0.0)
+    assert (backend.leased, set(backend.released)) == (["s0", "s1"], {"s0", "s1"})
+    assert draft.sandbox_id == "box-of-s1"
+    answers = [(m.tool_call_id, m.content) for m in draft.agent.messages if m.role == "tool"]
+    assert answers == [
+        ("a", "The sandbox ended, and with it what was in it."),
+        ("b", "Not run: slot_killed."),
+    ]

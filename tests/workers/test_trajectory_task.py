@@ -1,0 +1,69 @@
+"""What the task does with a lease, and with a delivery that the ledger does not know."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from records import make_job
+
+from hermes_queue.ledger import Ledger
+from hermes_queue.meter import PrometheusMeter
+from hermes_queue.pool import Job
+from hermes_queue.pool import job as pool_job
+from hermes_queue.pool.trace import TaskCall
+from workers import runtime as runtimes
+from workers.runtime import Runtime
+from workers.spool import Spool
+from workers.trajectory import run_trajectory
+
+
+class Refusing(Ledger):
+    """A ledger that takes no record, for a reason that nobody has foreseen."""
+
+    def publish(self, *_: Any, **__: Any) -> Any:
+        raise ZeroDivisionError("unforeseen")
+
+
+@pytest.fixture
+def runtime(ledger: Ledger, tmp_path: Path) -> Iterator[Runtime]:
+    spool = Spool(tmp_path, "d", "me")
+    refusing = Refusing(ledger.client, prefix="hq:", url=ledger.url)
+    made = Runtime(owner="me", ledger=refusing, backend=cast(Any, None), spool=spool)
+    runtimes.install(made)
+    threads = ThreadPoolExecutor(1)
+    call = TaskCall("name", "id", {}, b"", None, None)
+    token = pool_job._current.set(Job(call, None, threads))
+    yield made
+    pool_job._current.reset(token)
+    runtimes.install(None)
+    threads.shutdown()
+    made.executor.shutdown()
+
+
+@pytest.mark.parametrize(("failed_before", "handed_back"), [(0, True), (5, False)])
+async def test_an_error_of_ours_gives_the_lease_back_as_often_as_there_are_attempts(
+    ledger: Ledger, runtime: Runtime, failed_before: int, handed_back: bool
+) -> None:
+    job = make_job(env="nowhere:ENV")
+    ledger.enqueue("run", [job], config={})
+    for attempt in range(1, failed_before + 2):
+        with pytest.raises(ZeroDivisionError):
+            await run_trajectory.run(job.trajectory_id, attempt)
+    state, attempt = ledger.client.hmget(f"hq:traj:{job.trajectory_id}", "state", "attempt")
+    wanted = (b"queued", failed_before + 2) if handed_back else (b"running", failed_before + 1)
+    assert (state, int(attempt)) == wanted
+
+
+async def test_a_delivery_that_redis_knows_nothing_of_is_a_warning_and_counted(
+    runtime: Runtime, caplog: pytest.LogCaptureFixture
+) -> None:
+    runtime.meter = PrometheusMeter("worker", max_label_values=10)
+    assert await run_trajectory.run("run.i.0", 1) == "unknown"
+    [warning] = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert "Redis has its message and not the job" in warning.getMessage()
+    assert 'forgotten_total{what="delivery"} 1.0' in runtime.meter.exposition()[0].decode()

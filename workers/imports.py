@@ -1,0 +1,101 @@
+"""Importing what a job names: its env, agent and parser, beside the event loop and within bounds.
+
+A job is somebody else's text, and importing a module runs it. Which modules a job may name is the
+operator's to say (`HERMES_QUEUE_WORKER_IMPORTS`); those of Python itself, some of which end the
+process or open a browser when they are imported, never are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import suppress
+from importlib import import_module
+
+from hermes_queue.agent.parsers.from_renderers import FAMILIES
+from hermes_queue.errors import EnvBug, EnvInfraError
+from hermes_queue.models import TrajectoryJob
+
+IMPORT_S = 120.0
+"""How long a job waits for a module that is being imported."""
+
+_OURS = ("envs", "hermes_queue")
+
+_importing: dict[str, Future[None]] = {}
+"""By module; one that does not end is never begun again."""
+
+
+async def import_named(job: TrajectoryJob, *, allowed: str) -> None:
+    """Import the modules that `job` names, so that loading from them takes no time.
+
+    One that is missing is left to whoever loads from it: that message says more.
+
+    Args:
+        job: names an env, an agent and, among its parameters, a parser.
+        allowed: modules and packages, separated by commas; * = all but Python's own.
+
+    Raises:
+        EnvBug: a module must not be named, or ends the process when it is imported.
+        EnvInfraError: it was not imported in time.
+    """
+    for module in _named(job):
+        if not may_import(module, allowed):
+            raise EnvBug(
+                f"the job names the module {module!r}, which this worker does not import for a "
+                "job: is it one of Python's own, or missing in HERMES_QUEUE_WORKER_IMPORTS?"
+            )
+        if module not in sys.modules or module in _importing:
+            await _imported(module)
+
+
+def may_import(module: str, allowed: str) -> bool:
+    """Whether jobs may name `module`, given the setting's text."""
+    top, last = module.partition(".")[0], module.rpartition(".")[2]
+    if top in sys.stdlib_module_names or last == "__main__":
+        return False
+    names = [*_OURS, *map(str.strip, allowed.split(","))]
+    return "*" in names or any(module == name or module.startswith(f"{name}.") for name in names)
+
+
+def _named(job: TrajectoryJob) -> Iterator[str]:
+    if ":" not in job.env:
+        yield f"envs.{job.env}"
+    parser = job.agent.params.get("parser")
+    for name in (job.env, job.agent.kind, parser):
+        if isinstance(name, str) and ":" in name:
+            yield name.partition(":")[0]
+    if parser in FAMILIES:
+        yield "renderers"
+
+
+async def _imported(module: str) -> None:
+    """Wait until `module` is imported, by us or by another job.
+
+    In a thread of its own: one that hangs would keep a shared one for good.
+    """
+    future = _importing.get(module)
+    if future is None:
+        future = _importing[module] = Future()
+        name = f"import-{module}"
+        threading.Thread(target=_import, args=(module, future), name=name, daemon=True).start()
+    try:
+        await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(future)), IMPORT_S)
+    except TimeoutError:
+        raise EnvInfraError(f"importing {module} takes longer than {IMPORT_S:.0f} s") from None
+
+
+def _import(module: str, future: Future[None]) -> None:
+    try:
+        with suppress(ImportError):
+            import_module(module)
+    except Exception as error:  # noqa: BLE001 - somebody else's module; handed to who asked
+        future.set_exception(error)
+    except BaseException as error:  # noqa: BLE001 - a thread must not pass these on
+        future.set_exception(EnvBug(f"importing {module} raises {type(error).__name__}: {error}"))
+    else:
+        future.set_result(None)
+    finally:
+        del _importing[module]
