@@ -35,7 +35,10 @@ SHOWN_TASK = "trajectory"
 
 
 QUARANTINE = ".quarantine"
-"""A lane's jobs under which workers died wait in the lane of this ending."""
+"""A lane's jobs under which workers died one after the other wait in the lane of this ending: each
+runs alone."""
+QUARANTINE_SIZES = (64, 16, 4, 1)
+"""Of batches in quarantine: how many suspects share a process, from the first to the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,18 @@ def queue_name(lane: str) -> str:
 def retry_queue_name(lane: str) -> str:
     """The queue retries and handed-back jobs of a lane wait in; polled first."""
     return f"v{SCHEMA_VERSION}.{lane}.retry"
+
+
+def quarantine_lane(lane: str, size: int) -> str:
+    """Where the suspects of a lane wait that run in batches of so many, see `QUARANTINE_SIZES`."""
+    return f"{lane}{QUARANTINE}" if size == 1 else f"{lane}{QUARANTINE}-{size}"
+
+
+def lanes_with_quarantine(lane: str) -> list[str]:
+    """A lane and those to which its suspects move; one of these stands for itself."""
+    if QUARANTINE in lane:
+        return [lane]
+    return [lane, *(quarantine_lane(lane, size) for size in QUARANTINE_SIZES)]
 
 
 def queue_keys(lane: str) -> QueueKeys:

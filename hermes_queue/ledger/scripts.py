@@ -38,6 +38,7 @@ SCRIPTS = (
     "limit_release",
     "limit_renew",
     "beat",
+    "worker_ended",
     "tally",
     "lanes_note",
     "lane_pause",

@@ -81,6 +81,8 @@ end
 redis.call('ZADD', KEYS[2], string.format('%.6f', now + tonumber(ARGV[4])), ARGV[1])
 redis.call('ZREM', KEYS[3], ARGV[1])
 redis.call('ZREM', KEYS[4], ARGV[1])
-local g = redis.call('HMGET', KEYS[1], 'quarantine_deaths', 'used', 'attempts')
-return {'run', epoch, tonumber(attempt), tonumber(g[1] or 0), job, g[2] or '0', g[3] or '', said,
+local g = redis.call('HMGET', KEYS[1], 'quarantine_deaths', 'used', 'attempts', 'unseen_deaths')
+-- One that a living parent saw is the job's own; of those with the parent there may be other causes.
+local deaths = tonumber(g[1] or '0') + math.floor(tonumber(g[4] or '0') / 3)
+return {'run', epoch, tonumber(attempt), deaths, job, g[2] or '0', g[3] or '', said,
   redis.call('HGET', KEYS[5], 'policy_version') or ''}

@@ -114,7 +114,7 @@ local requeues = tonumber(g[5] or '0')
 local function another(as, counter)
   local fresh = ARGV[10] .. '.' .. planned
   redis.call('HSET', prefix .. 'traj:' .. fresh, 'state', 'queued', 'attempt', 1, 'epoch', 0,
-    'lane', (string.gsub(origin[1], '%.quarantine$', '')), 'priority', origin[2], 'job', origin[3])
+    'lane', (string.gsub(origin[1], '%.quarantine%-?%d*$', '')), 'priority', origin[2], 'job', origin[3])
   redis.call('ZADD', KEYS[3], stamp, fresh)
   redis.call('HINCRBY', KEYS[4], as, 1)
   planned = redis.call('HINCRBY', KEYS[4], 'planned', 1)
