@@ -214,7 +214,10 @@ class Ledger(Deployment):
         """Queue the jobs of dead owners again; returns their ids. See `sweep.lua`."""
         answer = self.call(
             "sweep",
-            ["leases", "delayed", "sweep:last", "totals"],
+            [
+                *("leases", "delayed", "sweep:last", "totals", "lanes"),
+                *("waiting", "waiting:retry", "sandboxes"),
+            ],
             [self.prefix, interval_s, gap_s, grace_s, 1000, quarantine_deaths],
         )
         return [part.decode() for part in answer[1:]]

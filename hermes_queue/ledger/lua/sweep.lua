@@ -1,10 +1,11 @@
 -- include: budget
 -- include: totals
 -- include: deaths
+-- include: clock
 -- Take back the jobs whose lease has expired and queue them again, in one step.
 --
 -- KEYS[1] leases  KEYS[2] delayed  KEYS[3] sweep:last
--- KEYS[4] totals
+-- KEYS[4] totals  KEYS[5] lanes  KEYS[6...] other zsets of times
 -- ARGV[1] prefix  ARGV[2] least seconds between two sweeps of the fleet
 -- ARGV[3] gap, s: with no sweep for that long Redis or the whole fleet was away. Owners
 --         that live had no chance to renew, so they get one: every lease lasts for the
@@ -15,6 +16,7 @@
 -- quarantine: into a batch that is smaller than what died with it, at last alone. Deaths alone
 -- are counted apart: only they are surely the job's own. The death of a worker that was told to
 -- go, or of which only its whole host knew, is held against nobody.
+-- When the server's clock was set back all that waits for a time waits as long as before.
 -- Returns {swept now? 1/0, ids taken back ...}.
 local t = redis.call('TIME')
 local now = tonumber(t[1]) + tonumber(t[2]) / 1e6
@@ -27,6 +29,15 @@ if set_back or now - last > tonumber(ARGV[3]) then
   local grace = string.format('%.6f', now + tonumber(ARGV[4]))
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '(0', set_back and '+inf' or grace)) do
     redis.call('ZADD', KEYS[1], grace, id)
+  end
+  if set_back then
+    local step = last - now
+    set_back_scores(KEYS[2], step)
+    for i = 6, #KEYS do set_back_scores(KEYS[i], step) end
+    for _, lane in ipairs(redis.call('ZRANGE', KEYS[5], 0, -1)) do
+      set_back_fields(ARGV[1] .. 'lane:' .. lane, {'opened', 'until', 'probe'}, step)
+      redis.call('DEL', ARGV[1] .. 'lane:' .. lane .. ':outcomes')
+    end
   end
   return {1}
 end
