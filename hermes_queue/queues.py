@@ -119,11 +119,13 @@ def enqueue(
     are; what either raises ends the call.
 
     Raises:
+        ConfigurationError: this Redis deletes keys when it is full; nothing was enqueued.
         PayloadTooLarge: an item is over the cap; earlier batches stay enqueued.
         RedisFull, RedisUnavailable: the current batch may be partly claimed; a worker
             publishes what was claimed.
     """
     section = settings or ProducerSettings()
+    ledger.refuse_eviction()
     enqueued = already = 0
     for batch in _batches(jobs, section.batch):
         _wait_for_room(ledger, section.backlog_max, on_full)

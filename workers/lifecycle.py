@@ -56,13 +56,14 @@ async def open_runtime() -> None:
     """Open backend, ledger, spool and metrics; start the keeper. Runs on the pool's loop.
 
     Raises:
-        ConfigurationError: the port for metrics cannot be had.
+        ConfigurationError: the port for metrics cannot be had, or Redis deletes keys when full.
         IsolationUnavailable: this machine cannot fence slots off.
         RedisUnavailable: Redis does not answer at start.
     """
     global _keeper, _reaper, _inventory
     owner = f"{os.uname().nodename}-{secrets.token_hex(6)}"
     ledger = Ledger.connect()
+    ledger.refuse_eviction()
     deployment = ledger.deployment_id()
     inventory = Inventory(ledger, SandboxSettings().backend)
     name, modal = SandboxSettings().backend, ModalSettings()

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import redis
 
-from hermes_queue.connection import connect, explained, redis_url
+from hermes_queue.connection import check_eviction, connect, explained, redis_url
 from hermes_queue.ledger import scripts
 from hermes_queue.settings import RedisSettings
 
@@ -46,6 +46,15 @@ class Deployment:
     def close(self) -> None:
         """Close the connections."""
         self.client.close()
+
+    def refuse_eviction(self) -> None:
+        """Check that this Redis keeps what it is given, before anything depends on it.
+
+        Raises:
+            ConfigurationError: it deletes keys when it is full.
+            RedisUnavailable: no answer.
+        """
+        check_eviction(self.client, self.url)
 
     def key(self, name: str) -> str:
         """`name` under the deployment's prefix."""
