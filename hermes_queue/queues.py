@@ -213,7 +213,7 @@ def publish_messages(ledger: Ledger, jobs: Sequence[DueJob], *, retry: bool = Fa
                 app.send_task(
                     RUN_TRAJECTORY,
                     args=[job.trajectory_id, job.attempt],
-                    task_id=f"{job.trajectory_id}.{job.attempt}",
+                    task_id=job.task_id,
                     queue=name(job.lane),
                     priority=job.priority,
                     argsrepr=job.label,

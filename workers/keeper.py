@@ -36,6 +36,8 @@ _DRAINED_S = 2.0
 """How long a draining worker must be seen without a job: one may be on its way to the pool."""
 _RETRY_AGE_S = 10.0
 """How long a message may lie in the queue of retries, seen empty, before it is taken for lost."""
+_KEPT = ("paused", "cancel")
+"""Notices of leases that are not gone."""
 
 
 def told_to_go() -> bool:
@@ -59,7 +61,8 @@ class Keeper:
 
         Args:
             runtime: whose leases to keep.
-            on_lost: hears (the pool's job, reason) of every lease that is gone.
+            on_lost: hears (the pool's job, reason) of every lease that is gone, and of jobs that an
+                operator has cancelled (`cancel`).
             facts: what to tell about this worker with each beat.
             inventory: the sandboxes whose leases to keep.
         """
@@ -138,7 +141,9 @@ class Keeper:
             stages={claim: each.stage for claim, each in self._runtime.progress().items()},
         )
         self._note_pauses({claim for claim, notice in told.items() if notice == "paused"})
-        gone = {claim: notice for claim, notice in told.items() if notice != "paused"}
+        for claim in (claim for claim, notice in told.items() if notice == "cancel"):
+            self._on_lost(running[claim], "cancel")  # again with each beat, until it has ended
+        gone = {claim: notice for claim, notice in told.items() if notice not in _KEPT}
         still = self._runtime.running()
         for claim, job in running.items():
             reason = gone.get(claim)

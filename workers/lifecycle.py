@@ -15,11 +15,13 @@ import secrets
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 
 from hermes_queue import pool
 from hermes_queue.agent import probe
 from hermes_queue.errors import HermesQueueError
 from hermes_queue.ledger import Ledger
+from hermes_queue.ledger.cancelling import cancel_tasks
 from hermes_queue.ledger.creations import FleetCreationGate
 from hermes_queue.ledger.snapshots import FleetSnapshots
 from hermes_queue.metrics_endpoint import MetricsEndpoint
@@ -129,6 +131,7 @@ async def close_runtime() -> None:
         runtimes.install(None)
         logging.getLogger().removeHandler(runtime.log)
         probe.share(None)
+        remote_control.on_revoke[:] = []
         await runtime.backend.stop()
         if _inventory:  # else the reaper drops the records when their leases have ended
             with suppress(HermesQueueError, TimeoutError):
@@ -144,7 +147,7 @@ async def close_runtime() -> None:
 
 
 def _answer_remote_control(runtime: Runtime, beat: Beat) -> None:
-    """Say what `inspect slots` asks, and have the backend follow the pool's size."""
+    """Say what `inspect slots` asks, pass on what is revoked, have the backend follow the pool."""
     task_pool = pool.TaskPool.instance()
 
     def slots() -> dict[str, object]:
@@ -154,6 +157,18 @@ def _answer_remote_control(runtime: Runtime, beat: Beat) -> None:
     def resize(slot_count: int) -> None:
         task_pool.call_soon(runtime.backend.resize, slot_count)
 
+    def revoked(task_ids: list[str], terminate: bool) -> None:
+        """Celery forgets what was revoked, and drops its message; the ledger must know."""
+        call = partial(
+            cancel_tasks,
+            runtime.ledger,
+            task_ids,
+            reason="revoked by remote control",
+            waiting_only=not terminate,
+        )
+        task_pool.submit(runtime.persist(call))
+
+    remote_control.on_revoke[:] = [revoked]
     remote_control.describe[:] = [slots]
     pool.on_resize[:] = [resize]
 
@@ -177,9 +192,12 @@ def _close_metrics() -> None:
 
 
 def _stop_job(job: pool.Job, reason: str) -> None:
-    """A lease is gone. Surplus samples are stopped, but what they have to show is kept."""
-    why: pool.CancelReason = "cancelled" if reason == "surplus" else "lease_lost"
-    pool.TaskPool.instance().cancel_job(job, why)
+    """A lease is gone. Surplus samples are stopped, but what they have to show is kept.
+
+    Likewise what an operator has cancelled, whose lease is not gone.
+    """
+    whys: dict[str, pool.CancelReason] = {"surplus": "cancelled", "cancel": "terminate"}
+    pool.TaskPool.instance().cancel_job(job, whys.get(reason, "lease_lost"))
 
 
 pool.on_loop_start.append(open_runtime)

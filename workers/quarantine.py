@@ -25,6 +25,7 @@ from pathlib import Path
 import hermes_queue
 from hermes_queue import child_process
 from hermes_queue.connection import explained
+from hermes_queue.errors import SandboxError
 from hermes_queue.ledger import Ledger
 from hermes_queue.queues import QUARANTINE, QUARANTINE_SIZES, quarantine_lane, queue_keys
 from hermes_queue.settings import PREFIX
@@ -42,6 +43,12 @@ def boot_id() -> str:
         return _BOOT_ID.read_text().strip()
     except OSError:
         return ""
+
+
+class PoisonJob(SandboxError):
+    """Too many workers died while they ran this job."""
+
+    retryable = False
 
 
 @dataclass(slots=True)

@@ -17,7 +17,6 @@ from hermes_queue.errors import (
     ConfigurationError,
     DeadlineExceeded,
     EnvBug,
-    SandboxError,
     SandboxUnavailable,
     SchemaTooNew,
     TrajectoryFailure,
@@ -31,6 +30,7 @@ from hermes_queue.queues import RUN_TRAJECTORY
 from hermes_queue.scrubbing import scrub
 from workers import runtime as runtimes
 from workers.draft import Draft, encoded, evidence
+from workers.quarantine import PoisonJob
 from workers.retry import retry_delay_s
 from workers.rollout import rollout
 from workers.runtime import Progress, Runtime
@@ -44,12 +44,6 @@ run through the workers in a circle."""
 
 _LAST_WORDS_S = 5.0
 """How long a task that is cancelled while it asks for its lease waits for the answer."""
-
-
-class PoisonJob(SandboxError):
-    """Too many workers died while they ran this job."""
-
-    retryable = False
 
 
 class Delivery(BaseModel):
@@ -154,6 +148,8 @@ class _Attempt:
                 policy_begun=self._begun.policy_version,
                 on_stage=self._task.tell if self._runtime.stage_events.take() else None,
             )
+            if self._begun.cancel:
+                return await self._publish(self._draft, Cancelled(self._begun.cancel))
             return await self._conclude(self._draft, await self._measure(self._draft))
         except asyncio.CancelledError:
             return await self._interrupted()

@@ -183,9 +183,11 @@ class Ledger(Deployment):
         _say(_run_key(trajectory_id), answer[7] if verdict == "run" else b"".join(answer[1:]))
         if verdict != "run":
             return Begun(verdict)
-        _, epoch, current, deaths, job, used, attempts, _, version = answer
+        _, epoch, current, deaths, job, used, attempts, _, version, cancel = answer
         earlier, policy = tuple(attempts.splitlines()), int(version) if version else None
-        return Begun("run", epoch, current, deaths, job, float(used), earlier, policy)
+        return Begun(
+            "run", epoch, current, deaths, job, float(used), earlier, policy, cancel.decode()
+        )
 
     def renew(
         self,
@@ -195,7 +197,7 @@ class Ledger(Deployment):
         lease_s: float,
         stages: Mapping[Claim, str] | None = None,
     ) -> dict[Claim, Notice]:
-        """Renew leases; returns those that are gone, with the reason, or of a paused run.
+        """Renew leases; returns those that are gone, with the reason, and other notices.
 
         `stages` says how far each is, for whoever looks into the death of its worker.
         """

@@ -23,6 +23,7 @@ SCRIPTS = (
     "run_policy",
     "run_unpark",
     "run_cancel",
+    "cancel",
     "run_purge",
     "sandbox_renew",
     "sandbox_claim",

@@ -7,7 +7,7 @@
 -- ARGV[5] nonce of this delivery: repeating a call whose answer was lost answers the same
 -- ARGV[6] prefix  ARGV[7] most groups, ARGV[8] most bytes in the stream for a new group
 -- Returns {verdict, epoch, attempt, deaths, job, used seconds, attempts, a warning about the run's
--- budget or '', policy version of the run or ''}, verdict being
+-- budget or '', policy version of the run or '', why it shall end as cancelled or ''}, verdict being
 -- run | held | paused | final | cancelled | surplus | stale_attempt | busy | unknown; of all but
 -- `run` only the verdict, and of `held` and `paused` the warning.
 -- held: the circuit breaker of its lane is open, or too many results wait for their readers
@@ -15,6 +15,7 @@
 -- the job is delayed and uses no attempt.
 -- paused: the run is; the job is parked in run:{id}:parked until it goes on.
 -- cancelled: it was, or its run is and now the job is too.
+-- One that is to end as cancelled begins whatever else would hold it back.
 -- An expired lease is `busy` too: only the sweep takes a job back, so that deaths count.
 local t = redis.call('TIME')
 local now = tonumber(t[1]) + tonumber(t[2]) / 1e6
@@ -26,24 +27,27 @@ if tonumber(ARGV[2]) < tonumber(attempt) then return {'stale_attempt'} end
 local again = state == 'running' and f[4] == ARGV[5]
 if state == 'running' and not again then return {'busy'} end
 local said = ''
-if not again then
-  local function turned_away(run_state)
-    local ttl = math.max(1, redis.call('TTL', KEYS[5]))
-    redis.call('ZREM', KEYS[3], ARGV[1])
-    redis.call('ZREM', KEYS[4], ARGV[1])
-    if run_state == 'paused' then
-      redis.call('SADD', KEYS[5] .. ':parked', ARGV[1])
-      redis.call('EXPIRE', KEYS[5] .. ':parked', ttl)
-    else
-      redis.call('HDEL', KEYS[1], 'job', 'attempts')
-      redis.call('HSET', KEYS[1], 'state', 'cancelled')
-      redis.call('EXPIRE', KEYS[1], ttl)
-      redis.call('HINCRBY', KEYS[5], 'cancelled', 1)
-    end
-    return {run_state, said}
+local cancel = redis.call('HGET', KEYS[1], 'cancel') or redis.call('HGET', KEYS[8], 'cancel') or ''
+local function turned_away(run_state)
+  local ttl = math.max(1, redis.call('TTL', KEYS[5]))
+  redis.call('ZREM', KEYS[3], ARGV[1])
+  redis.call('ZREM', KEYS[4], ARGV[1])
+  if run_state == 'paused' then
+    redis.call('SADD', KEYS[5] .. ':parked', ARGV[1])
+    redis.call('EXPIRE', KEYS[5] .. ':parked', ttl)
+  else
+    redis.call('HDEL', KEYS[1], 'job', 'attempts')
+    redis.call('HSET', KEYS[1], 'state', 'cancelled')
+    redis.call('EXPIRE', KEYS[1], ttl)
+    redis.call('HINCRBY', KEYS[5], 'cancelled', 1)
   end
+  return {run_state, said}
+end
+if not again then
   local run_state = redis.call('HGET', KEYS[5], 'state')
-  if run_state == 'paused' or run_state == 'cancelled' then return turned_away(run_state) end
+  if run_state == 'cancelled' or run_state == 'paused' and cancel == '' then return turned_away(run_state) end
+end
+if not again and cancel == '' then
   local key = ARGV[6] .. 'lane:' .. f[5]
   local lane = redis.call('HMGET', key, 'state', 'until', 'open_s', 'probe')
   local free_at = 0
@@ -85,4 +89,4 @@ local g = redis.call('HMGET', KEYS[1], 'quarantine_deaths', 'used', 'attempts', 
 -- One that a living parent saw is the job's own; of those with the parent there may be other causes.
 local deaths = tonumber(g[1] or '0') + math.floor(tonumber(g[4] or '0') / 3)
 return {'run', epoch, tonumber(attempt), deaths, job, g[2] or '0', g[3] or '', said,
-  redis.call('HGET', KEYS[5], 'policy_version') or ''}
+  redis.call('HGET', KEYS[5], 'policy_version') or '', cancel}
