@@ -26,9 +26,12 @@ import hermes_queue
 from hermes_queue import child_process
 from hermes_queue.connection import explained
 from hermes_queue.errors import SandboxError
-from hermes_queue.ledger import Ledger
+from hermes_queue.ledger import Begun, Claim, Ledger
+from hermes_queue.ledger.poison import isolate
+from hermes_queue.models import TrajectoryJob
 from hermes_queue.queues import QUARANTINE, QUARANTINE_SIZES, quarantine_lane, queue_keys
 from hermes_queue.settings import PREFIX
+from workers.runtime import Runtime
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +52,25 @@ class PoisonJob(SandboxError):
     """Too many workers died while they ran this job."""
 
     retryable = False
+
+
+async def isolated(runtime: Runtime, claim: Claim, begun: Begun, job: TrajectoryJob) -> str:
+    """Hand a job back to run alone when workers died under its item in an earlier run.
+
+    Returns:
+        The id of the dead letter that tells of it; "" when the job is to be run here.
+    """
+    if not begun.any_poison:
+        return ""
+    letter = await runtime.persist(isolate, runtime.ledger, claim, job, owner=runtime.owner)
+    if letter:
+        logger.warning(
+            "%s is to run alone: workers died under its item, see dead letter %s",
+            claim.trajectory_id,
+            letter,
+            extra={"action": "isolated", "trajectory_id": claim.trajectory_id},
+        )
+    return letter
 
 
 @dataclass(slots=True)

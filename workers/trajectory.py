@@ -24,13 +24,14 @@ from hermes_queue.errors import (
 from hermes_queue.ledger import Begun, Claim, PublishVerdict, Runs, Spent
 from hermes_queue.ledger.group_facts import stand_in_job
 from hermes_queue.ledger.items import get_item
+from hermes_queue.ledger.poison import item_hash
 from hermes_queue.models import AttemptRecord, Name, ScoredTrajectory
 from hermes_queue.pool import Job, current_job
 from hermes_queue.queues import RUN_TRAJECTORY
 from hermes_queue.scrubbing import scrub
 from workers import runtime as runtimes
 from workers.draft import Draft, encoded, evidence
-from workers.quarantine import PoisonJob
+from workers.quarantine import PoisonJob, isolated
 from workers.retry import retry_delay_s
 from workers.rollout import rollout
 from workers.runtime import Progress, Runtime
@@ -150,6 +151,8 @@ class _Attempt:
             )
             if self._begun.cancel:
                 return await self._publish(self._draft, Cancelled(self._begun.cancel))
+            if letter := await isolated(self._runtime, self._claim, self._begun, job):
+                return f"handed back: to run alone, see dead letter {letter}"
             return await self._conclude(self._draft, await self._measure(self._draft))
         except asyncio.CancelledError:
             return await self._interrupted()
@@ -158,6 +161,7 @@ class _Attempt:
         """Run the attempt; returns what went wrong, whoever raised it."""
         try:
             if self._begun.deaths >= self._runtime.retry.max_deaths:
+                draft.item_sha256 = item_hash(draft.job)
                 raise PoisonJob(f"{self._begun.deaths} workers died while they ran it alone")
             row = await self._row(draft)
             await rollout(

@@ -56,6 +56,8 @@ class Begun:
     """The run's, now."""
     cancel: str = ""
     """Why it shall not run but end as cancelled; "" = it shall run."""
+    any_poison: bool = False
+    """Whether there are items under which workers died: `poison.isolate` knows which."""
 
 
 @dataclass(frozen=True, slots=True)

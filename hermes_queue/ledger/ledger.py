@@ -183,10 +183,12 @@ class Ledger(Deployment):
         _say(_run_key(trajectory_id), answer[7] if verdict == "run" else b"".join(answer[1:]))
         if verdict != "run":
             return Begun(verdict)
-        _, epoch, current, deaths, job, used, attempts, _, version, cancel = answer
+        _, epoch, current, deaths, job, used, attempts, _, version, cancel, poison = answer
         earlier, policy = tuple(attempts.splitlines()), int(version) if version else None
         return Begun(
-            "run", epoch, current, deaths, job, float(used), earlier, policy, cancel.decode()
+            *("run", epoch, current, deaths, job, float(used), earlier, policy),
+            cancel=cancel.decode(),
+            any_poison=poison == b"1",
         )
 
     def renew(
@@ -320,7 +322,7 @@ class Ledger(Deployment):
                 self.prefix,
                 self._results.hard_max_groups,
                 self._results.hard_max_bytes,
-                described_failure(record),
+                described_failure(record, self._results.dead_retention_s),
                 *Spent.of(record.usage, record.cost_usd).as_arguments,
                 "" if (oldest := oldest_number(record)) is None else oldest,
                 f"{record.trajectory_id} {claim.url}" if claim else "",

@@ -12,6 +12,7 @@ SCRIPTS = (
     "renew",
     "sweep",
     "requeue",
+    "isolate",
     "due",
     "published",
     "reconcile",

@@ -253,9 +253,7 @@ def test_the_rate_limit_button_limits_the_rate(page, flower, worker, guarded, op
     assert time.monotonic() - began > 3.0  # one a second, and the first at once
 
 
-def test_revoke_ends_a_task_that_waits(
-    page, flower, worker, guarded, operator, produce
-):
+def test_revoke_ends_a_task_that_waits(page, flower, worker, guarded, operator, produce):
     # Flower offers it for what a worker holds and has not begun: here because of its rate.
     ask(guarded, worker, "rate_limit", task_name=RUN_TRAJECTORY, rate_limit="1/h")
     produce("--items", "2", "--run-id", "waits")

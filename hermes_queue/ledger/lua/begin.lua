@@ -7,7 +7,8 @@
 -- ARGV[5] nonce of this delivery: repeating a call whose answer was lost answers the same
 -- ARGV[6] prefix  ARGV[7] most groups, ARGV[8] most bytes in the stream for a new group
 -- Returns {verdict, epoch, attempt, deaths, job, used seconds, attempts, a warning about the run's
--- budget or '', policy version of the run or '', why it shall end as cancelled or ''}, verdict being
+-- budget or '', policy version of the run or '', why it shall end as cancelled or '', '1' when some
+-- item is known to be poison}, verdict being
 -- run | held | paused | final | cancelled | surplus | stale_attempt | busy | unknown; of all but
 -- `run` only the verdict, and of `held` and `paused` the warning.
 -- held: the circuit breaker of its lane is open, or too many results wait for their readers
@@ -89,4 +90,5 @@ local g = redis.call('HMGET', KEYS[1], 'quarantine_deaths', 'used', 'attempts', 
 -- One that a living parent saw is the job's own; of those with the parent there may be other causes.
 local deaths = tonumber(g[1] or '0') + math.floor(tonumber(g[4] or '0') / 3)
 return {'run', epoch, tonumber(attempt), deaths, job, g[2] or '0', g[3] or '', said,
-  redis.call('HGET', KEYS[5], 'policy_version') or '', cancel}
+  redis.call('HGET', KEYS[5], 'policy_version') or '', cancel,
+  redis.call('EXISTS', ARGV[6] .. 'poison') == 1 and '1' or ''}
