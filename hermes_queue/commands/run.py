@@ -245,7 +245,7 @@ Exit code 2: RUN or an id is unknown.
 @click.argument("run_id", metavar="[RUN]", default="")
 @click.option("--trajectory", "trajectories", multiple=True, metavar="ID", help="Only this one.")
 @click.option("--group", "groups", multiple=True, metavar="ID", help="Only what is open of it.")
-@click.option("--reason", default="", help="Shown by show; of a trajectory in its record.")
+@click.option("--reason", default="", help="Shown by show; in the record of what waited.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def cancel(run_id: str, trajectories: Names, groups: Names, reason: str, yes: bool) -> None:
     """See `_CANCEL_HELP`."""
