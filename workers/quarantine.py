@@ -18,6 +18,7 @@ import os
 import secrets
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,8 @@ logger = logging.getLogger(__name__)
 
 _STOP_S = 10.0
 _IDLE_S = 10.0
+_AGAIN_S = 10.0
+"""After a child that could not even start the next one is tried so much later."""
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -98,6 +101,8 @@ class QuarantineWorkers:
         self._most = max(1, slots // 2)
         self._boot_id = boot_id()
         self._children: dict[int, _Child] = {}
+        self._not_before: dict[int, float] = {}
+        """On the monotonic clock, by size."""
 
     def look(self) -> None:
         """Say which children have died, and start one for each size that has jobs waiting.
@@ -111,7 +116,7 @@ class QuarantineWorkers:
         if not self._lanes or not self._exists(waiting):
             return
         for size in waiting:
-            if self._exists([size]):
+            if time.monotonic() >= self._not_before.get(size, 0.0) and self._exists([size]):
                 self._children[size] = self._start(size)
 
     def stop(self) -> None:
@@ -148,6 +153,8 @@ class QuarantineWorkers:
                 count,
                 extra={"action": "quarantine_death"},
             )
+        elif ended:
+            self._not_before[size] = time.monotonic() + _AGAIN_S
         del self._children[size]
 
     def _start(self, size: int) -> _Child:

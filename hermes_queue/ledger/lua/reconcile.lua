@@ -3,7 +3,7 @@
 -- A worker takes a message off its list before it notes it as unacknowledged; dying in
 -- between, it takes the message along. Lists are taken from in the order in which they were filled, so a
 -- job whose message would come before the next one of its list has lost it, unless it is being taken
--- just now; so has any job whose list is empty. However long a lane's backlog is, a lost message is
+-- just now, or was sent at about the same time by somebody else (ARGV[4]); so has any job whose list is empty. However long a lane's backlog is, a lost message is
 -- found when what was sent after it is about to be taken. A message too many would be answered `busy`
 -- or `final`.
 --
@@ -39,7 +39,7 @@ local function next_sent(is_retry, priority)
   return nexts[list]
 end
 local function is_lost(id, sent, priority, is_retry)
-  if next_sent(is_retry, priority) <= sent then return false end
+  if next_sent(is_retry, priority) <= sent + tonumber(ARGV[4]) then return false end
   being_taken = being_taken or table.concat(redis.call('HVALS', KEYS[4]), '\n')
   return not string.find(being_taken, id, 1, true)
 end
@@ -53,7 +53,7 @@ local function look(key, age)
     local f = redis.call('HMGET', ARGV[1] .. 'traj:' .. id, 'state', 'lane', 'priority')
     local waits = f[1] == 'queued' and redis.call('ZSCORE', KEYS[1], id)
     local is_retry = redis.call('ZSCORE', KEYS[2], id)
-    if not waits or f[2] == ARGV[2] and is_lost(id, tonumber(waits), tonumber(f[3]), is_retry) then
+    if not waits or f[2] == ARGV[2] and is_lost(id, tonumber(waits), tonumber(f[3] or '0'), is_retry) then
       redis.call('ZREM', KEYS[1], id)
       redis.call('ZREM', KEYS[2], id)
       if waits then
