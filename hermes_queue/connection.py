@@ -17,6 +17,7 @@ from hermes_queue.errors import ConfigurationError, RedisFull, RedisUnavailable
 from hermes_queue.settings import DEFAULT_REDIS_URL, RedisSettings
 
 MIN_VERSION = (6, 2)
+NO_EVICTION_REMEDY = "CONFIG SET maxmemory-policy noeviction, and in its configuration file"
 
 _WANTS_PASSWORD = {"HELLO": "it wants a password", "Authe": "it wants a password"}
 """How redis-py words a missing password, by its first letters."""
@@ -106,6 +107,26 @@ def check_version(client: redis.Redis) -> None:
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
     if numbers and numbers < MIN_VERSION:
         raise RedisUnavailable(f"Redis {version} is too old: 6.2 or newer is needed")
+
+
+def check_eviction(client: redis.Redis, url: str) -> None:
+    """Refuse a server that deletes keys when it is full; one that does not tell is believed.
+
+    Raises:
+        ConfigurationError: it has a limit of memory and another policy than noeviction.
+        RedisUnavailable: no answer.
+    """
+    try:
+        with explained(url):
+            info: Any = client.info("memory")
+    except redis.ResponseError:  # fakeredis
+        return
+    policy = info.get("maxmemory_policy", "noeviction")
+    if policy != "noeviction" and info.get("maxmemory"):
+        raise ConfigurationError(
+            f"Redis at {masked(url)} deletes keys when it is full (maxmemory-policy {policy}): "
+            f"jobs and results would vanish without a word. {NO_EVICTION_REMEDY}"
+        )
 
 
 @contextmanager

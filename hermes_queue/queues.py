@@ -36,7 +36,10 @@ SHOWN_TASK = "trajectory"
 
 
 QUARANTINE = ".quarantine"
-"""A lane's jobs under which workers died wait in the lane of this ending."""
+"""A lane's jobs under which workers died one after the other wait in the lane of this ending: each
+runs alone."""
+QUARANTINE_SIZES = (64, 16, 4, 1)
+"""Of batches in quarantine: how many suspects share a process, from the first to the last."""
 
 
 RETRY = ".retry"
@@ -80,6 +83,18 @@ def queues_of(named: Sequence[str]) -> list[str]:
     ours = [name for lane in lanes for name in (retry_queue_name(lane), queue_name(lane))]
     others = [name for name in versioned if name not in ours]
     return ours + [name for name in others if not lanes or not name.endswith(RETRY)]
+
+
+def quarantine_lane(lane: str, size: int) -> str:
+    """Where the suspects of a lane wait that run in batches of so many, see `QUARANTINE_SIZES`."""
+    return f"{lane}{QUARANTINE}" if size == 1 else f"{lane}{QUARANTINE}-{size}"
+
+
+def lanes_with_quarantine(lane: str) -> list[str]:
+    """A lane and those to which its suspects move; one of these stands for itself."""
+    if QUARANTINE in lane:
+        return [lane]
+    return [lane, *(quarantine_lane(lane, size) for size in QUARANTINE_SIZES)]
 
 
 def queue_keys(lane: str) -> QueueKeys:
@@ -129,11 +144,13 @@ def enqueue(
     are; what either raises ends the call.
 
     Raises:
+        ConfigurationError: this Redis deletes keys when it is full; nothing was enqueued.
         PayloadTooLarge: an item is over the cap; earlier batches stay enqueued.
         RedisFull, RedisUnavailable: the current batch may be partly claimed; a worker
             publishes what was claimed.
     """
     section = settings or ProducerSettings()
+    ledger.refuse_eviction()
     enqueued = already = 0
     for batch in _batches(jobs, section.batch):
         _wait_for_room(ledger, section.backlog_max, on_full)
@@ -221,7 +238,7 @@ def publish_messages(ledger: Ledger, jobs: Sequence[DueJob], *, retry: bool = Fa
                 app.send_task(
                     RUN_TRAJECTORY,
                     args=[job.trajectory_id, job.attempt],
-                    task_id=f"{job.trajectory_id}.{job.attempt}",
+                    task_id=job.task_id,
                     queue=name(job.lane),
                     priority=job.priority,
                     argsrepr=job.label,

@@ -15,18 +15,20 @@ import signal
 import time
 from collections.abc import Callable
 
+from celery.worker import state as worker_state
+
 from hermes_queue.errors import HermesQueueError
 from hermes_queue.ledger import Breakers, Claim, DeadLetters, Ledger
 from hermes_queue.ledger.tally import Tally
 from hermes_queue.pool import Job, TaskPool
 from hermes_queue.pool.intake import INTAKE
-from hermes_queue.queues import QUARANTINE, publish_due, queue_keys
+from hermes_queue.queues import lanes_with_quarantine, publish_due, queue_keys
 from hermes_queue.settings import RedisSettings
 from workers.blocked_loop import BlockedLoop, WatchedLoop
 from workers.duties import Duties, Duty
 from workers.inventory import Inventory
 from workers.janitor import Janitor
-from workers.quarantine import QuarantineWorker
+from workers.quarantine import QuarantineWorkers, boot_id
 from workers.runtime import Runtime
 
 logger = logging.getLogger(__name__)
@@ -35,6 +37,14 @@ _DRAINED_S = 2.0
 """How long a draining worker must be seen without a job: one may be on its way to the pool."""
 _RETRY_AGE_S = 10.0
 """How long a message may lie in the queue of retries, seen empty, before it is taken for lost."""
+_KEPT = ("paused", "cancel")
+"""Notices of leases that are not gone."""
+
+
+def told_to_go() -> bool:
+    """Whether this worker was told to end, by a signal or by remote control."""
+    flags = (worker_state.should_stop, worker_state.should_terminate)
+    return any(flag is not None and flag is not False for flag in flags)
 
 
 class Keeper:
@@ -53,7 +63,8 @@ class Keeper:
 
         Args:
             runtime: whose leases to keep.
-            on_lost: hears (the pool's job, reason) of every lease that is gone.
+            on_lost: hears (the pool's job, reason) of every lease that is gone, and of jobs that an
+                operator has cancelled (`cancel`).
             facts: what to tell about this worker with each beat.
             loop: the event loop that the trajectories run on.
             inventory: the sandboxes whose leases to keep.
@@ -70,7 +81,10 @@ class Keeper:
         self._ledger = Ledger.connect(quick, runtime.ledger.url, retry=False)
         self._blocked = BlockedLoop(runtime, self._ledger, loop)
         self._busy_at = time.monotonic()
-        self._quarantine = QuarantineWorker(self._ledger, lambda: runtime.lanes)
+        slots = TaskPool.instance().limit
+        self._quarantine = QuarantineWorkers(self._ledger, lambda: runtime.lanes, slots=slots)
+        self._told_to_go = False
+        """Whether the ledger knows that we were."""
         self._breakers = Breakers(self._ledger)
         self._janitor = Janitor(runtime)
         lease = runtime.lease
@@ -82,13 +96,20 @@ class Keeper:
                 Duty("renew", lease.renew_s, self._renew, again_s=0.5),
                 Duty("beat", lease.renew_s, self._beat),
                 Duty("limits", lease.renew_s, self._keep_limits),
-                Duty("log", lease.mover_s, self._tell_log),
+                Duty("leaving", min(1.0, lease.renew_s), self._tell_that_we_go, again_s=0.5),
                 Duty("sandboxes", lease.renew_s, self._keep_sandboxes),
                 Duty("sweep", lease.sweep_s, self._sweep),
-                Duty("move", lease.mover_s, self._move),
-                Duty("reconcile", min(_RETRY_AGE_S, lease.duration_s), self._reconcile),
-                Duty("quarantine", lease.sweep_s, self._quarantine.look),
                 Duty("idle", 1.0, self._end_when_idle),
+            ],
+        )
+        # Apart from the leases: the broker's own connections and big batches may take long.
+        self._errands = Duties(
+            "mover",
+            [
+                Duty("move", lease.mover_s, self._move),
+                Duty("quarantine", lease.mover_s, self._quarantine.look),
+                Duty("reconcile", min(_RETRY_AGE_S, lease.duration_s), self._reconcile),
+                Duty("log", lease.mover_s, self._tell_log),
                 Duty("letters", 3600.0, self._expire_letters),
                 Duty("breakers", lease.mover_s, self._tell_breakers),
                 Duty("tally", lease.sweep_s, self._tell_tally),
@@ -99,12 +120,14 @@ class Keeper:
         """Begin; the first beat is sent before this returns, if Redis answers."""
         self._duties.guarded("beat", self._beat)
         self._duties.start()
+        self._errands.start()
         self._janitor.start()
 
     def stop(self) -> None:
         """End the thread and take the worker off the list of live ones. Idempotent."""
         if not self._duties.stopping:
             self._duties.stop()
+            self._errands.stop()
             self._quarantine.stop()
             owner = self._runtime.owner
             self._duties.guarded("tally", self._tell_tally)
@@ -123,7 +146,9 @@ class Keeper:
             stages={claim: each.stage for claim, each in self._runtime.progress().items()},
         )
         self._note_pauses({claim for claim, notice in told.items() if notice == "paused"})
-        gone = {claim: notice for claim, notice in told.items() if notice != "paused"}
+        for claim in (claim for claim, notice in told.items() if notice == "cancel"):
+            self._on_lost(running[claim], "cancel")  # again with each beat, until it has ended
+        gone = {claim: notice for claim, notice in told.items() if notice not in _KEPT}
         still = self._runtime.running()
         for claim, job in running.items():
             reason = gone.get(claim)
@@ -146,7 +171,20 @@ class Keeper:
             )
 
     def _beat(self) -> None:
-        self._ledger.beat(self._runtime.owner, self._facts(), ttl_s=self._runtime.lease.duration_s)
+        going = told_to_go()
+        self._ledger.beat(
+            self._runtime.owner,
+            self._facts(),
+            ttl_s=self._runtime.lease.duration_s,
+            boot_id=boot_id(),
+            told_to_go=going,
+        )
+        self._told_to_go = going
+
+    def _tell_that_we_go(self) -> None:
+        """At once: whoever said so may lose patience before the next beat."""
+        if told_to_go() and not self._told_to_go:
+            self._beat()
 
     def _keep_sandboxes(self) -> None:
         if self._inventory:
@@ -179,8 +217,7 @@ class Keeper:
 
     def _reconcile(self) -> None:
         # A quarantine worker only comes while a message of its lane is there to be seen.
-        quarantines = [f"{lane}{QUARANTINE}" for lane in self._runtime.lanes]
-        for lane in (*self._runtime.lanes, *quarantines):
+        for lane in (each for own in self._runtime.lanes for each in lanes_with_quarantine(own)):
             lost = self._ledger.reconcile(
                 lane,
                 queues=queue_keys(lane),

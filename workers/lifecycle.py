@@ -15,11 +15,13 @@ import secrets
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 
 from hermes_queue import pool
 from hermes_queue.agent import probe
 from hermes_queue.errors import HermesQueueError
 from hermes_queue.ledger import Ledger
+from hermes_queue.ledger.cancelling import cancel_tasks
 from hermes_queue.ledger.creations import FleetCreationGate
 from hermes_queue.ledger.snapshots import FleetSnapshots
 from hermes_queue.metrics_endpoint import MetricsEndpoint
@@ -55,13 +57,14 @@ async def open_runtime() -> None:
     """Open backend, ledger, spool and metrics; start the keeper. Runs on the pool's loop.
 
     Raises:
-        ConfigurationError: the port for metrics cannot be had.
+        ConfigurationError: the port for metrics cannot be had, or Redis deletes keys when full.
         IsolationUnavailable: this machine cannot fence slots off.
         RedisUnavailable: Redis does not answer at start.
     """
     global _keeper, _reaper, _inventory
     owner = f"{os.uname().nodename}-{secrets.token_hex(6)}"
     ledger = Ledger.connect()
+    ledger.refuse_eviction()
     deployment = ledger.deployment_id()
     inventory = Inventory(ledger, SandboxSettings().backend)
     name, modal = SandboxSettings().backend, ModalSettings()
@@ -126,6 +129,7 @@ async def close_runtime() -> None:
         runtimes.install(None)
         logging.getLogger().removeHandler(runtime.log)
         probe.share(None)
+        remote_control.on_revoke[:] = []
         await runtime.backend.stop()
         if _inventory:  # else the reaper drops the records when their leases have ended
             with suppress(HermesQueueError, TimeoutError):
@@ -141,7 +145,7 @@ async def close_runtime() -> None:
 
 
 def _answer_remote_control(runtime: Runtime, beat: Beat) -> None:
-    """Say what `inspect slots` asks, and have the backend follow the pool's size."""
+    """Say what `inspect slots` asks, pass on what is revoked, have the backend follow the pool."""
     task_pool = pool.TaskPool.instance()
 
     def slots() -> dict[str, object]:
@@ -151,6 +155,18 @@ def _answer_remote_control(runtime: Runtime, beat: Beat) -> None:
     def resize(slot_count: int) -> None:
         task_pool.call_soon(runtime.backend.resize, slot_count)
 
+    def revoked(task_ids: list[str], terminate: bool) -> None:
+        """Celery forgets what was revoked, and drops its message; the ledger must know."""
+        call = partial(
+            cancel_tasks,
+            runtime.ledger,
+            task_ids,
+            reason="revoked by remote control",
+            waiting_only=not terminate,
+        )
+        task_pool.submit(runtime.persist(call))
+
+    remote_control.on_revoke[:] = [revoked]
     remote_control.describe[:] = [slots]
     pool.on_resize[:] = [resize]
 
@@ -174,9 +190,12 @@ def _close_metrics() -> None:
 
 
 def _stop_job(job: pool.Job, reason: str) -> None:
-    """A lease is gone. Surplus samples are stopped, but what they have to show is kept."""
-    why: pool.CancelReason = "cancelled" if reason == "surplus" else "lease_lost"
-    pool.TaskPool.instance().cancel_job(job, why)
+    """A lease is gone. Surplus samples are stopped, but what they have to show is kept.
+
+    Likewise what an operator has cancelled, whose lease is not gone.
+    """
+    whys: dict[str, pool.CancelReason] = {"surplus": "cancelled", "cancel": "terminate"}
+    pool.TaskPool.instance().cancel_job(job, whys.get(reason, "lease_lost"))
 
 
 pool.on_loop_start.append(open_runtime)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import math
 import time
+from functools import partial
 
 from hermes_queue import codec
 from hermes_queue.errors import HermesQueueError, RedisFull, RedisUnavailable, StoreUnavailable
 from hermes_queue.ledger import ACCEPTED, Ledger, PublishVerdict
 from hermes_queue.models import ScoredTrajectory
+from workers.quarantine import boot_id
 from workers.runtime import Runtime
 from workers.spool import SUFFIX, SpooledRecord
 
@@ -21,6 +23,7 @@ def publish_leftovers(
 ) -> int:
     """Publish the spooled records of workers that are gone; returns how many were accepted.
 
+    Leases of these workers end: their locks prove that they are dead.
     A record that cannot be read stays on disk. When Redis or the store is away or full, or
     `most_s` seconds are over, the rest stays for the next call.
 
@@ -31,7 +34,8 @@ def publish_leftovers(
     """
     accepted = 0
     ends = time.monotonic() + most_s
-    for spooled in runtime.spool.leftovers():
+    told = partial(_tell_of_death, ledger or runtime.ledger)
+    for spooled in runtime.spool.leftovers(told):
         try:
             body = spooled.body()
             record = codec.decode_record(body)
@@ -86,3 +90,15 @@ def put_away(spooled: SpooledRecord, record: ScoredTrajectory, verdict: PublishV
         SUFFIX,
         extra={"action": "record_set_aside", "trajectory_id": record.trajectory_id},
     )
+
+
+def _tell_of_death(ledger: Ledger, owner: str) -> None:
+    try:
+        count = ledger.worker_ended(owner, boot_id=boot_id())
+    except HermesQueueError as error:  # then its leases end when they end
+        logger.warning("%s is dead: %s", owner, error, extra={"action": "death_unsaid"})
+        return
+    if count > 0:
+        logger.warning(
+            "%s is dead: %d jobs are taken back", owner, count, extra={"action": "death_found"}
+        )

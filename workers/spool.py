@@ -12,7 +12,7 @@ import fcntl
 import hashlib
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,10 +76,11 @@ class Spool:
         """Records of this process that wait for Redis."""
         return sum(1 for _ in self._directory.glob(f"*{SUFFIX}"))
 
-    def leftovers(self) -> Iterator[SpooledRecord]:
+    def leftovers(self, on_dead: Callable[[str], None] | None = None) -> Iterator[SpooledRecord]:
         """Records of dead workers of this host, oldest directory first.
 
-        Their empty directories are removed on the way.
+        `on_dead` hears of each of these workers after its last record. Their empty directories
+        are removed on the way.
         """
         for directory in sorted(self._base.iterdir(), key=_changed):
             if directory == self._directory or not directory.is_dir():
@@ -90,6 +91,8 @@ class Spool:
             try:
                 for path in sorted(directory.glob(f"*{SUFFIX}")):
                     yield SpooledRecord(path, directory.name)
+                if on_dead:
+                    on_dead(directory.name)
                 self._remove_if_empty(directory)
             finally:
                 os.close(lock)

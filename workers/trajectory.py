@@ -17,7 +17,6 @@ from hermes_queue.errors import (
     ConfigurationError,
     DeadlineExceeded,
     EnvBug,
-    SandboxError,
     SandboxUnavailable,
     SchemaTooNew,
     TrajectoryFailure,
@@ -34,6 +33,7 @@ from workers import runtime as runtimes
 from workers.draft import Draft
 from workers.evidence import attempt_record
 from workers.publication import Publication
+from workers.quarantine import PoisonJob, isolated
 from workers.retry import retry_delay_s
 from workers.rollout import rollout
 from workers.runtime import Progress, Runtime
@@ -51,12 +51,6 @@ _FORGOTTEN = (
 
 _LAST_WORDS_S = 5.0
 """How long a task that is cancelled while it asks for its lease waits for the answer."""
-
-
-class PoisonJob(SandboxError):
-    """Too many workers died while they ran this job."""
-
-    retryable = False
 
 
 class Delivery(BaseModel):
@@ -161,6 +155,10 @@ class _Attempt:
                 prices=self._runtime.model.prices,
                 on_stage=self._task.tell if self._runtime.stage_events.take() else None,
             )
+            if self._begun.cancel:
+                return await self._publication.publish(self._draft, Cancelled(self._begun.cancel))
+            if letter := await isolated(self._runtime, self._claim, self._begun, job):
+                return f"handed back: to run alone, see dead letter {letter}"
             return await self._conclude(self._draft, await self._measure(self._draft))
         except asyncio.CancelledError:
             return await self._interrupted()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -65,6 +66,7 @@ hermes-queue dead list --run my-run
 hermes-queue dead show 1763690000000-0
 hermes-queue dead requeue --cause env_bug --env swe_smith
 hermes-queue dead purge --older-than 7d
+hermes-queue dead items
 """
 
 
@@ -130,3 +132,33 @@ def purge(
         if chosen and not yes:
             click.confirm(f"delete {len(chosen)} dead letters?", abort=True)
         click.echo(f"deleted {sum(letters.purge(letter) for letter in chosen)} dead letters")
+
+
+@dead.command()
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+def items(as_json: bool) -> None:
+    """Print the items under which workers died, and their dead letters.
+
+    Their jobs run alone from the first attempt, in every run, until the item is forgotten.
+    """
+    from hermes_queue.ledger import Ledger
+    from hermes_queue.ledger.poison import poison_items
+
+    with closing(Ledger.connect()) as ledger:
+        for each in poison_items(ledger):
+            if as_json:
+                click.echo(json.dumps(asdict(each)))
+            else:
+                click.echo(f"{each.item_sha256}  {each.letter_id}  {each.trajectory_id}")
+
+
+@dead.command()
+@click.argument("item_hashes", nargs=-1, required=True, metavar="ITEM...")
+def forget(item_hashes: tuple[str, ...]) -> None:
+    """Let jobs of these items, named as `items` does, run among others again."""
+    from hermes_queue.ledger import Ledger, poison
+
+    with closing(Ledger.connect()) as ledger:
+        for item_hash in item_hashes:
+            poison.forget(ledger, item_hash)
+            click.echo(f"{item_hash}: forgotten")

@@ -15,8 +15,9 @@ import click
 from hermes_queue.commands.table import age, print_table
 
 if TYPE_CHECKING:
-    from hermes_queue.ledger import RunInfo, Runs
+    from hermes_queue.ledger import Ledger, RunInfo, Runs
 
+Names = tuple[str, ...]
 _COUNTS = ("total", "queued", "running", "finished", "failed", "cancelled")
 
 
@@ -49,6 +50,7 @@ hermes-queue run resume my-run
 hermes-queue run budget my-run --tokens 200000000
 hermes-queue run policy my-run --version 12
 hermes-queue run retry my-run
+hermes-queue run cancel --trajectory my-run.0fb2a7c1.3
 """
 
 
@@ -195,13 +197,69 @@ def retry(run_id: str, cause: str) -> None:
     click.echo(f"{run_id}: {count} trajectories run again")
 
 
-@run.command()
-@click.argument("run_id", metavar="RUN")
-@click.option("--reason", default="", help="Shown by show.")
+_FOUND = {
+    "waiting": "waits; the next worker publishes it as cancelled",
+    "running": "runs; its worker stops it within one beat and publishes it as cancelled",
+    "closed": "its group is closed already",
+    "unknown": "unknown in this Redis",
+}
+
+
+def _cancel_some(ledger: Ledger, trajectories: Names, groups: Names, reason: str) -> None:
+    """Say of each what becomes of it.
+
+    Raises:
+        ConfigurationError: some are unknown; the others are cancelled all the same.
+    """
+    from hermes_queue.errors import ConfigurationError
+    from hermes_queue.ledger.cancelling import cancel
+
+    why = reason or "cancelled by an operator"
+    found = cancel(ledger, trajectories=trajectories, groups=groups, reason=why)
+    for name, state in found.items():
+        if state != "unknown":
+            click.echo(f"{name}: {_FOUND.get(state, f'has ended already ({state})')}")
+    if unknown := [name for name, state in found.items() if state == "unknown"]:
+        raise ConfigurationError(
+            f"{', '.join(unknown)}: {_FOUND['unknown']}; a trajectory's id is RUN.GROUP.SAMPLE "
+            "(Flower adds .ATTEMPT), a group's RUN.GROUP"
+        )
+
+
+_CANCEL_HELP = """End RUN for good: waiting jobs go, running trajectories stop within one beat.
+
+With --trajectory and --group, which may be repeated, only these end, and RUN may be left out.
+Each is published as cancelled, without a score, so that its group can close; a group closes
+with what was measured of it.
+
+\b
+hermes-queue run cancel my-run
+hermes-queue run cancel --trajectory my-run.0fb2a7c1.3
+hermes-queue run cancel my-run --group my-run.0fb2a7c1 --yes
+
+Exit code 2: RUN or an id is unknown.
+"""
+
+
+@run.command(help=_CANCEL_HELP)
+@click.argument("run_id", metavar="[RUN]", default="")
+@click.option("--trajectory", "trajectories", multiple=True, metavar="ID", help="Only this one.")
+@click.option("--group", "groups", multiple=True, metavar="ID", help="Only what is open of it.")
+@click.option("--reason", default="", help="Shown by show; in the record of what waited.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-def cancel(run_id: str, reason: str, yes: bool) -> None:
-    """End RUN for good: waiting jobs go, running trajectories stop within one beat."""
+def cancel(run_id: str, trajectories: Names, groups: Names, reason: str, yes: bool) -> None:
+    """See `_CANCEL_HELP`."""
+    if not run_id and not trajectories and not groups:
+        raise click.UsageError("say what to cancel: RUN, --trajectory ID or --group ID")
+    for name in (*trajectories, *groups):
+        if run_id and not name.startswith(f"{run_id}."):
+            raise click.UsageError(f"{name} is not of {run_id}: ids begin with their run's")
     with _runs() as runs:
+        if trajectories or groups:
+            if not yes:
+                click.confirm(f"cancel {', '.join((*trajectories, *groups))}?", abort=True)
+            _cancel_some(runs.ledger, trajectories, groups, reason)
+            return
         left = runs.get(run_id).counters
         if not yes:
             click.confirm(

@@ -10,7 +10,7 @@ from typing import Any
 
 import redis
 
-from hermes_queue.connection import explained, masked
+from hermes_queue.connection import NO_EVICTION_REMEDY, explained, masked
 from hermes_queue.doctor.finding import Finding, error, ok, warning
 from hermes_queue.embedded import find_redis_server
 from hermes_queue.errors import ConfigurationError, HermesQueueError
@@ -108,7 +108,7 @@ def _eviction(info: Mapping[str, Any]) -> Finding:
     name, policy = "redis.eviction", str(info.get("maxmemory_policy", "noeviction"))
     if policy == "noeviction":
         return ok(name, policy)
-    remedy = "CONFIG SET maxmemory-policy noeviction, and in its configuration file"
+    remedy = NO_EVICTION_REMEDY
     if not info.get("maxmemory"):
         return warning(name, f"{policy}: would delete jobs once maxmemory is set", remedy)
     return error(name, f"{policy}: Redis deletes jobs and results when it is full", remedy)

@@ -11,8 +11,8 @@ from hermes_queue.models import TrajectoryJob, Usage
 Verdict = Literal[
     "run", "final", "cancelled", "surplus", "held", "paused", "stale_attempt", "busy", "unknown"
 ]
-Notice = Literal["final", "cancelled", "surplus", "lost", "paused"]
-"""Why a lease is gone; or `paused`: it is kept, and its run is paused."""
+Notice = Literal["final", "cancelled", "surplus", "lost", "paused", "cancel"]
+"""Why a lease is gone; or it is kept, and its run is `paused`, or it shall end (`cancel`)."""
 PublishVerdict = Literal[
     "ok",
     "outdated",
@@ -57,6 +57,10 @@ class Begun:
     queued_at: float | None = None
     """Since when it waited for this attempt; Unix seconds by Redis' clock, as the next."""
     begun_at: float | None = None
+    cancel: str = ""
+    """Why it shall not run but end as cancelled; "" = it shall run."""
+    any_poison: bool = False
+    """Whether there are items under which workers died: `poison.isolate` knows which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +125,13 @@ class DueJob:
     env: str = ""
     """Of this and the next, only people read what is shown; "" = not known."""
     instance_id: str = ""
+    cancel: bool = False
+    """Whether it only has to end as cancelled."""
+
+    @property
+    def task_id(self) -> str:
+        """Of its message. Celery drops messages whose id was revoked, hence `.cancel`."""
+        return f"{self.trajectory_id}.{self.attempt}{'.cancel' if self.cancel else ''}"
 
     @property
     def label(self) -> str:
@@ -132,10 +143,12 @@ class DueJob:
 
 
 def due_jobs(flat: Sequence[str]) -> list[DueJob]:
-    """What `due.lua` says of each job: id, attempt, lane, priority, env, instance id."""
+    """What `due.lua` says of each job: id, attempt, lane, priority, env, instance id, cancel."""
     return [
-        DueJob(flat[i], int(flat[i + 1]), flat[i + 2], int(flat[i + 3]), flat[i + 4], flat[i + 5])
-        for i in range(0, len(flat), 6)
+        DueJob(name, int(attempt), lane, int(priority), env, instance_id, cancel == "1")
+        for name, attempt, lane, priority, env, instance_id, cancel in zip(
+            *(flat[n::7] for n in range(7)), strict=True
+        )
     ]
 
 

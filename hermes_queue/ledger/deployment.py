@@ -9,9 +9,12 @@ from typing import Any, Self
 
 import redis
 
-from hermes_queue.connection import connect, explained, redis_url
+from hermes_queue.connection import check_eviction, connect, explained, redis_url
 from hermes_queue.ledger import scripts
 from hermes_queue.settings import RedisSettings
+
+LIFE_TTL_S = 86400
+"""How long after its last beat the death of a worker can be looked into."""
 
 
 class Deployment:
@@ -44,6 +47,15 @@ class Deployment:
         """Close the connections."""
         self.client.close()
 
+    def refuse_eviction(self) -> None:
+        """Check that this Redis keeps what it is given, before anything depends on it.
+
+        Raises:
+            ConfigurationError: it deletes keys when it is full.
+            RedisUnavailable: no answer.
+        """
+        check_eviction(self.client, self.url)
+
     def key(self, name: str) -> str:
         """`name` under the deployment's prefix."""
         return self.prefix + name
@@ -68,9 +80,36 @@ class Deployment:
 
     # --- liveness -------------------------------------------------------------------------
 
-    def beat(self, owner: str, facts: Mapping[str, Any], *, ttl_s: float) -> None:
-        """Say that this worker lives, and what it is; after `ttl_s` seconds it counts as silent."""
-        self.call("beat", [f"worker:{owner}", "workers"], [owner, json.dumps(dict(facts)), ttl_s])
+    def beat(
+        self,
+        owner: str,
+        facts: Mapping[str, Any],
+        *,
+        ttl_s: float,
+        boot_id: str = "",
+        told_to_go: bool = False,
+    ) -> None:
+        """Say that this worker lives, and what it is; after `ttl_s` seconds it counts as silent.
+
+        `boot_id` names the time since its host was started, "" = not known. When it was
+        `told_to_go` its death is held against none of its jobs.
+        """
+        keys = [f"worker:{owner}", "workers", f"life:{owner}", f"boot:{boot_id}"]
+        told = "1" if told_to_go else ""
+        args = [owner, json.dumps(dict(facts)), ttl_s, boot_id, told, LIFE_TTL_S]
+        self.call("beat", keys, args)
+
+    def worker_ended(self, owner: str, *, boot_id: str, witnessed: bool = False) -> int:
+        """Have the leases of a worker end that this process, under `boot_id`, has found dead.
+
+        `witnessed`: this process is its parent.
+
+        Returns:
+            How many leases end; -1 when the worker is unknown or ran under another boot.
+        """
+        keys = ["leases", f"life:{owner}", f"worker:{owner}", "workers"]
+        args = [self.prefix, owner, boot_id, "1" if witnessed else "", LIFE_TTL_S]
+        return int(self.call("worker_ended", keys, args))
 
     def unregister(self, owner: str) -> None:
         """Take this worker off the list of live ones."""

@@ -185,13 +185,15 @@ class Ledger(Deployment):
         _say(_run_key(trajectory_id), answer[7] if verdict == "run" else b"".join(answer[1:]))
         if verdict != "run":
             return Begun(verdict)
-        _, epoch, current, deaths, job, used, attempts, _, version, *times = answer
+        _, epoch, current, deaths, job, used, attempts, _, version, *times, cancel, poison = answer
         earlier, policy = tuple(attempts.splitlines()), int(version) if version else None
         queued_at, begun_at = (float(time) if time else None for time in times)
         return Begun(
             *("run", epoch, current, deaths, job, float(used), earlier, policy),
             queued_at=queued_at,
             begun_at=begun_at,
+            cancel=cancel.decode(),
+            any_poison=poison == b"1",
         )
 
     def renew(
@@ -202,7 +204,7 @@ class Ledger(Deployment):
         lease_s: float,
         stages: Mapping[Claim, str] | None = None,
     ) -> dict[Claim, Notice]:
-        """Renew leases; returns those that are gone, with the reason, or of a paused run.
+        """Renew leases; returns those that are gone, with the reason, and other notices.
 
         `stages` says how far each is, for whoever looks into the death of its worker.
         """
@@ -221,7 +223,10 @@ class Ledger(Deployment):
         """Queue the jobs of dead owners again; returns their ids. See `sweep.lua`."""
         answer = self.call(
             "sweep",
-            ["leases", "delayed", "sweep:last", "totals"],
+            [
+                *("leases", "delayed", "sweep:last", "totals", "lanes"),
+                *("waiting", "waiting:retry", "sandboxes"),
+            ],
             [self.prefix, interval_s, gap_s, grace_s, 1000, quarantine_deaths],
         )
         return [part.decode() for part in answer[1:]]
@@ -325,7 +330,7 @@ class Ledger(Deployment):
                 self.prefix,
                 self._results.hard_max_groups,
                 self._results.hard_max_bytes,
-                described_failure(record),
+                described_failure(record, self._results.dead_retention_s),
                 *Spent.of(record.usage, record.cost_usd).as_arguments,
                 "" if (oldest := oldest_number(record)) is None else oldest,
                 f"{record.trajectory_id} {claim.url}" if claim else "",

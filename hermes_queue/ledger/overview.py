@@ -18,7 +18,7 @@ from hermes_queue.ledger.lanes import known_lanes
 from hermes_queue.ledger.ledger import Ledger
 from hermes_queue.ledger.runs import RunInfo, Runs
 from hermes_queue.ledger.tally import Lately, Tally
-from hermes_queue.queues import QUARANTINE, queue_keys
+from hermes_queue.queues import lanes_with_quarantine, queue_keys
 
 RATE_WINDOW_S = 600.0
 """Over which the pace of a run is measured."""
@@ -190,14 +190,10 @@ def _lanes(
     ledger: Ledger, known: Iterable[str], workers: Sequence[Mapping[str, Any]], now: float
 ) -> tuple[Lane, ...]:
     served = {lane for worker in workers for lane in worker.get("lanes", ())}
-    names = {name for lane in served | set(known) for name in (lane, _quarantine(lane))}
+    names = {name for lane in served | set(known) for name in lanes_with_quarantine(lane)}
     found = (lane_now(ledger, name, workers, now) for name in sorted(names))
     shown = {*served, *known}
     return tuple(lane for lane in found if lane.name in shown or lane.depth or lane.running)
-
-
-def _quarantine(lane: str) -> str:
-    return lane if lane.endswith(QUARANTINE) else lane + QUARANTINE
 
 
 def lane_now(ledger: Ledger, name: str, workers: Sequence[Mapping[str, Any]], now: float) -> Lane:

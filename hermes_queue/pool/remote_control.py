@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from functools import wraps
 from typing import Any
 
-from celery.worker.control import control_command, inspect_command, nok, ok
+from celery.worker.control import Panel, control_command, inspect_command, nok, ok
 
 from hermes_queue.pool.intake import INTAKE
 from hermes_queue.pool.task_pool import on_resize
@@ -28,6 +29,10 @@ MOST_TOLD = 100
 
 describe: list[Callable[[], Mapping[str, Any]]] = []
 """Who has to say something for `inspect slots`; called on Celery's main thread."""
+
+on_revoke: list[Callable[[list[str], bool], None]] = []
+"""Told which tasks Celery was told to revoke, and whether to end them if they run; called on
+Celery's main thread."""
 
 Answer = dict[str, Any]
 
@@ -94,3 +99,23 @@ def _told(change: Callable[[], None], done: str) -> Answer:
     logger.warning("%s, by remote control", done, extra={"action": "remote_control"})
     answer = ok(done)
     return answer
+
+
+def _overhear(name: str, terminate: bool) -> None:
+    """Have `on_revoke` told of Celery's own command, which then does what it always does."""
+    command = Panel.data[name]
+
+    @wraps(command)
+    def told(state: Any, **arguments: Any) -> Any:
+        answer = command(state, **arguments)
+        ids = arguments.get("task_id") or []
+        ends = terminate or bool(arguments.get("terminate"))
+        for each in on_revoke:
+            each([ids] if isinstance(ids, str) else list(ids), ends)
+        return answer
+
+    Panel.data[name] = told
+
+
+_overhear("revoke", terminate=False)
+_overhear("terminate", terminate=True)

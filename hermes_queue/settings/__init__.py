@@ -139,7 +139,7 @@ class RetrySettings(BaseSettings):
     """Before attempt 2; doubles with each further attempt, with jitter of half of it."""
     backoff_max_s: float = Field(default=300.0, gt=0)
     quarantine_deaths: int = Field(default=2, ge=1)
-    """Workers that may die under one job before it runs alone, in a worker process of its own."""
+    """Workers that may die under one job before it runs in quarantine, at last alone."""
     max_deaths: int = Field(default=3, ge=1)
     """Workers that may die while they run it alone before it is published as failed."""
     evidence_bytes: int = Field(default=64 << 10, ge=0, le=4 << 20)

@@ -253,9 +253,7 @@ def test_the_rate_limit_button_limits_the_rate(page, flower, worker, guarded, op
     assert time.monotonic() - began > 3.0  # one a second, and the first at once
 
 
-def test_revoke_keeps_a_task_that_waits_from_beginning(
-    page, flower, worker, guarded, operator, produce
-):
+def test_revoke_ends_a_task_that_waits(page, flower, worker, guarded, operator, produce):
     # Flower offers it for what a worker holds and has not begun: here because of its rate.
     ask(guarded, worker, "rate_limit", task_name=RUN_TRAJECTORY, rate_limit="1/h")
     produce("--items", "2", "--run-id", "waits")
@@ -268,5 +266,6 @@ def test_revoke_keeps_a_task_that_waits_from_beginning(
     set_rate(page, flower, worker, 0)
     produce("--items", "1", "--run-id", "after")
     wait_until("a later one ran", lambda: operator.hget("hq:run:after", "finished") == "1")
-    assert operator.hget(f"hq:traj:{left}", "state") == "queued"
+    wait_until("it has ended", lambda: operator.hget("hq:run:waits", "failed") == "1")
+    assert operator.hget(f"hq:traj:{left}", "state") == "final"
     show(page, flower, f"/task/{left}.1", "REVOKED")

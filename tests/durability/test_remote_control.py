@@ -207,6 +207,27 @@ def test_celery_revokes_a_trajectory_and_limits_the_rate(
     assert (record.trajectory_id, record.stop_reason) == (first.trajectory_id, "cancelled")
 
 
+def test_what_waits_ends_when_it_is_revoked_and_what_runs_when_it_is_cancelled(
+    factory, start_worker, tell, command, ledger
+):
+    """A job that Celery was told to drop used to keep its group open for ever."""
+    start_worker(concurrency=1, **AT_ONCE)
+    [runs] = factory.enqueue(1, seconds=600)
+    factory.wait_running(1)
+    [waits, late] = factory.enqueue(3, seconds=0)[1:]
+    tell("revoke", task_id=[f"{waits.trajectory_id}.1"])
+    wait_until("it is due", lambda: ledger.client.hget(f"hq:traj:{waits.trajectory_id}", "cancel"))
+    said = command("hermes_queue.cli", "run", "cancel", "--trajectory", runs.trajectory_id, "--yes")
+    assert "its worker stops it" in said
+    records = {record.trajectory_id: record for record in factory.wait_done()}
+    assert {name: record.stop_reason for name, record in records.items()} == {
+        runs.trajectory_id: "cancelled",
+        waits.trajectory_id: "cancelled",
+        late.trajectory_id: "no_tool_call",
+    }
+    assert "remote control" in records[waits.trajectory_id].failure.message
+
+
 def test_what_workers_tell_of_attempts_is_counted(factory, start_worker, ledger: Ledger):
     worker = start_worker(concurrency=2)
     factory.enqueue(3, seconds=0)

@@ -119,3 +119,13 @@ async def test_creation_does_not_wait_for_redis(redis_server):
     async with gate.creating():
         pass
     ledger.close()
+
+
+def test_a_clock_of_redis_that_was_set_back_keeps_no_creation_waiting(ledger, gate):
+    ahead = time.time() + 3600
+    ledger.client.hset("hq:creation:far", mapping={"tokens": 0.0, "at": ahead})
+    ledger.client.zadd("hq:creation:far:starting", {"dead": ahead})
+    assert gate(max_starting=1).take("a") > 0
+    assert ledger.client.zscore("hq:creation:far:starting", "dead") < ahead - 2000
+    assert 0 < gate(creates_per_s=2.0).take("a") <= 0.5
+    assert float(ledger.client.hget("hq:creation:far", "at")) < ahead - 2000

@@ -12,6 +12,7 @@ from hermes_queue.errors import ConfigurationError
 from hermes_queue.ledger import Claim
 from hermes_queue.ledger.dead import DeadLetters, LetterFilter, revived
 from hermes_queue.ledger.logs import keep_log
+from hermes_queue.ledger.poison import forget, isolate, item_hash, poison_items
 
 
 def die(ledger, job, sweep):
@@ -174,3 +175,60 @@ def test_a_purged_letter_is_gone(ledger):
     assert not letters.purge(letter)
     with pytest.raises(ConfigurationError, match="no dead letter"):
         letters.get(letter.id)
+
+
+def poisoned(ledger, job, epoch):
+    """A worker gives it up."""
+    record = failed(job, "sandbox", "PoisonJob").model_copy(update={"epoch": epoch})
+    told = record.provenance.model_copy(update={"item_sha256": item_hash(job)})
+    return publish(ledger, record.model_copy(update={"provenance": told}))
+
+
+def test_jobs_of_a_poison_item_run_alone_from_the_first_attempt_in_the_next_run(ledger):
+    item = {"question": "q"}
+    first, again, other = (
+        make_job(run_id, item=row)
+        for run_id, row in (("one", item), ("two", item), ("three", {"question": "r"}))
+    )
+    for job in (first, again, other):
+        enqueue(ledger, job)
+    begun = begin(ledger, first)
+    assert not begun.any_poison
+    assert poisoned(ledger, first, begun.epoch) == "group"
+    [letter] = DeadLetters(ledger).find()
+    [known] = poison_items(ledger)
+    assert (known.letter_id, known.trajectory_id) == (letter.id, first.trajectory_id)
+    assert ledger.client.ttl("hq:poison") > 29 * 86400
+
+    def ask(job):
+        begun = begin(ledger, job)
+        assert begun.any_poison
+        return isolate(ledger, Claim(job.trajectory_id, begun.epoch), job, owner="w1"), begun.epoch
+
+    assert ask(other)[0] == ""
+    assert ask(again)[0] == letter.id
+    assert [(due.trajectory_id, due.lane) for due in ledger.due()[1]] == [
+        (again.trajectory_id, "train.quarantine")
+    ]
+    assert ledger.run_status("two").running == 0
+    answer, epoch = ask(again)
+    assert answer == "", "it is alone now"
+    poisoned(ledger, again, epoch)
+    assert [each.fields["earlier"] for each in DeadLetters(ledger).find()] == ["", letter.id]
+
+
+def test_a_poison_item_is_forgotten_on_demand_and_by_itself(ledger):
+    jobs = [make_job("run", f"i{n}", item={"question": str(n)}) for n in range(3)]
+    enqueue(ledger, *jobs)
+    for job in jobs[:2]:
+        poisoned(ledger, job, begin(ledger, job).epoch)
+    old, new = (item_hash(job) for job in jobs[:2])
+    value = json.loads(ledger.client.hget("hq:poison", old))
+    ledger.client.hset("hq:poison", old, json.dumps({**value, "until": 1.0}))
+    assert [each.item_sha256 for each in poison_items(ledger)] == [new]
+    forget(ledger, new)
+    assert poison_items(ledger) == []
+    with pytest.raises(ConfigurationError, match="hermes-queue dead items"):
+        forget(ledger, new)
+    poisoned(ledger, jobs[2], begin(ledger, jobs[2]).epoch)
+    assert ledger.client.hkeys("hq:poison") == [item_hash(jobs[2]).encode()]

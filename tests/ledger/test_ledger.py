@@ -12,11 +12,12 @@ from records import make_job, make_record
 
 from hermes_queue import codec
 from hermes_queue.errors import ConfigurationError, RedisFull
-from hermes_queue.ledger import Claim, Ledger, QueueKeys
+from hermes_queue.ledger import Claim, DueJob, Ledger
 from hermes_queue.ledger.attempts import unpacked
 from hermes_queue.ledger.group_facts import stand_in_job
 from hermes_queue.ledger.items import get_item, put_items
 from hermes_queue.models import AttemptRecord, Failure, Message
+from hermes_queue.queues import publish_messages, queue_keys
 from hermes_queue.stored import StoredGroup, stored_group
 
 
@@ -328,7 +329,7 @@ def test_a_begin_whose_answer_was_lost_may_be_repeated(ledger):
     assert ledger.run_status("run").running == 1
 
 
-QUEUES = QueueKeys(retry=["v1.train.retry"], first=["v1.train"])
+QUEUES = queue_keys("train")
 
 
 def reconcile(ledger, lane="train", *, age_s=0.0, retry_age_s=0.0):
@@ -349,29 +350,57 @@ def test_a_job_whose_message_was_lost_is_published_again(ledger):
     assert [due.trajectory_id for due in ledger.due()[1]] == [job.trajectory_id]
 
 
-@pytest.mark.parametrize("key", ["v1.train", "v1.train.retry", "unacked"])
-def test_while_messages_are_in_the_broker_none_is_taken_for_lost(ledger, key):
-    enqueue(ledger, make_job())
-    ledger.client.lpush(f"hq:{key}", "message")
+def in_flight(ledger, job):
+    """A worker is just taking its message."""
+    ledger.client.hset("hq:unacked", "tag", json.dumps([{"id": f"{job.trajectory_id}.1"}]))
+
+
+def test_while_its_message_may_be_in_the_broker_no_job_is_taken_for_lost(ledger):
+    job = make_job()
+    enqueue(ledger, job)
+    ledger.client.lpush("hq:v1.train\x06\x163", "message")
     assert reconcile(ledger) == []
+    ledger.client.delete("hq:v1.train\x06\x163")
+    in_flight(ledger, job)
+    assert reconcile(ledger) == []
+    in_flight(ledger, make_job(instance="other"))
+    assert reconcile(ledger) == [job.trajectory_id]
+
+
+@pytest.mark.parametrize("ledger", ["redis-7"], indirect=True)
+def test_a_lost_message_is_found_when_what_was_sent_after_it_is_about_to_be_taken(ledger):
+    """However many wait behind it."""
+    before, lost, *after = jobs = [make_job(instance=f"i{n}") for n in range(5)]
+    for job in jobs:
+        enqueue(ledger, job)
+        if job is not lost:
+            publish_messages(ledger, [DueJob(job.trajectory_id, 1, job.lane, job.priority)])
+    assert reconcile(ledger) == []
+    assert ledger.client.llen("hq:v1.train\x06\x163") == len(jobs) - 1
+    ledger.client.rpop("hq:v1.train\x06\x163")  # as a worker does
+    begin(ledger, before)
+    assert reconcile(ledger) == [lost.trajectory_id]
+    assert ledger.client.zcard("hq:waiting") == len(after)
 
 
 def test_a_lost_message_of_a_retry_does_not_wait_until_the_lane_is_empty(ledger):
     moved, fresh = make_job(instance="a"), make_job(instance="b")
     enqueue(ledger, moved, fresh)
     move_back(ledger, moved)
-    ledger.client.lpush("hq:v1.train", "message of the other one")
-    assert reconcile(ledger, retry_age_s=60) == []
+    ledger.client.lpush("hq:v1.train\x06\x163", "message of the other one")
+    assert reconcile(ledger, age_s=60, retry_age_s=60) == []
     assert reconcile(ledger) == [moved.trajectory_id]
     assert reconcile(ledger) == []
 
 
-@pytest.mark.parametrize("key", ["v1.train.retry", "unacked"])
-def test_a_retry_whose_message_may_be_there_is_not_taken_for_lost(ledger, key):
+def test_a_retry_whose_message_may_be_there_is_not_taken_for_lost(ledger):
     job = make_job()
     enqueue(ledger, job)
     move_back(ledger, job)
-    ledger.client.lpush(f"hq:{key}", "message")
+    in_flight(ledger, job)
+    assert reconcile(ledger) == []
+    ledger.client.delete("hq:unacked")
+    ledger.client.lpush("hq:v1.train.retry\x06\x163", "message")
     assert reconcile(ledger) == []
 
 

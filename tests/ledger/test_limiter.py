@@ -353,6 +353,25 @@ def test_waiting_for_a_bucket_holds_no_place_of_others(ledger):
 # --- keys -------------------------------------------------------------------------------------
 
 
+def test_a_clock_of_redis_that_was_set_back_keeps_no_call_waiting(ledger):
+    """As of before the clock was set back by an hour: times are an hour ahead."""
+    limits = limits_of(ledger, requests_per_minute=600, burst_s=0, max_calls=1)
+    limits.release(NAME, "a", granted_at=granted(limits, "a"))
+    granted(limits, "holds")
+    first = limits.acquire(NAME, "first")
+    ahead = dict.fromkeys(("at", "rpm_tat", "pause_until", "decreased_at"), time.time() + 3600)
+    ledger.client.hset(KEY, mapping=ahead)
+    for part, name in (("leases", "holds"), ("waiting", "first"), ("seen", "first")):
+        ledger.client.zincrby(f"{KEY}:{part}", 3600, name)
+    assert not limits.acquire(NAME, "late").granted
+    limits.release(NAME, "holds")
+    assert not limits.acquire(NAME, "late").granted, "who asked first waits on"
+    again = limits.acquire(NAME, "first", since=str(float(first.since) + 3600))
+    assert again.granted
+    assert again.wait_s <= 1
+    assert max(map(float, ledger.client.hmget(KEY, list(ahead)))) < time.time() + 60
+
+
 def test_everything_expires(ledger):
     limits = limits_of(ledger, start_calls=1, requests_per_minute=60)
     at = granted(limits, "a")

@@ -87,3 +87,21 @@ def test_a_clock_of_redis_that_was_set_back_stops_neither_reaper_nor_trimmer(led
         ledger.client.set(key, time.time() + 3600)
     assert Sandboxes(ledger).take_turn("far", interval_s=30)
     assert trim(ledger, ResultSettings(), interval_s=30) is not None
+
+
+def test_what_waits_for_a_time_waits_no_longer_when_the_clock_of_redis_was_set_back(ledger):
+    """As of before the clock was set back by an hour: times are an hour ahead."""
+    retried, lost = make_job(instance="retried"), make_job(instance="lost")
+    enqueue(ledger, retried, lost)
+    then = time.time() + 3600
+    ledger.client.zrem("hq:waiting", retried.trajectory_id)
+    ledger.client.zadd("hq:delayed", {retried.trajectory_id: then - 1})
+    ledger.client.zadd("hq:waiting", {lost.trajectory_id: then - 30})
+    ledger.client.zadd("hq:lanes", {"train": then})
+    ledger.client.hset("hq:lane:train", mapping={"state": "open", "until": then - 1, "open_s": 60})
+    ledger.client.set("hq:sweep:last", then)
+    ledger.sweep(interval_s=1.0, gap_s=60.0, grace_s=0.01)
+    assert [job.trajectory_id for job in ledger.due()[1]] == [retried.trajectory_id]
+    assert begin(ledger, retried).verdict == "run"
+    found = ledger.reconcile("train", queues=QUEUES, age_s=20.0, retry_age_s=20.0)
+    assert found == [lost.trajectory_id]

@@ -60,6 +60,33 @@ def test_an_unknown_run_is_an_error(run, words):
     assert "'r9' is unknown" in result.output
 
 
+def test_cancel_ends_single_trajectories_and_says_of_each_what_it_was(run):
+    name = make_job("r1").trajectory_id
+    assert run("cancel", "--trajectory", name).exit_code == 1
+    said = run("cancel", "--trajectory", name, "--reason", "wrong row", "--yes")
+    assert (said.exit_code, f"{name}: waits; the next worker" in said.output) == (0, True)
+    group = run("cancel", "r1", "--group", name.rpartition(".")[0], "--yes")
+    assert (group.exit_code, f"{name}: waits" in group.output) == (0, True)
+    assert json.loads(run("show", "r1", "--json").output)["queued"] == 1
+    with closing(Ledger.connect()) as ledger:
+        [due] = ledger.due()[1]
+    assert (due.cancel, due.task_id) == (True, f"{name}.1.cancel")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("cancel --yes", "say what to cancel"),
+        ("cancel r1 --trajectory r2.a.0 --yes", "r2.a.0 is not of r1"),
+        ("cancel --trajectory r2.a.0 --yes", "r2.a.0: unknown"),
+        ("cancel --group r1.nothing --yes", "r1.nothing: unknown"),
+    ],
+)
+def test_cancel_refuses_what_it_cannot_find(run, words, said):
+    result = run(*words.split())
+    assert (result.exit_code, said in result.output) == (2, True)
+
+
 def fail(redis_server, cause="sandbox", kind="SandboxError"):
     ledger = Ledger.connect()
     job = make_job("r1")

@@ -13,6 +13,7 @@ from redis_server import RedisServer
 from hermes_queue import codec
 from hermes_queue.errors import RedisFull, RedisUnavailable
 from hermes_queue.ledger import Ledger
+from workers.quarantine import boot_id
 from workers.recovery import publish_leftovers
 from workers.runtime import Runtime
 from workers.spool import Spool
@@ -64,20 +65,25 @@ def test_a_full_disk_leaves_no_half_record(tmp_path):
     assert not list(tmp_path.rglob("*.part"))
 
 
-def test_the_next_worker_publishes_what_a_dead_one_had_finished(
+def test_the_next_worker_publishes_what_a_dead_one_had_finished_and_takes_back_the_rest(
     tmp_path, redis_server: RedisServer
 ):
-    job = make_job()
+    job, other = jobs = [make_job(instance=f"i{n}") for n in range(2)]
     with redis_server.client(decode_responses=False) as client:
         ledger = Ledger(client, prefix="hq:", url=redis_server.url)
-        ledger.enqueue("run", [job], config={})
-        ledger.begin(job.trajectory_id, 1, owner="dead", lease_s=60, nonce="n")
+        ledger.enqueue("run", jobs, config={})
+        ledger.beat("dead", {}, ttl_s=60, boot_id=boot_id())
+        for each in jobs:
+            ledger.begin(each.trajectory_id, 1, owner="dead", lease_s=3600, nonce="n")
         leave_behind(tmp_path, "dead", job.trajectory_id, codec.encode_record(make_record(job)))
         spool = Spool(tmp_path, "d", "alive")
         runtime = Runtime(owner="alive", ledger=ledger, backend=None, spool=spool)  # type: ignore[arg-type]
         assert publish_leftovers(runtime) == 1
         assert ledger.run_status("run").finished == 1
         assert list(spool.leftovers()) == []
+        sweep = {"interval_s": 0.0, "gap_s": 60.0, "grace_s": 5.0}
+        assert ledger.sweep(**sweep) + ledger.sweep(**sweep) == [other.trajectory_id]
+        assert ledger.workers() == []
         runtime.executor.shutdown()
 
 

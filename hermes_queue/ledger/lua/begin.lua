@@ -8,7 +8,8 @@
 -- ARGV[6] prefix  ARGV[7] most groups, ARGV[8] most bytes in the stream for a new group
 -- Returns {verdict, epoch, attempt, deaths, job, used seconds, attempts, a warning about the run's
 -- budget or '', policy version of the run or '', since when it was queued, or '' when nobody knows,
--- when this lease was taken}, verdict being
+-- when this lease was taken, why it shall end as cancelled or '', '1' when some item is known to be
+-- poison}, verdict being
 -- run | held | paused | final | cancelled | surplus | stale_attempt | busy | unknown; of all but
 -- `run` only the verdict, and of `held` and `paused` the warning.
 -- held: the circuit breaker of its lane is open, or too many results wait for their readers
@@ -16,6 +17,7 @@
 -- the job is delayed and uses no attempt.
 -- paused: the run is; the job is parked in run:{id}:parked until it goes on.
 -- cancelled: it was, or its run is and now the job is too.
+-- One that is to end as cancelled begins whatever else would hold it back.
 -- An expired lease is `busy` too: only the sweep takes a job back, so that deaths count.
 local t = redis.call('TIME')
 local now = tonumber(t[1]) + tonumber(t[2]) / 1e6
@@ -27,24 +29,27 @@ if tonumber(ARGV[2]) < tonumber(attempt) then return {'stale_attempt'} end
 local again = state == 'running' and f[4] == ARGV[5]
 if state == 'running' and not again then return {'busy'} end
 local said = ''
-if not again then
-  local function turned_away(run_state)
-    local ttl = math.max(1, redis.call('TTL', KEYS[5]))
-    redis.call('ZREM', KEYS[3], ARGV[1])
-    redis.call('ZREM', KEYS[4], ARGV[1])
-    if run_state == 'paused' then
-      redis.call('SADD', KEYS[5] .. ':parked', ARGV[1])
-      redis.call('EXPIRE', KEYS[5] .. ':parked', ttl)
-    else
-      redis.call('HDEL', KEYS[1], 'job', 'attempts')
-      redis.call('HSET', KEYS[1], 'state', 'cancelled')
-      redis.call('EXPIRE', KEYS[1], ttl)
-      redis.call('HINCRBY', KEYS[5], 'cancelled', 1)
-    end
-    return {run_state, said}
+local cancel = redis.call('HGET', KEYS[1], 'cancel') or redis.call('HGET', KEYS[8], 'cancel') or ''
+local function turned_away(run_state)
+  local ttl = math.max(1, redis.call('TTL', KEYS[5]))
+  redis.call('ZREM', KEYS[3], ARGV[1])
+  redis.call('ZREM', KEYS[4], ARGV[1])
+  if run_state == 'paused' then
+    redis.call('SADD', KEYS[5] .. ':parked', ARGV[1])
+    redis.call('EXPIRE', KEYS[5] .. ':parked', ttl)
+  else
+    redis.call('HDEL', KEYS[1], 'job', 'attempts')
+    redis.call('HSET', KEYS[1], 'state', 'cancelled')
+    redis.call('EXPIRE', KEYS[1], ttl)
+    redis.call('HINCRBY', KEYS[5], 'cancelled', 1)
   end
+  return {run_state, said}
+end
+if not again then
   local run_state = redis.call('HGET', KEYS[5], 'state')
-  if run_state == 'paused' or run_state == 'cancelled' then return turned_away(run_state) end
+  if run_state == 'cancelled' or run_state == 'paused' and cancel == '' then return turned_away(run_state) end
+end
+if not again and cancel == '' then
   local key = ARGV[6] .. 'lane:' .. f[5]
   local lane = redis.call('HMGET', key, 'state', 'until', 'open_s', 'probe')
   local free_at = 0
@@ -83,8 +88,12 @@ end
 redis.call('ZADD', KEYS[2], string.format('%.6f', now + tonumber(ARGV[4])), ARGV[1])
 redis.call('ZREM', KEYS[3], ARGV[1])
 redis.call('ZREM', KEYS[4], ARGV[1])
-local g = redis.call('HMGET', KEYS[1], 'quarantine_deaths', 'used', 'attempts', 'queued', 'begun')
+local g = redis.call('HMGET', KEYS[1], 'quarantine_deaths', 'used', 'attempts', 'queued', 'begun',
+  'unseen_deaths')
+-- One that a living parent saw is the job's own; of those with the parent there may be other causes.
+local deaths = tonumber(g[1] or '0') + math.floor(tonumber(g[6] or '0') / 3)
 -- A job that was never given back has waited since its group was enqueued.
 local queued = g[4] or redis.call('HGET', KEYS[8], 'created') or ''
-return {'run', epoch, tonumber(attempt), tonumber(g[1] or 0), job, g[2] or '0', g[3] or '', said,
-  redis.call('HGET', KEYS[5], 'policy_version') or '', queued, g[5] or ''}
+return {'run', epoch, tonumber(attempt), deaths, job, g[2] or '0', g[3] or '', said,
+  redis.call('HGET', KEYS[5], 'policy_version') or '', queued, g[5] or '', cancel,
+  redis.call('EXISTS', ARGV[6] .. 'poison') == 1 and '1' or ''}

@@ -11,12 +11,20 @@ local t = redis.call('TIME')
 local now = tonumber(t[1]) + tonumber(t[2]) / 1e6
 local rate, room = tonumber(ARGV[1]), tonumber(ARGV[2])
 redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now)
+local latest = now + tonumber(ARGV[4])  -- what counts for longer is of before the clock was set back
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '(' .. latest, '+inf')) do
+  redis.call('ZADD', KEYS[2], latest, id)
+end
 if redis.call('ZSCORE', KEYS[2], ARGV[3]) then return '0' end
 if redis.call('ZCARD', KEYS[2]) >= room then return '0.5' end
 local burst = math.max(1, rate)
 local state = redis.call('HMGET', KEYS[1], 'tokens', 'at')
 local tokens = tonumber(state[1] or burst)
-local since = math.max(0, now - tonumber(state[2] or now))
+local since = now - tonumber(state[2] or now)
+if since < 0 then  -- likewise
+  since = 0
+  redis.call('HSET', KEYS[1], 'at', string.format('%.6f', now))
+end
 tokens = math.min(burst, tokens + since * rate)
 if tokens < 1 then return string.format('%.6f', (1 - tokens) / rate) end
 redis.call('HSET', KEYS[1], 'tokens', string.format('%.6f', tokens - 1), 'at', string.format('%.6f', now))

@@ -1,7 +1,9 @@
+-- include: clock
 -- Ask for leave to call a model endpoint: one of its concurrent calls, and room in its buckets.
 --
 -- KEYS[1] limit:{name}          hash: limit, ceiling, steady, rounds, decreased_at, pause_until,
---                               hold_s, rpm_tat, tpm_tat; counters granted, refused, paused
+--                               hold_s, rpm_tat, tpm_tat, at (the last call, so that a clock that
+--                               was set back is noticed); counters granted, refused, paused
 -- KEYS[2] limit:{name}:leases   zset: request id -> end of its lease
 -- KEYS[3] limit:{name}:waiting  zset: request id -> when it first asked; who is before whom
 -- KEYS[4] limit:{name}:seen     zset: request id -> until when it is believed to be alive
@@ -19,13 +21,20 @@ local SHORTEST = 0.005
 local t = redis.call('TIME')
 local now = tonumber(t[1]) + tonumber(t[2]) / 1e6
 local function text(value) return string.format('%.6f', value) end
-local id, since = ARGV[1], ARGV[3] ~= '' and tonumber(ARGV[3]) or now
+local id, since = ARGV[1], math.min(tonumber(ARGV[3]) or now, now)
 
 redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', text(now))
 for _, silent in ipairs(redis.call('ZRANGEBYSCORE', KEYS[4], '-inf', text(now), 'LIMIT', 0, 200)) do
   redis.call('ZREM', KEYS[3], silent)
   redis.call('ZREM', KEYS[4], silent)
 end
+local at = tonumber(redis.call('HGET', KEYS[1], 'at') or '0')
+if now < at then
+  for i = 2, 4 do set_back_scores(KEYS[i], at - now) end
+  set_back_fields(KEYS[1], {'pause_until', 'rpm_tat', 'tpm_tat', 'decreased_at'}, at - now)
+  redis.call('HSET', KEYS[1], 'at', text(now))
+end
+since = tonumber(redis.call('ZSCORE', KEYS[3], id) or since)
 local state = redis.call('HMGET', KEYS[1], 'limit', 'pause_until', 'hold_s', 'rpm_tat', 'tpm_tat')
 local limit = tonumber(state[1]) or tonumber(ARGV[4])
 limit = math.max(tonumber(ARGV[5]), math.min(limit, tonumber(ARGV[6])))
@@ -72,6 +81,7 @@ else
   redis.call('ZADD', KEYS[4], text(now + 2 * wait + 2), id)
 end
 redis.call('HSETNX', KEYS[1], 'limit', tostring(limit))
+redis.call('HSET', KEYS[1], 'at', text(now))
 for i = 1, 4 do
   redis.call('EXPIRE', KEYS[i], ARGV[11])
 end

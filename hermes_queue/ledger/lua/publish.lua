@@ -18,6 +18,7 @@
 -- A measured record is accepted from any attempt while the trajectory is open; a failure
 -- only from the current owner and epoch, because a newer attempt may yet succeed. What a
 -- revoked surplus sample has to show is kept beside its closed group.
+-- An item under which workers died is remembered in {prefix}poison, for isolate.lua.
 -- A dead letter ends with the log of the worker that died last, or that met the bug: {prefix}log:{owner}.
 -- With a bound on the policy's age (drop, requeue) members beyond it, this one and those that
 -- wait in the open group, leave the group as stale; one that is stale is taken from its current
@@ -87,10 +88,22 @@ if failure['dead'] then
   local died = redis.call('HGET', KEYS[1], 'died')
   local killed = failure['cause'] == 'poison' and died and string.match(died, '%d+ (%S+) [^\n]*\n$')
   local log = redis.call('GET', prefix .. 'log:' .. (killed or ARGV[2]))
-  redis.call('XADD', KEYS[10], '*', 'cause', failure['cause'], 'reason', failure['reason'],
+  local earlier = redis.call('HGET', KEYS[1], 'earlier')
+  local letter = redis.call('XADD', KEYS[10], '*', 'cause', failure['cause'], 'reason', failure['reason'],
     'stage', failure['stage'], 'trajectory_id', id, 'run_id', ARGV[11], 'group_id', ARGV[10],
     'env', g[1] or '', 'instance_id', g[2] or '', 'owner', ARGV[2], 'attempts', failure['attempts'],
-    'died', died or '', 'log', log or '', 'job', origin[3] or '')
+    'died', died or '', 'log', log or '', 'job', origin[3] or '',
+    'earlier', earlier or '')
+  if failure['item'] then
+    local poison = prefix .. 'poison'
+    local flat = redis.call('HGETALL', poison)
+    for i = 1, #flat, 2 do
+      if cjson.decode(flat[i + 1])['until'] < now then redis.call('HDEL', poison, flat[i]) end
+    end
+    redis.call('HSET', poison, failure['item'], cjson.encode({letter = letter, trajectory_id = id,
+      ['until'] = now + failure['remember_s']}))
+    redis.call('EXPIRE', poison, math.ceil(failure['remember_s']))
+  end
 end
 count('settled')
 local said = settle(KEYS[1], id, state, 'final', {ARGV[17], ARGV[18]})
@@ -114,7 +127,7 @@ local requeues = tonumber(g[5] or '0')
 local function another(as, counter)
   local fresh = ARGV[10] .. '.' .. planned
   redis.call('HSET', prefix .. 'traj:' .. fresh, 'state', 'queued', 'attempt', 1, 'epoch', 0,
-    'lane', (string.gsub(origin[1], '%.quarantine$', '')), 'priority', origin[2], 'job', origin[3],
+    'lane', (string.gsub(origin[1], '%.quarantine%-?%d*$', '')), 'priority', origin[2], 'job', origin[3],
     'queued', stamp)
   redis.call('ZADD', KEYS[3], stamp, fresh)
   redis.call('HINCRBY', KEYS[4], as, 1)

@@ -13,7 +13,7 @@ for i = 3, #ARGV, 2 do
   if lease > now or redis.call('EXISTS', ARGV[1] .. 'worker:' .. ARGV[i + 1]) == 1 then
     redis.call('ZREM', KEYS[2], ARGV[i])
   else
-    redis.call('ZADD', KEYS[2], 'NX', string.format('%.6f', now), ARGV[i])
+    redis.call('ZADD', KEYS[2], 'LT', string.format('%.6f', now), ARGV[i])  -- the clock may be set back
     if now - tonumber(redis.call('ZSCORE', KEYS[2], ARGV[i])) >= tonumber(ARGV[2]) then
       dead[#dead + 1] = ARGV[i]
       redis.call('ZREM', KEYS[1], ARGV[i])

@@ -1,10 +1,11 @@
 -- Find jobs whose message the broker has lost, and have them published again.
 --
 -- A worker takes a message off its list before it notes it as unacknowledged; dying in
--- between, it takes the message along. When nothing is queued or unacknowledged and a job
--- still waits, its message is gone. The queue of retries is polled first, so it is empty most
--- of the time: what came back from a dead worker need not wait until all of a lane is done.
--- A message too many would be answered `busy` or `final`.
+-- between, it takes the message along. Lists are taken from in the order in which they were filled, so a
+-- job whose message would come before the next one of its list has lost it, unless it is being taken
+-- just now, or was sent at about the same time by somebody else (ARGV[4]); so has any job whose list is empty. However long a lane's backlog is, a lost message is
+-- found when what was sent after it is about to be taken. A message too many would be answered `busy`
+-- or `final`.
 --
 -- KEYS[1] waiting  KEYS[2] waiting:retry  KEYS[3] delayed  KEYS[4] unacked (Celery's)
 -- KEYS[5...] the lists of the lane's retry queue, then those of its queue
@@ -17,16 +18,42 @@
 local t = redis.call('TIME')
 local now = tonumber(t[1]) + tonumber(t[2]) / 1e6
 local found = {}
+local retries = tonumber(ARGV[6])
+local nexts, being_taken = {}, nil
+
+-- When the message was sent that is next in the list for messages of this priority, of the retry queue
+-- or of the other one: beyond all times when there is none, 0 when nobody knows.
+local function next_sent(is_retry, priority)
+  local list, best = nil, -1
+  for i = is_retry and 5 or 5 + retries, is_retry and 4 + retries or #KEYS do
+    local step = tonumber(string.match(KEYS[i], '\6\22(%d+)$') or '0')
+    if step <= priority and step > best then list, best = KEYS[i], step end
+  end
+  if not list then return 0 end
+  if not nexts[list] then
+    local message = redis.call('LINDEX', list, -1)
+    local id = message and string.match(message, '"id": *"([^"]*)"')
+    id = id and string.gsub(string.gsub(id, '%.cancel$', ''), '%.%d+$', '')
+    nexts[list] = message and tonumber(id and redis.call('ZSCORE', KEYS[1], id) or '0') or math.huge
+  end
+  return nexts[list]
+end
+local function is_lost(id, sent, priority, is_retry)
+  if next_sent(is_retry, priority) <= sent + tonumber(ARGV[4]) then return false end
+  being_taken = being_taken or table.concat(redis.call('HVALS', KEYS[4]), '\n')
+  return not string.find(being_taken, id, 1, true)
+end
 local passed = ARGV[1] .. 'reconcile:' .. ARGV[2]
-local function look(key, age, lost)
+local function look(key, age)
   local from = tonumber(redis.call('HGET', passed, key) or '0')
   local ids = redis.call('ZRANGEBYSCORE', key, '-inf', string.format('%.6f', now - tonumber(age)),
     'LIMIT', from, ARGV[5])
   local stay = 0
   for _, id in ipairs(ids) do
-    local f = redis.call('HMGET', ARGV[1] .. 'traj:' .. id, 'state', 'lane')
+    local f = redis.call('HMGET', ARGV[1] .. 'traj:' .. id, 'state', 'lane', 'priority')
     local waits = f[1] == 'queued' and redis.call('ZSCORE', KEYS[1], id)
-    if not waits or lost and f[2] == ARGV[2] then
+    local is_retry = redis.call('ZSCORE', KEYS[2], id)
+    if not waits or f[2] == ARGV[2] and is_lost(id, tonumber(waits), tonumber(f[3] or '0'), is_retry) then
       redis.call('ZREM', KEYS[1], id)
       redis.call('ZREM', KEYS[2], id)
       if waits then
@@ -44,8 +71,6 @@ local function look(key, age, lost)
     redis.call('HDEL', passed, key)
   end
 end
-local retries = {}
-for i = 4, 4 + tonumber(ARGV[6]) do retries[#retries + 1] = KEYS[i] end
-look(KEYS[2], ARGV[4], redis.call('EXISTS', unpack(retries)) == 0)
-look(KEYS[1], ARGV[3], redis.call('EXISTS', unpack(KEYS, 4)) == 0)
+look(KEYS[2], ARGV[4])
+look(KEYS[1], ARGV[3])
 return found

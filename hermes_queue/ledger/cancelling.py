@@ -1,0 +1,62 @@
+"""Ending single trajectories and groups before their time; whole runs are `Runs.cancel`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Literal, cast
+
+from hermes_queue.ledger.ledger import Ledger
+
+Found = Literal["waiting", "running", "final", "cancelled", "surplus", "closed", "unknown"]
+"""What a trajectory was when it was to be cancelled; only of `waiting` and `running` anything is
+left to do. `closed`: of a group."""
+
+_TASK_ID = re.compile(r"(.*\..*\.\d+)\.(\d+)(?:\.cancel)?")
+
+
+def cancel(
+    ledger: Ledger,
+    *,
+    trajectories: Iterable[str] = (),
+    groups: Iterable[str] = (),
+    reason: str = "cancelled by an operator",
+) -> dict[str, Found]:
+    """Have trajectories, and all open ones of groups, end as failures of the cause `cancelled`.
+
+    One that waits is taken by the next worker, which publishes its end; one that runs is stopped
+    with its worker's next beat. The group closes when its other members have ended. May be
+    repeated.
+
+    Returns:
+        What each was; the members of a group by their own ids, unless it is unknown or closed.
+    """
+    pairs = [(name, "") for name in trajectories]
+    return _call(ledger, list(groups), pairs, reason, waiting_only=False)
+
+
+def cancel_tasks(
+    ledger: Ledger, task_ids: Iterable[str], *, reason: str, waiting_only: bool
+) -> dict[str, Found]:
+    """The same for ids of Celery's tasks, as Flower shows them: a trajectory and its attempt.
+
+    An id of a former attempt, or of something else, is passed over.
+    """
+    found = (_TASK_ID.fullmatch(task_id) for task_id in task_ids)
+    pairs = [(match[1], match[2]) for match in found if match]
+    return _call(ledger, [], pairs, reason, waiting_only=waiting_only)
+
+
+def _call(
+    ledger: Ledger,
+    groups: list[str],
+    pairs: list[tuple[str, str]],
+    reason: str,
+    *,
+    waiting_only: bool,
+) -> dict[str, Found]:
+    args = [ledger.prefix, reason, "1" if waiting_only else "", len(groups), *groups]
+    args += [part for pair in pairs for part in pair]
+    flat = ledger.call("cancel", ["delayed", "waiting", "waiting:retry"], args)
+    words = [part.decode() for part in flat]
+    return dict(zip(words[::2], cast("list[Found]", words[1::2]), strict=True))

@@ -1,0 +1,60 @@
+-- What the death of a worker says of the jobs that it ran.
+--
+-- life:{owner} (hash, kept for a day): boot = how its host names the time since it was started,
+-- seen = its last beat, told = '1' once it was told to go (SIGTERM), outlived = '1' once a
+-- process of the same boot has found it dead, witnessed = '1' once its parent has, shared = how
+-- many jobs were leased to it when the first of these leases ended.
+-- boot:{id} = the last beat of any worker of that boot.
+local QUARANTINE = '^(.*)%.quarantine%-?(%d*)$'
+local SIZES = {64, 16, 4}  -- of batches in quarantine; after the last a job runs alone
+
+-- How a worker died: told (it was told to go), unknown (maybe with its host: nobody of that boot
+-- has been heard of since), died (its host lives on), seen (its parent lives on). Of a worker that
+-- said nothing of itself the worst is believed. `patience`, s: by how much a beat of the host must
+-- be younger than its own last one.
+local function death_of(prefix, owner, patience)
+  local life = redis.call('HMGET', prefix .. 'life:' .. owner, 'boot', 'seen', 'told', 'outlived', 'witnessed')
+  if life[3] then return 'told' end
+  if life[5] or not life[1] then return 'seen' end
+  if life[4] then return 'died' end
+  local beat = tonumber(redis.call('GET', prefix .. 'boot:' .. life[1]) or '0')
+  return beat > tonumber(life[2]) + patience and 'died' or 'unknown'
+end
+
+-- Count one death that `size` jobs shared; move the job to quarantine, or to a smaller batch there.
+local function hold_against(key, lane, size, how, limit)
+  local base, most = string.match(lane, QUARANTINE)
+  if most == '' then
+    redis.call('HINCRBY', key, how == 'seen' and 'quarantine_deaths' or 'unseen_deaths', 1)
+    return
+  end
+  if not base then
+    if redis.call('HINCRBY', key, 'deaths', 1) < limit then return end
+    base = lane
+  end
+  size = math.min(size, tonumber(most) or size)
+  for _, smaller in ipairs(SIZES) do
+    if smaller < size then
+      redis.call('HSET', key, 'lane', base .. '.quarantine-' .. smaller)
+      return
+    end
+  end
+  redis.call('HSET', key, 'lane', base .. '.quarantine')
+end
+
+-- The same for deaths of which too little was known when they were found, as far as it is now.
+local function settle_doubts(prefix, key, patience, limit)
+  local doubts = redis.call('HGET', key, 'doubts')
+  if not doubts then return end
+  local left = {}
+  for owner, lane in string.gmatch(doubts, '(%S+) (%S+)\n') do
+    local shared = redis.call('HGET', prefix .. 'life:' .. owner, 'shared')
+    local how = shared and death_of(prefix, owner, patience)  -- else it is too long ago to be told
+    if how == 'unknown' then
+      left[#left + 1] = owner .. ' ' .. lane .. '\n'
+    elseif (how == 'died' or how == 'seen') and redis.call('HGET', key, 'lane') == lane then
+      hold_against(key, lane, tonumber(shared), how, limit)
+    end
+  end
+  redis.call('HSET', key, 'doubts', table.concat(left))
+end

@@ -1,0 +1,70 @@
+"""Items under which workers died, remembered across runs for as long as their dead letters."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from hermes_queue import codec
+from hermes_queue.connection import explained
+from hermes_queue.errors import ConfigurationError
+from hermes_queue.ledger.answers import Claim
+from hermes_queue.ledger.ledger import Ledger
+from hermes_queue.models import TrajectoryJob
+
+
+@dataclass(frozen=True, slots=True)
+class PoisonItem:
+    """An item of which a job was published as poison."""
+
+    item_sha256: str
+    letter_id: str
+    """The dead letter of that job."""
+    trajectory_id: str
+    until: float
+    """Unix seconds of Redis' clock: when it is forgotten."""
+
+
+def item_hash(job: TrajectoryJob) -> str:
+    """SHA-256 of a job's row, the same however the row travels."""
+    return job.item_sha256 or codec.item_sha256(job.item or {})
+
+
+def isolate(ledger: Ledger, claim: Claim, job: TrajectoryJob, *, owner: str) -> str:
+    """Give a job back to run alone if its item is known; see `isolate.lua`.
+
+    Returns:
+        The id of the earlier dead letter; "" when the job is still the caller's to run.
+    """
+    keys = [f"traj:{claim.trajectory_id}", "leases", "delayed", f"run:{job.run_id}", "poison"]
+    args = [claim.trajectory_id, owner, claim.epoch, item_hash(job)]
+    return str(ledger.call("isolate", keys, args).decode())
+
+
+def poison_items(ledger: Ledger) -> list[PoisonItem]:
+    """What is remembered, the one to be forgotten first at the head."""
+    client: Any = ledger.client
+    with explained(ledger.url):
+        raw = client.hgetall(ledger.key("poison"))
+    found = []
+    for name, value in raw.items():
+        known = json.loads(value)
+        letter, trajectory_id = known["letter"], known["trajectory_id"]
+        found.append(PoisonItem(name.decode(), letter, trajectory_id, known["until"]))
+    now = time.time()
+    return sorted((each for each in found if each.until > now), key=lambda each: each.until)
+
+
+def forget(ledger: Ledger, item_sha256: str) -> None:
+    """Let jobs of an item run among others again.
+
+    Raises:
+        ConfigurationError: it is not remembered.
+    """
+    with explained(ledger.url):
+        if not ledger.client.hdel(ledger.key("poison"), item_sha256):
+            raise ConfigurationError(
+                f"no poison item {item_sha256!r} is remembered; see hermes-queue dead items"
+            )

@@ -1,0 +1,72 @@
+"""What the heartbeat of a worker does while other things hang or end."""
+
+from __future__ import annotations
+
+import socket
+import time
+from pathlib import Path
+
+import pytest
+from celery.worker import state as worker_state
+from records import make_job
+from redis_server import RedisServer
+from worker_process import wait_until
+
+from hermes_queue import celery as app_module
+from hermes_queue import pool
+from hermes_queue.ledger import Claim, Ledger
+from hermes_queue.settings import LeaseSettings
+from workers.keeper import Keeper, told_to_go
+from workers.runtime import Progress, Runtime
+from workers.spool import Spool
+
+AT_WORK = Progress("agent", 0.0)
+
+
+@pytest.fixture
+def keeper(tmp_path: Path, redis_server: RedisServer, monkeypatch):
+    """Of a worker with one job, whose lease is short."""
+    monkeypatch.setattr(pool.TaskPool, "_instance", pool.TaskPool(1))
+    ledger = Ledger.connect(url=redis_server.url)
+    spool = Spool(tmp_path, "d", "w")
+    lease = LeaseSettings(duration_s=1000.0, renew_s=0.2, sweep_s=0.2, mover_s=0.1)
+    runtime = Runtime(owner="w", ledger=ledger, backend=None, spool=spool, lease=lease)  # type: ignore[arg-type]
+    keeper = Keeper(runtime, on_lost=lambda job, reason: None, facts=dict)
+    yield keeper, runtime
+    keeper.stop()
+    ledger.close()
+    runtime.executor.shutdown()
+
+
+def test_a_broker_that_hangs_costs_no_lease(keeper, monkeypatch):
+    keeper, runtime = keeper
+    ledger = runtime.ledger
+    with socket.create_server(("127.0.0.1", 0)) as hole:  # takes connections and answers nothing
+        url = f"redis://127.0.0.1:{hole.getsockname()[1]}/0"
+        hanging = app_module.connection(url, ledger.prefix)
+        asked: list[str] = []
+        monkeypatch.setattr(
+            app_module, "connection", lambda url, prefix: asked.append(url) or hanging
+        )
+        due, job = make_job(instance="due"), make_job()
+        ledger.enqueue("run", [due, job], config={})
+        ledger.client.zadd("hq:delayed", {due.trajectory_id: 1.0})
+        begun = ledger.begin(job.trajectory_id, 1, owner="w", lease_s=5, nonce="n")
+        with runtime.leased(Claim(job.trajectory_id, begun.epoch), None, lambda: AT_WORK):  # type: ignore[arg-type]
+            keeper.start()
+            wait_until("the mover hangs", lambda: asked)
+            until = time.time() + 900
+            wait_until(
+                "the lease is renewed",
+                lambda: ledger.client.zscore("hq:leases", job.trajectory_id) > until,
+                timeout_s=20,
+            )
+
+
+def test_a_worker_that_is_told_to_go_says_so(keeper, monkeypatch):
+    keeper, runtime = keeper
+    keeper.start()
+    assert not told_to_go()
+    assert runtime.ledger.client.hget("hq:life:w", "told") is None
+    monkeypatch.setattr(worker_state, "should_stop", 0)  # the exit code that Celery puts there
+    wait_until("it says so", lambda: runtime.ledger.client.hget("hq:life:w", "told") == b"1")
