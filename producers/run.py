@@ -23,7 +23,7 @@ from hermes_queue.errors import (
 from hermes_queue.ledger import Ledger, Runs
 from hermes_queue.ledger.budgets import set_budgets
 from hermes_queue.queues import enqueue
-from hermes_queue.settings import RedisSettings, check_environment
+from hermes_queue.settings import PREFIX, ModelSettings, RedisSettings, check_environment
 from hermes_queue.sinks.jsonl import JsonlSink
 from producers import sandbox_flags
 from producers.base import Producer
@@ -142,7 +142,10 @@ class Run:
                 concurrency=concurrency,
                 lane=self.plan.lane,
                 log_level=self.arguments.log_level.lower(),
-                settings=sandbox_flags.worker_settings(self.arguments),
+                settings={
+                    **sandbox_flags.worker_settings(self.arguments),
+                    **own_endpoints(self.plan.agent.base_url),
+                },
             )
             with embedded:
                 self.progress.say(f"worker log: {embedded.log_path}")
@@ -318,6 +321,12 @@ def run(producer: Producer, arguments: argparse.Namespace) -> int:
         return job.embedded()
     sandbox_flags.refuse(arguments)
     return job.remote()
+
+
+def own_endpoints(base_url: str | None) -> dict[str, str]:
+    """What has a worker of this user's trust the endpoints that this user names."""
+    trusted = ",".join(filter(None, (base_url, ModelSettings().trusted_urls)))
+    return {f"{PREFIX}MODEL_TRUSTED_URLS": trusted} if trusted else {}
 
 
 def _default_out(run_id: str) -> Path:
