@@ -22,6 +22,7 @@ from hermes_queue.errors import (
 )
 from hermes_queue.ledger import Ledger, Runs
 from hermes_queue.ledger.budgets import set_budgets
+from hermes_queue.models import AgentSpec
 from hermes_queue.queues import enqueue
 from hermes_queue.settings import PREFIX, ModelSettings, RedisSettings, check_environment
 from hermes_queue.sinks.jsonl import JsonlSink
@@ -145,6 +146,7 @@ class Run:
                 settings={
                     **sandbox_flags.worker_settings(self.arguments),
                     **own_endpoints(self.plan.agent.base_url),
+                    **own_records(self.plan.agent),
                 },
             )
             with embedded:
@@ -327,6 +329,15 @@ def own_endpoints(base_url: str | None) -> dict[str, str]:
     """What has a worker of this user's trust the endpoints that this user names."""
     trusted = ",".join(filter(None, (base_url, ModelSettings().trusted_urls)))
     return {f"{PREFIX}MODEL_TRUSTED_URLS": trusted} if trusted else {}
+
+
+def own_records(agent: AgentSpec) -> dict[str, str]:
+    """What has a worker of this user's open the file of records that this user names."""
+    path = agent.params.get("path")
+    if agent.kind != "replay" or not isinstance(path, str):
+        return {}
+    root = Path(path).parent if Path(path).is_absolute() else Path.cwd()
+    return {f"{PREFIX}PATHS_REPLAY": str(root)}
 
 
 def _default_out(run_id: str) -> Path:
