@@ -8,7 +8,8 @@ import pytest
 import redis
 from ledger_keys import is_listed
 
-from hermes_queue import metrics
+import hermes_queue
+from hermes_queue import AgentSpec, metrics
 from hermes_queue.errors import RedisUnavailable
 from hermes_queue.exporter import Exporter
 from hermes_queue.ledger import Ledger
@@ -220,6 +221,24 @@ def test_a_producer_that_wants_results_is_told_whose_rights_it_needs(
     ledger = Ledger.connect(url=guarded.url("monitor"))
     assert ledger.run_status("f").total == 0
     ledger.close()
+
+
+def test_a_trainer_sends_jobs_as_a_producer_and_reads_them_as_a_consumer(guarded, worker):
+    rows = [{"question": "1 + 1?", "answer": "#### 2"}]
+    sent = hermes_queue.enqueue(
+        env="gsm8k",
+        items=rows,
+        run_id="sent",
+        agent=AgentSpec(kind="oracle"),
+        priority=0,
+        url=guarded.url("producer"),
+    )
+    with hermes_queue.consume_sync("sent", run="sent", url=guarded.url("consumer")) as groups:
+        group = next(groups)
+        group.ack()
+    assert [(m.trajectory_id, m.score) for m in group.members] == [(sent.trajectory_ids[0], 1.0)]
+    with guarded.client("consumer") as client:
+        remove_consumer_group(client, "hq:", "sent")
 
 
 def test_a_consumer_that_enqueues_is_refused_in_one_line(guarded, as_role):
