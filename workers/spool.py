@@ -23,6 +23,8 @@ from hermes_queue.settings import private_directory
 logger = logging.getLogger(__name__)
 
 _SUFFIX = ".record"
+_NAME_MAX = 247
+"""Of a file, so that `set_aside` has room to name it otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,10 @@ class Spool:
         Raises:
             OSError: the disk is full or broken; nothing is left behind.
         """
-        target = self._directory / (trajectory_id.replace("/", "%2F") + _SUFFIX)
+        name = trajectory_id.replace("/", "%2F")
+        if len(name) > _NAME_MAX - len(_SUFFIX):
+            name = hashlib.sha256(name.encode()).hexdigest()
+        target = self._directory / (name + _SUFFIX)
         put_whole(target, body, draft=target.with_suffix(".part"))
         return SpooledRecord(target, self.owner)
 
