@@ -6,6 +6,7 @@ import json
 
 import pytest
 import redis
+from guarded_redis import ROOT
 from ledger_keys import is_listed
 
 import hermes_queue
@@ -100,10 +101,13 @@ def test_a_producer_reads_no_result_and_tells_no_worker(guarded, command):
         ("SET", "hq:body:r1.i.0", "forged"),
         ("DEL", "hq:body:r1.i.0"),
         ("PUBLISH", "hq:/0.celery.pidbox", "{}"),
+        ("HGET", "hq:traj:r1.i.0", "job"),
+        ("HGETALL", "hq:failed:r1"),
+        ("XRANGE", "hq:dead", "-", "+"),
     ],
     ids=" ".join,
 )
-def test_a_consumer_enqueues_forges_and_deletes_nothing(guarded, command):
+def test_a_consumer_enqueues_forges_and_deletes_nothing_and_reads_no_job(guarded, command):
     denied(guarded, "consumer", *command)
 
 
@@ -119,11 +123,14 @@ def test_a_consumer_enqueues_forges_and_deletes_nothing(guarded, command):
         ("PUBLISH", "hq:/0.celery.pidbox", "{}"),
         ("GET", "hq:body:r1.i.0"),
         ("GET", "hq:item:abc"),
+        ("HGET", "hq:traj:r1.i.0", "job"),
+        ("HGETALL", "hq:failed:r1"),
+        ("XRANGE", "hq:dead", "-", "+"),
         ("GET", "hq:log:w"),
     ],
     ids=" ".join,
 )
-def test_a_monitor_changes_nothing_and_reads_no_transcript(guarded, command):
+def test_a_monitor_changes_nothing_and_reads_no_transcript_job_or_log(guarded, command):
     denied(guarded, "monitor", *command)
 
 
@@ -267,6 +274,20 @@ def test_a_script_that_asks_for_more_than_the_user_may_is_explained(guarded):
     with pytest.raises(RedisUnavailable, match="refuses us"):
         ledger.call("run_policy", ["results"], ["1", "", 10])
     ledger.close()
+
+
+def test_what_the_page_says_of_consumers_among_each_other_is_so(guarded):
+    page = (ROOT / "docs/security.md").read_text(encoding="utf-8")
+    assert "consumer groups of *other* consumers" in page
+    with guarded.client("consumer") as one, guarded.client("consumer") as other:
+        one.xgroup_create("hq:results", "ones", mkstream=True, id="0")
+        assert other.xgroup_setid("hq:results", "ones", "$")
+        assert other.xgroup_destroy("hq:results", "ones")
+
+
+def test_a_monitor_counts_dead_letters(guarded):
+    with guarded.client("monitor") as client:
+        assert client.xlen("hq:dead") >= 0
 
 
 def test_a_consumer_takes_its_group_away_again(guarded):
