@@ -50,7 +50,7 @@ async def _calls(load: Load) -> None:
     script = AgentScript(oracle=_no_gold, limiter=limiter)
 
     async def task() -> None:
-        chat = make_chat(spec, script, ModelSettings(max_retries=10))
+        chat = make_chat(spec, script, ModelSettings(max_retries=10, trusted_urls=load.endpoint))
         while True:
             try:
                 question = [Message(role="user", content="3 + 4?")]

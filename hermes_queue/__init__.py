@@ -1,7 +1,7 @@
 """A trajectory factory: generate and score LLM-agent trajectories through Redis.
 
-What a trainer needs is imported here and stays light; producers and workers import
-their own modules.
+What a trainer needs, to send jobs and to read results, is imported here and stays light; producers
+and workers import their own modules.
 """
 
 from hermes_queue.blocking import HeldGroup, SyncConsumer, consume_sync
@@ -21,6 +21,7 @@ from hermes_queue.models import (
     AgentSpec,
     AttemptRecord,
     Failure,
+    GroupPolicy,
     Limits,
     Message,
     ScoredTrajectory,
@@ -35,13 +36,16 @@ from hermes_queue.models import (
 )
 from hermes_queue.replay import replay
 from hermes_queue.results import DeliveredGroup, consume, consume_batches
+from hermes_queue.submission import Enqueued, enqueue, enqueue_async, make_jobs
 
 __all__ = [
     "AgentSpec",
     "AttemptRecord",
     "ConfigurationError",
     "DeliveredGroup",
+    "Enqueued",
     "Failure",
+    "GroupPolicy",
     "HeldGroup",
     "HermesQueueError",
     "InputError",
@@ -65,7 +69,10 @@ __all__ = [
     "consume_batches",
     "consume_sync",
     "consumer_lag",
+    "enqueue",
+    "enqueue_async",
     "make_ids",
+    "make_jobs",
     "replay",
     "rewind",
     "set_policy_version",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import sys
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from celery import Celery, signals
 from kombu.connection import Connection
@@ -50,9 +50,11 @@ def broker_url(url: str) -> str:
     parts = urlsplit(url)
     if parts.scheme != "unix":
         return url
-    secret = f":{parts.password}@" if parts.password else ""
-    database = dict(pair.split("=", 1) for pair in parts.query.split("&") if "=" in pair).get("db")
-    return f"redis+socket://{secret}{parts.path}?virtual_host={database or 0}"
+    query = dict(parse_qsl(parts.query))
+    user = unquote(parts.username or "") or query.get("username", "")
+    password = unquote(parts.password or "") or query.get("password", "")
+    secret = f"{quote(user, safe='')}:{quote(password, safe='')}@" if user or password else ""
+    return f"redis+socket://{secret}{parts.path}?virtual_host={query.get('db') or 0}"
 
 
 def connection(url: str, prefix: str) -> Connection:

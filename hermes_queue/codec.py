@@ -113,15 +113,29 @@ def compress_item(data: bytes) -> bytes:
     return zstandard.ZstdCompressor(level=3).compress(data)
 
 
-def decompress_item(body: bytes) -> dict[str, Any]:
+def decompress_item(
+    body: bytes, *, max_bytes: int = MAX_DECODED_BYTES, sha256: str | None = None
+) -> dict[str, Any]:
     """The row stored by `compress_item`.
 
+    Args:
+        body: what is stored.
+        max_bytes: of the row; one that claims to unpack to more is refused unread.
+        sha256: of the row, if it has to be checked.
+
     Raises:
-        ValueError: the bytes are not an item.
+        ValueError: the bytes are not an item, not this one, or too many.
     """
     try:
-        item = json.loads(zstandard.ZstdDecompressor().decompress(body))
-    except zstandard.ZstdError as error:
+        size = zstandard.frame_content_size(body)
+        if not 0 <= size <= max_bytes:
+            claim = f"unpacks to {size} bytes" if size >= 0 else "does not say its size"
+            raise ValueError(f"not an item: it {claim}, at most {max_bytes} are read")
+        data = zstandard.ZstdDecompressor().decompress(body)
+        if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:
+            raise ValueError("not the item: it has another hash")
+        item = json.loads(data)
+    except (zstandard.ZstdError, RecursionError) as error:
         raise ValueError(f"not an item: {error}") from error
     if not isinstance(item, dict):
         raise ValueError("not an item: no JSON object")

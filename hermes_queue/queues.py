@@ -135,13 +135,15 @@ def enqueue(
     config: Mapping[str, Any] | None = None,
     on_batch: Callable[[int], None] | None = None,
     on_full: Callable[[int], None] | None = None,
+    publish: Callable[[Ledger, Sequence[DueJob]], None] | None = None,
 ) -> EnqueueReport:
     """Claim jobs in the ledger and publish their messages, batch by batch.
 
     Enqueueing the same job again does nothing, so a producer that was killed is simply
     run again. `on_batch` hears how many jobs each batch dealt with. While more jobs wait than
     `ProducerSettings.backlog_max` this waits, and `on_full` hears every second how many they
-    are; what either raises ends the call.
+    are; what either raises ends the call. `publish` puts messages into their queues in place of
+    `publish_messages`.
 
     Raises:
         ConfigurationError: this Redis deletes keys when it is full; nothing was enqueued.
@@ -175,7 +177,7 @@ def enqueue(
                 DueJob(j.trajectory_id, 1, j.lane, j.priority, j.env, j.instance_id)
                 for j in accepted
             ]
-            publish_messages(ledger, first)
+            (publish or publish_messages)(ledger, first)
             ids = (job.trajectory_id for job in accepted)
             ledger.published(ids, claim=accepted.claim, first=True)
             enqueued += len(accepted)

@@ -51,7 +51,7 @@ def rerun_failed(ledger: Ledger, run_id: str, cause: str = "") -> Iterator[Rerun
     wanted = LetterFilter(run_id=run_id, cause=cause)
     letters = [each for each in DeadLetters(ledger).find(wanted) if each.fields.get("job")]
     yield from rerun_letters(ledger, letters)
-    key = ledger.key(f"run:{run_id}:failed")
+    key = ledger.key(f"failed:{run_id}")
     client: Any = ledger.client
     with explained(ledger.url):
         found = list(client.hscan_iter(key, count=500))

@@ -219,6 +219,9 @@ def _agent(arguments: argparse.Namespace) -> AgentSpec:
         raise ConfigurationError("--agent openai: say which model with --model NAME")
     if arguments.tamper_case and kind != "tamper":
         raise ConfigurationError(f"--tamper-case: only goes with --agent tamper, not {kind}")
+    for url in arguments.base_url or ():
+        if not url.lower().startswith(("http://", "https://")):
+            raise ConfigurationError(f"--base-url {url}: begin it with http:// or https://")
     sampling = dict(arguments.sampling)
     if arguments.temperature is not None:
         sampling["temperature"] = arguments.temperature

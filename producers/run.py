@@ -22,8 +22,9 @@ from hermes_queue.errors import (
 )
 from hermes_queue.ledger import Ledger, Runs
 from hermes_queue.ledger.budgets import set_budgets
+from hermes_queue.models import AgentSpec
 from hermes_queue.queues import enqueue
-from hermes_queue.settings import RedisSettings, check_environment
+from hermes_queue.settings import PREFIX, ModelSettings, RedisSettings, check_environment
 from hermes_queue.sinks.jsonl import JsonlSink
 from producers import sandbox_flags
 from producers.base import Producer
@@ -142,7 +143,11 @@ class Run:
                 concurrency=concurrency,
                 lane=self.plan.lane,
                 log_level=self.arguments.log_level.lower(),
-                settings=sandbox_flags.worker_settings(self.arguments),
+                settings={
+                    **sandbox_flags.worker_settings(self.arguments),
+                    **own_endpoints(self.plan.agent.base_url),
+                    **own_records(self.plan.agent),
+                },
             )
             with embedded:
                 self.progress.say(f"worker log: {embedded.log_path}")
@@ -319,6 +324,21 @@ def run(producer: Producer, arguments: argparse.Namespace) -> int:
         return job.embedded()
     sandbox_flags.refuse(arguments)
     return job.remote()
+
+
+def own_endpoints(base_url: str | None) -> dict[str, str]:
+    """What has a worker of this user's trust the endpoints that this user names."""
+    trusted = ",".join(filter(None, (base_url, ModelSettings().trusted_urls)))
+    return {f"{PREFIX}MODEL_TRUSTED_URLS": trusted} if trusted else {}
+
+
+def own_records(agent: AgentSpec) -> dict[str, str]:
+    """What has a worker of this user's open the file of records that this user names."""
+    path = agent.params.get("path")
+    if agent.kind != "replay" or not isinstance(path, str):
+        return {}
+    root = Path(path).parent if Path(path).is_absolute() else Path.cwd()
+    return {f"{PREFIX}PATHS_REPLAY": str(root)}
 
 
 def _default_out(run_id: str) -> Path:

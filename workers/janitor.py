@@ -7,6 +7,7 @@ may wait for disks and object stores, which must not hold up the keeper's leases
 from __future__ import annotations
 
 import logging
+import time
 
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.trimming import trim
@@ -17,6 +18,9 @@ from workers.recovery import publish_leftovers
 from workers.runtime import Runtime
 
 logger = logging.getLogger(__name__)
+
+_REFUSED_S = 600.0
+"""How long groups that the archive refuses are passed over before they are tried again."""
 
 
 class Janitor:
@@ -33,6 +37,8 @@ class Janitor:
         archive = ArchiveSettings()
         self._archive = ArchiveSink(archive.directory) if archive.enabled else None
         self._abandoned: set[str] = set()
+        self._refused: dict[str, str] = {}
+        self._refused_until = 0.0
         lease = runtime.lease
         self._duties = Duties(
             "janitor",
@@ -59,9 +65,24 @@ class Janitor:
 
     def _trim(self) -> None:
         results = self._runtime.results
-        done = trim(self._ledger, results, interval_s=results.trim_s, archive=self._archive)
+        if time.monotonic() >= self._refused_until:
+            self._refused, self._refused_until = {}, time.monotonic() + _REFUSED_S
+        known = set(self._refused)
+        done = trim(
+            self._ledger,
+            results,
+            interval_s=results.trim_s,
+            archive=self._archive,
+            refused=self._refused,
+        )
         if done is None:
             return
+        for entry in self._refused.keys() - known:
+            logger.error(
+                "%s; it cannot be archived and stays in Redis, others are deleted without it",
+                self._refused[entry],
+                extra={"action": "archive_refused", "entry": entry},
+            )
         for group in set(done.abandoned) - self._abandoned:
             logger.warning(
                 "consumer group %s reads nothing any more and is not durable: results are "

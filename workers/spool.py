@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 SUFFIX = ".record"
 """Of the files that are published; those that are set aside have another."""
+_NAME_MAX = 247
+"""Of a file, so that `set_aside` has room to name it otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,10 @@ class Spool:
         Raises:
             OSError: the disk is full or broken; nothing is left behind.
         """
-        target = self._directory / (trajectory_id.replace("/", "%2F") + SUFFIX)
+        name = trajectory_id.replace("/", "%2F")
+        if len(name) > _NAME_MAX - len(SUFFIX):
+            name = hashlib.sha256(name.encode()).hexdigest()
+        target = self._directory / (name + SUFFIX)
         put_whole(target, body, draft=target.with_suffix(".part"))
         return SpooledRecord(target, self.owner)
 

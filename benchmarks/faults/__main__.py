@@ -74,6 +74,7 @@ def worker(url: str, directory: str, concurrency: int) -> Iterator[None]:
     """A worker process."""
     environment = {
         **os.environ,
+        "HERMES_QUEUE_MODEL_OTHER_URLS": "without_key",  # the server's port is not known yet
         "HERMES_QUEUE_REDIS_URL": url,
         "HERMES_QUEUE_PATHS_SPOOL": directory,
         "HERMES_QUEUE_RETRY_BACKOFF_S": "1",

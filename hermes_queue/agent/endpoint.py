@@ -12,10 +12,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 from weakref import WeakKeyDictionary
 
+from hermes_queue.agent.endpoints import OPENAI_URL, without_credentials
+from hermes_queue.agent.reply import read
 from hermes_queue.errors import ModelConfigError
+from hermes_queue.settings.model import ANSWER_MAX_BYTES
 
 if TYPE_CHECKING:
     import httpx2
@@ -37,9 +40,10 @@ what is wanted. The names are ours: there is no common one."""
 class _Connections:
     """Of one loop, and so of one process: a loop does not survive a fork."""
 
-    http: httpx2.AsyncClient
-    clients: dict[tuple[str | None, str, float], AsyncOpenAI] = field(default_factory=dict)
-    """The SDK's view of an endpoint, by URL, key and timeout."""
+    http: dict[int, httpx2.AsyncClient] = field(default_factory=dict)
+    """By the bound on answers, which is one setting."""
+    clients: dict[tuple[str | None, str, float, int], AsyncOpenAI] = field(default_factory=dict)
+    """The SDK's view of an endpoint, by URL, key, timeout and bound on answers."""
 
 
 _connections: WeakKeyDictionary[asyncio.AbstractEventLoop, _Connections] = WeakKeyDictionary()
@@ -56,6 +60,7 @@ class Endpoint:
         timeout_s: float,
         session: str = "",
         policy_version: str | None = None,
+        answer_max_bytes: int = ANSWER_MAX_BYTES,
     ) -> None:
         """Prepare; connections are opened by the first request.
 
@@ -65,10 +70,12 @@ class Endpoint:
             timeout_s: of one request as a whole.
             session: sent with each request, for routers.
             policy_version: the one that is wanted, likewise.
+            answer_max_bytes: a larger answer is thrown away, an `openai.APIConnectionError`.
         """
         self.base_url = base_url
         self._api_key = api_key
         self._timeout_s = timeout_s
+        self._answer_max_bytes = answer_max_bytes
         self._headers = {SESSION_HEADER: session} if session else {}
         if policy_version is not None:
             self._headers[POLICY_HEADERS[0]] = policy_version
@@ -78,9 +85,7 @@ class Endpoint:
     @property
     def name(self) -> str:
         """The endpoint without credentials in its URL."""
-        url = self.base_url or "https://api.openai.com/v1"
-        scheme, _, rest = url.rpartition("://")
-        return f"{scheme}://{rest.rpartition('@')[2]}"
+        return without_credentials(self.base_url or OPENAI_URL)
 
     async def post(self, path: str, body: Mapping[str, Any]) -> bytes:
         """POST to a path below the endpoint, or to a URL; the body of a good answer.
@@ -117,7 +122,7 @@ class Endpoint:
             answer = await self._client().get("/models", cast_to=httpx2.Response)
         try:
             return [str(each["id"]) for each in json.loads(answer.content)["data"]]
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, RecursionError) as error:
             raise ValueError(f"{self.name}/models is no list of models") from error
 
     async def ask_root(self, path: str, body: Mapping[str, Any] | None) -> tuple[int, Any]:
@@ -130,7 +135,7 @@ class Endpoint:
 
         try:
             response = await self._send(path, body)
-            return response.status_code, json.loads(response.content)
+            return response.status_code, await read(json.loads, response.content)
         except openai.APIStatusError as error:
             return error.status_code, None
         except openai.APIConnectionError:
@@ -142,24 +147,26 @@ class Endpoint:
         return str(self._client().base_url).rstrip("/").removesuffix("/v1")
 
     async def _send(self, path: str, body: Mapping[str, Any] | None) -> Any:
+        import aiohttp
         import httpx2
+        import openai
 
         client = self._client()
-        if body is None:
-            options: Any = {"headers": self._headers}
-            return await client.get(path, cast_to=httpx2.Response, options=options)
-        return await client.post(
-            path,
-            body=dict(body),
-            cast_to=httpx2.Response,
-            options={"headers": self._headers},
-        )
+        options: Any = {"headers": self._headers}
+        answer = httpx2.Response
+        try:
+            if body is None:
+                return await client.get(path, cast_to=answer, options=options)
+            return await client.post(path, body=dict(body), cast_to=answer, options=options)
+        except aiohttp.ClientError as error:  # not all are translated: of a head that is too long
+            request = httpx2.Request("POST", str(client.base_url))
+            raise openai.APIConnectionError(request=request) from error
 
     def _client(self) -> AsyncOpenAI:
         import openai
 
-        shared = _shared()
-        key = (self.base_url, self._api_key, self._timeout_s)
+        shared = _shared(self._answer_max_bytes)
+        key = (self.base_url, self._api_key, self._timeout_s, self._answer_max_bytes)
         if key not in shared.clients:
             # aiohttp refuses credentials in a URL beside a header that says the same.
             url, headers = _credentials(self.base_url)
@@ -169,50 +176,61 @@ class Endpoint:
                 api_key=self._api_key,
                 max_retries=0,
                 timeout=openai.Timeout(self._timeout_s, connect=CONNECT_TIMEOUT_S),
-                http_client=shared.http,
+                http_client=shared.http[self._answer_max_bytes],
             )
         return shared.clients[key]
 
 
 def _credentials(url: str | None) -> tuple[str | None, dict[str, str]]:
     """The URL without user and password, and these as a header."""
-    scheme, _, rest = (url or "").rpartition("://")
-    user, at, host = rest.rpartition("@")
-    if not at:
+    user, at, _ = urlsplit(url or "").netloc.rpartition("@")
+    if url is None or not at:
         return url, {}
     token = base64.b64encode(unquote(user).encode()).decode()
-    return f"{scheme}://{host}", {"Authorization": f"Basic {token}"}
+    return without_credentials(url), {"Authorization": f"Basic {token}"}
 
 
-def _shared() -> _Connections:
-    """The running loop's connections.
+def _shared(answer_max_bytes: int) -> _Connections:
+    """The running loop's connections, with those for this bound among them.
 
     Raises:
         ModelConfigError: aiohttp is not installed.
     """
+    found = _connections.setdefault(asyncio.get_running_loop(), _Connections())
+    if answer_max_bytes not in found.http:
+        found.http[answer_max_bytes] = _http_client(answer_max_bytes)
+    return found
+
+
+def _http_client(answer_max_bytes: int) -> httpx2.AsyncClient:
     import httpx2
     import openai
 
-    loop = asyncio.get_running_loop()
-    found = _connections.get(loop)
-    if found is None:
-        limits = httpx2.Limits(
-            # aiohttp knows no limit on idle connections; None as the first would mean 100.
-            max_connections=CONNECTIONS,
-            max_keepalive_connections=None,
-            keepalive_expiry=KEEPALIVE_S,
+    from hermes_queue.agent.bounded_answers import ACCEPT_ENCODING, bound_to
+
+    limits = httpx2.Limits(
+        # aiohttp knows no limit on idle connections; None as the first would mean 100.
+        max_connections=CONNECTIONS,
+        max_keepalive_connections=None,
+        keepalive_expiry=KEEPALIVE_S,
+    )
+    try:
+        return openai.DefaultAioHttpClient(
+            limits=limits,
+            # Where an endpoint points to is not for it to decide: a conversation, and a key, would
+            # follow. The answer 3xx says where it is.
+            follow_redirects=False,
+            headers={"Accept-Encoding": ACCEPT_ENCODING},
+            event_hooks={"response": [bound_to(answer_max_bytes)]},
         )
-        try:
-            http = openai.DefaultAioHttpClient(limits=limits)
-        except RuntimeError as error:
-            raise ModelConfigError(
-                f"agent openai: {error}: pip install 'hermes-queue[worker]'"
-            ) from error
-        found = _connections[loop] = _Connections(http)
-    return found
+    except RuntimeError as error:
+        raise ModelConfigError(
+            f"agent openai: {error}: pip install 'hermes-queue[worker]'"
+        ) from error
 
 
 async def close_clients() -> None:
     """Close the running loop's connections. Later calls open new ones."""
     if found := _connections.pop(asyncio.get_running_loop(), None):
-        await found.http.aclose()
+        for client in found.http.values():
+            await client.aclose()

@@ -58,6 +58,12 @@ def classify(error: Exception, *, first_turn: bool) -> TrajectoryFailure | None:
         return ModelConfigError(describe(error))
     if error.status_code in _TRANSIENT or error.status_code >= 500:
         return None
+    if 300 <= error.status_code < 400:
+        place = str(_headers(error).get("location"))[:200]
+        return ModelConfigError(
+            f"HTTP {error.status_code}: the endpoint points to {place}, where nothing is sent; "
+            "name the endpoint that answers itself"
+        )
     return ModelConfigError(describe(error))
 
 

@@ -1,9 +1,36 @@
-"""Several endpoints of one model: which of them a trajectory talks to, for all of its turns."""
+"""The endpoints of one model: whose they are, and which of them a trajectory talks to.
+
+A job may name its endpoint, and whoever may enqueue writes jobs. The worker's key, and requests
+from the worker's network, therefore go only to places that the worker's operator has named.
+"""
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from hashlib import sha256
+from urllib.parse import urlsplit
+
+from hermes_queue.errors import ModelConfigError
+from hermes_queue.settings import ModelSettings
+
+OPENAI_URL = "https://api.openai.com/v1"
+"""Where requests go when nobody names an endpoint."""
+NO_KEY = "none"
+"""Sent where there is no key, or none for this endpoint."""
+
+_PORTS = {"http": 80, "https": 443}
+_PLAIN_URL = re.compile(
+    r"(?P<scheme>https?)://"
+    r"(?:[A-Za-z0-9._~!$&'()*+;=:%-]*@)?"
+    r"(?P<host>[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])"
+    r"(?::(?P<port>[0-9]{1,5}))?"
+    r"(?P<path>(?:/[A-Za-z0-9._~-]+)*)/?",
+    re.IGNORECASE,
+)
+"""What every URL parser reads alike: no backslash, blank, escape, query or letter beyond ASCII."""
 
 
 def split_urls(text: str | None) -> tuple[str, ...]:
@@ -25,3 +52,87 @@ def choose_endpoint(urls: Sequence[str], key: str, failures: int) -> str:
     """
     ranked = sorted(set(urls), key=lambda url: sha256(f"{url}\n{key}".encode()).digest())
     return ranked[failures % len(ranked)]
+
+
+def is_within(url: str, trusted: str) -> bool:
+    """Whether `url` is the place `trusted` or below it: scheme, host, port and path segments.
+
+    User and password do not count. A URL that parsers might read in different ways is within
+    none but its own exact text.
+    """
+    if url == trusted:
+        return True
+    place, bound = _place(url), _place(trusted)
+    if place is None or bound is None:
+        return False
+    return place[:3] == bound[:3] and place[3][: len(bound[3])] == bound[3]
+
+
+def _place(url: str) -> tuple[str, str, int, tuple[str, ...]] | None:
+    """Scheme, host, port and path segments; None of a URL that is not plain."""
+    found = _PLAIN_URL.fullmatch(url)
+    if found is None:
+        return None
+    segments = tuple(filter(None, found["path"].split("/")))
+    if {".", ".."} & set(segments):
+        return None
+    scheme = found["scheme"].lower()
+    port = int(found["port"]) if found["port"] else _PORTS[scheme]
+    return scheme, found["host"].lower(), port, segments
+
+
+@dataclass(frozen=True, slots=True)
+class OwnEndpoints:
+    """What the operator of this process has configured."""
+
+    urls: tuple[str, ...]
+    """For jobs that name none; () = OpenAI's."""
+    trusted: tuple[str, ...]
+    """Further ones that jobs may name."""
+    key: str
+    """For all of these."""
+    others: str
+    """`refuse` or `without_key`: what becomes of a job that names yet another one."""
+
+    @classmethod
+    def of(cls, settings: ModelSettings) -> OwnEndpoints:
+        """Those of the settings, and of OpenAI's own variables where the settings say nothing."""
+        key = settings.api_key.get_secret_value() if settings.api_key else None
+        return cls(
+            urls=split_urls(settings.base_url or os.environ.get("OPENAI_BASE_URL")),
+            trusted=split_urls(settings.trusted_urls),
+            key=key or os.environ.get("OPENAI_API_KEY") or NO_KEY,
+            others=settings.other_urls,
+        )
+
+    def trust(self, url: str) -> bool:
+        """Whether the key may go there."""
+        own = self.urls or (OPENAI_URL,)
+        return any(is_within(url, each) for each in (*own, *self.trusted))
+
+    def key_for(self, url: str | None) -> str:
+        """What is sent as key to an endpoint; None = OpenAI's."""
+        return self.key if url is None or self.trust(url) else NO_KEY
+
+    def allowed(self, named: str | None) -> tuple[str, ...]:
+        """The endpoints of a job that names these, or none; () = OpenAI's.
+
+        Raises:
+            ModelConfigError: one of them is not the operator's, and others are refused.
+        """
+        urls = split_urls(named)
+        for url in urls:
+            if self.others == "refuse" and not self.trust(url):
+                raise ModelConfigError(
+                    f"agent openai: the job names the endpoint {without_credentials(url)}, which "
+                    "is not among this worker's own: call nothing but those of "
+                    "HERMES_QUEUE_MODEL_BASE_URL by leaving --base-url out, or add it to "
+                    "HERMES_QUEUE_MODEL_TRUSTED_URLS of the workers"
+                )
+        return urls or self.urls
+
+
+def without_credentials(url: str) -> str:
+    """The URL without user and password."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -20,11 +19,11 @@ from hermes_queue.agent import endpoint_errors
 from hermes_queue.agent.chat import Reply
 from hermes_queue.agent.dialect import ToolDialect
 from hermes_queue.agent.endpoint import Endpoint
-from hermes_queue.agent.endpoints import choose_endpoint, split_urls
+from hermes_queue.agent.endpoints import NO_KEY, OwnEndpoints, choose_endpoint
 from hermes_queue.agent.limiter import Permit
 from hermes_queue.agent.probe import ToolProbe
 from hermes_queue.agent.registry import AgentScript
-from hermes_queue.agent.reply import Completion, parse, to_wire
+from hermes_queue.agent.reply import Completion, parse, read, to_wire
 from hermes_queue.agent.server_facts import ServerFacts, server_facts
 from hermes_queue.agent.tries import Tries
 from hermes_queue.errors import ModelConfigError, ModelError, TrajectoryFailure
@@ -187,7 +186,7 @@ class OpenAIChat:
     async def _exchange(self, body: Mapping[str, Any], events: list[dict[str, Any]]) -> Completion:
         """Have `body` answered; what is done to it beyond that goes to `events`."""
         answer = await self._endpoint.post("/chat/completions", body)
-        completion = parse(answer, turn=self._turn)
+        completion = await read(partial(parse, turn=self._turn), answer)
         version = completion.policy_version or self._endpoint.policy_version
         return replace(completion, policy_version=version)
 
@@ -308,22 +307,22 @@ class OpenAIChat:
 
 def _endpoint(spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> Endpoint:
     """The endpoint of one trajectory, of those that job, setting or environment name."""
-    urls = split_urls(spec.base_url or settings.base_url or os.environ.get("OPENAI_BASE_URL"))
+    own = OwnEndpoints.of(settings)
+    urls = own.allowed(spec.base_url)
     base_url = choose_endpoint(urls, script.group_id, script.endpoint_failures) if urls else None
-    key = settings.api_key.get_secret_value() if settings.api_key else None
-    key = key or os.environ.get("OPENAI_API_KEY") or "none"
-    if base_url is None and key == "none":
+    key = own.key_for(base_url)
+    if base_url is None and key == NO_KEY:
         raise ModelConfigError(
             "agent openai: neither an endpoint nor a key; use --base-url, or set "
             "HERMES_QUEUE_MODEL_BASE_URL or HERMES_QUEUE_MODEL_API_KEY"
         )
-    timeout_s = settings.request_timeout_s
     return Endpoint(
         base_url,
         key,
-        timeout_s=timeout_s,
+        timeout_s=settings.request_timeout_s,
         session=script.trajectory_id,
         policy_version=script.policy_version,
+        answer_max_bytes=settings.answer_max_bytes,
     )
 
 

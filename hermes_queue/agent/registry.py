@@ -45,7 +45,7 @@ _AGENTS = {
     "nop": "hermes_queue.agent.scripted:nop",
     "openai": "hermes_queue.agent.token_chat:openai_agent",
     "oracle": "hermes_queue.agent.scripted:oracle",
-    "replay": "hermes_queue.agent.scripted:replay",
+    "replay": "hermes_queue.agent.replaying:replay",
     "slow": "hermes_queue.agent.scripted:slow",
     "tamper": "hermes_queue.agent.scripted:tamper",
 }

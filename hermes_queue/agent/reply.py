@@ -6,10 +6,11 @@ not fit raises `MalformedReply`, which the client treats like any other server f
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any, TypedDict, TypeVar
 
 from hermes_queue.agent.tokens import round_float32
 from hermes_queue.models import FunctionCall, Message, ToolCall, Usage
@@ -18,13 +19,25 @@ REASONING_FIELDS = ("reasoning", "reasoning_content")
 """vLLM and OpenRouter use the first, SGLang the second."""
 ID_MAX = 2**31 - 1
 """Records keep ids as int32."""
+LARGE_BYTES = 1 << 20
+"""Larger answers are read in a thread: their lists of ids take a while."""
 GIVEN_UP = frozenset({"abort", "error"})
 """Finish reasons of requests that the server ended itself: to load weights (vLLM, SGLang), or
 because something failed (vLLM, OpenRouter)."""
 
 
+T = TypeVar("T")
+
+
 class MalformedReply(ValueError):
     """The server answered 200 with something that is no chat completion."""
+
+
+async def read(parse: Callable[[bytes], T], answer: bytes) -> T:
+    """What `parse` makes of an answer; of a large one in a thread. Raises what `parse` does."""
+    if len(answer) <= LARGE_BYTES:
+        return parse(answer)
+    return await asyncio.to_thread(parse, answer)
 
 
 @dataclass(frozen=True, slots=True)

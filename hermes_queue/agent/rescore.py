@@ -15,11 +15,13 @@ from dataclasses import dataclass
 
 from hermes_queue.agent.endpoint import Endpoint
 from hermes_queue.agent.endpoint_errors import classify, delay_s, describe
+from hermes_queue.agent.endpoints import NO_KEY, OwnEndpoints
 from hermes_queue.agent.reply import MalformedReply
 from hermes_queue.agent.server_facts import PROCESSED
 from hermes_queue.agent.token_servers import SERVERS, TokenServer, token_server
 from hermes_queue.errors import InputError, ModelError
 from hermes_queue.models import ScoredTrajectory, Turn
+from hermes_queue.settings import ModelSettings
 
 AT_ONCE = 8
 """Sequences of one record that are sent without waiting for each other; servers batch them."""
@@ -144,7 +146,8 @@ async def rescore_at(
 
     Args:
         record: with sequences.
-        api_key: sent as bearer.
+        api_key: sent as bearer to `base_url`; to the record's own endpoint only where the settings
+            trust it, since a file can name any.
         base_url: up to `/v1`, in place of the record's.
         model: in place of the record's.
         kind: `vllm` or `sglang`, in place of the record's.
@@ -157,6 +160,9 @@ async def rescore_at(
     import openai
 
     last = record.turns[-1] if record.turns else Turn()
+    settings = ModelSettings()
+    if base_url is None and not (last.server and OwnEndpoints.of(settings).trust(last.server)):
+        api_key = NO_KEY
     base_url, model = base_url or last.server, model or record.agent.model
     said = (last.server_version or "").partition(" ")[0]
     kind = kind or (said if said in SERVERS else None) or record.agent.params.get("server")
@@ -165,7 +171,8 @@ async def rescore_at(
             f"{record.trajectory_id}: the record does not tell endpoint, model and kind of server; "
             "name them"
         )
-    endpoint = Endpoint(base_url, api_key, timeout_s=timeout_s)
+    bound = settings.answer_max_bytes
+    endpoint = Endpoint(base_url, api_key, timeout_s=timeout_s, answer_max_bytes=bound)
     try:
         return await rescore(record, token_server(str(kind), endpoint.post_to_root, model))
     except (openai.OpenAIError, TimeoutError, ValueError) as error:

@@ -1,17 +1,12 @@
 """Agents that need no model: the whole chain can be proven with them.
 
-Each is a coroutine that writes the assistant's messages down; `_Scripted` plays them.
+Each is a coroutine that writes the assistant's messages down; `Scripted` plays them.
 """
 
 from __future__ import annotations
 
-import asyncio
-import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
-
-from pydantic import TypeAdapter, ValidationError
 
 from hermes_queue.agent.chat import ChatClient, Reply
 from hermes_queue.agent.registry import AgentScript
@@ -21,10 +16,9 @@ from hermes_queue.settings import ModelSettings
 from hermes_queue.tools.base import make_call
 
 DONE = "Done."
-_MESSAGES = TypeAdapter(list[Message])
 
 
-class _Scripted:
+class Scripted:
     """Plays a list of assistant messages, then says it is done."""
 
     def __init__(self, write: Callable[[], Awaitable[list[Message]]]) -> None:
@@ -67,7 +61,7 @@ def oracle(spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> Cha
         calls, answer = await script.oracle()
         return [*(act(call) for call in calls), say(answer)]
 
-    return _Scripted(write)
+    return Scripted(write)
 
 
 def nop(spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> ChatClient:
@@ -76,7 +70,7 @@ def nop(spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> ChatCl
     async def write() -> list[Message]:
         return [say("Nothing to do.")]
 
-    return _Scripted(write)
+    return Scripted(write)
 
 
 def garbage(spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> ChatClient:
@@ -95,7 +89,7 @@ def garbage(spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> Ch
             for i, (name, text) in enumerate(broken)
         ]
 
-    return _Scripted(write)
+    return Scripted(write)
 
 
 def slow(spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> ChatClient:
@@ -107,7 +101,7 @@ def slow(spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> ChatC
         command = f"sleep {seconds:g}"
         return [act(make_call(f"slow_{i}", "terminal", command=command)) for i in range(turns)]
 
-    return _Scripted(write)
+    return Scripted(write)
 
 
 def tamper(spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> ChatClient:
@@ -128,48 +122,7 @@ def tamper(spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> Cha
         steps = script.tamper[case] if case is not None else ()
         return [say(step) if isinstance(step, str) else act(step) for step in steps]
 
-    return _Scripted(write)
-
-
-def replay(spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> ChatClient:
-    """Repeats the assistant's side of a stored conversation.
-
-    Params: {"messages": [...]}, or {"path": JSONL file of records on the worker's host}.
-    Of a file, the records of the same instance are used if there are any; among those
-    `sample_index` picks one.
-    """
-    path, messages = spec.params.get("path"), spec.params.get("messages")
-    if (path is None) == (messages is None):
-        raise ModelConfigError('agent replay: give one of the params "path" and "messages"')
-
-    async def write() -> list[Message]:
-        stored = messages
-        if path is not None:
-            stored = await asyncio.to_thread(_stored_messages, Path(path), script)
-        try:
-            return [m for m in _MESSAGES.validate_python(stored) if m.role == "assistant"]
-        except ValidationError as error:
-            raise ModelConfigError(f"agent replay: unusable messages: {error}") from error
-
-    return _Scripted(write)
-
-
-def _stored_messages(path: Path, script: AgentScript) -> Any:
-    every: list[Any] = []
-    same: list[Any] = []
-    try:
-        with path.open(encoding="utf-8") as lines:
-            for line in lines:
-                record = json.loads(line)
-                every.append(record["messages"])
-                if record.get("instance_id") == script.instance_id:
-                    same.append(every[-1])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ModelConfigError(f"agent replay: {path}: {type(error).__name__}: {error}") from error
-    records = same or every
-    if not records:
-        raise ModelConfigError(f"agent replay: {path} has no records")
-    return records[script.sample_index % len(records)]
+    return Scripted(write)
 
 
 def _number(spec: AgentSpec, name: str, default: float) -> float:

@@ -22,6 +22,8 @@ PROCESSED = "processed_logprobs"
 
 ASK_TIMEOUT_S = 60.0
 """For all questions together."""
+VERSION_CHARACTERS = 100
+"""Of what a server says it is; it is repeated in each turn."""
 FRESH_S = 600.0
 """A server may be started again, in another version."""
 
@@ -110,7 +112,7 @@ class _Asking:
         for path, name in (("/version", "vllm"), ("/get_server_info", "sglang")):
             said = await self._said(path, None)
             if isinstance(said, Mapping) and said.get("version"):
-                return f"{name} {said['version']}"
+                return f"{name} {said['version']}"[:VERSION_CHARACTERS]
         return None
 
     async def _logprobs_mode(self) -> str | None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
-from hermes_queue.agent.reply import MalformedReply, clean, finished, read_ids, served_by
+from hermes_queue.agent.reply import MalformedReply, clean, finished, read, read_ids, served_by
 from hermes_queue.agent.tokens import round_float32
 from hermes_queue.errors import ModelConfigError
 from hermes_queue.models import Usage
@@ -112,36 +113,15 @@ class Vllm:
     ) -> Rendered:
         """See `TokenServer.render`."""
         body = _conversation(self.model, messages, tools, reply=reply)
-        return _rendered(_object(await self.post("/tokenize", {**body, **template})))
+        return await read(_rendered, await self.post("/tokenize", {**body, **template}))
 
     async def sample(self, ids: Sequence[int], sampling: Mapping[str, Any]) -> Sampled:
         """See `TokenServer.sample`."""
         asked = {"logprobs": 0, "return_token_ids": True, "skip_special_tokens": False}
         body = {"model": self.model, "prompt": list(ids), **sampling, **asked}
-        data = _object(await self.post("/v1/completions", body))
-        try:
-            choice = data["choices"][0]
-            logprobs = choice["logprobs"]["token_logprobs"]
-            usage = data.get("usage") or {}
-            matched = choice.get("stop_reason")
-            _require_whole(len(ids), usage.get("prompt_tokens"))
-            return _sampled(
-                choice.get("token_ids"),
-                logprobs,
-                finish_reason=finished(_text(choice.get("finish_reason"))),
-                stopped_by=matched if isinstance(matched, str) else None,
-                usage=Usage(
-                    prompt_tokens=usage.get("prompt_tokens") or len(ids),
-                    completion_tokens=usage.get("completion_tokens") or 0,
-                    cached_tokens=(usage.get("prompt_tokens_details") or {}).get("cached_tokens")
-                    or 0,
-                ),
-                model=_text(data.get("model")),
-            )
-        except MalformedReply:
-            raise
-        except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-            raise MalformedReply(f"{type(error).__name__}: {error}") from error
+        return await read(
+            partial(_vllm_sampled, len(ids)), await self.post("/v1/completions", body)
+        )
 
     async def text(self, ids: Sequence[int]) -> str:
         """See `TokenServer.text`."""
@@ -151,16 +131,7 @@ class Vllm:
     async def score(self, ids: Sequence[int]) -> tuple[float | None, ...]:
         """See `TokenServer.score`."""
         body = {"model": self.model, "prompt": list(ids), "max_tokens": 1, "prompt_logprobs": 0}
-        data = _object(await self.post("/v1/completions", body))
-        try:
-            found = data["choices"][0]["prompt_logprobs"]
-            scores = [
-                None if entry is None else float(entry[str(token)]["logprob"])
-                for token, entry in zip(ids, found, strict=True)
-            ]
-        except (KeyError, IndexError, TypeError, ValueError) as error:
-            raise MalformedReply(f"prompt logprobs: {type(error).__name__}: {error}") from error
-        return _scores(scores)
+        return await read(partial(_vllm_scores, ids), await self.post("/v1/completions", body))
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +151,7 @@ class Sglang:
     ) -> Rendered:
         """See `TokenServer.render`."""
         body = _conversation(self.model, messages, tools, reply=reply)
-        return _rendered(_object(await self.post("/v1/tokenize", {**body, **template})))
+        return await read(_rendered, await self.post("/v1/tokenize", {**body, **template}))
 
     async def sample(self, ids: Sequence[int], sampling: Mapping[str, Any]) -> Sampled:
         """See `TokenServer.sample`."""
@@ -188,34 +159,7 @@ class Sglang:
         renamed = {names.get(name, name): value for name, value in sampling.items()}
         renamed["skip_special_tokens"] = False
         body = {"input_ids": list(ids), "sampling_params": renamed, "return_logprob": True}
-        data = _object(await self.post("/generate", body))
-        try:
-            meta = data["meta_info"]
-            finish = meta.get("finish_reason") or {}
-            logprobs = [entry[0] for entry in meta["output_token_logprobs"]]
-            sampled_ids = [entry[1] for entry in meta["output_token_logprobs"]]
-            matched = finish.get("matched")
-            reason = finished(_text(finish.get("type")))
-            _require_whole(len(ids), meta.get("prompt_tokens"))
-            tokens = meta.get("completion_tokens", len(sampled_ids))
-            if tokens != len(sampled_ids):
-                raise MalformedReply(f"{tokens} tokens but {len(sampled_ids)} logprobs")
-            return _sampled(
-                sampled_ids,
-                logprobs,
-                finish_reason=reason,
-                stopped_by=matched if isinstance(matched, str) else None,
-                usage=Usage(
-                    prompt_tokens=meta.get("prompt_tokens") or len(ids),
-                    completion_tokens=meta.get("completion_tokens") or 0,
-                    cached_tokens=meta.get("cached_tokens") or 0,
-                ),
-                **served_by(meta),
-            )
-        except MalformedReply:
-            raise
-        except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-            raise MalformedReply(f"{type(error).__name__}: {error}") from error
+        return await read(partial(_sglang_sampled, len(ids)), await self.post("/generate", body))
 
     async def text(self, ids: Sequence[int]) -> str:
         """See `TokenServer.text`."""
@@ -227,20 +171,7 @@ class Sglang:
         sampling = {"max_new_tokens": 1, "temperature": 1.0}
         asked = {"return_logprob": True, "logprob_start_len": 0}
         body = {"input_ids": list(ids), "sampling_params": sampling, **asked}
-        data = _object(await self.post("/generate", body))
-        try:
-            found = data["meta_info"]["input_token_logprobs"]
-            told = [entry[1] for entry in found]
-            if told != list(ids):
-                pairs = enumerate(zip(told, ids, strict=False))
-                place = next((at for at, (one, other) in pairs if one != other), "the end")
-                raise MalformedReply(
-                    f"logprobs of {len(told)} tokens for {len(ids)}, others from {place} on"
-                )
-            scores = [None if entry[0] is None else float(entry[0]) for entry in found]
-        except (KeyError, IndexError, TypeError, ValueError) as error:
-            raise MalformedReply(f"prompt logprobs: {type(error).__name__}: {error}") from error
-        return _scores(scores)
+        return await read(partial(_sglang_scores, ids), await self.post("/generate", body))
 
 
 TEMPLATE_FIELDS = ("chat_template", "chat_template_kwargs")
@@ -285,7 +216,8 @@ def _needed_ids(value: Any) -> tuple[int, ...]:
     return ids
 
 
-def _rendered(data: Mapping[str, Any]) -> Rendered:
+def _rendered(answer: bytes) -> Rendered:
+    data = _object(answer)
     longest = data.get("max_model_len")
     if longest is not None and type(longest) is not int:
         raise MalformedReply(f"max_model_len is {longest!r}")
@@ -310,6 +242,95 @@ def _require_whole(sent: int, counted: Any) -> None:
             "truncate prompts (SGLang: --allow-auto-truncate; vLLM: truncate_prompt_tokens in the "
             "sampling parameters)"
         )
+
+
+def _vllm_sampled(sent: int, answer: bytes) -> Sampled:
+    """Of a completion after `sent` ids."""
+    data = _object(answer)
+    try:
+        choice = data["choices"][0]
+        logprobs = choice["logprobs"]["token_logprobs"]
+        usage = data.get("usage") or {}
+        matched = choice.get("stop_reason")
+        _require_whole(sent, usage.get("prompt_tokens"))
+        return _sampled(
+            choice.get("token_ids"),
+            logprobs,
+            finish_reason=finished(_text(choice.get("finish_reason"))),
+            stopped_by=matched if isinstance(matched, str) else None,
+            usage=Usage(
+                prompt_tokens=usage.get("prompt_tokens") or sent,
+                completion_tokens=usage.get("completion_tokens") or 0,
+                cached_tokens=(usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0,
+            ),
+            model=_text(data.get("model")),
+        )
+    except MalformedReply:
+        raise
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise MalformedReply(f"{type(error).__name__}: {error}") from error
+
+
+def _vllm_scores(ids: Sequence[int], answer: bytes) -> tuple[float | None, ...]:
+    data = _object(answer)
+    try:
+        found = data["choices"][0]["prompt_logprobs"]
+        scores = [
+            None if entry is None else float(entry[str(token)]["logprob"])
+            for token, entry in zip(ids, found, strict=True)
+        ]
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise MalformedReply(f"prompt logprobs: {type(error).__name__}: {error}") from error
+    return _scores(scores)
+
+
+def _sglang_sampled(sent: int, answer: bytes) -> Sampled:
+    """Of a completion after `sent` ids."""
+    data = _object(answer)
+    try:
+        meta = data["meta_info"]
+        finish = meta.get("finish_reason") or {}
+        logprobs = [entry[0] for entry in meta["output_token_logprobs"]]
+        sampled_ids = [entry[1] for entry in meta["output_token_logprobs"]]
+        matched = finish.get("matched")
+        reason = finished(_text(finish.get("type")))
+        _require_whole(sent, meta.get("prompt_tokens"))
+        tokens = meta.get("completion_tokens", len(sampled_ids))
+        if tokens != len(sampled_ids):
+            raise MalformedReply(f"{tokens} tokens but {len(sampled_ids)} logprobs")
+        return _sampled(
+            sampled_ids,
+            logprobs,
+            finish_reason=reason,
+            stopped_by=matched if isinstance(matched, str) else None,
+            usage=Usage(
+                prompt_tokens=meta.get("prompt_tokens") or sent,
+                completion_tokens=meta.get("completion_tokens") or 0,
+                cached_tokens=meta.get("cached_tokens") or 0,
+            ),
+            **served_by(meta),
+        )
+    except MalformedReply:
+        raise
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise MalformedReply(f"{type(error).__name__}: {error}") from error
+
+
+def _sglang_scores(ids: Sequence[int], answer: bytes) -> tuple[float | None, ...]:
+    data = _object(answer)
+    try:
+        found = data["meta_info"]["input_token_logprobs"]
+        told = [entry[1] for entry in found]
+        if told != list(ids):
+            pairs = enumerate(zip(told, ids, strict=False))
+            place = next((at for at, (one, other) in pairs if one != other), "the end")
+            raise MalformedReply(
+                f"logprobs of {len(told)} tokens for {len(ids)}, others from {place} on"
+            )
+        scores = [None if entry[0] is None else float(entry[0]) for entry in found]
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise MalformedReply(f"prompt logprobs: {type(error).__name__}: {error}") from error
+    return _scores(scores)
 
 
 def _text(value: Any) -> str | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,12 +50,14 @@ async def _rescore(
     limit: int | None,
 ) -> None:
     from hermes_queue.agent.endpoint import close_clients
+    from hermes_queue.agent.endpoints import OwnEndpoints
     from hermes_queue.agent.invariants import token_violations
     from hermes_queue.agent.rescore import Difference, incomparable, rescore_at
     from hermes_queue.errors import ModelConfigError, ModelError
+    from hermes_queue.settings import ModelSettings
 
     total, compared, passed_over, wrong = Difference(), 0, dict[str, int](), 0
-    key = _api_key()
+    key = OwnEndpoints.of(ModelSettings()).key
     try:
         for record in _records(file, limit):
             for violation in token_violations(record):
@@ -104,11 +105,3 @@ def _records(file: Path, limit: int | None) -> Iterator[ScoredTrajectory]:
                 yield ScoredTrajectory.model_validate_json(line)
             except ValidationError as error:
                 raise InputError(f"{file}, line {number}: {error}") from error
-
-
-def _api_key() -> str:
-    """That of the workers' settings."""
-    from hermes_queue.settings import ModelSettings
-
-    key = ModelSettings().api_key
-    return (key.get_secret_value() if key else os.environ.get("OPENAI_API_KEY")) or "none"

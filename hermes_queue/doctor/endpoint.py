@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Iterator
 
 from hermes_queue.agent.endpoint import Endpoint, close_clients
 from hermes_queue.agent.endpoint_errors import describe
-from hermes_queue.agent.endpoints import split_urls
+from hermes_queue.agent.endpoints import OwnEndpoints, split_urls
 from hermes_queue.agent.probe import ToolProbe, forget
 from hermes_queue.doctor.finding import Finding, error, ok, warning
 from hermes_queue.settings import ModelSettings
@@ -24,7 +23,8 @@ def endpoint_findings(
 ) -> Iterator[Finding]:
     """Findings of every endpoint that is named or configured; none if there is none."""
     section = ModelSettings()
-    urls = split_urls(base_url or section.base_url or os.environ.get("OPENAI_BASE_URL"))
+    own = OwnEndpoints.of(section)
+    urls = split_urls(base_url) or own.urls
     if not urls:
         if model or token_ids:
             yield error(
@@ -33,10 +33,10 @@ def endpoint_findings(
                 "--base-url or HERMES_QUEUE_MODEL_BASE_URL",
             )
         return
-    key = section.api_key.get_secret_value() if section.api_key else None
-    key = key or os.environ.get("OPENAI_API_KEY") or "none"
     for url in urls:
-        endpoint = Endpoint(url, key, timeout_s=TIMEOUT_S)
+        endpoint = Endpoint(
+            url, own.key, timeout_s=TIMEOUT_S, answer_max_bytes=section.answer_max_bytes
+        )
         try:
             yield from asyncio.run(_checked(endpoint, model, token_ids))
         except ImportError as problem:

@@ -7,7 +7,9 @@ from typing import Any
 
 from hermes_queue import codec
 from hermes_queue.connection import explained
+from hermes_queue.errors import EnvBug
 from hermes_queue.ledger.ledger import RUN_TTL_S, Ledger
+from hermes_queue.settings import ProducerSettings
 
 
 def put_items(ledger: Ledger, items: Mapping[str, bytes]) -> None:
@@ -25,7 +27,25 @@ def put_items(ledger: Ledger, items: Mapping[str, bytes]) -> None:
 
 
 def get_item(ledger: Ledger, sha256: str) -> dict[str, Any] | None:
-    """The row stored at `item:{sha256}`, or None when it is gone."""
+    """The row stored at `item:{sha256}`, or None when it is gone.
+
+    Producers write these keys, so what lies there is bounded and checked before it is unpacked.
+
+    Raises:
+        EnvBug: it is larger than `ProducerSettings.item_max_bytes`, or not the row of this hash.
+    """
+    max_bytes = ProducerSettings().item_max_bytes
+    packed_max = max_bytes + max_bytes // 128 + 1024  # what zstd makes of noise
     with explained(ledger.url):
-        body: Any = ledger.client.get(ledger.key(f"item:{sha256}"))
-    return None if body is None else codec.decompress_item(body)
+        body: Any = ledger.client.getrange(ledger.key(f"item:{sha256}"), 0, packed_max)
+    if not body:
+        return None
+    try:
+        if len(body) > packed_max:
+            raise ValueError(f"not an item: it is packed into more than {packed_max} bytes")
+        return codec.decompress_item(body, max_bytes=max_bytes, sha256=sha256)
+    except ValueError as error:
+        raise EnvBug(
+            f"item {sha256[:64]} cannot be read: {error} (HERMES_QUEUE_PRODUCER_ITEM_MAX_BYTES, by "
+            "which workers go, too); enqueue its run under another id"
+        ) from error

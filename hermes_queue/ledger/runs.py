@@ -180,7 +180,7 @@ class Runs:
             ConfigurationError: the run is unknown, or some of it waits or runs.
         """
         keys = [f"run:{run_id}", f"run:{run_id}:claimed", f"run:{run_id}:parked", "runs"]
-        keys.append(f"run:{run_id}:failed")
+        keys.append(f"failed:{run_id}")
         open_jobs = self.ledger.call("run_purge", keys, [run_id, "close", *ENDED])
         if open_jobs < 0:
             raise _unknown(run_id)

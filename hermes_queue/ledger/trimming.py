@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from hermes_queue.connection import explained
+from hermes_queue.errors import HermesQueueError, RedisFull, RedisUnavailable
 from hermes_queue.ledger.ledger import Ledger
 from hermes_queue.reader import STREAM
 from hermes_queue.settings import ResultSettings
 from hermes_queue.stored import StoredGroup, stored_group
 
 _PAGE = 8
-"""Groups whose bodies are in memory at once on their way to the archive."""
+"""Entries that are read at once; bodies are in memory one group at a time."""
 _BATCH = 200
 """Entries per call: their bodies are deleted with them, and Redis does nothing else meanwhile."""
+_FAILURES = 3
+"""Groups in a row after which the archive, rather than each group, is taken to be at fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,7 @@ def trim(
     *,
     interval_s: float,
     archive: Archive | None = None,
+    refused: dict[str, str] | None = None,
 ) -> Trimmed | None:
     """Delete up to a batch of entries that every consumer group that counts has acknowledged.
 
@@ -55,21 +59,58 @@ def trim(
         ledger: whose results.
         settings: how long to keep what, and how much.
         interval_s: least time between two trims of the fleet.
-        archive: takes what is deleted, before it is. If it cannot, nothing is deleted.
+        archive: takes what is deleted, before it is. What it cannot take is not deleted.
+        refused: entries that it could not take before, which are passed over; those of this call
+            are added, with the group and the reason.
 
     Raises:
         RedisUnavailable, RedisFull: some of it may be done.
-        HermesQueueError: the archive failed; nothing was deleted.
+        HermesQueueError: the archive took none of what it was given; nothing was deleted.
     """
+    refused = {} if refused is None else refused
     if archive is None:
         answer = _call(ledger, settings, interval_s)
         return answer and answer[0]
-    planned = _call(ledger, settings, interval_s, only_name=True)
+    planned = _call(ledger, settings, interval_s, only_name=True, keep=refused)
     if planned is None or not planned[1]:
         return planned and planned[0]
-    archive.store(_read(ledger, planned[1]))
-    done = _call(ledger, settings, 0.0, newest=planned[1][-1])
+    newest = _archived(ledger, planned[1], archive, refused)
+    if not newest:  # another worker has trimmed them all meanwhile
+        return planned[0]
+    done = _call(ledger, settings, 0.0, newest=newest, keep=refused)
     return done and done[0]
+
+
+def _archived(
+    ledger: Ledger, ids: Sequence[bytes], archive: Archive, refused: dict[str, str]
+) -> bytes:
+    """Store groups up to the entry that is returned, but for those that are added to `refused`.
+
+    Raises:
+        Exception: what the first one failed of, when none could be stored.
+    """
+    newest, failures, first = b"", 0, None
+    for entry_id, raw in _entries(ledger, ids):
+        try:
+            with explained(ledger.url):
+                group = stored_group(ledger.client, ledger.prefix, raw)
+                # Trimmed by another worker meanwhile: it has archived the group whole.
+                gone = not ledger.client.xrange(ledger.key(STREAM), min=entry_id, max=entry_id)
+            if not gone:
+                archive.store([group])
+        except (RedisUnavailable, RedisFull):
+            raise
+        except (HermesQueueError, OSError, ValueError, LookupError, TypeError) as error:
+            group_id = raw.get(b"group_id", b"?").decode(errors="replace")
+            refused[entry_id.decode()] = f"group {group_id}: {error}"
+            first, failures = first or error, failures + 1
+            if failures == _FAILURES:
+                break
+        else:
+            newest, failures = entry_id, 0
+    if first is not None and not newest:
+        raise first
+    return newest
 
 
 def _call(
@@ -79,6 +120,7 @@ def _call(
     *,
     only_name: bool = False,
     newest: bytes = b"",
+    keep: Collection[str] = (),
 ) -> tuple[Trimmed, list[bytes]] | None:
     count, abandoned, ids = ledger.call(
         "trim",
@@ -86,6 +128,7 @@ def _call(
         [
             *(ledger.prefix, interval_s, settings.retention_s, settings.abandoned_after_s, _BATCH),
             *(settings.soft_max_groups, settings.soft_max_bytes, "1" if only_name else "", newest),
+            *keep,
         ],
     )
     if count < 0:
@@ -94,14 +137,11 @@ def _call(
     return Trimmed(0 if only_name else int(count), names), ids
 
 
-def _read(ledger: Ledger, ids: Sequence[bytes]) -> Iterator[StoredGroup]:
+def _entries(ledger: Ledger, ids: Sequence[bytes]) -> Iterator[tuple[bytes, Any]]:
+    """Those of `ids` that are still in the stream, with their fields."""
     client: Any = ledger.client
     for start in range(0, len(ids), _PAGE):
         page = ids[start : start + _PAGE]
         with explained(ledger.url):
             entries = client.xrange(ledger.key(STREAM), min=page[0], max=page[-1])
-            for entry_id, raw in entries:
-                group = stored_group(client, ledger.prefix, raw)
-                # Trimmed by another worker meanwhile: it has archived the group whole.
-                if client.xrange(ledger.key(STREAM), min=entry_id, max=entry_id):
-                    yield group
+        yield from (entry for entry in entries if entry[0] in page)

@@ -73,6 +73,9 @@ class PathSettings(BaseSettings):
     """Interpreters, dependency environments, repositories, slots. Safe to delete when idle.
     Default: `$XDG_CACHE_HOME/hermes-queue` or `~/.cache/hermes-queue`; for root
     `/var/cache/hermes-queue`."""
+    replay: Path | None = None
+    """Files of records below it may be named by jobs of `--agent replay` (`path=FILE`). Unset:
+    none; a producer that runs everything on its own machine allows the file of its flag."""
     spool: Path | None = None
     """Finished records wait here until Redis has them. Default: `<cache>/spool`."""
 
@@ -222,7 +225,7 @@ class ProducerSettings(BaseSettings):
     item_inline_bytes: int = Field(default=2048, ge=0)
     """Larger items travel once, compressed, beside the job."""
     item_max_bytes: int = Field(default=4 << 20, ge=1024)
-    """Larger rows are refused."""
+    """Larger rows are refused, by producers and by workers."""
     batch: int = Field(default=500, ge=1, le=10_000)
     """Jobs per round trip."""
     backlog_max: int = Field(default=200_000, ge=1)

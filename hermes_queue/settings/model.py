@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from hermes_queue.settings.section import PREFIX
+
+ANSWER_MAX_BYTES = 32 << 20
+"""Logprobs of 256,000 tokens."""
 
 
 class ModelSettings(BaseSettings):
@@ -19,7 +23,16 @@ class ModelSettings(BaseSettings):
     """OpenAI-compatible endpoint, e.g. http://127.0.0.1:8000/v1; of several, separated by
     commas, each group uses one. Unset: OPENAI_BASE_URL."""
     api_key: SecretStr | None = None
-    """Unset: OPENAI_API_KEY; servers without keys get "none"."""
+    """Sent to `base_url` and `trusted_urls`, and nowhere else. Unset: OPENAI_API_KEY; servers
+    without keys get "none"."""
+    trusted_urls: str | None = None
+    """Further endpoints that jobs may name, separated by commas, each with all paths below it,
+    e.g. `https://models.example/v1,http://10.0.0.7:8000`."""
+    other_urls: Literal["refuse", "without_key"] = "refuse"
+    """Jobs that name yet another endpoint fail, or are run there without the key: whoever may
+    enqueue can then have workers send requests to any host that they reach."""
+    answer_max_bytes: int = Field(default=ANSWER_MAX_BYTES, ge=1 << 16)
+    """Of one answer of an endpoint, unpacked; a larger one is a failed call."""
     request_timeout_s: float = Field(default=300.0, gt=0)
     max_retries: int = Field(default=4, ge=0)
     prices: Path | None = None
@@ -28,6 +41,14 @@ class ModelSettings(BaseSettings):
     """How long an endpoint is known to show tools to its model before it is asked again."""
     pause_max_s: float = Field(default=1800.0, ge=0)
     """How long one call waits for an endpoint that says it is paused, which is no failure."""
+
+    @field_validator("trusted_urls")
+    @classmethod
+    def _are_urls(cls, text: str | None) -> str | None:
+        for url in filter(None, (part.strip() for part in (text or "").split(","))):
+            if not url.lower().startswith(("http://", "https://")):
+                raise ValueError(f"{url} must start with http:// or https://")
+        return text
 
 
 class LimiterSettings(BaseSettings):

@@ -7,6 +7,7 @@ share one directory.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import secrets
@@ -16,6 +17,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from urllib.parse import quote, unquote
 
+from hermes_queue.durable_files import make_directory, put_whole
+from hermes_queue.errors import ConfigurationError
 from hermes_queue.sinks.frames import FrameLog, read_frames
 from hermes_queue.stored import StoredGroup
 
@@ -23,6 +26,10 @@ logger = logging.getLogger(__name__)
 
 MAGIC = b"hermes-queue groups 1\n"
 FILE_BYTES = 64 << 20
+_NAME_MAX = 255
+_HASHED = "~"
+"""Begins the names that are hashes: no run id begins so."""
+_RUN_ID = "run-id"
 _OPEN = 16
 """Files of runs that are kept open; groups of one run come close together."""
 
@@ -57,7 +64,7 @@ class ArchiveSink:
         log = self._logs.pop(run_id, None)
         if log is None:
             name = f"{time.time_ns() // 1_000_000:015d}-{os.getpid()}-{secrets.token_hex(4)}.groups"
-            log = FrameLog(self.directory / quote(run_id, safe="") / name, MAGIC)
+            log = FrameLog(_directory_of_writer(self.directory, run_id) / name, MAGIC)
         self._logs[run_id] = log
         if len(self._logs) > _OPEN:
             self._logs.popitem(last=False)[1].close()
@@ -68,7 +75,42 @@ def archived_runs(directory: Path) -> list[str]:
     """Ids of the runs that have something in the archive."""
     if not directory.is_dir():
         return []
-    return sorted(unquote(path.name) for path in directory.iterdir() if path.is_dir())
+    names = [_run_of(path) for path in directory.iterdir() if path.is_dir()]
+    return sorted(name for name in names if name is not None)
+
+
+def _directory_of(directory: Path, run_id: str) -> Path:
+    """Where a run lies: under its id, or a hash of it where no file system takes the name."""
+    name = quote(run_id, safe="")
+    if len(name) > _NAME_MAX:
+        name = _HASHED + hashlib.sha256(run_id.encode()).hexdigest()
+    return directory / name
+
+
+def _directory_of_writer(directory: Path, run_id: str) -> Path:
+    """As `_directory_of`; under a hash the id lies beside the groups.
+
+    Raises:
+        ConfigurationError: the directory cannot be written.
+    """
+    path = _directory_of(directory, run_id)
+    if path.name.startswith(_HASHED) and not (path / _RUN_ID).exists():
+        try:
+            make_directory(path)
+            put_whole(path / _RUN_ID, run_id.encode(), draft=path / f"{_RUN_ID}.{os.getpid()}")
+        except OSError as error:
+            raise ConfigurationError(f"{path}: cannot be written: {error.strerror}") from error
+    return path
+
+
+def _run_of(path: Path) -> str | None:
+    """The id of the run that lies in a directory of the archive; None before it is written."""
+    if not path.name.startswith(_HASHED):
+        return unquote(path.name)
+    try:
+        return (path / _RUN_ID).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
 
 
 def read_archive(
@@ -87,7 +129,7 @@ def read_archive(
     """
     ends = {} if known is None else known
     for run in archived_runs(directory) if run_id is None else [run_id]:
-        for path in sorted((directory / quote(run, safe="")).glob("*.groups")):
+        for path in sorted(_directory_of(directory, run).glob("*.groups")):
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 for end, frame in read_frames(fd, ends.get(path, len(MAGIC)), path):

@@ -19,6 +19,7 @@ from pydantic import BaseModel
 
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.models import ATTEMPT_SUMMARY, Message, ScoredTrajectory, TokenSequence, Turn
+from hermes_queue.sinks.anonymity import Anonymous
 
 ROWS_VERSION = 1
 """Rises whenever a column is renamed, removed or gets another type."""
@@ -118,8 +119,12 @@ def batch(records: Sequence[ScoredTrajectory]) -> Any:
     columns: dict[str, list[Any]] = {
         name: [getattr(r, name) for r in records] for name in (*_PLAIN, *_NULLABLE, *_OUTCOME)
     }
+    places = [Anonymous(r) for r in records]
     for name in _FAILURE:
-        columns[f"failure_{name}"] = [r.failure and getattr(r.failure, name) for r in records]
+        columns[f"failure_{name}"] = [
+            place.text(str(getattr(record.failure, name))) if record.failure else None
+            for place, record in zip(places, records, strict=True)
+        ]
     for name in _COUNTS:
         columns[f"tool_calls_{name}"] = [getattr(r.tool_calls, name) for r in records]
     for name in _USAGE:
@@ -133,10 +138,13 @@ def batch(records: Sequence[ScoredTrajectory]) -> Any:
         "turns": [[_turn(t) for t in r.turns] for r in records],
     }
     columns["attempts"] = [
-        _json([a.model_dump(mode="json", include=ATTEMPT_SUMMARY) for a in r.attempts])
-        for r in records
+        _json(place.tree([a.model_dump(mode="json", include=ATTEMPT_SUMMARY) for a in r.attempts]))
+        for place, r in zip(places, records, strict=True)
     ]
-    for name in ("tools", "agent", "report", "events", "provenance"):
+    columns["events"] = [
+        _json(place.tree(r.events)) for place, r in zip(places, records, strict=True)
+    ]
+    for name in ("tools", "agent", "report", "provenance"):
         columns[name] = [_json(getattr(r, name), _PRIVATE.get(name)) for r in records]
     made = [
         _sequences([r.sequences for r in records])

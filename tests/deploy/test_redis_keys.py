@@ -18,7 +18,7 @@ COMMANDS = {
     "stream": (("XRANGE", "-", "+"), ("XADD", "*", "x", "1")),
 }
 """How each type is read and written: the command, and what follows the key."""
-RIGHTS = {"rw": (True, True), "r": (True, False), "-": (False, False)}
+RIGHTS = {"rw": (True, True), "r": (True, False), "w": (False, True), "-": (False, False)}
 
 
 TABLE = rights_of_users()

@@ -6,9 +6,11 @@ import json
 
 import pytest
 import redis
+from guarded_redis import ROOT
 from ledger_keys import is_listed
 
-from hermes_queue import metrics
+import hermes_queue
+from hermes_queue import AgentSpec, metrics
 from hermes_queue.errors import RedisUnavailable
 from hermes_queue.exporter import Exporter
 from hermes_queue.ledger import Ledger
@@ -99,10 +101,13 @@ def test_a_producer_reads_no_result_and_tells_no_worker(guarded, command):
         ("SET", "hq:body:r1.i.0", "forged"),
         ("DEL", "hq:body:r1.i.0"),
         ("PUBLISH", "hq:/0.celery.pidbox", "{}"),
+        ("HGET", "hq:traj:r1.i.0", "job"),
+        ("HGETALL", "hq:failed:r1"),
+        ("XRANGE", "hq:dead", "-", "+"),
     ],
     ids=" ".join,
 )
-def test_a_consumer_enqueues_forges_and_deletes_nothing(guarded, command):
+def test_a_consumer_enqueues_forges_and_deletes_nothing_and_reads_no_job(guarded, command):
     denied(guarded, "consumer", *command)
 
 
@@ -118,11 +123,14 @@ def test_a_consumer_enqueues_forges_and_deletes_nothing(guarded, command):
         ("PUBLISH", "hq:/0.celery.pidbox", "{}"),
         ("GET", "hq:body:r1.i.0"),
         ("GET", "hq:item:abc"),
+        ("HGET", "hq:traj:r1.i.0", "job"),
+        ("HGETALL", "hq:failed:r1"),
+        ("XRANGE", "hq:dead", "-", "+"),
         ("GET", "hq:log:w"),
     ],
     ids=" ".join,
 )
-def test_a_monitor_changes_nothing_and_reads_no_transcript(guarded, command):
+def test_a_monitor_changes_nothing_and_reads_no_transcript_job_or_log(guarded, command):
     denied(guarded, "monitor", *command)
 
 
@@ -222,6 +230,24 @@ def test_a_producer_that_wants_results_is_told_whose_rights_it_needs(
     ledger.close()
 
 
+def test_a_trainer_sends_jobs_as_a_producer_and_reads_them_as_a_consumer(guarded, worker):
+    rows = [{"question": "1 + 1?", "answer": "#### 2"}]
+    sent = hermes_queue.enqueue(
+        env="gsm8k",
+        items=rows,
+        run_id="sent",
+        agent=AgentSpec(kind="oracle"),
+        priority=0,
+        url=guarded.url("producer"),
+    )
+    with hermes_queue.consume_sync("sent", run="sent", url=guarded.url("consumer")) as groups:
+        group = next(groups)
+        group.ack()
+    assert [(m.trajectory_id, m.score) for m in group.members] == [(sent.trajectory_ids[0], 1.0)]
+    with guarded.client("consumer") as client:
+        remove_consumer_group(client, "hq:", "sent")
+
+
 def test_a_consumer_that_enqueues_is_refused_in_one_line(guarded, as_role):
     done = as_role("consumer", "producers.gsm8k", "--items", "1")
     assert done.returncode == 4
@@ -248,6 +274,20 @@ def test_a_script_that_asks_for_more_than_the_user_may_is_explained(guarded):
     with pytest.raises(RedisUnavailable, match="refuses us"):
         ledger.call("run_policy", ["results"], ["1", "", 10])
     ledger.close()
+
+
+def test_what_the_page_says_of_consumers_among_each_other_is_so(guarded):
+    page = (ROOT / "docs/security.md").read_text(encoding="utf-8")
+    assert "consumer groups of *other* consumers" in page
+    with guarded.client("consumer") as one, guarded.client("consumer") as other:
+        one.xgroup_create("hq:results", "ones", mkstream=True, id="0")
+        assert other.xgroup_setid("hq:results", "ones", "$")
+        assert other.xgroup_destroy("hq:results", "ones")
+
+
+def test_a_monitor_counts_dead_letters(guarded):
+    with guarded.client("monitor") as client:
+        assert client.xlen("hq:dead") >= 0
 
 
 def test_a_consumer_takes_its_group_away_again(guarded):

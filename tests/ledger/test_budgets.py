@@ -161,10 +161,10 @@ def test_a_failed_job_is_kept_for_a_retry_and_a_replaced_one_is_not(ledger):
     enqueue(ledger, lone, kept)
     for job in (lone, kept):
         publish(ledger, make_record(job, None, epoch=begin(ledger, job).epoch))
-    stored = ledger.client.hgetall("hq:run:run:failed")
+    stored = ledger.client.hgetall("hq:failed:run")
     assert list(stored) == [lone.trajectory_id.encode()]
     assert json.loads(stored[lone.trajectory_id.encode()])[0] == "sandbox"
-    assert ledger.client.ttl("hq:run:run:failed") > 0
+    assert ledger.client.ttl("hq:failed:run") > 0
 
 
 def test_the_warning_of_a_wall_clock_budget_is_said_though_nothing_has_ended(ledger, caplog):

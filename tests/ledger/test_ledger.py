@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import secrets
 import time
+import tracemalloc
 
 import pytest
+import zstandard
 from ledger_steps import LEASE, SWEEP, age_lease, begin, enqueue, publish, swept
 from records import make_job, make_record
 
 from hermes_queue import codec
-from hermes_queue.errors import ConfigurationError, RedisFull
+from hermes_queue.errors import ConfigurationError, EnvBug, RedisFull
 from hermes_queue.ledger import Claim, DueJob, Ledger
 from hermes_queue.ledger.attempts import unpacked
 from hermes_queue.ledger.group_facts import stand_in_job
@@ -308,9 +311,33 @@ def test_finished_state_expires_and_nothing_unlisted_stays(ledger):
 def test_items_travel_once_and_come_back(ledger):
     row = {"text": "x" * 4000}
     data = codec.encode_item(row)
-    put_items(ledger, {"abc": codec.compress_item(data)})
-    assert get_item(ledger, "abc") == row
+    sha256 = hashlib.sha256(data).hexdigest()
+    put_items(ledger, {sha256: codec.compress_item(data)})
+    assert get_item(ledger, sha256) == row
     assert get_item(ledger, "missing") is None
+
+
+@pytest.mark.parametrize(
+    ("stored", "said"),
+    [
+        (codec.compress_item(b" " * (64 << 20)), "unpacks to 67108864 bytes"),
+        (b"\0" * (8 << 20), "packed into more than"),
+        (codec.compress_item(codec.encode_item({"text": "another"})), "another hash"),
+        (zstandard.ZstdCompressor(write_content_size=False).compress(b"{}"), "say its size"),
+        (b"nothing of ours", "not an item"),
+    ],
+    ids=["bomb", "large", "forged", "of-unknown-size", "noise"],
+)
+def test_an_item_that_is_not_the_row_of_its_hash_is_refused_unread(ledger, stored, said):
+    sha256 = hashlib.sha256(b"{}").hexdigest()
+    put_items(ledger, {sha256: stored})
+    tracemalloc.start()
+    try:
+        with pytest.raises(EnvBug, match=said):
+            get_item(ledger, sha256)
+        assert tracemalloc.get_traced_memory()[1] < 32 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_job_that_cannot_be_read_is_known_by_its_ids_and_its_group(ledger):

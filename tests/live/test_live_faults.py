@@ -32,7 +32,8 @@ async def ask(server, mode, *, text="Hello.", model="tiny", key="none", **sampli
         base_url=server.url,
         params={"server": server.kind, **IDS[mode]},
     )
-    chat = make_chat(spec, AgentScript(gold), ModelSettings(max_retries=0, api_key=key))
+    settings = ModelSettings(max_retries=0, api_key=key, trusted_urls=server.url)
+    chat = make_chat(spec, AgentScript(gold), settings)
     sampling = {"max_tokens": 8, **sampling}
     try:
         messages = [Message(role="user", content=text)]

@@ -18,8 +18,8 @@ from hermes_queue.errors import ConfigurationError, HermesQueueError, SchemaTooN
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.trimming import trim
 from hermes_queue.settings import ResultSettings
-from hermes_queue.sinks.archive import ArchiveSink, read_archive
-from hermes_queue.stored import BodyMissing
+from hermes_queue.sinks.archive import ArchiveSink, archived_runs, read_archive
+from hermes_queue.stored import BodyMissing, stored_group
 
 NOW = ResultSettings(retention_s=0)
 
@@ -76,6 +76,67 @@ async def test_nothing_is_deleted_while_the_archive_cannot_be_written(ledger, tm
     assert trim(ledger, NOW, interval_s=0, archive=ArchiveSink(tmp_path / "dir")).entries == 1
 
 
+async def test_a_run_id_that_no_directory_can_have_is_archived_like_others(ledger, tmp_path):
+    long = "a" + ":b" * 99
+    publish(ledger, "a", run_id=long)
+    publish(ledger, "b")
+    await read_all(ledger)
+    archive = ArchiveSink(tmp_path / "archive")
+    assert trim(ledger, NOW, interval_s=0, archive=archive).entries == 2
+    archive.close()
+    assert archived_runs(archive.directory) == [long, "run"]
+    assert replayed(ledger, archive.directory) == ["a", "b"]
+    assert replayed(ledger, archive.directory, run=long, stream=False) == ["a"]
+
+
+class Choosy(ArchiveSink):
+    """Takes all groups but those of some items."""
+
+    bad = ("b",)
+
+    def store(self, groups):
+        for group in groups:
+            if group.fields["instance_id"] in self.bad:
+                raise HermesQueueError("it does not fit")
+            super().store([group])
+
+
+async def test_a_group_that_cannot_be_archived_does_not_hold_up_the_others(ledger, tmp_path):
+    publish(ledger, *"abcd")
+    await read_all(ledger)
+    refused: dict[str, str] = {}
+    archive = Choosy(tmp_path)
+    done = trim(ledger, NOW, interval_s=0, archive=archive, refused=refused)
+    assert done.entries == 3
+    [(entry, why)] = refused.items()
+    assert why.endswith(": it does not fit")
+    assert [key.decode() for key, _ in ledger.client.xrange("hq:results")] == [entry]
+    assert len(ledger.client.keys("hq:body:*")) == 1
+    publish(ledger, "e")
+    await read_all(ledger)
+    assert trim(ledger, NOW, interval_s=0, archive=archive, refused=refused).entries == 1
+    archive.bad = ()
+    assert trim(ledger, NOW, interval_s=0, archive=archive, refused={}).entries == 1
+    assert ledger.client.xlen("hq:results") == 0
+    assert sorted(replayed(ledger, tmp_path)) == list("abcde")
+
+
+async def test_many_groups_that_cannot_be_archived_hold_up_the_others_for_a_while_only(
+    ledger, tmp_path
+):
+    publish(ledger, *"abcdefg")
+    await read_all(ledger)
+    refused: dict[str, str] = {}
+    archive = Choosy(tmp_path)
+    archive.bad = tuple("abcdef")
+    for known in (3, 6):
+        with pytest.raises(HermesQueueError, match="does not fit"):
+            trim(ledger, NOW, interval_s=0, archive=archive, refused=refused)
+        assert len(refused) == known
+    assert trim(ledger, NOW, interval_s=0, archive=archive, refused=refused).entries == 1
+    assert replayed(ledger, tmp_path, stream=False) == ["g"]
+
+
 async def test_a_group_comes_once_when_a_worker_died_between_archive_and_trim(ledger, tmp_path):
     publish(ledger, "a")
     await read_all(ledger)
@@ -96,12 +157,8 @@ async def test_a_group_comes_once_when_a_worker_died_between_archive_and_trim(le
 def test_a_torn_last_frame_hides_nothing_before_it(ledger, tmp_path):
     publish(ledger, "a", "b")
     archive = ArchiveSink(tmp_path)
-    for group in hermes_queue.replay(url=ledger.url, archive=tmp_path):
-        assert group
-    from hermes_queue.ledger.trimming import _read
-
-    ids = [entry_id for entry_id, _ in ledger.client.xrange("hq:results")]
-    archive.store(_read(ledger, ids))
+    entries = ledger.client.xrange("hq:results")
+    archive.store(stored_group(ledger.client, "hq:", raw) for _, raw in entries)
     [path] = tmp_path.rglob("*.groups")
     path.write_bytes(path.read_bytes()[:-7])
     assert [g.fields["instance_id"] for g in read_archive(tmp_path)] == ["a"]

@@ -16,7 +16,16 @@ import pytest
 from records import make_job, make_record
 
 from hermes_queue.errors import ConfigurationError, HermesQueueError
-from hermes_queue.models import AttemptRecord, Failure, Message, TokenSequence, Usage
+from hermes_queue.models import (
+    AgentSpec,
+    AttemptRecord,
+    Failure,
+    Message,
+    TokenSequence,
+    TrajectoryProvenance,
+    Turn,
+    Usage,
+)
 from hermes_queue.sinks.hf import CardFacts, HfSink
 from hermes_queue.sinks.parquet import ParquetSink
 
@@ -88,6 +97,42 @@ def test_a_row_has_no_transcript_and_no_host_of_attempts_that_failed(tmp_path: P
         sink.write([record.model_copy(update={"attempts": (attempt,)})])
     [row] = rows(tmp_path)
     assert json.loads(row["attempts"]) == [facts | {"failure": failure.model_dump()}]
+
+
+MESSAGE = (
+    "http://u:pw@models.internal:8000/v1: 3 tries failed, last: ClientConnectorError: Cannot "
+    "connect to host models.internal:8000 ssl:default [Connect call failed ('10.1.2.3', 8000)], "
+    "redirected to https://other.internal/v1 by worker w7@gpu-box-3"
+)
+
+
+@pytest.mark.parametrize(
+    "base_url", [None, "http://u:pw@models.internal:8000/v1,http://b.internal/v1"]
+)
+def test_a_failed_call_does_not_tell_where_it_went(tmp_path: Path, base_url: str | None) -> None:
+    failure = Failure(cause="model", stage="agent", type="ModelError", message=MESSAGE)
+    event = {"event": "model_retry", "reason": MESSAGE, "server": "models.internal", "try": 1}
+    [record] = records(1, score=None)
+    changes = {
+        "failure": failure,
+        "attempts": (AttemptRecord(attempt=1, epoch=1, failure=failure),),
+        "events": (event, {"event": "tool_call_unparsed", "text": "answer 1.2.3 at 10:20:30"}),
+        "agent": AgentSpec(kind="openai", model="m", base_url=base_url),
+        "turns": (Turn(server="http://models.internal:8000/v1"),),
+        "provenance": TrajectoryProvenance(host="gpu-box-3", worker="w7@gpu-box-3"),
+    }
+    with ParquetSink(tmp_path) as sink:
+        sink.write([record.model_copy(update=changes)])
+    [row] = rows(tmp_path)
+    told = json.dumps(row, default=str)
+    for place in ("internal", "10.1.2.3", "gpu-box", "pw@"):
+        assert place not in told, place
+    assert "3 tries failed, last: ClientConnectorError" in row["failure_message"]
+    first, second = json.loads(row["events"])
+    assert first == {"event": "model_retry", "reason": row["failure_message"], "try": 1}
+    assert second["text"] == "answer 1.2.3 at 10:20:30"
+    [attempt] = json.loads(row["attempts"])
+    assert attempt["failure"]["message"] == row["failure_message"]
 
 
 def test_shards_end_where_they_should_and_ids_are_written_once(tmp_path: Path) -> None:

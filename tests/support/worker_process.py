@@ -55,6 +55,8 @@ class WorkerProcess:
             **os.environ,
             **SHORT_LEASE,
             "HERMES_QUEUE_REDIS_URL": redis_url,
+            # Endpoints of tests listen wherever there is room, often after the worker has started.
+            "HERMES_QUEUE_MODEL_OTHER_URLS": "without_key",
             "HERMES_QUEUE_PATHS_SPOOL": str(directory / "spool"),
             "HERMES_QUEUE_ARCHIVE_DIRECTORY": str(directory / "archive"),
             **environment,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from hermes_queue.errors import ConfigurationError, ModelConfigError
 from hermes_queue.models import AgentSpec, Limits, Message, ToolCall
 from hermes_queue.settings import ModelSettings
 from hermes_queue.tools import Toolbox, ToolContext, make_call
+from producers.run import own_records
 
 USER = Message(role="user", content="u")
 CASES: Mapping[str, Sequence[ToolCall | str]] = {
@@ -133,14 +135,23 @@ async def test_replay_repeats_the_assistants_side_and_runs_its_calls_anew() -> N
     assert [m.content for m in result.messages if m.role == "tool"] == ["[exit code 0]\nnew"]
 
 
+@pytest.fixture
+def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory whose files jobs may name."""
+    directory = tmp_path / "records"
+    (directory / "inner").mkdir(parents=True)
+    monkeypatch.setenv("HERMES_QUEUE_PATHS_REPLAY", str(directory))
+    return directory
+
+
 @pytest.mark.parametrize(
     ("instance_id", "index", "wanted"),
     [("b", 0, "did 1"), ("b", 1, "did 2"), ("b", 2, "did 1"), ("other", 0, "did 0")],
 )
 async def test_replay_picks_the_records_of_its_instance(
-    tmp_path: Path, instance_id: str, index: int, wanted: str
+    records: Path, instance_id: str, index: int, wanted: str
 ) -> None:
-    path = tmp_path / "records.jsonl"
+    path = records / "records.jsonl"
     rows = [("a", []), ("b", ["true"]), ("b", ["true", "true"])]
     path.write_text(
         "".join(json.dumps({"instance_id": i, "messages": stored(*c)}) + "\n" for i, c in rows)
@@ -151,15 +162,91 @@ async def test_replay_picks_the_records_of_its_instance(
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]\n", "{}\n", '{"messages": 3}\n', None])
-async def test_replay_of_an_unusable_file_names_it(tmp_path: Path, text: str | None) -> None:
-    path = tmp_path / "records.jsonl"
+async def test_replay_of_an_unusable_file_names_it(records: Path, text: str | None) -> None:
+    path = records / "records.jsonl"
     if text is not None:
         path.write_text(text)
-    with pytest.raises(ModelConfigError, match="agent replay"):
-        await act(AgentSpec(kind="replay", params={"path": str(path)}), script())
+    await replayed(str(path))
 
 
-@pytest.mark.parametrize("params", [{}, {"path": "x", "messages": []}])
+async def replayed(path: object) -> str:
+    """Why a worker does not read a file that a job names."""
+    chat = make_chat(AgentSpec(kind="replay", params={"path": path}), script(), ModelSettings())
+    with pytest.raises(ModelConfigError, match="agent replay") as caught:
+        await chat.complete([], [], {}, time.monotonic() + 60)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/dev/zero",
+        "/etc/passwd",
+        "/proc/self/environ",
+        "../outside",
+        "inner/../../outside",
+        "",
+        ".",
+    ],
+)
+async def test_replay_reads_nothing_outside_of_the_directory(records: Path, path: str) -> None:
+    (records.parent / "outside").write_text("{}")
+    assert "HERMES_QUEUE_PATHS_REPLAY" in await replayed(path)
+
+
+async def test_replay_follows_no_link_and_opens_no_device(records: Path) -> None:
+    (records.parent / "outside").mkdir()
+    (records.parent / "outside" / "file").write_text("{}")
+    (records / "link").symlink_to(records.parent / "outside" / "file")
+    (records / "way").symlink_to(records.parent / "outside")
+    os.mkfifo(records / "pipe")
+    assert "OSError" in await replayed("link")
+    assert "NotADirectoryError" in await replayed("way/file")
+    assert "no regular file" in await replayed("pipe")
+    assert "no regular file" in await replayed("inner")
+
+
+async def test_replay_reads_no_record_without_end(
+    records: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hermes_queue.agent.replaying.LINE_MAX_BYTES", 1000)
+    (records / "long").write_bytes(b"[" * 1001)
+    assert "at most 1000 bytes a record" in await replayed("long")
+    (records / "deep").write_bytes(b"[" * 999)
+    assert "agent replay: deep" in await replayed("deep")
+
+
+async def test_replay_reads_no_file_without_end(
+    records: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hermes_queue.agent.replaying.FILE_MAX_BYTES", 100)
+    (records / "long").write_bytes(b'{"messages": []}\n' * 10)
+    assert "100 bytes are read" in await replayed("long")
+
+
+async def test_without_a_directory_replay_opens_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HERMES_QUEUE_PATHS_REPLAY", raising=False)
+    (tmp_path / "file").write_text('{"messages": []}')
+    assert "opens no files for jobs" in await replayed(str(tmp_path / "file"))
+
+
+@pytest.mark.parametrize("name", ["file", "inner/file"])
+async def test_a_worker_of_ones_own_opens_the_file_of_ones_own_flag(
+    records: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(records)
+    (records / name).write_text(json.dumps({"messages": stored()}))
+    for path in (name, str(records / name)):
+        spec = AgentSpec(kind="replay", params={"path": path})
+        monkeypatch.setenv(*own_records(spec).popitem())
+        chat = make_chat(spec, script(), ModelSettings())
+        reply = await chat.complete([], [], {}, time.monotonic() + 60)
+        assert reply.message.content == "did 0"
+
+
+@pytest.mark.parametrize("params", [{}, {"path": "x", "messages": []}, {"path": ["x"]}])
 def test_replay_needs_one_source(params: dict[str, Any]) -> None:
     with pytest.raises(ModelConfigError, match='"path" and "messages"'):
         make_chat(AgentSpec(kind="replay", params=params), script(), ModelSettings())

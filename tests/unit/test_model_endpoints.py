@@ -21,9 +21,8 @@ async def no_gold() -> tuple[list[ToolCall], str]:
 
 def endpoint_of(group: str, failures: int = 0, *, job: str | None, setting: str | None) -> str:
     script = AgentScript(oracle=no_gold, group_id=group, endpoint_failures=failures)
-    chat = make_chat(
-        AgentSpec(kind="openai", model="m", base_url=job), script, ModelSettings(base_url=setting)
-    )
+    settings = ModelSettings(base_url=setting, trusted_urls=job)
+    chat = make_chat(AgentSpec(kind="openai", model="m", base_url=job), script, settings)
     assert isinstance(chat, OpenAIChat)
     return chat._server
 

@@ -52,7 +52,7 @@ def chat(url: str, *, retries: int = 2, timeout_s: float = 60.0, **params: Any) 
     spec = AgentSpec(
         kind="openai", model="m", base_url=url, params={"probe_tools": False, **params}
     )
-    settings = ModelSettings(max_retries=retries, request_timeout_s=timeout_s)
+    settings = ModelSettings(max_retries=retries, request_timeout_s=timeout_s, trusted_urls=url)
     return make_chat(spec, AgentScript(oracle=no_gold, trajectory_id="run.item.0"), settings)
 
 
@@ -499,7 +499,8 @@ async def test_connections_are_closed_without_a_warning(endpoint: ChatEndpoint) 
     for key in ("one", "two"):
         spec = AgentSpec(kind="openai", model="m", base_url=endpoint.url)
         os.environ["OPENAI_API_KEY"] = key
-        await ask(make_chat(spec, AgentScript(oracle=no_gold), ModelSettings()))
+        settings = ModelSettings(trusted_urls=endpoint.url)
+        await ask(make_chat(spec, AgentScript(oracle=no_gold), settings))
     del os.environ["OPENAI_API_KEY"]
     await close_clients()
     await close_clients()

@@ -136,7 +136,7 @@ def chat(
     made = make_chat(
         AgentSpec(kind="openai", model="m", base_url=endpoint.url, params=params, **spec),
         AgentScript(oracle=no_gold),
-        ModelSettings(max_retries=retries, request_timeout_s=timeout_s),
+        ModelSettings(max_retries=retries, request_timeout_s=timeout_s, trusted_urls=endpoint.url),
     )
     assert isinstance(made, OpenAIChat)
     return made

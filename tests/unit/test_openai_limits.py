@@ -72,7 +72,7 @@ def chat(endpoint: CappedEndpoint, diary: Diary, **settings: Any) -> ChatClient:
     url = endpoint.url.replace("//", "//u:secret@")
     spec = AgentSpec(kind="openai", model="m", base_url=url, params={"probe_tools": False})
     script = AgentScript(oracle=no_gold, limiter=diary, trajectory_id="run.item.3")
-    return make_chat(spec, script, ModelSettings(**settings))
+    return make_chat(spec, script, ModelSettings(trusted_urls=endpoint.url, **settings))
 
 
 async def no_gold() -> tuple[list[ToolCall], str]:

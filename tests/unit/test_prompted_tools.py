@@ -33,7 +33,9 @@ async def no_gold() -> tuple[list[ToolCall], str]:
 
 def chat(endpoint: ChatEndpoint, params: dict[str, Any]) -> Any:
     spec = AgentSpec(kind="openai", model="m", base_url=endpoint.url, params=params)
-    return make_chat(spec, AgentScript(oracle=no_gold), ModelSettings(max_retries=0))
+    return make_chat(
+        spec, AgentScript(oracle=no_gold), ModelSettings(max_retries=0, trusted_urls=endpoint.url)
+    )
 
 
 async def ask(client: Any, messages: list[Message]) -> Reply:

@@ -65,7 +65,7 @@ class Served:
         agent = AgentSpec(kind="openai", model="m", base_url=self.stub.url, params=params)
         draft = Draft(make_job(agent=agent), attempt=1, epoch=1)
         draft.verdict = Verdict(score=1.0)
-        chat = make_chat(agent, AgentScript(gold), ModelSettings())
+        chat = make_chat(agent, AgentScript(gold), ModelSettings(trusted_urls=self.stub.url))
         messages = [Message(role="user", content="count")]
         for _ in range(2):
             reply = await chat.complete(messages, [], sampling, time.monotonic() + 60)

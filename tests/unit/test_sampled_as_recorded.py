@@ -37,7 +37,9 @@ async def gold() -> Any:
 def chat_of(stub: TokenStub, mode: str, retries: int = 0, **params: Any) -> Any:
     params = {"server": stub.kind, **MODES[mode], "logprobs_mode": "raw_logprobs", **params}
     spec = AgentSpec(kind="openai", model="m", base_url=stub.url, params=params)
-    return make_chat(spec, AgentScript(gold), ModelSettings(max_retries=retries))
+    return make_chat(
+        spec, AgentScript(gold), ModelSettings(max_retries=retries, trusted_urls=stub.url)
+    )
 
 
 async def ask(
@@ -206,7 +208,9 @@ async def test_json_too_deep_to_read_is_a_fault_of_the_server(kind: str) -> None
             base_url=endpoint.url,
             params={"mode": "tokens", "server": kind},
         )
-        chat = make_chat(spec, AgentScript(gold), ModelSettings(max_retries=0))
+        chat = make_chat(
+            spec, AgentScript(gold), ModelSettings(max_retries=0, trusted_urls=endpoint.url)
+        )
         with pytest.raises(ModelError, match="RecursionError"):
             await chat.complete([USER], [], {}, time.monotonic() + 60)
 
@@ -259,7 +263,7 @@ async def test_the_version_of_a_turn_is_that_of_its_own_answer() -> None:
     ]
     async with ChatEndpoint(lambda path, body: answers.pop(0)) as endpoint:
         spec = AgentSpec(kind="openai", model="m", base_url=endpoint.url)
-        chat = make_chat(spec, AgentScript(gold), ModelSettings())
+        chat = make_chat(spec, AgentScript(gold), ModelSettings(trusted_urls=endpoint.url))
         turns = [
             (await chat.complete([USER], [], {}, time.monotonic() + 60)).turn for _ in range(2)
         ]
@@ -277,7 +281,7 @@ async def test_weights_that_change_after_the_sampling_are_not_those_of_the_turn(
         async with ChatEndpoint(answer) as gateway:
             params = {"mode": "tokens", "logprobs_mode": "raw_logprobs"}
             spec = AgentSpec(kind="openai", model="m", base_url=gateway.url, params=params)
-            chat = make_chat(spec, AgentScript(gold), ModelSettings())
+            chat = make_chat(spec, AgentScript(gold), ModelSettings(trusted_urls=gateway.url))
             reply = await chat.complete([USER], [], {}, time.monotonic() + 60)
     assert reply.turn.policy_version == "7"
 

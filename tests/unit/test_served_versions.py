@@ -31,7 +31,8 @@ async def served(answer: Answer, *, wanted: str | None = None, calls: int = 1, *
 
     async with ChatEndpoint(lambda path, body: answer) as endpoint:
         spec = AgentSpec(kind="openai", model="m", base_url=endpoint.url, params=params)
-        chat = make_chat(spec, AgentScript(oracle=no_gold, policy_version=wanted), ModelSettings())
+        script = AgentScript(oracle=no_gold, policy_version=wanted)
+        chat = make_chat(spec, script, ModelSettings(trusted_urls=endpoint.url))
         replies = [await chat.complete([USER], [], {}, time.monotonic() + 60) for _ in range(calls)]
         return replies, endpoint.heads
 

@@ -27,7 +27,7 @@ async def sample(stub, *, mode="messages", turns=1, **params):
     """The turns of one trajectory."""
     params = {"server": stub.kind, **MODES[mode], **params}
     spec = AgentSpec(kind="openai", model="m", base_url=stub.url, params=params)
-    chat = make_chat(spec, AgentScript(gold), ModelSettings(max_retries=0))
+    chat = make_chat(spec, AgentScript(gold), ModelSettings(max_retries=0, trusted_urls=stub.url))
     messages, made = [USER], []
     for _ in range(turns):
         reply = await chat.complete(messages, [], {"temperature": 1.4}, time.monotonic() + 60)
@@ -98,7 +98,9 @@ async def test_what_a_server_could_not_answer_is_asked_again_at_the_next_turn():
 async def test_a_run_without_token_ids_asks_nothing():
     async with TokenStub(["a"]) as stub:
         spec = AgentSpec(kind="openai", model="m", base_url=stub.url)
-        chat = make_chat(spec, AgentScript(gold), ModelSettings(max_retries=0))
+        chat = make_chat(
+            spec, AgentScript(gold), ModelSettings(max_retries=0, trusted_urls=stub.url)
+        )
         turn = (await chat.complete([USER], [], {}, time.monotonic() + 60)).turn
     assert (turn.server_version, turn.logprobs_mode) == (None, None)
     assert [path for path, _ in stub.requests] == ["/v1/chat/completions"]

@@ -76,7 +76,9 @@ async def sample_episode(rng, kind, mode):
         )
         draft = Draft(make_job(agent=agent), attempt=1, epoch=1)
         draft.verdict = Verdict(score=1.0)
-        chat = make_chat(agent, AgentScript(gold), ModelSettings(max_retries=0))
+        chat = make_chat(
+            agent, AgentScript(gold), ModelSettings(max_retries=0, trusted_urls=stub.url)
+        )
         messages = [Message(role="user", content=random_text(rng) or ".")]
         for _ in replies:
             reply = await chat.complete(messages, TOOLS, {}, time.monotonic() + 60)

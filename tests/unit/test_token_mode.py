@@ -37,7 +37,10 @@ async def talk(*replies: str, kind: str = "vllm", **options):
         async def gold():
             raise AssertionError("only the oracle asks")
 
-        yield stub, make_chat(spec, AgentScript(gold), ModelSettings(max_retries=1))
+        yield (
+            stub,
+            make_chat(spec, AgentScript(gold), ModelSettings(max_retries=1, trusted_urls=stub.url)),
+        )
         await close_clients()
 
 
@@ -187,4 +190,4 @@ async def test_a_server_that_takes_no_ids_is_a_wrong_setting():
         kind="openai", model="m", base_url="http://x", params={"mode": "tokens", "server": "ollama"}
     )
     with pytest.raises(ModelConfigError, match="known: vllm, sglang"):
-        make_chat(spec, AgentScript(lambda: None), ModelSettings())
+        make_chat(spec, AgentScript(lambda: None), ModelSettings(trusted_urls="http://x"))

@@ -76,7 +76,9 @@ async def ask(
     endpoint: ChatEndpoint, sampling: dict[str, Any] | None = None, **params: Any
 ) -> Reply:
     spec = AgentSpec(kind="openai", model="m", base_url=endpoint.url, params=params)
-    client = make_chat(spec, AgentScript(oracle=no_gold), ModelSettings(max_retries=0))
+    client = make_chat(
+        spec, AgentScript(oracle=no_gold), ModelSettings(max_retries=0, trusted_urls=endpoint.url)
+    )
     return await client.complete(USER, TOOLS, sampling or {}, deadline=time.monotonic() + 30)
 
 

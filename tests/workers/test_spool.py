@@ -60,9 +60,21 @@ def test_a_spool_that_is_empty_leaves_no_directory(tmp_path):
 
 def test_a_full_disk_leaves_no_half_record(tmp_path):
     spool = Spool(tmp_path, "d", "w")
-    with pytest.raises(OSError, match="File name too long"):
-        spool.put("x" * 300, b"body")
+    (in_the_way,) = tmp_path.glob("*/w")
+    (in_the_way / "x.record").mkdir()
+    with pytest.raises(OSError, match="Is a directory"):
+        spool.put("x", b"body")
     assert not list(tmp_path.rglob("*.part"))
+
+
+def test_a_record_is_kept_under_an_id_that_no_file_can_have(tmp_path):
+    spool = Spool(tmp_path, "d", "w")
+    for trajectory_id in ("run.a" + "/" * 251, "x" * 241, "x" * 248, "x" * 256):
+        record = spool.put(trajectory_id, trajectory_id.encode())
+        assert record.body() == trajectory_id.encode()
+    assert spool.count() == 4
+    record.set_aside()
+    assert spool.count() == 3
 
 
 def test_the_next_worker_publishes_what_a_dead_one_had_finished_and_takes_back_the_rest(

@@ -139,9 +139,9 @@ end
 if ARGV[12] == '1' and planned - failed < size and refills < (policy.max_refills or 0) then
   another('refills', 'refilled')
 elseif failure['keep'] and counted then  -- for `run retry`
-  redis.call('HSET', KEYS[7] .. ':failed', id,
-    cjson.encode({failure['cause'], failure['reason'], origin[3]}))
-  redis.call('EXPIRE', KEYS[7] .. ':failed', math.max(1, redis.call('TTL', KEYS[7])))
+  local kept = prefix .. 'failed:' .. ARGV[11]
+  redis.call('HSET', kept, id, cjson.encode({failure['cause'], failure['reason'], origin[3]}))
+  redis.call('EXPIRE', kept, math.max(1, redis.call('TTL', KEYS[7])))
 end
 
 -- Members whose policy is too old by now, this one included.

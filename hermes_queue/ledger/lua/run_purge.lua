@@ -2,7 +2,7 @@
 -- `run_cancel`, groups whose producer never sent the rest.
 --
 -- KEYS[1] run:{id}  KEYS[2] run:{id}:claimed  KEYS[3] run:{id}:parked  KEYS[4] runs
--- KEYS[5] run:{id}:failed
+-- KEYS[5] failed:{id}
 -- ARGV[1] run id  ARGV[2] close | forget  ARGV[3...] names of the counters of trajectories that have ended
 -- Returns -1 when it is unknown, else the number of trajectories that wait or run; only
 -- when that is 0 anything was done: `close` has cancelled the run, `forget` deleted it. May be

@@ -6,6 +6,7 @@
 -- bytes: what everybody has read must not hold back new work  ARGV[4] seconds after which a consumer
 -- group that is not durable and reads nothing counts no more  ARGV[5] most entries per call
 -- ARGV[8] '1' = delete nothing, name what may be  ARGV[9] the newest id to delete, '' = any
+-- ARGV[10...] ids of entries to pass over, which do not count among ARGV[5]
 -- Returns {entries deleted or named, or -1 when it was not due; {names of groups that count no
 -- more}; {ids of the entries named}}.
 -- Without any group that counts nothing is deleted: results wait for their first reader.
@@ -61,23 +62,28 @@ local function delete(id, fields)
   redis.call('DECRBY', KEYS[3], fields['bytes'] or '0')
 end
 
+local kept, kept_count = {}, math.max(0, #ARGV - 9)
+for i = 10, #ARGV do kept[ARGV[i]] = true end
 local keep_s = tonumber(ARGV[3])
 if redis.call('XLEN', KEYS[1]) >= tonumber(ARGV[6])
   or tonumber(redis.call('GET', KEYS[3]) or '0') >= tonumber(ARGV[7]) then keep_s = 0 end
 local oldest = 1000 * (now - keep_s)
-for _, entry in ipairs(redis.call('XRANGE', KEYS[1], '-', '+', 'COUNT', ARGV[5])) do
+local most = tonumber(ARGV[5])
+for _, entry in ipairs(redis.call('XRANGE', KEYS[1], '-', '+', 'COUNT', most + kept_count)) do
   local id = entry[1]
   local done = tonumber(string.match(id, '^(%d+)-')) <= oldest
   for _, read in ipairs(reads) do done = done and not before(read, id) end
   for _, held in ipairs(holds) do done = done and before(id, held) end
   if ARGV[9] ~= '' then done = done and not before(ARGV[9], id) end
-  if not done then break end
-  if ARGV[8] == '1' then
-    out[3][#out[3] + 1] = id
-  else
-    delete(id, named(entry[2]))
+  if not done or out[1] == most then break end
+  if not kept[id] then
+    if ARGV[8] == '1' then
+      out[3][#out[3] + 1] = id
+    else
+      delete(id, named(entry[2]))
+    end
+    out[1] = out[1] + 1
   end
-  out[1] = out[1] + 1
 end
-if ARGV[8] ~= '1' and out[1] == tonumber(ARGV[5]) then redis.call('DEL', KEYS[2]) end  -- there may be more
+if ARGV[8] ~= '1' and out[1] == most then redis.call('DEL', KEYS[2]) end  -- there may be more
 return out

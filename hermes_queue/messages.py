@@ -1,0 +1,96 @@
+"""Messages as Celery writes them, without Celery.
+
+A trainer that sends jobs has neither Celery nor a second to import it. What a message looks like
+in Redis is fixed by Celery's protocol (version 2) and kombu's transport; a test compares every
+field with what these write themselves, and Celery's version is bounded (`pyproject.toml`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import uuid
+from bisect import bisect
+from collections.abc import Sequence
+from typing import Any
+
+from hermes_queue.connection import explained
+from hermes_queue.ledger import DueJob, Ledger
+from hermes_queue.ledger.lanes import note_lanes
+from hermes_queue.queues import RUN_TRAJECTORY, queue_name, shown_name
+
+_SEPARATOR = "\x06\x16"
+_PRIORITY_STEPS = (0, 3, 6, 9)
+"""Each has a list of its own; a priority in between goes with the step below it."""
+_REPLY_TO = str(uuid.uuid4())
+"""Names this process; nobody replies."""
+
+
+def push_messages(ledger: Ledger, jobs: Sequence[DueJob]) -> None:
+    """Put one message per new job into its lane's queue, all of them or none.
+
+    Does what `queues.publish_messages` does, on the ledger's own connection.
+
+    Raises:
+        RedisUnavailable, RedisFull: whether they are in the queues is not known.
+    """
+    if not jobs:
+        return
+    queues = {queue_name(job.lane) for job in jobs}
+    with explained(ledger.url), ledger.client.pipeline(transaction=True) as pipe:
+        for queue in sorted(queues):
+            binding = _SEPARATOR.join((queue, "", queue))
+            pipe.sadd(ledger.key(f"_kombu.binding.{queue}"), binding)
+            pipe.sadd(ledger.key(f"_kombu.binding_permanent.{queue}"), binding)
+        for job in jobs:
+            pipe.lpush(ledger.key(_list_of(job)), json.dumps(_message(job)))
+        pipe.execute()
+    note_lanes(ledger, (job.lane for job in jobs))
+
+
+def _list_of(job: DueJob) -> str:
+    step = _PRIORITY_STEPS[bisect(_PRIORITY_STEPS, job.priority) - 1]
+    name = queue_name(job.lane)
+    return f"{name}{_SEPARATOR}{step}" if step else name
+
+
+def _message(job: DueJob) -> dict[str, Any]:
+    task_id = f"{job.trajectory_id}.{job.attempt}"
+    embed = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
+    shown = {"argsrepr": job.label, "kwargsrepr": ""}
+    return {
+        "body": json.dumps([[job.trajectory_id, job.attempt], {}, embed]),
+        "content-encoding": "utf-8",
+        "content-type": "application/json",
+        "headers": {
+            "lang": "py",
+            "task": RUN_TRAJECTORY,
+            "id": task_id,
+            "shadow": shown_name(job.env),
+            "eta": None,
+            "expires": None,
+            "group": None,
+            "group_index": None,
+            "retries": 0,
+            "timelimit": [None, None],
+            "root_id": task_id,
+            "parent_id": None,
+            **shown,
+            "origin": f"gen{os.getpid()}@{socket.gethostname()}",
+            "ignore_result": True,
+            "replaced_task_nesting": 0,
+            "stamped_headers": None,
+            "stamps": {},
+        },
+        "properties": {
+            "correlation_id": task_id,
+            "reply_to": _REPLY_TO,
+            **shown,
+            "delivery_mode": 2,
+            "delivery_info": {"exchange": "", "routing_key": queue_name(job.lane)},
+            "priority": job.priority,
+            "body_encoding": "utf-8",
+            "delivery_tag": str(uuid.uuid4()),
+        },
+    }

@@ -1,0 +1,237 @@
+"""Programs of one's own send jobs: `hermes_queue.enqueue`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from records import make_job
+from redis_server import RedisServer
+
+import hermes_queue
+from hermes_queue import (
+    AgentSpec,
+    ConfigurationError,
+    GroupPolicy,
+    InputError,
+    Limits,
+    PayloadTooLarge,
+    RedisUnavailable,
+    codec,
+    make_ids,
+    make_jobs,
+)
+from hermes_queue.ledger import DueJob, Ledger
+from hermes_queue.messages import push_messages
+from hermes_queue.queues import publish_messages
+
+ROOT = Path(__file__).parents[2]
+ROWS = [
+    {"question": f"What is {n} + 1?", "answer": f"#### {n + 1}", "instance_id": f"sum-{n}"}
+    for n in range(3)
+]
+NOP = AgentSpec(kind="nop")
+
+
+def send(ledger: Ledger, items: Any = ROWS, **changes: Any) -> hermes_queue.Enqueued:
+    options = {"env": "gsm8k", "run_id": "rl1", "agent": NOP, "group_size": 2, **changes}
+    return hermes_queue.enqueue(items=items, url=ledger.url, **options)
+
+
+def test_each_item_is_a_group_of_samples_with_ids_that_can_be_known_beforehand(
+    ledger: Ledger,
+) -> None:
+    sent = send(ledger)
+    wanted = [make_ids("rl1", row["instance_id"], n)[1] for row in ROWS for n in range(2)]
+    assert sent == hermes_queue.Enqueued("rl1", tuple(wanted), enqueued=6, already=0)
+    assert (ledger.run_status("rl1").total, ledger.backlog()) == (6, 6)
+
+
+def test_a_call_that_is_repeated_sends_only_what_is_missing(ledger: Ledger) -> None:
+    first = send(ledger, ROWS[:2])
+    again = send(ledger, ROWS)
+    assert (again.enqueued, again.already) == (2, 4)
+    assert again.trajectory_ids[:4] == first.trajectory_ids
+
+
+def test_in_each_step_the_same_items_are_new_groups(ledger: Ledger) -> None:
+    ids = [send(ledger, step=step).trajectory_ids for step in (None, 1, 2, 1)]
+    assert ids[1] == ids[3]
+    assert len({*ids[0], *ids[1], *ids[2]}) == 18
+
+
+def test_what_is_sent_is_what_workers_validate(ledger: Ledger) -> None:
+    limits = Limits(max_turns=3)
+    policy = GroupPolicy(extra_samples=1)
+    sent = send(
+        ledger, ROWS[:1], limits=limits, group_policy=policy, lane="eval", policy_version="7"
+    )
+    assert len(sent.trajectory_ids) == 3
+    stored = ledger.client.hget(f"hq:traj:{sent.trajectory_ids[2]}", "job")
+    job = codec.decode_job(stored)
+    assert (job.item, job.limits, job.group_policy) == (ROWS[0], limits, policy)
+    assert (job.lane, job.policy_version, job.sample_index) == ("eval", "7", 2)
+    assert job.producer.producer == "hermes_queue.enqueue"
+
+
+class Row(BaseModel):
+    question: str
+    instance_id: str = ""
+
+
+def test_items_may_be_models_and_need_no_id(ledger: Ledger) -> None:
+    rows = [Row(question="a"), Row(question="b"), Row(question="a")]
+    one, two = (
+        make_jobs(env="gsm8k", items=rows, run_id="r"),
+        make_jobs(env="gsm8k", items=[row.model_dump() for row in rows], run_id="r"),
+    )
+    assert one == two
+    assert len({job.group_id for job in one}) == 3, "an item that comes twice has two groups"
+    assert one[0].instance_id == one[2].instance_id
+    assert send(ledger, rows, run_id=None).run_id.startswith("gsm8k-")
+
+
+def test_jobs_of_ones_own_are_sent_as_they_are(ledger: Ledger) -> None:
+    jobs = [make_job("mine", "a", n, 2) for n in range(2)]
+    sent = hermes_queue.enqueue(iter(jobs), url=ledger.url, config={"lr": 1})
+    assert sent.trajectory_ids == tuple(job.trajectory_id for job in jobs)
+    with pytest.raises(ConfigurationError, match=r"lr 1 .now 2."):
+        hermes_queue.enqueue(jobs, url=ledger.url, config={"lr": 2})
+
+
+def test_a_run_keeps_its_configuration(ledger: Ledger) -> None:
+    send(ledger)
+    with pytest.raises(ConfigurationError, match=r'agent "nop" .now "oracle".'):
+        send(ledger, step=2, agent=AgentSpec(kind="oracle"))
+    with pytest.raises(ConfigurationError, match="another group size"):
+        send(ledger, group_size=3)
+    assert ledger.run_status("rl1").total == 6
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "said"),
+    [
+        ({"run_id": "a/b"}, ConfigurationError, "run_id"),
+        ({"run_id": "a" * 201}, ConfigurationError, "200"),
+        ({"run_id": " x"}, ConfigurationError, "run_id"),
+        ({"lane": "no lane"}, ConfigurationError, "lane"),
+        ({"priority": 10}, ConfigurationError, "priority"),
+        ({"agent": {"kindd": "nop"}}, ConfigurationError, "agent.kindd"),
+        ({"group_sizee": 3}, ConfigurationError, "group_sizee"),
+        ({"items": [{"x": {1}}]}, InputError, "item 0"),
+        ({"items": ["text"]}, InputError, "item 0"),
+        ({"items": [{"instance_id": "a", "n": n} for n in (1, 2)]}, InputError, "item 1"),
+        ({"items": [{"x": "y" * (5 << 20)}]}, PayloadTooLarge, "ITEM_MAX_BYTES"),
+    ],
+)
+def test_what_does_not_fit_is_named_and_nothing_is_sent(
+    ledger: Ledger, changes: dict[str, Any], error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error, match=said):
+        send(ledger, **changes)
+    assert ledger.client.keys("hq:traj:*") == []
+
+
+def test_jobs_and_items_at_once_are_refused(ledger: Ledger) -> None:
+    with pytest.raises(ConfigurationError, match="give jobs"):
+        hermes_queue.enqueue([make_job()], env="gsm8k", items=ROWS, url=ledger.url)  # type: ignore[call-overload]
+    with pytest.raises(ConfigurationError, match="give jobs"):
+        hermes_queue.enqueue(url=ledger.url)  # type: ignore[call-overload]
+
+
+def test_a_wrong_setting_is_an_error_and_no_exit(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HERMES_QUEUE_PRODUCER_BATCHES", "7")
+    with pytest.raises(ConfigurationError, match="HERMES_QUEUE_PRODUCER_BATCH"):
+        send(ledger)
+
+
+def test_a_redis_that_is_gone_is_told(redis_server: RedisServer, ledger: Ledger) -> None:
+    redis_server.kill9()
+    with pytest.raises(RedisUnavailable):
+        send(ledger)
+
+
+def test_a_full_backlog_is_waited_for_and_told(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HERMES_QUEUE_PRODUCER_BACKLOG_MAX", "4")
+    monkeypatch.setenv("HERMES_QUEUE_PRODUCER_BATCH", "2")
+    told: list[int] = []
+
+    def enough(waiting: int) -> None:
+        told.append(waiting)
+        raise TimeoutError("that is enough")
+
+    with pytest.raises(TimeoutError):
+        send(ledger, on_full=enough)
+    assert told == [4]
+    ledger.client.delete("hq:v1.train", *ledger.client.keys("hq:v1.train*"), "hq:waiting")
+    assert send(ledger).already == 4
+
+
+async def test_beside_an_event_loop_it_waits_in_a_thread_and_can_be_cancelled(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options: dict[str, Any] = {"env": "gsm8k", "items": ROWS, "run_id": "rl1", "agent": NOP}
+    sent = await hermes_queue.enqueue_async(**options, url=ledger.url)
+    assert sent.enqueued == 3
+    monkeypatch.setenv("HERMES_QUEUE_PRODUCER_BACKLOG_MAX", "3")
+    full = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    waiting = asyncio.create_task(
+        hermes_queue.enqueue_async(
+            **options, step=2, url=ledger.url, on_full=lambda _: loop.call_soon_threadsafe(full.set)
+        )
+    )
+    await full.wait()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+
+
+def normal(message: bytes) -> dict[str, Any]:
+    """A message without what is another one in every message or process."""
+    data = json.loads(message)
+    data["body"] = json.loads(data["body"])
+    for place, name in (
+        ("properties", "delivery_tag"),
+        ("properties", "reply_to"),
+        ("headers", "origin"),
+    ):
+        assert type(data[place].pop(name)) is str
+    return data
+
+
+@pytest.mark.parametrize("priority", [0, 2, 3, 5, 9])
+def test_a_message_is_the_one_that_celery_writes(ledger: Ledger, priority: int) -> None:
+    job = DueJob("r.abc.0", 1, "eval", priority, "my.envs:ENV", "an instance, named ünusually")
+    written = []
+    for publish in (publish_messages, push_messages):
+        publish(ledger, [job])
+        keys = sorted(ledger.client.keys("hq:*"))
+        [key] = [each for each in keys if each.startswith(b"hq:v1.")]
+        [message] = ledger.client.lrange(key, 0, -1)
+        bindings = [ledger.client.smembers(each) for each in keys if b"binding" in each]
+        written.append((keys, normal(message), list(json.loads(message)), bindings))
+        ledger.client.flushall()
+    assert written[0] == written[1]
+
+
+def test_sending_and_reading_load_no_celery(ledger: Ledger) -> None:
+    code = (
+        "import sys, hermes_queue\n"
+        "hermes_queue.enqueue(env='gsm8k', items=[{'question': '?'}], url=sys.argv[1])\n"
+        "print(sorted({'celery', 'kombu', 'openai', 'envs'} & set(sys.modules)))"
+    )
+    command = [sys.executable, "-W", "error", "-c", code, ledger.url]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+    assert ledger.backlog() == 1
