@@ -6,6 +6,8 @@ The map of this env; `envs/swe/` holds its parts:
     sources.py     sdists and git remotes as trusted repositories    repository.py  git plumbing
     workspace.py   the three trees of a task, export into the slot   patch.py   the agent's result
     grading.py     dependencies, test run, canaries, verdict         tamper.py   ways to cheat
+    distribution.py  the package's metadata, beside its tree
+    project.py, literals.py  what its files say of it, read without running them
 
 The agent gets an export of the bug's tree with one commit and without the files that hold
 FAIL_TO_PASS tests. Its result is a patch over the package's own files. That patch is
@@ -28,6 +30,7 @@ from typing import Any, ClassVar
 from envs.base import Verdict
 from envs.swe import grading, tamper
 from envs.swe.calls import apply_commands, terminal_calls
+from envs.swe.distribution import SHELL_PATH, place
 from envs.swe.item import Item as Row
 from envs.swe.patch import AgentPatch, ExtractionFailed, Rejected, take_patch
 from envs.swe.sources import asset_reader
@@ -108,12 +111,17 @@ class SweSmith:
         """
         pinned = await pin(item, asset_reader(context))
         await export(context, pinned.repository, pinned.start)
+        await place(context, pinned.distribution)
 
     async def verify(
         self, item: Row, context: SlotContext, transcript: Sequence[Message]
     ) -> Verdict:
         """Take the agent's patch, renew the slot, test the pinned tree with the patch."""
         pinned = await pin(item, asset_reader(context))
+        async with pinned.scratch() as scratch:
+            return await self._verify(item, context, scratch)
+
+    async def _verify(self, item: Row, context: SlotContext, pinned: Pinned) -> Verdict:
         await context.kill_processes()
         try:
             patch = await self._take_patch(item, context, pinned)
@@ -131,10 +139,12 @@ class SweSmith:
             item.environment,
             item.test_files,
             item.test_timeout_s,
+            pinned.distribution,
         )
         reason, status = grading.judge(item, run)
         if reason == "cut_short":
-            await grading.control(context, item, pinned.repository, await pinned.solved())
+            clean = await pinned.solved()
+            await grading.control(context, item, pinned.repository, clean, pinned.distribution)
         report |= {
             "reason": reason,
             "tests_status": status,
@@ -175,8 +185,13 @@ class SweSmith:
 def _pytest_line(item: Row) -> str:
     """How the agent runs the tests."""
     runtime = item.environment
-    settings = {"PYTHONPATH": ":".join(runtime.pythonpath), **runtime.env}
-    words = [f"{name}={shlex.quote(value)}" for name, value in settings.items()]
+    roots = shlex.quote(":".join(runtime.pythonpath))
+    words = [f"PYTHONPATH={roots}:{SHELL_PATH}"]
+    words += [
+        f"{name}={shlex.quote(value)}"
+        for name, value in runtime.env.items()
+        if name != "PYTHONPATH"
+    ]
     words += [f"{grading.VENV}/bin/python", "-m", "pytest", *map(shlex.quote, runtime.pytest_args)]
     return " ".join(words)
 

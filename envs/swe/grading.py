@@ -15,6 +15,7 @@ from importlib.resources import files
 from pathlib import PurePosixPath
 from typing import Any
 
+from envs.swe.distribution import Distribution, place
 from envs.swe.item import Item, Runtime
 from envs.swe.repository import Repository
 from envs.swe.sources import ASSETS, asset_key
@@ -91,10 +92,10 @@ $HQ_PIP --python ./bin/python install {options} -r requirements.txt
     )
 
 
-def suite_environment(runtime: Runtime, workspace: str) -> dict[str, str]:
-    """The environment variables that tests run with."""
+def suite_environment(runtime: Runtime, workspace: str, metadata: str = "") -> dict[str, str]:
+    """The environment variables that tests run with; `metadata` as `distribution.place` says."""
     roots = [str(PurePosixPath(workspace) / path) for path in runtime.pythonpath]
-    return {**_FIXED_ENV, **runtime.env, "PYTHONPATH": ":".join(roots)}
+    return {**_FIXED_ENV, **runtime.env, "PYTHONPATH": ":".join(filter(None, [*roots, metadata]))}
 
 
 async def run_tests(
@@ -104,6 +105,7 @@ async def run_tests(
     runtime: Runtime,
     targets: Sequence[str],
     timeout_s: float,
+    distribution: Distribution | None = None,
 ) -> SuiteRun:
     """Export `tree` into the slot, which must be empty, and run the files `targets` there.
 
@@ -113,6 +115,7 @@ async def run_tests(
     """
     canary = Canary.beside(targets[0])
     await export(context, repository, await repository.replace(tree, canary.files()))
+    metadata = await place(context, distribution)
     scratch = await _upload(context)
     report, token = f"{scratch}/{secrets.token_hex(16)}", secrets.token_hex(16)
     job = {
@@ -125,7 +128,7 @@ async def run_tests(
         f"ulimit -c 0 -f {MAX_FILE_BLOCKS}; "
         f"exec {VENV}/bin/python {scratch}/run_tests.py > {scratch}/output 2>&1",
         stdin=json.dumps(job).encode(),
-        env=suite_environment(runtime, context.workspace),
+        env=suite_environment(runtime, context.workspace, metadata),
         timeout_s=timeout_s,
     )
     if result.timed_out and deadline_first:
@@ -228,7 +231,13 @@ def _parse(report: bytes, token: str) -> tuple[list[dict[str, str]], bool]:
     return items, False
 
 
-async def control(context: SlotContext, item: Item, repository: Repository, clean: str) -> None:
+async def control(
+    context: SlotContext,
+    item: Item,
+    repository: Repository,
+    clean: str,
+    distribution: Distribution | None = None,
+) -> None:
     """Grade the pinned clean tree in the same way, to tell whose fault a cut-short run was.
 
     Raises:
@@ -236,7 +245,13 @@ async def control(context: SlotContext, item: Item, repository: Repository, clea
     """
     await context.renew()
     run = await run_tests(
-        context, repository, clean, item.environment, item.test_files, item.test_timeout_s
+        context,
+        repository,
+        clean,
+        item.environment,
+        item.test_files,
+        item.test_timeout_s,
+        distribution,
     )
     if not (run.complete and run.truthful):
         raise SandboxError(

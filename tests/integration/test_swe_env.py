@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import sample_package as sample
+from genuine_packages import PACKAGES, READS_ITS_VERSION, Package
 from sample_package import make_mirror, make_row, make_sdist, sdist_row
 from swe_bench import attempt
 
@@ -21,6 +22,7 @@ from envs.swe.grading import VENV
 from envs.swe.item import Item
 from envs.swe_smith import ENV
 from hermes_queue.errors import DeadlineExceeded, EnvBug, EnvInfraError, SandboxError
+from hermes_queue.settings import PathSettings
 
 ROW = sdist_row("0" * 64)
 TAMPERINGS = sorted(ENV.tamper(Item.model_validate(ROW)))
@@ -294,6 +296,11 @@ async def test_a_row_for_another_tree_is_the_rows_fault(
             pass
 
 
+def cached_files() -> set[Path]:
+    """All files of the cached repositories."""
+    return {path for path in (PathSettings().cache / "repos").rglob("*") if path.is_file()}
+
+
 # --- git sources ---------------------------------------------------------------------------
 
 
@@ -302,9 +309,11 @@ async def test_a_mirror_row_starts_at_the_tip_and_is_graded_on_its_parent(mirror
     async with attempt(row) as agent:
         tests = await agent.look("ls tests; git log --oneline | wc -l")
         await agent.solve()
+        before = cached_files()
         verdict = await agent.verify()
     assert tests.stdout.decode().split() == ["test_label.py", "1"]
     assert verdict.score == 1.0
+    assert cached_files() == before  # or each trajectory would make the cache larger
 
 
 async def test_a_mirror_row_without_the_fix_scores_zero(mirrors: Path) -> None:
@@ -347,6 +356,39 @@ async def test_a_git_row_that_does_not_fit_is_the_rows_fault(
     with pytest.raises(EnvBug, match=field):
         async with attempt(row):
             pass
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
+async def test_a_package_that_needs_its_own_metadata_is_graded_right(
+    row: dict[str, Any], tmp_path: Path, package: Package
+) -> None:
+    genuine = package.row(tmp_path)
+    text = ENV.prompt(Item.model_validate(genuine))[-1].content or ""
+    [line] = [line.strip() for line in text.splitlines() if "-m pytest" in line]
+    async with attempt(genuine) as agent:
+        assert (await agent.look("git status --short")).output == ""
+        shown = await agent.look(line)
+        assert f"{len(package.passing)} passed" in shown.output
+        nop = await agent.verify()
+        await agent.context.renew()
+        await ENV.setup(agent.item, agent.context)
+        await agent.solve()
+        verdict = await agent.verify()
+    assert (nop.score, nop.report["tests_status"]["PASS_TO_PASS"]["failure"]) == (0.0, 0)
+    assert (verdict.score, verdict.report["dropped"]) == (1.0, [])
+
+
+async def test_metadata_that_the_agent_wrote_does_not_reach_grading(
+    row: dict[str, Any], tmp_path: Path
+) -> None:
+    async with attempt(READS_ITS_VERSION.row(tmp_path)) as agent:
+        await agent.solve()
+        await agent.run(
+            "printf 'Name: reads-its.version\\nVersion: 9\\n' > ~/.distribution/*/METADATA",
+            "mkdir ~/.distribution/p; printf 'raise SystemExit' > ~/.distribution/sitecustomize.py",
+        )
+        verdict = await agent.verify()
+    assert verdict.score == 1.0
 
 
 async def test_a_repository_that_cannot_be_cloned_is_retried(mirrors: Path) -> None:
