@@ -31,6 +31,7 @@ from envs.base import Verdict
 from envs.swe import grading, tamper
 from envs.swe.calls import apply_commands, terminal_calls
 from envs.swe.distribution import SHELL_PATH, place
+from envs.swe.failures import first_failure
 from envs.swe.item import Item as Row
 from envs.swe.patch import AgentPatch, ExtractionFailed, Rejected, take_patch
 from envs.swe.sources import asset_reader
@@ -151,6 +152,9 @@ class SweSmith:
             "test_seconds": round(run.seconds, 2),
             "exit_code": run.exit_code,
         }
+        if reason == "tests_fail":
+            wanted = (*item.FAIL_TO_PASS, *item.PASS_TO_PASS)
+            report["first_failure"] = first_failure(wanted, run.outcomes, run.messages)
         if reason != "resolved":
             report["output_tail"] = run.output[-2000:]
         return Verdict(1.0 if reason == "resolved" else 0.0, report=report)

@@ -5,6 +5,7 @@ pip finds the sdist in a directory; pytest itself comes from the package index.
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -23,6 +24,8 @@ from envs.swe.item import Item
 from envs.swe_smith import ENV
 from hermes_queue.errors import DeadlineExceeded, EnvBug, EnvInfraError, SandboxError
 from hermes_queue.settings import PathSettings
+from producers.base import main
+from producers.swe_smith import PRODUCER
 
 ROW = sdist_row("0" * 64)
 TAMPERINGS = sorted(ENV.tamper(Item.model_validate(ROW)))
@@ -299,6 +302,34 @@ async def test_a_row_for_another_tree_is_the_rows_fault(
 def cached_files() -> set[Path]:
     """All files of the cached repositories."""
     return {path for path in (PathSettings().cache / "repos").rglob("*") if path.is_file()}
+
+
+def test_a_check_lists_all_faults_and_runs_no_test(
+    mirrors: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = make_row(patch=sample.bug_patch(), repo_base_url=str(mirrors))
+    broken = {"install": ["hermes-queue-no-such-package==1"], "requirements": []}
+    rows = [
+        good,
+        good | {"instance_id": "gone 1", "base_commit": "1" * 40},
+        good | {"instance_id": "gone 2", "base_commit": "1" * 40},
+        good | {"instance_id": "lacks", "environment": broken},
+        good | {"instance_id": "sample__2", "PASS_TO_PASS": ["tests/test_no.py::test_a"]},
+    ]
+    path = mirrors / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert main(PRODUCER, ["--dataset", str(path), "--check", "--json"]) == 1
+    shown = capsys.readouterr()
+    faults = {
+        tuple(fault["instance_ids"]): fault["message"] for fault in json.loads(shown.out)["faults"]
+    }
+    assert set(faults) == {("gone 1", "gone 2"), ("lacks",), ("sample__2",)}
+    assert "base_commit: " in faults["gone 1", "gone 2"]
+    assert "hermes-queue-no-such-package" in faults["lacks",]
+    assert "has no branch" in faults["sample__2",]
+    assert "1 of 5 rows can be worked on, 4 cannot" in shown.err
+    path.write_text(json.dumps(good) + "\n")
+    assert main(PRODUCER, ["--dataset", str(path), "--check", "--quiet"]) == 0
 
 
 # --- git sources ---------------------------------------------------------------------------

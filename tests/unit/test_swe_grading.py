@@ -12,6 +12,7 @@ import pytest
 from sample_package import FAIL_TO_PASS, PASS_TO_PASS, sdist_row
 
 from envs.swe import slot
+from envs.swe.failures import first_failure
 from envs.swe.grading import Canary, SuiteRun, judge, venv_asset
 from envs.swe.item import Item, Runtime
 
@@ -93,6 +94,24 @@ def test_the_runner_reports_every_outcome_by_exact_id(tmp_path: Path) -> None:
         "test_it.py::test_unexpected": "xpassed",
         "test_it.py::test_teardown": "error",
     }
+
+
+def test_the_cause_of_a_missing_test_is_that_its_module_cannot_be_imported(tmp_path: Path) -> None:
+    (tmp_path / "test_a.py").write_text("import no_such_package\n\ndef test_a():\n    pass\n")
+    (tmp_path / "test_b.py").write_text("def test_b():\n    assert [1] == [2], 'two'\n")
+    report, _ = run(tmp_path, "--continue-on-collection-errors", "test_a.py", "test_b.py")
+    outcomes = {entry["id"]: entry["outcome"] for entry in report[:-1]}
+    messages = {entry["id"]: entry["message"] for entry in report[:-1]}
+    causes = [
+        first_failure([test], outcomes, messages)
+        for test in ("test_a.py::test_a", "test_b.py::test_b", "test_b.py::test_c")
+    ]
+    assert causes == [
+        "ModuleNotFoundError: No module named 'no_such_package'",
+        "AssertionError: two",
+        "missing",
+    ]
+    assert first_failure(["x"], {"x": "passed"}, {}) == ""
 
 
 def test_the_runner_leaves_no_end_record_when_it_is_cut_short(tmp_path: Path) -> None:
