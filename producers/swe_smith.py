@@ -72,14 +72,14 @@ def _prepare(row: dict[str, Any], arguments: argparse.Namespace) -> dict[str, An
         row = {**row, "environment": {**own, "python": arguments.python}}
     if arguments.repo_base_url is None:
         return row
-    row = {**row, "repo_base_url": _absolute(arguments.repo_base_url)}
+    row = {**row, "repo_base_url": absolute_base_url(arguments.repo_base_url)}
     source = row.get("source")
     if isinstance(source, Mapping) and source.get("repo_base_url"):
         row["source"] = {**source, "repo_base_url": row["repo_base_url"]}
     return row
 
 
-def _absolute(base_url: str) -> str:
+def absolute_base_url(base_url: str) -> str:
     """Workers run in another directory, so a local directory has to be absolute."""
     path = Path(base_url).expanduser()
     if path.is_dir():

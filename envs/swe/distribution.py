@@ -131,9 +131,8 @@ async def describe(
     Raises:
         EnvBug: the environment would hold a copy of the package under test.
     """
-    sizes = await _sizes(repository, tree)
-    reader = _Reader(repository, tree, sizes)
-    project = await _project(reader)
+    reader = await open_tree(repository, tree)
+    project = await read_project(reader)
     known, version = runtime.distribution or DistributionFields(), ""
     name = known.name or project.name
     if isinstance(source, SdistSource):
@@ -142,7 +141,7 @@ async def describe(
         _refuse(runtime, own)
     if not name:
         return None
-    top_level = _top_level(sizes, runtime.pythonpath)
+    top_level = _top_level(reader.sizes, runtime.pythonpath)
     if not (version := known.version or project.version or version):
         places = _version_files(project, runtime.pythonpath, top_level)
         version = await _stated_version(reader, places) or UNKNOWN_VERSION
@@ -163,10 +162,13 @@ def _refuse(runtime: Runtime, name: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Reader:
+class Reader:
+    """The text files of a pinned tree."""
+
     repository: Repository
     tree: str
     sizes: Mapping[str, int]
+    """Path -> bytes."""
 
     async def text(self, path: str) -> str | None:
         """A file of the tree; None: not there, not of a reasonable size, or not UTF-8."""
@@ -178,8 +180,8 @@ class _Reader:
             return None
 
 
-async def _sizes(repository: Repository, tree: str) -> dict[str, int]:
-    """Path -> bytes of the regular files of a tree."""
+async def open_tree(repository: Repository, tree: str) -> Reader:
+    """A reader of the regular files of `tree`."""
     listing = (await repository.git("ls-tree", "-r", "-l", "-z", tree)).decode(errors="replace")
     found = {}
     for line in listing.split("\0")[:-1]:
@@ -187,15 +189,11 @@ async def _sizes(repository: Repository, tree: str) -> dict[str, int]:
         mode, _, _, size = meta.split()
         if mode.startswith("100"):
             found[path] = int(size)
-    return found
+    return Reader(repository, tree, found)
 
 
-async def read_project(repository: Repository, tree: str) -> Project:
-    """What the configuration at the root of `tree` says of the package."""
-    return await _project(_Reader(repository, tree, await _sizes(repository, tree)))
-
-
-async def _project(reader: _Reader) -> Project:
+async def read_project(reader: Reader) -> Project:
+    """What the configuration at the root of the tree says of the package."""
     texts = {name: text for name in CONFIGURATION if (text := await reader.text(name)) is not None}
     # In a thread: a row names the repository, so the files may be anything.
     project = await asyncio.to_thread(parse_project, texts)
@@ -207,7 +205,7 @@ async def _project(reader: _Reader) -> Project:
     return project
 
 
-async def _stated_version(reader: _Reader, places: Iterable[tuple[str, tuple[str, ...]]]) -> str:
+async def _stated_version(reader: Reader, places: Iterable[tuple[str, tuple[str, ...]]]) -> str:
     """The version in the first of these files that states it without being run."""
     for path, names in places:
         text = await reader.text(path)

@@ -17,8 +17,9 @@ import tempfile
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Protocol
 
-from envs.swe.item import Item, SdistSource
+from envs.swe.item import SdistSource
 from envs.swe.repository import GitError, Repository, locked, run_git
 from hermes_queue.errors import EnvBug, EnvInfraError
 from hermes_queue.sandbox.base import AssetSpec
@@ -168,7 +169,26 @@ def _unpack(data: bytes, target: Path) -> Path:
     return tops[0]
 
 
-async def git_repository(item: Item) -> tuple[Repository, str]:
+class Wanted(Protocol):
+    """A commit or branch of a git remote, as a row names it."""
+
+    @property
+    def clone_url(self) -> str:
+        """What git fetches from."""
+        ...
+
+    @property
+    def base_commit(self) -> str | None:
+        """The commit; None = the branch `instance_id`."""
+        ...
+
+    @property
+    def instance_id(self) -> str:
+        """The branch, where no commit is named."""
+        ...
+
+
+async def git_repository(item: Wanted) -> tuple[Repository, str]:
     """The cached remote of a git row, and the commit the row names there.
 
     That is `base_commit`, or the tip of branch `<instance_id>`. Only what is needed is
@@ -190,7 +210,7 @@ async def git_repository(item: Item) -> tuple[Repository, str]:
         return repository, commit
 
 
-async def _kept(repository: Repository, item: Item, kept: str) -> str | None:
+async def _kept(repository: Repository, item: Wanted, kept: str) -> str | None:
     """The commit that an earlier fetch brought, if there was one; of this row or another."""
     with suppress(GitError):
         return await repository.resolve(f"{kept}^{{commit}}")
@@ -202,7 +222,7 @@ async def _kept(repository: Repository, item: Item, kept: str) -> str | None:
     return None
 
 
-async def parent_of(repository: Repository, commit: str, item: Item) -> str | None:
+async def parent_of(repository: Repository, commit: str, item: Wanted) -> str | None:
     """The first parent of a commit, fetched if it is not here; None: it has none.
 
     What counts is the commit's own word, not what git takes for the end of history: a fetch of
@@ -225,12 +245,14 @@ async def parent_of(repository: Repository, commit: str, item: Item) -> str | No
     return parent
 
 
-def _cache_of(item: Item) -> Path:
+def _cache_of(item: Wanted) -> Path:
     home = private_directory(PathSettings().cache / "repos" / "git")
     return home / f"{hashlib.sha256(item.clone_url.encode()).hexdigest()[:24]}.git"
 
 
-async def _fetch(repository: Repository, item: Item, kept: str, commit: str | None = None) -> None:
+async def _fetch(
+    repository: Repository, item: Wanted, kept: str, commit: str | None = None
+) -> None:
     """Fetch the row's commit or branch, or else `commit`, as the reference `kept`."""
     commit = commit or item.base_commit
     branch = f"refs/heads/{item.instance_id}"
@@ -256,7 +278,7 @@ async def _fetch(repository: Repository, item: Item, kept: str, commit: str | No
 
 
 async def _fetch_all(
-    repository: Repository, item: Item, pin: tuple[str, str], fetch: tuple[str, ...]
+    repository: Repository, item: Wanted, pin: tuple[str, str], fetch: tuple[str, ...]
 ) -> None:
     """For servers that hand out branches only, not single commits."""
     try:
@@ -267,7 +289,7 @@ async def _fetch_all(
         raise _cannot_fetch(item, str(error), pin[1]) from error
 
 
-def _cannot_fetch(item: Item, message: str, commit: str | None) -> EnvBug | EnvInfraError:
+def _cannot_fetch(item: Wanted, message: str, commit: str | None) -> EnvBug | EnvInfraError:
     if "couldn't find remote ref" in message:
         return EnvBug(
             f"instance_id: {item.clone_url} has no branch {item.instance_id!r}; "

@@ -24,7 +24,9 @@ from envs.swe.item import Item
 from envs.swe_smith import ENV
 from hermes_queue.errors import DeadlineExceeded, EnvBug, EnvInfraError, SandboxError
 from hermes_queue.settings import PathSettings
+from producers import make_environment
 from producers.base import main
+from producers.environments import read_environments
 from producers.swe_smith import PRODUCER
 
 ROW = sdist_row("0" * 64)
@@ -297,6 +299,18 @@ async def test_a_row_for_another_tree_is_the_rows_fault(
     with pytest.raises(EnvBug, match=field):
         async with attempt(row | changes):
             pass
+
+
+def test_an_environment_is_frozen_as_of_a_date(row: dict[str, Any], tmp_path: Path) -> None:
+    genuine, out = READS_ITS_VERSION.row(tmp_path), tmp_path / "made" / "environments.json"
+    flags = ["--repo", genuine["repo"], "--repo-base-url", str(tmp_path), "--out", str(out)]
+    flags += ["--ref", "main", "--extra", "tests", "--as-of", "2024-01-01"]
+    assert make_environment.main(flags) == 0
+    made = read_environments(out)[genuine["repo"]]
+    assert made["requirements"] == [
+        *("attrs==23.2.0", "iniconfig==2.0.0", "packaging==23.2"),
+        *("pluggy==1.3.0", "pytest==7.4.4"),
+    ]
 
 
 def cached_files() -> set[Path]:

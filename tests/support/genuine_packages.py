@@ -54,6 +54,8 @@ READS_ITS_VERSION = Package(
     "reads_its_version",
     {
         "pyproject.toml": '[project]\nname = "reads-its.version"\ndynamic = ["version"]\n'
+        '[project.optional-dependencies]\ntests = ["reads-its-version[more]", "pytest<8"]\n'
+        'more = ["attrs"]\n'
         '[tool.setuptools.dynamic]\nversion = {file = "VERSION"}\n',
         "VERSION": "8.6.0\n",
         "src/reads_its_version/__init__.py": "import importlib.metadata\n\n"
