@@ -101,7 +101,7 @@ class _Gatherer:
         elif own:
             await self.extras(_split(own.group(1) or ""))
         else:
-            await self.lines([re.sub(r"\s+--hash[ =]\S+", "", line)])
+            await self.lines([re.sub(r"\s--hash[ =]\S+", "", line).strip()])
 
     def _is_new(self, kind: str, name: str) -> bool:
         key = (kind, name)

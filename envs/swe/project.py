@@ -18,6 +18,8 @@ from typing import Any
 from envs.swe import literals
 
 MAX_FILE_CHARACTERS = 512 << 10
+MAX_ENTRY_CHARACTERS = 1000
+"""Of one entry point."""
 CONFIGURATION = ("PKG-INFO", "pyproject.toml", "setup.cfg", "setup.py")
 """At the root of the tree, in the order in which they are believed."""
 
@@ -111,6 +113,7 @@ def clean_entry_points(groups: Mapping[Any, Any]) -> EntryPoints:
             for name, value in pairs
             if isinstance(name, str)
             and isinstance(value, str)
+            and len(name) + len(value) <= MAX_ENTRY_CHARACTERS
             and re.fullmatch(r"[^\s=\[#;][^\n\r=]*", name)
             and re.fullmatch(r"\s*[\w.]+\s*(:\s*[\w.]+\s*)?(\[[^\n\r\]]*\])?\s*", value)
         }
