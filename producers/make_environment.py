@@ -132,7 +132,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def _make(arguments: argparse.Namespace) -> int:
-    from envs.swe.item import requirement_name
+    from envs.swe.item import PYTEST_OWN, requirement_name
+    from envs.swe.project import normalize
     from producers.dependencies import Choice, gather
 
     table = dict(read_environments(arguments.out)) if arguments.out.exists() else {}
@@ -153,7 +154,8 @@ async def _make(arguments: argparse.Namespace) -> int:
     say(f"resolving {len(lines)} requirements as of {as_of or 'now'}")
     python = arguments.python or f"{sys.version_info.major}.{sys.version_info.minor}"
     frozen = await _resolve(lines, as_of, python)
-    own = [line for line in frozen if project.name and requirement_name(line) == _own(project)]
+    name = normalize(project.name)
+    own = [line for line in frozen if requirement_name(line) == name and name not in PYTEST_OWN]
     if own:
         say(f"left out: {own[0]}, the package itself, which something else needs")
     entry = {"python": python, "requirements": [line for line in frozen if line not in own]}
@@ -171,12 +173,6 @@ class _Say:
     def __call__(self, text: str) -> None:
         if not self._quiet:
             sys.stderr.write(f"{text}\n")
-
-
-def _own(project: Project) -> str:
-    from envs.swe.project import normalize
-
-    return normalize(project.name)
 
 
 def _date(text: str) -> str:
