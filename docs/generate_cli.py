@@ -157,7 +157,7 @@ def sections(parser: argparse.ArgumentParser) -> dict[str, list[tuple[str, str]]
 def producer_lines() -> list[str]:
     """The flags that all producers share once, then what each has of its own."""
     every = {name: sections(parser_of(name)) for name in producer_modules()}
-    ordinary = [name for name in every if name != "make_bugs"]
+    ordinary = [name for name in every if not name.startswith("make_")]
     first = every[ordinary[0]]
     shared = {
         title: [row for row in rows if all(row in every[n].get(title, ()) for n in ordinary)]
@@ -172,7 +172,7 @@ def producer_lines() -> list[str]:
         description = parser_of(name).description or ""
         lines += [f"### `python -m producers.{name}`", "", *paragraph(description)]
         for title, rows in groups.items():
-            own = [row for row in rows if row not in shared.get(title, ()) or name == "make_bugs"]
+            own = [r for r in rows if r not in shared.get(title, ()) or name not in ordinary]
             lines += table(own)
         lines.append("")
     return lines

@@ -8,6 +8,8 @@ The map of this env; `envs/swe/` holds its parts:
     grading.py     views, controls with the known fix, verdict        suite.py    one run of tests
     plants.py      tests that must fail, and do not look like it      controls.py what a host learnt
     flags.py       suspicious words in a patch                        tamper.py   ways to cheat
+    distribution.py  the package's metadata, beside its tree
+    project.py, literals.py  what its files say of it, read without running them
 
 The agent gets an export of the bug's tree with one commit and without the files that hold
 FAIL_TO_PASS tests. Its result is a patch over the package's own files. That patch is
@@ -33,6 +35,7 @@ from envs.base import Verdict
 from envs.swe import suite, tamper
 from envs.swe.calls import apply_commands, terminal_calls
 from envs.swe.controls import RowMemory
+from envs.swe.distribution import SHELL_PATH, place
 from envs.swe.flags import find_flags
 from envs.swe.grading import Grader
 from envs.swe.item import Item as Row
@@ -119,12 +122,17 @@ class SweSmith:
             raise EnvBug(fault)
         pinned = await pin(item, asset_reader(context))
         await export(context, pinned.repository, pinned.start)
+        await place(context, pinned.distribution)
 
     async def verify(
         self, item: Row, context: SlotContext, transcript: Sequence[Message]
     ) -> Verdict:
         """Take the agent's patch, then test the pinned tree with it in the emptied slot."""
         pinned = await pin(item, asset_reader(context))
+        async with pinned.scratch() as scratch:
+            return await self._verify(item, context, scratch)
+
+    async def _verify(self, item: Row, context: SlotContext, pinned: Pinned) -> Verdict:
         await context.kill_processes()
         try:
             patch = await self._take_patch(item, context, pinned)
@@ -168,8 +176,13 @@ class SweSmith:
 def _pytest_line(item: Row) -> str:
     """How the agent runs the tests."""
     runtime = item.environment
-    settings = {"PYTHONPATH": ":".join(runtime.pythonpath), **runtime.env}
-    words = [f"{name}={shlex.quote(value)}" for name, value in settings.items()]
+    roots = shlex.quote(":".join(runtime.pythonpath))
+    words = [f"PYTHONPATH={roots}:{SHELL_PATH}"]
+    words += [
+        f"{name}={shlex.quote(value)}"
+        for name, value in runtime.env.items()
+        if name != "PYTHONPATH"
+    ]
     words += [f"{suite.VENV}/bin/python", "-m", "pytest", *map(shlex.quote, runtime.pytest_args)]
     return " ".join(words)
 

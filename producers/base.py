@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from hermes_queue.errors import (
     EXIT_INTERRUPTED,
@@ -28,6 +28,9 @@ from hermes_queue.installation import check_installation
 from producers.dataset import BUNDLED
 from producers.flags import build_parser
 
+if TYPE_CHECKING:
+    from producers.selection import SelectedItem
+
 _EXTRAS = {"celery": "producer", "kombu": "producer", "rich": "producer", "click": "worker"}
 """Modules that a plain `pip install hermes-queue` lacks, and the extra that has them."""
 
@@ -37,6 +40,10 @@ def _as_it_is(row: dict[str, Any], _: argparse.Namespace) -> dict[str, Any]:
 
 
 def _keep(_: dict[str, Any], __: argparse.Namespace) -> str | None:
+    return None
+
+
+def _no_check(_: Sequence[SelectedItem], __: argparse.Namespace) -> int | None:
     return None
 
 
@@ -59,8 +66,10 @@ class Producer:
     """Adapt a raw row to the env's `Item`. Must not change its argument."""
     skip_reason: Callable[[dict[str, Any], argparse.Namespace], str | None] = _keep
     """Why a prepared row is no task, or None; such rows are counted and passed over."""
+    check: Callable[[Sequence[SelectedItem], argparse.Namespace], int | None] = _no_check
+    """Instead of a run: examine the selected rows and answer the exit code. None = run."""
     add_flags: Callable[[argparse.ArgumentParser], None] = _no_flags
-    """Flags of this producer alone; they reach the two hooks above."""
+    """Flags of this producer alone; they reach the three hooks above."""
     examples: str = ""
     """Lines before the shared examples of `--help`."""
 

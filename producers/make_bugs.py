@@ -12,29 +12,17 @@ import asyncio
 import json
 import os
 import re
-import signal
 import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hermes_queue.errors import (
-    EXIT_FAILED,
-    EXIT_INTERRUPTED,
-    EXIT_ISOLATION,
-    ConfigurationError,
-    EnvInfraError,
-    HermesQueueError,
-    InputError,
-    IsolationUnavailable,
-    SlotLost,
-    TrajectoryFailure,
-)
-from hermes_queue.installation import check_installation
+from hermes_queue.errors import EXIT_FAILED, EnvInfraError, InputError, SlotLost
 from hermes_queue.sandbox import make_backend
 from hermes_queue.sandbox.base import SandboxBackend, SlotSpec
-from hermes_queue.settings import SandboxSettings, check_environment
+from hermes_queue.settings import SandboxSettings
+from producers.command import fail, run_command
 from producers.numbers import at_least
 
 if TYPE_CHECKING:
@@ -148,33 +136,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         SystemExit: for `--help` and for flags that cannot be parsed (exit code 2).
     """
     arguments = build_parser().parse_args(argv)
-    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        check_installation()
-        check_environment()
-        return asyncio.run(_make(arguments))
-    except IsolationUnavailable as error:
-        return _fail(str(error), EXIT_ISOLATION)
-    except TrajectoryFailure as error:
-        return _fail(str(error), EXIT_FAILED)
-    except HermesQueueError as error:
-        return _fail(str(error), error.exit_code)
-    except KeyboardInterrupt:
-        return _fail(f"interrupted; rows made so far are in {arguments.out}", EXIT_INTERRUPTED)
-    except ModuleNotFoundError as error:
-        if error.name != "rich":
-            raise
-        return _fail(
-            "rich is not installed: pip install 'hermes-queue[producer]'",
-            ConfigurationError.exit_code,
-        )
-    finally:
-        signal.signal(signal.SIGTERM, previous)
-
-
-def _fail(message: str, exit_code: int) -> int:
-    sys.stderr.write(f"error: {message}\n")
-    return exit_code
+    return run_command(
+        lambda: asyncio.run(_make(arguments)),
+        interrupted=f"rows made so far are in {arguments.out}",
+    )
 
 
 def pythons_of(texts: Sequence[str]) -> list[str | None]:
@@ -212,7 +177,7 @@ async def _make(arguments: argparse.Namespace) -> int:
         finally:
             await backend.stop()
     if made < arguments.count:
-        return _fail(
+        return fail(
             f"made {made} of {arguments.count} rows; the tests of {name} notice too few bugs: "
             "give more --tests, another --seed or a larger --per-function",
             EXIT_FAILED,

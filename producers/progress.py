@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 PLAIN_WIDTH = 160
-"""Columns where there is no terminal: wide enough that instance ids stay whole."""
+"""Columns where there is no terminal; a table has these beside its instance ids."""
 PLAIN_INTERVAL_S = 2.0
 MAX_ROWS = 60
 """Longer tables help nobody; the file has all."""
@@ -188,6 +188,8 @@ def _note(trajectory: ScoredTrajectory) -> str:
         parts.append(f"{failure.type} in {failure.stage}: {failure.message}")
     elif trajectory.score == 0 and (reason := trajectory.report.get("reason")):
         parts.append(str(reason))
+        if first := trajectory.report.get("first_failure"):
+            parts.append(str(first))
     return " ".join(": ".join(parts).split())[:_NOTE_CHARACTERS]
 
 
@@ -200,7 +202,11 @@ def print_table(rows: Sequence[ResultRow], target: Console) -> None:
     if len(shown) > MAX_ROWS:
         shown = sorted(shown, key=lambda r: r.score is not None)[:MAX_ROWS]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("instance", overflow="fold")
+    longest = max((len(row.instance_id) for row in shown), default=0)
+    if not target.is_terminal:  # a file has room, and whoever searches it wants whole ids
+        target.width = max(target.width, longest + PLAIN_WIDTH)
+    whole = None if target.is_terminal else longest
+    table.add_column("instance", overflow="fold", min_width=whole)
     for name in ("sample", "stop reason", "score", "turns", "seconds"):
         table.add_column(name, justify="left" if name == "stop reason" else "right", no_wrap=True)
     with_notes = any(row.note for row in shown)  # else the width goes to the instance ids

@@ -16,6 +16,17 @@ from hermes_queue.sinks.jsonl import JsonlSink
 from producers.follow import Follower
 from producers.progress import ResultRow, console, print_table
 
+MAX_CAUSES = 20
+"""Different reasons for unexpected scores that are worded."""
+MAX_LISTED = 5
+
+
+def listed(names: Sequence[str]) -> str:
+    """The names, or the first of them and how many there are."""
+    shown = ", ".join(names[:MAX_LISTED])
+    more = len(names) - MAX_LISTED
+    return shown if more <= 0 else f"{shown} and {more} more"
+
 
 @dataclass(slots=True)
 class Summary:
@@ -55,16 +66,17 @@ class Report:
         self.rows: Sequence[ResultRow] = ()
 
     def unexpected(self) -> int:
-        """1 if `--expect-score` does not hold, after naming where; else 0."""
+        """1 if `--expect-score` does not hold, after naming each cause and where; else 0."""
         wanted = self.arguments.expect_score
         other = [row for row in self.rows if wanted is not None and row.score != wanted]
-        for row in other[:20]:
-            sys.stderr.write(
-                f"error: {row.instance_id} sample {row.sample_index}: score {row.score}, "
-                f"expected {wanted:g}; {row.note}\n"
-            )
-        if len(other) > 20:
-            sys.stderr.write(f"error: ... and {len(other) - 20} more\n")
+        causes: dict[str, list[str]] = {}
+        for row in other:
+            cause = f"score {row.score}, expected {wanted:g}; {row.note}"
+            causes.setdefault(cause, []).append(f"{row.instance_id} sample {row.sample_index}")
+        for cause, rows in sorted(causes.items(), key=lambda pair: -len(pair[1]))[:MAX_CAUSES]:
+            sys.stderr.write(f"error: {listed(rows)}: {cause}\n")
+        if len(causes) > MAX_CAUSES:
+            sys.stderr.write(f"error: ... and {len(causes) - MAX_CAUSES} further causes\n")
         return EXIT_FAILED if other else 0
 
     def take(self, follower: Follower, sink: JsonlSink | None) -> None:

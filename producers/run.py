@@ -314,6 +314,8 @@ def run(producer: Producer, arguments: argparse.Namespace) -> int:
     )
     selection = select(producer, env, dataset, arguments)
     plan.check(selection)
+    if (code := producer.check(selection.items, arguments)) is not None:
+        return code
     job = Run(producer, plan, selection, arguments)
     if arguments.dry_run:
         return job.dry()

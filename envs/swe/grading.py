@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NoReturn
 
 from envs.swe.controls import RowMemory, RowRecord
+from envs.swe.failures import first_failure
 from envs.swe.item import Item
 from envs.swe.paths import file_of
 from envs.swe.plants import Planter, TestFunction, View
@@ -135,8 +136,10 @@ class Tally:
             "test_cpu_seconds": round(sum(run.cpu_s for run in self.runs), 2),
             "exit_code": last.exit_code,
         }
+        if reason == "tests_fail":
+            wanted = (*item.FAIL_TO_PASS, *item.PASS_TO_PASS)
+            report["first_failure"] = first_failure(wanted, self.outcomes, last.messages)
         if reason != "resolved":
-            report["first_error"] = last.first_error()
             report["output_tail"] = last.output[-2000:]
         return report
 
@@ -263,7 +266,7 @@ class Grader:
         if gold.cannot_run:
             await self._blame_row(
                 f"environment: with the known fix pytest ends with {gold.exit_code} here: "
-                f"{gold.first_error() or gold.last_line()}"
+                f"{gold.last_line()}"
             )
         how = "took too long" if gold.timed_out else f"was cut short (exit code {gold.exit_code})"
         raise SandboxError(
@@ -304,7 +307,8 @@ class Grader:
         await self._blame_row(
             "FAIL_TO_PASS, PASS_TO_PASS: with the known fix "
             f"{len(findings.failing)} of these tests do not pass here: {named}; "
-            f"{gold.first_error()}. Correct the ids, or the row's environment"
+            f"{first_failure(list(findings.failing), gold.outcomes, gold.messages)}. "
+            "Correct the ids, or the row's environment"
         )
 
     async def _passes_alone(self, step: Step) -> bool:
@@ -341,6 +345,7 @@ class Grader:
             self._item.environment,
             step.targets,
             limit_s,
+            self._pinned.distribution,
             only=step.only,
             reserve_s=self._limit_s + OVERHEAD_S if reserve_s is None else reserve_s,
         )

@@ -23,6 +23,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from envs.swe.paths import file_of, relative
+from envs.swe.project import EntryPoints, clean_entry_points, normalize
 from envs.swe.recipe import Mutation, Sha256
 
 DEFAULT_REPO_BASE_URL = "https://github.com"
@@ -35,18 +36,48 @@ DEFAULT_REQUIREMENTS = (
 )
 """What a row without `environment` gets: pytest and what it needs."""
 
+PYTEST_OWN = frozenset(
+    {
+        "colorama",
+        "exceptiongroup",
+        "iniconfig",
+        "packaging",
+        "pluggy",
+        "pygments",
+        "pytest",
+        "tomli",
+    }
+)
+"""pytest itself, and what it needs on some platform or Python: no environment lacks them."""
+
 DEFAULT_TEST_TIMEOUT_S = 300.0
 MIN_TEST_TIMEOUT_S = 60.0
 
 
+def _json(text: str, meant: str) -> object:
+    """What a column of a flat table holds as JSON text."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"is neither {meant} nor JSON text of one") from error
+
+
 def _decoded(value: object) -> object:
     """SWE-bench stores lists of test ids as JSON text."""
-    if not isinstance(value, str):
+    return _json(value, "a list of test ids") if isinstance(value, str) else value
+
+
+def _present(value: object) -> object:
+    """A mapping without its nulls: columns of a table exist in every row."""
+    if not isinstance(value, Mapping):
         return value
-    try:
-        return json.loads(value)
-    except ValueError as error:
-        raise ValueError("is neither a list of test ids nor a JSON list of them") from error
+    return {key: _present(part) for key, part in value.items() if part is not None}
+
+
+def _environment(value: object) -> object:
+    if isinstance(value, str):
+        value = _json(value, "an object with requirements, pythonpath, ...") if value else {}
+    return _present(value)
 
 
 def _test_id(value: str) -> str:
@@ -56,12 +87,24 @@ def _test_id(value: str) -> str:
     return value
 
 
+_REQUIREMENT = re.compile(
+    r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*(?:\[[^\]]*\])?\s*(?:$|[<>=!~;@(]|--hash)"
+)
+
+
 def _requirement(line: str) -> str:
-    if not re.match(r"^[A-Za-z0-9][^\n\r\0]*$", line):
+    if not _REQUIREMENT.match(line) or re.search(r"[\n\r\0]", line):
         raise ValueError(
-            f"{line!r} is not a requirement such as name==1.2; options are not allowed here"
+            f"{line!r} is not a requirement such as name==1.2 or name @ https://...; options, "
+            "paths and bare URLs are not allowed here"
         )
     return line
+
+
+def requirement_name(line: str) -> str:
+    """The distribution that a requirement asks for, as the index compares names."""
+    match = _REQUIREMENT.match(line)
+    return normalize(match.group(1)) if match else ""
 
 
 TestId = Annotated[str, AfterValidator(_test_id)]
@@ -90,6 +133,26 @@ class GitSource(BaseModel):
     """URL or absolute directory; wins over the item's own."""
 
 
+class DistributionFields(BaseModel):
+    """Metadata of the package under test; what is left out is read from its repository."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")
+    version: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9.!+_-]{0,99}$")
+    entry_points: EntryPoints | None = None
+    """Group -> name -> "module:attribute"."""
+
+    @model_validator(mode="after")
+    def _writable(self) -> DistributionFields:
+        given = self.entry_points or {}
+        if clean_entry_points(given) != {group: dict(points) for group, points in given.items()}:
+            raise ValueError(
+                'entry_points must have the form {"group": {"name": "module:attribute"}}'
+            )
+        return self
+
+
 class Runtime(BaseModel):
     """The interpreter, dependencies and pytest settings a row is tested with."""
 
@@ -108,6 +171,22 @@ class Runtime(BaseModel):
     tests: tuple[str, ...] = ()
     """What `pytest` is called with to run the whole suite; empty = pytest's own choice."""
     env: dict[str, str] = {}
+    distribution: DistributionFields | None = None
+    """What the package under test is, where its pinned files cannot tell."""
+
+    def requirement_of(self, name: str) -> tuple[str, str] | None:
+        """(field, line) that would install the distribution `name`; None: nothing does.
+
+        None for what pytest itself needs, too: no environment could be without it.
+        """
+        wanted = normalize(name)
+        if wanted in PYTEST_OWN:
+            return None
+        for field in ("requirements", "install"):
+            for line in getattr(self, field):
+                if requirement_name(line) == wanted:
+                    return field, line
+        return None
 
     @model_validator(mode="after")
     def _inside(self) -> Runtime:
@@ -137,7 +216,8 @@ class Item(BaseModel):
     """sdist: the id the clean commit must come out with."""
     source: Annotated[SdistSource | GitSource, Field(discriminator="type")] = GitSource()
     repo_base_url: str = Field(default=DEFAULT_REPO_BASE_URL, pattern=r"^[^-\s][^\s]*$")
-    environment: Runtime = Runtime()
+    environment: Annotated[Runtime, BeforeValidator(_environment)] = Runtime()
+    """May be JSON text."""
     test_secs: float | None = Field(default=None, gt=0)
     """How long the graded tests took when the row was made."""
     full_report: bool = False
@@ -170,6 +250,33 @@ class Item(BaseModel):
             if not self.repo:
                 raise ValueError("repo must be set for a git source, e.g. owner/name")
         return self
+
+    @model_validator(mode="after")
+    def _not_installed(self) -> Item:
+        name = self.package_name
+        if name and (found := self.environment.requirement_of(name)):
+            field, line = found
+            raise ValueError(
+                f"environment.{field} has {line!r}, the package under test, whose clean copy would "
+                "lie in the slot: remove it. The package is imported from its source tree, and "
+                "metadata for it are made; if this is another package, say how the one under "
+                "test is called in environment.distribution.name"
+            )
+        return self
+
+    @property
+    def package_name(self) -> str:
+        """The distribution under test as far as the row itself tells: stated, or by its source.
+
+        SWE-smith's `repo` is `owner/owner__name.commit`, others have `owner/name`.
+        """
+        own = self.environment.distribution
+        if own is not None and own.name:
+            return own.name
+        if isinstance(self.source, SdistSource):
+            return self.source.name
+        name = self.repo.rpartition("/")[2].rpartition("__")[2]
+        return re.sub(r"\.[0-9a-f]{7,40}$", "", name)
 
     @property
     def clone_url(self) -> str:

@@ -3,6 +3,9 @@
 All states of a task are made here with git plumbing and private indexes: nothing is
 checked out, so nothing of a repository's content (hooks, filters, attributes) runs.
 Identity, dates and messages are fixed: the same content has the same ids everywhere.
+
+A cached repository keeps what rows pin, for ever. What one trajectory makes of it is
+written through `Repository.scratch`, which is deleted with the trajectory.
 """
 
 from __future__ import annotations
@@ -10,10 +13,11 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import shutil
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from fcntl import LOCK_EX, LOCK_NB, flock
+from fcntl import LOCK_EX, LOCK_NB, LOCK_SH, flock
 from pathlib import Path
 
 from hermes_queue.errors import EnvInfraError
@@ -135,8 +139,10 @@ async def _nothing_else(_: int) -> None:
 class Repository:
     """One bare repository. Revisions and trees are named by their hex ids."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, own_objects: Path | None = None) -> None:
         self.path = path
+        self._own_objects = own_objects
+        """Where new objects are written instead of the repository itself."""
 
     @classmethod
     async def create(cls, path: Path) -> Repository:
@@ -154,6 +160,9 @@ class Repository:
     ) -> bytes:
         """`run_git` in this repository, with a private index when one is given."""
         env = {"GIT_DIR": str(self.path)}
+        if self._own_objects is not None:
+            env["GIT_OBJECT_DIRECTORY"] = str(self._own_objects)
+            env["GIT_ALTERNATE_OBJECT_DIRECTORIES"] = _quoted(self.path / "objects")
         if index is not None:
             env["GIT_INDEX_FILE"] = str(index)
         return await run_git(
@@ -235,14 +244,68 @@ class Repository:
         revisions = f"{commit}\n".encode()
         return commit, await self.git("pack-objects", "--revs", "--stdout", "-q", stdin=revisions)
 
+    @asynccontextmanager
+    async def scratch(self) -> AsyncIterator[Repository]:
+        """This repository, but what is written through it is gone when the block ends.
+
+        Everything in it can be read. What a killed process left behind is deleted here, too.
+        """
+        home = self.path / "scratch"
+        home.mkdir(exist_ok=True)
+        await asyncio.to_thread(_sweep, home)
+        place = home / secrets.token_hex(8)
+        place.mkdir()
+        with _marked(place):
+            try:
+                yield Repository(self.path, place)
+            finally:
+                # In a thread: an agent's patch may have been thousands of files.
+                await asyncio.shield(asyncio.to_thread(shutil.rmtree, place, ignore_errors=True))
+
     @contextmanager
     def _index(self) -> Iterator[Path]:
-        index = self.path / f"index-{secrets.token_hex(8)}"
+        index = (self._own_objects or self.path) / f"index-{secrets.token_hex(8)}"
         try:
             yield index
         finally:
             index.unlink(missing_ok=True)
             index.with_name(index.name + ".lock").unlink(missing_ok=True)
+
+
+def _quoted(path: Path) -> str:
+    """As git reads it where a bare colon would end the path."""
+    escaped = str(path).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+@contextmanager
+def _marked(place: Path) -> Iterator[None]:
+    """Hold a lock in `place`, so that other processes see that it is in use."""
+    descriptor = os.open(place / "in-use", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        flock(descriptor, LOCK_SH)
+        os.write(descriptor, b"1")  # from now on, whoever gets the lock may clean up
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _sweep(home: Path) -> None:
+    """Delete what nobody holds any more. Never raises."""
+    for mark in home.glob("*/in-use"):
+        try:
+            descriptor = os.open(mark, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            continue
+        try:
+            flock(descriptor, LOCK_EX | LOCK_NB)
+            if os.fstat(descriptor).st_size == 0:
+                continue  # not locked yet by the process that just made it
+            shutil.rmtree(mark.parent, ignore_errors=True)
+        except OSError:
+            continue
+        finally:
+            os.close(descriptor)
 
 
 @asynccontextmanager

@@ -15,9 +15,11 @@ import shutil
 import tarfile
 import tempfile
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Protocol
 
-from envs.swe.item import Item, SdistSource
+from envs.swe.item import SdistSource
 from envs.swe.repository import GitError, Repository, locked, run_git
 from hermes_queue.errors import EnvBug, EnvInfraError
 from hermes_queue.sandbox.base import AssetSpec
@@ -167,7 +169,26 @@ def _unpack(data: bytes, target: Path) -> Path:
     return tops[0]
 
 
-async def git_repository(item: Item) -> tuple[Repository, str]:
+class Wanted(Protocol):
+    """A commit or branch of a git remote, as a row names it."""
+
+    @property
+    def clone_url(self) -> str:
+        """What git fetches from."""
+        ...
+
+    @property
+    def base_commit(self) -> str | None:
+        """The commit; None = the branch `instance_id`."""
+        ...
+
+    @property
+    def instance_id(self) -> str:
+        """The branch, where no commit is named."""
+        ...
+
+
+async def git_repository(item: Wanted) -> tuple[Repository, str]:
     """The cached remote of a git row, and the commit the row names there.
 
     That is `base_commit`, or the tip of branch `<instance_id>`. Only what is needed is
@@ -177,61 +198,106 @@ async def git_repository(item: Item) -> tuple[Repository, str]:
         EnvBug: the remote has no such commit or branch.
         EnvInfraError: the remote cannot be fetched from.
     """
-    home = private_directory(PathSettings().cache / "repos" / "git")
-    path = home / f"{hashlib.sha256(item.clone_url.encode()).hexdigest()[:24]}.git"
+    path = _cache_of(item)
     wanted = item.base_commit or item.instance_id
     kept = f"refs/hq/{hashlib.sha256(wanted.encode()).hexdigest()[:24]}"
     async with locked(path.with_suffix(".lock")):
         repository = Repository(path) if path.exists() else await Repository.create(path)
-        try:
-            return repository, await repository.resolve(f"{kept}^{{commit}}")
-        except GitError:
+        commit = await _kept(repository, item, kept)
+        if commit is None:
             await _fetch(repository, item, kept)
-        return repository, await repository.resolve(f"{kept}^{{commit}}")
+            commit = await repository.resolve(f"{kept}^{{commit}}")
+        return repository, commit
 
 
-async def _fetch(repository: Repository, item: Item, kept: str) -> None:
+async def _kept(repository: Repository, item: Wanted, kept: str) -> str | None:
+    """The commit that an earlier fetch brought, if there was one; of this row or another."""
+    with suppress(GitError):
+        return await repository.resolve(f"{kept}^{{commit}}")
+    if item.base_commit is not None:
+        with suppress(GitError):
+            await repository.git("cat-file", "-e", f"{item.base_commit}^{{tree}}")
+            await repository.git("update-ref", kept, item.base_commit)
+            return item.base_commit
+    return None
+
+
+async def parent_of(repository: Repository, commit: str, item: Wanted) -> str | None:
+    """The first parent of a commit, fetched if it is not here; None: it has none.
+
+    What counts is the commit's own word, not what git takes for the end of history: a fetch of
+    a certain depth ends it at commits whose parents came long before.
+
+    Raises:
+        EnvBug: the remote does not hand the parent out.
+        EnvInfraError: the remote cannot be fetched from.
+    """
+    head, _, _ = (await repository.git("cat-file", "commit", commit)).partition(b"\n\n")
+    named = [line.split()[1] for line in head.splitlines() if line.startswith(b"parent ")]
+    if not named:
+        return None
+    parent = named[0].decode()
+    async with locked(_cache_of(item).with_suffix(".lock")):
+        try:
+            await repository.git("cat-file", "-e", f"{parent}^{{tree}}")
+        except GitError:
+            await _fetch(repository, item, f"refs/hq/{parent}", parent)
+    return parent
+
+
+def _cache_of(item: Wanted) -> Path:
+    home = private_directory(PathSettings().cache / "repos" / "git")
+    return home / f"{hashlib.sha256(item.clone_url.encode()).hexdigest()[:24]}.git"
+
+
+async def _fetch(
+    repository: Repository, item: Wanted, kept: str, commit: str | None = None
+) -> None:
+    """Fetch the row's commit or branch, or else `commit`, as the reference `kept`."""
+    commit = commit or item.base_commit
     branch = f"refs/heads/{item.instance_id}"
+    # Depth 2: the parent of a branch's tip is graded.
     fetch = ("fetch", "--quiet", "--no-tags", "--no-recurse-submodules", "--no-auto-maintenance")
     try:
-        if item.base_commit is None:
+        if commit is None:
             await run_git("check-ref-format", branch)
-            refspec, depth = f"+{branch}:{kept}", "--depth=2"
-        else:
-            refspec, depth = f"+{item.base_commit}:{kept}", "--depth=1"
     except GitError as error:
         raise EnvBug(
             f"instance_id: {item.instance_id!r} cannot name a branch; give the row a base_commit"
         ) from error
     try:
+        refspec = f"+{commit or branch}:{kept}"
         await repository.git(
-            *fetch, depth, "--", item.clone_url, refspec, timeout_s=FETCH_TIMEOUT_S
+            *fetch, "--depth=2", "--", item.clone_url, refspec, timeout_s=FETCH_TIMEOUT_S
         )
     except GitError as error:
-        if item.base_commit is not None and "not our ref" in str(error):
-            await _fetch_all(repository, item, kept, fetch)
+        if commit is not None and "not our ref" in str(error):
+            await _fetch_all(repository, item, (kept, commit), fetch)
         else:
-            raise _cannot_fetch(item, str(error)) from error
+            raise _cannot_fetch(item, str(error), commit) from error
 
 
-async def _fetch_all(repository: Repository, item: Item, kept: str, fetch: tuple[str, ...]) -> None:
+async def _fetch_all(
+    repository: Repository, item: Wanted, pin: tuple[str, str], fetch: tuple[str, ...]
+) -> None:
     """For servers that hand out branches only, not single commits."""
     try:
         everything = "+refs/heads/*:refs/hq/heads/*"
         await repository.git(*fetch, "--", item.clone_url, everything, timeout_s=FETCH_TIMEOUT_S)
-        await repository.git("update-ref", kept, str(item.base_commit))
+        await repository.git("update-ref", *pin)
     except GitError as error:
-        raise _cannot_fetch(item, str(error)) from error
+        raise _cannot_fetch(item, str(error), pin[1]) from error
 
 
-def _cannot_fetch(item: Item, message: str) -> EnvBug | EnvInfraError:
+def _cannot_fetch(item: Wanted, message: str, commit: str | None) -> EnvBug | EnvInfraError:
     if "couldn't find remote ref" in message:
         return EnvBug(
             f"instance_id: {item.clone_url} has no branch {item.instance_id!r}; "
             "correct repo or repo_base_url, or give the row a base_commit"
         )
     if "not a valid SHA1" in message or "nonexistent object" in message:
-        return EnvBug(f"base_commit: {item.clone_url} has no commit {item.base_commit}")
+        field = "base_commit" if item.base_commit else "instance_id"
+        return EnvBug(f"{field}: {item.clone_url} has no commit {commit}")
     return EnvInfraError(
         f"repo_base_url: cannot fetch from {item.clone_url}: {message}; "
         "check repo and repo_base_url, and that the worker may reach it"

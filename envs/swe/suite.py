@@ -12,6 +12,7 @@ from importlib.resources import files
 from pathlib import PurePosixPath
 from typing import Any
 
+from envs.swe.distribution import Distribution, place
 from envs.swe.item import Runtime
 from envs.swe.repository import Repository
 from envs.swe.sources import ASSETS, asset_key
@@ -95,15 +96,6 @@ class SuiteRun:
         failed = any(outcome in ("failed", "error") for outcome in self.outcomes.values())
         return self.complete and not (failed and self.exit_code == 0)
 
-    def first_error(self) -> str:
-        """What the first failure says, with its test; empty if nothing failed."""
-        for test, message in self.messages.items():
-            lines = [line for line in message.splitlines() if line.strip()] or [""]
-            # Of a module that cannot be imported, pytest shows the traceback and marks the error.
-            line = next((line[1:].strip() for line in lines if line.startswith("E ")), lines[0])
-            return f"{test}: {line}"[:500]
-        return ""
-
     def last_line(self) -> str:
         """The last line that pytest printed."""
         return (self.output.strip().splitlines() or [""])[-1][:500]
@@ -137,10 +129,10 @@ $HQ_PIP --python ./bin/python install {options} -r requirements.txt
     )
 
 
-def suite_environment(runtime: Runtime, workspace: str) -> dict[str, str]:
-    """The environment variables that tests run with."""
+def suite_environment(runtime: Runtime, workspace: str, metadata: str = "") -> dict[str, str]:
+    """The environment variables that tests run with; `metadata` as `distribution.place` says."""
     roots = [str(PurePosixPath(workspace) / path) for path in runtime.pythonpath]
-    return {**_FIXED_ENV, **runtime.env, "PYTHONPATH": ":".join(roots)}
+    return {**_FIXED_ENV, **runtime.env, "PYTHONPATH": ":".join(filter(None, [*roots, metadata]))}
 
 
 async def run_tests(
@@ -150,6 +142,7 @@ async def run_tests(
     runtime: Runtime,
     targets: Sequence[str],
     timeout_s: float,
+    distribution: Distribution | None = None,
     *,
     only: Sequence[str] | None = None,
     reserve_s: float = 0.0,
@@ -165,6 +158,7 @@ async def run_tests(
         runtime: the row's dependencies and settings.
         targets: paths that pytest is given.
         timeout_s: how long the tests may take, if nothing keeps them from the processor.
+        distribution: metadata of the package under test.
         only: node ids without parameters; other tests of the files are left out. None = all run.
         reserve_s: what the stage must have left for a control when this run has taken too long.
 
@@ -173,6 +167,7 @@ async def run_tests(
         DeadlineExceeded: the stage's deadline, not `timeout_s`, cut the run short.
     """
     await export(context, repository, tree)
+    metadata = await place(context, distribution)
     scratch = await _upload(context)
     token = secrets.token_hex(16)
     spare_s = context.remaining_s() - OVERHEAD_S - reserve_s
@@ -180,7 +175,7 @@ async def run_tests(
     job = {
         "arguments": [*_SETTINGS, *runtime.pytest_args, *_LAST_SETTINGS, *targets],
         "only": only,
-        "distributions": [f"{VENV}/lib/python3*/site-packages"],
+        "distributions": [f"{VENV}/lib/python3*/site-packages", metadata],
         "limit_s": timeout_s,
         "longest_s": longest_s,
         "token": token,
@@ -189,7 +184,7 @@ async def run_tests(
         result = await context.run(
             f"ulimit -c 0 -f {MAX_FILE_BLOCKS}; exec {VENV}/bin/python -I {scratch}/run_tests.py",
             stdin=json.dumps(job).encode(),
-            env=suite_environment(runtime, context.workspace),
+            env=suite_environment(runtime, context.workspace, metadata),
             timeout_s=longest_s + OVERHEAD_S,
             max_output_bytes=MAX_REPORT_BYTES,
         )

@@ -10,12 +10,15 @@ from __future__ import annotations
 import hashlib
 import shlex
 from collections import OrderedDict
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 
+from envs.swe.distribution import Distribution, describe
 from envs.swe.item import Item, SdistSource
 from envs.swe.recipe import RecipeMismatch
 from envs.swe.repository import GitError, Repository
-from envs.swe.sources import ReadAsset, git_repository, sdist_repository
+from envs.swe.sources import ReadAsset, git_repository, parent_of, sdist_repository
 from hermes_queue.errors import EnvBug, SandboxError
 from hermes_queue.sandbox.context import SlotContext
 from hermes_queue.settings import PathSettings
@@ -41,6 +44,14 @@ class Pinned:
     start: str
     graded: str
     fixed: str
+    distribution: Distribution | None = None
+    """Metadata of the package under test."""
+
+    @asynccontextmanager
+    async def scratch(self) -> AsyncIterator[Pinned]:
+        """The same, but what is made of it is gone when the block ends."""
+        async with self.repository.scratch() as repository:
+            yield replace(self, repository=repository)
 
     async def gold(self) -> bytes:
         """The fix as a patch on what the agent starts from."""
@@ -84,8 +95,12 @@ async def pin(item: Item, read_asset: ReadAsset) -> Pinned:
 
 async def _pin(item: Item, read_asset: ReadAsset) -> Pinned:
     if isinstance(item.source, SdistSource):
-        return await _pin_sdist(item, item.source, read_asset)
-    return await _pin_git(item)
+        pinned = await _pin_sdist(item, item.source, read_asset)
+    else:
+        pinned = await _pin_git(item)
+    version = (item.model_extra or {}).get("version")
+    own = await describe(pinned.repository, pinned.graded, item.environment, item.source, version)
+    return replace(pinned, distribution=own)
 
 
 async def _pin_sdist(item: Item, source: SdistSource, read_asset: ReadAsset) -> Pinned:
@@ -132,13 +147,7 @@ async def _pin_git(item: Item) -> Pinned:
     repository, commit = await git_repository(item)
     base = graded = await repository.resolve(f"{commit}^{{tree}}")
     if item.base_commit is None and not set(item.hidden_files) <= await repository.files(base):
-        try:
-            graded = await repository.resolve(f"{commit}~1^{{tree}}")
-        except GitError as error:
-            raise EnvBug(
-                f"FAIL_TO_PASS: branch {item.instance_id!r} lacks these tests and has no parent "
-                "commit that could hold them"
-            ) from error
+        graded = await _parents_tree(repository, commit, item)
     if item.test_patch:
         patched = await repository.apply(graded, item.test_patch.encode())
         if patched is None:
@@ -146,6 +155,16 @@ async def _pin_git(item: Item) -> Pinned:
         graded = patched
     start = await _without_hidden_files(repository, base, graded, item)
     return Pinned(repository, start, graded, await _fixed(repository, start, item))
+
+
+async def _parents_tree(repository: Repository, commit: str, item: Item) -> str:
+    parent = await parent_of(repository, commit, item)
+    if parent is None:
+        raise EnvBug(
+            f"FAIL_TO_PASS: branch {item.instance_id!r} lacks these tests and has no parent "
+            "commit that could hold them"
+        )
+    return await repository.resolve(f"{parent}^{{tree}}")
 
 
 async def _fixed(repository: Repository, start: str, item: Item) -> str:

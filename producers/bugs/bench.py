@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
+from envs.swe.distribution import Distribution, describe
 from envs.swe.item import Runtime
 from envs.swe.repository import Repository
 from envs.swe.sources import sdist_repository
@@ -67,6 +68,7 @@ class Bench:
         repository: Repository,
         clean: str,
         contexts: Mapping[str | None, SlotContext],
+        distribution: Distribution | None,
     ) -> None:
         self._backend = backend
         self.package = package
@@ -75,6 +77,7 @@ class Bench:
         self.clean = clean
         """Id of the clean commit."""
         self._contexts = contexts
+        self._distribution = distribution
         self._timeout_s = REFERENCE_TIMEOUT_S
 
     @property
@@ -94,7 +97,13 @@ class Bench:
         await context.renew()
         targets = targets or self.runtime.tests
         return await run_tests(
-            context, self.repository, tree, self.runtime, targets, self._timeout_s
+            context,
+            self.repository,
+            tree,
+            self.runtime,
+            targets,
+            self._timeout_s,
+            self._distribution,
         )
 
     async def measure(self, *, max_tests: int | None = None) -> None:
@@ -162,7 +171,13 @@ class Bench:
         runtime = with_coverage(self.runtime)
         async with _slot(self._backend, runtime) as context:
             run = await run_tests(
-                context, self.repository, self.clean, runtime, runtime.tests, REFERENCE_TIMEOUT_S
+                context,
+                self.repository,
+                self.clean,
+                runtime,
+                runtime.tests,
+                REFERENCE_TIMEOUT_S,
+                self._distribution,
             )
             try:
                 return covered_lines(
@@ -203,11 +218,13 @@ async def open_bench(
         raise InputError(f"--package: {error}") from error
     runtime = make_runtime(package, find_tests(await repository.files(clean), tests))
     async with AsyncExitStack() as stack:
+        repository = await stack.enter_async_context(repository.scratch())
+        distribution = await describe(repository, clean, runtime, source)
         contexts = {}
         for python in pythons:
             wanted = runtime.model_copy(update={"python": python})
             contexts[python] = await stack.enter_async_context(_slot(backend, wanted))
-        yield Bench(backend, package, runtime, repository, clean, contexts)
+        yield Bench(backend, package, runtime, repository, clean, contexts, distribution)
 
 
 @asynccontextmanager

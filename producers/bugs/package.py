@@ -12,24 +12,11 @@ from email.parser import HeaderParser
 from pathlib import PurePosixPath
 from typing import Any
 
-from envs.swe.item import DEFAULT_REQUIREMENTS, Runtime, SdistSource
+from envs.swe.item import DEFAULT_REQUIREMENTS, PYTEST_OWN, Runtime, SdistSource
+from envs.swe.project import normalize
 from envs.swe.sources import ASSETS, NETWORK_TROUBLE, asset_key
 from hermes_queue.errors import EnvInfraError, InputError
 from hermes_queue.sandbox.base import AssetSpec, SandboxBackend, SlotSpec
-
-UNSUITABLE = frozenset(
-    {
-        "colorama",
-        "exceptiongroup",
-        "iniconfig",
-        "packaging",
-        "pluggy",
-        "pygments",
-        "pytest",
-        "tomli",
-    }
-)
-"""pytest itself, and what it needs on some platform or Python."""
 
 PERMISSIVE = {
     "MIT": "MIT",
@@ -68,14 +55,9 @@ def parse_pin(text: str) -> tuple[str, str]:
     if match is None:
         raise InputError(f"--package: {text!r} is not NAME==VERSION, e.g. schedule==1.2.2")
     name, version = match.groups()
-    if normalize(name) in UNSUITABLE:
+    if normalize(name) in PYTEST_OWN:
         raise _unsuitable(name, "pytest itself needs it")
     return name, version
-
-
-def normalize(name: str) -> str:
-    """A distribution's name as the index compares it."""
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 async def survey(

@@ -6,6 +6,7 @@ pip finds the sdist in a directory; pytest itself comes from the package index.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import signal
@@ -16,6 +17,7 @@ from typing import Any
 
 import pytest
 import sample_package as sample
+from genuine_packages import PACKAGES, READS_ITS_VERSION, Package
 from sample_package import make_mirror, make_row, make_sdist, sdist_row
 from swe_bench import attempt
 
@@ -25,6 +27,11 @@ from envs.swe.item import Item
 from envs.swe.suite import VENV
 from envs.swe_smith import ENV
 from hermes_queue.errors import DeadlineExceeded, EnvBug, EnvInfraError, SandboxError
+from hermes_queue.settings import PathSettings
+from producers import make_environment
+from producers.base import main
+from producers.environments import read_environments
+from producers.swe_smith import PRODUCER
 
 ROW = sdist_row("0" * 64)
 TAMPERINGS = sorted(ENV.tamper(Item.model_validate(ROW)))
@@ -77,7 +84,7 @@ async def test_doing_nothing_scores_zero_by_the_tests(row: dict[str, Any]) -> No
     assert (verdict.score, verdict.report["reason"]) == (0.0, "tests_fail")
     assert status["FAIL_TO_PASS"]["failing"] == dict.fromkeys(sample.FAIL_TO_PASS, "failed")
     assert status["PASS_TO_PASS"]["failure"] == 0
-    assert "clamp" in verdict.report["first_error"]
+    assert "assert" in verdict.report["first_failure"]
 
 
 async def test_a_patch_row_gives_the_same_task_as_the_recipe(row: dict[str, Any]) -> None:
@@ -466,6 +473,51 @@ async def test_a_row_for_another_tree_is_the_rows_fault(
             pass
 
 
+def test_an_environment_is_frozen_as_of_a_date(row: dict[str, Any], tmp_path: Path) -> None:
+    genuine, out = READS_ITS_VERSION.row(tmp_path), tmp_path / "made" / "environments.json"
+    flags = ["--repo", genuine["repo"], "--repo-base-url", str(tmp_path), "--out", str(out)]
+    flags += ["--ref", "main", "--extra", "tests", "--as-of", "2024-01-01"]
+    assert make_environment.main(flags) == 0
+    made = read_environments(out)[genuine["repo"]]
+    assert made["requirements"] == [
+        *("attrs==23.2.0", "iniconfig==2.0.0", "packaging==23.2"),
+        *("pluggy==1.3.0", "pytest==7.4.4"),
+    ]
+
+
+def cached_files() -> set[Path]:
+    """All files of the cached repositories."""
+    return {path for path in (PathSettings().cache / "repos").rglob("*") if path.is_file()}
+
+
+def test_a_check_lists_all_faults_and_runs_no_test(
+    mirrors: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = make_row(patch=sample.bug_patch(), repo_base_url=str(mirrors))
+    broken = {"install": ["hermes-queue-no-such-package==1"], "requirements": []}
+    rows = [
+        good,
+        good | {"instance_id": "gone 1", "base_commit": "1" * 40},
+        good | {"instance_id": "gone 2", "base_commit": "1" * 40},
+        good | {"instance_id": "lacks", "environment": broken},
+        good | {"instance_id": "sample__2", "PASS_TO_PASS": ["tests/test_no.py::test_a"]},
+    ]
+    path = mirrors / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert main(PRODUCER, ["--dataset", str(path), "--check", "--json"]) == 1
+    shown = capsys.readouterr()
+    faults = {
+        tuple(fault["instance_ids"]): fault["message"] for fault in json.loads(shown.out)["faults"]
+    }
+    assert set(faults) == {("gone 1", "gone 2"), ("lacks",), ("sample__2",)}
+    assert "base_commit: " in faults["gone 1", "gone 2"]
+    assert "hermes-queue-no-such-package" in faults["lacks",]
+    assert "has no branch" in faults["sample__2",]
+    assert "1 of 5 rows can be worked on, 4 cannot" in shown.err
+    path.write_text(json.dumps(good) + "\n")
+    assert main(PRODUCER, ["--dataset", str(path), "--check", "--quiet"]) == 0
+
+
 # --- git sources ---------------------------------------------------------------------------
 
 
@@ -474,9 +526,11 @@ async def test_a_mirror_row_starts_at_the_tip_and_is_graded_on_its_parent(mirror
     async with attempt(row) as agent:
         tests = await agent.look("ls tests; git log --oneline | wc -l")
         await agent.solve()
+        before = cached_files()
         verdict = await agent.verify()
     assert tests.stdout.decode().split() == ["test_label.py", "1"]
     assert verdict.score == 1.0
+    assert cached_files() == before  # or each trajectory would make the cache larger
 
 
 async def test_a_mirror_row_without_the_fix_scores_zero(mirrors: Path) -> None:
@@ -519,6 +573,39 @@ async def test_a_git_row_that_does_not_fit_is_the_rows_fault(
     with pytest.raises(EnvBug, match=field):
         async with attempt(row):
             pass
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
+async def test_a_package_that_needs_its_own_metadata_is_graded_right(
+    row: dict[str, Any], tmp_path: Path, package: Package
+) -> None:
+    genuine = package.row(tmp_path)
+    text = ENV.prompt(Item.model_validate(genuine))[-1].content or ""
+    [line] = [line.strip() for line in text.splitlines() if "-m pytest" in line]
+    async with attempt(genuine) as agent:
+        assert (await agent.look("git status --short")).output == ""
+        shown = await agent.look(line)
+        assert f"{len(package.passing)} passed" in shown.output
+        nop = await agent.verify()
+        await agent.context.renew()
+        await ENV.setup(agent.item, agent.context)
+        await agent.solve()
+        verdict = await agent.verify()
+    assert (nop.score, nop.report["tests_status"]["PASS_TO_PASS"]["failure"]) == (0.0, 0)
+    assert (verdict.score, verdict.report["dropped"]) == (1.0, [])
+
+
+async def test_metadata_that_the_agent_wrote_does_not_reach_grading(
+    row: dict[str, Any], tmp_path: Path
+) -> None:
+    async with attempt(READS_ITS_VERSION.row(tmp_path)) as agent:
+        await agent.solve()
+        await agent.run(
+            "printf 'Name: reads-its.version\\nVersion: 9\\n' > ~/.distribution/*/METADATA",
+            "mkdir ~/.distribution/p; printf 'raise SystemExit' > ~/.distribution/sitecustomize.py",
+        )
+        verdict = await agent.verify()
+    assert verdict.score == 1.0
 
 
 async def test_a_repository_that_cannot_be_cloned_is_retried(mirrors: Path) -> None:

@@ -11,12 +11,15 @@ import io
 import os
 import subprocess
 import tarfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from envs.swe.item import DEFAULT_REQUIREMENTS
 from envs.swe.recipe import Edit, pin
 
+Files = Mapping[str, str]
+"""Path and text."""
 NAME, VERSION = "hermes-queue-sample", "1.0"
 TOP = "hermes_queue_sample-1.0"
 FILENAME = f"{TOP}.tar.gz"
@@ -169,7 +172,14 @@ def make_mirror(base: Path, branch: str) -> str:
 
     Branch `branch`: the package, the bug, and at its tip the bug without the failing tests.
     """
-    work = base / "work"
+    buggy = {"sample/core.py": CORE.replace(GOOD, BAD)}
+    return mirror(base, "someone/sample", branch, (FILES, buggy), "tests/test_clamp.py")
+
+
+def mirror(base: Path, repo: str, branch: str, states: tuple[Files, Files], gone: str) -> str:
+    """`<base>/<repo>.git`: the files of both `states`, then without `gone`; the bug's commit."""
+    files, buggy = states
+    work = base / "work" / repo
     work.mkdir(parents=True)
 
     def git(*args: str) -> str:
@@ -186,17 +196,18 @@ def make_mirror(base: Path, branch: str) -> str:
         return done.stdout.strip()
 
     git("init", "-q", "-b", "main")
-    for name, text in FILES.items():
-        (work / name).parent.mkdir(exist_ok=True)
+    for name, text in files.items():
+        (work / name).parent.mkdir(parents=True, exist_ok=True)
         (work / name).write_text(text)
     git("add", "-A")
     git("commit", "-q", "-m", "Initial commit")
     git("checkout", "-q", "-b", branch)
-    (work / "sample/core.py").write_text(CORE.replace(GOOD, BAD))
+    for name, text in buggy.items():
+        (work / name).write_text(text)
     git("commit", "-q", "-a", "-m", "Bug Patch")
     bug = git("rev-parse", "HEAD")
-    git("rm", "-q", "tests/test_clamp.py")
+    git("rm", "-q", gone)
     git("commit", "-q", "-m", "Remove F2P Tests")
-    (base / "someone").mkdir()
-    git("clone", "-q", "--bare", ".", str(base / "someone/sample.git"))
+    (base / repo).parent.mkdir(parents=True, exist_ok=True)
+    git("clone", "-q", "--bare", ".", str(base / f"{repo}.git"))
     return bug

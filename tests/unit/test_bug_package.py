@@ -6,14 +6,10 @@ from email.message import Message
 
 import pytest
 
+from envs.swe.item import PYTEST_OWN
+from envs.swe.project import normalize
 from hermes_queue.errors import InputError
-from producers.bugs.package import (
-    UNSUITABLE,
-    find_tests,
-    license_of,
-    normalize,
-    parse_pin,
-)
+from producers.bugs.package import find_tests, license_of, parse_pin
 
 TREE = frozenset(
     {
@@ -48,7 +44,7 @@ def test_what_is_no_pin_is_refused_with_an_example(text: str) -> None:
         parse_pin(text)
 
 
-@pytest.mark.parametrize("name", [*sorted(UNSUITABLE), "PyTest", "Pygments"])
+@pytest.mark.parametrize("name", [*sorted(PYTEST_OWN), "PyTest", "Pygments"])
 def test_packages_that_pytest_needs_are_refused_with_the_reason(name: str) -> None:
     with pytest.raises(InputError, match=f"{name} cannot be used: .*clean copy would lie"):
         parse_pin(f"{name}==1.0")

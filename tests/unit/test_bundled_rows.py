@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import producers
-from envs.swe.item import Item, skip_reason
-from producers.bugs.package import UNSUITABLE, normalize
+from envs.swe.item import PYTEST_OWN, Item, skip_reason
+from envs.swe.project import normalize
 
 DATA = Path(producers.__file__).parent / "data"
 FILE = DATA / "swe_smith.jsonl"
@@ -93,7 +93,7 @@ def test_everything_is_pinned_and_no_clean_copy_is_installed(row: dict[str, Any]
         assert re.fullmatch(r"[0-9][0-9a-z.]*", version)
         names.add(normalize(name))
     assert "pytest" in names
-    assert normalize(row["source"]["name"]) not in names | UNSUITABLE
+    assert normalize(row["source"]["name"]) not in names | PYTEST_OWN
 
 
 @each_row

@@ -19,6 +19,7 @@ from sample_package import FAIL_TO_PASS, PASS_TO_PASS, sdist_row
 
 from envs.swe import slot
 from envs.swe.controls import FAULT_TTL_S, RowMemory, RowRecord
+from envs.swe.failures import first_failure
 from envs.swe.flags import find_flags
 from envs.swe.grading import Findings, Step, Tally
 from envs.swe.item import Item, Runtime
@@ -157,6 +158,23 @@ def test_a_process_that_outlives_the_run_does_not_hold_it_up(tmp_path: Path) -> 
     _, end = run(tmp_path, "test_it.py", limit_s=300.0)
     os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
     assert end["finished"]
+
+
+def test_the_cause_of_a_missing_test_is_that_its_module_cannot_be_imported(tmp_path: Path) -> None:
+    (tmp_path / "test_a.py").write_text("import no_such_package\n\ndef test_a():\n    pass\n")
+    (tmp_path / "test_b.py").write_text("def test_b():\n    assert [1] == [2], 'two'\n")
+    reports, _ = run(tmp_path, "--continue-on-collection-errors", "test_a.py", "test_b.py")
+    messages = {entry["id"]: entry["message"] for entry in reports}
+    causes = [
+        first_failure([test], outcomes(reports), messages)
+        for test in ("test_a.py::test_a", "test_b.py::test_b", "test_b.py::test_c")
+    ]
+    assert causes == [
+        "ModuleNotFoundError: No module named 'no_such_package'",
+        "AssertionError: two",
+        "missing",
+    ]
+    assert first_failure(["x"], {"x": "passed"}, {}) == ""
 
 
 def test_the_repository_comes_first_on_the_import_path(tmp_path: Path) -> None:

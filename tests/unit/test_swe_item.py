@@ -66,11 +66,64 @@ def test_the_sources_base_url_wins_over_the_rows() -> None:
         ({"repo_base_url": "-x"}, "repo_base_url"),
         ({"source": {"type": "sdist", "name": "a", "version": "1"}}, "source"),
         ({"environment": {"requirements": ["-r /etc/passwd"]}}, "requirements"),
+        ({"environment": {"requirements": ["https://h.example/sample-1.0.whl"]}}, "requirements"),
+        ({"environment": {"distribution": {"version": "a\nb"}}}, "distribution.version"),
         ({"environment": {"pythonpath": ["../.."]}}, "pythonpath"),
     ],
 )
 def test_a_malformed_row_is_refused_by_field(changes: dict[str, Any], field: str) -> None:
     assert field in refusal(sdist_row(SHA256, **changes))
+
+
+@pytest.mark.parametrize("field", ["requirements", "install"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Hermes_Queue.Sample==1.0",
+        "hermes-queue-sample",
+        "hermes_queue_sample[x] >= 1; python_version > '3'",
+        "hermes-queue-sample @ file:///tmp/sample-1.0.tar.gz",
+        "hermes-queue-sample@https://h.example/x.whl",
+        f"hermes-queue-sample==1.0 --hash=sha256:{SHA256}",
+    ],
+)
+def test_the_package_under_test_is_no_requirement(field: str, line: str) -> None:
+    message = refusal(sdist_row(SHA256, environment={field: ["pytest==8.4.2", line]}))
+    assert f"environment.{field} has {line!r}" in message
+    assert "remove it" in message
+
+
+@pytest.mark.parametrize(
+    ("repo", "line"),
+    [
+        ("swesmith/marshmallow-code__webargs.dcc47d50", "webargs==8.6.0"),
+        ("marshmallow-code/webargs", "WebArgs"),
+    ],
+)
+def test_a_git_rows_package_goes_by_its_repository(repo: str, line: str) -> None:
+    row = make_row(patch=bug_patch(), repo=repo, environment={"install": [line]})
+    assert "environment.install" in refusal(row)
+    row["environment"]["distribution"] = {"name": "webargs-fork"}
+    assert Item.model_validate(row).package_name == "webargs-fork"
+
+
+def test_what_pytest_needs_may_be_what_is_tested() -> None:
+    row = make_row(patch=bug_patch(), repo="pytest-dev/iniconfig")
+    assert Item.model_validate(row).package_name == "iniconfig"
+
+
+def test_an_environment_may_be_json_text_and_have_nulls() -> None:
+    runtime = {"python": None, "install": ["flask"], "env": {"A": "1", "B": None}}
+    as_text = Item.model_validate(make_row(patch=bug_patch(), environment=json.dumps(runtime)))
+    as_table = Item.model_validate(make_row(patch=bug_patch(), environment=runtime))
+    assert as_text.environment == as_table.environment
+    assert (as_text.environment.install, as_text.environment.env) == (("flask",), {"A": "1"})
+
+
+@pytest.mark.parametrize("column", ["environment", "FAIL_TO_PASS"])
+@pytest.mark.parametrize("text", ["{", "[" * 100_000, "7"])
+def test_text_that_is_no_json_of_the_right_kind_is_refused(column: str, text: str) -> None:
+    assert column in refusal(make_row(patch=bug_patch(), **{column: text}))
 
 
 def test_a_mutation_needs_an_sdist() -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import shutil
 from pathlib import Path
 
 import pytest
 from sample_package import CORE, bug_patch, fix_patch, make_mirror, make_row
 
+from envs.swe import workspace
 from envs.swe.item import Item
-from envs.swe.repository import GitError, Repository, locked
+from envs.swe.repository import GitError, Repository, locked, run_git
+from envs.swe.sources import git_repository
 from envs.swe.workspace import pin
 from hermes_queue.errors import EnvBug
 from hermes_queue.sandbox.base import AssetSpec
@@ -104,3 +108,64 @@ async def test_a_patch_that_fits_both_ways_is_refused(
     row = make_row(patch=both, repo_base_url=str(tmp_path / "m"))
     with pytest.raises(EnvBug, match=r"patch: .*both"):
         await pin(Item.model_validate(row), no_asset)
+
+
+async def test_a_base_commit_row_leaves_the_branch_row_whose_tip_it_names_its_parent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HERMES_QUEUE_PATHS_CACHE", str(tmp_path / "cache"))
+    bug = make_mirror(tmp_path / "m", "sample__1")
+    branch = Item.model_validate(make_row(patch=bug_patch(), repo_base_url=str(tmp_path / "m")))
+    first = await pin(branch, no_asset)
+    url = str(tmp_path / "m/someone/sample.git")
+    tip = (await run_git("rev-parse", "sample__1", env={"GIT_DIR": url})).decode().strip()
+    for commit in (tip, bug):
+        at_commit = branch.model_copy(
+            update={"base_commit": commit, "FAIL_TO_PASS": branch.PASS_TO_PASS[1:]}
+        )
+        at_commit = at_commit.model_copy(update={"PASS_TO_PASS": ()})
+        await pin(at_commit, no_asset)
+    workspace._pins.clear()
+    again = await pin(branch, no_asset)
+    assert (again.start, again.graded, again.fixed) == (first.start, first.graded, first.fixed)
+
+
+async def test_a_branch_whose_parent_the_cache_lost_gets_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HERMES_QUEUE_PATHS_CACHE", str(tmp_path / "cache"))
+    make_mirror(tmp_path / "m", "sample__1")
+    url = str(tmp_path / "m/someone/sample.git")
+    branch = Item.model_validate(make_row(patch=bug_patch(), repo_base_url=str(tmp_path / "m")))
+    repository, tip = await git_repository(branch)
+    shutil.rmtree(repository.path)
+    await Repository.create(repository.path)
+    kept = "refs/hq/" + hashlib.sha256(b"sample__1").hexdigest()[:24]
+    await repository.git("fetch", "-q", "--depth=1", "--", url, f"{tip}:{kept}")
+    assert (await pin(branch, no_asset)).fixed
+
+
+async def test_what_is_written_through_a_scratch_is_gone_with_it(repository: Repository) -> None:
+    def objects() -> set[Path]:
+        return {path for path in repository.path.rglob("*") if path.is_file()}
+
+    shared = await repository.replace(EMPTY_TREE, {"a": b"1\n"})
+    before = objects()
+    async with repository.scratch() as scratch:
+        own = await scratch.replace(shared, {"b": b"2\n"})
+        assert await scratch.files(own) == {"a", "b"}
+        assert (await scratch.pack(own))[1].startswith(b"PACK")
+        with pytest.raises(GitError):
+            await repository.files(own)
+    assert objects() == before
+
+
+async def test_a_scratch_that_a_dead_process_left_is_deleted_and_a_living_one_is_not(
+    repository: Repository,
+) -> None:
+    left = repository.path / "scratch/0123"
+    (left / "ab").mkdir(parents=True)
+    (left / "in-use").write_text("1")
+    async with repository.scratch() as first, repository.scratch():
+        assert not left.exists()
+        assert await first.replace(EMPTY_TREE, {"a": b"1\n"})

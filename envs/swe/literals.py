@@ -1,0 +1,118 @@
+"""Values that Python source states as literals. Nothing is run.
+
+What cannot be told without running code is left out, never guessed.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from typing import Any
+
+MAX_SOURCE_BYTES = 512 << 10
+_DEPTH = 20
+"""How far expressions and names that stand for others are followed."""
+
+
+class _NoLiteral(Exception):
+    """The expression is more than literals."""
+
+
+def parse(source: str) -> ast.Module | None:
+    """The syntax tree, or None when the source is no Python, or too much of it."""
+    if len(source) > MAX_SOURCE_BYTES:
+        return None
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def assignments(source: str) -> dict[str, Any]:
+    """Name -> value of the module's assignments that are literals; the last one counts."""
+    tree = parse(source)
+    return {} if tree is None else _assigned(tree)
+
+
+def setup_arguments(source: str) -> dict[str, Any]:
+    """The keyword arguments of a setup.py's call of `setup` that are literals."""
+    tree = parse(source)
+    if tree is None:
+        return {}
+    names = _assigned(tree)
+    found: dict[str, Any] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and _called(node.func) == "setup":
+            for keyword in node.keywords:
+                _take(found, keyword, names)
+    return found
+
+
+def _take(found: dict[str, Any], keyword: ast.keyword, names: Mapping[str, Any]) -> None:
+    try:
+        value = _value(keyword.value, names)
+    except _NoLiteral:
+        return
+    if keyword.arg is not None:
+        found[keyword.arg] = value
+    elif isinstance(value, dict):
+        found.update({key: part for key, part in value.items() if isinstance(key, str)})
+
+
+def _called(function: ast.expr) -> str:
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""
+
+
+def _assigned(tree: ast.Module) -> dict[str, Any]:
+    names: dict[str, Any] = {}
+    for node in tree.body:
+        if isinstance(node, ast.AnnAssign):
+            targets: list[ast.expr] = [node.target]
+        else:
+            targets = node.targets if isinstance(node, ast.Assign) else []
+        for target in targets:
+            value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
+            if isinstance(target, ast.Name) and value is not None:
+                names.pop(target.id, None)
+                try:
+                    names[target.id] = _value(value, names)
+                except _NoLiteral:
+                    continue
+    return names
+
+
+def _value(node: ast.expr, names: Mapping[str, Any], depth: int = _DEPTH) -> Any:
+    """The value of an expression of literals, names of literals and sums of both."""
+    if depth == 0:
+        raise _NoLiteral
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, ast.Name) and node.id in names:
+        return names[node.id]
+    if isinstance(node, ast.List | ast.Tuple | ast.Set):
+        return [_value(part, names, depth - 1) for part in node.elts]
+    if isinstance(node, ast.Dict):
+        return _dict(node, names, depth)
+    if isinstance(node, ast.Call) and _called(node.func) == "dict" and not node.args:
+        pairs = {k.arg: _value(k.value, names, depth - 1) for k in node.keywords if k.arg}
+        return pairs
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        left, right = (_value(part, names, depth - 1) for part in (node.left, node.right))
+        if type(left) is type(right) and isinstance(left, str | list):
+            return left + right
+    raise _NoLiteral
+
+
+def _dict(node: ast.Dict, names: Mapping[str, Any], depth: int) -> dict[Any, Any]:
+    """Of a dict the pairs that are literals: one extra that is computed hides no other."""
+    found: dict[Any, Any] = {}
+    for key, part in zip(node.keys, node.values, strict=True):
+        if not isinstance(key, ast.Constant):
+            continue
+        try:
+            found[key.value] = _value(part, names, depth - 1)
+        except _NoLiteral:
+            continue
+    return found

@@ -1,0 +1,108 @@
+"""`--check`: do sources, pins and environments of the rows hold? No test is run.
+
+Each environment is built once, as a worker would build it, and each row pinned: fetched,
+its patch applied, its test files looked for. All faults are listed, equal ones once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+
+from envs.swe.item import Item
+from envs.swe.repository import GitError
+from envs.swe.workspace import pin
+from envs.swe_smith import ENV
+from hermes_queue.errors import EXIT_FAILED, TrajectoryFailure
+from hermes_queue.sandbox import make_backend
+from hermes_queue.sandbox.base import AssetSpec, SandboxBackend, SlotSpec
+from hermes_queue.settings import SandboxSettings
+from producers import sandbox_flags
+from producers.progress import Progress
+from producers.report import listed
+from producers.selection import SelectedItem
+
+AT_ONCE = 4
+"""Rows that are pinned at a time."""
+
+
+def check_rows(items: Sequence[SelectedItem], arguments: argparse.Namespace) -> int:
+    """Check the rows on this machine and say what is wrong; the exit code."""
+    rows = {item.instance_id: Item.model_validate(item.item()) for item in items}
+    with Progress(quiet=arguments.quiet) as progress:
+        for note in _notes(rows.values()):
+            progress.say(f"note: {note}")
+        progress.say(f"checking {len(rows)} rows: environments, sources and pins; no tests")
+        faults = asyncio.run(_faults(list(rows.values()), arguments))
+        for fault, ids in faults.items():
+            sys.stderr.write(f"error: {fault}: {listed(ids)}\n")
+        bad = sum(map(len, faults.values()))
+        progress.say(f"{len(rows) - bad} of {len(rows)} rows can be worked on, {bad} cannot")
+    if arguments.json:
+        found = [{"message": fault, "instance_ids": ids} for fault, ids in faults.items()]
+        sys.stdout.write(json.dumps({"checked": len(rows), "faults": found}) + "\n")
+    return EXIT_FAILED if faults else 0
+
+
+def _notes(rows: Iterable[Item]) -> list[str]:
+    bare = [row.instance_id for row in rows if "environment" not in row.model_fields_set]
+    if not bare:
+        return []
+    return [
+        f"{len(bare)} rows have no environment and get pytest alone; if their packages need more, "
+        f"see producers.make_environment and --environments: {listed(bare)}"
+    ]
+
+
+async def _faults(rows: Sequence[Item], arguments: argparse.Namespace) -> dict[str, list[str]]:
+    """Fault -> ids of the rows that have it, in the order of the rows."""
+    os.environ.update(sandbox_flags.worker_settings(arguments))
+    backend = make_backend(SandboxSettings().backend, slots=1)
+    await backend.start()
+    try:
+        checker = _Checker(backend, arguments.profile)
+        found = await asyncio.gather(*map(checker.fault, rows))
+    finally:
+        await backend.stop()
+    faults: dict[str, list[str]] = {}
+    for row, fault in zip(rows, found, strict=True):
+        if fault:
+            faults.setdefault(fault, []).append(row.instance_id)
+    return faults
+
+
+class _Checker:
+    """Builds what the rows need, each thing once, failed or not."""
+
+    def __init__(self, backend: SandboxBackend, profile: str) -> None:
+        self._backend = backend
+        self._profile = profile
+        self._turn = asyncio.Semaphore(AT_ONCE)
+        self._built: dict[tuple[str, ...], asyncio.Task[None]] = {}
+
+    async def fault(self, row: Item) -> str | None:
+        """What is wrong with the row, environment first."""
+        try:
+            await self._build(ENV.spec(row, self._profile))
+            async with self._turn:
+                await pin(row, self._read)
+        except TrajectoryFailure as error:
+            return str(error)
+        except GitError as error:
+            return f"git: {error}"
+        return None
+
+    async def _build(self, spec: SlotSpec) -> None:
+        key = tuple(asset.key for asset in spec.assets)
+        if key not in self._built:
+            self._built[key] = asyncio.ensure_future(self._backend.prepare(spec))
+        await asyncio.shield(self._built[key])
+
+    async def _read(self, asset: AssetSpec, path: str) -> bytes:
+        spec = SlotSpec(profile=self._profile, assets=(asset,), python=asset.python)
+        await self._build(spec)
+        return await self._backend.read_asset(asset, path)

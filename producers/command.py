@@ -1,0 +1,54 @@
+"""From what goes wrong in a command that makes datasets to its exit code and message."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable
+
+from hermes_queue.errors import (
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_ISOLATION,
+    ConfigurationError,
+    HermesQueueError,
+    IsolationUnavailable,
+    TrajectoryFailure,
+)
+from hermes_queue.installation import check_installation
+from hermes_queue.settings import check_environment
+
+
+def run_command(command: Callable[[], int], *, interrupted: str) -> int:
+    """Run `command` and return its exit code (see `hermes_queue.errors`).
+
+    `interrupted` tells, after Ctrl-C or SIGTERM, what is there.
+    """
+    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        check_installation()
+        check_environment()
+        return command()
+    except IsolationUnavailable as error:
+        return fail(str(error), EXIT_ISOLATION)
+    except TrajectoryFailure as error:
+        return fail(str(error), EXIT_FAILED)
+    except HermesQueueError as error:
+        return fail(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        return fail(f"interrupted; {interrupted}", EXIT_INTERRUPTED)
+    except ModuleNotFoundError as error:
+        if error.name != "rich":
+            raise
+        return fail(
+            "rich is not installed: pip install 'hermes-queue[producer]'",
+            ConfigurationError.exit_code,
+        )
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def fail(message: str, exit_code: int) -> int:
+    """Say what is wrong; the exit code."""
+    sys.stderr.write(f"error: {message}\n")
+    return exit_code

@@ -1,0 +1,98 @@
+"""`--environments FILE`: what the tests of each repository need, given once for all its rows.
+
+The file is an object of `environment`s by the `repo` of their rows, as JSON, TOML or YAML:
+
+    {"owner/name": {"requirements": ["pytest==8.4.2"], "python": "3.11"}}
+
+`python -m producers.make_environment` writes such files. What a row says itself wins, key by key.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from hermes_queue.errors import ConfigurationError, InputError
+
+_NO_YAML = "reading YAML needs PyYAML: pip install 'hermes-queue[profiles]', or give JSON or TOML"
+
+
+def with_environment(row: dict[str, Any], table: Mapping[str, Any]) -> dict[str, Any]:
+    """The row with what `table` has for its repository below its own `environment`.
+
+    One that is malformed is left to the validation of rows, which names place and field.
+    """
+    own = own_environment(row)
+    shared = table.get(str(row.get("repo")))
+    if own is None or not shared:
+        return row
+    return {**row, "environment": {**shared, **own}}
+
+
+def own_environment(row: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The row's `environment` as a mapping without nulls; None if it is something else."""
+    given = row.get("environment")
+    if isinstance(given, str) and given:
+        try:
+            given = json.loads(given)
+        except (ValueError, RecursionError):
+            return None
+    if given is None or given == "":
+        return {}
+    if not isinstance(given, Mapping):
+        return None
+    return {key: value for key, value in given.items() if value is not None}
+
+
+@lru_cache(maxsize=4)
+def read_environments(path: Path) -> Mapping[str, Any]:
+    """The table in a file, validated.
+
+    Raises:
+        InputError: it cannot be read, or an entry is no `environment`.
+        ConfigurationError: reading its format needs an extra.
+    """
+    try:
+        data = _parse(path)
+    except OSError as error:
+        raise InputError(f"--environments: {path} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"--environments: {path} is not valid {path.suffix}: {error}") from error
+    if not isinstance(data, dict):
+        raise InputError(f"--environments: {path} must hold an object: repo -> environment")
+    for repo, entry in data.items():
+        _check(path, repo, entry)
+    return data
+
+
+def _check(path: Path, repo: str, entry: object) -> None:
+    from pydantic import ValidationError
+
+    from envs.swe.item import Runtime
+
+    try:
+        Runtime.model_validate(entry)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, (repo, *first["loc"])))
+        raise InputError(f"--environments: {path}: {where}: {first['msg']}") from error
+
+
+def _parse(path: Path) -> Any:
+    text = path.read_text(encoding="utf-8-sig")
+    if path.suffix == ".toml":
+        return tomllib.loads(text)
+    if path.suffix not in (".yaml", ".yml"):
+        return json.loads(text)
+    try:
+        import yaml
+    except ImportError as error:
+        raise ConfigurationError(f"--environments: {path}: {_NO_YAML}") from error
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error

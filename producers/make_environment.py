@@ -1,0 +1,283 @@
+"""Make the `environment` of a repository's rows: what its tests need, frozen as of a date.
+
+In file order: flags -> the repository's commit is fetched -> `dependencies.py` gathers what its
+files name -> pip resolves it in a sandbox -> an entry of the file that `--environments` takes.
+Nothing of the repository is run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hermes_queue.errors import (
+    ConfigurationError,
+    EnvBug,
+    EnvInfraError,
+    HermesQueueError,
+    InputError,
+)
+from hermes_queue.sandbox import make_backend
+from hermes_queue.sandbox.base import AssetSpec, SlotSpec
+from hermes_queue.settings import SandboxSettings
+from producers.command import run_command
+from producers.environments import read_environments
+from producers.swe_smith import absolute_base_url
+
+if TYPE_CHECKING:
+    from envs.swe.distribution import Reader
+    from envs.swe.project import Project
+
+TODAY = "now"
+_EPILOG = """\
+The package's own dependencies are read from PKG-INFO, pyproject.toml, setup.cfg or literals in
+setup.py; --extra, --group and --requirements add lists that the repository has for its tests.
+pip (26.0 or newer) then chooses what the index had on that date.
+
+examples:
+  a SWE-smith mirror, whose branch main is the package without a bug:
+    python -m producers.make_environment --repo swesmith/marshmallow-code__webargs.dcc47d50 \\
+        --repo-base-url /srv/mirrors --ref main --as-of 2025-03-16 --extra tests \\
+        --out environments.json
+  then see whether rows can be worked on, and whether the known fixes pass:
+    python -m producers.swe_smith --dataset rows.jsonl --items all --repo-base-url /srv/mirrors \\
+        --environments environments.json --check
+    python -m producers.swe_smith --dataset rows.jsonl --items all --repo-base-url /srv/mirrors \\
+        --environments environments.json --expect-score 1
+
+exit codes: 0 written | 1 the repository or the index could not be reached | 2 wrong flag or list |
+  3 this machine cannot isolate slots | 130 interrupted
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """The commit whose tests are to be run, as `envs.swe.sources.git_repository` takes it."""
+
+    clone_url: str
+    instance_id: str
+    base_commit: str | None
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of `python -m producers.make_environment`."""
+    parser = argparse.ArgumentParser(
+        prog="python -m producers.make_environment",
+        description="Freeze what the tests of a git repository need, as of a date, for "
+        "`python -m producers.swe_smith --environments FILE`. Nothing of the repository is run.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    group = parser.add_argument_group("the repository")
+    group.add_argument("--repo", required=True, metavar="OWNER/NAME", help="as rows name it")
+    group.add_argument(
+        "--repo-base-url",
+        metavar="URL",
+        help="<URL>/<repo>.git is fetched; may be a local directory (default: GitHub)",
+    )
+    group.add_argument(
+        "--ref",
+        required=True,
+        metavar="REF",
+        help="branch, as it was when first fetched, or a commit of 40 hex digits",
+    )
+    group = parser.add_argument_group("what its tests need")
+    for flag, metavar, text in (
+        ("--extra", "NAME", "optional dependencies of the package"),
+        ("--group", "NAME", "dependency group of pyproject.toml"),
+        ("--requirements", "PATH", "requirements file in the repository"),
+        ("--requirement", "REQUIREMENT", "a requirement of your own, e.g. 'pytest<8'"),
+    ):
+        group.add_argument(
+            flag, action="append", default=[], metavar=metavar, help=f"{text}; may be repeated"
+        )
+    group.add_argument(
+        "--as-of",
+        metavar="DATE",
+        help="only releases from before this day, e.g. 2025-03-16 (default: the commit's date); "
+        f"{TODAY}: all, also from indexes that tell no dates",
+    )
+    group.add_argument("--python", metavar="X.Y", help="for this Python (default: the worker's)")
+    group = parser.add_argument_group("output")
+    group.add_argument(
+        "--out",
+        type=Path,
+        required=True,
+        metavar="PATH",
+        help="JSON: repo -> environment; other repositories in it are kept",
+    )
+    group.add_argument("--quiet", action="store_true", help="no progress")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code (see `hermes_queue.errors`).
+
+    Raises:
+        SystemExit: for `--help` and for flags that cannot be parsed (exit code 2).
+    """
+    arguments = build_parser().parse_args(argv)
+    return run_command(lambda: asyncio.run(_make(arguments)), interrupted="nothing was written")
+
+
+async def _make(arguments: argparse.Namespace) -> int:
+    from envs.swe.item import PYTEST_OWN, requirement_name
+    from envs.swe.project import normalize
+    from producers.dependencies import Choice, gather
+
+    table = dict(read_environments(arguments.out)) if arguments.out.exists() else {}
+    as_of = None if arguments.as_of in (None, TODAY) else _date(arguments.as_of)
+    reader, project, committed = await _fetch(arguments)
+    say = _Say(arguments.quiet)
+    if arguments.as_of is None:
+        as_of = committed
+    chosen = Choice(arguments.extra, arguments.group, arguments.requirements)
+    if not any((*chosen.extras, *chosen.groups, *chosen.files)):
+        say(f"no list of the repository was chosen; it has {_lists(reader, project)}")
+    found = await gather(project, reader.text, chosen)
+    lines = [*found.lines, *arguments.requirement]
+    if "pytest" not in map(requirement_name, lines):
+        lines.append("pytest")
+    for line in found.left_out:
+        say(f"left out, since it is no requirement of an index: {line}")
+    say(f"resolving {len(lines)} requirements as of {as_of or 'now'}")
+    python = arguments.python or f"{sys.version_info.major}.{sys.version_info.minor}"
+    frozen = await _resolve(lines, as_of, python)
+    name = normalize(project.name)
+    own = [line for line in frozen if requirement_name(line) == name and name not in PYTEST_OWN]
+    if own:
+        say(f"left out: {own[0]}, the package itself, which something else needs")
+    entry = {"python": python, "requirements": [line for line in frozen if line not in own]}
+    _write(arguments.out, {**table, arguments.repo: entry})
+    say(f"{arguments.repo}: {len(entry['requirements'])} packages, in {arguments.out}")
+    return 0
+
+
+class _Say:
+    """What the person who waits sees, on stderr."""
+
+    def __init__(self, quiet: bool) -> None:
+        self._quiet = quiet
+
+    def __call__(self, text: str) -> None:
+        if not self._quiet:
+            sys.stderr.write(f"{text}\n")
+
+
+def _date(text: str) -> str:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise InputError(f"--as-of: {text!r} is not a date such as 2025-03-16") from None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).isoformat()
+
+
+async def _fetch(arguments: argparse.Namespace) -> tuple[Reader, Project, str]:
+    """The pinned tree, what it says of itself, and when it was committed."""
+    from envs.swe.distribution import open_tree, read_project
+    from envs.swe.item import DEFAULT_REPO_BASE_URL
+    from envs.swe.sources import git_repository
+
+    base = absolute_base_url(arguments.repo_base_url or DEFAULT_REPO_BASE_URL)
+    for flag, text in (("--repo", arguments.repo), ("--repo-base-url", base)):
+        if text.startswith("-") or re.search(r"\s", text):
+            raise InputError(f"{flag}: {text!r} cannot be part of a clone URL")
+    commit = arguments.ref if re.fullmatch(r"[0-9a-f]{40}", arguments.ref) else None
+    remote = Remote(f"{base.rstrip('/')}/{arguments.repo}.git", arguments.ref, commit)
+    try:
+        repository, commit = await git_repository(remote)
+    except EnvBug as error:
+        raise InputError(f"--ref {arguments.ref}: {str(error).partition(': ')[2]}") from error
+    committed = await repository.git("show", "--no-patch", "--format=%cI", commit)
+    reader = await open_tree(repository, f"{commit}^{{tree}}")
+    return reader, await read_project(reader), committed.decode().strip()
+
+
+def _lists(reader: Reader, project: Project) -> str:
+    files = [path for path in reader.sizes if re.search(r"requirements[^/]*\.(txt|in)$", path)]
+    kinds = (("--extra", project.extras), ("--group", project.groups), ("--requirements", files))
+    named = [f"{flag} {', '.join(list(names)[:20])}" for flag, names in kinds if names]
+    return "; ".join(named) or "none"
+
+
+async def _resolve(lines: Sequence[str], as_of: str | None, python: str) -> list[str]:
+    """`name==version` of all that pip would install, sorted. Runs in a networked sandbox."""
+    asset = _resolution(lines, as_of, python)
+    backend = make_backend(SandboxSettings().backend, slots=1)
+    await backend.start()
+    try:
+        await backend.prepare(SlotSpec(assets=(asset,), python=python))
+        report = json.loads(await backend.read_asset(asset, "report.json"))
+    except EnvInfraError as error:
+        raise explain_refusal(str(error), as_of) or error from error
+    finally:
+        await backend.stop()
+    chosen: list[dict[str, Any]] = [part["metadata"] for part in report["install"]]
+    return sorted(f"{part['name'].lower()}=={part['version']}" for part in chosen)
+
+
+def _resolution(lines: Sequence[str], as_of: str | None, python: str) -> AssetSpec:
+    from envs.swe.sources import ASSETS, asset_key
+
+    words = " ".join(map(shlex.quote, lines))
+    options = "--quiet --dry-run --ignore-installed --prefer-binary --report report.json"
+    script = f"printf '%s\\n' {words} > requirements.in\n"
+    if as_of is None:
+        script += f"# {datetime.now(UTC).isoformat()}: made anew each time\n"
+    else:
+        # Files in a directory have no date, so pip would take the newest.
+        script += 'unset PIP_FIND_LINKS\ncase "${PIP_EXTRA_INDEX_URL-}" in\n'
+        script += "  *file:*) unset PIP_EXTRA_INDEX_URL ;;\nesac\n"
+        options += f" --uploaded-prior-to {shlex.quote(as_of)}"
+    script += f"$HQ_PIP install {options} -r requirements.in\n"
+    key = asset_key("resolution", python, script)
+    return AssetSpec(
+        kind="resolution", key=key, script=script, mount=f"{ASSETS}/resolution", python=python
+    )
+
+
+def explain_refusal(output: str, as_of: str | None) -> HermesQueueError | None:
+    """What pip's output says about the request, if it is the request that is wrong."""
+    if "no such option: --uploaded-prior-to" in output:
+        return ConfigurationError(
+            "--as-of: the pip of this Python is older than 26.0; "
+            f"{sys.executable} -m pip install --upgrade pip"
+        )
+    if "upload-time" in output:
+        return ConfigurationError(
+            f"--as-of: the index tells no upload times; use another, or --as-of {TODAY}"
+        )
+    missing = re.search(r"No matching distribution found for ([^\n]+)", output)
+    if missing:
+        return InputError(
+            f"the index had no {missing.group(1).strip()} for this Python as of {as_of or 'now'}; "
+            "choose a later --as-of, another --python, or other lists"
+        )
+    if "ResolutionImpossible" in output or "conflict" in output:
+        return InputError(f"the requirements contradict each other: {output[-1500:]}")
+    return None
+
+
+def _write(path: Path, table: dict[str, Any]) -> None:
+    new = path.with_name(f"{path.name}.{os.getpid()}.new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new.write_text(json.dumps(table, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        new.replace(path)
+    except OSError as error:
+        raise InputError(f"--out: {path} cannot be written: {error.strerror}") from error
+
+
+if __name__ == "__main__":
+    sys.exit(main())
