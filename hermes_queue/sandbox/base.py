@@ -115,6 +115,11 @@ class ExecutionResult:
     truncated: bool = False
     """Whether a stream was longer than the cap, or its end did not arrive; a marker line stands
     where bytes are missing."""
+    cpu_s: float | None = None
+    """Processor seconds that the slot used meanwhile, counted by the kernel: those of the command,
+    of entering the slot, and of what else ran in it. Where the slot has no control group, those
+    of the processes that were left under the command or that it waited for. None = the backend
+    cannot tell."""
 
     @property
     def ok(self) -> bool:

@@ -96,6 +96,7 @@ class LocalSlot:
                     stdin=stdin,
                     max_output_bytes=max_output_bytes,
                     pass_fds=[*descriptors, *fence.descriptors()],
+                    cpu_time=self._groups.cpu_s if self._groups else lambda: None,
                 )
             except (OSError, ValueError) as error:
                 raise SandboxError(f"the command could not be started: {error}") from error
