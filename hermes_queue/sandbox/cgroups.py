@@ -42,10 +42,13 @@ class ControlGroups:
     usage: Path | None = None
     """The kernel's file that tells their processor time, if there is one."""
 
+    def moves(self) -> str:
+        """Shell commands that move the shell into the groups."""
+        return "".join(f'echo 0 >"{group}/cgroup.procs" || exit 125; ' for group in self.groups)
+
     def enter_prefix(self) -> list[str]:
         """A command prefix that moves itself into the groups and becomes the command."""
-        moves = "".join(f'echo 0 >"{group}/cgroup.procs" || exit 125; ' for group in self.groups)
-        return ["/bin/sh", "-c", moves + 'exec "$@"', "sh"]
+        return ["/bin/sh", "-c", self.moves() + 'exec "$@"', "sh"]
 
     def members(self) -> set[int]:
         """Pids of the processes in them."""

@@ -19,6 +19,7 @@ from typing import Protocol, TypeVar
 from hermes_queue.sandbox.base import TIMEOUT_EXIT_CODE, ExecutionResult
 from hermes_queue.sandbox.host_paths import SLOT_UID, is_root
 from hermes_queue.sandbox.processes import tree_cpu_s
+from hermes_queue.sandbox.seccomp import call_confined
 
 CHUNK_BYTES = 1 << 16
 DRAIN_GRACE_S = 0.05
@@ -173,17 +174,23 @@ class Child:
         stderr: int = subprocess.DEVNULL,
         pass_fds: Sequence[int] = (),
         cwd: str = "/",
+        confined: bool = False,
     ) -> None:
-        self._process = subprocess.Popen(  # noqa: S603 - argv is ours, the command is data in it
-            argv,
-            env=dict(env),
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-            pass_fds=pass_fds,
-            cwd=cwd,
-            start_new_session=True,
-        )
+        """`confined`: under the filter of `seccomp`, and without a parent to be killed with."""
+
+        def start() -> subprocess.Popen[bytes]:
+            return subprocess.Popen(  # noqa: S603 - argv is ours, the command is data in it
+                argv,
+                env=dict(env),
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                pass_fds=pass_fds,
+                cwd=cwd,
+                start_new_session=True,
+            )
+
+        self._process = call_confined(start) if confined else start()
         self.pid = self._process.pid
         self._loop = asyncio.get_running_loop()
         self.exited: asyncio.Future[int] = self._loop.create_future()
@@ -223,7 +230,10 @@ class Child:
 
 def memory_file(data: bytes) -> int:
     """A descriptor with `data`, positioned at its start. The caller closes it."""
-    descriptor = os.memfd_create("hermes-queue", os.MFD_CLOEXEC)
+    made = os.memfd_create("hermes-queue", os.MFD_CLOEXEC)
+    # The shells on the way to a command know descriptors of one digit as their own.
+    descriptor = fcntl.fcntl(made, fcntl.F_DUPFD_CLOEXEC, 10)
+    os.close(made)
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
@@ -241,9 +251,13 @@ async def run(
     max_output_bytes: int,
     pass_fds: Sequence[int] = (),
     cwd: str = "/",
+    owner: int = SLOT_UID,
+    confined: bool = False,
     cpu_time: CpuTime = lambda: None,
 ) -> ExecutionResult:
     """Run `argv` to its end, or until `timeout_s` seconds are over.
+
+    `owner` is the host uid that it runs as when we are root; for `confined` see `Child`.
 
     Cancellation kills the tree too, and is delivered only once nothing of it is left.
 
@@ -252,7 +266,7 @@ async def run(
     """
     started, cpu_before = time.monotonic(), cpu_time()
     kept = HeadTail(max_output_bytes), HeadTail(max_output_bytes)
-    pipes = OutputPipe(kept[0]), OutputPipe(kept[1])
+    pipes = OutputPipe(kept[0], owner=owner), OutputPipe(kept[1], owner=owner)
     source = memory_file(stdin) if stdin else os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     try:
         child = Child(
@@ -263,6 +277,7 @@ async def run(
             stderr=pipes[1].writer,
             pass_fds=pass_fds,
             cwd=cwd,
+            confined=confined,
         )
     except BaseException:
         for pipe in pipes:

@@ -31,12 +31,14 @@ def shared_directory(path: Path, mode: int = 0o755) -> Path:
     return path
 
 
-def slot_directory(path: Path, mode: int = 0o755, *, give: bool = True) -> Path:
-    """Create `path`; with `give` it belongs to the uid that fenced slots run as."""
+def slot_directory(
+    path: Path, mode: int = 0o755, *, give: bool = True, owner: int = SLOT_UID
+) -> Path:
+    """Create `path`; with `give` it belongs to `owner` when we are root."""
     path.mkdir()
     path.chmod(mode)
     if give and is_root():
-        os.chown(path, SLOT_UID, SLOT_UID)
+        os.chown(path, owner, owner)
     return path
 
 

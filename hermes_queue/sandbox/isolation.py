@@ -39,6 +39,15 @@ class Tools:
     disable_userns: bool
     """Whether this bubblewrap can forbid further user namespaces inside."""
 
+    def drop_to(self, uid: int) -> tuple[str, ...]:
+        """Prefix that gives up root for `uid`; empty for an ordinary user."""
+        return drop_prefix(self.setpriv, uid) if self.drop else ()
+
+
+def drop_prefix(setpriv: str, uid: int) -> tuple[str, ...]:
+    """What makes root's command run as `uid`, in no group but its own."""
+    return (setpriv, f"--reuid={uid}", f"--regid={uid}", "--clear-groups")
+
 
 def find_tools(cache: Path) -> Tools:
     """Locate the programs and probe them once. Blocking.
@@ -56,7 +65,7 @@ def find_tools(cache: Path) -> Tools:
     nsenter, setpriv = str(found["nsenter"]), str(found["setpriv"])
     drop: tuple[str, ...] = ()
     if is_root():
-        drop = (setpriv, f"--reuid={SLOT_UID}", f"--regid={SLOT_UID}", "--clear-groups")
+        drop = drop_prefix(setpriv, SLOT_UID)
     bwrap = _find_bwrap(cache)
     return Tools(bwrap, nsenter, setpriv, drop, _probe(bwrap, drop))
 

@@ -272,12 +272,13 @@ class LocalBackend:
             groups=groups,
             limits=tuple(limits),
         )
+        uid = options.uid
         directories = SlotDirectories(sandbox / slot_id)
         fence = self._fence(slot_id, directories, options)
-        slot = LocalSlot(fence, directories, groups, sandbox / f"{slot_id}.json")
+        slot = LocalSlot(fence, directories, groups, sandbox / f"{slot_id}.json", uid)
         self._slots[slot_id] = slot
         try:
-            directories.create(fenced=self.capabilities.isolation)
+            directories.create(fenced=self.capabilities.isolation, owner=uid)
             await fence.start()
             record_slot(
                 sandbox,

@@ -40,6 +40,7 @@ class LocalSlot:
         directories: SlotDirectories,
         groups: ControlGroups | None,
         record: Path,
+        uid: int,
     ) -> None:
         self.fence = fence
         self.record = record
@@ -49,6 +50,7 @@ class LocalSlot:
         self.on_end: Callable[[], None] | None = None
         self._directories = directories
         self._groups = groups
+        self._uid = uid
         self._commands = 0
 
     async def run(
@@ -95,7 +97,9 @@ class LocalSlot:
                     timeout_s=timeout_s,
                     stdin=stdin,
                     max_output_bytes=max_output_bytes,
-                    pass_fds=[*descriptors, *fence.descriptors()],
+                    pass_fds=descriptors,
+                    owner=self._uid,
+                    confined=fence.is_confined,
                     cpu_time=self._groups.cpu_s if self._groups else lambda: None,
                 )
             except (OSError, ValueError) as error:

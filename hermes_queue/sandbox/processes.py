@@ -30,6 +30,8 @@ class ProcessStat:
     flags: int
     started: int
     """Clock ticks after boot; together with the pid it names a process for good."""
+    name: str = ""
+    """Of its program, 15 characters."""
     cpu_ticks: int = 0
     """Processor time of it and of the children that it waited for, in clock ticks."""
 
@@ -54,6 +56,7 @@ def read_stat(pid: int) -> ProcessStat | None:
         session=int(fields[3]),
         flags=int(fields[6]),
         started=int(fields[19]),
+        name=text[text.index("(") + 1 : text.rindex(")")],
         cpu_ticks=sum(map(int, fields[11:15])),
     )
 

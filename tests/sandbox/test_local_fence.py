@@ -1,0 +1,99 @@
+"""What a hostile command may not do to its slot, its neighbours and its host, as root's worker and
+as anybody else's (test_ordinary_user.py)."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+from hermes_queue.errors import SandboxError
+
+LIBC = "import ctypes, os, struct, sys, time; libc = ctypes.CDLL(None, use_errno=True)\n"
+BUFFER = (
+    LIBC
+    + "text = ctypes.create_string_buffer(8); v = struct.pack('PN', ctypes.addressof(text), 8)\n"
+)
+
+
+def python(text: str, head: str = LIBC) -> str:
+    return "python3 - <<'END'\n" + head + textwrap.dedent(text) + "\nEND"
+
+
+ORPHANS = "for i in $(seq 300); do (sh -c 'exit 0' &); done"
+INIT_MEETS = {
+    "a line on its input": "echo bye > /proc/1/fd/0",
+    "all signals": "for s in $(seq 64); do kill -$s 1; kill -$s -1; done",
+    "a stop": "kill -STOP 1; kill -TSTP 1; kill -9 1",
+    "the end of a process group": "(setsid sleep 4242 &); kill -9 0",
+    "a tracer": python("""
+        for request in (16, 0x4206):  # PTRACE_ATTACH, PTRACE_SEIZE
+            assert libc.ptrace(request, 1, 0, 0) == -1
+        libc.ptrace(8, 1, 0, 0)  # PTRACE_KILL
+    """),
+    "a write to its memory": python("""
+        for name in ("mem", "clear_refs", "oom_score_adj", "coredump_filter"):
+            try:
+                print(name, os.write(os.open(f"/proc/1/{name}", os.O_WRONLY), b"1000"))
+            except OSError:
+                pass
+        assert libc.process_vm_writev(1, v, 1, v, 1, 0) == -1
+    """, BUFFER),
+    "the loss of a descriptor": python("""
+        pidfd = os.pidfd_open(1)
+        assert libc.syscall(438, pidfd, 0, 0) == -1  # pidfd_getfd
+        libc.syscall(424, pidfd, 9, 0, 0)  # pidfd_send_signal
+    """),
+    "limits": "for l in cpu data as nofile stack rss; do prlimit --pid 1 --$l=1; done; " + ORPHANS,
+    "the last place in line": "renice 19 1; chrt -i -p 0 1; taskset -p 1 1; " + ORPHANS,
+    "all memory": "dd if=/dev/zero of=/dev/shm/x bs=1M count=600; "
+    "python3 -c 'bytearray(600 << 20)'",
+    "closed descriptors": "exec 0<&- 1>&- 2>&-; for n in $(seq 3 20); do eval \"exec $n<&-\"; done",
+    "a fork bomb": "timeout 1 bash -c 'b() { b & b & }; b'",
+}  # fmt: skip
+
+
+@pytest.fixture
+async def local(make_bench):
+    return await make_bench("local", slots=2)
+
+
+async def test_nothing_that_commands_do_ends_their_slot(local):
+    slot, ended = await local.slot(), []
+    for name, command in INIT_MEETS.items():
+        answer = await local.answer(slot, f"exec 2>/dev/null\n{command}\nexit 0")
+        after = await local.answer(slot, "pkill -9 -u 1000; echo alive")
+        if isinstance(answer, SandboxError) or isinstance(after, SandboxError):
+            ended.append(name)
+            await local.backend.release(slot)
+            slot = await local.slot()
+    assert ended == []
+
+
+async def test_commands_inherit_their_streams_and_nothing_else(local):
+    slot = await local.slot()
+    seen = await local.out(slot, "ls -l /proc/self/fd | grep -o '[0-9]* -> .*'")
+    assert [line.split()[0] for line in seen.splitlines()] == ["0", "1", "2", "3"]
+    assert seen.splitlines()[3].endswith("/fd")  # the listing's own
+
+
+async def test_commands_have_no_capabilities_and_cannot_gain_any(local):
+    slot = await local.slot()
+    status = await local.out(slot, "cat /proc/self/status")
+    held = [line.split() for line in status.splitlines() if line.startswith("Cap")]
+    assert {value for name, value in held if name != "CapBnd:"} == {"0" * 16}
+    assert "NoNewPrivs:\t1" in status
+
+
+async def test_a_debugger_may_trace_processes_of_its_own_slot(local):
+    slot = await local.slot()
+    traces = """
+        child = os.fork()
+        if child == 0:
+            time.sleep(100)
+        assert libc.ptrace(16, child, 0, 0) == 0
+        os.waitpid(child, 0)
+        os.kill(child, 9)
+        print("traced")
+    """
+    assert await local.out(slot, python(traces)) == "traced"
