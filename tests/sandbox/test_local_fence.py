@@ -4,10 +4,12 @@ as anybody else's (test_ordinary_user.py)."""
 from __future__ import annotations
 
 import textwrap
+from pathlib import Path
 
 import pytest
 
 from hermes_queue.errors import SandboxError
+from hermes_queue.sandbox import seccomp
 
 LIBC = "import ctypes, os, struct, sys, time; libc = ctypes.CDLL(None, use_errno=True)\n"
 BUFFER = (
@@ -97,3 +99,56 @@ async def test_a_debugger_may_trace_processes_of_its_own_slot(local):
         print("traced")
     """
     assert await local.out(slot, python(traces)) == "traced"
+
+
+@pytest.mark.skipif(bool(seccomp.unsupported()), reason="this kernel has no seccomp filters")
+async def test_commands_do_not_reach_what_slots_share_in_the_kernel(local):
+    slot = await local.slot()
+    tries = """
+        import errno, socket
+        numbers = {"x86_64": (248, 321, 298, 425), "aarch64": (217, 280, 241, 425)}
+        for number in numbers[os.uname().machine]:  # add_key, bpf, perf_event_open, io_uring_setup
+            libc.syscall(number, 0, 0, 0, 0, 0)
+            print(errno.errorcode[ctypes.get_errno()])
+        for family in (socket.AF_VSOCK, socket.AF_ALG, socket.AF_PACKET):
+            try:
+                socket.socket(family, socket.SOCK_STREAM)
+            except OSError as error:
+                print(errno.errorcode[error.errno])
+    """
+    refused = ["ENOSYS", "EPERM", "EPERM", "ENOSYS", *["EAFNOSUPPORT"] * 3]
+    assert (await local.out(slot, python(tries))).splitlines() == refused
+
+
+async def test_the_worker_itself_is_under_no_filter(local):
+    slot = await local.slot()
+    await local.out(slot, "true")
+    filters = [
+        line
+        for task in Path("/proc/self/task").iterdir()
+        for line in (task / "status").read_text().splitlines()
+        if line.startswith("Seccomp_filters:")
+    ]
+    assert filters.count(min(filters)) == len(filters) - 1  # but for the one that starts commands
+
+
+async def test_ordinary_software_works_behind_the_fence(local):
+    slot = await local.slot()
+    work = """
+        import asyncio, socket, threading
+        async def main():
+            server = await asyncio.start_server(lambda r, w: w.close(), "127.0.0.1", 0)
+            await asyncio.open_connection(*server.sockets[0].getsockname())
+            child = await asyncio.create_subprocess_exec("true")
+            assert await child.wait() == 0
+        asyncio.run(main())
+        socket.socketpair()
+        socket.getaddrinfo("localhost", 80)
+        thread = threading.Thread(target=print, args=["done"])
+        thread.start()
+        thread.join()
+    """
+    assert await local.out(slot, python(work)) == "done"
+    await local.out(
+        slot, "git init -q . && git -c user.name=a -c user.email=b commit -qm c --allow-empty"
+    )

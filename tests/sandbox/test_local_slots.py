@@ -66,7 +66,7 @@ async def test_the_processor_time_of_a_command_and_its_children_is_counted(
 @pytest.mark.skipif(not LIMITED, reason="needs control groups")
 async def test_processor_time_of_what_leaves_the_command_counts_too(local):
     slot = await local.slot()
-    leaves = f"(setsid python3 -c '{BUSY}\nopen(\"done\", \"w\")' &)"
+    leaves = f'(setsid python3 -c \'{BUSY}\nopen("done", "w")\' &)'
     done = await local.sh(slot, f"{leaves}; until test -e done; do sleep 0.1; done")
     assert done.cpu_s >= 0.3
 
