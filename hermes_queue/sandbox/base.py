@@ -144,14 +144,10 @@ class SandboxInfo:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a backend can do beyond the contract."""
+    """What workers have to know of a backend beyond the contract."""
 
     isolation: bool
     """Slots cannot read, signal or trace each other."""
-    kill_exec: bool = True
-    snapshot: bool = False
-    network_policy: bool = False
-    gpu: bool = False
     remote: bool = False
     """Sandboxes outlive the worker's host and may bill: the deployment's reaper ends those of
     dead workers. Others clean up after themselves, each host its own."""
