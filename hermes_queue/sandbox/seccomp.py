@@ -11,10 +11,10 @@ are inherited: the thread that starts commands has one, the others of the worker
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import functools
-import logging
 import os
 import platform
 import struct
@@ -23,8 +23,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
-
-logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -183,11 +181,5 @@ def _thread(_process: int) -> ThreadPoolExecutor:
 
 
 def _confine() -> None:
-    try:
+    with contextlib.suppress(OSError):  # Backends say so when they start.
         confine_thread()
-    except OSError as error:
-        logger.warning(
-            "commands run without a system-call filter: %s",
-            error,
-            extra={"action": "seccomp_unavailable"},
-        )

@@ -3,6 +3,9 @@ as anybody else's (test_ordinary_user.py)."""
 
 from __future__ import annotations
 
+import asyncio
+import os
+import secrets
 import textwrap
 from pathlib import Path
 
@@ -10,6 +13,8 @@ import pytest
 
 from hermes_queue.errors import SandboxError
 from hermes_queue.sandbox import seccomp
+from hermes_queue.sandbox.base import AssetSpec, SlotSpec
+from hermes_queue.sandbox.host_paths import SLOT_UID
 
 LIBC = "import ctypes, os, struct, sys, time; libc = ctypes.CDLL(None, use_errno=True)\n"
 BUFFER = (
@@ -152,3 +157,51 @@ async def test_ordinary_software_works_behind_the_fence(local):
     await local.out(
         slot, "git init -q . && git -c user.name=a -c user.email=b commit -qm c --allow-empty"
     )
+
+
+NEIGHBOURS = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give slots a uid each")
+TAKES_ALL = """
+    held = [os.pipe() for _ in range(6000)]
+    while libc.inotify_init1(0) >= 0:
+        pass
+    print("taken", flush=True)
+    time.sleep(600)
+"""
+WHAT_IS_LEFT = """
+    import fcntl
+    print(fcntl.fcntl(os.pipe()[1], 1032), libc.inotify_init1(0) >= 0)  # F_GETPIPE_SZ
+"""
+
+
+@NEIGHBOURS
+async def test_a_slot_cannot_use_up_pipes_and_watches_of_its_neighbours(local):
+    hog, neighbour = await local.slot(), await local.slot()
+    (await local.sh(hog, f"ulimit -n 20000; {{ {python(TAKES_ALL)}\n}} >taken &"))
+    while not (await local.sh(hog, "grep taken taken")).ok:
+        await asyncio.sleep(0.05)
+    assert await local.out(neighbour, python(WHAT_IS_LEFT)) == "65536 True"
+
+
+@NEIGHBOURS
+async def test_each_slot_has_a_uid_that_no_other_and_no_dead_one_has(local, cache):
+    slots = [await local.slot(), await local.slot()]
+    uids = set()
+    for slot in slots:
+        await local.out(slot, "touch made")
+        place = cache / "slots" / slot.sandbox_id / slot.slot_id
+        status = Path(f"/proc/{local.backend._slots[slot.slot_id].fence.init_pid}/status")
+        [ids] = [line for line in status.read_text().splitlines() if line.startswith("Uid:")]
+        uids |= {int(ids.split()[1]), (place / "workspace" / "made").stat().st_uid}
+    again = await local.backend.renew(slots[0])
+    uids.add((cache / "slots" / again.sandbox_id / again.slot_id).stat().st_uid)
+    assert len(uids) == 3
+    assert SLOT_UID not in uids
+    assert await local.out(again, "ls; touch made; stat -c %U made") == "agent"
+
+
+async def test_assets_are_open_to_slots_whatever_modes_they_were_built_with(local):
+    closed = "umask 077; mkdir d; echo inside >d/file; echo 'echo ran' >d/run; chmod 700 d/run"
+    asset = AssetSpec("closed", secrets.token_hex(8), closed, "/opt/assets/closed")
+    slot = await local.slot(SlotSpec(assets=(asset,)))
+    command = "cat /opt/assets/closed/d/file; /opt/assets/closed/d/run"
+    assert await local.out(slot, command) == "inside\nran"
