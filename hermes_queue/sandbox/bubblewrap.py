@@ -169,9 +169,12 @@ class Bubblewrap:
 
         The command has to begin with `LEAVE`.
         """
+        return self._enter(self._groups)
+
+    def _enter(self, groups: ControlGroups | None) -> list[str | bytes]:
         # Not inherited from us: whoever gives up root could not open it any more.
         outer = f"/proc/{os.getpid()}/fd/{self._outer_user}"
-        prepare = self._groups.moves() if self._groups else ""
+        prepare = groups.moves() if groups else ""
         if self._drop:
             prepare, outer = f"{prepare}exec {OUTER_USER}<{outer}; ", f"/proc/self/fd/{OUTER_USER}"
         shell = ["/bin/sh", "-c", f'{prepare}exec "$@"', "sh"] if prepare else []
@@ -190,15 +193,28 @@ class Bubblewrap:
     async def kill_tree(self, marker: str | None, pid: int) -> None:
         """Kill one command's tree; see `processes.kill_tree`.
 
-        A command that cannot be caught takes everything else inside with it.
+        A command that cannot be caught takes the other commands inside with it, and not the first
+        process: that would be our failure, and this is the command's own.
         """
         if not await asyncio.to_thread(kill_tree, marker, pid, self._pid_namespace):
             logger.warning(
-                "%s forks too fast to be stopped; killing it",
+                "a command in %s forks too fast to be stopped; all in it are killed",
                 self.name,
                 extra={"action": "fork_bomb_killed"},
             )
-            await self.kill()
+            await self._sweep()
+
+    async def _sweep(self) -> None:
+        """Kill all but the first process at once: the kernel lets nothing fork meanwhile."""
+        argv = [*self._enter(None), "/bin/sh", "-c", f"{LEAVE}kill -KILL -1"]
+        try:
+            sweeper = Child(argv, env={"PATH": "/usr/bin:/bin"}, confined=True)
+        except OSError as error:
+            logger.warning("%s: %s", self.name, error, extra={"action": "fork_bomb_killed"})
+            return
+        if not await sweeper.ended_within(START_TIMEOUT_S):
+            sweeper.signal(signal.SIGKILL)
+            await sweeper.wait()
 
     async def kill(self) -> None:
         """Kill everything inside. Idempotent; returns when nothing runs any more."""

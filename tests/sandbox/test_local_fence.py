@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hermes_queue.errors import SandboxError
-from hermes_queue.sandbox import seccomp
+from hermes_queue.sandbox import processes, seccomp
 from hermes_queue.sandbox.base import AssetSpec, SlotSpec
 from hermes_queue.sandbox.host_paths import SLOT_UID
 
@@ -75,6 +75,18 @@ async def test_nothing_that_commands_do_ends_their_slot(local):
             await local.backend.release(slot)
             slot = await local.slot()
     assert ended == []
+
+
+async def test_a_command_that_forks_too_fast_to_be_caught_loses_what_runs_and_not_the_slot(
+    local, monkeypatch
+):
+    monkeypatch.setattr(processes, "MAX_ROUNDS", 0)
+    slot = await local.slot()
+    command = "touch begun; (trap '' TERM HUP; setsid sleep 4242 &); sleep 4242"
+    result = await local.sh(slot, command, timeout_s=1)
+    assert result.timed_out
+    while await local.out(slot, "ls; pgrep -fc '[s]leep 4242' || true") != "begun\n0":
+        await asyncio.sleep(0.05)
 
 
 async def test_commands_inherit_their_streams_and_nothing_else(local):
