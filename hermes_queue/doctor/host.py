@@ -58,11 +58,11 @@ async def _backend(name: str, check: str) -> Finding:
 
 
 def _local(check: str) -> Finding:
-    from hermes_queue.sandbox import cgroups
     from hermes_queue.sandbox.host_paths import check_cache
-    from hermes_queue.sandbox.isolation import find_tools, host_python
+    from hermes_queue.sandbox.isolation import find_tools, host_python, shortcomings
 
-    cache, fenced = PathSettings().cache.absolute(), LocalSandboxSettings().isolation == "bwrap"
+    settings = LocalSandboxSettings()
+    cache, fenced = PathSettings().cache.absolute(), settings.isolation == "bwrap"
     check_cache(cache, fenced=fenced)
     if not fenced:
         return warning(
@@ -72,14 +72,9 @@ def _local(check: str) -> Finding:
         )
     tools = find_tools(cache)
     host_python()
-    if not cgroups.available():
-        return warning(
-            check,
-            f"{tools.bwrap} works; control groups are not writable, so memory and process limits "
-            "hold per process only",
-            "run the worker where it may create control groups, e.g. as root or delegated by "
-            "systemd",
-        )
+    if lacks := shortcomings(settings):
+        whats = "; ".join(lack.what for lack in lacks)
+        return warning(check, f"{tools.bwrap} works, but {whats}", "; ".join(x.fix for x in lacks))
     return ok(check, f"{tools.bwrap} fences slots off")
 
 

@@ -11,6 +11,13 @@ from typing import Any
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.sandbox.base import SandboxBackend
 
+CONTRACT = sorted(
+    part
+    for part in {*vars(SandboxBackend), *SandboxBackend.__annotations__}
+    if not part.startswith("_")
+)
+"""What a backend has to have."""
+
 
 def known_backends() -> list[str]:
     """Short names of the backends in this installation: modules here with a `BACKEND`."""
@@ -36,7 +43,8 @@ def make_backend(
         options: go to the class's constructor.
 
     Raises:
-        ConfigurationError: there is no such backend; the message lists the known ones.
+        ConfigurationError: there is no such backend; the message lists the known ones. Or it
+            lacks a part of the contract, which the message names.
     """
     module, _, attribute = name.partition(":") if ":" in name else (f"{__name__}.{name}", "", "")
     if not attribute and (not name.isidentifier() or util.find_spec(module) is None):
@@ -49,6 +57,11 @@ def make_backend(
     if factory is None:
         raise _unknown(name)
     backend: SandboxBackend = factory(**options, **_accepted(factory, offers or {}))
+    if missing := [part for part in CONTRACT if not hasattr(backend, part)]:
+        raise ConfigurationError(
+            f"sandbox backend {name!r} has no {', '.join(missing)}: add what "
+            "hermes_queue.sandbox.base.SandboxBackend says of it"
+        )
     return backend
 
 

@@ -118,6 +118,11 @@ class ExecutionResult:
     truncated: bool = False
     """Whether a stream was longer than the cap, or its end did not arrive; a marker line stands
     where bytes are missing."""
+    cpu_s: float | None = None
+    """Processor seconds that the slot used meanwhile, counted by the kernel: those of the command,
+    of entering the slot, and of what else ran in it. Where the slot has no control group, those
+    of the processes that were left under the command or that it waited for. None = the backend
+    cannot tell."""
 
     @property
     def ok(self) -> bool:
@@ -142,14 +147,10 @@ class SandboxInfo:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a backend can do beyond the contract."""
+    """What workers have to know of a backend beyond the contract."""
 
     isolation: bool
     """Slots cannot read, signal or trace each other."""
-    kill_exec: bool = True
-    snapshot: bool = False
-    network_policy: bool = False
-    gpu: bool = False
     remote: bool = False
     """Sandboxes outlive the worker's host and may bill: the deployment's reaper ends those of
     dead workers. Others clean up after themselves, each host its own."""

@@ -1,4 +1,7 @@
-"""Memory and process limits of a slot by control groups, v1 or v2, where they are writable.
+"""Limits of a slot by control groups, v1 or v2, where they are writable.
+
+Memory and processes are limited; processor time is divided equally between slots that want it,
+whatever the number of their processes, and counted.
 
 Where they are not (ordinary users without delegation, most containers) `fallback_prefix`
 sets limits per process instead. Those bound one process, not the slot: ten processes
@@ -24,20 +27,28 @@ logger = logging.getLogger(__name__)
 MOUNT = Path("/sys/fs/cgroup")
 _PAUSES_S = (0.0, 0.01, 0.05, 0.2, 0.5, 1.0, 2.0, 4.0)
 """Before each try to delete a group. Nobody tries again later."""
+_SHARES_V1, _WEIGHT_V2 = 1024, 100
+"""The kernel's defaults: as much for a slot as for any other group of the host."""
+_USAGE_V1, _USAGE_V2 = "cpuacct.usage", "cpu.stat"
 NPROC_PER_NAMESPACE = (5, 14)
 """Since this kernel RLIMIT_NPROC counts per user namespace, hence per slot."""
 
 
 @dataclass(frozen=True, slots=True)
 class ControlGroups:
-    """The groups of one slot: one on v2, one per controller on v1."""
+    """The groups of one slot: one on v2, one per hierarchy on v1."""
 
     groups: tuple[Path, ...]
+    usage: Path | None = None
+    """The kernel's file that tells their processor time, if there is one."""
+
+    def moves(self) -> str:
+        """Shell commands that move the shell into the groups."""
+        return "".join(f'echo 0 >"{group}/cgroup.procs" || exit 125; ' for group in self.groups)
 
     def enter_prefix(self) -> list[str]:
         """A command prefix that moves itself into the groups and becomes the command."""
-        moves = "".join(f'echo 0 >"{group}/cgroup.procs" || exit 125; ' for group in self.groups)
-        return ["/bin/sh", "-c", moves + 'exec "$@"', "sh"]
+        return ["/bin/sh", "-c", self.moves() + 'exec "$@"', "sh"]
 
     def members(self) -> set[int]:
         """Pids of the processes in them."""
@@ -46,6 +57,18 @@ class ControlGroups:
             with contextlib.suppress(OSError):
                 found.update(int(pid) for pid in (group / "cgroup.procs").read_text().split())
         return found
+
+    def cpu_s(self) -> float | None:
+        """Processor seconds of all that ever ran in them; None where the kernel does not count."""
+        if self.usage is None:
+            return None
+        try:
+            text = self.usage.read_text()
+        except OSError:
+            return None
+        if self.usage.name == _USAGE_V1:
+            return int(text) / 1e9
+        return int(text.split(maxsplit=2)[1]) / 1e6  # usage_usec is its first line
 
     def remove(self) -> None:
         """Delete the groups; their processes must be dead. Blocking."""
@@ -71,8 +94,8 @@ def remove_groups(groups: tuple[Path, ...]) -> None:
 
 
 def create(name: str, *, memory_mb: int, max_pids: int) -> ControlGroups | None:
-    """The groups of a new slot; None when nothing is limited or they are not writable."""
-    if not (memory_mb or max_pids) or not available():
+    """The groups of a new slot, 0 = unlimited; None when they are not writable."""
+    if not available():
         return None
     try:
         return _create(name, memory_mb, max_pids)
@@ -83,39 +106,75 @@ def create(name: str, *, memory_mb: int, max_pids: int) -> ControlGroups | None:
         return None
 
 
-@functools.cache
 def available() -> bool:
     """Whether this process may create groups and move processes into them."""
+    return _probe()[0]
+
+
+def shares_processors() -> bool:
+    """Whether each slot gets an equal share of the processors; False without groups, too."""
+    return _probe()[1]
+
+
+@functools.cache
+def _probe() -> tuple[bool, bool]:
+    """Whether groups can be had, and whether they divide processor time."""
     name = f"hermes-queue-probe-{uuid.uuid4().hex[:8]}"
     try:
         probe = _create(name, 64, 64)
     except OSError:
-        return False
+        return False, False
     try:
         done = subprocess.run(  # noqa: S603
             [*probe.enter_prefix(), "/bin/true"], capture_output=True, timeout=10, check=False
         )
+        weights = ("cpu.shares", "cpu.weight")
+        shared = any((group / name).exists() for group in probe.groups for name in weights)
     finally:
         probe.remove()
-    return done.returncode == 0
+    return done.returncode == 0, done.returncode == 0 and shared
 
 
 def _create(name: str, memory_mb: int, max_pids: int) -> ControlGroups:
     made: list[Path] = []
     try:
-        if (MOUNT / "cgroup.controllers").exists():
+        if _is_v2():
             made.append(_new_group(_parent_v2(), name))
             _limit_v2(made[0], memory_mb, max_pids)
+            usage = made[0] / _USAGE_V2
         else:
             for controller in ("memory", "pids"):
                 made.append(_new_group(_parent_v1(controller), name))
             _limit_v1(made[0], memory_mb)
             if max_pids:
                 (made[1] / "pids.max").write_text(str(max_pids))
+            made += _processor_groups_v1(name)
+            usage = made[-1] / _USAGE_V1
     except OSError:
         remove_groups(tuple(made))
         raise
-    return ControlGroups(tuple(made))
+    return ControlGroups(tuple(made), usage if usage.exists() else None)
+
+
+def _is_v2() -> bool:
+    return (MOUNT / "cgroup.controllers").exists()
+
+
+def _processor_groups_v1(name: str) -> list[Path]:
+    """Those of `cpu` and `cpuacct`, which most systems keep in one hierarchy."""
+    parents = []
+    for controller in ("cpu", "cpuacct"):
+        parent = _parent_v1(controller).resolve()
+        if parent.is_dir() and parent not in parents:
+            parents.append(parent)
+    made = []
+    for parent in parents:
+        with contextlib.suppress(OSError):  # Slots do without; the worker has said so.
+            made.append(_new_group(parent, name))
+    for group in made:
+        with contextlib.suppress(OSError):
+            (group / "cpu.shares").write_text(str(_SHARES_V1))
+    return made
 
 
 def _new_group(parent: Path, name: str) -> Path:
@@ -131,6 +190,8 @@ def _limit_v2(group: Path, memory_mb: int, max_pids: int) -> None:
             (group / "memory.swap.max").write_text("0")
     if max_pids:
         (group / "pids.max").write_text(str(max_pids))
+    with contextlib.suppress(OSError):  # Absent where the parent does not hand `cpu` out.
+        (group / "cpu.weight").write_text(str(_WEIGHT_V2))
 
 
 def _limit_v1(group: Path, memory_mb: int) -> None:
@@ -165,6 +226,9 @@ def _parent_v2() -> Path:
         with contextlib.suppress(OSError):
             enabled = (group / "cgroup.subtree_control").read_text().split()
             if {"memory", "pids"} <= set(enabled) and os.access(group, os.W_OK):
+                if "cpu" not in enabled:
+                    with contextlib.suppress(OSError):  # Refused where it was not delegated.
+                        (group / "cgroup.subtree_control").write_text("+cpu")
                 return group
     raise PermissionError("no writable control group hands out the memory and pids controllers")
 

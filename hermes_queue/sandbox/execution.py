@@ -14,10 +14,12 @@ import signal
 import subprocess
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from hermes_queue.sandbox.base import TIMEOUT_EXIT_CODE, ExecutionResult
 from hermes_queue.sandbox.host_paths import SLOT_UID, is_root
+from hermes_queue.sandbox.processes import tree_cpu_s
+from hermes_queue.sandbox.seccomp import call_confined
 
 CHUNK_BYTES = 1 << 16
 DRAIN_GRACE_S = 0.05
@@ -26,8 +28,11 @@ DRAIN_GRACE_S = 0.05
 END_ROUNDS = 100
 END_PAUSE_S = 0.05
 
+T = TypeVar("T")
 KillTree = Callable[[int], Awaitable[None]]
 """Kills everything that belongs to the command whose outermost process has this pid."""
+CpuTime = Callable[[], float | None]
+"""Processor seconds of the whole slot so far; None where nobody counts them."""
 
 
 class HeadTail:
@@ -169,35 +174,48 @@ class Child:
         stderr: int = subprocess.DEVNULL,
         pass_fds: Sequence[int] = (),
         cwd: str = "/",
+        confined: bool = False,
     ) -> None:
-        self._process = subprocess.Popen(  # noqa: S603 - argv is ours, the command is data in it
-            argv,
-            env=dict(env),
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-            pass_fds=pass_fds,
-            cwd=cwd,
-            start_new_session=True,
-        )
+        """`confined`: under the filter of `seccomp`, and without a parent to be killed with."""
+
+        def start() -> subprocess.Popen[bytes]:
+            return subprocess.Popen(  # noqa: S603 - argv is ours, the command is data in it
+                argv,
+                env=dict(env),
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                pass_fds=pass_fds,
+                cwd=cwd,
+                start_new_session=True,
+            )
+
+        self._process = call_confined(start) if confined else start()
         self.pid = self._process.pid
         self._loop = asyncio.get_running_loop()
         self.exited: asyncio.Future[int] = self._loop.create_future()
+        self.cpu_s = 0.0
+        """Once it has exited: processor seconds of it and of the children that it waited for."""
         self._pidfd = os.pidfd_open(self.pid)
         self._loop.add_reader(self._pidfd, self._on_exit)
 
     def _on_exit(self) -> None:
-        code = self._process.poll()
-        if code is None:
+        pid, status, used = os.wait4(self.pid, os.WNOHANG)
+        if pid == 0:
             return
+        code = self._process.returncode = os.waitstatus_to_exitcode(status)
+        self.cpu_s = used.ru_utime + used.ru_stime
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
+        self._pidfd = -1
         if not self.exited.done():
             self.exited.set_result(code)
 
     def signal(self, number: signal.Signals) -> None:
         """Signal this one process; no-op when it is over."""
-        self._process.send_signal(number)
+        if self._pidfd >= 0:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, number)
 
     async def ended_within(self, seconds: float) -> bool:
         """Whether the process ends in time."""
@@ -212,7 +230,10 @@ class Child:
 
 def memory_file(data: bytes) -> int:
     """A descriptor with `data`, positioned at its start. The caller closes it."""
-    descriptor = os.memfd_create("hermes-queue", os.MFD_CLOEXEC)
+    made = os.memfd_create("hermes-queue", os.MFD_CLOEXEC)
+    # The shells on the way to a command know descriptors of one digit as their own.
+    descriptor = fcntl.fcntl(made, fcntl.F_DUPFD_CLOEXEC, 10)
+    os.close(made)
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
@@ -230,17 +251,22 @@ async def run(
     max_output_bytes: int,
     pass_fds: Sequence[int] = (),
     cwd: str = "/",
+    owner: int = SLOT_UID,
+    confined: bool = False,
+    cpu_time: CpuTime = lambda: None,
 ) -> ExecutionResult:
     """Run `argv` to its end, or until `timeout_s` seconds are over.
+
+    `owner` is the host uid that it runs as when we are root; for `confined` see `Child`.
 
     Cancellation kills the tree too, and is delivered only once nothing of it is left.
 
     Raises:
         OSError: the process could not be started.
     """
-    started = time.monotonic()
+    started, cpu_before = time.monotonic(), cpu_time()
     kept = HeadTail(max_output_bytes), HeadTail(max_output_bytes)
-    pipes = OutputPipe(kept[0]), OutputPipe(kept[1])
+    pipes = OutputPipe(kept[0], owner=owner), OutputPipe(kept[1], owner=owner)
     source = memory_file(stdin) if stdin else os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     try:
         child = Child(
@@ -251,6 +277,7 @@ async def run(
             stderr=pipes[1].writer,
             pass_fds=pass_fds,
             cwd=cwd,
+            confined=confined,
         )
     except BaseException:
         for pipe in pipes:
@@ -261,11 +288,17 @@ async def run(
     for pipe in pipes:
         pipe.close_writer()
     try:
-        timed_out = await _wait(child, kill_tree, timeout_s)
+        killed_cpu_s = await _wait(child, kill_tree, timeout_s)
         await _drain(pipes)
     finally:
         for pipe in pipes:
             pipe.discard()
+    timed_out = killed_cpu_s is not None
+    cpu_after = cpu_time()
+    if cpu_before is None or cpu_after is None:
+        cpu_s = max(child.cpu_s, killed_cpu_s or 0.0)
+    else:
+        cpu_s = cpu_after - cpu_before
     return ExecutionResult(
         exit_code=TIMEOUT_EXIT_CODE if timed_out else await child.wait(),
         stdout=kept[0].content(),
@@ -273,39 +306,42 @@ async def run(
         duration_s=time.monotonic() - started,
         timed_out=timed_out,
         truncated=any(stream.truncated for stream in kept),
+        cpu_s=cpu_s,
     )
 
 
-async def _wait(child: Child, kill_tree: KillTree, timeout_s: float) -> bool:
-    """Whether the command ran out of time."""
+async def _wait(child: Child, kill_tree: KillTree, timeout_s: float) -> float | None:
+    """The processor seconds of its tree when the command ran out of time and was killed."""
     try:
         async with asyncio.timeout(timeout_s):
             await child.wait()
     except TimeoutError:
-        await unbroken(_end(child, kill_tree))
-        return True
+        return await unbroken(_end(child, kill_tree))
     except asyncio.CancelledError:
         await unbroken(_end(child, kill_tree))
         raise
-    return False
+    return None
 
 
-async def _end(child: Child, kill_tree: KillTree) -> None:
-    """Kill the command until it is over.
+async def _end(child: Child, kill_tree: KillTree) -> float:
+    """Kill the command until it is over; the processor seconds of its tree.
 
-    Once may not do: it may be caught before it entered the slot, and nsenter stops when
-    it sees its child stopped.
+    They are read first, since nobody waits for the children of what is killed. Killing
+    once may not do: it may be caught before it entered the slot, and nsenter stops when it sees
+    its child stopped.
     """
+    cpu_s = await asyncio.to_thread(tree_cpu_s, child.pid)
     for _ in range(END_ROUNDS):
         await kill_tree(child.pid)
         child.signal(signal.SIGCONT)
         if await child.ended_within(END_PAUSE_S):
-            return
+            return cpu_s
     child.signal(signal.SIGKILL)
     await child.wait()
+    return cpu_s
 
 
-async def unbroken(work: Awaitable[None]) -> None:
+async def unbroken(work: Awaitable[T]) -> T:
     """Finish `work` even when the caller is cancelled meanwhile; the cancellation follows."""
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
@@ -316,9 +352,10 @@ async def unbroken(work: Awaitable[None]) -> None:
             if task.cancelled():
                 raise
             cancelled = error
-    task.result()
+    done = task.result()
     if cancelled is not None:
         raise cancelled
+    return done
 
 
 async def _drain(pipes: Sequence[OutputPipe]) -> None:

@@ -1,22 +1,23 @@
 """One slot's fence: a bubblewrap that holds its namespaces, entered with nsenter.
 
 When the worker is root, everything first drops to an unprivileged uid. Inside, commands
-run as uid 1000 without capabilities and without a way to gain any. The namespaces die
-with their first process, and that one dies with the worker (`--die-with-parent`, and its
-standard input ends), so nothing outlives either.
+run as uid 1000 without capabilities and without a way to gain any, under a filter of system
+calls (see `seccomp`). The namespaces die with their first process, and that one dies with the
+worker, so nothing outlives either.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from hermes_queue.sandbox.base import WORKSPACE
-from hermes_queue.sandbox.bubblewrap import ETC_SHARED, Bubblewrap
+from hermes_queue.sandbox.bubblewrap import ETC_SHARED, INIT_PLACE, LEAVE, Bubblewrap, place_init
 from hermes_queue.sandbox.cgroups import ControlGroups
-from hermes_queue.sandbox.host_paths import shared_directory, slot_directory
+from hermes_queue.sandbox.host_paths import SLOT_UID, shared_directory, slot_directory
 from hermes_queue.sandbox.interpreter import MOUNT as PYTHON_MOUNT
 from hermes_queue.sandbox.interpreter import Interpreter
 from hermes_queue.sandbox.isolation import Tools, host_python, top_level
@@ -24,6 +25,7 @@ from hermes_queue.sandbox.isolation import Tools, host_python, top_level
 HOME = "/home/agent"
 INNER_ID = "1000"
 PATH = f"{PYTHON_MOUNT}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+ENTER_DIRECTORY = f'{LEAVE}cd -- "$1" || exit 125; shift; exec "$@"'
 DIRECTORIES = ("/etc", "/home", "/opt", "/opt/assets", "/opt/python", "/var")
 ETC_OWN = {
     "passwd": "root:x:0:0:root:/root:/bin/bash\n"
@@ -60,13 +62,18 @@ class SlotDirectories:
         """Mounted at /var/tmp."""
         return self.root / "var-tmp"
 
-    def create(self, *, fenced: bool) -> None:
-        """Make them, empty; fenced slots run as a uid of their own. Blocking."""
-        slot_directory(self.root, 0o700, give=fenced)
+    @property
+    def init(self) -> Path:
+        """The program of the first process."""
+        return self.root / "init"
+
+    def create(self, *, fenced: bool, owner: int) -> None:
+        """Make them, empty; fenced slots of a root worker run as the uid `owner`. Blocking."""
+        slot_directory(self.root, 0o700, give=fenced, owner=owner)
         for place in (self.workspace, self.home):
-            slot_directory(place, give=fenced)
+            slot_directory(place, give=fenced, owner=owner)
         for place in (self.tmp, self.var_tmp):
-            slot_directory(place, 0o1777, give=fenced)
+            slot_directory(place, 0o1777, give=fenced, owner=owner)
 
 
 class Fence(Protocol):
@@ -74,6 +81,8 @@ class Fence(Protocol):
 
     slot_id: str
     workspace: str
+    is_confined: bool
+    """Whether commands are started under the filter of system calls."""
 
     async def start(self) -> None:
         """Bring it up. Raises SandboxError."""
@@ -88,10 +97,6 @@ class Fence(Protocol):
 
     def command(self, cwd: str, argv: Sequence[str | bytes]) -> list[str | bytes]:
         """The host's argv that runs `argv` inside."""
-        ...
-
-    def descriptors(self) -> list[int]:
-        """What `command` needs to inherit."""
         ...
 
     def environment(self) -> dict[str, str]:
@@ -118,10 +123,14 @@ class FenceOptions:
     groups: ControlGroups | None = None
     limits: tuple[str, ...] = ()
     """Prefix that sets per-process limits where there are no control groups."""
+    uid: int = SLOT_UID
+    """Of the host, that the slot of a root worker runs as."""
 
 
 class BubblewrapFence:
     """One bubblewrap, see the module."""
+
+    is_confined = True
 
     def __init__(
         self, slot_id: str, tools: Tools, directories: SlotDirectories, options: FenceOptions
@@ -131,8 +140,9 @@ class BubblewrapFence:
         self._tools = tools
         self._directories = directories
         self._options = options
-        groups = options.groups.enter_prefix() if options.groups else []
-        self._bubblewrap = Bubblewrap(f"slot {slot_id}", tools, prefix=groups)
+        self._bubblewrap = Bubblewrap(
+            f"slot {slot_id}", tools, groups=options.groups, drop=tools.drop_to(options.uid)
+        )
 
     @property
     def init_pid(self) -> int:
@@ -147,6 +157,7 @@ class BubblewrapFence:
     async def start(self) -> None:
         """See `Fence`."""
         environment = {"PATH": PATH, "LANG": "C.UTF-8"}
+        await asyncio.to_thread(place_init, self._directories.init, self._options.uid)
         await self._bubblewrap.start(self._layout(), environment=environment)
 
     def _layout(self) -> list[str]:
@@ -160,7 +171,8 @@ class BubblewrapFence:
             arguments += ["--perms", "0755", "--dir", directory]
         arguments += ["--ro-bind", "/usr", "/usr", *top_level()]
         arguments += ["--proc", "/proc", "--dev", "/dev"]
-        arguments += ["--perms", "1777", "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]  # noqa: S108
+        arguments += ["--perms", "1777", "--tmpfs", "/dev/shm"]  # noqa: S108
+        arguments += ["--ro-bind", str(places.init), INIT_PLACE, "--remount-ro", "/dev"]
         arguments += self._etc()
         for place, target in (
             (places.workspace, WORKSPACE),
@@ -202,13 +214,10 @@ class BubblewrapFence:
 
     def command(self, cwd: str, argv: Sequence[str | bytes]) -> list[str | bytes]:
         """See `Fence`."""
-        powerless = [self._tools.setpriv, "--inh-caps=-all", "--no-new-privs"]
-        inside = [*powerless, *self._options.limits, "/usr/bin/env", "-C", cwd]
+        # The kernel takes all capabilities away with the first exec inside, since nobody there is
+        # uid 0; confined, none can be gained.
+        inside = [*self._options.limits, "/bin/sh", "-c", ENTER_DIRECTORY, "sh", cwd]
         return [*self._bubblewrap.enter_prefix(), *inside, *argv]
-
-    def descriptors(self) -> list[int]:
-        """See `Fence`."""
-        return self._bubblewrap.descriptors()
 
     def environment(self) -> dict[str, str]:
         """See `Fence`."""

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+import stat
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,13 +32,25 @@ def shared_directory(path: Path, mode: int = 0o755) -> Path:
     return path
 
 
-def slot_directory(path: Path, mode: int = 0o755, *, give: bool = True) -> Path:
-    """Create `path`; with `give` it belongs to the uid that fenced slots run as."""
+def slot_directory(
+    path: Path, mode: int = 0o755, *, give: bool = True, owner: int = SLOT_UID
+) -> Path:
+    """Create `path`; with `give` it belongs to `owner` when we are root."""
     path.mkdir()
     path.chmod(mode)
     if give and is_root():
-        os.chown(path, SLOT_UID, SLOT_UID)
+        os.chown(path, owner, owner)
     return path
+
+
+def open_tree(root: Path) -> None:
+    """Let everybody read the tree `root`, in which nothing changes meanwhile. Blocking."""
+    for directory, _, files in os.walk(root):
+        for path in (directory, *(os.path.join(directory, name) for name in files)):
+            mode = os.lstat(path).st_mode
+            wanted = mode | (0o5 if mode & 0o100 else 0o4)
+            if mode != wanted and not stat.S_ISLNK(mode):
+                os.chmod(path, stat.S_IMODE(wanted))
 
 
 def is_reachable(path: Path) -> bool:

@@ -13,6 +13,7 @@ from importlib import import_module
 from pathlib import Path
 
 from hermes_queue.errors import IsolationUnavailable
+from hermes_queue.sandbox import cgroups, seccomp
 from hermes_queue.sandbox.host_paths import (
     SLOT_UID,
     is_reachable,
@@ -20,6 +21,8 @@ from hermes_queue.sandbox.host_paths import (
     locked,
     shared_directory,
 )
+from hermes_queue.sandbox.user_namespaces import is_mapped
+from hermes_queue.settings import LocalSandboxSettings
 
 UNFENCED = "or run unfenced, for trusted agents only: HERMES_QUEUE_LOCAL_ISOLATION=none"
 PACKAGE_DIRECTORIES = {"site-packages", "dist-packages", "python-wheels"}
@@ -39,6 +42,15 @@ class Tools:
     disable_userns: bool
     """Whether this bubblewrap can forbid further user namespaces inside."""
 
+    def drop_to(self, uid: int) -> tuple[str, ...]:
+        """Prefix that gives up root for `uid`; empty for an ordinary user."""
+        return drop_prefix(self.setpriv, uid) if self.drop else ()
+
+
+def drop_prefix(setpriv: str, uid: int) -> tuple[str, ...]:
+    """What makes root's command run as `uid`, in no group but its own."""
+    return (setpriv, f"--reuid={uid}", f"--regid={uid}", "--clear-groups")
+
 
 def find_tools(cache: Path) -> Tools:
     """Locate the programs and probe them once. Blocking.
@@ -56,9 +68,40 @@ def find_tools(cache: Path) -> Tools:
     nsenter, setpriv = str(found["nsenter"]), str(found["setpriv"])
     drop: tuple[str, ...] = ()
     if is_root():
-        drop = (setpriv, f"--reuid={SLOT_UID}", f"--regid={SLOT_UID}", "--clear-groups")
+        drop = drop_prefix(setpriv, SLOT_UID)
     bwrap = _find_bwrap(cache)
     return Tools(bwrap, nsenter, setpriv, drop, _probe(bwrap, drop))
+
+
+@dataclass(frozen=True, slots=True)
+class Shortcoming:
+    """What slots of this host do without, and what an operator can do about it."""
+
+    what: str
+    fix: str
+
+
+def shortcomings(settings: LocalSandboxSettings) -> list[Shortcoming]:
+    """What does not hold here though slots can be had. Blocking."""
+    found = []
+    by_processes = "slots share the processors by their numbers of processes"
+    if not cgroups.available():
+        what = "control groups are not writable: memory and process limits hold per process, and "
+        fix = "run the worker as root, or where systemd delegates control groups (Delegate=yes)"
+        found.append(Shortcoming(what + by_processes, fix))
+    elif not cgroups.shares_processors():
+        fix = "delegate the cpu controller to the worker (systemd: Delegate=yes)"
+        found.append(Shortcoming(f"there is no cpu controller: {by_processes}", fix))
+    if settings.isolation == "none":
+        return found
+    if why := seccomp.unsupported():
+        what = f"commands of agents run without a filter of system calls ({why})"
+        found.append(Shortcoming(what, "use a kernel with CONFIG_SECCOMP_FILTER"))
+    if is_root() and not (settings.uids and is_mapped(settings.first_uid, settings.uids)):
+        what = f"all slots run as uid {SLOT_UID} and share what the kernel counts by it"
+        fix = "let HERMES_QUEUE_LOCAL_FIRST_UID and _UIDS name ids of this user namespace"
+        found.append(Shortcoming(what, fix))
+    return found
 
 
 def _find_bwrap(cache: Path) -> str:

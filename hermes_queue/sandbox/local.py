@@ -33,18 +33,14 @@ from hermes_queue.sandbox.base import (
 )
 from hermes_queue.sandbox.capacity import Capacity
 from hermes_queue.sandbox.execution import unbroken
-from hermes_queue.sandbox.fence import (
-    BubblewrapFence,
-    FenceOptions,
-    SlotDirectories,
-    furnish,
-)
+from hermes_queue.sandbox.fence import BubblewrapFence, FenceOptions, SlotDirectories, furnish
 from hermes_queue.sandbox.host_image import host_image
-from hermes_queue.sandbox.host_paths import check_cache
+from hermes_queue.sandbox.host_paths import SLOT_UID, check_cache
 from hermes_queue.sandbox.host_registry import HostRegistry, record_slot
-from hermes_queue.sandbox.isolation import Tools, find_tools, host_python
+from hermes_queue.sandbox.isolation import Tools, find_tools, host_python, shortcomings
 from hermes_queue.sandbox.local_slot import LocalSlot
 from hermes_queue.sandbox.profile_names import refuse_but_default
+from hermes_queue.sandbox.slot_uids import SlotUids
 from hermes_queue.sandbox.unfenced import InPlaceAssetStore, PlainFence
 from hermes_queue.settings import LocalSandboxSettings, PathSettings, WorkerSettings
 
@@ -69,10 +65,7 @@ class LocalBackend:
         observer: SandboxObserver | None = None,
     ) -> None:
         self.settings = settings or LocalSandboxSettings()
-        self.capabilities = Capabilities(
-            isolation=self.settings.isolation == "bwrap",
-            network_policy=self.settings.isolation == "bwrap",
-        )
+        self.capabilities = Capabilities(isolation=self.settings.isolation == "bwrap")
         self.labels = {
             "deployment": "default",
             "worker": f"{platform.node()}:{os.getpid()}",
@@ -85,6 +78,8 @@ class LocalBackend:
         self._assets = store(self._cache, self._build_asset)
         self._capacity = Capacity(slots or self.settings.slots or WorkerSettings().concurrency)
         self._slots: dict[str, LocalSlot] = {}
+        count = self.settings.uids if self.capabilities.isolation else 0
+        self._uids = SlotUids(self._cache, self.settings.first_uid, count)
         self._opening = asyncio.Lock()
         self._tools: Tools | None = None
         self._sandbox: Path | None = None
@@ -132,11 +127,8 @@ class LocalBackend:
 
     def _check_host(self) -> None:
         check_cache(self._cache, fenced=self.capabilities.isolation)
-        if not cgroups.available():
-            logger.warning(
-                "control groups are not writable: memory and process limits hold per process",
-                extra={"action": "start"},
-            )
+        for lack in shortcomings(self.settings):
+            logger.warning("%s; %s", lack.what, lack.fix, extra={"action": "start"})
         if not self.capabilities.isolation:
             logger.warning(
                 "isolation is off: agent commands run as this user, with its files and network",
@@ -164,6 +156,7 @@ class LocalBackend:
             await end_tasks(reaper)
         for slot_id in list(self._slots):
             await self._release(slot_id)
+        self._uids.close()
         if self._sandbox is not None:
             sandbox, self._sandbox = self._sandbox, None
             self._observer.gone(sandbox.name)
@@ -228,6 +221,7 @@ class LocalBackend:
             # In the same order everywhere: unfenced slots may have to wait for a mount.
             for asset in sorted(spec.assets, key=lambda asset: asset.mount):
                 pins.callback(await self._assets.pin(asset))
+                await self._uids.let_read(self._assets.path(asset))
                 mounts += ["--ro-bind", str(self._assets.path(asset)), asset.mount]
             running = await self._begin_slot(spec.python, mounts, conceal=spec.conceal)
             pins.callback(self._observer.released, running.fence.slot_id)
@@ -262,6 +256,8 @@ class LocalBackend:
         assert sandbox is not None  # noqa: S101 - opened above
         found = await asyncio.to_thread(interpreter.prepare, python, self._cache)
         slot_id = f"{'build' if building else 'slot'}-{secrets.token_hex(8)}"
+        # What is built belongs to the uid of builds, whatever slots are given.
+        uid = SLOT_UID if building else self._uids.take()
         memory_mb, max_pids = self.settings.memory_mb, self.settings.max_pids
         if building and memory_mb:
             memory_mb = max(memory_mb, BUILD_MEMORY_MB)
@@ -274,21 +270,17 @@ class LocalBackend:
             network=building or self.settings.network,
             groups=groups,
             limits=tuple(limits),
+            uid=uid,
         )
         directories = SlotDirectories(sandbox / slot_id)
         fence = self._fence(slot_id, directories, options)
-        slot = LocalSlot(fence, directories, groups, sandbox / f"{slot_id}.json")
+        slot = LocalSlot(fence, directories, groups, sandbox / f"{slot_id}.json", uid)
         self._slots[slot_id] = slot
         try:
-            directories.create(fenced=self.capabilities.isolation)
+            directories.create(fenced=self.capabilities.isolation, owner=uid)
             await fence.start()
-            record_slot(
-                sandbox,
-                slot_id,
-                pid=fence.init_pid,
-                started=fence.init_started,
-                groups=groups,
-            )
+            pid, started = fence.init_pid, fence.init_started
+            record_slot(sandbox, slot_id, pid=pid, started=started, groups=groups)
         except OSError as error:
             await unbroken(self._end_slot(slot_id))
             raise SandboxError(f"a slot could not be made: {error}") from error
@@ -310,7 +302,11 @@ class LocalBackend:
     async def _end_slot(self, slot_id: str) -> None:
         """Kill and delete a slot. No-op when it is gone; never raises."""
         if (slot := self._slots.pop(slot_id, None)) is not None:
-            await slot.end()
+            await self._finish(slot)
+
+    async def _finish(self, slot: LocalSlot) -> None:
+        if await slot.end():
+            self._uids.give_back(slot.uid)
 
     async def renew(self, slot: Slot) -> Slot:
         """See `SandboxBackend`."""
@@ -318,7 +314,7 @@ class LocalBackend:
         # Taken out before the first await: a release that comes meanwhile finds nothing.
         running = self._slots.pop(slot.slot_id)
         try:
-            await unbroken(running.end())
+            await unbroken(self._finish(running))
             return await self._lease(slot.trajectory_id, slot.spec)
         except BaseException:
             self._capacity.release()

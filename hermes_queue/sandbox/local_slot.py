@@ -40,6 +40,7 @@ class LocalSlot:
         directories: SlotDirectories,
         groups: ControlGroups | None,
         record: Path,
+        uid: int,
     ) -> None:
         self.fence = fence
         self.record = record
@@ -49,6 +50,8 @@ class LocalSlot:
         self.on_end: Callable[[], None] | None = None
         self._directories = directories
         self._groups = groups
+        self.uid = uid
+        """Of the host, if the worker is root."""
         self._commands = 0
 
     async def run(
@@ -96,7 +99,10 @@ class LocalSlot:
                     timeout_s=timeout_s,
                     stdin=stdin,
                     max_output_bytes=max_output_bytes,
-                    pass_fds=[*descriptors, *fence.descriptors()],
+                    pass_fds=descriptors,
+                    owner=self.uid,
+                    confined=fence.is_confined,
+                    cpu_time=self._groups.cpu_s if self._groups else lambda: None,
                 )
             except (OSError, ValueError) as error:
                 raise SandboxError(f"the command could not be started: {error}") from error
@@ -148,11 +154,17 @@ class LocalSlot:
             raise SandboxError(f"{path} did not answer within {FILE_TIMEOUT_S:g} s")
         return result
 
-    async def end(self) -> None:
-        """Kill everything in the slot and delete its directories and limits. Never raises."""
+    async def end(self) -> bool:
+        """Kill everything in the slot and delete its directories and limits. Never raises.
+
+        Returns:
+            Whether everything in it is dead.
+        """
+        is_dead = True
         try:
             await self.fence.kill()
         except Exception:
+            is_dead = False
             logger.exception(
                 "slot %s could not be killed",
                 self.fence.slot_id,
@@ -161,6 +173,7 @@ class LocalSlot:
         await asyncio.to_thread(self._clear)
         if self.on_end is not None:
             self.on_end()
+        return is_dead
 
     def _clear(self) -> None:
         try:

@@ -30,6 +30,10 @@ class ProcessStat:
     flags: int
     started: int
     """Clock ticks after boot; together with the pid it names a process for good."""
+    name: str = ""
+    """Of its program, 15 characters."""
+    cpu_ticks: int = 0
+    """Processor time of it and of the children that it waited for, in clock ticks."""
 
     @property
     def is_alive(self) -> bool:
@@ -52,6 +56,8 @@ def read_stat(pid: int) -> ProcessStat | None:
         session=int(fields[3]),
         flags=int(fields[6]),
         started=int(fields[19]),
+        name=text[text.index("(") + 1 : text.rindex(")")],
+        cpu_ticks=sum(map(int, fields[11:15])),
     )
 
 
@@ -113,6 +119,12 @@ def _is_there(pid: int, started: int) -> bool:
     """Whether others can still see what it was; a zombie is but a name."""
     stat = read_stat(pid)
     return stat is not None and stat.started == started and stat.state not in "ZX"
+
+
+def tree_cpu_s(root: int) -> float:
+    """Processor seconds of `root`, its descendants and session so far. Blocking."""
+    tree = _victims(None, root, None, {})
+    return sum(stat.cpu_ticks for stat in tree) / os.sysconf("SC_CLK_TCK")
 
 
 def kill_mentioning(path: str) -> None:

@@ -25,6 +25,8 @@ UNFINISHED = "unfinished"
 class PlainFence:
     """Keeps a slot's commands together by a mark in their environment, nothing more."""
 
+    is_confined = False
+
     def __init__(self, slot_id: str, directories: SlotDirectories, options: FenceOptions) -> None:
         self.slot_id = slot_id
         self.workspace = str(directories.workspace)
@@ -51,10 +53,6 @@ class PlainFence:
         groups = self._options.groups
         prefix = groups.enter_prefix() if groups else []
         return [*prefix, *self._options.limits, "/usr/bin/env", "-C", cwd, *argv]
-
-    def descriptors(self) -> list[int]:
-        """See `Fence`."""
-        return []
 
     def environment(self) -> dict[str, str]:
         """See `Fence`."""

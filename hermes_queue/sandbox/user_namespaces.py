@@ -71,7 +71,7 @@ class IdMap:
 def find_id_map(setpriv: str) -> IdMap:
     """The best map that this process may set up. Blocking, looks only."""
     if is_root():
-        available = _is_mapped(HOST_BASE, RANGE)
+        available = is_mapped(HOST_BASE, RANGE)
         base = HOST_BASE if available else SLOT_UID
         drop = (setpriv, f"--reuid={base}", f"--regid={base}", "--clear-groups")
         if available:
@@ -106,7 +106,7 @@ def find_id_map(setpriv: str) -> IdMap:
     )
 
 
-def _is_mapped(first: int, count: int) -> bool:
+def is_mapped(first: int, count: int) -> bool:
     """Whether these ids exist in our own user namespace."""
     for kind in ("uid_map", "gid_map"):
         spans = [line.split() for line in Path("/proc/self", kind).read_text().splitlines()]

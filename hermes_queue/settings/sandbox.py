@@ -28,6 +28,10 @@ class LocalSandboxSettings(BaseSettings):
     """How often what dead workers of this host left behind is ended."""
     network: bool = False
     """Whether slots have network. Asset builds always have it."""
+    first_uid: int = Field(default=0x7001_0000, ge=1000)
+    """Of the host's uids that slots of a worker run as which is root, one each."""
+    uids: int = Field(default=65536, ge=0)
+    """How many these are; a worker takes 256 at a time. 0 = its slots share uid 65534."""
 
 
 class ModalSettings(BaseSettings):

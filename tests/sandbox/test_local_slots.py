@@ -49,6 +49,47 @@ async def test_the_process_limit_holds_and_a_fork_bomb_can_be_ended(local):
     assert await local.out(again, "pgrep -c sleep || true") == "0"
 
 
+BUSY = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
+
+
+@pytest.mark.parametrize("limited", [True, False] if LIMITED else [False])
+async def test_the_processor_time_of_a_command_and_its_children_is_counted(
+    make_bench, monkeypatch, limited
+):
+    monkeypatch.setattr(cgroups, "available", lambda: limited)
+    local = await make_bench("local", slots=1)
+    slot = await local.slot()
+    assert (await local.sh(slot, "sleep 1")).cpu_s < 1
+    assert (await local.sh(slot, f"timeout 60 python3 -c '{BUSY}'; true")).cpu_s >= 0.3
+    used = (await local.sh(slot, "bash -c 'while :; do :; done'; true", timeout_s=1)).cpu_s
+    assert used > (await local.sh(slot, "true")).cpu_s
+
+
+@pytest.mark.skipif(not LIMITED, reason="needs control groups")
+async def test_processor_time_of_what_leaves_the_command_counts_too(local):
+    slot = await local.slot()
+    leaves = f'(setsid python3 -c \'{BUSY}\nopen("done", "w")\' &)'
+    done = await local.sh(slot, f"{leaves}; until test -e done; do sleep 0.1; done")
+    assert done.cpu_s >= 0.3
+
+
+@pytest.mark.skipif(not cgroups.shares_processors(), reason="needs the cpu controller")
+async def test_a_slot_with_many_busy_processes_leaves_a_neighbour_its_share(local):
+    busy, neighbour = await local.slot(), await local.slot()
+    begin = (
+        "touch /tmp/begun; for i in $(seq 20); do taskset -c 0 sh -c 'while :; do :; done' & done"
+    )
+    many = asyncio.create_task(local.sh(busy, f"{begin}; wait", timeout_s=600))
+    while not (await local.sh(busy, "test -e /tmp/begun")).ok:
+        await asyncio.sleep(0.02)
+    groups = local.backend._slots[busy.slot_id]._groups
+    before = groups.cpu_s()
+    own = await local.sh(neighbour, f"taskset -c 0 python3 -c '{BUSY}'", timeout_s=600)
+    others = groups.cpu_s() - before
+    many.cancel()
+    assert own.cpu_s > others / 5
+
+
 async def test_control_groups_are_removed_with_their_slot(local):
     slot = await local.slot()
     groups = local.backend._slots[slot.slot_id]._groups

@@ -9,6 +9,7 @@ import pytest
 
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.sandbox import known_backends, make_backend
+from hermes_queue.sandbox.base import Capabilities, SandboxBackend
 from hermes_queue.sandbox.local import LocalBackend
 
 
@@ -24,8 +25,10 @@ def test_a_class_of_your_own_is_found_by_its_path(tmp_path):
     assert isinstance(make_backend(name, slots=1, cache=tmp_path), LocalBackend)
 
 
-class Plain:
+class Plain(SandboxBackend):
     """A backend of somebody else's who knows nothing of the fleet's means."""
+
+    capabilities = Capabilities(isolation=False)
 
     def __init__(self, *, slots, labels, observer):
         self.given = {"slots": slots, "labels": labels, "observer": observer}
@@ -37,7 +40,9 @@ class Gated(Plain):
         self.given["gate"] = gate
 
 
-class Everything:
+class Everything(SandboxBackend):
+    capabilities = Capabilities(isolation=False)
+
     def __init__(self, **options):
         self.given = options
 
@@ -54,6 +59,20 @@ def test_a_backend_is_given_what_the_fleet_offers_only_if_it_takes_it(backend, t
     offers = {"gate": "the gate", "snapshots": "the notes"}
     made = make_backend("their_backend:Backend", **given, offers=offers)
     assert made.given == {**given, **{name: offers[name] for name in taken}}
+
+
+class Fixed(Plain):
+    """Of before the contract had `resize`."""
+
+    resize = property()
+
+
+def test_a_backend_that_lacks_a_part_of_the_contract_is_refused_with_its_name(monkeypatch):
+    module = types.ModuleType("their_backend")
+    module.Fixed = Fixed
+    monkeypatch.setitem(sys.modules, "their_backend", module)
+    with pytest.raises(ConfigurationError, match="'their_backend:Fixed' has no resize: "):
+        make_backend("their_backend:Fixed", slots=1, labels={}, observer=None)
 
 
 @pytest.mark.parametrize("name", ["docker", "base", "fence", "", "../local", "a.b"])

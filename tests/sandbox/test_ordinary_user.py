@@ -1,4 +1,4 @@
-"""The conformance suite also passes when the worker is not root."""
+"""The conformance suite, and what hostile commands may not do, when the worker is not root."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from ordinary_user import USER, pytest_as_user
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("user", [USER] if os.geteuid() == 0 else [])
 def test_conformance_as_an_ordinary_user(cache, user):
-    done = pytest_as_user(cache, "tests/sandbox/test_conformance.py")
+    files = [f"tests/sandbox/test_{name}.py" for name in ("conformance", "local_fence")]
+    done = pytest_as_user(cache, *files)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     assert " passed" in done.stdout

@@ -118,7 +118,6 @@ class Box:
             command = Command(
                 enclosure.command(cwd or "/", argv),
                 environment=environment,
-                pass_fds=enclosure.descriptors(),
                 kill_tree=enclosure.kill_tree,
                 owner=enclosure.host.ids.host_id,
                 directory=enclosure.host.logs,

@@ -150,7 +150,6 @@ class Command:
         argv: Sequence[str | bytes],
         *,
         environment: Mapping[str, str],
-        pass_fds: Sequence[int],
         kill_tree: Callable[[int], Awaitable[None]],
         owner: int,
         directory: Path,
@@ -162,7 +161,6 @@ class Command:
         Args:
             argv: of the host.
             environment: all of it.
-            pass_fds: what `argv` inherits.
             kill_tree: kills the tree of a host pid.
             owner: host uid that owns its pipes.
             directory: where long output lies.
@@ -187,7 +185,6 @@ class Command:
                 stdin=self.input.reader,
                 stdout=self._pipes[1].writer,
                 stderr=self._pipes[1 if merge else 2].writer,
-                pass_fds=pass_fds,
             )
         except BaseException:
             self.close()

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from hermes_queue.sandbox import cgroups
-from hermes_queue.sandbox.bubblewrap import ETC_SHARED, Bubblewrap
+from hermes_queue.sandbox.bubblewrap import ETC_SHARED, INIT_PLACE, LEAVE, Bubblewrap, place_init
 from hermes_queue.sandbox.cgroups import ControlGroups
 from hermes_queue.sandbox.host_registry import record_slot
 from hermes_queue.sandbox.interpreter import MOUNT as PYTHON_MOUNT
@@ -55,7 +55,7 @@ DIRECTORIES = (
     *((name, "1777") for name in ("/tmp", "/var/tmp")),  # noqa: S108
     ("/root", "0700"),
 )
-SHELL = 'cd -- "$1" && shift && exec "$@"'
+SHELL = f'{LEAVE}cd -- "$1" && shift && exec "$@"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +90,7 @@ class Enclosure:
         self.plan = plan
         self.directory = host.directory / plan.sandbox_id
         self.rootfs = self.directory / "rootfs"
+        self.init = self.directory / "init"
         self.mount_points: list[str] = []
         """Paths inside whose files are not the sandbox's own."""
         self._groups: ControlGroups | None = None
@@ -112,8 +113,8 @@ class Enclosure:
         self._groups = cgroups.create(
             f"hermes-queue-{plan.sandbox_id}", memory_mb=plan.memory_mb, max_pids=plan.max_pids
         )
-        prefix = self._groups.enter_prefix() if self._groups else []
-        self._bubblewrap = Bubblewrap(plan.sandbox_id, self.host.tools, prefix=prefix)
+        await asyncio.to_thread(place_init, self.init, self.host.ids.host_id)
+        self._bubblewrap = Bubblewrap(plan.sandbox_id, self.host.tools, groups=self._groups)
         await self._bubblewrap.start(
             self._layout(self._users),
             environment={"PATH": PATH, "LANG": "C.UTF-8"},
@@ -148,6 +149,7 @@ class Enclosure:
         arguments += ["--ro-bind", "/usr", "/usr", *self._top_level()]
         arguments += ["--proc", "/proc", "--dev", "/dev"]
         arguments += ["--perms", "1777", "--tmpfs", "/dev/shm"]  # noqa: S108
+        arguments += ["--ro-bind", str(self.init), INIT_PLACE]
         for name in ETC_SHARED:
             arguments += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
         if self.plan.network:
@@ -184,11 +186,6 @@ class Enclosure:
         limited = [self.host.tools.setpriv, "--inh-caps=-all", f"--bounding-set={kept}"]
         shell = ["/bin/sh", "-c", SHELL, "sh", cwd]
         return [*self._bubblewrap.enter_prefix(), *limited, *shell, *argv]
-
-    def descriptors(self) -> list[int]:
-        """What `command` needs to inherit."""
-        assert self._bubblewrap is not None  # noqa: S101 - only after start()
-        return self._bubblewrap.descriptors()
 
     def environment(self) -> dict[str, str]:
         """The clean environment that commands start from."""

@@ -108,9 +108,7 @@ class ModalBackend(SlotCommands):
     @property
     def capabilities(self) -> Capabilities:
         """As of now: whether slots can be kept apart is known from the first sandbox on."""
-        return Capabilities(
-            isolation=self._isolated, snapshot=True, network_policy=True, gpu=True, remote=True
-        )
+        return Capabilities(isolation=self._isolated, remote=True)
 
     @property
     def free_slots(self) -> int:

@@ -1,0 +1,185 @@
+"""A system-call filter for commands of slots, and the thread that starts them under it.
+
+Namespaces and the lack of capabilities close most doors. The filter closes what they leave: parts
+of the kernel that are not divided by namespaces (keys, which all processes of a uid on the host
+share; AF_VSOCK, which reaches the hypervisor), and large ones that agents have no use for. It is a
+list of what is refused; debuggers, containers' tools and everything ordinary go on working.
+
+Commands enter a slot from outside, so bubblewrap cannot filter them. Filters belong to threads and
+are inherited: the thread that starts commands has one, the others of the worker have none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import functools
+import os
+import platform
+import struct
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+T = TypeVar("T")
+
+PR_SET_NO_NEW_PRIVS = 38
+SET_MODE_FILTER, FLAG_SPEC_ALLOW = 1, 4
+"""See seccomp(2). Without the flag older kernels slow the command down against Spectre v4."""
+LOAD, JUMP_EQUAL, JUMP_GREATER_OR_EQUAL, JUMP_ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+"""Instructions of classic BPF on a 32-bit word, see linux/bpf_common.h."""
+NUMBER_AT, ARCHITECTURE_AT, FIRST_ARGUMENT_AT = 0, 4, 16
+"""Offsets in `struct seccomp_data`; of an argument, the lower half on little-endian machines."""
+ALLOW, ERRNO = 0x7FFF0000, 0x00050000
+X32_BIT = 0x40000000
+NEW_NAMESPACES = 0x7E020000
+"""CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID and NEWNET."""
+SOCKET_FAMILIES = (1, 2, 10, 16)
+"""AF_UNIX, AF_INET, AF_INET6 and AF_NETLINK, which name resolution asks for addresses."""
+
+ABSENT = {
+    "add_key": (248, 217),
+    "request_key": (249, 218),
+    "keyctl": (250, 219),
+    "io_uring_setup": (425, 425),
+    "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427),
+    "clone3": (435, 435),
+}
+"""Numbers on x86-64 and AArch64. Answered as by a kernel without them (ENOSYS), so that
+libraries take another way. The flags of clone3 lie in memory, where no filter sees them."""
+REFUSED = {
+    "bpf": (321, 280),
+    "userfaultfd": (323, 282),
+    "perf_event_open": (298, 241),
+    "open_by_handle_at": (304, 265),
+    "kexec_load": (246, 104),
+    "kexec_file_load": (320, 294),
+    "init_module": (175, 105),
+    "finit_module": (313, 273),
+    "delete_module": (176, 106),
+    "mount": (165, 40),
+    "umount2": (166, 39),
+    "pivot_root": (155, 41),
+    "open_tree": (428, 428),
+    "move_mount": (429, 429),
+    "fsopen": (430, 430),
+    "fsconfig": (431, 431),
+    "fsmount": (432, 432),
+    "fspick": (433, 433),
+    "mount_setattr": (442, 442),
+}
+"""Likewise; answered with EPERM."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What differs between processors."""
+
+    architecture: int
+    """AUDIT_ARCH_*, see linux/audit.h."""
+    column: int
+    """Of `ABSENT` and `REFUSED`."""
+    seccomp: int
+    socket: int
+    socketpair: int
+    clone: int
+    unshare: int
+    has_x32: bool
+
+
+MACHINES = {
+    "x86_64": Machine(0xC000003E, 0, 317, 41, 53, 56, 272, has_x32=True),
+    "aarch64": Machine(0xC00000B7, 1, 277, 198, 199, 220, 97, has_x32=False),
+}
+
+
+def program(machine: Machine) -> bytes:
+    """The filter as the kernel takes it: an array of `struct sock_filter`."""
+    code: list[tuple[int, int, int, int]] = []
+
+    def refuse_if(jump: int, value: int, number: int, *, unless: bool = False) -> None:
+        code.append((jump, int(unless), int(not unless), value))
+        code.append((RETURN, 0, 0, ERRNO | number))
+
+    code.append((LOAD, 0, 0, ARCHITECTURE_AT))
+    refuse_if(JUMP_EQUAL, machine.architecture, errno.ENOSYS, unless=True)
+    code.append((LOAD, 0, 0, NUMBER_AT))
+    if machine.has_x32:
+        refuse_if(JUMP_GREATER_OR_EQUAL, X32_BIT, errno.ENOSYS)
+    for calls, number in ((ABSENT, errno.ENOSYS), (REFUSED, errno.EPERM)):
+        for numbers in calls.values():
+            refuse_if(JUMP_EQUAL, numbers[machine.column], number)
+    # Not setns: entering the slot needs it, and it asks for rights that commands do not have.
+    for call in (machine.clone, machine.unshare):
+        code += [(JUMP_EQUAL, 0, 4, call), (LOAD, 0, 0, FIRST_ARGUMENT_AT)]
+        refuse_if(JUMP_ANY_BIT, NEW_NAMESPACES, errno.EPERM)
+        code.append((RETURN, 0, 0, ALLOW))
+    for call in (machine.socket, machine.socketpair):
+        code += [(JUMP_EQUAL, 0, len(SOCKET_FAMILIES) + 3, call), (LOAD, 0, 0, FIRST_ARGUMENT_AT)]
+        for index, family in enumerate(SOCKET_FAMILIES):
+            code.append((JUMP_EQUAL, len(SOCKET_FAMILIES) - index, 0, family))
+        code.append((RETURN, 0, 0, ERRNO | errno.EAFNOSUPPORT))
+        code.append((RETURN, 0, 0, ALLOW))
+    code.append((RETURN, 0, 0, ALLOW))
+    return b"".join(struct.pack("=HBBI", *instruction) for instruction in code)
+
+
+class _Program(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
+
+
+def confine_thread() -> None:
+    """Put this thread, and all that it starts, under the filter, without a way to gain rights.
+
+    Raises:
+        OSError: the kernel or the machine has no such filters; the rest holds.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "no_new_privs is refused")
+    machine = MACHINES.get(platform.machine())
+    if machine is None:
+        raise OSError(errno.ENOSYS, f"no filter is written for {platform.machine()}")
+    instructions = program(machine)
+    given = _Program(len(instructions) // 8, instructions)
+    for flags in (FLAG_SPEC_ALLOW, 0):
+        words = [ctypes.c_long(word) for word in (machine.seccomp, SET_MODE_FILTER, flags)]
+        if libc.syscall(*words, ctypes.byref(given)) == 0:
+            return
+    raise OSError(ctypes.get_errno(), "seccomp filters are refused")
+
+
+def unsupported() -> str:
+    """Why commands cannot be filtered here; empty when they can. Blocking."""
+    reasons: list[str] = []
+
+    def attempt() -> None:
+        try:
+            confine_thread()
+        except OSError as error:
+            reasons.append(str(error))
+
+    thread = threading.Thread(target=attempt, name="seccomp-probe")
+    thread.start()
+    thread.join()
+    return "".join(reasons)
+
+
+def call_confined(function: Callable[[], T]) -> T:
+    """Call `function` in a thread of this process that is under the filter. Blocking."""
+    return _thread(os.getpid()).submit(function).result()
+
+
+@functools.cache
+def _thread(_process: int) -> ThreadPoolExecutor:
+    """One per process: a child that was forked off has none of its parent's threads."""
+    return ThreadPoolExecutor(1, "confined", initializer=_confine)
+
+
+def _confine() -> None:
+    with contextlib.suppress(OSError):  # Backends say so when they start.
+        confine_thread()
