@@ -24,6 +24,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from envs.swe.paths import file_of, relative
 from envs.swe.recipe import Mutation, Sha256
+from hermes_queue.settings import SandboxSettings
 
 DEFAULT_REPO_BASE_URL = "https://github.com"
 DEFAULT_REQUIREMENTS = (
@@ -57,9 +58,18 @@ def _test_id(value: str) -> str:
 
 
 def _requirement(line: str) -> str:
-    if not re.match(r"^[A-Za-z0-9][^\n\r\0]*$", line):
+    if not re.match(r"^[A-Za-z0-9][^\n\r\0]*$", line) or "${" in line:
         raise ValueError(
-            f"{line!r} is not a requirement such as name==1.2; options are not allowed here"
+            f"{line!r} is not a requirement such as name==1.2; options and variables are not "
+            "allowed here"
+        )
+    # What comes from an index has neither in its name, extras and version.
+    direct = re.search(r"[@/]", re.split(r";|\s--", line)[0])
+    if direct and not SandboxSettings().direct_urls:
+        raise ValueError(
+            f"{line!r} names a URL or a path, whose code would run while the environment is "
+            "built: name a version from the package index, or, if you trust where all your rows "
+            "come from, set HERMES_QUEUE_SANDBOX_DIRECT_URLS=true for producers and workers"
         )
     return line
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from hermes_queue.settings.section import PREFIX
@@ -27,7 +27,17 @@ class LocalSandboxSettings(BaseSettings):
     reap_s: float = Field(default=30.0, gt=0)
     """How often what dead workers of this host left behind is ended."""
     network: bool = False
-    """Whether slots have network. Asset builds always have it."""
+    """Whether slots have the host's network, its loopback included. Asset builds never have."""
+    build_hosts: str = ""
+    """Comma-separated `host` or `host:port` that asset builds may reach besides pip's indexes."""
+
+    @field_validator("build_hosts")
+    @classmethod
+    def _hosts(cls, value: str) -> str:
+        from hermes_queue.sandbox.build_hosts import split_hosts
+
+        split_hosts(value)
+        return value
 
 
 class ModalSettings(BaseSettings):
@@ -127,6 +137,8 @@ class SandboxSettings(BaseSettings):
 
     backend: str = "local"
     """Name of a module in `hermes_queue.sandbox`, or `package.module:Class`."""
+    direct_urls: bool = False
+    """Whether rows may require packages by URL or path (`name @ https://...`), not by version."""
     reap_s: float = Field(default=30.0, gt=0)
     """How often one worker of the deployment looks for sandboxes of dead workers."""
     reap_grace_s: float = Field(default=40.0, ge=0)
