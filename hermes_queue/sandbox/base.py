@@ -116,6 +116,8 @@ class ExecutionResult:
     truncated: bool = False
     """Whether a stream was longer than the cap, or its end did not arrive; a marker line stands
     where bytes are missing."""
+    notice: str = ""
+    """What the backend has to tell whoever ran the command, beside its output."""
 
     @property
     def ok(self) -> bool:

@@ -19,6 +19,8 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
+from hermes_queue.sandbox import descriptors
+
 logger = logging.getLogger(__name__)
 
 MOUNT = Path("/sys/fs/cgroup")
@@ -37,6 +39,8 @@ class ControlGroups:
     def enter_prefix(self) -> list[str]:
         """A command prefix that moves itself into the groups and becomes the command."""
         moves = "".join(f'echo 0 >"{group}/cgroup.procs" || exit 125; ' for group in self.groups)
+        if limit := descriptors.limit_of_commands():
+            moves += f"ulimit -S -n {limit}; "
         return ["/bin/sh", "-c", moves + 'exec "$@"', "sh"]
 
     def members(self) -> set[int]:
@@ -178,6 +182,8 @@ def fallback_prefix(*, memory_mb: int, max_pids: int) -> list[str]:
         limits.append(f"--data={memory_mb << 20}")
     if max_pids and _kernel() >= NPROC_PER_NAMESPACE:
         limits.append(f"--nproc={max_pids}")
+    if open_files := descriptors.limit_of_commands():
+        limits.append(f"--nofile={open_files}:")
     return [prlimit, *limits] if prlimit and limits else []
 
 

@@ -26,6 +26,9 @@ DRAIN_GRACE_S = 0.05
 END_ROUNDS = 100
 END_PAUSE_S = 0.05
 
+Keep = Callable[[Sequence["OutputPipe"]], str]
+"""Takes the pipes of a command that is over, of which some may be open; answers a notice."""
+
 KillTree = Callable[[int], Awaitable[None]]
 """Kills everything that belongs to the command whose outermost process has this pid."""
 
@@ -230,8 +233,11 @@ async def run(
     max_output_bytes: int,
     pass_fds: Sequence[int] = (),
     cwd: str = "/",
+    keep: Keep = lambda _: "",
 ) -> ExecutionResult:
     """Run `argv` to its end, or until `timeout_s` seconds are over.
+
+    Pipes that background processes hold are emptied until those end; `keep` bounds how many.
 
     Cancellation kills the tree too, and is delivered only once nothing of it is left.
 
@@ -260,12 +266,14 @@ async def run(
         os.close(source)
     for pipe in pipes:
         pipe.close_writer()
+    notice = ""
     try:
         timed_out = await _wait(child, kill_tree, timeout_s)
         await _drain(pipes)
     finally:
         for pipe in pipes:
             pipe.discard()
+        notice = keep(pipes)
     return ExecutionResult(
         exit_code=TIMEOUT_EXIT_CODE if timed_out else await child.wait(),
         stdout=kept[0].content(),
@@ -273,6 +281,7 @@ async def run(
         duration_s=time.monotonic() - started,
         timed_out=timed_out,
         truncated=any(stream.truncated for stream in kept),
+        notice=notice,
     )
 
 

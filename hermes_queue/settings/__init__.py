@@ -70,8 +70,9 @@ class PathSettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=PREFIX + "PATHS_", frozen=True)
 
     cache: Path = Field(default_factory=_cache_root)
-    """Interpreters, dependency environments, repositories, slots. Safe to delete when idle.
-    Default: `$XDG_CACHE_HOME/hermes-queue` or `~/.cache/hermes-queue`; for root
+    """Interpreters, dependency environments, repositories, slots. Safe to delete while no worker
+    runs, but for the spool in it, which may hold finished records. Default:
+    `$XDG_CACHE_HOME/hermes-queue` or `~/.cache/hermes-queue`; for root
     `/var/cache/hermes-queue`."""
     spool: Path | None = None
     """Finished records wait here until Redis has them. Default: `<cache>/spool`."""
