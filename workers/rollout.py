@@ -37,6 +37,7 @@ async def rollout(
     on_measured: Callable[[], Awaitable[None]],
     before_turn: BeforeTurn | None = None,
     limiter: Limiter | None = None,
+    prepare_limit_s: float | None = None,
 ) -> None:
     """Run one attempt and fill `draft`; a trajectory holds at most one slot.
 
@@ -51,6 +52,7 @@ async def rollout(
         before_turn: awaited before each turn of the agent; the time it takes, e.g. because
             the run is paused, counts towards no deadline.
         limiter: gives leave for each call of a model; waiting for it counts towards none either.
+        prepare_limit_s: for the environment to be made; it holds no slot meanwhile.
 
     Raises:
         TrajectoryFailure: with `stage` set. The slot is released in any case.
@@ -62,7 +64,7 @@ async def rollout(
         draft.env_version = env.version
         spec = env.spec(item, job.profile)
         await warm_up(job.agent.kind)
-    async with draft.stage("prepare"):
+    async with draft.stage("prepare", limit_s=prepare_limit_s):
         await backend.prepare(spec)
     async with draft.stage("acquire"):
         slot = await backend.acquire(job.trajectory_id, spec)

@@ -173,6 +173,7 @@ class _Attempt:
                 on_measured=lambda: self._keep(draft),
                 before_turn=lambda: self._runtime.pauses.over(draft.job.run_id),
                 limiter=self._runtime.model_calls,
+                prepare_limit_s=self._runtime.worker.prepare_timeout_s,
             )
         except asyncio.CancelledError:
             raise

@@ -106,6 +106,8 @@ class WorkerSettings(BaseSettings):
     """Comma-separated lanes to serve; `celery worker -Q` wins over it."""
     soft_shutdown_s: float = Field(default=30.0, ge=0)
     """After SIGTERM running trajectories may finish for this long, then are handed back."""
+    prepare_timeout_s: float = Field(default=7200.0, gt=0)
+    """For a job's environment to be built or downloaded, waiting for other builds included."""
     exit_when_idle_s: float | None = Field(default=None, gt=0)
     """The worker ends after so long without a job. Unset: never."""
     stage_events_per_s: float = Field(default=5.0, ge=0)
