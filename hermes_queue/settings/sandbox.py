@@ -19,7 +19,7 @@ class LocalSandboxSettings(BaseSettings):
     isolation: Literal["bwrap", "none"] = "bwrap"
     """"none" runs agent commands unfenced as the worker's user: only for trusted agents."""
     slots: int = Field(default=0, ge=0)
-    """Slots of this worker; 0 = the worker's concurrency."""
+    """Slots of a worker, which takes as many jobs at once at most; 0 = its concurrency."""
     memory_mb: int = Field(default=2048, ge=0)
     """Per slot; 0 = unlimited."""
     max_pids: int = Field(default=512, ge=0)
