@@ -15,6 +15,7 @@ import socket
 import ssl
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from hermes_queue.errors import EnvInfraError
@@ -39,7 +40,10 @@ IDLE_TIMEOUT_S = 300.0
 MOST_REFUSALS = 10
 """That are told of."""
 CHUNK_BYTES = 64 << 10
+ACCEPT_INTERVAL_S = 0.005
+"""Between connections of one build, which share the worker's event loop with its trajectories."""
 ACCEPT_PAUSE_S = 1.0
+"""When none can be taken: the worker is out of descriptors."""
 _TARGET = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253}):([0-9]{1,5})")
 _FIELD = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\r\n\0]*")
 _NOT_PASSED_ON = {
@@ -162,10 +166,11 @@ class BuildProxy:
         if self._listener is not None:
             self._listener.close()
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _accept_all(self, listener: socket.socket) -> None:
         """Take connections while there is a place; the others wait in the kernel's line."""
@@ -179,7 +184,8 @@ class BuildProxy:
                 logger.warning("build proxy: %s", error, extra={"action": "build_proxy_failed"})
                 await asyncio.sleep(ACCEPT_PAUSE_S)
             else:
-                self._start(self._serve_one(near))
+                self._start(self._serve_one(near)).add_done_callback(partial(_close, near))
+                await asyncio.sleep(ACCEPT_INTERVAL_S)
 
     async def _serve_one(self, near: socket.socket) -> None:
         writer = None
@@ -197,8 +203,6 @@ class BuildProxy:
             self._places.release()
             if writer is not None:
                 writer.transport.abort()
-            else:
-                near.close()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -246,6 +250,11 @@ class BuildProxy:
             far[1].transport.abort()
             raise
         return far
+
+
+def _close(near: socket.socket, _: asyncio.Task[None]) -> None:
+    """Also for a task that was cancelled before it began."""
+    near.close()
 
 
 async def _first(addresses: Sequence[str], port: int) -> Streams:
