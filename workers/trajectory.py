@@ -39,8 +39,7 @@ from workers.spool import SpooledRecord
 logger = logging.getLogger(__name__)
 
 _HELD_S = 2.0
-"""How long a task whose lane is paused keeps its place, so that the lane's backlog does not
-run through the workers in a circle."""
+"""A task of a paused lane keeps its place so long, or the backlog would run in a circle."""
 
 _LAST_WORDS_S = 5.0
 """How long a task that is cancelled while it asks for its lease waits for the answer."""
