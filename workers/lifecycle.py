@@ -26,7 +26,7 @@ from hermes_queue.ledger.creations import FleetCreationGate
 from hermes_queue.ledger.snapshots import FleetSnapshots
 from hermes_queue.metrics_endpoint import MetricsEndpoint
 from hermes_queue.pool import remote_control
-from hermes_queue.sandbox import make_backend
+from hermes_queue.sandbox import descriptors, make_backend
 from hermes_queue.settings import (
     LimiterSettings,
     MetricsSettings,
@@ -47,6 +47,8 @@ from workers.recovery import publish_leftovers
 from workers.runtime import Runtime
 from workers.spool import Spool
 
+logger = logging.getLogger(__name__)
+
 _keeper: Keeper | None = None
 _reaper: Reaper | None = None
 _inventory: Inventory | None = None
@@ -62,6 +64,7 @@ async def open_runtime() -> None:
         RedisUnavailable: Redis does not answer at start.
     """
     global _keeper, _reaper, _inventory
+    _see_to_descriptors()
     owner = f"{os.uname().nodename}-{secrets.token_hex(6)}"
     ledger = Ledger.connect()
     ledger.refuse_eviction()
@@ -142,6 +145,15 @@ async def close_runtime() -> None:
         runtime.ledger.close()
         runtime.executor.shutdown(wait=False)
         runtime.uploads.shutdown(wait=False, cancel_futures=True)
+
+
+def _see_to_descriptors() -> None:
+    """Allow this process as many open files as it may have, and say if those will not do."""
+    descriptors.raise_limit()
+    trajectories = pool.TaskPool.instance().limit
+    if short := descriptors.shortage(trajectories):
+        remedy = descriptors.remedy(trajectories)
+        logger.warning("%s; %s", short, remedy, extra={"action": "descriptors_low"})
 
 
 def _answer_remote_control(runtime: Runtime, beat: Beat) -> None:

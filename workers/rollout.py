@@ -39,6 +39,7 @@ async def rollout(
     before_turn: BeforeTurn | None = None,
     limiter: Limiter | None = None,
     imports: str = "*",
+    prepare_limit_s: float | None = None,
 ) -> None:
     """Run one attempt and fill `draft`; a trajectory holds at most one slot.
 
@@ -54,6 +55,7 @@ async def rollout(
             the run is paused, counts towards no deadline.
         limiter: gives leave for each call of a model; waiting for it counts towards none either.
         imports: modules that the job may name; see `import_named`.
+        prepare_limit_s: for the environment to be made; it holds no slot meanwhile.
 
     Raises:
         TrajectoryFailure: with `stage` set. The slot is released in any case.
@@ -66,7 +68,7 @@ async def rollout(
         draft.env_version = env.version
         spec = env.spec(item, job.profile)
         await warm_up(job.agent.kind)
-    async with draft.stage("prepare"):
+    async with draft.stage("prepare", limit_s=prepare_limit_s):
         await backend.prepare(spec)
     async with draft.stage("acquire"):
         slot = await backend.acquire(job.trajectory_id, spec)

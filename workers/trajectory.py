@@ -41,8 +41,7 @@ from workers.runtime import Progress, Runtime
 logger = logging.getLogger(__name__)
 
 _HELD_S = 2.0
-"""How long a task whose lane is paused keeps its place, so that the lane's backlog does not
-run through the workers in a circle."""
+"""A task of a paused lane keeps its place so long, or the backlog would run in a circle."""
 
 _FORGOTTEN = (
     ". Redis has its message and not the job: it was restored from older data, it evicts keys "
@@ -182,6 +181,7 @@ class _Attempt:
                 before_turn=lambda: self._runtime.pauses.over(draft.job.run_id),
                 limiter=self._runtime.model_calls,
                 imports=self._runtime.worker.imports,
+                prepare_limit_s=self._runtime.worker.prepare_timeout_s,
             )
         except TrajectoryFailure as failure:
             return failure

@@ -25,6 +25,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from envs.swe.paths import file_of, relative
 from envs.swe.project import EntryPoints, clean_entry_points, normalize
 from envs.swe.recipe import Mutation, Sha256
+from hermes_queue.settings import SandboxSettings
 
 DEFAULT_REPO_BASE_URL = "https://github.com"
 DEFAULT_REQUIREMENTS = (
@@ -93,7 +94,17 @@ _REQUIREMENT = re.compile(
 
 
 def _requirement(line: str) -> str:
-    if not _REQUIREMENT.match(line) or re.search(r"[\n\r\0]", line):
+    if re.search(r"[\n\r\0]", line) or "${" in line:
+        raise ValueError(f"{line!r} is no requirement: variables and line ends are not allowed")
+    # What comes from an index has neither in its name, extras and version.
+    direct = re.search(r"[@/]", re.split(r";|\s--", line)[0])
+    if direct and not SandboxSettings().direct_urls:
+        raise ValueError(
+            f"{line!r} names a URL or a path, whose code would run while the environment is "
+            "built: name a version from the package index, or, if you trust where all your rows "
+            "come from, set HERMES_QUEUE_SANDBOX_DIRECT_URLS=true for producers and workers"
+        )
+    if not _REQUIREMENT.match(line):
         raise ValueError(
             f"{line!r} is not a requirement such as name==1.2 or name @ https://...; options, "
             "paths and bare URLs are not allowed here"

@@ -30,6 +30,11 @@ def diagnose(
     from hermes_queue.doctor.endpoint import endpoint_findings
     from hermes_queue.doctor.host import host_findings
     from hermes_queue.doctor.redis_server import redis_findings
+    from hermes_queue.doctor.slots import (
+        descriptor_finding,
+        network_findings,
+        shared_disk_findings,
+    )
 
     try:
         check_environment()
@@ -43,11 +48,15 @@ def diagnose(
     except ConfigurationError as problem:
         yield error("installation", str(problem))
     ledger = yield from redis_findings()
-    if ledger is not None:
-        try:
+    try:
+        if ledger is not None:
             yield from deployment_findings(ledger)
-        finally:
+        yield from shared_disk_findings(ledger)
+    finally:
+        if ledger is not None:
             ledger.close()
     yield from host_findings()
+    yield descriptor_finding()
+    yield from network_findings()
     yield from store_findings()
     yield from endpoint_findings(model=model, base_url=base_url, token_ids=token_ids)

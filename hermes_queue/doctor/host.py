@@ -99,7 +99,8 @@ def _disk(check: str, directory: Path) -> Finding:
     free = shutil.disk_usage(directory).free
     said = f"{free / 2**30:.1f} GB free in {directory}"
     if free < LOW_BYTES:
-        return warning(check, said, "make room; the cache may be deleted while no worker runs")
+        remedy = "make room; the cache, but for its spool, may be deleted while no worker runs"
+        return warning(check, said, remedy)
     return ok(check, said)
 
 

@@ -1,24 +1,25 @@
 """Finished assets on this host's disk: built once by whoever comes first, then read-only.
 
 <cache>/assets/<kind>-<key>         finished, appears by rename
-               <kind>-<key>.lock    held while it is built, across processes
+               <kind>-<key>.lock    held while it is built, across processes; see `build_turn`
                .<kind>-<key>.new    being built
+               *.lock.1, *.new.1    likewise, beside a builder that is suspended
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import fcntl
 import os
 import re
 import stat
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path, PurePosixPath
 
 from hermes_queue.errors import EnvBug, EnvInfraError, SandboxError
 from hermes_queue.sandbox.base import MAX_FILE_BYTES, AssetSpec, ExecutionResult
+from hermes_queue.sandbox.build_turn import PLACES, build_turn
 from hermes_queue.sandbox.execution import unbroken
 from hermes_queue.sandbox.host_paths import remove_tree, shared_directory, slot_directory
 
@@ -49,6 +50,9 @@ def check_asset(spec: AssetSpec) -> None:
 class AssetStore:
     """The assets below one cache directory."""
 
+    builders = PLACES
+    """Of one asset at once, all but the last suspended."""
+
     def __init__(self, cache: Path, build: Build) -> None:
         self._root = cache / "assets"
         self._build = build
@@ -70,32 +74,47 @@ class AssetStore:
         """The finished asset, built now unless it exists.
 
         Raises:
-            EnvInfraError: its script failed or ran out of time; nothing is left of it.
+            EnvInfraError: its script failed or ran out of time, and nothing is left of it; or
+                processes that are suspended are about to build it.
             SandboxError: the sandbox for the build could not run.
             EnvBug: the spec is malformed.
         """
         check_asset(spec)
         if not self.is_finished(spec):
             shared_directory(self._root)
-            async with self._lock(self.lock_path(spec)), self._builds:
-                if not self.is_finished(spec):
-                    await self._make(spec)
+            turn = build_turn(
+                self.lock_path(spec),
+                places=self.builders,
+                is_finished=lambda: self.is_finished(spec),
+            )
+            async with turn as number, self._builds:
+                if number is not None and not self.is_finished(spec):
+                    await self._make(spec, number)
         return self.path(spec)
 
-    async def _make(self, spec: AssetSpec) -> None:
+    async def _make(self, spec: AssetSpec, number: int) -> None:
+        """Build it; `number` is ours alone."""
         place = self.path(spec)
-        unfinished = place.with_name(f".{place.name}.new")
+        unfinished = place.with_name(f".{place.name}.new{f'.{number}' if number else ''}")
         try:
             # A builder that was killed leaves its directory to the next one.
             await asyncio.to_thread(remove_tree, unfinished)
             slot_directory(unfinished)
             try:
                 self._check(spec, await self._build(spec, unfinished))
-                unfinished.rename(place)
+                self._move(spec, unfinished, place)
             finally:
                 await unbroken(asyncio.to_thread(remove_tree, unfinished))
         except OSError as error:
             raise SandboxError(f"{spec.kind} {spec.key[:12]} cannot be stored: {error}") from error
+
+    def _move(self, spec: AssetSpec, unfinished: Path, place: Path) -> None:
+        try:
+            unfinished.rename(place)
+        except OSError:
+            if not self.is_finished(spec):
+                raise
+            # While we were suspended somebody else built it: the same, and in use.
 
     @staticmethod
     def _check(spec: AssetSpec, result: ExecutionResult) -> None:
@@ -106,14 +125,6 @@ class AssetStore:
         """Make the asset and keep it at its mount; call the result when done with it."""
         await self.ensure(spec)
         return _nothing_to_unpin
-
-    @contextlib.asynccontextmanager
-    async def _lock(self, path: Path) -> AsyncIterator[None]:
-        descriptor = await lock_file(path, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            os.close(descriptor)
 
 
 def _nothing_to_unpin() -> None:

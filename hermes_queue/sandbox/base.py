@@ -10,8 +10,8 @@ result (`ExecutionResult`), because the model must see it. A sandbox that cannot
 commands raises `SandboxError`, because no score may be derived from it.
 
 *Assets* are directories that are expensive to make and equal for many trajectories
-(a dependency environment, a downloaded sdist): built once per key in a networked
-sandbox of their own, then mounted read-only into slots that ask for them.
+(a dependency environment, a downloaded sdist): built once per key in a sandbox of their
+own that reaches package indexes, then mounted read-only into slots that ask for them.
 """
 
 from __future__ import annotations
@@ -40,10 +40,11 @@ TIMEOUT_EXIT_CODE = 124
 class AssetSpec:
     """A directory made once by `script` and then mounted read-only at `mount`.
 
-    The script runs under `bash -eu` in a fresh networked sandbox whose only writable
-    persistent directory is `mount`, which is also its working directory. `python3` is the
-    interpreter that `python` asks for and `$HQ_PIP` runs pip with it (`$HQ_PIP download ...`),
-    with the worker's own index settings. It must not depend on anything but its text.
+    The script runs under `bash -eu` in a fresh sandbox whose only writable persistent
+    directory is `mount`, which is also its working directory. `python3` is the interpreter
+    that `python` asks for and `$HQ_PIP` runs pip with it (`$HQ_PIP download ...`), with the
+    worker's own index settings; more of a network than these indexes it may not have. It
+    must not depend on anything but its text.
     """
 
     kind: str
@@ -123,6 +124,8 @@ class ExecutionResult:
     of entering the slot, and of what else ran in it. Where the slot has no control group, those
     of the processes that were left under the command or that it waited for. None = the backend
     cannot tell."""
+    notice: str = ""
+    """What the backend has to tell whoever ran the command, beside its output."""
 
     @property
     def ok(self) -> bool:

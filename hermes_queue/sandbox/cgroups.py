@@ -22,6 +22,8 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
+from hermes_queue.sandbox import descriptors
+
 logger = logging.getLogger(__name__)
 
 MOUNT = Path("/sys/fs/cgroup")
@@ -43,8 +45,10 @@ class ControlGroups:
     """The kernel's file that tells their processor time, if there is one."""
 
     def moves(self) -> str:
-        """Shell commands that move the shell into the groups."""
-        return "".join(f'echo 0 >"{group}/cgroup.procs" || exit 125; ' for group in self.groups)
+        """Shell commands that move the shell into the groups and give it a command's limits."""
+        moves = "".join(f'echo 0 >"{group}/cgroup.procs" || exit 125; ' for group in self.groups)
+        limit = descriptors.limit_of_commands()
+        return moves if limit is None else f"{moves}ulimit -S -n {limit}; "
 
     def enter_prefix(self) -> list[str]:
         """A command prefix that moves itself into the groups and becomes the command."""
@@ -242,6 +246,8 @@ def fallback_prefix(*, memory_mb: int, max_pids: int) -> list[str]:
         limits.append(f"--data={memory_mb << 20}")
     if max_pids and _kernel() >= NPROC_PER_NAMESPACE:
         limits.append(f"--nproc={max_pids}")
+    if open_files := descriptors.limit_of_commands():
+        limits.append(f"--nofile={open_files}:")
     return [prlimit, *limits] if prlimit and limits else []
 
 

@@ -28,6 +28,9 @@ DRAIN_GRACE_S = 0.05
 END_ROUNDS = 100
 END_PAUSE_S = 0.05
 
+Keep = Callable[[Sequence["OutputPipe"]], str]
+"""Takes the pipes of a command that is over, of which some may be open; answers a notice."""
+
 T = TypeVar("T")
 KillTree = Callable[[int], Awaitable[None]]
 """Kills everything that belongs to the command whose outermost process has this pid."""
@@ -254,10 +257,12 @@ async def run(
     owner: int = SLOT_UID,
     confined: bool = False,
     cpu_time: CpuTime = lambda: None,
+    keep: Keep = lambda _: "",
 ) -> ExecutionResult:
     """Run `argv` to its end, or until `timeout_s` seconds are over.
 
-    `owner` is the host uid that it runs as when we are root; for `confined` see `Child`.
+    `owner` is the host uid that it runs as when we are root; for `confined` see `Child`. Pipes
+    that background processes hold are emptied until those end; `keep` bounds how many.
 
     Cancellation kills the tree too, and is delivered only once nothing of it is left.
 
@@ -287,12 +292,14 @@ async def run(
         os.close(source)
     for pipe in pipes:
         pipe.close_writer()
+    notice = ""
     try:
         killed_cpu_s = await _wait(child, kill_tree, timeout_s)
         await _drain(pipes)
     finally:
         for pipe in pipes:
             pipe.discard()
+        notice = keep(pipes)
     timed_out = killed_cpu_s is not None
     cpu_after = cpu_time()
     if cpu_before is None or cpu_after is None:
@@ -307,6 +314,7 @@ async def run(
         timed_out=timed_out,
         truncated=any(stream.truncated for stream in kept),
         cpu_s=cpu_s,
+        notice=notice,
     )
 
 

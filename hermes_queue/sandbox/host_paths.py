@@ -8,10 +8,15 @@ import os
 import shutil
 import stat
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from hermes_queue.errors import IsolationUnavailable
+from hermes_queue.errors import EnvInfraError, IsolationUnavailable
+
+LOCK_TIMEOUT_S = 300.0
+"""What is done under `locked` are copies of some ten megabytes."""
+LOCK_PAUSE_S = 0.05
 
 SLOT_UID = 65534
 """What slots of a root worker run as, outside of their namespaces."""
@@ -108,7 +113,42 @@ def remove_tree(path: Path) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock file `path` against other processes. Blocking; the file stays."""
+    """Hold the lock file `path` against other processes. Blocking; the file stays.
+
+    Raises:
+        EnvInfraError: somebody else has held it for `LOCK_TIMEOUT_S`.
+    """
     with path.open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        _lock(lock.fileno(), path)
         yield
+
+
+def _lock(descriptor: int, path: Path) -> None:
+    ends = time.monotonic() + LOCK_TIMEOUT_S
+    while True:
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            if time.monotonic() > ends:
+                raise EnvInfraError(
+                    f"{path} has been held by {lock_holder(path)} for {LOCK_TIMEOUT_S:g} s: resume "
+                    "or end it if it is suspended (kill -CONT PID, kill -9 PID)"
+                ) from error
+        time.sleep(LOCK_PAUSE_S)
+
+
+def lock_holder(path: Path) -> str:
+    """Who holds a file's lock, for people; what /proc tells of it."""
+    try:
+        inode = f":{path.stat().st_ino}"
+        for line in Path("/proc/locks").read_text().splitlines():
+            words = line.split()
+            if words[1] == "FLOCK" and words[5].endswith(inode):
+                process = Path("/proc", words[4])
+                state = process.joinpath("stat").read_text().rpartition(")")[2].split()[0]
+                name = process.joinpath("comm").read_text().strip()
+                stopped = ", stopped" if state in "Tt" else ""
+                return f"process {words[4]} ({name}{stopped})"
+    except (OSError, IndexError):
+        pass
+    return "an unknown process"

@@ -31,6 +31,7 @@ from hermes_queue.sandbox.base import (
     Slot,
     SlotSpec,
 )
+from hermes_queue.sandbox.build_network import run_fenced
 from hermes_queue.sandbox.capacity import Capacity
 from hermes_queue.sandbox.execution import unbroken
 from hermes_queue.sandbox.fence import BubblewrapFence, FenceOptions, SlotDirectories, furnish
@@ -189,10 +190,10 @@ class LocalBackend:
         pip = await asyncio.to_thread(pip_settings.prepare, self._cache)
         mounts = ["--bind", str(directory), spec.mount, *pip.mount_arguments()]
         slot = await self._begin_slot(spec.python, mounts, building=True)
-        hq_pip = pip_settings.COMMAND
-        if not self.capabilities.isolation:
-            hq_pip = hq_pip.replace(pip_settings.MOUNT, str(pip.package))
         try:
+            if self.capabilities.isolation:
+                return await run_fenced(slot, spec, pip, self.settings.build_hosts)
+            hq_pip = pip_settings.COMMAND.replace(pip_settings.MOUNT, str(pip.package))
             return await slot.run(
                 ["/bin/bash", "-eu"],
                 script=spec.script,
@@ -267,7 +268,7 @@ class LocalBackend:
             interpreter=found,
             mounts=tuple(mounts),
             conceal=conceal,
-            network=building or self.settings.network,
+            network=self.settings.network and not building,
             groups=groups,
             limits=tuple(limits),
             uid=uid,

@@ -16,6 +16,7 @@ from hermes_queue.sandbox.cgroups import ControlGroups
 from hermes_queue.sandbox.execution import memory_file, run
 from hermes_queue.sandbox.fence import Fence, SlotDirectories
 from hermes_queue.sandbox.host_paths import remove_tree
+from hermes_queue.sandbox.left_open import LeftOpen
 from hermes_queue.sandbox.processes import COMMAND_VARIABLE
 
 logger = logging.getLogger(__name__)
@@ -53,6 +54,7 @@ class LocalSlot:
         self.uid = uid
         """Of the host, if the worker is root."""
         self._commands = 0
+        self._left_open = LeftOpen()
 
     async def run(
         self,
@@ -103,6 +105,7 @@ class LocalSlot:
                     owner=self.uid,
                     confined=fence.is_confined,
                     cpu_time=self._groups.cpu_s if self._groups else lambda: None,
+                    keep=self._left_open.keep,
                 )
             except (OSError, ValueError) as error:
                 raise SandboxError(f"the command could not be started: {error}") from error
@@ -170,6 +173,7 @@ class LocalSlot:
                 self.fence.slot_id,
                 extra={"action": "slot_not_killed"},
             )
+        self._left_open.close()
         await asyncio.to_thread(self._clear)
         if self.on_end is not None:
             self.on_end()

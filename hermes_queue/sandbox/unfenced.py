@@ -8,7 +8,7 @@ import fcntl
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 from hermes_queue.errors import IsolationUnavailable
@@ -98,6 +98,8 @@ class InPlaceAssetStore(AssetStore):
     Slots that want different assets at one mount therefore take turns.
     """
 
+    builders = 1
+
     def __init__(self, cache: Path, build: Build) -> None:
         super().__init__(cache, build)
         self._root = Path(asset_store.MOUNT_ROOT) / ".store"
@@ -134,6 +136,14 @@ class InPlaceAssetStore(AssetStore):
                 return lambda: os.close(pin)
             os.close(pin)
 
+    @contextlib.asynccontextmanager
+    async def _lock(self, path: Path) -> AsyncIterator[None]:
+        descriptor = await lock_file(path, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            os.close(descriptor)
+
     def _note(self, spec: AssetSpec, suffix: str) -> Path:
         return self._root / f"{spec.mount.strip('/').replace('/', '_')}.{suffix}"
 
@@ -143,7 +153,8 @@ class InPlaceAssetStore(AssetStore):
         except FileNotFoundError:
             return None
 
-    async def _make(self, spec: AssetSpec) -> None:
+    async def _make(self, spec: AssetSpec, number: int) -> None:
+        """See `AssetStore`. There is one place to build at, so `number` is 0."""
         async with self._lock(self._note(spec, "pins")):
             await self._vacate(spec)
             place, occupant = self.path(spec), self._note(spec, "occupant")

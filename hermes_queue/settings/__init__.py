@@ -70,8 +70,9 @@ class PathSettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=PREFIX + "PATHS_", frozen=True)
 
     cache: Path = Field(default_factory=_cache_root)
-    """Interpreters, dependency environments, repositories, slots. Safe to delete when idle.
-    Default: `$XDG_CACHE_HOME/hermes-queue` or `~/.cache/hermes-queue`; for root
+    """Interpreters, dependency environments, repositories, slots. Safe to delete while no worker
+    runs, but for the spool in it, which may hold finished records. Default:
+    `$XDG_CACHE_HOME/hermes-queue` or `~/.cache/hermes-queue`; for root
     `/var/cache/hermes-queue`."""
     replay: Path | None = None
     """Files of records below it may be named by jobs of `--agent replay` (`path=FILE`). Unset:
@@ -112,6 +113,8 @@ class WorkerSettings(BaseSettings):
     package.module:ATTRIBUTE. *: all that are installed. Python's own never are."""
     soft_shutdown_s: float = Field(default=30.0, ge=0)
     """After SIGTERM running trajectories may finish for this long, then are handed back."""
+    prepare_timeout_s: float = Field(default=7200.0, gt=0)
+    """For a job's environment to be built or downloaded, waiting for other builds included."""
     exit_when_idle_s: float | None = Field(default=None, gt=0)
     """The worker ends after so long without a job. Unset: never."""
     stage_events_per_s: float = Field(default=5.0, ge=0)

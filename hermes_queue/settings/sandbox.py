@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from hermes_queue.settings.section import PREFIX
@@ -19,7 +19,7 @@ class LocalSandboxSettings(BaseSettings):
     isolation: Literal["bwrap", "none"] = "bwrap"
     """"none" runs agent commands unfenced as the worker's user: only for trusted agents."""
     slots: int = Field(default=0, ge=0)
-    """Slots of this worker; 0 = the worker's concurrency."""
+    """Slots of a worker, which takes as many jobs at once at most; 0 = its concurrency."""
     memory_mb: int = Field(default=2048, ge=0)
     """Per slot; 0 = unlimited."""
     max_pids: int = Field(default=512, ge=0)
@@ -27,11 +27,21 @@ class LocalSandboxSettings(BaseSettings):
     reap_s: float = Field(default=30.0, gt=0)
     """How often what dead workers of this host left behind is ended."""
     network: bool = False
-    """Whether slots have network. Asset builds always have it."""
+    """Whether slots have the host's network, its loopback included. Asset builds never have."""
     first_uid: int = Field(default=0x7001_0000, ge=1000)
     """Of the host's uids that slots of a worker run as which is root, one each."""
     uids: int = Field(default=65536, ge=0)
     """How many these are; a worker takes 256 at a time. 0 = its slots share uid 65534."""
+    build_hosts: str = ""
+    """Comma-separated `host` or `host:port` that asset builds may reach besides pip's indexes."""
+
+    @field_validator("build_hosts")
+    @classmethod
+    def _hosts(cls, value: str) -> str:
+        from hermes_queue.sandbox.build_hosts import split_hosts
+
+        split_hosts(value)
+        return value
 
 
 class ModalSettings(BaseSettings):
@@ -131,6 +141,8 @@ class SandboxSettings(BaseSettings):
 
     backend: str = "local"
     """Name of a module in `hermes_queue.sandbox`, or `package.module:Class`."""
+    direct_urls: bool = False
+    """Whether rows may require packages by URL or path (`name @ https://...`), not by version."""
     reap_s: float = Field(default=30.0, gt=0)
     """How often one worker of the deployment looks for sandboxes of dead workers."""
     reap_grace_s: float = Field(default=40.0, ge=0)

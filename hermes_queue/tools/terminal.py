@@ -25,7 +25,7 @@ async def run(context: ToolContext, arguments: TerminalArguments) -> ToolResult:
 
 
 def render(result: ExecutionResult, timeout_s: float) -> str:
-    """A command's result as the model sees it: one status line, then stdout and stderr."""
+    """A command's result as the model sees it: status line, stdout, stderr, notice."""
     status = f"exit code {result.exit_code}"
     if result.timed_out:
         status = f"timed out after {timeout_s:g} s; the command and its children were killed"
@@ -35,6 +35,8 @@ def render(result: ExecutionResult, timeout_s: float) -> str:
     for stream in (result.stdout, result.stderr):
         if stream:
             parts.append(stream.decode(errors="replace").rstrip("\n"))
+    if result.notice:
+        parts.append(f"[{result.notice}]")
     return "\n".join(parts)
 
 

@@ -63,7 +63,7 @@ def parse_pin(text: str) -> tuple[str, str]:
 async def survey(
     backend: SandboxBackend, name: str, version: str, extra_requirements: Sequence[str]
 ) -> Package:
-    """Ask the package index about a release, inside a networked sandbox.
+    """Ask the package index about a release, inside a sandbox of its own.
 
     Raises:
         InputError: there is no such release or no sdist of it, a requirement cannot be

@@ -107,9 +107,11 @@ def test_a_worker_is_paused_through_an_outage_and_resumed(
 def test_a_worker_is_resized_while_it_runs_and_its_slots_follow(
     factory, start_worker, celery, tell
 ):
-    start_worker(concurrency=1, **AT_ONCE)
+    start_worker(concurrency=4, HERMES_QUEUE_LOCAL_SLOTS="1", **AT_ONCE)
     factory.enqueue(5, seconds=600)
     factory.wait_running(1)
+    assert factory.ledger.run_status("run").queued == 4
+    assert tell("slots")["concurrency"] == 1
     assert celery("control", "set_limits", "2") == {"ok": "limits set"}
     factory.wait_running(2)
     assert celery("control", "pool_grow", "1") == {"ok": "pool will grow"}

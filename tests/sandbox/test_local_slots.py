@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -14,12 +15,13 @@ from pathlib import Path
 import pytest
 
 from hermes_queue.errors import SlotKilled, SlotLost
-from hermes_queue.sandbox import bubblewrap, cgroups, make_backend
+from hermes_queue.sandbox import bubblewrap, cgroups, descriptors, left_open, make_backend
 from hermes_queue.sandbox.base import ExecutionRequest
 from hermes_queue.sandbox.bubblewrap import Bubblewrap
 from hermes_queue.sandbox.execution import Child
 from hermes_queue.sandbox.processes import read_stat
 from hermes_queue.settings import LocalSandboxSettings
+from hermes_queue.tools.terminal import render
 
 LIMITED = cgroups.available()
 
@@ -88,6 +90,46 @@ async def test_a_slot_with_many_busy_processes_leaves_a_neighbour_its_share(loca
     others = groups.cpu_s() - before
     many.cancel()
     assert own.cpu_s > others / 5
+
+
+async def test_background_processes_hold_few_of_the_workers_descriptors(local):
+    slot = await local.slot()
+    hold_on = "trap '' PIPE; (while echo x; do sleep 0.1; done; touch /tmp/ended) 2>/dev/null &"
+    assert (await local.sh(slot, hold_on)).notice == ""
+    before = open_files()
+    results = [await local.sh(slot, "sleep 4242 &") for _ in range(left_open.MOST)]
+    assert open_files() <= before + left_open.MOST
+    assert results[0].notice == ""
+    assert "command >log 2>&1 &" in results[-1].notice
+    assert results[-1].notice in render(results[-1], 1.0)
+    # The oldest is not killed: it meets an error when it writes on.
+    await local.out(slot, "until [ -e /tmp/ended ]; do sleep 0.05; done")
+    await local.backend.release(slot)
+    assert open_files() < before
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+async def test_commands_start_with_the_limit_of_open_files_that_the_worker_began_with(
+    local, monkeypatch
+):
+    """Its own is raised."""
+    began = resource.getrlimit(resource.RLIMIT_NOFILE)
+    monkeypatch.setattr(descriptors, "_at_start", None)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (500, began[1]))
+    try:
+        descriptors.raise_limit()
+        descriptors.raise_limit()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == descriptors.most() > 500
+        slot = await local.slot()
+        assert await local.out(slot, "ulimit -S -n") == "500"
+        without_groups = cgroups.fallback_prefix(memory_mb=0, max_pids=0)
+        said = subprocess.check_output([*without_groups, "sh", "-c", "ulimit -S -n; ulimit -H -n"])
+        assert said.split()[0] == b"500" != said.split()[1]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, began)
 
 
 async def test_control_groups_are_removed_with_their_slot(local):

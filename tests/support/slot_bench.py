@@ -32,10 +32,17 @@ async def leased_slot(
     seconds: float = 120.0,
 ) -> AsyncIterator[SlotContext]:
     """A slot whose stage ends in `seconds`; its backend is gone afterwards."""
+    async with local_backend() as backend:
+        slot = await backend.acquire("t", spec)
+        yield SlotContext(backend, slot, deadline=time.monotonic() + seconds)
+
+
+@asynccontextmanager
+async def local_backend() -> AsyncIterator[LocalBackend]:
+    """With one slot."""
     backend = LocalBackend(slots=1, cache=_directory())
     try:
         await backend.start()
-        slot = await backend.acquire("t", spec)
-        yield SlotContext(backend, slot, deadline=time.monotonic() + seconds)
+        yield backend
     finally:
         await backend.stop()

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from hermes_queue.pool import TaskPool
 from hermes_queue.sandbox.capacity import Capacity
 
 
@@ -59,3 +60,18 @@ async def test_shrinking_and_growing_again_loses_no_place():
     assert served(first) + served(more) == 5
     for task in more:
         task.cancel()
+
+
+@pytest.mark.parametrize(
+    ("settings", "jobs_at_once"),
+    [
+        ({}, 3),
+        ({"HERMES_QUEUE_LOCAL_SLOTS": "2"}, 2),
+        ({"HERMES_QUEUE_LOCAL_SLOTS": "5"}, 3),
+        ({"HERMES_QUEUE_LOCAL_SLOTS": "2", "HERMES_QUEUE_SANDBOX_BACKEND": "modal"}, 3),
+    ],
+)
+def test_a_worker_takes_no_more_jobs_than_local_slots(settings, jobs_at_once, monkeypatch) -> None:
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    assert TaskPool(limit=3).num_processes == jobs_at_once

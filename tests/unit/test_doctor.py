@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
 import time
+from contextlib import closing
 
 import pytest
 from click.testing import CliRunner
@@ -17,6 +19,7 @@ from redis_server import RedisServer
 from worker_process import wait_until
 
 from hermes_queue.cli import cli
+from hermes_queue.doctor import slots
 from hermes_queue.doctor.bodies import store_findings
 from hermes_queue.ledger import Breakers, Ledger
 from hermes_queue.ledger.lanes import note_lanes
@@ -80,7 +83,8 @@ def test_a_healthy_set_up_has_no_error_and_no_warning_but_that_no_worker_lives(s
     code, found = diagnosis("--base-url", url, "--token-ids")
     assert code == 0
     poor = {check for check, each in found.items() if each["level"] != "ok"}
-    assert poor <= {"deployment.workers", "sandbox.local", "disk.cache", "disk.spool"}, found
+    of_this_machine = {"sandbox.local", "disk.cache", "disk.spool", "disk.shared"}
+    assert poor <= {"deployment.workers", *of_this_machine}, found
     assert found["sandbox.local"]["level"] != "error"
     assert {"redis.persistence", "redis.clock", "model.tools", "model.token_ids"} <= set(found)
 
@@ -90,6 +94,50 @@ def test_the_report_for_people_has_a_line_per_finding_and_one_for_what_to_do(sta
     output = CliRunner().invoke(cli, ["doctor"]).output
     assert "warning redis.persistence: the append-only file is off" in output
     assert "        -> start it with --appendonly yes" in output
+
+
+# --- what slots share with the worker -------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "text"),
+    [
+        ("redis://127.0.0.1:6379/0", "can change scores"),
+        ("redis://localhost", "can change scores"),
+        ("redis://worker:secret@127.0.0.1:6379/0", "neighbours and metadata"),
+        ("unix:///run/redis.sock", "neighbours and metadata"),
+    ],
+)
+def test_agents_with_the_hosts_network_beside_an_open_redis_are_warned_of(url, text, monkeypatch):
+    monkeypatch.setenv("HERMES_QUEUE_REDIS_URL", url)
+    assert list(slots.network_findings()) == []
+    monkeypatch.setenv("HERMES_QUEUE_LOCAL_NETWORK", "true")
+    [finding] = slots.network_findings()
+    assert finding.level == "warning"
+    assert text in finding.message
+
+
+def test_too_few_open_files_for_the_concurrency_are_warned_of(monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 4096))
+    monkeypatch.setenv("HERMES_QUEUE_WORKER_CONCURRENCY", "80")
+    assert slots.descriptor_finding().level == "ok"
+    monkeypatch.setenv("HERMES_QUEUE_WORKER_CONCURRENCY", "81")
+    finding = slots.descriptor_finding()
+    assert finding.level == "warning"
+    assert "lower HERMES_QUEUE_WORKER_CONCURRENCY to 80" in finding.remedy
+
+
+def test_a_little_room_that_slots_share_with_redis_and_the_spool_is_warned_of(
+    start, tmp_path, monkeypatch
+):
+    start()
+    monkeypatch.setenv("HERMES_QUEUE_PATHS_CACHE", str(tmp_path / "cache"))
+    with closing(Ledger.connect()) as ledger:
+        assert [each.level for each in slots.shared_disk_findings(ledger)] == ["ok"]
+        monkeypatch.setattr(slots, "SHARED_LOW_BYTES", 1 << 62)
+        [finding] = slots.shared_disk_findings(ledger)
+    assert finding.level == "warning"
+    assert "the spool and Redis" in finding.message
 
 
 # --- the object store -----------------------------------------------------------------------

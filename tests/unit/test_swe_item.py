@@ -66,8 +66,8 @@ def test_the_sources_base_url_wins_over_the_rows() -> None:
         ({"repo_base_url": "-x"}, "repo_base_url"),
         ({"source": {"type": "sdist", "name": "a", "version": "1"}}, "source"),
         ({"environment": {"requirements": ["-r /etc/passwd"]}}, "requirements"),
-        ({"environment": {"requirements": ["https://h.example/sample-1.0.whl"]}}, "requirements"),
         ({"environment": {"distribution": {"version": "a\nb"}}}, "distribution.version"),
+        ({"environment": {"requirements": ["a==${PIP_INDEX_URL}"]}}, "requirements"),
         ({"environment": {"pythonpath": ["../.."]}}, "pythonpath"),
     ],
 )
@@ -124,6 +124,45 @@ def test_an_environment_may_be_json_text_and_have_nulls() -> None:
 @pytest.mark.parametrize("text", ["{", "[" * 100_000, "7"])
 def test_text_that_is_no_json_of_the_right_kind_is_refused(column: str, text: str) -> None:
     assert column in refusal(make_row(patch=bug_patch(), **{column: text}))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "name @ https://evil.example/name-1.0.tar.gz",
+        "name[extra]@git+https://evil.example/name",
+    ],
+)
+def test_a_requirement_by_url_or_path_is_the_operators_to_allow(
+    line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = sdist_row(SHA256, environment={"install": [line]})
+    assert "HERMES_QUEUE_SANDBOX_DIRECT_URLS=true" in refusal(row)
+    monkeypatch.setenv("HERMES_QUEUE_SANDBOX_DIRECT_URLS", "true")
+    assert Item.model_validate(row).environment.install == (line,)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "name==1.0",
+        "na-me[extra,more]~=1.0,!=1.2 ; python_version < '3.12' and os_name == 'a/b'",
+        "name==1!2.0+local.1 --hash=sha256:ab/cd",
+    ],
+)
+def test_a_requirement_by_version_is_taken_as_it_is(line: str) -> None:
+    row = sdist_row(SHA256, environment={"requirements": [line]})
+    assert Item.model_validate(row).environment.requirements == (line,)
+
+
+@pytest.mark.parametrize("line", ["https://h.example/x-1.0.tar.gz", "directory/x-1.0.tar.gz"])
+def test_a_requirement_without_a_name_is_refused_in_any_case(
+    line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = sdist_row(SHA256, environment={"install": [line]})
+    assert "HERMES_QUEUE_SANDBOX_DIRECT_URLS=true" in refusal(row)
+    monkeypatch.setenv("HERMES_QUEUE_SANDBOX_DIRECT_URLS", "true")
+    assert "bare URLs are not allowed" in refusal(row)
 
 
 def test_a_mutation_needs_an_sdist() -> None:

@@ -9,25 +9,23 @@ hears of none builds it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
-import fcntl
 import io
 import json
 import logging
-import os
 import shlex
 import tarfile
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from hermes_queue.errors import EnvInfraError, SandboxError, SandboxRejected
 from hermes_queue.sandbox import pip_settings
-from hermes_queue.sandbox.asset_store import check_asset, lock_file
+from hermes_queue.sandbox.asset_store import check_asset
 from hermes_queue.sandbox.base import AssetSpec
+from hermes_queue.sandbox.build_turn import build_turn
 from hermes_queue.sandbox.modal.box import ROOT, Box
 from hermes_queue.sandbox.modal.failures import explained
 from hermes_queue.sandbox.modal.process import Finished, run_process
@@ -92,7 +90,7 @@ class ModalAssets:
         check_asset(spec)
         note = self._note(profile, spec)
         if note not in self._images:
-            async with _locked(note.with_suffix(".lock")):
+            async with build_turn(note.with_suffix(".lock")):
                 self._images[note] = await self._noted(note) or await self._find_image(
                     await self._build(profile, spec, note)
                 )
@@ -298,15 +296,6 @@ def _read_note(note: Path) -> tuple[str | None, float]:
         return None, 0.0
     left_s = facts["made"] + TRUSTED_S - time.time()
     return (str(facts["image_id"]), left_s) if left_s > 0 else (None, 0.0)
-
-
-@contextlib.asynccontextmanager
-async def _locked(path: Path) -> AsyncIterator[None]:
-    descriptor = await lock_file(path, fcntl.LOCK_EX)
-    try:
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _explain(spec: AssetSpec, done: Finished) -> str:

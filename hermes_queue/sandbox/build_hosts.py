@@ -1,0 +1,210 @@
+"""Where builds of assets may connect to: the worker's package indexes, and what is named besides.
+
+Builds have no network of their own (see `build_network`); this is what the worker's proxy
+asks before it opens a connection for one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import re
+import socket
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.request import getproxies_environment, proxy_bypass
+
+from hermes_queue.errors import EnvInfraError
+
+Scheme = Literal["http", "https"]
+"""http: GET and HEAD through the proxy, in the clear. https: a tunnel."""
+
+Place = tuple[Scheme, str, int]
+
+PORTS: Mapping[Scheme, int] = {"http": 80, "https": 443}
+DEFAULT_INDEX = "https://pypi.org/simple"
+FILES = {
+    "pypi.org": ("files.pythonhosted.org",),
+    "pypi.python.org": ("pypi.org", "files.pythonhosted.org"),
+    "test.pypi.org": ("test-files.pythonhosted.org",),
+}
+"""Where the pages of public indexes link to, or redirect."""
+RESOLVE_TIMEOUT_S = 20.0
+MAX_ADDRESSES = 4
+_PRIVATE = tuple(
+    ipaddress.ip_network(block)
+    for block in (
+        "10.0.0.0/8",
+        "172.16.0.0/12",
+        "192.168.0.0/16",
+        "100.64.0.0/10",  # shared by carriers, and some providers' metadata
+        "fc00::/7",
+    )
+)
+_HOST_AND_PORT = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]{1,253})(?::([0-9]{1,5}))?")
+
+
+class Refused(Exception):
+    """The build may not connect there; the text says where and how that can be allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class OuterProxy:
+    """A proxy that this worker itself needs to reach a host."""
+
+    scheme: Scheme
+    host: str
+    port: int
+    credentials: str | None
+    """`user:password`, decoded."""
+
+
+@dataclass(frozen=True, slots=True)
+class BuildHosts:
+    """Which hosts and ports builds may reach, and by which way.
+
+    Immutable. `named` are places that the operator gave as an index or in the settings: they
+    may be on loopback or in a private network. `implied` are those that follow from them.
+    """
+
+    named: frozenset[Place]
+    implied: frozenset[Place]
+    proxies: Mapping[str, str] = field(default_factory=dict)
+    """Of the worker itself, as `urllib.request.getproxies_environment` has them."""
+
+    @classmethod
+    def of(cls, pip: Mapping[str, str], named: str) -> BuildHosts:
+        """Those of pip's settings as environment variables, and of `LOCAL_BUILD_HOSTS`."""
+        indexes = set(_indexes(pip))
+        implied: set[Place] = {
+            ("https", host, PORTS["https"])
+            for _, index, _ in indexes
+            for host in FILES.get(index, ())
+        }
+        for word in pip.get("PIP_TRUSTED_HOST", "").split():
+            implied |= set(_places(word))
+        for word in split_hosts(named):
+            indexes |= set(_places(word))
+        proxies = dict(getproxies_environment())
+        if own := pip.get("PIP_PROXY"):
+            proxies |= {"http": own, "https": own}
+        return cls(frozenset(indexes), frozenset(implied), proxies)
+
+    def check(self, scheme: Scheme, host: str, port: int) -> None:
+        """Raises Refused unless builds may connect there by this way."""
+        place = (scheme, host, port)
+        if place not in self.named and place not in self.implied:
+            raise Refused(_how_to_allow(host, port, "is none of the worker's package indexes"))
+
+    async def addresses(self, scheme: Scheme, host: str, port: int) -> list[str]:
+        """Numeric addresses of an allowed place; connect to these and to nothing else.
+
+        Raises:
+            Refused: the place is only implied, and is in a private network.
+            OSError: the name has no address, or was not resolved in time.
+        """
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(RESOLVE_TIMEOUT_S):
+            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        numeric = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+        if (scheme, host, port) not in self.named:
+            for address in numeric:
+                if not is_public(address):
+                    raise Refused(_how_to_allow(host, port, f"has the private address {address}"))
+        return numeric[:MAX_ADDRESSES]
+
+    def outer_proxy(self, scheme: Scheme, host: str, port: int) -> OuterProxy | None:
+        """The proxy that the worker has to take to get there itself.
+
+        Raises:
+            EnvInfraError: it is of a kind that builds cannot take.
+        """
+        url = self.proxies.get(scheme) or self.proxies.get("all")
+        if not url or proxy_bypass(f"{host}:{port}", dict(self.proxies)):
+            return None
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise EnvInfraError(
+                f"builds cannot take this worker's proxy for {host}:{port}: it is a "
+                f"{parts.scheme}:// one; set HTTP_PROXY and HTTPS_PROXY to an http:// one"
+            )
+        return _outer(parts)
+
+
+def _outer(parts: SplitResult) -> OuterProxy:
+    scheme: Scheme = "https" if parts.scheme == "https" else "http"
+    credentials = None
+    if parts.username is not None:
+        credentials = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+    return OuterProxy(scheme, str(parts.hostname), parts.port or PORTS[scheme], credentials)
+
+
+def split_hosts(text: str) -> list[str]:
+    """The hosts of a comma-separated list.
+
+    Raises:
+        ValueError: one is not `host` or `host:port`.
+    """
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    for word in words:
+        match = _HOST_AND_PORT.fullmatch(word)
+        if match is None or not 0 < int(match.group(2) or 1) < 65536:
+            raise ValueError(
+                f"{word!r} is neither a host such as files.example.com nor host:port; "
+                "give no scheme and no path"
+            )
+    return words
+
+
+def normal_host(host: str) -> str:
+    """A host as it is compared: lower case, without brackets and a final dot."""
+    return host.strip("[]").rstrip(".").lower()
+
+
+def is_public(address: str) -> bool:
+    """Whether a numeric address is neither this host's own, its neighbours' nor metadata's."""
+    found = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(found, ipaddress.IPv6Address):
+        inner = found.ipv4_mapped or found.sixtofour or (found.teredo and found.teredo[1])
+        found = inner or found
+    special = (
+        found.is_loopback
+        or found.is_link_local
+        or found.is_multicast
+        or found.is_unspecified
+        or found.is_reserved
+    )
+    return not special and not any(found in block for block in _PRIVATE)
+
+
+def _indexes(pip: Mapping[str, str]) -> Iterator[Place]:
+    """The http and https places that pip's settings name; the others are files."""
+    urls = pip.get("PIP_FIND_LINKS", "").split()
+    if pip.get("PIP_NO_INDEX", "").lower() not in ("1", "true", "yes", "on"):
+        urls.append(pip.get("PIP_INDEX_URL") or DEFAULT_INDEX)
+        urls += pip.get("PIP_EXTRA_INDEX_URL", "").split()
+    for url in urls:
+        parts = urlsplit(url)
+        if parts.scheme == "https" and parts.hostname:
+            yield "https", normal_host(parts.hostname), parts.port or PORTS["https"]
+        elif parts.scheme == "http" and parts.hostname:
+            yield "http", normal_host(parts.hostname), parts.port or PORTS["http"]
+
+
+def _places(word: str) -> Iterator[Place]:
+    """`host:port` by both ways, `host` by each way's own port."""
+    match = _HOST_AND_PORT.fullmatch(word)
+    if match is None:
+        return
+    for scheme, port in PORTS.items():
+        yield scheme, normal_host(match.group(1)), int(match.group(2) or port)
+
+
+def _how_to_allow(host: str, port: int, why: str) -> str:
+    place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return (
+        f"the build wanted to reach {place}, which {why}; if it is a package server that you "
+        f"trust, allow it on the workers with HERMES_QUEUE_LOCAL_BUILD_HOSTS={place}"
+    )
