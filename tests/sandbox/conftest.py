@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import random
 import shutil
@@ -24,7 +25,7 @@ from hermes_queue.sandbox.base import (
 )
 from hermes_queue.sandbox.modal.backend import ModalBackend
 from hermes_queue.settings import LocalSandboxSettings, ModalSettings
-from hermes_queue.testing import localmodal, localmodal_server
+from hermes_queue.testing import ModalTestServer, localmodal, localmodal_server
 
 __all__ = ["localmodal", "localmodal_server"]  # fixtures that we ship
 
@@ -38,8 +39,6 @@ class Candidate:
     """Slots cannot read, signal or trace each other."""
     own_image: bool = False
     """What lies in the image is the user's choice, not ours."""
-    shared_memory: bool = False
-    """A slot may be killed for what another one used, so a SIGKILL is no measurement."""
     shared_names: bool = False
     """Names of processes and in /tmp are visible in other slots; what they stand for is not."""
 
@@ -68,13 +67,18 @@ BACKENDS = {
 }
 
 if os.geteuid() == 0:
-    BACKENDS["modal-slots-10"] = Candidate(
-        modal(10), own_image=True, shared_memory=True, shared_names=True
-    )
+    BACKENDS["modal-slots-10"] = Candidate(modal(10), own_image=True, shared_names=True)
+    # As above, where root inside has the rights that Docker gives by default.
+    BACKENDS["modal-docker"] = Candidate(modal(10), own_image=True, shared_names=True)
 
-REPEATED = {"modal-slots-1"} if os.geteuid() == 0 and not os.environ.get("REPETITIONS") else set()
+REPEATED = (
+    {"modal-slots-1", "modal-docker"}
+    if os.geteuid() == 0 and not os.environ.get("REPETITIONS")
+    else set()
+)
 """As root, ten slots try all that one slot does, and as an ordinary user (test_ordinary_user.py)
-one slot is what is tried: here only `make test-modal-oldest` repeats it."""
+one slot is what is tried: here only `make test-modal-oldest` repeats it. What depends on root's
+rights inside is tried in test_modal_kernels.py, the rest by `make test-modal-docker`."""
 TRIED = {name: candidate for name, candidate in BACKENDS.items() if name not in REPEATED}
 
 
@@ -123,6 +127,18 @@ def provider(request: pytest.FixtureRequest) -> None:
     names = map(str, callspec.params.values()) if callspec else ()
     if any(name in BACKENDS and name.startswith("modal") for name in names):
         request.getfixturevalue("localmodal")
+    if "modal-docker" in names:
+        request.getfixturevalue("docker_capabilities")
+
+
+@pytest.fixture
+def docker_capabilities(localmodal: ModalTestServer) -> Iterator[None]:
+    """Root in sandboxes has what it has in Docker: it cannot look into others' processes."""
+    store = localmodal._background.server.store
+    limits = store.limits
+    store.limits = dataclasses.replace(limits, capabilities="docker")
+    yield
+    store.limits = limits
 
 
 @pytest.fixture

@@ -22,11 +22,10 @@ from hermes_queue.sandbox.localmodal.host import FILE_TOOL, Host
 from hermes_queue.sandbox.user_namespaces import UserNamespaces
 
 PATH = f"{PYTHON_MOUNT}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-CAPABILITIES = (
+DOCKER_CAPABILITIES = (
     "audit_write",
     "chown",
     "dac_override",
-    "dac_read_search",
     "fowner",
     "fsetid",
     "kill",
@@ -38,11 +37,19 @@ CAPABILITIES = (
     "setpcap",
     "setuid",
     "sys_chroot",
-    "sys_nice",
-    "sys_ptrace",
-    "sys_resource",
 )
-"""Of root inside. Not those that open more of the kernel, such as sys_admin and net_admin."""
+CAPABILITIES = {
+    "docker": DOCKER_CAPABILITIES,
+    "wide": (*DOCKER_CAPABILITIES, "dac_read_search", "sys_nice", "sys_ptrace", "sys_resource"),
+}
+"""Of root inside. "docker": what containers of Docker have by default. Never those that open more
+of the kernel, such as sys_admin and net_admin."""
+EVENTS = {
+    "memory.events": "/sys/fs/cgroup/memory.events",
+    "memory.oom_control": "/sys/fs/cgroup/memory/memory.oom_control",
+}
+"""Files of a control group that count what the kernel killed for want of memory, in version 2 and
+1, and where a container sees them."""
 OWN_ETC = {
     "passwd": "root:x:0:0:root:/root:/bin/bash\n"
     "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
@@ -79,6 +86,8 @@ class Plan:
     memory_mb: int = 0
     """0 = no limit."""
     max_pids: int = 0
+    capabilities: str = "wide"
+    """A key of `CAPABILITIES`."""
     volumes: tuple[Volume, ...] = field(default=())
 
 
@@ -156,6 +165,9 @@ class Enclosure:
             arguments += ["--ro-bind", str(self.host.directory / "empty"), str(hidden)]
         arguments += ["--ro-bind", str(self.host.python.home), PYTHON_MOUNT]
         arguments += ["--ro-bind", str(self.host.file_tool), FILE_TOOL]
+        for group in self._groups.groups if self._groups else ():
+            for name, place in EVENTS.items():
+                arguments += ["--ro-bind-try", str(group / name), place]
         for volume in self.plan.volumes:
             for parent in reversed(PurePosixPath(volume.target).parents[:-1]):
                 arguments += ["--perms", "0755", "--dir", str(parent)]
@@ -180,7 +192,8 @@ class Enclosure:
     def command(self, cwd: str, argv: Sequence[str]) -> list[str | bytes]:
         """The host's argv that runs `argv` inside."""
         assert self._bubblewrap is not None  # noqa: S101 - only after start()
-        kept = ",".join(["-all", *(f"+{name}" for name in CAPABILITIES)])
+        capabilities = CAPABILITIES[self.plan.capabilities]
+        kept = ",".join(["-all", *(f"+{name}" for name in capabilities)])
         limited = [self.host.tools.setpriv, "--inh-caps=-all", f"--bounding-set={kept}"]
         shell = ["/bin/sh", "-c", SHELL, "sh", cwd]
         return [*self._bubblewrap.enter_prefix(), *limited, *shell, *argv]

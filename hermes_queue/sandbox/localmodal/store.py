@@ -31,6 +31,8 @@ class Limits:
     max_pids: int = 4096
     output_bytes: int = 1 << 30
     """Of each stream of each command; the rest is dropped."""
+    capabilities: str = "wide"
+    """Of root inside: a key of `enclosure.CAPABILITIES`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +178,7 @@ class Store:
             network=self.network and access != api_pb2.NetworkAccess.BLOCKED,
             memory_mb=definition.resources.memory_mb_max or self.limits.memory_mb,
             max_pids=self.limits.max_pids,
+            capabilities=self.limits.capabilities,
             volumes=await self.volumes.attach(directory, definition.volume_mounts),
         )
         box = Box(
