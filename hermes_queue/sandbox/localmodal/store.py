@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import re
 import shlex
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -13,6 +12,7 @@ from pathlib import Path
 from grpclib import GRPCError, Status
 from modal_proto import api_pb2
 
+from hermes_queue.sandbox.localmodal.admission import check_definition
 from hermes_queue.sandbox.localmodal.box import TERMINATED, Box
 from hermes_queue.sandbox.localmodal.enclosure import Enclosure, Plan
 from hermes_queue.sandbox.localmodal.faults import FaultPlan
@@ -85,6 +85,8 @@ class Store:
     apps: dict[tuple[str, str], str] = field(default_factory=dict)
     """(environment, name) -> id."""
     images: dict[str, Image] = field(default_factory=dict)
+    built: set[str] = field(default_factory=set)
+    """Ids of images whose build has succeeded."""
     image_names: dict[str, str] = field(default_factory=dict)
     secrets: dict[str, dict[str, str]] = field(default_factory=dict)
     secret_names: dict[str, str] = field(default_factory=dict)
@@ -148,7 +150,7 @@ class Store:
         """Make and start a sandbox."""
         if app_id not in self.apps.values():
             raise GRPCError(Status.NOT_FOUND, f"no app {app_id}")
-        self._check(definition)
+        check_definition(definition)
         self.faults.throttle_creation()
         name = (app_id, definition.name)
         if definition.name:
@@ -203,24 +205,6 @@ class Store:
 
     async def _settle(self, box: Box) -> None:
         await self.volumes.commit(box.enclosure.directory)
-
-    @staticmethod
-    def _check(definition: Request) -> None:
-        if definition.resources.gpu_config.count or definition.resources.gpu_config.gpu_type:
-            raise GRPCError(Status.INVALID_ARGUMENT, "localmodal has no GPUs")
-        if definition.nfs_mounts:
-            raise GRPCError(Status.UNIMPLEMENTED, "localmodal has no network file systems")
-        access = definition.network_access
-        for cidr in access.allowed_cidrs:
-            try:
-                ipaddress.ip_network(cidr)
-            except ValueError:
-                raise GRPCError(Status.INVALID_ARGUMENT, f"Invalid CIDR: {cidr}") from None
-        if access.network_access_type == api_pb2.NetworkAccess.ALLOWLIST:
-            raise GRPCError(
-                Status.UNIMPLEMENTED,
-                "localmodal cannot keep allowlists: its sandboxes have the host's network or none",
-            )
 
     async def end_all(self) -> None:
         """End every sandbox."""
