@@ -140,6 +140,11 @@ class Draft:
         """What so many tokens of the job's model cost; None when nobody knows."""
         return cost_usd(self.job.agent.model, usage, self.prices)
 
+    @property
+    def lost_sandboxes(self) -> int:
+        """Earlier attempts that ended because a sandbox failed."""
+        return sum(attempt.failure.cause == "sandbox" for attempt in self.earlier)
+
     def attempt_record(self, failure: TrajectoryFailure) -> AttemptRecord:
         """What a retry keeps of this attempt."""
         return AttemptRecord(

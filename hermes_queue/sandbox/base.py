@@ -77,6 +77,8 @@ class SlotSpec:
     conceal: tuple[str, ...] = ()
     """Python packages and modules, by import name, that must not be found in the image: what
     the task is about. A backend that cannot hide one from its slots refuses the lease."""
+    alone: bool = False
+    """No other slot shares the sandbox, whatever the profile says: earlier ones died under it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,10 @@ def test_an_unknown_profile_is_refused_with_the_known_ones(load):
         ("big: {allow_domains: [pypi.org]}", "need network=allowlist"),
         ("big: {network: allowlist}", "needs allow_domains or allow_cidrs"),
         ("big: {min_sandboxes: 3, max_sandboxes: 2}", "max_sandboxes is below"),
+        (
+            "big: {memory_limit_mb: 8192, slots_per_sandbox: 8}",
+            r"slots_per_sandbox=8 times slot_memory_mb=2048 .* to 16384, .*slot_memory_mb to 1024",
+        ),
         ("big", "must map profile names"),
         ("big: 3", "'big' must be a mapping"),
         ("big: {", r"profiles\.yaml"),
@@ -70,6 +74,19 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
 def test_no_sandbox_outlives_a_day():
     with pytest.raises(ValidationError, match="86400"):
         ModalSettings(lifetime_s=86_401)
+
+
+@pytest.mark.parametrize(
+    ("settings", "most_mb"),
+    [
+        ({}, 20480),
+        ({"slots_per_sandbox": 1}, 4096),
+        ({"slot_memory_mb": 0, "memory_mb": 512}, 512),
+        ({"memory_limit_mb": 65536}, 65536),
+    ],
+)
+def test_a_sandbox_may_use_what_its_slots_may(settings, most_mb):
+    assert ModalSettings(**settings).memory_most_mb == most_mb
 
 
 def test_images_differ_by_all_they_are_made_of(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from records import make_job
 
 from hermes_queue.errors import (
     DeadlineExceeded,
@@ -13,8 +14,10 @@ from hermes_queue.errors import (
     SandboxError,
 )
 from hermes_queue.models import AttemptRecord, Failure
-from hermes_queue.settings import RetrySettings
+from hermes_queue.settings import ModelSettings, RetrySettings
+from workers.draft import Draft
 from workers.retry import retry_delay_s
+from workers.rollout import rollout
 
 SETTINGS = RetrySettings()
 
@@ -70,3 +73,36 @@ def test_the_delay_doubles_up_to_its_maximum_with_jitter_of_half():
         }
         assert all(full_s / 2 <= value <= full_s for value in found)
         assert len(found) > 1
+
+
+class FullHouse:
+    """A backend that has no room, and remembers what it was asked for."""
+
+    def __init__(self):
+        self.asked = []
+
+    async def prepare(self, spec):
+        self.asked.append(spec)
+
+    async def acquire(self, trajectory_id, spec):
+        raise SandboxError("no room")
+
+
+@pytest.mark.parametrize(
+    ("earlier", "alone"), [(["sandbox", "model"], False), (["sandbox"] * 2, True)]
+)
+async def test_a_job_under_which_two_sandboxes_died_gets_one_of_its_own(earlier, alone):
+    job = make_job(env="sums_env:ENV")
+    draft = Draft(job, 3, 3, earlier=tuple(failed(*earlier)))
+    backend = FullHouse()
+    row = {"instance_id": "i", "question": "1+1", "answer": 2}
+    with pytest.raises(SandboxError, match="no room"):
+        await rollout(
+            draft,
+            row,
+            backend=backend,
+            model=ModelSettings(),
+            left_s=lambda: 60.0,
+            on_measured=lambda: None,
+        )
+    assert [spec.alone for spec in backend.asked] == [alone]

@@ -131,7 +131,7 @@ class Account:
             "idle_timeout": min(profile.idle_timeout_s, profile.lifetime_s),
             # A bare number is what is reserved, and does not limit anything.
             "cpu": (profile.cpu, max(profile.cpu, profile.cpu_limit or 0.0)),
-            "memory": (profile.memory_mb, max(profile.memory_mb, profile.memory_limit_mb or 0)),
+            "memory": (profile.memory_mb, profile.memory_most_mb),
             "region": profile.region,
         }
         if not open_network:
