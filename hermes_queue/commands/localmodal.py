@@ -33,8 +33,15 @@ if TYPE_CHECKING:
     show_default=True,
     help="Of root in sandboxes: those of Docker, or with ptrace and higher limits besides.",
 )
+@click.option(
+    "--runtime",
+    type=click.Choice(["namespaces", "gvisor"]),
+    default="namespaces",
+    show_default=True,
+    help="What sandboxes are; gVisor needs runsc and root.",
+)
 @click.option("--worker-ports", is_flag=True, help="Each sandbox has a port for its commands.")
-def localmodal(capabilities: str, **options: Any) -> None:
+def localmodal(capabilities: str, runtime: str, **options: Any) -> None:
     """Serve the Modal protocol on 127.0.0.1 until interrupted; its sandboxes are local.
 
     Prints the variables that make the modal SDK use it, as `export` lines.
@@ -47,7 +54,8 @@ def localmodal(capabilities: str, **options: Any) -> None:
             f"{error.name} is not installed: pip install 'hermes-queue[modal]'"
         ) from error
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    asyncio.run(_serve(LocalModal(limits=Limits(capabilities=capabilities), **options)))
+    limits = Limits(capabilities=capabilities, runtime=runtime)
+    asyncio.run(_serve(LocalModal(limits=limits, **options)))
 
 
 async def _serve(server: LocalModal) -> None:

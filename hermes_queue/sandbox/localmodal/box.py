@@ -123,7 +123,7 @@ class Box:
         }
         try:
             command = Command(
-                enclosure.command(cwd or "/", argv),
+                enclosure.command(cwd or "/", argv, environment),
                 environment=environment,
                 pass_fds=enclosure.descriptors(),
                 kill_tree=enclosure.kill_tree,

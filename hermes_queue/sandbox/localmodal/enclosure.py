@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
@@ -151,7 +151,16 @@ class Enclosure:
         arguments = ["--userns", str(users.outer), "--userns2", str(users.nested)]
         arguments += ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
         arguments += [] if self.plan.network else ["--unshare-net"]
-        arguments += ["--hostname", "modal", "--bind", str(self.rootfs), "/"]
+        arguments += ["--hostname", "modal", "--bind", str(self.rootfs), "/", *self._mounts()]
+        for group in self._groups.groups if self._groups else ():
+            for name, place in EVENTS.items():
+                arguments += ["--ro-bind-try", str(group / name), place]
+        self.mount_points = _targets(arguments)
+        return [*arguments, "--chdir", "/"]
+
+    def _mounts(self) -> list[str]:
+        """What lies in the sandbox beside its own files."""
+        arguments: list[str] = []
         for name, mode in DIRECTORIES:
             arguments += ["--perms", mode, "--dir", name]
         arguments += ["--ro-bind", "/usr", "/usr", *self._top_level()]
@@ -165,16 +174,13 @@ class Enclosure:
             arguments += ["--ro-bind", str(self.host.directory / "empty"), str(hidden)]
         arguments += ["--ro-bind", str(self.host.python.home), PYTHON_MOUNT]
         arguments += ["--ro-bind", str(self.host.file_tool), FILE_TOOL]
-        for group in self._groups.groups if self._groups else ():
-            for name, place in EVENTS.items():
-                arguments += ["--ro-bind-try", str(group / name), place]
         for volume in self.plan.volumes:
             for parent in reversed(PurePosixPath(volume.target).parents[:-1]):
                 arguments += ["--perms", "0755", "--dir", str(parent)]
             bind = "--ro-bind" if volume.read_only else "--bind"
             arguments += [bind, str(volume.source), volume.target]
         self.mount_points = _targets(arguments)
-        return [*arguments, "--chdir", "/"]
+        return arguments
 
     def _top_level(self) -> list[str]:
         """/bin and the like, as far as a snapshot has not brought them."""
@@ -189,8 +195,10 @@ class Enclosure:
         """Whether commands can run in it."""
         return self._bubblewrap is not None and self._bubblewrap.is_alive()
 
-    def command(self, cwd: str, argv: Sequence[str]) -> list[str | bytes]:
-        """The host's argv that runs `argv` inside."""
+    def command(
+        self, cwd: str, argv: Sequence[str], environment: Mapping[str, str]
+    ) -> list[str | bytes]:
+        """The host's argv that runs `argv` inside; it is to be run with the same environment."""
         assert self._bubblewrap is not None  # noqa: S101 - only after start()
         capabilities = CAPABILITIES[self.plan.capabilities]
         kept = ",".join(["-all", *(f"+{name}" for name in capabilities)])

@@ -16,10 +16,13 @@ from hermes_queue.sandbox.localmodal.admission import check_definition
 from hermes_queue.sandbox.localmodal.box import TERMINATED, Box
 from hermes_queue.sandbox.localmodal.enclosure import Enclosure, Plan
 from hermes_queue.sandbox.localmodal.faults import FaultPlan
+from hermes_queue.sandbox.localmodal.gvisor import GvisorEnclosure
 from hermes_queue.sandbox.localmodal.host import Host
 from hermes_queue.sandbox.localmodal.listener import Listener
 from hermes_queue.sandbox.localmodal.volumes import Volumes
 from hermes_queue.sandbox.localmodal.wire import Request, new_id
+
+ENCLOSURES = {"namespaces": Enclosure, "gvisor": GvisorEnclosure}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,8 @@ class Limits:
     """Of each stream of each command; the rest is dropped."""
     capabilities: str = "wide"
     """Of root inside: a key of `enclosure.CAPABILITIES`."""
+    runtime: str = "namespaces"
+    """Or "gvisor": see `localmodal.gvisor`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +195,7 @@ class Store:
             definition=definition,
             environment={**image.environment, **environment},
             tags={},
-            enclosure=Enclosure(self.host, plan),
+            enclosure=ENCLOSURES[self.limits.runtime](self.host, plan),
             conduct=self.faults.conduct,
             output_limit_bytes=self.limits.output_bytes,
             settle=self._settle,
