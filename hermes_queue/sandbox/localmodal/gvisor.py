@@ -27,18 +27,33 @@ NAMESPACES = ("pid", "ipc", "uts", "mount")
 PID_FILE = "-internal-pid-file="
 
 
+def check_gvisor() -> str:
+    """Where runsc is.
+
+    Raises:
+        IsolationUnavailable: it is not there, or we may not use it.
+    """
+    runsc = shutil.which("runsc")
+    if runsc is None or not is_root():
+        raise IsolationUnavailable("sandboxes in gVisor need runsc, as root: `apt install runsc`")
+    return runsc
+
+
 class GvisorEnclosure(Enclosure):
     """One sandbox as a container of runsc."""
 
     def __init__(self, host: Host, plan: Plan) -> None:
         """Raises IsolationUnavailable where runsc cannot be used."""
         super().__init__(host, plan)
-        runsc = shutil.which("runsc")
-        if runsc is None or not is_root():
-            raise IsolationUnavailable("runsc is needed, as root: `apt install runsc`")
         self._pid = self._started = self._commands = 0
         network = "host" if plan.network else "none"
-        self._runsc = [runsc, "--root", str(self.directory / "runsc"), "--network", network]
+        self._runsc = [
+            check_gvisor(),
+            "--root",
+            str(self.directory / "runsc"),
+            "--network",
+            network,
+        ]
         self._runsc += ["--ignore-cgroups", "--file-access", "shared", "--overlay=false"]
 
     async def start(self) -> None:
@@ -114,7 +129,9 @@ class GvisorEnclosure(Enclosure):
         return self.rootfs / path.lstrip("/")
 
     def _config(self, mounts: Sequence[Mapping[str, object]]) -> dict[str, object]:
-        names = [f"CAP_{name.upper()}" for name in CAPABILITIES[self.plan.capabilities]]
+        # Mounting is a matter of the sandbox's own kernel.
+        held = (*CAPABILITIES[self.plan.capabilities], "sys_admin")
+        names = [f"CAP_{name.upper()}" for name in held]
         kinds = ("bounding", "effective", "permitted")
         return {
             "ociVersion": "1.0.2",
