@@ -45,7 +45,7 @@ async def test_a_tree_whose_end_cannot_be_confirmed_is_a_failure(start_modal, mo
     backend = await start_modal(slots=1)
     [slot] = await acquire(backend)
     found = backend._held[slot.slot_id].box
-    broken = "sed -i 's/kill -KILL/true -KILL/; s/{1..100}/1/' /.hq/slot.sh && echo done"
+    broken = "sed -i 's/kill -KILL/true -KILL/; s/{1..500}/1/' /.hq/slot.sh && echo done"
     process = await found.sandbox.exec.aio("bash", "-c", broken)
     assert await process.stdout.read.aio() == "done\n"
     result = await answer(backend, slot, "setsid --fork sleep 4243; sleep 4243", timeout_s=0.5)

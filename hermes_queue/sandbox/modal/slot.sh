@@ -422,7 +422,7 @@ kill_marked() {
   done
   for pid in "${!stopped[@]}"; do kill -KILL "$pid" 2>/dev/null; done
   # Who looks next must not find them: a process is gone a moment after it was killed.
-  for round in {1..100}; do
+  for round in {1..500}; do
     for pid in "${!stopped[@]}"; do is_there "$pid" && sleep 0.02 && continue 2; done
     [ $fresh = 0 ] && return 0
     break
