@@ -14,6 +14,7 @@ PYTHONS ?= 3.11 3.12 3.13
 TESTS ?= tests
 MINUTES ?= 5
 MODAL_OLDEST ?= $(shell sed -n 's/^modal = .*>=\([0-9.]*\),.*/\1/p' pyproject.toml)
+MODAL_TESTS := tests/sandbox/test_conformance.py tests/sandbox/test_modal_kernels.py
 LIVE ?= .live
 EPISODES ?= 100
 LIVE_TESTS ?= tests/live
@@ -50,12 +51,12 @@ test-modal-oldest: redis ## The Modal backend and its server with the oldest SDK
 
 test-modal-docker: redis $(VENV)/.dev ## The Modal backend where root in sandboxes may do what it may in Docker (as root)
 	@[ "$$(id -u)" = 0 ] || { echo "make test-modal-docker needs root" >&2; exit 1; }
-	BACKENDS=modal-docker $(BIN)/python -m pytest -n $(JOBS) -k modal tests/sandbox
+	BACKENDS=modal-docker $(BIN)/python -m pytest -n $(JOBS) $(MODAL_TESTS)
 
 test-gvisor: redis $(VENV)/.dev ## The Modal backend in sandboxes inside gVisor, as root (Debian: apt-get install runsc)
 	@[ "$$(id -u)" = 0 ] && command -v runsc >/dev/null || { echo "make test-gvisor needs root, and runsc on PATH; \
 	on Debian: apt-get install runsc" >&2; exit 1; }
-	BACKENDS=modal-gvisor $(BIN)/python -m pytest -n $(JOBS) -k modal tests/sandbox
+	BACKENDS=modal-gvisor $(BIN)/python -m pytest -n $(JOBS) $(MODAL_TESTS)
 
 test-aimock: $(VENV)/.dev ## 200 trajectories against a third-party server that fails half of all calls
 	@command -v npm >/dev/null || { echo "make test-aimock needs Node.js 20.15 or newer, with npm" >&2; exit 1; }
