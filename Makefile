@@ -14,6 +14,7 @@ PYTHONS ?= 3.11 3.12 3.13
 TESTS ?= tests
 MINUTES ?= 5
 MODAL_OLDEST ?= $(shell sed -n 's/^modal = .*>=\([0-9.]*\),.*/\1/p' pyproject.toml)
+MODAL_TESTS := tests/sandbox/test_conformance.py tests/sandbox/test_modal_kernels.py
 LIVE ?= .live
 EPISODES ?= 100
 LIVE_TESTS ?= tests/live
@@ -30,7 +31,7 @@ COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generat
 RUN_EXTRAS := --extra producer --extra worker --extra local
 
 .PHONY: help demo test test-aimock test-atropos test-compose test-flower test-modal-oldest test-pages test-prometheus \
-	test-sglang test-vllm validate tamper chaos datasets lint audit sbom format bench lock docs site clean redis
+	test-gvisor test-modal-docker test-sglang test-vllm validate tamper chaos datasets lint audit sbom format bench lock docs site clean redis
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 20
@@ -47,6 +48,15 @@ test-modal-oldest: redis ## The Modal backend and its server with the oldest SDK
 		install 'modal==$(MODAL_OLDEST)'
 	REPETITIONS=1 $(VENV)-modal-oldest/bin/python -m pytest -n $(JOBS) -k 'modal or as_an_ordinary_user' \
 		tests/localmodal tests/sandbox tests/durability tests/integration
+
+test-modal-docker: redis $(VENV)/.dev ## The Modal backend where root in sandboxes may do what it may in Docker (as root)
+	@[ "$$(id -u)" = 0 ] || { echo "make test-modal-docker needs root" >&2; exit 1; }
+	BACKENDS=modal-docker $(BIN)/python -m pytest -n $(JOBS) $(MODAL_TESTS)
+
+test-gvisor: redis $(VENV)/.dev ## The Modal backend in sandboxes inside gVisor, as root (Debian: apt-get install runsc)
+	@[ "$$(id -u)" = 0 ] && command -v runsc >/dev/null || { echo "make test-gvisor needs root, and runsc on PATH; \
+	on Debian: apt-get install runsc" >&2; exit 1; }
+	BACKENDS=modal-gvisor $(BIN)/python -m pytest -n $(JOBS) $(MODAL_TESTS)
 
 test-aimock: $(VENV)/.dev ## 200 trajectories against a third-party server that fails half of all calls
 	@command -v npm >/dev/null || { echo "make test-aimock needs Node.js 20.15 or newer, with npm" >&2; exit 1; }

@@ -4,7 +4,8 @@
 
 All in one run: commands through the backend, through the bare SDK and as bare subprocesses,
 one after the other and 50 and 200 at once; trajectories in slots that are used again and in a
-sandbox each, with sandboxes that start at once and after a second; a set-up done for each
+sandbox each, with sandboxes that start at once and after a second, and with commands that the
+service begins late; a set-up done for each
 trajectory and kept as a snapshot; a set-up that reaches a running sandbox as a snapshot and as
 a volume. CPU is that of this process, of the server, and of all commands. Round trips over a
 network, and the time Modal takes to start a sandbox, come on top.
@@ -37,6 +38,8 @@ ROUNDS = 5
 COMMANDS = 4
 """Of a trajectory, set-up and verification included."""
 FILE_BYTES = 8 << 10
+LATENCIES_S = (0.0, 0.15, 0.3)
+"""Of a command at the service, as users have reported it."""
 Run = Callable[[int], Awaitable[None]]
 """Run one command that does nothing; the number spreads them over sandboxes."""
 
@@ -162,6 +165,28 @@ async def measure_trajectories(server: int, cache: Path, count: int) -> None:
         show("  a sandbox each", meters[True], meters[False])
 
 
+async def measure_latency(server: int, cache: Path, count: int) -> None:
+    """What a trajectory pays where the service takes longer to begin a command."""
+    faults = RemoteFaults(os.environ)
+    meters = {delay_s: Meter(server) for delay_s in LATENCIES_S}
+    calls = dict.fromkeys(LATENCIES_S, 0)
+    async with backend(cache, 1) as made:
+        await trajectory(made, SlotSpec())  # the sandbox, and what it is asked once
+        for _ in range(count):
+            for delay_s, meter in meters.items():
+                if delay_s:
+                    faults.inject("TaskExecStart", delay_s=delay_s, count=10**6)
+                calls[delay_s] -= faults.calls()["TaskExecStart"]
+                with meter.measuring():
+                    await trajectory(made, SlotSpec())
+                calls[delay_s] += faults.calls()["TaskExecStart"]
+                faults.clear()
+    print(f"\na trajectory of {COMMANDS} commands, one after the other")
+    for delay_s, meter in meters.items():
+        name = f"  each of {calls[delay_s] / count:g} calls {1000 * delay_s:g} ms late"
+        show(name, meter, meters[0.0] if delay_s else None)
+
+
 def set_up(files: int) -> AssetSpec:
     """A set-up as large as a dependency environment; every one is another."""
     key = secrets.token_hex(8)
@@ -250,6 +275,7 @@ async def measure(server: int, arguments: argparse.Namespace) -> None:
         cache = Path(directory)
         await measure_commands(server, cache, arguments.execs)
         await measure_trajectories(server, cache, arguments.trajectories)
+        await measure_latency(server, cache, arguments.set_ups)
         await measure_set_ups(server, cache, arguments.set_ups, arguments.files)
         await measure_sharing(server, arguments.set_ups, arguments.files)
 

@@ -178,6 +178,11 @@ class Draft:
         """What so many tokens of the job's model cost; None when nobody knows."""
         return cost_usd(self.job.agent.model, usage, self.prices)
 
+    @property
+    def lost_sandboxes(self) -> int:
+        """Earlier attempts that ended because a sandbox failed."""
+        return sum(attempt.failure.cause == "sandbox" for attempt in self.earlier)
+
     def record(
         self, *, owner: str, host: str, failure: TrajectoryFailure | None = None
     ) -> ScoredTrajectory:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from envs.base import Environment, load_env
@@ -26,6 +27,8 @@ from workers.model_waits import NotCounting
 
 AGENT_GRACE_S = 30.0
 """The loop ends itself at its deadline; this is for a call that does not."""
+ALONE_AFTER = 2
+"""Attempts that a sandbox failed, after which the job shares one with no other."""
 
 
 async def rollout(
@@ -66,7 +69,7 @@ async def rollout(
         env = load_env(job.env)
         item = env.Item.model_validate(row)
         draft.env_version = env.version
-        spec = env.spec(item, job.profile)
+        spec = replace(env.spec(item, job.profile), alone=draft.lost_sandboxes >= ALONE_AFTER)
         await warm_up(job.agent.kind)
     async with draft.stage("prepare", limit_s=prepare_limit_s):
         await backend.prepare(spec)

@@ -26,20 +26,36 @@ if TYPE_CHECKING:
 @click.option("--token-id", default="ak-local", show_default=True, help="Let in with its secret.")
 @click.option("--token-secret", default="as-local", show_default=True)
 @click.option("--network/--no-network", default=True, help="Whether sandboxes may have network.")
+@click.option(
+    "--capabilities",
+    type=click.Choice(["wide", "docker"]),
+    default="wide",
+    show_default=True,
+    help="Of root in sandboxes: those of Docker, or with ptrace and higher limits besides.",
+)
+@click.option(
+    "--runtime",
+    type=click.Choice(["namespaces", "gvisor"]),
+    default="namespaces",
+    show_default=True,
+    help="What sandboxes are; gVisor needs runsc and root.",
+)
 @click.option("--worker-ports", is_flag=True, help="Each sandbox has a port for its commands.")
-def localmodal(**options: Any) -> None:
+def localmodal(capabilities: str, runtime: str, **options: Any) -> None:
     """Serve the Modal protocol on 127.0.0.1 until interrupted; its sandboxes are local.
 
     Prints the variables that make the modal SDK use it, as `export` lines.
     """
     try:
         from hermes_queue.sandbox.localmodal.server import LocalModal
+        from hermes_queue.sandbox.localmodal.store import Limits
     except ImportError as error:
         raise ConfigurationError(
             f"{error.name} is not installed: pip install 'hermes-queue[modal]'"
         ) from error
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    asyncio.run(_serve(LocalModal(**options)))
+    limits = Limits(capabilities=capabilities, runtime=runtime)
+    asyncio.run(_serve(LocalModal(limits=limits, **options)))
 
 
 async def _serve(server: LocalModal) -> None:

@@ -32,6 +32,14 @@ WORKSPACE = "/workspace"
 """Where a slot's workspace lies where the backend can put it there; `Slot.workspace` tells. The
 prompt of an env names this path, and the agent is shown the slot's."""
 
+SLOT_ENVIRONMENT: Mapping[str, str] = {"LANG": "C.UTF-8", "USER": "agent", "LOGNAME": "agent"}
+"""What commands find in their environment on every backend, beside PATH, HOME, TMPDIR, PWD and
+HQ_COMMAND_ID. An image may add variables of its own."""
+
+DROPPED_VARIABLES = ("MODAL_*", "PYTHONHASHSEED", "*_NUM_THREADS", "UV_BREAK_SYSTEM_PACKAGES")
+"""Shell patterns of what a provider sets for its own purposes: a test that depends on the order
+of hashes or the number of threads would score otherwise there."""
+
 TIMEOUT_EXIT_CODE = 124
 """As coreutils `timeout` reports it."""
 
@@ -71,6 +79,8 @@ class SlotSpec:
     conceal: tuple[str, ...] = ()
     """Python packages and modules, by import name, that must not be found in the image: what
     the task is about. A backend that cannot hide one from its slots refuses the lease."""
+    alone: bool = False
+    """No other slot shares the sandbox, whatever the profile says: earlier ones died under it."""
 
 
 @dataclass(frozen=True, slots=True)

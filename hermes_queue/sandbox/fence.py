@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from hermes_queue.sandbox.base import WORKSPACE
+from hermes_queue.sandbox.base import SLOT_ENVIRONMENT, WORKSPACE
 from hermes_queue.sandbox.bubblewrap import ETC_SHARED, INIT_PLACE, LEAVE, Bubblewrap, place_init
 from hermes_queue.sandbox.cgroups import ControlGroups
 from hermes_queue.sandbox.host_paths import SLOT_UID, shared_directory, slot_directory
@@ -224,9 +224,7 @@ class BubblewrapFence:
         return {
             "PATH": PATH,
             "HOME": HOME,
-            "USER": "agent",
-            "LOGNAME": "agent",
-            "LANG": "C.UTF-8",
+            **SLOT_ENVIRONMENT,
             "TMPDIR": "/tmp",  # noqa: S108
         }
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from hermes_queue.errors import IsolationUnavailable
 from hermes_queue.sandbox import asset_store
 from hermes_queue.sandbox.asset_store import AssetStore, Build, lock_file
-from hermes_queue.sandbox.base import AssetSpec
+from hermes_queue.sandbox.base import SLOT_ENVIRONMENT, AssetSpec
 from hermes_queue.sandbox.fence import FenceOptions, SlotDirectories
 from hermes_queue.sandbox.host_paths import remove_tree
 from hermes_queue.sandbox.processes import MAX_ROUNDS, kill_tree
@@ -60,7 +60,7 @@ class PlainFence:
         return {
             "PATH": f"{self._options.interpreter.home / 'bin'}:{path}",
             "HOME": str(self._directories.home),
-            "LANG": "C.UTF-8",
+            **SLOT_ENVIRONMENT,
             "TMPDIR": str(self._directories.tmp),
         }
 

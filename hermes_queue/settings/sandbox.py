@@ -79,7 +79,7 @@ class ModalSettings(BaseSettings):
     memory_mb: int = Field(default=4096, ge=128)
     """Memory reserved per sandbox."""
     memory_limit_mb: int | None = Field(default=None, ge=128)
-    """Memory at most. Unset: as much as is reserved."""
+    """Memory at most. Unset: what all slots may use, and no less than is reserved."""
     gpu: str | None = None
     """Modal's name of a GPU, e.g. "A10G" or "H100:2"."""
     secrets: tuple[str, ...] = ()
@@ -106,8 +106,8 @@ class ModalSettings(BaseSettings):
     """Kept running while the worker lives, also without work."""
     max_sandboxes: int = Field(default=0, ge=0)
     """Per worker; those about to be replaced not counted. 0 = as its concurrency needs."""
-    slot_memory_mb: int = Field(default=4096, ge=0)
-    """Address space of each process in a slot; 0 = unlimited."""
+    slot_memory_mb: int = Field(default=2048, ge=0)
+    """Address space of each process in a slot; 0 = unlimited, so that one can end the sandbox."""
     slot_pids: int = Field(default=512, ge=0)
     """Processes of a slot; 0 = unlimited."""
     start_timeout_s: float = Field(default=900.0, gt=0)
@@ -131,7 +131,23 @@ class ModalSettings(BaseSettings):
             raise ValueError("allow_domains and allow_cidrs need network=allowlist")
         if self.network == "allowlist" and not (self.allow_domains or self.allow_cidrs):
             raise ValueError("network=allowlist needs allow_domains or allow_cidrs")
+        slots_mb = self.slots_per_sandbox * self.slot_memory_mb
+        if self.memory_limit_mb is not None and self.memory_most_mb < slots_mb:
+            raise ValueError(
+                f"slots_per_sandbox={self.slots_per_sandbox} times slot_memory_mb="
+                f"{self.slot_memory_mb} is more than the sandbox may use: raise memory_limit_mb="
+                f"{self.memory_limit_mb} to {slots_mb}, or lower slot_memory_mb to "
+                f"{self.memory_most_mb // self.slots_per_sandbox}"
+            )
         return self
+
+    @property
+    def memory_most_mb(self) -> int:
+        """What a sandbox may use."""
+        limit = self.memory_limit_mb
+        if limit is None:
+            limit = self.slots_per_sandbox * self.slot_memory_mb
+        return max(self.memory_mb, limit)
 
 
 class SandboxSettings(BaseSettings):

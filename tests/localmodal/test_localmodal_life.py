@@ -165,3 +165,22 @@ def test_blocking_calls_work_beside_other_loops(localmodal, protocol):
     assert asyncio.run(sandbox.poll.aio()) is None
     process = sandbox.exec("echo", "hi")
     assert (process.stdout.read(), process.wait()) == ("hi\n", 0)
+
+
+REFUSED = {
+    "region": ({"region": "atlantis-1"}, modal.exception.InvalidError),
+    "cloud": ({"cloud": "nimbus"}, modal.exception.InvalidError),
+    "OIDC": ({"include_oidc_identity_token": True}, modal.exception.UnimplementedError),
+    "enable_docker": (
+        {"experimental_options": {"enable_docker": True}},
+        modal.exception.UnimplementedError,
+    ),
+}
+
+
+async def test_what_modal_refuses_or_we_do_not_have_is_refused(create):
+    for what, (options, kind) in REFUSED.items():
+        with pytest.raises(kind, match=f"(?i){what}"):
+            await create(**options)
+    placed = await create(region=["us-east", "eu-west-1"], cloud="aws")
+    await placed.terminate.aio()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import random
 import shutil
@@ -24,7 +25,7 @@ from hermes_queue.sandbox.base import (
 )
 from hermes_queue.sandbox.modal.backend import ModalBackend
 from hermes_queue.settings import LocalSandboxSettings, ModalSettings
-from hermes_queue.testing import localmodal, localmodal_server
+from hermes_queue.testing import ModalTestServer, localmodal, localmodal_server
 
 __all__ = ["localmodal", "localmodal_server"]  # fixtures that we ship
 
@@ -38,10 +39,10 @@ class Candidate:
     """Slots cannot read, signal or trace each other."""
     own_image: bool = False
     """What lies in the image is the user's choice, not ours."""
-    shared_memory: bool = False
-    """A slot may be killed for what another one used, so a SIGKILL is no measurement."""
     shared_names: bool = False
     """Names of processes and in /tmp are visible in other slots; what they stand for is not."""
+    named_streams: bool = True
+    """A command can open its own output as /dev/stdout and /dev/stderr."""
 
 
 def local(isolation: Literal["bwrap", "none"]) -> Callable[..., SandboxBackend]:
@@ -68,14 +69,22 @@ BACKENDS = {
 }
 
 if os.geteuid() == 0:
-    BACKENDS["modal-slots-10"] = Candidate(
-        modal(10), own_image=True, shared_memory=True, shared_names=True
+    BACKENDS["modal-slots-10"] = Candidate(modal(10), own_image=True, shared_names=True)
+    # As above, where root inside has the rights that Docker gives by default.
+    BACKENDS["modal-docker"] = Candidate(modal(10), own_image=True, shared_names=True)
+    # As above, inside gVisor.
+    BACKENDS["modal-gvisor"] = Candidate(
+        modal(10), own_image=True, shared_names=True, named_streams=False
     )
 
 REPEATED = {"modal-slots-1"} if os.geteuid() == 0 and not os.environ.get("REPETITIONS") else set()
 """As root, ten slots try all that one slot does, and as an ordinary user (test_ordinary_user.py)
 one slot is what is tried: here only `make test-modal-oldest` repeats it."""
-TRIED = {name: candidate for name, candidate in BACKENDS.items() if name not in REPEATED}
+VARIANTS = {"modal-docker": {"capabilities": "docker"}, "modal-gvisor": {"runtime": "gvisor"}}
+"""Of the Modal-compatible server. What depends on root's rights is tried in test_modal_kernels.py;
+all the rest by `make test-modal-docker` and `make test-gvisor`, which name them in BACKENDS."""
+WANTED = set(os.environ.get("BACKENDS", "").split()) or BACKENDS.keys() - REPEATED - VARIANTS.keys()
+TRIED = {name: candidate for name, candidate in BACKENDS.items() if name in WANTED}
 
 
 class Bench:
@@ -120,9 +129,24 @@ def cache() -> Iterator[Path]:
 def provider(request: pytest.FixtureRequest) -> None:
     """What the test's backend talks to: a Modal-compatible server, where it is Modal's."""
     callspec = getattr(request.node, "callspec", None)
-    names = map(str, callspec.params.values()) if callspec else ()
+    names = [str(value) for value in callspec.params.values()] if callspec else []
     if any(name in BACKENDS and name.startswith("modal") for name in names):
         request.getfixturevalue("localmodal")
+        for name in VARIANTS.keys() & set(names):
+            request.getfixturevalue("server_variant")(**VARIANTS[name])
+
+
+@pytest.fixture
+def server_variant(localmodal: ModalTestServer) -> Iterator[Callable[..., None]]:
+    """Let the sandboxes of the Modal-compatible server be of another kind."""
+    store = localmodal._background.server.store
+    limits = store.limits
+
+    def vary(**changes: str) -> None:
+        store.limits = dataclasses.replace(store.limits, **changes)
+
+    yield vary
+    store.limits = limits
 
 
 @pytest.fixture
@@ -164,8 +188,10 @@ async def fenced(make_bench: Callable[..., Any], isolated_name: str) -> Bench:
 
 
 @pytest.fixture
-async def start_modal(localmodal, cache, tmp_path):
+async def start_modal(localmodal, cache, tmp_path, server_variant):
     """Start Modal backends with these settings; they are stopped after the test."""
+    for name in WANTED & VARIANTS.keys():
+        server_variant(**VARIANTS[name])
     started = []
 
     async def make(*, slots=4, observer=None, profiles=None, **settings):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import secrets
 import subprocess
 import sys
 import time
@@ -76,6 +77,56 @@ async def test_an_image_that_is_not_there_is_refused(start):
     with pytest.raises(SandboxRejected, match="im-0123456789abcdefghijkl"):
         await backend.acquire("t", SlotSpec())
     assert backend.free_slots == 2
+
+
+BUILDS = {
+    "TERMINATED": ("", SandboxError),
+    "TIMEOUT": ("", SandboxError),
+    "INTERNAL_FAILURE": ("", SandboxError),
+    "MEMORY_MANAGER_EVICTION": ("the builder was evicted", SandboxError),
+    "FAILURE": ("toomanyrequests: You have reached your pull rate limit", SandboxUnavailable),
+}
+
+
+async def test_a_build_that_fails_for_a_passing_reason_is_tried_again(start, faults):
+    backend = await start(image=f"python:{secrets.token_hex(8)}")
+    for result, (message, kind) in BUILDS.items():
+        faults.inject("ImageJoinStreaming", result=result, message=message)
+        with pytest.raises(kind) as caught:
+            await backend.acquire("t", SlotSpec())
+        assert caught.value.retryable, result
+        assert backend.free_slots == 2
+    slot = await backend.acquire("t", SlotSpec())
+    assert await out(backend, slot, "echo alive") == "alive"
+
+
+async def test_a_build_whose_commands_fail_is_refused(start, faults):
+    backend = await start(image=f"python:{secrets.token_hex(8)}")
+    faults.inject("ImageJoinStreaming", result="FAILURE", message="pip: exit code 1")
+    with pytest.raises(SandboxRejected, match=r"exit code 1.*build log") as caught:
+        await backend.acquire("t", SlotSpec())
+    assert not caught.value.retryable
+
+
+@pytest.mark.parametrize("status", ["NOT_FOUND", "FAILED_PRECONDITION"])
+async def test_an_app_that_was_stopped_is_looked_up_again(start, faults, localmodal, status):
+    backend = await start()
+    slot = await backend.acquire("t", SlotSpec())
+    looked_up = faults.calls["AppGetOrCreate"]
+    await backend.terminate(slot.sandbox_id)
+    await backend.release(slot)
+    break_creation(faults, status=status, message="the app is stopped")
+    again = await backend.acquire("t", SlotSpec())
+    assert await out(backend, again, "echo alive") == "alive"
+    assert faults.calls["AppGetOrCreate"] == looked_up + 1
+
+
+async def test_a_creation_that_stays_in_conflict_is_an_attempt_not_a_refusal(start, faults):
+    break_creation(faults, status="FAILED_PRECONDITION", count=100)
+    backend = await start()
+    with pytest.raises(SandboxError) as caught:
+        await backend.acquire("t", SlotSpec())
+    assert caught.value.retryable
 
 
 async def test_a_request_modal_does_not_take_is_not_repeated(start, faults):

@@ -46,6 +46,17 @@ async def test_slots_share_sandboxes_as_the_profile_says(start):
     assert "0" not in uids
 
 
+async def test_a_job_that_asks_for_it_shares_its_sandbox_with_no_other(start):
+    backend = await start(slots=3)
+    [shared] = await acquire(backend)
+    [alone] = await acquire(backend, alone=True)
+    [third] = await acquire(backend)
+    assert shared.sandbox_id == third.sandbox_id != alone.sandbox_id
+    renewed = await backend.renew(alone)
+    assert (renewed.sandbox_id, renewed.workspace) == (alone.sandbox_id, "/workspace")
+    assert backend.free_slots == 0
+
+
 async def test_a_uid_is_never_used_twice_in_a_sandbox(start):
     backend = await start()
     seen = []

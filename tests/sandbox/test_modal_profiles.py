@@ -6,6 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from hermes_queue.errors import ConfigurationError, SandboxRejected
+from hermes_queue.sandbox.modal.abilities import Abilities
 from hermes_queue.sandbox.modal.profiles import Profiles, image_key
 from hermes_queue.settings import ModalSettings
 
@@ -52,6 +53,10 @@ def test_an_unknown_profile_is_refused_with_the_known_ones(load):
         ("big: {allow_domains: [pypi.org]}", "need network=allowlist"),
         ("big: {network: allowlist}", "needs allow_domains or allow_cidrs"),
         ("big: {min_sandboxes: 3, max_sandboxes: 2}", "max_sandboxes is below"),
+        (
+            "big: {memory_limit_mb: 8192, slots_per_sandbox: 8}",
+            r"slots_per_sandbox=8 times slot_memory_mb=2048 .* to 16384, .*slot_memory_mb to 1024",
+        ),
         ("big", "must map profile names"),
         ("big: 3", "'big' must be a mapping"),
         ("big: {", r"profiles\.yaml"),
@@ -72,6 +77,19 @@ def test_no_sandbox_outlives_a_day():
         ModalSettings(lifetime_s=86_401)
 
 
+@pytest.mark.parametrize(
+    ("settings", "most_mb"),
+    [
+        ({}, 20480),
+        ({"slots_per_sandbox": 1}, 4096),
+        ({"slot_memory_mb": 0, "memory_mb": 512}, 512),
+        ({"memory_limit_mb": 65536}, 65536),
+    ],
+)
+def test_a_sandbox_may_use_what_its_slots_may(settings, most_mb):
+    assert ModalSettings(**settings).memory_most_mb == most_mb
+
+
 def test_images_differ_by_all_they_are_made_of(tmp_path):
     dockerfile = tmp_path / "Dockerfile"
     dockerfile.write_text("FROM debian:12")
@@ -84,3 +102,32 @@ def test_images_differ_by_all_they_are_made_of(tmp_path):
     keys = {image_key(profile) for profile in settings}
     dockerfile.write_text("FROM debian:13")
     assert len(keys | {image_key(settings[-1])}) == 5
+
+
+FACTS = "python=3.11 mounts=1 propagation=private uids=1 environ=1 leaks=0 hidden=1"
+
+
+@pytest.mark.parametrize(
+    ("changed", "apart", "said"),
+    [
+        ({}, True, ""),
+        ({"leaks=0": "leaks=1"}, False, "environment of all processes: one slot each"),
+        ({"hidden=1": "hidden=0"}, True, "cannot hide processes"),
+        ({"uids=1": "uids=0"}, False, "act for other uids: one slot each"),
+        ({"uids=1": "uids=0 lacks=setpriv"}, False, "no setpriv: one slot each"),
+    ],
+)
+def test_slots_share_a_sandbox_only_where_its_kernel_keeps_them_apart(changed, apart, said):
+    facts = FACTS
+    for old, new in changed.items():
+        facts = facts.replace(old, new)
+    found = Abilities.told(facts, "python:3.11")
+    assert found.keeps_apart is apart
+    assert said in found.shortcoming(ModalSettings())
+    assert bool(found.shortcoming(ModalSettings())) is bool(said)
+    assert found.shortcoming(ModalSettings(slots_per_sandbox=1)) == ""
+
+
+def test_an_image_without_what_we_need_is_refused_with_what_it_lacks():
+    with pytest.raises(SandboxRejected, match=r"python:slim cannot hold slots \(lacks find, grep"):
+        Abilities.told(f"lacks=grep lacks=find {FACTS}", "python:slim")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from records import make_job
 
 from hermes_queue.errors import (
     DeadlineExceeded,
@@ -14,9 +15,10 @@ from hermes_queue.errors import (
     SandboxRejected,
 )
 from hermes_queue.models import AttemptRecord, Failure
-from hermes_queue.settings import RetrySettings
-from workers.draft import describe
+from hermes_queue.settings import ModelSettings, RetrySettings
+from workers.draft import Draft, describe
 from workers.retry import retry_delay_s
+from workers.rollout import rollout
 
 SETTINGS = RetrySettings()
 
@@ -79,3 +81,36 @@ def test_what_would_be_refused_again_is_neither_repeated_nor_refilled(failure):
     lasting = isinstance(failure, SandboxRejected)
     assert (delay_s(failure) is None) == lasting
     assert describe(failure).refillable != lasting
+
+
+class FullHouse:
+    """A backend that has no room, and remembers what it was asked for."""
+
+    def __init__(self):
+        self.asked = []
+
+    async def prepare(self, spec):
+        self.asked.append(spec)
+
+    async def acquire(self, trajectory_id, spec):
+        raise SandboxError("no room")
+
+
+@pytest.mark.parametrize(
+    ("earlier", "alone"), [(["sandbox", "model"], False), (["sandbox"] * 2, True)]
+)
+async def test_a_job_under_which_two_sandboxes_died_gets_one_of_its_own(earlier, alone):
+    job = make_job(env="sums_env:ENV")
+    draft = Draft(job, 3, 3, earlier=tuple(failed(*earlier)))
+    backend = FullHouse()
+    row = {"instance_id": "i", "question": "1+1", "answer": 2}
+    with pytest.raises(SandboxError, match="no room"):
+        await rollout(
+            draft,
+            row,
+            backend=backend,
+            model=ModelSettings(),
+            left_s=lambda: 60.0,
+            on_measured=lambda: None,
+        )
+    assert [spec.alone for spec in backend.asked] == [alone]

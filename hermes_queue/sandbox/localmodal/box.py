@@ -27,6 +27,12 @@ IDLE = Result(status=Result.GENERIC_STATUS_IDLE_TIMEOUT, exitcode=0, exception="
 WORKER_LOST = Result(
     status=Result.GENERIC_STATUS_INTERNAL_FAILURE, exitcode=1, exception="the worker was lost"
 )
+PROVIDER_ENVIRONMENT = {
+    "PYTHONHASHSEED": "0",
+    "UV_BREAK_SYSTEM_PACKAGES": "1",
+    **{f"{kind}_NUM_THREADS": "1" for kind in ("OMP", "MKL", "OPENBLAS", "BLIS")},
+}
+"""What Modal sets in every sandbox."""
 OUTPUT_KEPT_S = 60.0
 """So long after a command's end its output can be read, and longer while it is among the last."""
 COMMANDS_KEPT = 256
@@ -109,6 +115,7 @@ class Box:
         enclosure = self.enclosure
         environment = {
             **enclosure.environment(),
+            **PROVIDER_ENVIRONMENT,
             "MODAL_SANDBOX_ID": self.sandbox_id,
             "MODAL_TASK_ID": self.task_id,
             **self.environment,
@@ -116,7 +123,7 @@ class Box:
         }
         try:
             command = Command(
-                enclosure.command(cwd or "/", argv),
+                enclosure.command(cwd or "/", argv, environment),
                 environment=environment,
                 kill_tree=enclosure.kill_tree,
                 owner=enclosure.host.ids.host_id,

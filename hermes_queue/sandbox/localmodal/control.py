@@ -112,8 +112,7 @@ class ControlPlane:
         recipe = request.image
         digest = hashlib.sha256(recipe.SerializeToString(deterministic=True)).hexdigest()
         image_id = f"im-{digest[:22]}"
-        known = image_id in self.store.images
-        if not known:
+        if image_id not in self.store.images:
             bases = [self.store.image(base.image_id) for base in recipe.base_images]
             inherited = [command for base in bases for command in base.commands]
             self.store.images[image_id] = Image(
@@ -121,19 +120,22 @@ class ControlPlane:
                 commands=(*inherited, *recipe.dockerfile_commands),
                 files=next((base.files for base in bases if base.files), None),
             )
-        finished = known and not request.force_build
+        finished = image_id in self.store.built and not request.force_build
         result = Result(status=Result.GENERIC_STATUS_SUCCESS) if finished else Result()
         return api_pb2.ImageGetOrCreateResponse(
             image_id=image_id, result=result, metadata=self._image_metadata()
         )
 
     async def ImageJoinStreaming(self, request: Request, stream: Stream) -> AsyncIterator[Any]:
-        """The log of a build that runs nothing."""
+        """The log of a build that runs nothing, and how it ends."""
         for line in self.store.image(request.image_id).commands:
             log = api_pb2.TaskLogs(data=f"=> {line} (recorded)\n")
             yield api_pb2.ImageJoinStreamingResponse(task_logs=[log])
+        result = self.store.faults.build_result() or Result(status=Result.GENERIC_STATUS_SUCCESS)
+        if result.status == Result.GENERIC_STATUS_SUCCESS:
+            self.store.built.add(request.image_id)
         yield api_pb2.ImageJoinStreamingResponse(
-            result=Result(status=Result.GENERIC_STATUS_SUCCESS),
+            result=result,
             eof=True,
             metadata=self._image_metadata(),
         )

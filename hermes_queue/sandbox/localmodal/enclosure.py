@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
@@ -22,11 +22,10 @@ from hermes_queue.sandbox.localmodal.host import FILE_TOOL, Host
 from hermes_queue.sandbox.user_namespaces import UserNamespaces
 
 PATH = f"{PYTHON_MOUNT}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-CAPABILITIES = (
+DOCKER_CAPABILITIES = (
     "audit_write",
     "chown",
     "dac_override",
-    "dac_read_search",
     "fowner",
     "fsetid",
     "kill",
@@ -38,11 +37,19 @@ CAPABILITIES = (
     "setpcap",
     "setuid",
     "sys_chroot",
-    "sys_nice",
-    "sys_ptrace",
-    "sys_resource",
 )
-"""Of root inside. Not those that open more of the kernel, such as sys_admin and net_admin."""
+CAPABILITIES = {
+    "docker": DOCKER_CAPABILITIES,
+    "wide": (*DOCKER_CAPABILITIES, "dac_read_search", "sys_nice", "sys_ptrace", "sys_resource"),
+}
+"""Of root inside. "docker": what containers of Docker have by default. Never those that open more
+of the kernel, such as sys_admin and net_admin."""
+EVENTS = {
+    "memory.events": "/sys/fs/cgroup/memory.events",
+    "memory.oom_control": "/sys/fs/cgroup/memory/memory.oom_control",
+}
+"""Files of a control group that count what the kernel killed for want of memory, in version 2 and
+1, and where a container sees them."""
 OWN_ETC = {
     "passwd": "root:x:0:0:root:/root:/bin/bash\n"
     "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
@@ -79,6 +86,8 @@ class Plan:
     memory_mb: int = 0
     """0 = no limit."""
     max_pids: int = 0
+    capabilities: str = "wide"
+    """A key of `CAPABILITIES`."""
     volumes: tuple[Volume, ...] = field(default=())
 
 
@@ -143,7 +152,16 @@ class Enclosure:
         arguments = ["--userns", str(users.outer), "--userns2", str(users.nested)]
         arguments += ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
         arguments += [] if self.plan.network else ["--unshare-net"]
-        arguments += ["--hostname", "modal", "--bind", str(self.rootfs), "/"]
+        arguments += ["--hostname", "modal", "--bind", str(self.rootfs), "/", *self._mounts()]
+        for group in self._groups.groups if self._groups else ():
+            for name, place in EVENTS.items():
+                arguments += ["--ro-bind-try", str(group / name), place]
+        self.mount_points = _targets(arguments)
+        return [*arguments, "--chdir", "/"]
+
+    def _mounts(self) -> list[str]:
+        """What lies in the sandbox beside its own files."""
+        arguments: list[str] = []
         for name, mode in DIRECTORIES:
             arguments += ["--perms", mode, "--dir", name]
         arguments += ["--ro-bind", "/usr", "/usr", *self._top_level()]
@@ -164,7 +182,7 @@ class Enclosure:
             bind = "--ro-bind" if volume.read_only else "--bind"
             arguments += [bind, str(volume.source), volume.target]
         self.mount_points = _targets(arguments)
-        return [*arguments, "--chdir", "/"]
+        return arguments
 
     def _top_level(self) -> list[str]:
         """/bin and the like, as far as a snapshot has not brought them."""
@@ -179,10 +197,13 @@ class Enclosure:
         """Whether commands can run in it."""
         return self._bubblewrap is not None and self._bubblewrap.is_alive()
 
-    def command(self, cwd: str, argv: Sequence[str]) -> list[str | bytes]:
-        """The host's argv that runs `argv` inside."""
+    def command(
+        self, cwd: str, argv: Sequence[str], environment: Mapping[str, str]
+    ) -> list[str | bytes]:
+        """The host's argv that runs `argv` inside; it is to be run with the same environment."""
         assert self._bubblewrap is not None  # noqa: S101 - only after start()
-        kept = ",".join(["-all", *(f"+{name}" for name in CAPABILITIES)])
+        capabilities = CAPABILITIES[self.plan.capabilities]
+        kept = ",".join(["-all", *(f"+{name}" for name in capabilities)])
         limited = [self.host.tools.setpriv, "--inh-caps=-all", f"--bounding-set={kept}"]
         shell = ["/bin/sh", "-c", SHELL, "sh", cwd]
         return [*self._bubblewrap.enter_prefix(), *limited, *shell, *argv]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -36,6 +37,8 @@ class Fault:
     count: int
     after_messages: int | None
     """For streams: the error comes in place of the message with this index."""
+    result: Any = None
+    """For builds: the `GenericResult` that they end with."""
 
 
 class BrokenStream:
@@ -74,6 +77,7 @@ class FaultPlan:
         status: str | None = None,
         message: str = "injected",
         retry_after_s: float | None = None,
+        result: str | None = None,
         delay_s: float = 0.0,
         after_messages: int | None = None,
         count: int = 1,
@@ -83,19 +87,30 @@ class FaultPlan:
         Args:
             rpc: e.g. "SandboxCreateV2" or "TaskExecStdioRead".
             status: name of a gRPC status, e.g. "UNAVAILABLE"; None = no error.
-            message: of the error.
+            message: of the error, or of the result.
             retry_after_s: the error carries an RPCRetryPolicy with it.
+            result: for ImageJoinStreaming: what the build ends with instead, e.g. "TERMINATED",
+                "TIMEOUT", "MEMORY_MANAGER_EVICTION", "FAILURE", "INTERNAL_FAILURE".
             delay_s: seconds before the call is looked at.
             after_messages: for methods that stream replies: the error comes after so many.
             count: calls; they queue up behind faults that are there already.
+
+        Raises:
+            ValueError: there is no such status or result, or the method has none.
         """
+        ending = None
+        if result is not None:
+            if rpc != "ImageJoinStreaming":
+                raise ValueError("only ImageJoinStreaming ends with a result")
+            number = api_pb2.GenericResult.GenericStatus.Value(f"GENERIC_STATUS_{result}")
+            ending = api_pb2.GenericResult(status=number, exception=message)
         failure = None
         if status is not None:
             details = None
             if retry_after_s is not None:
                 details = [api_pb2.RPCRetryPolicy(retry_after_secs=retry_after_s)]
             failure = GRPCError(Status[status], message, details)
-        fault = Fault(failure, delay_s, count, after_messages)
+        fault = Fault(failure, delay_s, count, after_messages, ending)
         self._faults.setdefault(rpc, []).append(fault)
 
     def clear(self, rpc: str | None = None) -> None:
@@ -120,7 +135,7 @@ class FaultPlan:
     async def before(self, rpc: str) -> None:
         """Count a call, then do to it what is planned before its first reply."""
         self.calls[rpc] += 1
-        fault = self._next(rpc, streams=False)
+        fault = self._next(rpc, lambda fault: not fault.result and fault.after_messages is None)
         if fault is not None:
             await asyncio.sleep(fault.delay_s)
             if fault.error is not None:
@@ -128,12 +143,17 @@ class FaultPlan:
 
     def stream_fault(self, rpc: str) -> BrokenStream | None:
         """What is planned for this stream's replies."""
-        fault = self._next(rpc, streams=True)
+        fault = self._next(rpc, lambda fault: fault.after_messages is not None)
         return BrokenStream(fault) if fault else None
 
-    def _next(self, rpc: str, *, streams: bool) -> Fault | None:
+    def build_result(self) -> Any:
+        """What the build that is asked for shall end with; None = with success."""
+        fault = self._next("ImageJoinStreaming", lambda fault: fault.result is not None)
+        return fault.result if fault else None
+
+    def _next(self, rpc: str, fits: Callable[[Fault], bool]) -> Fault | None:
         for fault in self._faults.get(rpc, ()):
-            if fault.count > 0 and (fault.after_messages is not None) == streams:
+            if fault.count > 0 and fits(fault):
                 fault.count -= 1
                 return fault
         return None

@@ -97,9 +97,12 @@ class Router:
         """How a command ended, once it has."""
         box, command = self._command(request)
         await command.done.wait()
-        if not box.is_up() and command.status().get("signal"):
+        status = command.status()
+        # Where the sandbox is one process, a command inside ends with it in whatever way.
+        died = not box.enclosure.is_alive() and status.get("code") != 0
+        if died or (not box.is_up() and status.get("signal")):
             raise GRPCError(Status.NOT_FOUND, f"sandbox {box.sandbox_id} has finished")
-        return router_pb2.TaskExecWaitResponse(**command.status())
+        return router_pb2.TaskExecWaitResponse(**status)
 
     # --- the sandbox's own process ----------------------------------------------------
 

@@ -17,6 +17,7 @@ from modal_proto import task_command_router_pb2 as router_pb2
 
 from hermes_queue.sandbox.localmodal.fault_service import FaultService
 from hermes_queue.sandbox.localmodal.faults import Conduct, FaultPlan
+from hermes_queue.sandbox.localmodal.gvisor import check_gvisor
 from hermes_queue.sandbox.localmodal.host import Host
 from hermes_queue.sandbox.localmodal.listener import Connections, Listener
 from hermes_queue.sandbox.localmodal.router import Router
@@ -117,6 +118,8 @@ class LocalModal:
             IsolationUnavailable: sandboxes cannot be fenced off here; the message has the fix.
             OSError: the port is taken.
         """
+        if self._limits.runtime == "gvisor":
+            check_gvisor()
         self._listener = Listener([], self.port)
         try:
             self.port = self._listener.port

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import re
 import shlex
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -13,13 +12,17 @@ from pathlib import Path
 from grpclib import GRPCError, Status
 from modal_proto import api_pb2
 
+from hermes_queue.sandbox.localmodal.admission import check_definition
 from hermes_queue.sandbox.localmodal.box import TERMINATED, Box
 from hermes_queue.sandbox.localmodal.enclosure import Enclosure, Plan
 from hermes_queue.sandbox.localmodal.faults import FaultPlan
+from hermes_queue.sandbox.localmodal.gvisor import GvisorEnclosure
 from hermes_queue.sandbox.localmodal.host import Host
 from hermes_queue.sandbox.localmodal.listener import Listener
 from hermes_queue.sandbox.localmodal.volumes import Volumes
 from hermes_queue.sandbox.localmodal.wire import Request, new_id
+
+ENCLOSURES = {"namespaces": Enclosure, "gvisor": GvisorEnclosure}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,10 @@ class Limits:
     max_pids: int = 4096
     output_bytes: int = 1 << 30
     """Of each stream of each command; the rest is dropped."""
+    capabilities: str = "wide"
+    """Of root inside: a key of `enclosure.CAPABILITIES`."""
+    runtime: str = "namespaces"
+    """Or "gvisor": see `localmodal.gvisor`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +90,8 @@ class Store:
     apps: dict[tuple[str, str], str] = field(default_factory=dict)
     """(environment, name) -> id."""
     images: dict[str, Image] = field(default_factory=dict)
+    built: set[str] = field(default_factory=set)
+    """Ids of images whose build has succeeded."""
     image_names: dict[str, str] = field(default_factory=dict)
     secrets: dict[str, dict[str, str]] = field(default_factory=dict)
     secret_names: dict[str, str] = field(default_factory=dict)
@@ -146,7 +155,7 @@ class Store:
         """Make and start a sandbox."""
         if app_id not in self.apps.values():
             raise GRPCError(Status.NOT_FOUND, f"no app {app_id}")
-        self._check(definition)
+        check_definition(definition)
         self.faults.throttle_creation()
         name = (app_id, definition.name)
         if definition.name:
@@ -176,6 +185,7 @@ class Store:
             network=self.network and access != api_pb2.NetworkAccess.BLOCKED,
             memory_mb=definition.resources.memory_mb_max or self.limits.memory_mb,
             max_pids=self.limits.max_pids,
+            capabilities=self.limits.capabilities,
             volumes=await self.volumes.attach(directory, definition.volume_mounts),
         )
         box = Box(
@@ -185,7 +195,7 @@ class Store:
             definition=definition,
             environment={**image.environment, **environment},
             tags={},
-            enclosure=Enclosure(self.host, plan),
+            enclosure=ENCLOSURES[self.limits.runtime](self.host, plan),
             conduct=self.faults.conduct,
             output_limit_bytes=self.limits.output_bytes,
             settle=self._settle,
@@ -200,24 +210,6 @@ class Store:
 
     async def _settle(self, box: Box) -> None:
         await self.volumes.commit(box.enclosure.directory)
-
-    @staticmethod
-    def _check(definition: Request) -> None:
-        if definition.resources.gpu_config.count or definition.resources.gpu_config.gpu_type:
-            raise GRPCError(Status.INVALID_ARGUMENT, "localmodal has no GPUs")
-        if definition.nfs_mounts:
-            raise GRPCError(Status.UNIMPLEMENTED, "localmodal has no network file systems")
-        access = definition.network_access
-        for cidr in access.allowed_cidrs:
-            try:
-                ipaddress.ip_network(cidr)
-            except ValueError:
-                raise GRPCError(Status.INVALID_ARGUMENT, f"Invalid CIDR: {cidr}") from None
-        if access.network_access_type == api_pb2.NetworkAccess.ALLOWLIST:
-            raise GRPCError(
-                Status.UNIMPLEMENTED,
-                "localmodal cannot keep allowlists: its sandboxes have the host's network or none",
-            )
 
     async def end_all(self) -> None:
         """End every sandbox."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import time
@@ -18,6 +19,7 @@ logger = logging.getLogger(__name__)
 NEEDS = (1, 5, 4)
 """Oldest SDK whose sandboxes can mount directory snapshots and speak today's protocol."""
 TAG_CHARACTERS = re.compile(r"[^A-Za-z0-9._-]")
+TAGS_AT_ONCE = 8
 CREATED = "created"
 """Our tag with the time of creation; the listing has no field for it."""
 
@@ -37,8 +39,10 @@ class Account:
             ConfigurationError: no SDK, one that is too old, or no valid token.
             SandboxError: Modal does not answer.
         """
-        if self._app is not None:
-            return
+        if self._app is None:
+            await self._look_up()
+
+    async def _look_up(self) -> None:
         modal = _sdk()
         try:
             with explained(f"looking up the Modal app {self._settings.app!r}"):
@@ -106,15 +110,28 @@ class Account:
             SandboxUnavailable, SandboxRejected, SandboxError.
         """
         modal = _sdk()
+        options = self._options(profile, labels, open_network=open_network)
+        with explained("creating a sandbox"):
+            try:
+                return await modal.Sandbox.create.aio(app=self._app, image=image, **options)
+            except (modal.exception.NotFoundError, modal.exception.ConflictError) as error:
+                # An app can be stopped or deleted under us: then there is another of its name.
+                logger.warning("looking for the app again: %s", error, extra={"action": "app_gone"})
+                await self._look_up()
+            return await modal.Sandbox.create.aio(app=self._app, image=image, **options)
+
+    def _options(
+        self, profile: ModalSettings, labels: Mapping[str, str], *, open_network: bool
+    ) -> dict[str, Any]:
+        """What `Sandbox.create` is told beside app and image."""
+        modal = _sdk()
         options: dict[str, Any] = {
-            "app": self._app,
-            "image": image,
             "tags": {**_tags(labels), CREATED: str(int(time.time()))},
             "timeout": profile.lifetime_s,
             "idle_timeout": min(profile.idle_timeout_s, profile.lifetime_s),
             # A bare number is what is reserved, and does not limit anything.
             "cpu": (profile.cpu, max(profile.cpu, profile.cpu_limit or 0.0)),
-            "memory": (profile.memory_mb, max(profile.memory_mb, profile.memory_limit_mb or 0)),
+            "memory": (profile.memory_mb, profile.memory_most_mb),
             "region": profile.region,
         }
         if not open_network:
@@ -127,27 +144,20 @@ class Account:
                     path: modal.Volume.from_name(name).with_mount_options(read_only=True)
                     for path, name in profile.volumes.items()
                 }
-        with explained("creating a sandbox"):
-            return await modal.Sandbox.create.aio(**options)
+        return options
 
     async def list(self, labels: Mapping[str, str]) -> list[SandboxInfo]:
         """Running sandboxes of the app that carry all of `labels`."""
         modal = _sdk()
-        found = []
         with explained("listing sandboxes"):
-            async for sandbox in modal.Sandbox.list.aio(app_id=self.app_id, tags=_tags(labels)):
-                try:
-                    with explained("reading a sandbox's tags", gone=True):
-                        tags = await sandbox.get_tags.aio()
-                except SlotLost:
-                    continue
-                created = tags.pop(CREATED, "")
-                found.append(
-                    SandboxInfo(
-                        sandbox.object_id, tags, float(created) if created.isdigit() else 0.0
-                    )
-                )
-        return found
+            running = [
+                sandbox
+                async for sandbox in modal.Sandbox.list.aio(app_id=self.app_id, tags=_tags(labels))
+            ]
+        # The listing has no tags: one more call for each, a few of them at a time.
+        turns = asyncio.Semaphore(TAGS_AT_ONCE)
+        found = await asyncio.gather(*(_info(sandbox, turns) for sandbox in running))
+        return [info for info in found if info is not None]
 
     async def attach(self, sandbox_id: str, labels: Mapping[str, str]) -> tuple[Any, float]:
         """A sandbox that is there already, and how many seconds ago it was created.
@@ -181,6 +191,18 @@ class Account:
                 await sandbox.terminate.aio()
         except SlotLost:
             return
+
+
+async def _info(sandbox: Any, turns: asyncio.Semaphore) -> SandboxInfo | None:
+    """A listed sandbox; None if it has ended meanwhile."""
+    async with turns:
+        try:
+            with explained("reading a sandbox's tags", gone=True):
+                tags = await sandbox.get_tags.aio()
+        except SlotLost:
+            return None
+    created = tags.pop(CREATED, "")
+    return SandboxInfo(sandbox.object_id, tags, float(created) if created.isdigit() else 0.0)
 
 
 def _tags(labels: Mapping[str, str]) -> dict[str, str]:

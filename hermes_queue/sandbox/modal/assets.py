@@ -24,7 +24,7 @@ from typing import Any
 from hermes_queue.errors import EnvInfraError, SandboxError, SandboxRejected
 from hermes_queue.sandbox import pip_settings
 from hermes_queue.sandbox.asset_store import check_asset
-from hermes_queue.sandbox.base import AssetSpec
+from hermes_queue.sandbox.base import DROPPED_VARIABLES, AssetSpec
 from hermes_queue.sandbox.build_turn import build_turn
 from hermes_queue.sandbox.modal.box import ROOT, Box
 from hermes_queue.sandbox.modal.failures import explained
@@ -167,7 +167,8 @@ class ModalAssets:
         command = (
             f"umask 022; mkdir -p {spec.mount} && cd {spec.mount} || exit; "
             f'export HOME=/root HQ_COMMAND_ID={command_id} HQ_PIP="{pip}"; {settings}; '
-            'unset "${!MODAL_@}"; '
+            f"for name in $(compgen -e); do [[ $name != @({'|'.join(DROPPED_VARIABLES)}) ]] "
+            "|| unset $name; done; "
             f'/bin/bash -eu "$0" </dev/null || exit; chmod -R go-w {spec.mount}'
         )
         script = f"{ROOT}/build.sh"

@@ -31,7 +31,7 @@ from hermes_queue.sandbox.modal.commands import Held, SlotCommands
 from hermes_queue.sandbox.modal.factory import BoxFactory, Readers
 from hermes_queue.sandbox.modal.inheritance import Inheritance
 from hermes_queue.sandbox.modal.pool import Makers, Pool
-from hermes_queue.sandbox.modal.profiles import DEFAULT, Profiles, for_grading
+from hermes_queue.sandbox.modal.profiles import DEFAULT, Profiles, for_grading, for_one
 from hermes_queue.sandbox.predecessors import Predecessors
 from hermes_queue.sandbox.snapshot_notes import NoNotes, SnapshotNotes
 from hermes_queue.settings import ModalSettings, PathSettings, WorkerSettings
@@ -41,6 +41,8 @@ logger = logging.getLogger(__name__)
 TEND_S = 5.0
 GRADING = " (grading)"
 """After a profile's name, as the name of a pool: no profile in a file is called that."""
+ALONE = " (alone)"
+"""Likewise, of sandboxes that hold one slot for jobs that ask for that."""
 PROVISION_S = 20.0
 """How long `start` waits for the minimum of sandboxes."""
 
@@ -146,7 +148,7 @@ class ModalBackend(SlotCommands):
 
     async def _provision(self) -> None:
         """Start the minimum. A first image build may take minutes, and goes on by itself."""
-        provisioning = asyncio.create_task(self._pool(DEFAULT).provision())
+        provisioning = asyncio.create_task(self._pool(DEFAULT, self._profiles[DEFAULT]).provision())
         await asyncio.wait({provisioning}, timeout=PROVISION_S)
         if provisioning.done():
             provisioning.result()
@@ -191,14 +193,12 @@ class ModalBackend(SlotCommands):
                 "ids of sandboxes hold in all of them"
             )
 
-    def _pool(self, name: str, profile: ModalSettings | None = None) -> Pool:
-        """The pool called `name`, made when it is first needed; of the profile of that name."""
+    def _pool(self, name: str, profile: ModalSettings) -> Pool:
+        """The pool called `name`, of sandboxes of this profile; made when it is first needed."""
         self._check_running()
         if name not in self._pools:
             makers = Makers(create=self._make_box, end=self._factory.end)
-            self._pools[name] = Pool(
-                profile or self._profiles[name], makers, slots=self._capacity.slots
-            )
+            self._pools[name] = Pool(profile, makers, slots=self._capacity.slots)
         return self._pools[name]
 
     async def _make_box(self, profile: ModalSettings) -> Box:
@@ -239,7 +239,7 @@ class ModalBackend(SlotCommands):
         await self.prepare(spec)
         await self._capacity.acquire()
         try:
-            return await self._lease(trajectory_id, spec, self._pool(spec.profile))
+            return await self._lease(trajectory_id, spec, self._pool(*self._profile(spec)))
         except BaseException:
             self._capacity.release()
             raise
@@ -289,7 +289,7 @@ class ModalBackend(SlotCommands):
         they shall not have while they are graded.
         """
         held = self._leased_slot(slot)
-        pool = self._grading_pool(slot.spec.profile) or held.pool
+        pool = self._grading_pool(slot.spec) or held.pool
         # Taken out before the first await: a release that comes meanwhile finds nothing.
         self._held.pop(slot.slot_id)
         try:
@@ -299,10 +299,18 @@ class ModalBackend(SlotCommands):
             self._capacity.release()
             raise
 
-    def _grading_pool(self, name: str) -> Pool | None:
-        """Where jobs of the profile are graded, if not where they run."""
-        profile = for_grading(self._profiles[name])
-        return None if profile is None else self._pool(f"{name}{GRADING}", profile)
+    def _grading_pool(self, spec: SlotSpec) -> Pool | None:
+        """Where such a job is graded, if not where it runs."""
+        name, profile = self._profile(spec)
+        graded = for_grading(profile)
+        return None if graded is None else self._pool(f"{name}{GRADING}", graded)
+
+    def _profile(self, spec: SlotSpec) -> tuple[str, ModalSettings]:
+        """What such a job's sandbox is made of, and the name of the pool of those."""
+        profile = self._profiles[spec.profile]
+        if spec.alone and profile.slots_per_sandbox > 1:
+            return f"{spec.profile}{ALONE}", for_one(profile)
+        return spec.profile, profile
 
     async def _keep(self, slot: Slot, held: Held, *, in_place: bool) -> Box | None:
         """Close the slot but keep its place; None when the next one is in another sandbox."""

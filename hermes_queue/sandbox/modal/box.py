@@ -14,11 +14,14 @@ from typing import Any
 
 from hermes_queue.errors import SandboxError, SandboxRejected, SlotLost
 from hermes_queue.sandbox.base import (
+    DROPPED_VARIABLES,
     MAX_OUTPUT_BYTES,
+    SLOT_ENVIRONMENT,
     TIMEOUT_EXIT_CODE,
     WORKSPACE,
     ExecutionResult,
 )
+from hermes_queue.sandbox.modal.abilities import Abilities, cannot_hold_slots
 from hermes_queue.sandbox.modal.failures import explained
 from hermes_queue.sandbox.modal.process import BACKSTOP_S, Finished, run_process
 from hermes_queue.settings import ModalSettings
@@ -35,19 +38,6 @@ SCRIPT_TIMEOUT_S = 60.0
 CONCEAL_TIMEOUT_S = 300.0
 """The first time all files of the image are looked at."""
 KILLED = 137
-TOOLS_NEEDED = frozenset({"timeout", "env", "find", "grep", "env-C"})
-
-
-@dataclass(frozen=True, slots=True)
-class Abilities:
-    """What the image and the service's kernel let us do."""
-
-    uids: bool
-    """Whether every lease can have a uid of its own."""
-    mounts: bool
-    """Whether every slot can have directories of its own under common names."""
-    python: str
-    """Version of the image's python3, e.g. "3.11"; "" = it has none."""
 
 
 @dataclass(slots=True)
@@ -70,7 +60,7 @@ class Box:
         self.sandbox = sandbox
         self.sandbox_id: str = sandbox.object_id
         self.profile = profile
-        self.abilities = Abilities(uids=False, mounts=False, python="")
+        self.abilities = Abilities()
         self.leases: dict[str, Lease] = {}
         self.assets: dict[str, str] = {}
         """Where an asset is mounted -> the image it is."""
@@ -97,9 +87,8 @@ class Box:
     @property
     def capacity(self) -> int:
         """Leases it may have at once."""
-        if self.abilities.uids or self.profile.share_root:
-            return self.profile.slots_per_sandbox
-        return 1
+        apart = self.abilities.keeps_apart or self.profile.share_root
+        return self.profile.slots_per_sandbox if apart else 1
 
     @property
     def is_empty(self) -> bool:
@@ -145,36 +134,23 @@ class Box:
             timeout_s=self.profile.start_timeout_s,
             whole=True,
         )
-        facts = [
-            line.partition("=")[::2] for line in done.stdout.decode("utf-8", "replace").split()
-        ]
-        lacks = {value for name, value in facts if name == "lacks"}
-        if done.exit_code != 0 or not facts or lacks & TOOLS_NEEDED:
-            wants = f"lacks {', '.join(sorted(lacks))}" if lacks else _tail(done)
-            raise SandboxRejected(
-                f"image {self.profile.image} cannot hold slots ({wants}): it needs bash, grep, "
-                "findutils and coreutils 8.28 or newer"
-            )
-        known = dict(facts)
-        self.abilities = Abilities(
-            uids=known.get("uids") == "1", mounts=known.get("mounts") == "1", python=known["python"]
-        )
-        if not self.abilities.uids and self.profile.slots_per_sandbox > 1:
-            why = "has no setpriv" if "setpriv" in lacks else "does not let root change its uid"
-            consequence = "several slots share root" if self.profile.share_root else "one slot each"
+        if done.exit_code != 0:
+            raise SandboxRejected(cannot_hold_slots(self.profile.image, _tail(done)))
+        self.abilities = Abilities.told(done.stdout.decode("utf-8", "replace"), self.profile.image)
+        if falls_short := self.abilities.shortcoming(self.profile):
             logger.warning(
-                "sandbox %s %s: %s",
+                "sandbox %s %s",
                 self.sandbox_id,
-                why,
-                consequence,
+                falls_short,
                 extra={"action": "slots_not_isolated"},
             )
         await self.script(
             "configure",
             self._seal,
-            str(int(self.abilities.mounts)),
-            str(self.profile.slot_memory_mb << 10),
-            str(self.profile.slot_pids),
+            "|".join(DROPPED_VARIABLES),
+            *self.abilities.settings(),
+            f"memory_kib={self.profile.slot_memory_mb << 10}",
+            f"pids={self.profile.slot_pids}",
         )
 
     async def script(
@@ -320,7 +296,8 @@ class Box:
         """
         command_id = uuid.uuid4().hex
         words = list(argv)
-        variables = [f"{name}={value}" for name, value in (env or {}).items()]
+        merged = {**SLOT_ENVIRONMENT, **self.profile.env, **(env or {})}
+        variables = [f"{name}={value}" for name, value in merged.items()]
         if command is not None:
             size = len(command) + sum(map(len, variables))
             if (size * 4 > ARGUMENT_BYTES and _too_long([command, *variables])) or _odd(command):
@@ -348,18 +325,8 @@ class Box:
         self.touched = time.monotonic()
         if lease.ended:
             raise SlotLost(f"slot {lease.slot_id} was released under a command")
-        return self._result(done)
-
-    async def _kill(self, lease: Lease, command_id: str) -> None:
-        if not lease.ended:  # else the reset has killed everything
-            await self.script("kill", command_id)
-
-    def _result(self, done: Finished) -> ExecutionResult:
         if done.exit_code == KILLED and not done.timed_out and self.capacity > 1:
-            raise SandboxError(
-                f"a command was killed (SIGKILL) in sandbox {self.sandbox_id}, which several "
-                "slots share: the memory another one used may be the reason"
-            )
+            await self._check_own(lease, command_id)
         return ExecutionResult(
             exit_code=TIMEOUT_EXIT_CODE if done.timed_out else done.exit_code,
             stdout=done.stdout,
@@ -368,6 +335,30 @@ class Box:
             timed_out=done.timed_out,
             truncated=done.truncated,
         )
+
+    async def _kill(self, lease: Lease, command_id: str) -> None:
+        if not lease.ended:  # else the reset has killed everything
+            await self.script("kill", command_id, str(lease.uid))
+
+    async def _check_own(self, lease: Lease, command_id: str) -> None:
+        """See to it that exit code 137 is the command's own doing.
+
+        What runs the command here is root's: no command can kill it or write its note.
+
+        Raises:
+            SandboxError: it is not, or that cannot be told.
+        """
+        fate = (await self.script("fate", lease.slot_id, command_id)).decode().strip()
+        if fate == "memory":
+            raise SandboxError(
+                f"a command was killed when sandbox {self.sandbox_id}, which several slots share, "
+                "was out of memory: raise memory_limit_mb, or lower slot_memory_mb or "
+                "slots_per_sandbox"
+            )
+        if fate != "own":
+            raise SandboxError(
+                f"a command and what waited for it were killed in sandbox {self.sandbox_id}"
+            )
 
 
 def _too_long(words: Sequence[str]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -18,6 +19,17 @@ _REFUSED = ("AuthError", "PermissionDeniedError", "InvalidError", "Unimplemented
 """The same request would be refused again."""
 _GONE = ("NotFoundError", "ConflictError", "SandboxTerminatedError", "SandboxTimeoutError")
 """What is said of a sandbox that has ended, or is ending at its own time limit."""
+BUILD_RETRY_S = 60.0
+"""Registries count pulls over hours."""
+_THROTTLED = re.compile(r"toomanyrequests|too many requests|\b429\b|rate.?limit", re.IGNORECASE)
+"""In a failed build: a registry has had enough of us for now."""
+_PASSING = re.compile(
+    r"external shut-?down|build for \S+ timed out|evict|unknown status|service unavailable"
+    r"|bad gateway|gateway time-?out|connection reset|handshake timeout|i/o timeout"
+    r"|temporary failure in name resolution",
+    re.IGNORECASE,
+)
+"""In a failed build: what may go well the next time. Its own commands' failures do not."""
 
 
 @contextmanager
@@ -30,8 +42,9 @@ def explained(what: str, *, gone: bool = False) -> Iterator[None]:
             it has ended.
 
     Raises:
-        SandboxUnavailable: quota, rate limit.
-        SandboxRejected: credentials, rights, or a request the service does not take.
+        SandboxUnavailable: quota, rate limit, also a registry's under an image's build.
+        SandboxRejected: credentials, rights, a request the service does not take, or an image
+            whose build fails by itself.
         SlotLost: with `gone`, the sandbox has ended.
         SandboxError: everything else; worth another try.
     """
@@ -55,13 +68,22 @@ def translated(error: Exception, what: str, *, gone: bool = False) -> SandboxErr
         return SandboxUnavailable(message)
     if gone and names.intersection(_GONE):
         return SlotLost(message)
-    if names.intersection(_REFUSED):
+    if names.intersection(_REFUSED) and "ConflictError" not in names:  # the state may change
         return SandboxRejected(message)
     if "NotFoundError" in names:
         return SandboxRejected(f"{message}; check the names in the profile")
     if "ImageBuildError" in names or "RemoteError" in names:
-        return SandboxRejected(f"{message}; see the image's build log at Modal")
+        return _failed_build(message)
     return SandboxError(message)
+
+
+def _failed_build(message: str) -> SandboxError:
+    """Of an image; the status of the build reaches us as text only."""
+    if _THROTTLED.search(message):
+        return SandboxUnavailable(message, retry_after_s=BUILD_RETRY_S)
+    if _PASSING.search(message):
+        return SandboxError(message)
+    return SandboxRejected(f"{message}; see the image's build log at Modal")
 
 
 def is_authentication(error: SandboxError) -> bool:

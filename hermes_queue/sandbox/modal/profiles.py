@@ -69,6 +69,13 @@ def for_grading(profile: ModalSettings) -> ModalSettings | None:
     return profile.model_copy(update=closed)
 
 
+def for_one(profile: ModalSettings) -> ModalSettings:
+    """The profile for a job that shall share its sandbox with no other."""
+    memory_mb = profile.memory_most_mb
+    alone = {"slots_per_sandbox": 1, "min_sandboxes": 0, "memory_limit_mb": memory_mb}
+    return profile.model_copy(update=alone)
+
+
 def image_key(profile: ModalSettings) -> str:
     """A digest of what the profile's image is made of."""
     dockerfile = profile.dockerfile.read_text("utf-8") if profile.dockerfile else ""

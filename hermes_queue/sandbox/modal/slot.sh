@@ -2,7 +2,8 @@
 #
 #   install                            directories and mount points
 #   probe [UID...]                     what this image and kernel can do, as name=value lines
-#   configure SEAL MOUNTS MEMORY_KIB PIDS   write /.hq/settings, and /.hq/seal for root only
+#   configure SEAL DROPPED [NAME=VALUE...]  write /.hq/settings (see below), and /.hq/seal for root
+#                                      only; DROPPED: patterns a|b of variables that slots do not get
 #   open SLOT UID WORKSPACE NOTES [ASSET=MOUNT...]  empty directories, given to UID; NOTES: lines
 #                                      `place image` of assets mounted since the last call
 #   conceal UIDS NAME...               hide Python packages from all slots, by import name;
@@ -14,11 +15,18 @@
 #   run SLOT UID LIMIT_S ID CWD STDIN NVARS [NAME=VALUE...] ARGUMENT...
 #                                      after the command's end both its streams get a last piece,
 #                                      NUL SEAL ID NUL: what it wrote itself lies before that
-#   kill ID                            kill the command that `run` calls ID, with its whole tree
+#   kill ID [UID]                      kill the command that `run` calls ID, with its whole tree;
+#                                      fails if that cannot be confirmed
+#   fate SLOT ID                       what became of a command with exit code 137: `own`, `memory`
+#                                      (the kernel killed for want of it meanwhile), or nothing: what
+#                                      runs it here was killed itself
 #
-# UID 0: the slot runs as root. With mounts=1 in /.hq/settings every command gets a mount
-# namespace in which the slot's directories lie where they belong; memory_kib and pids there
-# are the slot's limits, 0 = none.
+# UID 0: the slot runs as root. In /.hq/settings:
+#   mounts=1        every command gets a mount namespace in which the slot's directories lie where
+#                   they belong; propagation: as `unshare --propagation` takes it
+#   environ=0       root cannot read other uids' environments: a command's processes are told by
+#                   their uid
+#   memory_kib, pids  the slot's limits, 0 = none
 #
 # A slot's own directory belongs to root: its uid can pass through it, and change nothing that
 # a later mount goes by.
@@ -28,7 +36,7 @@ export HQ_IMAGE_PATH="${HQ_IMAGE_PATH-$PATH}"
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 root=/.hq
 self=$root/slot.sh
-mounts=0 memory_kib=0 pids=0
+mounts=0 propagation=private environ=1 memory_kib=0 pids=0 dropped=
 [ -e $root/settings ] && . $root/settings
 
 install_root() {
@@ -40,28 +48,65 @@ install_root() {
   command -v python >/dev/null || ln -sf "$(command -v python3)" $root/bin/python
 }
 
+as_uid() {
+  local uid=$1
+  shift
+  setpriv --reuid="$uid" --regid="$uid" --clear-groups --no-new-privs --inh-caps=-all "$@"
+}
+
 probe() {
-  local uid uids=1 mounts=0 plain
+  local plain
   for plain in setpriv timeout env find grep; do
     command -v $plain >/dev/null || echo "lacks=$plain"
   done
   env -C / true 2>/dev/null || echo "lacks=env-C"
-  for uid in "$@"; do
-    setpriv --reuid="$uid" --regid="$uid" --clear-groups --no-new-privs --inh-caps=-all true \
-      2>/dev/null || uids=0
-  done
-  unshare --mount sh -c "mount --bind $root/slots /workspace && mount --bind /workspace /tmp" \
-    2>/dev/null && mounts=1
-  echo "uids=$uids"
-  echo "mounts=$mounts"
   echo "python=$(PATH=$HQ_IMAGE_PATH python3 -c \
     'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)"
+  probe_mounts
+  probe_uids "$@"
+}
+
+# The second way is for kernels without propagation; elsewhere its mounts could show outside.
+probe_mounts() {
+  local way
+  touch $root/slots/probe
+  for way in private unchanged; do
+    unshare --mount --propagation $way \
+      sh -c "mount --bind $root/slots /workspace && mount --bind /workspace /tmp" 2>/dev/null ||
+      continue
+    [ ! -e /workspace/probe ] && mounts=1 propagation=$way && break
+    umount /tmp /workspace
+  done
+  rm -f $root/slots/probe
+  echo "mounts=$mounts propagation=$propagation"
+}
+
+# What becomes of a process under a slot's uid: who sees it, and what of it.
+probe_uids() {
+  local first=$1 last=$2 uids=0 leaks=0 hidden=0 sleeper pid up="" look
+  environ=0
+  exec {sleeper}< <(as_uid "$first" env -i HQ_PROBE=seen /bin/bash -c \
+    'echo up $$; exec sleep 60' 2>/dev/null)
+  read -r -t 20 up pid <&"$sleeper"
+  if [ "$up" = up ] && as_uid "$last" true; then
+    processes_of "$first" | grep -qx "/proc/$pid/status" && uids=1
+    marked HQ_PROBE=seen | grep -qx "$pid" && environ=1
+    as_uid "$last" grep -qzxF HQ_PROBE=seen "/proc/$pid/environ" && leaks=1
+    look="mount -t proc -o hidepid=2,nosuid,nodev,noexec proc /proc && exec setpriv \
+      --reuid=$last --regid=$last --clear-groups sh -c '[ ! -e /proc/$pid ]'"
+    [ $mounts = 1 ] && unshare --mount --propagation $propagation sh -c "$look" && hidden=1
+    kill_uid "$first" || uids=0
+  fi 2>/dev/null
+  # Slots are root then, as we are.
+  [ $uids = 1 ] || environ=1
+  echo "uids=$uids environ=$environ leaks=$leaks hidden=$hidden"
 }
 
 configure() {
   (umask 077 && echo "$1" >$root/seal)
-  shift
-  printf 'mounts=%d memory_kib=%d pids=%d\n' "$@" >$root/settings
+  printf 'dropped=%q\n' "$2" >$root/settings
+  shift 2
+  printf '%s\n' "$@" >>$root/settings
 }
 
 open_slot() {
@@ -121,20 +166,29 @@ processes_of() {
   done
 }
 
+# Nobody is left under a uid. Signals come from that uid, so that no other slot is hit by a pid
+# that is in use again; one by one, and to all at once for what forks faster than we look.
+kill_uid() {
+  local uid=$1 round found
+  for round in {1..50}; do
+    found=$(processes_of "$uid")
+    setpriv --reuid="$uid" --regid="$uid" --clear-groups bash -c \
+      'kill -STOP "$@"; kill -9 "$@"; kill -9 -1' kill $(grep -oE '[0-9]+' <<<"$found") 2>/dev/null
+    # Twice: one look may miss who forks and ends meanwhile.
+    [ -z "$(processes_of "$uid")" ] && [ -z "$(processes_of "$uid")" ] && return 0
+    sleep 0.02
+  done
+  return 1
+}
+
 close_slot() {
-  local slot=$root/slots/$1 uid=$2 workspace=$3 round
+  local slot=$root/slots/$1 uid=$2 workspace=$3
   if [ "$uid" = 0 ]; then
-    kill_marked "HQ_SLOT=$1" ""
+    kill_marked "HQ_SLOT=$1" "" ""
     rm -rf -- "$slot" "$workspace"
     return
   fi
-  for round in {1..50}; do
-    # To all that it may signal but itself; what forks meanwhile is met in the next round.
-    setpriv --reuid="$uid" --regid="$uid" --clear-groups bash -c 'kill -9 -1' 2>/dev/null
-    [ -z "$(processes_of "$uid")" ] && break
-    sleep 0.02
-  done
-  [ -z "$(processes_of "$uid")" ] || { echo "processes of $uid stay" >&2; return 1; }
+  kill_uid "$uid" || { echo "processes of $uid stay" >&2; return 1; }
   rm -rf -- "$slot" "$workspace"
   find /tmp /var/tmp /dev/shm -xdev -depth -uid "$uid" -delete
   [ ! -e "$slot" ] && [ ! -e "$workspace" ] || { echo "files of $uid stay" >&2; return 1; }
@@ -160,7 +214,8 @@ kill_others() {
     done 2>/dev/null <"$place/status"
     [[ $uid =~ ^[0-9]+$ ]] || continue
     if [ "$uid" -ge "$first" ] && [ "$uid" -le "$last" ]; then
-      setpriv --reuid="$uid" --regid="$uid" --clear-groups bash -c 'kill -9 -1' 2>/dev/null
+      setpriv --reuid="$uid" --regid="$uid" --clear-groups bash -c 'kill -9 "$1"; kill -9 -1' \
+        kill "$pid" 2>/dev/null
       nobody=1
     elif [ "$uid" = 0 ]; then
       # What the dead worker had begun with this script, and what waits for a slot's command.
@@ -184,7 +239,7 @@ reset_slots() {
   rm -rf -- $root/slots
   find /workspace -xdev -depth -mindepth 1 -delete
   find /tmp /var/tmp /dev/shm -xdev -depth -uid +$((first - 1)) -uid -$((last + 1)) -delete
-  [ ! -e $root/slots ] && [ -z "$(ls -A /workspace)" ] || { echo "files of earlier slots stay" >&2; return 1; }
+  [ ! -e $root/slots ] && [ -z "$(find /workspace -mindepth 1)" ] || { echo "files of earlier slots stay" >&2; return 1; }
   mkdir -m 711 $root/slots
   touch $root/mounted $root/uids
   notes=$'\n'$(sort -u $root/mounted)
@@ -224,15 +279,15 @@ mount_slot() {
 
 run() {
   local slot=$1 uid=$2 limit=$3 id=$4 cwd=$5 stdin=$6 count=$7 pair
-  local home=/home/agent temporary=/tmp seal code
+  local home=/home/agent temporary=/tmp seal code file
   read -r seal <$root/seal
   shift 7
   local environment=()
   while IFS= read -r -d '' pair; do
     case $pair in
-      MODAL_* | HQ_* | PATH=* | HOME=* | TMPDIR=* | USER=* | LOGNAME=* | PWD=* | OLDPWD=* | \
+      HQ_* | PATH=* | HOME=* | TMPDIR=* | USER=* | LOGNAME=* | PWD=* | OLDPWD=* | \
         SHLVL=* | _=*) ;;
-      *) environment+=("$pair") ;;
+      *) [[ ${pair%%=*} == @($dropped) ]] || environment+=("$pair") ;;
     esac
   done < <(env -0)
   if [ $mounts = 1 ]; then
@@ -242,13 +297,16 @@ run() {
     # /tmp is everybody's here, and what lies in it nobody else's.
     umask 027
   fi
-  environment+=("PATH=$HQ_IMAGE_PATH:$root/bin" "HOME=$home" "TMPDIR=$temporary" USER=agent LOGNAME=agent
-    "PWD=$cwd" "${@:1:count}" "HQ_COMMAND_ID=$id" "HQ_SLOT=$slot")
+  environment+=("PATH=$HQ_IMAGE_PATH:$root/bin" "HOME=$home" "TMPDIR=$temporary"
+    "PWD=$cwd" "${@:1:count}" "HQ_COMMAND_ID=$id")
+  # By which a root's processes are found again; others' have their uid.
+  [ "$uid" != 0 ] || environment+=("HQ_SLOT=$slot")
   shift "$count"
   [ "$stdin" = 1 ] || exec </dev/null
-  # So that /dev/stdout and /dev/stderr can be opened by name.
+  # So that /dev/stdout and /dev/stderr can be opened by name, but not to read what lies in them.
   for pair in 1 2; do
-    [ -p /proc/$$/fd/$pair ] && chown "$uid" /proc/$$/fd/$pair 2>/dev/null
+    file=/proc/$$/fd/$pair
+    [ -p $file ] && chown "0:$uid" $file 2>/dev/null && chmod 620 $file 2>/dev/null
   done
   local become=()
   if [ "$uid" != 0 ]; then
@@ -259,11 +317,35 @@ run() {
   [ $pids = 0 ] || [ "$uid" = 0 ] || ulimit -u $pids
   # The shell's own words on a command that is killed are not the command's.
   exec 3>&2 2>/dev/null
+  memory_kills
+  local killed=$memory_kills
   timeout -k 5 "$limit" "${become[@]}" env -i -C "$cwd" "${environment[@]}" "$@" 2>&3 3>&-
   code=$?
+  if [ $code = 137 ]; then
+    memory_kills
+    [ "$memory_kills" = "$killed" ] && killed=own || killed=memory
+    (umask 077 && echo $killed >"$root/slots/$slot/fate-$id")
+  fi
   printf '\0%s\0' "$seal$id"
   printf '\0%s\0' "$seal$id" >&3
   exit $code
+}
+
+# How many processes the kernel has killed for want of memory: in the sandbox, where that is told.
+memory_kills() {
+  local file key value lines line
+  memory_kills=0
+  for file in /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory/memory.oom_control /proc/vmstat; do
+    [ -r $file ] && mapfile -t lines <$file || continue
+    for line in "${lines[@]}"; do
+      [[ $line == "oom_kill "* ]] && memory_kills=${line#* } && return
+    done
+  done
+}
+
+fate() {
+  local note=$root/slots/$1/fate-$2
+  [ ! -e "$note" ] || cat "$note"
 }
 
 parents() {
@@ -283,30 +365,52 @@ marked() {
   grep -lzxF -e "$1" /proc/[0-9]*/environ 2>/dev/null | grep -oE '[0-9]+'
 }
 
+# Adds to the pids that are keys of the array $1 all that descend from them or from those of $2.
+add_descendants() {
+  local -n members=$1 ancestors=$2
+  local pid grown=1
+  while [ $grown = 1 ]; do
+    grown=0
+    for pid in "${!parent_of[@]}"; do
+      [ -n "${members[$pid]:-}" ] && continue
+      [ -n "${members[${parent_of[$pid]}]:-}${ancestors[${parent_of[$pid]}]:-}" ] || continue
+      members[$pid]=1 grown=1
+    done
+  done
+}
+
+# All under the uid that no other running command of the slot has begun.
+unclaimed() {
+  local uid=$1 wrapper=$2 file pid
+  local -A claimed=() nobody=()
+  for pid in $(grep -lzE '^HQ_WRAPPER=' /proc/[0-9]*/environ 2>/dev/null | grep -oE '[0-9]+'); do
+    [ -O "/proc/$pid" ] && ! grep -qzxF -e "$wrapper" "/proc/$pid/environ" 2>/dev/null &&
+      claimed[$pid]=1
+  done
+  add_descendants claimed nobody
+  for file in $(processes_of "$uid"); do
+    pid=${file#/proc/} pid=${pid%/status}
+    [ -n "${claimed[$pid]:-}" ] || echo "$pid"
+  done
+}
+
+# Processes that carry the mark, or with a uid all of it that are nobody else's, and their
+# descendants. The wrapper, one of root's that waits for the command, dies by itself.
 kill_marked() {
-  local mark=$1 wrapper=$2 round pid parent fresh grown
-  local -A tree spared stopped
+  local mark=$1 wrapper=$2 uid=$3 round pid parent fresh=0
+  local -A tree spared stopped=() parent_of
   for round in {1..50}; do
-    tree=() spared=()
-    # The marked process of root's is the one that waits for the command: it dies by itself.
+    tree=() spared=() parent_of=()
     if [ -n "$wrapper" ]; then
       for pid in $(marked "$wrapper"); do
         [ -O "/proc/$pid" ] && spared[$pid]=1 tree[$pid]=1
       done
     fi
-    for pid in $(marked "$mark"); do tree[$pid]=1; done
-    local -A parent_of=()
     while read -r pid parent; do parent_of[$pid]=$parent; done < <(parents)
-    grown=1
-    while [ $grown = 1 ]; do
-      grown=0
-      for pid in "${!parent_of[@]}"; do
-        [ -n "${tree[$pid]:-}" ] && continue
-        if [ -n "${tree[${parent_of[$pid]}]:-}${stopped[${parent_of[$pid]}]:-}" ]; then
-          tree[$pid]=1 grown=1
-        fi
-      done
+    for pid in $([ -n "$uid" ] && unclaimed "$uid" "$wrapper" || marked "$mark"); do
+      tree[$pid]=1
     done
+    add_descendants tree stopped
     fresh=0
     for pid in "${!tree[@]}"; do
       [ -n "${spared[$pid]:-}${stopped[$pid]:-}" ] && continue
@@ -318,11 +422,20 @@ kill_marked() {
   done
   for pid in "${!stopped[@]}"; do kill -KILL "$pid" 2>/dev/null; done
   # Who looks next must not find them: a process is gone a moment after it was killed.
-  for round in {1..100}; do
+  for round in {1..500}; do
     for pid in "${!stopped[@]}"; do is_there "$pid" && sleep 0.02 && continue 2; done
+    [ $fresh = 0 ] && return 0
     break
   done
-  return 0
+  echo "processes of a command stay" >&2
+  return 1
+}
+
+kill_command() {
+  local uid=${2:-0}
+  # Root reads what is its own in any case.
+  [ $environ = 1 ] || [ "$uid" = 0 ] || { kill_marked "" "HQ_WRAPPER=$1" "$uid"; return; }
+  kill_marked "HQ_COMMAND_ID=$1" "HQ_WRAPPER=$1" ""
 }
 
 is_there() {
@@ -344,10 +457,11 @@ case $action in
   close) close_slot "$@" ;;
   reset) reset_slots "$@" ;;
   spill) spill "$@" ;;
-  kill) kill_marked "HQ_COMMAND_ID=$1" "HQ_WRAPPER=$1" ;;
+  kill) kill_command "$@" ;;
+  fate) fate "$@" ;;
   run)
     export HQ_WRAPPER=$4
-    [ $mounts = 1 ] && exec unshare --mount /bin/bash $self inside "$@"
+    [ $mounts = 1 ] && exec unshare --mount --propagation $propagation /bin/bash $self inside "$@"
     run "$@"
     ;;
   inside) run "$@" ;;

@@ -1,0 +1,90 @@
+"""What an image and the service's kernel let us do, as `slot.sh probe` finds it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hermes_queue.errors import SandboxRejected
+from hermes_queue.settings import ModalSettings
+
+TOOLS_NEEDED = frozenset({"timeout", "env", "find", "grep", "env-C"})
+
+
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """Facts about one sandbox."""
+
+    uids: bool = False
+    """Whether every lease can have a uid of its own, whose processes can be found and killed."""
+    mounts: bool = False
+    """Whether every slot can have directories of its own under common names."""
+    python: str = ""
+    """Version of the image's python3, e.g. "3.11"; "" = it has none."""
+    propagation: str = "private"
+    """How `unshare` makes a mount namespace here."""
+    environ: bool = True
+    """Whether root can read the environment of other uids' processes."""
+    leaks: bool = False
+    """Whether every uid can, other slots' too."""
+    hidden: bool = False
+    """Whether slots with mounts of their own do not see other slots' processes."""
+    setpriv: bool = False
+    """Whether the image has it."""
+
+    @classmethod
+    def told(cls, facts: str, image: str) -> Abilities:
+        """From `name=value` words.
+
+        Raises:
+            SandboxRejected: the image lacks what we cannot do without.
+        """
+        pairs = [word.partition("=")[::2] for word in facts.split()]
+        lacks = {value for name, value in pairs if name == "lacks"}
+        known = dict(pairs)
+        if lacks & TOOLS_NEEDED or "uids" not in known:
+            why = f"lacks {', '.join(sorted(lacks))}" if lacks else f"answers {facts!r}"
+            raise SandboxRejected(cannot_hold_slots(image, why))
+        yes = {
+            name: known[name] == "1" for name in ("uids", "mounts", "environ", "leaks", "hidden")
+        }
+        return cls(
+            python=known["python"],
+            propagation=known["propagation"],
+            setpriv="setpriv" not in lacks,
+            **yes,
+        )
+
+    @property
+    def keeps_apart(self) -> bool:
+        """Whether several slots cannot get at each other."""
+        return self.uids and not self.leaks
+
+    def settings(self) -> list[str]:
+        """What `slot.sh` needs to know of it later."""
+        return [
+            f"mounts={self.mounts:d}",
+            f"propagation={self.propagation}",
+            f"environ={self.environ:d}",
+        ]
+
+    def shortcoming(self, profile: ModalSettings) -> str:
+        """What keeps slots less far apart than the profile lets one expect; "" = nothing."""
+        if profile.slots_per_sandbox == 1:
+            return ""
+        if not self.uids:
+            why = "does not let root act for other uids" if self.setpriv else "has no setpriv"
+            return f"{why}: {'several slots share root' if profile.share_root else 'one slot each'}"
+        if self.leaks:
+            why = "shows every uid the environment of all processes"
+            return f"{why}: {'slots see each other' if profile.share_root else 'one slot each'}"
+        if self.mounts and not self.hidden:
+            return "cannot hide processes: slots see the command lines of other slots' processes"
+        return ""
+
+
+def cannot_hold_slots(image: str, why: str) -> str:
+    """What is said of an image that is refused."""
+    return (
+        f"image {image} cannot hold slots ({why}): it needs bash, grep, findutils and coreutils "
+        "8.28 or newer"
+    )
