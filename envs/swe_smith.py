@@ -118,7 +118,7 @@ class SweSmith:
             EnvBug: the row does not fit its source, or its tests do not pass with the known fix.
             EnvInfraError: the source cannot be fetched.
         """
-        if fault := (await RowMemory(item).read()).current_fault():
+        if fault := (await RowMemory(item).read()).fault:
             raise EnvBug(fault)
         pinned = await pin(item, asset_reader(context))
         await export(context, pinned.repository, pinned.start)

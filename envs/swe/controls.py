@@ -22,8 +22,8 @@ from hermes_queue.settings import PathSettings, private_directory
 
 RULES = "1"
 """Rises when a control that passed under the old rules says nothing about the new ones."""
-FAULT_TTL_S = 24 * 3600.0
-"""A row that was found broken is tried again after a day."""
+DOUBT_TTL_S = 24 * 3600.0
+"""What speaks against a row or its tests is believed for a day: a busy machine may have said it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,19 +34,18 @@ class RowRecord:
     """Stages of grading ("first", "all") whose tests the known fix passes."""
     fault: str = ""
     """Why the row cannot be graded, in words for its owner."""
-    fault_at: float = 0.0
-    """Unix time."""
     unplantable: tuple[tuple[str, str], ...] = ()
     """File and name of test functions that do not fail where they are planted."""
     plantless: bool = False
     """Whether other tests suffer when some of them fail, so that none may be planted."""
     whole_files: bool = False
     """Whether tests depend on others of their file, so that they are not run by themselves."""
+    doubted_at: float = 0.0
+    """Unix time at which all but `passes` was learnt."""
 
-    def current_fault(self, now: float | None = None) -> str:
-        """The fault, or nothing when it is too old to be believed. `now` is Unix time."""
-        now = time.time() if now is None else now
-        return self.fault if now - self.fault_at < FAULT_TTL_S else ""
+    def believed(self, now: float) -> RowRecord:
+        """The record without what was learnt too long ago. `now` is Unix time."""
+        return self if now - self.doubted_at < DOUBT_TTL_S else RowRecord(passes=self.passes)
 
     def without(self, functions: frozenset[TestFunction]) -> RowRecord:
         """The same, with these functions marked as unplantable."""
@@ -64,7 +63,7 @@ class RowMemory:
 
     async def read(self) -> RowRecord:
         """What is known. A file that cannot be read says nothing."""
-        return await asyncio.to_thread(_read, self._path)
+        return (await asyncio.to_thread(_read, self._path)).believed(time.time())
 
     async def write(self, record: RowRecord) -> None:
         """Keep it. A full disk costs the memory, not the trajectory."""
@@ -77,10 +76,10 @@ def _read(path: Path) -> RowRecord:
         return RowRecord(
             passes=tuple(map(str, stored["passes"])),
             fault=str(stored["fault"]),
-            fault_at=float(stored["fault_at"]),
             unplantable=tuple((str(file), str(name)) for file, name in stored["unplantable"]),
             plantless=bool(stored["plantless"]),
             whole_files=bool(stored["whole_files"]),
+            doubted_at=float(stored["doubted_at"]),
         )
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return RowRecord()

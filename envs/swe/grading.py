@@ -186,8 +186,8 @@ class Grader:
             DeadlineExceeded: the stage's time is over.
         """
         self._record = await self._memory.read()
-        if fault := self._record.current_fault():
-            raise EnvBug(fault)
+        if self._record.fault:
+            raise EnvBug(self._record.fault)
         for _ in range(MAX_ROUNDS):
             tally = Tally()
             reason = await self._round(tree, tally)
@@ -285,13 +285,13 @@ class Grader:
         findings = Findings.of(step, gold)
         if findings.reason(gold) == "resolved":
             if not await self._passes_alone(step):
-                await self._remember(whole_files=True)
+                await self._doubt(whole_files=True)
                 return False
             await self._remember(passes=tuple(sorted({*self._record.passes, step.stage})))
             return True
         if not findings.failing and not self._record.plantless:
-            self._record = self._record.without(findings.lies)
-            await self._memory.write(self._record)
+            unplantable = self._record.without(findings.lies).unplantable
+            await self._doubt(unplantable=unplantable)
             return False
         plain = step.without_plants()
         for simpler in (plain, plain.whole_files()):
@@ -299,7 +299,7 @@ class Grader:
             findings = Findings.of(simpler, gold)
             if findings.reason(gold) == "resolved":
                 alone = simpler.only == step.only
-                await self._remember(**({"plantless": True} if alone else {"whole_files": True}))
+                await self._doubt(**({"plantless": True} if alone else {"whole_files": True}))
                 return False
         if not gold.complete:
             await self._cannot_run(gold)
@@ -320,8 +320,11 @@ class Grader:
         return Findings.of(alone, gold).reason(gold) == "resolved"
 
     async def _blame_row(self, fault: str) -> NoReturn:
-        await self._remember(fault=fault, fault_at=time.time())
+        await self._doubt(fault=fault)
         raise EnvBug(fault)
+
+    async def _doubt(self, **changes: Any) -> None:
+        await self._remember(**changes, doubted_at=time.time())
 
     async def _remember(self, **changes: Any) -> None:
         self._record = replace(self._record, **changes)

@@ -9,6 +9,7 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ import pytest
 from sample_package import FAIL_TO_PASS, PASS_TO_PASS, sdist_row
 
 from envs.swe import slot
-from envs.swe.controls import FAULT_TTL_S, RowMemory, RowRecord
+from envs.swe.controls import DOUBT_TTL_S, RowMemory, RowRecord
 from envs.swe.failures import first_failure
 from envs.swe.flags import find_flags
 from envs.swe.grading import Findings, Step, Tally
@@ -385,7 +386,7 @@ def test_a_row_is_remembered_until_it_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HERMES_QUEUE_PATHS_CACHE", str(tmp_path))
-    record = RowRecord(passes=("first",)).without(frozenset({CLAMP}))
+    record = RowRecord(passes=("first",), doubted_at=time.time()).without(frozenset({CLAMP}))
     asyncio.run(RowMemory(ITEM).write(record))
     assert asyncio.run(RowMemory(ITEM).read()) == record
     other = ITEM.model_copy(update={"PASS_TO_PASS": ()})
@@ -403,11 +404,11 @@ def test_a_memory_that_cannot_be_read_says_nothing(
     assert asyncio.run(RowMemory(ITEM).read()) == RowRecord()
 
 
-def test_a_fault_is_forgotten_after_a_day() -> None:
+def test_what_speaks_against_a_row_is_forgotten_after_a_day() -> None:
     now = 1_700_000_000.0
-    record = RowRecord(fault="broken", fault_at=now)
-    assert record.current_fault(now + FAULT_TTL_S - 1) == "broken"
-    assert record.current_fault(now + FAULT_TTL_S + 1) == ""
+    record = RowRecord(passes=("all",), fault="broken", plantless=True, doubted_at=now)
+    assert record.believed(now + DOUBT_TTL_S - 1) == record
+    assert record.believed(now + DOUBT_TTL_S + 1) == RowRecord(passes=("all",))
 
 
 # --- dependencies ----------------------------------------------------------------------------
