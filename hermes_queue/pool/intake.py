@@ -11,6 +11,7 @@ from typing import Any, Literal
 from celery import signals
 
 from hermes_queue.queues import queue_name, queues_of, retry_queue_name, served_lanes
+from hermes_queue.settings import LocalSandboxSettings, SandboxSettings
 
 State = Literal["open", "paused", "draining"]
 
@@ -111,3 +112,12 @@ def _learn_name(sender: Any, **_: Any) -> None:
     INTAKE.hostname = str(sender.hostname)
     if sender.app.main == "hermes_queue":  # the pool serves other apps, too
         INTAKE.serve(sender.app.amqp.queues)
+
+
+def within_slots(limit: int) -> int:
+    """Of so many trajectories at once, those for which the sandbox backend has slots.
+
+    A job that no slot is in sight for is better left to another worker.
+    """
+    slots = LocalSandboxSettings().slots if SandboxSettings().backend == "local" else 0
+    return min(limit, slots) if slots else limit

@@ -18,11 +18,12 @@ from celery.exceptions import Terminated
 from celery.worker import state as worker_state
 
 from hermes_queue.pool.consumer import SteadyChannel
+from hermes_queue.pool.intake import within_slots
 from hermes_queue.pool.job import CancelReason, Job, run_body, suspended_stack
 from hermes_queue.pool.loop_thread import LoopThread
 from hermes_queue.pool.run import Callbacks, Run
 from hermes_queue.pool.trace import Outcome, TaskCall, decode, prerun, wants_prerun
-from hermes_queue.settings import LocalSandboxSettings, SandboxSettings, WorkerSettings
+from hermes_queue.settings import WorkerSettings
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -50,7 +51,7 @@ class TaskPool(BasePool):  # type: ignore[misc]
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.limit = _within_slots(self.limit)
+        self.limit = within_slots(self.limit)
         if self.app is not None:  # Celery builds its consumer after its pool
             self.app.steps["consumer"].add(SteadyChannel)
 
@@ -382,15 +383,6 @@ class TaskPool(BasePool):  # type: ignore[misc]
         self._runs.pop(run.number, None)
         if self._hub is not None:
             self._hub.call_soon(_nothing)
-
-
-def _within_slots(limit: int) -> int:
-    """Of so many trajectories at once, those for which the sandbox backend has slots.
-
-    A job that no slot is in sight for is better left to another worker.
-    """
-    slots = LocalSandboxSettings().slots if SandboxSettings().backend == "local" else 0
-    return min(limit, slots) if slots else limit
 
 
 def _cold_shutdown() -> bool:

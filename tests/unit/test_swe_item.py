@@ -87,7 +87,10 @@ def test_a_malformed_row_is_refused_by_field(changes: dict[str, Any], field: str
         f"hermes-queue-sample==1.0 --hash=sha256:{SHA256}",
     ],
 )
-def test_the_package_under_test_is_no_requirement(field: str, line: str) -> None:
+def test_the_package_under_test_is_no_requirement(
+    field: str, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HERMES_QUEUE_SANDBOX_DIRECT_URLS", "true")
     message = refusal(sdist_row(SHA256, environment={field: ["pytest==8.4.2", line]}))
     assert f"environment.{field} has {line!r}" in message
     assert "remove it" in message
