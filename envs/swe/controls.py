@@ -41,11 +41,16 @@ class RowRecord:
     whole_files: bool = False
     """Whether tests depend on others of their file, so that they are not run by themselves."""
     doubted_at: float = 0.0
-    """Unix time at which all but `passes` was learnt."""
+    """Unix time at which all this was learnt, but for `passes` and `lines`."""
+    lines: tuple[tuple[str, str, int], ...] | None = None
+    """File, name and line of the statement that fails as long as the bug is there; None = not
+    looked for yet."""
 
     def believed(self, now: float) -> RowRecord:
         """The record without what was learnt too long ago. `now` is Unix time."""
-        return self if now - self.doubted_at < DOUBT_TTL_S else RowRecord(passes=self.passes)
+        if now - self.doubted_at < DOUBT_TTL_S:
+            return self
+        return RowRecord(passes=self.passes, lines=self.lines)
 
     def without(self, functions: frozenset[TestFunction]) -> RowRecord:
         """The same, with these functions marked as unplantable."""
@@ -80,6 +85,9 @@ def _read(path: Path) -> RowRecord:
             plantless=bool(stored["plantless"]),
             whole_files=bool(stored["whole_files"]),
             doubted_at=float(stored["doubted_at"]),
+            lines=None
+            if stored["lines"] is None
+            else tuple((str(file), str(name), int(line)) for file, name, line in stored["lines"]),
         )
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return RowRecord()

@@ -7,8 +7,10 @@ it from the original, and whoever knows the right answer has the fix.
 from __future__ import annotations
 
 import ast
+import re
+import string
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -33,6 +35,20 @@ def expected_constants(function: Function) -> list[ast.Constant]:
         if found:
             return found
     return []
+
+
+def constants_at(function: Function, line: int) -> list[ast.Constant]:
+    """The constants that the statement on this line expects; empty if it expects none."""
+    found: list[ast.Constant] = []
+    once = _assigned_once(function)
+    for statement in ast.walk(function):
+        if isinstance(statement, ast.stmt) and statement is not function:
+            first, last = statement.lineno, statement.end_lineno or statement.lineno
+            if isinstance(statement, ast.With):
+                last = statement.body[0].lineno - 1
+            if first <= line <= last:
+                found = [node for node in _constants(statement, once) if can_change(node.value)]
+    return found
 
 
 def can_change(value: object) -> bool:
@@ -175,3 +191,42 @@ def _is_constant(node: ast.expr) -> bool:
         known = name in _CONSTRUCTORS or name == "dedent"
         return known and bool(given) and all(map(_is_constant, given))
     return False
+
+
+def variants(literal: bytes, words: Collection[str]) -> list[bytes]:
+    """Other constants, written like this one: the same quotes, prefix, base and case.
+
+    Args:
+        literal: as the source has it.
+        words: what a word may be replaced by. A made-up one would be found nowhere else.
+    """
+    try:
+        text, value = literal.decode(), ast.literal_eval(literal.decode())
+    except (ValueError, SyntaxError):
+        return []
+    if value is None or isinstance(value, bool):
+        return [repr(v).encode() for v in ((None,) if value is not None else (True, False))]
+    made = []
+    for match in re.finditer(r"\d", text):
+        made += [
+            text[: match.start()] + digit + text[match.end() :]
+            for digit in string.digits
+            if digit != match[0]
+        ]
+    if isinstance(value, str | bytes):
+        for match in re.finditer(r"(?<![\\A-Za-z])[A-Za-z]{3,}", text):
+            alike = [w for w in words if w != match[0] and _case(w) == _case(match[0])]
+            made += [text[: match.start()] + word + text[match.end() :] for word in sorted(alike)]
+    return [each.encode() for each in made if _differs(each, value)]
+
+
+def _case(word: str) -> str:
+    return "lower" if word.islower() else "upper" if word.isupper() else "mixed"
+
+
+def _differs(text: str, value: object) -> bool:
+    try:
+        other = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return False
+    return type(other) is type(value) and other != value

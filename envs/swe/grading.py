@@ -16,11 +16,12 @@ import asyncio
 import random
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Literal, NoReturn
 
 from envs.swe.controls import RowMemory, RowRecord
 from envs.swe.failures import first_failure
+from envs.swe.findings import Findings, Reason, Step, Tally
 from envs.swe.item import Item
 from envs.swe.paths import file_of
 from envs.swe.plants import Planter, TestFunction, View
@@ -29,129 +30,14 @@ from envs.swe.workspace import Pinned
 from hermes_queue.errors import EnvBug, SandboxError
 from hermes_queue.sandbox.context import SlotContext
 
-LISTED_IDS = 50
-"""How many failing ids a verdict's report names."""
 MAX_ROUNDS = 4
 """How often the views are drawn anew because plants turned out to be unusable."""
 MAX_PLANTED_FILES = 12
 FEW_TESTS = 20
 ALL_VIEWS_SHARE = 1.5
 """What all views together may take, as a multiple of the row's limit for one run."""
-
-Reason = Literal["resolved", "tests_fail", "timed_out", "cut_short", "canary"]
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One run of tests: a view, and what of it is looked at."""
-
-    stage: Literal["first", "again", "all"]
-    view: View
-    targets: tuple[str, ...]
-    test_ids: tuple[str, ...]
-    """Those that grade and run in this step."""
-    only: tuple[str, ...] | None = None
-    """The functions that run, of all in the files; None = every one."""
-
-    def without_plants(self) -> Step:
-        """The same over the test files as they are."""
-        targets = tuple(t for t in self.targets if t in set(map(file_of, self.test_ids)))
-        return replace(self, view=View({}, frozenset()), targets=targets)
-
-    def whole_files(self) -> Step:
-        """The same with all tests of its files."""
-        return replace(self, only=None)
-
-
-@dataclass(frozen=True, slots=True)
-class Findings:
-    """What a run showed of its step's tests."""
-
-    failing: dict[str, str]
-    """Whole tests that did not pass, with their outcome; "missing" if there was none."""
-    lies: frozenset[TestFunction]
-    """Planted tests that were not reported as failures, and others of ours that did not pass."""
-
-    @classmethod
-    def of(cls, step: Step, run: SuiteRun) -> Findings:
-        """Compare outcomes with what the view says."""
-        failing, lies = {}, set()
-        for test in step.test_ids:
-            outcome = run.outcomes.get(test, "missing")
-            function = TestFunction.of(test)
-            if function not in step.view.planted:
-                if outcome != "passed":
-                    failing[test] = outcome
-            elif outcome not in ("failed", "error"):
-                lies.add(function)
-        for function in step.view.added:
-            if run.outcomes.get(f"{function.file}::{function.name}") != "passed":
-                lies.add(function)
-        for function in step.view.planted:
-            if function.file not in map(file_of, step.test_ids) and (
-                run.outcomes.get(f"{function.file}::{function.name}") != "failed"
-            ):
-                lies.add(function)
-        return cls(failing, frozenset(lies))
-
-    def reason(self, run: SuiteRun) -> Reason:
-        """What this run alone comes to."""
-        if run.timed_out:
-            return "timed_out"
-        if not run.complete:
-            return "cut_short"
-        if not run.consistent or (self.lies and not self.failing):
-            return "canary"
-        return "tests_fail" if self.failing else "resolved"
-
-
-@dataclass(slots=True)
-class Tally:
-    """What all runs of a verdict came to."""
-
-    outcomes: dict[str, str] = field(default_factory=dict)
-    """Of whole tests; one that failed in any view has failed."""
-    runs: list[SuiteRun] = field(default_factory=list)
-
-    def add(self, step: Step, run: SuiteRun, findings: Findings) -> None:
-        """Count a run in."""
-        self.runs.append(run)
-        for test in step.test_ids:
-            if test in findings.failing:
-                self.outcomes[test] = findings.failing[test]
-            elif TestFunction.of(test) not in step.view.planted:
-                self.outcomes.setdefault(test, "passed")
-
-    def report(self, item: Item, reason: Reason) -> dict[str, Any]:
-        """The part of a verdict's report that tells of the tests, in SWE-bench's terms."""
-        last = self.runs[-1]
-        report: dict[str, Any] = {
-            "reason": reason,
-            "tests_status": {
-                "FAIL_TO_PASS": self._status(item.FAIL_TO_PASS),
-                "PASS_TO_PASS": self._status(item.PASS_TO_PASS),
-            },
-            "test_runs": len(self.runs),
-            "test_seconds": round(sum(run.seconds for run in self.runs), 2),
-            "test_cpu_seconds": round(sum(run.cpu_s for run in self.runs), 2),
-            "exit_code": last.exit_code,
-        }
-        if reason == "tests_fail":
-            wanted = (*item.FAIL_TO_PASS, *item.PASS_TO_PASS)
-            report["first_failure"] = first_failure(wanted, self.outcomes, last.messages)
-        if reason != "resolved":
-            report["output_tail"] = last.output[-2000:]
-        return report
-
-    def _status(self, tests: Sequence[str]) -> dict[str, Any]:
-        known = {test: self.outcomes[test] for test in tests if test in self.outcomes}
-        failing = {test: outcome for test, outcome in known.items() if outcome != "passed"}
-        return {
-            "success": len(known) - len(failing),
-            "failure": len(failing),
-            "not_run": len(tests) - len(known),
-            "failing": dict(list(failing.items())[:LISTED_IDS]),
-        }
+LEAST_SHARE = 4
+"""However long the others took, a view has this part of the limit."""
 
 
 class Grader:
@@ -205,7 +91,8 @@ class Grader:
         for step in await self._steps():
             if reason != "resolved" and not (self._item.full_report and step.stage == "all"):
                 continue
-            run = await self._run(tree, step, min(self._limit_s, max(left_s, 1.0)))
+            limit_s = min(self._limit_s, max(left_s, self._limit_s / LEAST_SHARE))
+            run = await self._run(tree, step, limit_s)
             left_s -= run.seconds
             settled = await self._settle(tree, step, run, tally)
             if settled is None:
@@ -220,30 +107,44 @@ class Grader:
         findings = Findings.of(step, run)
         reason = findings.reason(run)
         if reason in ("timed_out", "cut_short"):
-            await self._expect_control(step)
+            gold = await self._expect_control(step)
             if run.may_be_chance and not repeated:
+                if self._context.remaining_s() < 2 * (self._limit_s + OVERHEAD_S):
+                    self._expect_fast(run, gold)
+                    return self._count(tally, step, run, findings, reason)
                 again = await self._run(tree, step, self._limit_s)
                 return await self._settle(tree, step, again, tally, repeated=True)
         elif reason == "canary" or (reason == "tests_fail" and not self._fix_passes(step)):
             if not await self._fix_does_better(step):
                 return None
-        if reason == "tests_fail" and await self._pass_when_repeated(tree, step, run, findings):
+        if reason == "tests_fail" and await self._pass_when_repeated(tree, step, findings):
             findings, reason = replace(findings, failing={}), "resolved"
+        return self._count(tally, step, run, findings, reason)
+
+    def _count(
+        self, tally: Tally, step: Step, run: SuiteRun, findings: Findings, reason: Reason
+    ) -> Reason:
         tally.add(step, run, findings)
         return reason
 
-    async def _pass_when_repeated(
-        self, tree: str, step: Step, run: SuiteRun, findings: Findings
-    ) -> bool:
+    def _expect_fast(self, run: SuiteRun, gold: SuiteRun) -> None:
+        """Raise where there is no time to repeat a run, and the known fix was slow as well."""
+        if run.timed_out and gold.seconds > self._limit_s / 2:
+            raise SandboxError(
+                f"the tests took too long, and {gold.seconds:.0f} of {self._limit_s:.0f} s with "
+                "the known fix: this machine is too slow, or test_secs of the row too small"
+            )
+
+    async def _pass_when_repeated(self, tree: str, step: Step, findings: Findings) -> bool:
         """Whether tests that a slow machine may have failed pass when they run by themselves.
 
-        That is asked where others had the processor, and where all that failed are a few
-        PASS_TO_PASS tests: some check how long a thing takes.
+        That is asked where all that failed are a few PASS_TO_PASS tests which the agent could have
+        read: some tests check how long a thing takes.
         """
         failing = tuple(findings.failing)
         functions = frozenset(TestFunction.of(test) for test in failing)
-        few = len(failing) <= FEW_TESTS and functions.isdisjoint(self._wanted)
-        if findings.lies or not (few or run.starved):
+        known = {function.file for function in functions}.isdisjoint(self._item.hidden_files)
+        if findings.lies or not known or len(failing) > FEW_TESTS:
             return False
         alone = replace(self._step("again", View({}, frozenset()), functions), test_ids=failing)
         again = await self._run(tree, alone, self._limit_s)
@@ -256,14 +157,16 @@ class Grader:
 
     # --- the known fix --------------------------------------------------------------------
 
-    async def _expect_control(self, step: Step) -> None:
-        """Raise unless the known fix's run comes to its end in time where the agent's did not."""
+    async def _expect_control(self, step: Step) -> SuiteRun:
+        """The known fix's run, which comes to its end where the agent's did not; else raise."""
         gold = await self._gold(step.without_plants())
         if not gold.complete:
-            await self._cannot_run(gold)
+            await self._cannot_run(step, gold)
+        return gold
 
-    async def _cannot_run(self, gold: SuiteRun) -> NoReturn:
-        if gold.cannot_run:
+    async def _cannot_run(self, step: Step, gold: SuiteRun) -> NoReturn:
+        # Twice: a full disk would say the same.
+        if gold.cannot_run and (await self._gold(step.without_plants())).cannot_run:
             await self._blame_row(
                 f"environment: with the known fix pytest ends with {gold.exit_code} here: "
                 f"{gold.last_line()}"
@@ -281,7 +184,7 @@ class Grader:
         """
         gold = await self._gold(step)
         if not gold.complete:
-            await self._cannot_run(gold)
+            await self._cannot_run(step, gold)
         findings = Findings.of(step, gold)
         if findings.reason(gold) == "resolved":
             if not await self._passes_alone(step):
@@ -302,7 +205,7 @@ class Grader:
                 await self._doubt(**({"plantless": True} if alone else {"whole_files": True}))
                 return False
         if not gold.complete:
-            await self._cannot_run(gold)
+            await self._cannot_run(step, gold)
         named = ", ".join(f"{test} ({how})" for test, how in list(findings.failing.items())[:3])
         await self._blame_row(
             "FAIL_TO_PASS, PASS_TO_PASS: with the known fix "
@@ -359,8 +262,8 @@ class Grader:
         views = await self._views()
         planted = frozenset().union(*(view.planted for view in views))
         steps = [self._step("first", views[0], self._wanted | planted)]
-        steps += [self._step("again", view, self._wanted) for view in views[2:]]
-        return [*steps, Step("all", views[1], self._targets(ids, views[1]), ids)]
+        steps += [self._step("again", view, self._wanted) for view in views[1:-1]]
+        return [*steps, Step("all", views[-1], self._targets(ids, views[-1]), ids)]
 
     def _step(
         self, stage: Literal["first", "again"], view: View, functions: Collection[TestFunction]
@@ -381,16 +284,31 @@ class Grader:
                 targets.insert(self._chance.randrange(len(targets)), file)
         return tuple(targets)
 
+    async def _failing_lines(self) -> dict[TestFunction, int]:
+        """Where FAIL_TO_PASS functions fail on the tree with the bug; 0 = nobody can tell."""
+        if self._record.lines is None:
+            step = self._step("again", View({}, frozenset()), self._wanted)
+            run = await self._run(self._pinned.graded, step, self._limit_s)
+            found = {}
+            for test in step.test_ids:
+                if line := run.failing_line(test):
+                    found[TestFunction.of(test)] = line
+            known = tuple(sorted((t.file, t.name, line) for t, line in found.items()))
+            await self._remember(lines=known)
+        lines = {TestFunction(f, name): line for f, name, line in self._record.lines or ()}
+        return {test: lines.get(test, 0) for test in self._wanted}
+
     async def _views(self) -> list[View]:
         item, record = self._item, self._record
         files = [file for file in item.hidden_files if file.endswith(".py")]
         chosen = self._chance.sample(files, min(len(files), MAX_PLANTED_FILES))
         sources = {f: await self._pinned.repository.read(self._pinned.graded, f) for f in chosen}
         ids = item.FAIL_TO_PASS + item.PASS_TO_PASS
+        lines = await self._failing_lines()
         barred = {TestFunction(file, name) for file, name in record.unplantable}
 
         def draw() -> list[View]:
-            planter = Planter(sources, item.hidden_files, ids, self._chance)
+            planter = Planter(sources, item.hidden_files, ids, self._chance, lines)
             usable = frozenset() if record.plantless else planter.plantable - barred
             decoys = self._wanted & usable
             companions = {TestFunction.of(test) for test in item.PASS_TO_PASS} & usable - decoys

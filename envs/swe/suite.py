@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import secrets
 import shlex
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from typing import Any
 
 from envs.swe.distribution import Distribution, place
 from envs.swe.item import Runtime
+from envs.swe.paths import file_of
 from envs.swe.repository import Repository
 from envs.swe.sources import ASSETS, asset_key
 from envs.swe.workspace import export, scratch_directory
@@ -95,6 +97,12 @@ class SuiteRun:
         """Whether the exit status admits the outcomes: 0 says that nothing failed."""
         failed = any(outcome in ("failed", "error") for outcome in self.outcomes.values())
         return self.complete and not (failed and self.exit_code == 0)
+
+    def failing_line(self, test: str) -> int:
+        """The line of the test's own file in which it failed; 0 when nothing says so."""
+        file = re.escape(file_of(test))
+        frames = re.findall(rf"^{file}:(\d+): ", self.messages.get(test, ""), re.MULTILINE)
+        return int(frames[-1]) if frames and len(frames[-1]) < 8 else 0
 
     def last_line(self) -> str:
         """The last line that pytest printed."""

@@ -21,8 +21,8 @@ from sample_package import FAIL_TO_PASS, PASS_TO_PASS, sdist_row
 from envs.swe import slot
 from envs.swe.controls import DOUBT_TTL_S, RowMemory, RowRecord
 from envs.swe.failures import first_failure
+from envs.swe.findings import Findings, Step, Tally
 from envs.swe.flags import find_flags
-from envs.swe.grading import Findings, Step, Tally
 from envs.swe.item import Item, Runtime
 from envs.swe.plants import Planter, TestFunction, View
 from envs.swe.slot.run_tests import Reports, plugins

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import random
+import re
 from collections.abc import Iterable
 from types import ModuleType
 
 import pytest
 
+from envs.swe.expectations import variants
 from envs.swe.plants import ENOUGH_GUESSES, Planter, TestFunction, View, view_count
 
 FILE = "tests/test_it.py"
@@ -18,7 +20,7 @@ from contextlib import nullcontext
 
 
 def test_text():
-    assert "a-b".upper() == "A-B"
+    assert "abc-def".upper() == "ABC-DEF"
 
 
 def test_number():
@@ -72,7 +74,7 @@ def test_expected():
 
 
 def test_contained():
-    assert "needle" in "a needle in the hay".lower()
+    assert "needle" in "A needle in it".lower()
 
 
 def test_negative():
@@ -84,7 +86,7 @@ def assert_same(one, two):
 
 
 def test_helper():
-    assert_same("x".upper(), "X")
+    assert_same("xyz".upper(), "XYZ")
 
 
 def test_return():
@@ -168,17 +170,46 @@ def test_every_decoy_is_planted_in_some_views_and_never_in_all() -> None:
             assert 0 < sum(decoy in view.planted for view in views) < len(views)
 
 
-def test_companions_are_planted_in_one_of_the_first_two_views() -> None:
+def test_companions_are_planted_in_the_first_view_or_in_the_last() -> None:
     for seed in range(20):
         views = planter(seed=seed).views(functions("test_text"), functions("test_number"))
         planted = [functions("test_number") <= view.planted for view in views]
-        assert sorted(planted[:2]) == [False, True]
-        assert not any(planted[2:])
+        assert sorted([planted[0], planted[-1]]) == [False, True]
+        assert not any(planted[1:-1])
 
 
-def test_one_decoy_stands_with_the_same_plant_wherever_it_is_planted() -> None:
-    views = planter(seed=3).views(functions("test_raises"), ())
-    assert len({view.files[FILE] for view in views if view.planted}) == 1
+def test_a_plant_is_written_like_what_it_replaces() -> None:
+    words = {"needle", "haystack", "ABC", "Xyz"}
+    for literal in (b'"one needle"', b"'one needle'", b'r"needle"', b'"""needle"""', b"b'needle'"):
+        begin, _, end = literal.partition(b"needle")
+        made = variants(literal, words)
+        assert made
+        for each in made:
+            assert each.endswith(end)
+            assert each.startswith(begin.partition(b"one")[0])
+    assert variants(b"0x1F", ()) == [each for each in variants(b"0x1F", ()) if each[:2] == b"0x"]
+    assert variants(b"12", ())
+    assert variants(b"None", ()) == [b"True", b"False"]
+    assert variants(b"True", ()) == [b"None"]
+
+
+@pytest.mark.parametrize("literal", [b'"one needle two"', b'"a\\nbcd"'])
+def test_a_plant_makes_no_word_that_the_tests_do_not_have(literal: bytes) -> None:
+    words = {"needle", "haystack"}
+    known = words | set(re.findall(r"[A-Za-z]{2,}", literal.decode()))
+    for each in variants(literal, words):
+        assert set(re.findall(r"[A-Za-z]{2,}", each.decode())) <= known
+
+
+def test_a_function_is_planted_where_it_fails_as_long_as_the_bug_is_there() -> None:
+    source = b"def test_a():\n    x = 1\n    assert x + 1 == 2\n    assert x + 2 == 3\n"
+    test = TestFunction(FILE, "test_a")
+    for line, last in ((3, 4), (4, 3)):
+        made = Planter({FILE: source}, [FILE], ids(["test_a"]), random.Random(0), {test: line})
+        [planted, *_] = [view for view in made.views([test], ()) if view.planted]
+        lines = planted.files[FILE].splitlines()
+        assert lines[last - 1] == source.splitlines()[last - 1]
+        assert lines[line - 1] != source.splitlines()[line - 1]
 
 
 def test_tests_that_expect_a_constant_are_planted_before_others() -> None:
@@ -189,7 +220,7 @@ def test_tests_that_expect_a_constant_are_planted_before_others() -> None:
 
 def test_a_patch_that_looks_as_if_it_meant_to_has_more_views() -> None:
     usual, wary = (planter().views(functions("test_text"), (), wary=w) for w in (False, True))
-    assert (len(usual), len(wary)) == (4, 8)
+    assert (len(usual), len(wary)) == (5, 13)
 
 
 def test_where_it_is_planted_is_chosen_anew_each_time() -> None:
@@ -200,7 +231,7 @@ def test_where_it_is_planted_is_chosen_anew_each_time() -> None:
     assert len(drawn) == ENOUGH_GUESSES
 
 
-@pytest.mark.parametrize(("decoys", "views"), [(0, 2), (1, 4), (2, 3), (3, 3), (4, 2), (8, 2)])
+@pytest.mark.parametrize(("decoys", "views"), [(0, 2), (1, 5), (2, 3), (3, 2), (8, 2)])
 def test_the_fewer_decoys_there_are_the_more_views_there_are(decoys: int, views: int) -> None:
     assert view_count(decoys) == views
 

@@ -31,7 +31,7 @@ RANK = {"passed": 0, "xpassed": 1, "skipped": 2, "xfailed": 3, "failed": 4, "err
 MAX_LINE_BYTES = 64 << 10
 MAX_REPORT_BYTES = 24 << 20
 MAX_OUTPUT_BYTES = 8 << 10
-MESSAGE_CHARACTERS = 2000
+MESSAGE_CHARACTERS = 8000
 STARVED_SHARE = 0.25
 """A child that wanted a processor for so much of its time, and had none, may take longer."""
 PR_SET_DUMPABLE = 4

@@ -1,0 +1,131 @@
+"""What one run of tests has to show, what it showed, and what all runs of a verdict come to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from envs.swe.failures import first_failure
+from envs.swe.item import Item
+from envs.swe.paths import file_of
+from envs.swe.plants import TestFunction, View
+from envs.swe.suite import SuiteRun
+
+LISTED_IDS = 50
+"""How many failing ids a verdict's report names."""
+
+Reason = Literal["resolved", "tests_fail", "timed_out", "cut_short", "canary"]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One run of tests: a view, and what of it is looked at."""
+
+    stage: Literal["first", "again", "all"]
+    view: View
+    targets: tuple[str, ...]
+    test_ids: tuple[str, ...]
+    """Those that grade and run in this step."""
+    only: tuple[str, ...] | None = None
+    """The functions that run, of all in the files; None = every one."""
+
+    def without_plants(self) -> Step:
+        """The same over the test files as they are."""
+        targets = tuple(t for t in self.targets if t in set(map(file_of, self.test_ids)))
+        return replace(self, view=View({}, frozenset()), targets=targets)
+
+    def whole_files(self) -> Step:
+        """The same with all tests of its files."""
+        return replace(self, only=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What a run showed of its step's tests."""
+
+    failing: dict[str, str]
+    """Whole tests that did not pass, with their outcome; "missing" if there was none."""
+    lies: frozenset[TestFunction]
+    """Planted tests that were not reported as failures, and others of ours that did not pass."""
+
+    @classmethod
+    def of(cls, step: Step, run: SuiteRun) -> Findings:
+        """Compare outcomes with what the view says."""
+        failing, lies = {}, set()
+        for test in step.test_ids:
+            outcome = run.outcomes.get(test, "missing")
+            function = TestFunction.of(test)
+            if function not in step.view.planted:
+                if outcome != "passed":
+                    failing[test] = outcome
+            elif outcome not in ("failed", "error"):
+                lies.add(function)
+        for function in step.view.added:
+            if run.outcomes.get(f"{function.file}::{function.name}") != "passed":
+                lies.add(function)
+        for function in step.view.planted:
+            if function.file not in map(file_of, step.test_ids) and (
+                run.outcomes.get(f"{function.file}::{function.name}") != "failed"
+            ):
+                lies.add(function)
+        return cls(failing, frozenset(lies))
+
+    def reason(self, run: SuiteRun) -> Reason:
+        """What this run alone comes to."""
+        if run.timed_out:
+            return "timed_out"
+        if not run.complete:
+            return "cut_short"
+        if not run.consistent or (self.lies and not self.failing):
+            return "canary"
+        return "tests_fail" if self.failing else "resolved"
+
+
+@dataclass(slots=True)
+class Tally:
+    """What all runs of a verdict came to."""
+
+    outcomes: dict[str, str] = field(default_factory=dict)
+    """Of whole tests; one that failed in any view has failed."""
+    runs: list[SuiteRun] = field(default_factory=list)
+
+    def add(self, step: Step, run: SuiteRun, findings: Findings) -> None:
+        """Count a run in."""
+        self.runs.append(run)
+        for test in step.test_ids:
+            if test in findings.failing:
+                self.outcomes[test] = findings.failing[test]
+            elif TestFunction.of(test) not in step.view.planted:
+                self.outcomes.setdefault(test, "passed")
+
+    def report(self, item: Item, reason: Reason) -> dict[str, Any]:
+        """The part of a verdict's report that tells of the tests, in SWE-bench's terms."""
+        last = self.runs[-1]
+        report: dict[str, Any] = {
+            "reason": reason,
+            "tests_status": {
+                "FAIL_TO_PASS": self._status(item.FAIL_TO_PASS),
+                "PASS_TO_PASS": self._status(item.PASS_TO_PASS),
+            },
+            "test_runs": len(self.runs),
+            "test_seconds": round(sum(run.seconds for run in self.runs), 2),
+            "test_cpu_seconds": round(sum(run.cpu_s for run in self.runs), 2),
+            "exit_code": last.exit_code,
+        }
+        if reason == "tests_fail":
+            wanted = (*item.FAIL_TO_PASS, *item.PASS_TO_PASS)
+            report["first_failure"] = first_failure(wanted, self.outcomes, last.messages)
+        if reason != "resolved":
+            report["output_tail"] = last.output[-2000:]
+        return report
+
+    def _status(self, tests: Sequence[str]) -> dict[str, Any]:
+        known = {test: self.outcomes[test] for test in tests if test in self.outcomes}
+        failing = {test: outcome for test, outcome in known.items() if outcome != "passed"}
+        return {
+            "success": len(known) - len(failing),
+            "failure": len(failing),
+            "not_run": len(tests) - len(known),
+            "failing": dict(list(failing.items())[:LISTED_IDS]),
+        }
