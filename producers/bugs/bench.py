@@ -88,7 +88,7 @@ class Bench:
     async def run(
         self, tree: str, python: str | None = None, targets: Sequence[str] = ()
     ) -> SuiteRun:
-        """Run the whole suite, or the files `targets`, over a tree in an emptied slot.
+        """Run the whole suite, or the files `targets`, over a tree or commit in an emptied slot.
 
         Raises:
             SandboxError: the slot failed.
@@ -99,7 +99,7 @@ class Bench:
         return await run_tests(
             context,
             self.repository,
-            tree,
+            await self.repository.resolve(f"{tree}^{{tree}}"),
             self.runtime,
             targets,
             self._timeout_s,
@@ -173,7 +173,7 @@ class Bench:
             run = await run_tests(
                 context,
                 self.repository,
-                self.clean,
+                await self.repository.resolve(f"{self.clean}^{{tree}}"),
                 runtime,
                 runtime.tests,
                 REFERENCE_TIMEOUT_S,

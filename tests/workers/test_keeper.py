@@ -23,6 +23,18 @@ from workers.spool import Spool
 AT_WORK = Progress("agent", 0.0)
 
 
+class AnsweringLoop:
+    """An event loop that is never blocked."""
+
+    loop_silent_s = 0.0
+
+    def loop_stack(self) -> str:
+        return ""
+
+    def on_loop_now(self) -> None:
+        return None
+
+
 @pytest.fixture
 def keeper(tmp_path: Path, redis_server: RedisServer, monkeypatch):
     """Of a worker with one job, whose lease is short."""
@@ -31,7 +43,8 @@ def keeper(tmp_path: Path, redis_server: RedisServer, monkeypatch):
     spool = Spool(tmp_path, "d", "w")
     lease = LeaseSettings(duration_s=1000.0, renew_s=0.2, sweep_s=0.2, mover_s=0.1)
     runtime = Runtime(owner="w", ledger=ledger, backend=None, spool=spool, lease=lease)  # type: ignore[arg-type]
-    keeper = Keeper(runtime, on_lost=lambda job, reason: None, facts=dict)
+    loop = AnsweringLoop()
+    keeper = Keeper(runtime, on_lost=lambda job, reason: None, facts=dict, loop=loop)
     yield keeper, runtime
     keeper.stop()
     ledger.close()
