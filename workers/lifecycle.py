@@ -64,10 +64,10 @@ async def open_runtime() -> None:
         RedisUnavailable: Redis does not answer at start.
     """
     global _keeper, _reaper, _inventory
-    _see_to_descriptors()
     owner = f"{os.uname().nodename}-{secrets.token_hex(6)}"
     ledger = Ledger.connect()
     ledger.refuse_eviction()
+    _see_to_descriptors()
     deployment = ledger.deployment_id()
     inventory = Inventory(ledger, SandboxSettings().backend)
     name, modal = SandboxSettings().backend, ModalSettings()

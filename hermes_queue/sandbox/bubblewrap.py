@@ -52,8 +52,10 @@ ETC_SHARED = (
 INIT_PLACE = "/dev/.init"
 """Where the first process finds its program; the callers' arguments mount it there."""
 # The kernel reaps children of a process that ignores SIGCHLD, which outlives bash's exec (not
-# dash's). Programs that are many in one go by the name that they are given.
-INIT = f'trap "" CHLD; echo up; exec -a sleep {INIT_PLACE} infinity'
+# dash's). Programs that are many in one go by the name that they are given. Until the worker knows
+# its pid and can kill it, it waits for the worker, and ends when that one does: bubblewrap may be
+# killed before it has told the kernel that its child shall not outlive it.
+INIT = f'trap "" CHLD; echo up; read -r _ || exit; exec -a sleep {INIT_PLACE} infinity'
 INIT_PAUSE_S = 0.001
 OUTER_USER = 9
 """The descriptor of the outer user namespace on its way into it."""
@@ -113,6 +115,7 @@ class Bubblewrap:
         errors = memory_file(b"")
         info, info_writer = os.pipe()
         ready, ready_writer = os.pipe()
+        hold, go = os.pipe()
         own = ["--die-with-parent", "--as-pid-1", "--cap-drop", "ALL", "--info-fd"]
         own += [f"{info_writer}", *arguments, "--", "/bin/bash", "-c", INIT]
         argv = [*self._drop, self._tools.bwrap, *own]
@@ -121,17 +124,21 @@ class Bubblewrap:
                 self._child = Child(
                     argv,
                     env=environment,
+                    stdin=hold,
                     stdout=ready_writer,
                     stderr=errors,
                     pass_fds=(info_writer, *pass_fds),
                 )
             finally:
-                for descriptor in (info_writer, ready_writer):
+                for descriptor in (info_writer, ready_writer, hold):
                     os.close(descriptor)
             # Entering before this line would show the host's files.
             if not await _first_byte(ready, self._child):
                 raise SandboxError(f"bubblewrap did not start: {_text(errors) or 'no message'}")
             pid = int(json.loads(os.read(info, 4096))["child-pid"])
+            if stat := read_stat(pid):
+                self.init_pid, self.init_started = pid, stat.started
+                os.write(go, b"\n")
             if not await _has_begun(pid):
                 raise SandboxError(f"bubblewrap did not start: {_text(errors) or 'no sleep'}")
             self._learn(pid)
@@ -142,7 +149,7 @@ class Bubblewrap:
             await asyncio.shield(self.kill())
             raise
         finally:
-            for descriptor in (errors, info, ready):
+            for descriptor in (errors, info, ready, go):
                 os.close(descriptor)
 
     def _learn(self, pid: int) -> None:

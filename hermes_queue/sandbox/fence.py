@@ -25,7 +25,7 @@ from hermes_queue.sandbox.isolation import Tools, host_python, top_level
 HOME = "/home/agent"
 INNER_ID = "1000"
 PATH = f"{PYTHON_MOUNT}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-ENTER_DIRECTORY = f'{LEAVE}cd -- "$1" || exit 125; shift; exec "$@"'
+ENTER_DIRECTORY = f'{LEAVE}cd -- "$1" || exit 125; unset OLDPWD; shift; exec "$@"'
 DIRECTORIES = ("/etc", "/home", "/opt", "/opt/assets", "/opt/python", "/var")
 ETC_OWN = {
     "passwd": "root:x:0:0:root:/root:/bin/bash\n"

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from hermes_queue.errors import SlotKilled, SlotLost
-from hermes_queue.sandbox import bubblewrap, cgroups, descriptors, left_open, make_backend
+from hermes_queue.errors import SlotLost
+from hermes_queue.sandbox import cgroups, descriptors, left_open, make_backend
 from hermes_queue.sandbox.base import ExecutionRequest
 from hermes_queue.sandbox.bubblewrap import Bubblewrap
 from hermes_queue.sandbox.execution import Child
@@ -157,15 +157,6 @@ async def test_a_killed_first_process_loses_the_slot_in_place(local):
     assert isinstance(after, SlotLost)
     await local.backend.release(slot)
     assert local.backend.free_slots == 1
-
-
-async def test_a_command_that_can_only_be_stopped_with_its_slot_has_killed_it(local, monkeypatch):
-    slot = await local.slot()
-    monkeypatch.setattr(bubblewrap, "kill_tree", lambda *_: False)
-    request = ExecutionRequest(slot, "sleep 4242", timeout_s=0.1)
-    [lost] = await local.backend.execute_batch([request])
-    [after] = await local.backend.execute_batch([ExecutionRequest(slot, "true")])
-    assert (type(lost), type(after)) == (SlotKilled, SlotKilled)
 
 
 @pytest.mark.parametrize(
