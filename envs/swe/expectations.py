@@ -51,6 +51,22 @@ def constants_at(function: Function, line: int) -> list[ast.Constant]:
     return found
 
 
+def compared_at(function: Function, line: int | None) -> ast.expr | None:
+    """The side of an equality on this line (None: of the last statement) that calls nothing.
+
+    For tests that compare with a name: a constant in its place still asks the package.
+    """
+    for statement in ast.walk(function) if line is not None else function.body[-1:]:
+        if isinstance(statement, ast.Assert | ast.Expr) and (
+            line is None or statement.lineno <= line <= (statement.end_lineno or line)
+        ):
+            sides = _equality(statement) or ()
+            quiet = [s for s in sides if not any(isinstance(n, ast.Call) for n in ast.walk(s))]
+            if len(quiet) == 1:
+                return quiet[0]
+    return None
+
+
 def can_change(value: object) -> bool:
     """Whether another value of the same kind can be made."""
     return value is None or type(value) in (str, bytes, int, float, bool)

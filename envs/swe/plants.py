@@ -23,7 +23,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from envs.swe.expectations import Function, constants_at, expected_constants, variants
+from envs.swe.expectations import (
+    Function,
+    compared_at,
+    constants_at,
+    expected_constants,
+    variants,
+)
 
 MAX_SOURCE_BYTES = 1 << 20
 """Larger test files are left as they are."""
@@ -231,6 +237,8 @@ class _Place:
     source: bytes = b""
     spans: tuple[tuple[int, int], ...] = ()
     """Where the source has the expected constants, if the test expects any."""
+    swapped: tuple[int, int] | None = None
+    """Where it has what is compared with the package's answer, if that is no constant."""
 
     def edit(self, chance: random.Random) -> _Edit:
         """Another expected value, or else one more assertion, which does not hold."""
@@ -238,7 +246,10 @@ class _Place:
             start, end = chance.choice(self.spans)
             changed = variants(self.source[start:end], self.words)
             return _Edit(start, end, chance.choice(changed))
-        value = repr(_other(chance.choice(self.values or ("value",)), chance))
+        texts = [value for value in self.values if isinstance(value, str)]
+        value = repr(_other(chance.choice(texts or ["value"]), chance))
+        if self.swapped:
+            return _Edit(*self.swapped, value.encode())
         if self.names:
             line = f"assert {chance.choice(self.names)} == {value}"
         else:
@@ -289,7 +300,10 @@ def _find(
         if place is not None:
             spans = [_span(literal, offsets) for literal in literals]
             usable = [s for s in spans if variants(source[slice(*s)], place.words)]
-            found[test] = replace(place, source=source, spans=tuple(usable))
+            line = lines.get(test) if lines is not None else None
+            side = None if usable else compared_at(node, line)
+            swapped = None if side is None else _span(side, offsets)
+            found[test] = replace(place, source=source, spans=tuple(usable), swapped=swapped)
     return found
 
 
