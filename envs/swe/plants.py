@@ -248,6 +248,8 @@ class _Place:
             return _Edit(start, end, chance.choice(changed))
         texts = [value for value in self.values if isinstance(value, str)]
         value = repr(_other(chance.choice(texts or ["value"]), chance))
+        if self.source.count(b'"') > self.source.count(b"'") and '"' not in value:
+            value = f'"{value[1:-1]}"'  # as the file writes its texts
         if self.swapped:
             return _Edit(*self.swapped, value.encode())
         if self.names:
