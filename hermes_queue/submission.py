@@ -86,9 +86,9 @@ def make_jobs(
         ConfigurationError: an argument does not fit; its field is named.
         InputError: an item is no object, or two items share an `instance_id`.
     """
-    run_id = run_id if run_id is not None else _new_run_id(env)
+    run_id = run_id if run_id is not None else new_run_id(short_env(env))
     _check_run_id(run_id)
-    provenance = Provenance(producer="hermes_queue.enqueue", version=_own_version())
+    provenance = Provenance(producer="hermes_queue.enqueue", version=own_version())
     size = options.get("group_size", 1)
     policy = options.get("group_policy", GroupPolicy())
     jobs = []
@@ -194,7 +194,7 @@ def _send(
     if (jobs is None) == (not making) or (making and config is not None):
         raise ConfigurationError("enqueue: give jobs (and config=), or env= and items=")
     if making:
-        making["run_id"] = making.get("run_id") or _new_run_id(str(making.get("env")))
+        making["run_id"] = making.get("run_id") or new_run_id(short_env(str(making.get("env"))))
         jobs = make_jobs(**making)
         config = _config_of(jobs[0]) if jobs else None
 
@@ -296,12 +296,14 @@ def _check_run_id(run_id: str) -> None:
         )
 
 
-def _new_run_id(env: str) -> str:
+def new_run_id(name: str) -> str:
+    """A run id that nobody has: `name`, the time in UTC, and two random bytes."""
     moment = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-    return f"{short_env(env)}-{moment}-{secrets.token_hex(2)}"
+    return f"{name}-{moment}-{secrets.token_hex(2)}"
 
 
-def _own_version() -> str:
+def own_version() -> str:
+    """The version that is installed; "" where none is."""
     try:
         return version("hermes-queue")
     except PackageNotFoundError:  # a bare checkout on sys.path

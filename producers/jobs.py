@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import secrets
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +22,10 @@ from hermes_queue.models import (
     TrajectoryJob,
     make_ids,
 )
+from hermes_queue.submission import RUN_ID_MAX, new_run_id, own_version
 from producers.base import Producer
 from producers.flags import DEFAULT_REFILLS
 from producers.selection import SelectedItem, Selection
-
-_RUN_ID_MAX = 200
-"""Group and trajectory ids are the run id and some 30 characters more, of 256."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +173,7 @@ def make_plan(producer: Producer, env: Environment[Any], arguments: argparse.Nam
     if arguments.max_requeues is not None and arguments.on_stale != "requeue":
         raise ConfigurationError("--max-requeues: only goes with --on-stale requeue")
     return Plan(
-        run_id=_name("--run-id", arguments.run_id or _new_run_id(producer.name), _RUN_ID_MAX),
+        run_id=_name("--run-id", arguments.run_id or new_run_id(producer.name), RUN_ID_MAX),
         env=arguments.env,
         agent=_agent(arguments),
         limits=_limits(arguments),
@@ -264,17 +259,9 @@ def _name(flag: str, value: str, max_length: int = 256) -> str:
     return value
 
 
-def _new_run_id(producer: str) -> str:
-    moment = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-    return f"{producer}-{moment}-{secrets.token_hex(2)}"
-
-
 def _provenance(producer: Producer) -> Provenance:
-    try:
-        own_version = version("hermes-queue")
-    except PackageNotFoundError:  # a bare checkout on sys.path
-        own_version = ""
-    return Provenance(producer=f"producers.{producer.name}", version=own_version, git=_commit())
+    name = f"producers.{producer.name}"
+    return Provenance(producer=name, version=own_version(), git=_commit())
 
 
 def _commit() -> str | None:

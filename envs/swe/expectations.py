@@ -103,9 +103,8 @@ def _assigned_once(function: Function) -> dict[str, ast.expr]:
     shown = {
         id(name)
         for call in ast.walk(function)
-        if isinstance(call, ast.Call)
-        and isinstance(call.func, ast.Name)
-        and call.func.id == "print"
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
+        if call.func.id == "print"
         for name in ast.walk(call)
     }
     used = Counter(
@@ -126,13 +125,10 @@ def _assigned_once(function: Function) -> dict[str, ast.expr]:
 def _constants(statement: ast.stmt, once: dict[str, ast.expr]) -> list[ast.Constant]:
     if isinstance(statement, ast.With):
         return _matches(statement)
-    test = _equality(statement)
-    if test is None:
+    compared = _equality(statement)
+    if compared is None:
         return _contained(statement)
-    sides = [
-        once.get(side.id, side) if isinstance(side, ast.Name) else side
-        for side in (test if isinstance(test, tuple) else ())
-    ]
+    sides = [once.get(s.id, s) if isinstance(s, ast.Name) else s for s in compared]
     constant = [side for side in sides if _is_constant(side)]
     if len(constant) != 1:
         return []  # two constants are equal or not, whatever the package does

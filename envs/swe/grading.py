@@ -111,7 +111,8 @@ class Grader:
             if run.may_be_chance and not repeated:
                 if self._context.remaining_s() < 2 * (self._limit_s + OVERHEAD_S):
                     self._expect_fast(run, gold)
-                    return self._count(tally, step, run, findings, reason)
+                    tally.add(step, run, findings)
+                    return reason
                 again = await self._run(tree, step, self._limit_s)
                 return await self._settle(tree, step, again, tally, repeated=True)
         elif reason == "canary" or (reason == "tests_fail" and not self._fix_passes(step)):
@@ -119,11 +120,6 @@ class Grader:
                 return None
         if reason == "tests_fail" and await self._pass_when_repeated(tree, step, findings):
             findings, reason = replace(findings, failing={}), "resolved"
-        return self._count(tally, step, run, findings, reason)
-
-    def _count(
-        self, tally: Tally, step: Step, run: SuiteRun, findings: Findings, reason: Reason
-    ) -> Reason:
         tally.add(step, run, findings)
         return reason
 
