@@ -12,6 +12,8 @@ import string
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 
+from hermes_queue.syntax import literal as literal_value
+
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 _CONSTRUCTORS = frozenset(
@@ -213,7 +215,7 @@ def variants(literal: bytes, words: Collection[str]) -> list[bytes]:
         words: what a word may be replaced by. A made-up one would be found nowhere else.
     """
     try:
-        text, value = literal.decode(), ast.literal_eval(literal.decode())
+        text, value = literal.decode(), literal_value(literal.decode())
     except (ValueError, SyntaxError):
         return []
     if value is None or isinstance(value, bool):
@@ -238,7 +240,7 @@ def _case(word: str) -> str:
 
 def _differs(text: str, value: object) -> bool:
     try:
-        other = ast.literal_eval(text)
+        other = literal_value(text)
     except (ValueError, SyntaxError):
         return False
     return type(other) is type(value) and other != value

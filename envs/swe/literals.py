@@ -9,6 +9,8 @@ import ast
 from collections.abc import Mapping
 from typing import Any
 
+from hermes_queue.syntax import parse_module
+
 MAX_SOURCE_BYTES = 512 << 10
 _DEPTH = 20
 """How far expressions and names that stand for others are followed."""
@@ -23,7 +25,7 @@ def parse(source: str) -> ast.Module | None:
     if len(source) > MAX_SOURCE_BYTES:
         return None
     try:
-        return ast.parse(source)
+        return parse_module(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 

@@ -30,6 +30,7 @@ from envs.swe.expectations import (
     expected_constants,
     variants,
 )
+from hermes_queue.syntax import parse_module
 
 MAX_SOURCE_BYTES = 1 << 20
 """Larger test files are left as they are."""
@@ -270,7 +271,7 @@ def _find(
     odd_lines = b"\f" in source or b"\r" in source.replace(b"\r\n", b"")
     if len(source) > MAX_SOURCE_BYTES or odd_lines or not source.endswith(b"\n"):
         raise ValueError("too large, or its lines are not counted as ast counts them")
-    tree = ast.parse(source.decode())
+    tree = parse_module(source.decode())
     offsets = _offsets(source)
     used = Counter(
         node.id if isinstance(node, ast.Name) else node.attr

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import functools
 import importlib.util
 import os
@@ -17,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 from hermes_queue.errors import EnvInfraError
 from hermes_queue.sandbox.host_paths import locked, remove_tree, shared_directory
+from hermes_queue.syntax import literal
 
 MOUNT = "/opt/pip"
 COMMAND = f"env PYTHONPATH={MOUNT} python3 -m pip"
@@ -92,7 +92,7 @@ def _index_settings() -> dict[str, str]:
         key, _, value = line.partition("=")
         section, _, name = key.strip().rpartition(".")
         if section in {"global", "install", "download"} and name in SETTINGS:
-            found[_variable(name)] = " ".join(str(ast.literal_eval(value)).split())
+            found[_variable(name)] = " ".join(str(literal(value)).split())
     for name in sorted(SETTINGS | {"default-timeout"}):
         if own := os.environ.get(_variable(name)):
             found[_variable(name)] = own

@@ -11,6 +11,7 @@ from fractions import Fraction
 
 from pydantic import Field
 
+from hermes_queue.syntax import parse_expression
 from hermes_queue.tools.base import Arguments, Tool, ToolContext, ToolResult
 
 MAX_CHARS = 500
@@ -97,8 +98,7 @@ def evaluate(expression: str) -> Fraction:
         ValueError: not arithmetic, not defined, or too large; the message says which.
     """
     try:
-        tree = ast.parse(expression.strip(), mode="eval")
-        return _walk(tree.body)
+        return _walk(parse_expression(expression))
     except SyntaxError as error:
         raise _Refused(f"not an arithmetic expression: {error.msg}") from error
     except (RecursionError, MemoryError) as error:

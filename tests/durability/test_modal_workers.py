@@ -76,7 +76,7 @@ def test_the_main_job_is_finished_by_another_worker_when_one_is_killed(
     doomed.kill9()
     heir = start_worker(concurrency=2, **options, **DEAD_HOST)
     records = factory.wait_done(timeout_s=180)
-    assert [record.score for record in records] == [1.0] * 4
+    assert [record.score for record in records] == [1.0] * 4, [record.failure for record in records]
     assert any(record.epoch > 1 for record in records)
     assert not old & {record.provenance.sandbox_id for record in records if record.epoch > 1}
     wait_until("sandboxes ended", lambda: not old & set(localmodal.running()))
