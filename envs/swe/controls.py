@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from envs.swe.item import Item
-from envs.swe.plants import TestFunction
+from envs.swe.places import TestFunction
 from hermes_queue.settings import PathSettings, private_directory
 
 RULES = "1"
@@ -62,7 +62,8 @@ class RowMemory:
     """The record of one row on this host. Safe for several workers: the last writer wins."""
 
     def __init__(self, item: Item) -> None:
-        text = "\0".join([RULES, item.model_dump_json()])
+        row = json.dumps(item.model_dump(mode="json"), sort_keys=True)
+        text = "\0".join([RULES, row])
         digest = hashlib.sha256(text.encode()).hexdigest()
         self._path = PathSettings().cache / "rows" / digest[:2] / f"{digest}.json"
 

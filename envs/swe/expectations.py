@@ -7,10 +7,12 @@ it from the original, and whoever knows the right answer has the fix.
 from __future__ import annotations
 
 import ast
+import builtins
 import re
 import string
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from hermes_queue.syntax import literal as literal_value
 
@@ -25,6 +27,8 @@ _CONSTRUCTORS = frozenset(
 _METHODS = frozenset("dedent encode join lstrip rstrip splitlines strip".split())
 """The same of these, called on constants (or, of `dedent`, by its module's name)."""
 _CATCHING = ("raises", "Raises", "suppress", "warns", "catch", "subtests", "subTest")
+_EXCEPTIONS = ("AttributeError IndexError KeyError NotImplementedError OSError TypeError").split()
+"""Builtin classes that others seldom derive theirs from."""
 MIN_CONTAINED_CHARACTERS = 3
 """Shorter text may well lie in another one by chance."""
 
@@ -51,6 +55,72 @@ def constants_at(function: Function, line: int) -> list[ast.Constant]:
             if first <= line <= last:
                 found = [node for node in _constants(statement, once) if can_change(node.value)]
     return found
+
+
+def constants_after(function: Function, line: int) -> list[ast.Constant]:
+    """The constants expected of what the statement on this line would have made; or none.
+
+    Where the bug raises an exception in `result = parse("1")`, what the test expects of `result`
+    further down cannot be had by running the rest of it.
+    """
+    once = _assigned_once(function)
+    made: set[str] = set()
+    found: list[ast.Constant] = []
+    for statement in _certain(function.body):
+        last = statement.end_lineno or statement.lineno
+        if isinstance(statement, ast.With | ast.AsyncWith):
+            last = statement.body[0].lineno - 1
+        if statement.lineno <= line <= last:
+            made = _changed(statement)
+        elif statement.lineno > line and made & _names(statement):
+            found += [node for node in _constants(statement, once) if can_change(node.value)]
+            made |= _changed(statement)
+    return found
+
+
+def _changed(statement: ast.stmt) -> set[str]:
+    """The names that an assignment binds, or that a bare call is given or called on."""
+    if isinstance(statement, ast.Assign):
+        return {name for target in statement.targets for name in _names(target)}
+    if isinstance(statement, ast.AnnAssign | ast.AugAssign):
+        return _names(statement.target)
+    if isinstance(statement, ast.With):
+        bound = [item.optional_vars for item in statement.items if item.optional_vars]
+        return {name for target in bound for name in _names(target)}
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        return _names(statement.value) - {"self", "pytest"}
+    return set()
+
+
+def _names(node: ast.AST) -> set[str]:
+    if isinstance(node, ast.With | ast.AsyncWith):
+        return {name for item in node.items for name in _names(item)}
+    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+
+
+def exceptions_at(function: Function, line: int | None) -> list[ast.Name]:
+    """The classes that the statement on this line (None: any) wants to be raised.
+
+    For example `KeyError` in `with pytest.raises(KeyError):`.
+    """
+    return [
+        call.args[0]
+        for statement in ast.walk(function)
+        if isinstance(statement, ast.With | ast.Expr)
+        and (line is None or statement.lineno <= line <= (statement.end_lineno or line))
+        for call in _calls(statement)
+        if _name(call.func) in ("raises", "assertRaises") and call.args
+        if isinstance(call.args[0], ast.Name)
+    ]
+
+
+def _calls(statement: ast.With | ast.Expr) -> list[ast.Call]:
+    values = (
+        [item.context_expr for item in statement.items]
+        if isinstance(statement, ast.With)
+        else [statement.value]
+    )
+    return [value for value in values if isinstance(value, ast.Call)]
 
 
 def compared_at(function: Function, line: int | None) -> ast.expr | None:
@@ -130,11 +200,11 @@ def _constants(statement: ast.stmt, once: dict[str, ast.expr]) -> list[ast.Const
     compared = _equality(statement)
     if compared is None:
         return _contained(statement)
-    sides = [once.get(s.id, s) if isinstance(s, ast.Name) else s for s in compared]
-    constant = [side for side in sides if _is_constant(side)]
+    constant = [side for side in compared if _is_constant(side, once)]
     if len(constant) != 1:
         return []  # two constants are equal or not, whatever the package does
-    return [node for node in ast.walk(constant[0]) if isinstance(node, ast.Constant)]
+    stated = [once[n.id] for n in ast.walk(constant[0]) if isinstance(n, ast.Name) and n.id in once]
+    return [n for part in (constant[0], *stated) for n in ast.walk(part) if type(n) is ast.Constant]
 
 
 def _equality(statement: ast.stmt) -> tuple[ast.expr, ast.expr] | None:
@@ -185,26 +255,53 @@ def _matches(statement: ast.With) -> list[ast.Constant]:
     return []
 
 
-def _is_constant(node: ast.expr) -> bool:
-    if isinstance(node, ast.Constant):
-        return True
-    if isinstance(node, ast.UnaryOp):
-        return isinstance(node.op, ast.USub) and _is_constant(node.operand)
-    if isinstance(node, ast.Tuple | ast.List | ast.Set):
-        return bool(node.elts) and all(map(_is_constant, node.elts))
-    if isinstance(node, ast.Dict):
-        keys = [key for key in node.keys if key is not None]
-        return len(keys) == len(node.keys) and all(map(_is_constant, [*keys, *node.values]))
-    if isinstance(node, ast.BinOp):
-        return _is_constant(node.left) and _is_constant(node.right)
-    if isinstance(node, ast.Call):
-        given = [*node.args, *(keyword.value for keyword in node.keywords if keyword.arg)]
-        name = _name(node.func)
-        if isinstance(node.func, ast.Attribute) and _is_constant(node.func.value):
-            return name in _METHODS and all(map(_is_constant, given))
-        known = name in _CONSTRUCTORS or name == "dedent"
-        return known and bool(given) and all(map(_is_constant, given))
+def _is_constant(node: ast.expr, once: Mapping[str, ast.expr] = MappingProxyType({})) -> bool:
+    """Whether it is made of constants, and of names that `once` says are constants."""
+
+    def constant(*nodes: ast.expr) -> bool:
+        return all(_is_constant(part, once) for part in nodes)
+
+    match node:
+        case ast.Constant():
+            return True
+        case ast.Name(id=name):
+            return name in once
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return constant(operand)
+        case ast.Tuple(elts=parts) | ast.List(elts=parts) | ast.Set(elts=parts):
+            return bool(parts) and constant(*parts)
+        case ast.Dict(keys=keys, values=values):
+            known = [key for key in keys if key is not None]
+            return len(known) == len(keys) and constant(*known, *values)
+        case ast.BinOp(left=left, right=right):
+            return constant(left, right)
+        case ast.Call(func=func, args=args, keywords=keywords):
+            given = [*args, *(keyword.value for keyword in keywords if keyword.arg)]
+            if isinstance(func, ast.Attribute) and constant(func.value):
+                return _name(func) in _METHODS and constant(*given)
+            made = _name(func) in _CONSTRUCTORS or _name(func) == "dedent"
+            return made and bool(given) and constant(*given)
     return False
+
+
+def other_exceptions(name: str, known: Collection[str]) -> list[bytes]:
+    """Classes that a test may expect instead: those its file knows, and common builtin ones.
+
+    Args:
+        name: the class that is expected.
+        known: names of classes of the file.
+    """
+    gone = {"Exception", "BaseException", name}
+    related = {cls.__name__ for cls in _builtin_relatives(name)}
+    return [other.encode() for other in sorted({*known, *_EXCEPTIONS} - gone - related)]
+
+
+def _builtin_relatives(name: str) -> Iterator[type]:
+    mine = getattr(builtins, name, None)
+    if isinstance(mine, type):
+        for other in map(builtins.__dict__.get, _EXCEPTIONS):
+            if isinstance(other, type) and (issubclass(mine, other) or issubclass(other, mine)):
+                yield other
 
 
 def variants(literal: bytes, words: Collection[str]) -> list[bytes]:

@@ -9,7 +9,8 @@ from typing import Any, Literal
 from envs.swe.failures import first_failure
 from envs.swe.item import Item
 from envs.swe.paths import file_of
-from envs.swe.plants import TestFunction, View
+from envs.swe.places import TestFunction
+from envs.swe.plants import View
 from envs.swe.suite import SuiteRun
 
 LISTED_IDS = 50

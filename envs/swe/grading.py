@@ -24,7 +24,8 @@ from envs.swe.failures import first_failure
 from envs.swe.findings import Findings, Reason, Step, Tally
 from envs.swe.item import Item
 from envs.swe.paths import file_of
-from envs.swe.plants import Planter, TestFunction, View
+from envs.swe.places import TestFunction
+from envs.swe.plants import Planter, View
 from envs.swe.suite import OVERHEAD_S, SuiteRun, run_tests
 from envs.swe.workspace import Pinned
 from hermes_queue.errors import EnvBug, SandboxError

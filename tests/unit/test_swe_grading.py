@@ -24,7 +24,8 @@ from envs.swe.failures import first_failure
 from envs.swe.findings import Findings, Step, Tally
 from envs.swe.flags import find_flags
 from envs.swe.item import Item, Runtime
-from envs.swe.plants import Planter, TestFunction, View
+from envs.swe.places import TestFunction
+from envs.swe.plants import Planter, View
 from envs.swe.slot.run_tests import Reports, plugins
 from envs.swe.suite import SuiteRun, venv_asset
 

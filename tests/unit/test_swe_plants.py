@@ -11,7 +11,8 @@ from types import ModuleType
 import pytest
 
 from envs.swe.expectations import variants
-from envs.swe.plants import ENOUGH_GUESSES, Planter, TestFunction, View, view_count
+from envs.swe.places import TestFunction, find_places
+from envs.swe.plants import ENOUGH_GUESSES, Planter, View, view_count
 
 FILE = "tests/test_it.py"
 SOURCE = b'''"""Tests."""
@@ -25,7 +26,7 @@ def test_text():
 
 def test_number():
     value = 3
-    assert value * 2 == 6
+    assert abs(value) * 2 == 6
 
 
 def test_list():
@@ -210,6 +211,61 @@ def test_a_function_is_planted_where_it_fails_as_long_as_the_bug_is_there() -> N
         lines = planted.files[FILE].splitlines()
         assert lines[last - 1] == source.splitlines()[last - 1]
         assert lines[line - 1] != source.splitlines()[line - 1]
+
+
+@pytest.mark.parametrize(
+    ("body", "line", "planted"),
+    [
+        ("    r = len('1234567')\n    assert r == 7\n", 2, 3),
+        ("    r = len('1234567')\n    s = r + 1\n    assert s == 8\n", 2, 4),
+        ("    r = []\n    r.append(7)\n    assert r[0] == 7\n", 3, 4),
+        ("    r = len('1234567')\n    assert abs(8) == 8\n    assert r == 7\n", 2, 4),
+        ("    with open('/dev/null') as f:\n        assert f.read() == '0'\n", 2, 3),
+    ],
+    ids=["of the result", "of what is made of it", "of what is changed", "not of others", "with"],
+)
+def test_where_the_bug_raises_an_exception_what_follows_from_that_statement_is_planted(
+    body: str, line: int, planted: int
+) -> None:
+    source = b"def test_a():\n" + body.encode()
+    assert changed_lines(source, line) == {planted}
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "with pytest.raises(KeyError):\n        {}['x']",
+        "with pytest.raises(ZeroDivisionError):\n        1 / 0",
+        "self.assertRaises(KeyError, int, '1')",
+    ],
+)
+def test_a_test_that_waits_for_an_exception_is_planted_with_another_class(statement: str) -> None:
+    source = f"import pytest\n\ndef test_a(self):\n    {statement}\n".encode()
+    place = find_places(FILE, source, {TestFunction(FILE, "test_a"): 4})[
+        TestFunction(FILE, "test_a")
+    ]
+    classes = {edit.text.decode() for edits in place.changes for edit in edits}
+    assert len(classes) > 3
+    assert not {name for name in classes if name in statement}
+
+
+def test_a_constant_is_found_behind_the_name_that_stands_for_it() -> None:
+    body = "    wanted = 'ab 7'\n    out = 'AB 7'.lower()\n    assert out * 2 == wanted * 2\n"
+    assert 2 in changed_lines(b"def test_a():\n" + body.encode(), 4)
+
+
+def changed_lines(source: bytes, line: int) -> set[int]:
+    """The lines that plants change in a test which fails on `line` with the bug."""
+    test = TestFunction(FILE, "test_a")
+    changed = set()
+    for seed in range(10):
+        made = Planter({FILE: source}, [FILE], ids(["test_a"]), random.Random(seed), {test: line})
+        for view in made.views([test], ()):
+            shown = view.files.get(FILE, source).splitlines()
+            assert len(shown) == len(source.splitlines())
+            pairs = zip(shown, source.splitlines(), strict=True)
+            changed |= {at for at, (new, old) in enumerate(pairs, 1) if new != old}
+    return changed
 
 
 def test_tests_that_expect_a_constant_are_planted_before_others() -> None:

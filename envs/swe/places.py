@@ -1,0 +1,262 @@
+"""Where in a test file each test function can be made to fail, and by which edits of its source.
+
+The best place is a constant that the test expects (see `envs.swe.expectations`) in the statement
+that fails as long as the bug is there, or further down, of what that statement would have made.
+Where there is none, the class of the exception that it waits for, then whatever it compares with,
+and at last one more assertion at the test's end.
+"""
+
+from __future__ import annotations
+
+import ast
+import random
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from envs.swe.expectations import (
+    Function,
+    compared_at,
+    constants_after,
+    constants_at,
+    exceptions_at,
+    expected_constants,
+    other_exceptions,
+    variants,
+)
+from hermes_queue.syntax import parse_module
+
+MAX_SOURCE_BYTES = 1 << 20
+"""Larger test files are left as they are."""
+
+_LETTERS = string.ascii_lowercase
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TestFunction:
+    """A test function as node ids name it: file, and "test_x" or "Class::test_x"."""
+
+    __test__ = False
+
+    file: str
+    name: str
+
+    @classmethod
+    def of(cls, test_id: str) -> TestFunction:
+        """The function of a node id; its parameters do not count."""
+        file, _, rest = test_id.partition("::")
+        return cls(file, rest.partition("[")[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """The bytes from `start` to `end` of a file become `text`."""
+
+    start: int
+    end: int
+    text: bytes
+
+
+def apply_edits(source: bytes, edits: Sequence[Edit]) -> bytes:
+    """The source with these edits, which do not overlap."""
+    for edit in sorted(edits, key=lambda edit: edit.start, reverse=True):
+        source = source[: edit.start] + edit.text + source[edit.end :]
+    return source
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """How one test function can be made to fail."""
+
+    changes: tuple[tuple[Edit, ...], ...]
+    """Other values of each constant that it expects; empty if it expects none that is known."""
+    quotes: bytes
+    """How the file writes most of its texts."""
+    insert_at: int
+    indent: bytes
+    names: tuple[str, ...]
+    """What an assertion that is added at the end can speak of."""
+    values: tuple[object, ...]
+    """Constants of the file."""
+    swapped: tuple[int, int] | None = None
+    """Where it has what is compared with the package's answer, if that is no constant."""
+
+    def edit(self, chance: random.Random) -> Edit:
+        """Another expected value, or else one more assertion, which does not hold."""
+        if self.changes:
+            return chance.choice(chance.choice(self.changes))
+        texts = [value for value in self.values if isinstance(value, str)]
+        value = repr(_other(chance.choice(texts or ["value"]), chance))
+        if self.quotes == b'"' and '"' not in value:
+            value = f'"{value[1:-1]}"'
+        if self.swapped:
+            return Edit(*self.swapped, value.encode())
+        if self.names:
+            line = f"assert {chance.choice(self.names)} == {value}"
+        else:
+            line = f"assert {chance.choice((1, 2, 3, 5, 10, 20))!r} == {value}"
+        return Edit(self.insert_at, self.insert_at, self.indent + line.encode() + b"\n")
+
+
+def find_places(
+    file: str, source: bytes, lines: Mapping[TestFunction, int] | None
+) -> dict[TestFunction, Place]:
+    """Every test function of a module that can be made to fail.
+
+    Args:
+        file: its path, as in node ids.
+        source: of the module.
+        lines: where functions fail as long as the bug is there (0 = nobody can tell);
+            None = it does not matter.
+
+    Raises:
+        SyntaxError, ValueError, RecursionError: the file cannot be read as Python.
+    """
+    odd_lines = b"\f" in source or b"\r" in source.replace(b"\r\n", b"")
+    if len(source) > MAX_SOURCE_BYTES or odd_lines or not source.endswith(b"\n"):
+        raise ValueError("too large, or its lines are not counted as ast counts them")
+    module = _Module(source)
+    functions: list[tuple[str, Function]] = []
+    _collect(module.tree.body, "", functions)
+    several = Counter(name for name, _ in functions)
+    found = {}
+    for name, node in functions:
+        called = module.used[node.name] > 0
+        if several[name] > 1 or called or node.body[0].lineno <= node.lineno:
+            continue
+        test = TestFunction(file, name)
+        place = module.place(node, None if lines is None else lines.get(test))
+        if place is not None:
+            found[test] = place
+    return found
+
+
+class _Module:
+    """A test module, with what all of its functions need."""
+
+    def __init__(self, source: bytes) -> None:
+        self.source = source
+        self.tree = tree = parse_module(source.decode())
+        self._offsets = _offsets(source)
+        nodes = list(ast.walk(tree))
+        self.used = Counter(
+            node.id if isinstance(node, ast.Name) else node.attr
+            for node in nodes
+            if isinstance(node, ast.Name | ast.Attribute)
+        )
+        self._values = tuple(
+            node.value
+            for node in nodes
+            if isinstance(node, ast.Constant)
+            and type(node.value) in (str, int)
+            and 0 < len(str(node.value)) <= 40
+        )
+        self._words = frozenset(
+            word for value in self._values for word in re.findall(r"[A-Za-z]{3,}", str(value))
+        )
+        self._exceptions = frozenset(
+            name.id
+            for node in nodes
+            if isinstance(node, Function)
+            for name in exceptions_at(node, None)
+        )
+        self._names = tuple(
+            node.name for node in tree.body if isinstance(node, Function | ast.ClassDef)
+        )
+
+    def place(self, node: Function, line: int | None) -> Place | None:
+        """Where this function can be made to fail; `line` = where it fails with the bug."""
+        end = self._end(node)
+        if end is None:
+            return None
+        changes = self._changes(node, line)
+        side = None if changes else compared_at(node, line)
+        return Place(
+            changes=changes,
+            quotes=b'"' if self.source.count(b'"') > self.source.count(b"'") else b"'",
+            insert_at=end[0],
+            indent=end[1],
+            names=_own_names(node) or self._names,
+            values=self._values,
+            swapped=None if side is None else _span(side, self._offsets),
+        )
+
+    def _changes(self, node: Function, line: int | None) -> tuple[tuple[Edit, ...], ...]:
+        if line is None:
+            constants = expected_constants(node)
+        else:
+            constants = constants_at(node, line) or constants_after(node, line)
+        changes = [self._edits(constant, self._other_values) for constant in constants]
+        if not any(changes) and line is not None:
+            wanted = exceptions_at(node, line)
+            changes = [self._edits(name, self._other_classes) for name in wanted]
+        return tuple(edits for edits in changes if edits)
+
+    def _edits(
+        self, node: ast.expr, others: Callable[[bytes], Sequence[bytes]]
+    ) -> tuple[Edit, ...]:
+        start, end = _span(node, self._offsets)
+        return tuple(Edit(start, end, text) for text in others(self.source[start:end]))
+
+    def _other_values(self, written: bytes) -> list[bytes]:
+        return variants(written, self._words)
+
+    def _other_classes(self, written: bytes) -> list[bytes]:
+        return other_exceptions(written.decode(), self._exceptions)
+
+    def _end(self, node: Function) -> tuple[int, bytes] | None:
+        """Where one more statement can stand, and its indentation; None = nowhere."""
+        last = node.body[-1]
+        if isinstance(last, ast.Return | ast.Raise | ast.Pass | ast.Continue | ast.Break):
+            at = last.lineno
+        else:
+            at = (last.end_lineno or last.lineno) + 1
+        line = self.source[self._offsets[last.lineno - 1] :]
+        indent = line[: len(line) - len(line.lstrip(b" \t"))]
+        if len(indent) != last.col_offset or at > len(self._offsets):
+            return None  # several statements on one line
+        return self._offsets[at - 1], indent
+
+
+def _own_names(node: Function) -> tuple[str, ...]:
+    """What the function is given, and what it assigns."""
+    arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+    names = [argument.arg for argument in arguments if argument.arg not in ("self", "cls")]
+    for statement in node.body:
+        if isinstance(statement, ast.Assign):
+            names += [t.id for t in statement.targets if isinstance(t, ast.Name)]
+    return tuple(names)
+
+
+def _collect(body: Sequence[ast.stmt], prefix: str, into: list[tuple[str, Function]]) -> None:
+    for node in body:
+        if isinstance(node, Function):
+            into.append((prefix + node.name, node))
+        elif isinstance(node, ast.ClassDef):
+            _collect(node.body, f"{prefix}{node.name}::", into)
+
+
+def _other(text: str, chance: random.Random) -> str:
+    """Another text, with one character changed."""
+    places = [at for at, character in enumerate(text) if character.isalnum()]
+    if not places:
+        return text + chance.choice(_LETTERS)
+    at = chance.choice(places)
+    others = [c for c in _LETTERS if c != text[at].lower()]
+    return text[:at] + chance.choice(others) + text[at + 1 :]
+
+
+def _offsets(source: bytes) -> list[int]:
+    """Where each line begins as `ast` counts lines, and where the file ends."""
+    offsets, at = [0], 0
+    while (end := source.find(b"\n", at)) >= 0:
+        at = end + 1
+        offsets.append(at)
+    return offsets
+
+
+def _span(node: ast.expr, offsets: Sequence[int]) -> tuple[int, int]:
+    end_line, end_column = node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
+    return offsets[node.lineno - 1] + node.col_offset, offsets[end_line - 1] + end_column
