@@ -26,6 +26,10 @@ _CONSTRUCTORS = frozenset(
 """Calls of these, on constants, are other values when the constants are."""
 _METHODS = frozenset("dedent encode join lstrip rstrip splitlines strip".split())
 """The same of these, called on constants (or, of `dedent`, by its module's name)."""
+_OTHER_ASSERTIONS = (
+    "not assertin assert_in greater less regex match raises warns logs instance subclass true false"
+).split()
+"""In the names of assertions that do not compare two values for equality."""
 _CATCHING = ("raises", "Raises", "suppress", "warns", "catch", "subtests", "subTest")
 _EXCEPTIONS = ("AttributeError IndexError KeyError NotImplementedError OSError TypeError").split()
 """Builtin classes that others seldom derive theirs from."""
@@ -215,9 +219,17 @@ def _equality(statement: ast.stmt) -> tuple[ast.expr, ast.expr] | None:
             return compared.left, compared.comparators[0]
     elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
         call = statement.value
-        if _name(call.func).startswith("assert") and len(call.args) > 1:
+        if len(call.args) > 1 and _wants_equality(_name(call.func).lower()):
             return call.args[0], call.args[1]
     return None
+
+
+def _wants_equality(name: str) -> bool:
+    """Whether an assertion of this name, in lower case, seems to compare its first two arguments.
+
+    Those of unittest and the like that do something else would hold for many other values.
+    """
+    return name.startswith("assert") and not any(word in name for word in _OTHER_ASSERTIONS)
 
 
 def _name(node: ast.expr) -> str:
@@ -229,12 +241,16 @@ def _name(node: ast.expr) -> str:
 
 def _contained(statement: ast.stmt) -> list[ast.Constant]:
     """The text that a statement wants to find in something: `assert "text" in found`."""
+    sides: tuple[ast.expr, ...] = ()
     if isinstance(statement, ast.Assert) and isinstance(statement.test, ast.Compare):
-        left, ops = statement.test.left, statement.test.ops
-        if len(ops) == 1 and isinstance(ops[0], ast.In) and isinstance(left, ast.Constant):
-            found = statement.test.comparators[0]
-            long = isinstance(left.value, str) and len(left.value) >= MIN_CONTAINED_CHARACTERS
-            return [left] if long and not _is_constant(found) else []
+        if len(statement.test.ops) == 1 and isinstance(statement.test.ops[0], ast.In):
+            sides = statement.test.left, statement.test.comparators[0]
+    elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        if _name(statement.value.func).lower() in ("assertin", "assert_in"):
+            sides = tuple(statement.value.args[:2])
+    match sides:
+        case (ast.Constant(value=str() as text) as left, found) if not _is_constant(found):
+            return [left] if len(text) >= MIN_CONTAINED_CHARACTERS else []
     return []
 
 

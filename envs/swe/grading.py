@@ -75,7 +75,9 @@ class Grader:
         self._record = await self._memory.read()
         if self._record.fault:
             raise EnvBug(self._record.fault)
-        for _ in range(MAX_ROUNDS):
+        for left in reversed(range(MAX_ROUNDS)):
+            if left == 0:  # what seemed to be expected is not: tests of ours beside them have to do
+                await self._doubt(plantless=True)
             tally = Tally()
             reason = await self._round(tree, tally)
             if reason is not None:

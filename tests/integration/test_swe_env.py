@@ -346,6 +346,24 @@ async def test_a_row_whose_modules_cannot_be_imported_is_to_blame(
             await agent.verify()
 
 
+async def test_where_no_plant_is_any_good_tests_of_ours_stand_beside_the_rows(
+    row: dict[str, Any], tmp_path: Path
+) -> None:
+    """Whatever constant stands on the right, these pass with the fix and fail with the bug."""
+    text = (
+        "from sample.core import clamp\n\n\nclass Loose:\n    def __eq__(self, other):\n"
+        "        return clamp(99, 1, 9) == 9\n"
+    )
+    names = [f"test_{number}" for number in range(24)]
+    text += "".join(f"\n\ndef {name}():\n    assert Loose() == 7\n" for name in names)
+    loose = added_tests(tmp_path, text, FAIL_TO_PASS=[f"tests/test_two.py::{n}" for n in names])
+    for solved, score in ((True, 1.0), (False, 0.0)):
+        async with attempt(loose) as agent:
+            if solved:
+                await agent.solve()
+            assert (await agent.verify()).score == score
+
+
 async def test_tests_that_depend_on_others_of_their_file_are_graded_with_them(
     row: dict[str, Any], tmp_path: Path
 ) -> None:

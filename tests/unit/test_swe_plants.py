@@ -249,6 +249,28 @@ def test_a_test_that_waits_for_an_exception_is_planted_with_another_class(statem
     assert not {name for name in classes if name in statement}
 
 
+@pytest.mark.parametrize(
+    ("statement", "strong"),
+    [
+        ("self.assertEqual(f(), 7)", True),
+        ("self.assertIs(None, f())", True),
+        ("assert_same(f(), 'abc')", True),
+        ("self.assertIn('abc', f())", True),
+        ("self.assertIn(7, f())", False),
+        ("self.assertNotIn(7, f())", False),
+        ("self.assertNotEqual(f(), 7)", False),
+        ("self.assertGreater(f(), 7)", False),
+        ("self.assertIsInstance(f(), 7)", False),
+    ],
+)
+def test_only_assertions_that_hold_for_one_value_say_what_is_expected(
+    statement: str, strong: bool
+) -> None:
+    source = f"# words: xyz\nwords = 'xyz'\n\ndef test_a(self):\n    {statement}\n".encode()
+    test = TestFunction(FILE, "test_a")
+    assert bool(find_places(FILE, source, {test: 5})[test].changes) == strong
+
+
 def test_a_constant_is_found_behind_the_name_that_stands_for_it() -> None:
     body = "    wanted = 'ab 7'\n    out = 'AB 7'.lower()\n    assert out * 2 == wanted * 2\n"
     assert 2 in changed_lines(b"def test_a():\n" + body.encode(), 4)
