@@ -114,9 +114,9 @@ def extract_answer(text: str) -> str | None:
 
 
 def _braced(text: str, start: int) -> str | None:
-    """The text from `start` to the brace that closes it; None if none does."""
+    """The text from `start` to the brace that closes it; None if none does soon enough."""
     depth = 1
-    for position in range(start, len(text)):
+    for position in range(start, min(len(text), start + MAX_ANSWER_CHARS + 1)):
         depth += {"{": 1, "}": -1}.get(text[position], 0)
         if depth == 0:
             return text[start:position].strip()

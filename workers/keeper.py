@@ -15,12 +15,10 @@ import signal
 import time
 from collections.abc import Callable
 
-from celery.worker import state as worker_state
-
 from hermes_queue.errors import HermesQueueError
 from hermes_queue.ledger import Breakers, Claim, DeadLetters, Ledger
 from hermes_queue.ledger.tally import Tally
-from hermes_queue.pool import Job, TaskPool
+from hermes_queue.pool import Job, TaskPool, shutdown
 from hermes_queue.pool.intake import INTAKE
 from hermes_queue.queues import lanes_with_quarantine, publish_due, queue_keys
 from hermes_queue.settings import RedisSettings
@@ -39,12 +37,6 @@ _RETRY_AGE_S = 10.0
 """How long a message may lie in the queue of retries, seen empty, before it is taken for lost."""
 _KEPT = ("paused", "cancel")
 """Notices of leases that are not gone."""
-
-
-def told_to_go() -> bool:
-    """Whether this worker was told to end, by a signal or by remote control."""
-    flags = (worker_state.should_stop, worker_state.should_terminate)
-    return any(flag is not None and flag is not False for flag in flags)
 
 
 class Keeper:
@@ -171,7 +163,7 @@ class Keeper:
             )
 
     def _beat(self) -> None:
-        going = told_to_go()
+        going = shutdown.is_ordered()
         self._ledger.beat(
             self._runtime.owner,
             self._facts(),
@@ -183,7 +175,7 @@ class Keeper:
 
     def _tell_that_we_go(self) -> None:
         """At once: whoever said so may lose patience before the next beat."""
-        if told_to_go() and not self._told_to_go:
+        if shutdown.is_ordered() and not self._told_to_go:
             self._beat()
 
     def _keep_sandboxes(self) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 
 import redis
 from celery import bootsteps
-from celery.worker import state as worker_state
+
+from hermes_queue.pool import shutdown
 
 
 class SteadyChannel(bootsteps.StartStopStep):  # type: ignore[misc]
@@ -37,6 +38,5 @@ class SteadyChannel(bootsteps.StartStopStep):  # type: ignore[misc]
 
     def stop(self, c: Any) -> None:
         """At the end of the worker unacknowledged messages go back at once."""
-        ending = (worker_state.should_stop, worker_state.should_terminate)
-        if c.task_consumer and any(flag not in (None, False) for flag in ending):
+        if c.task_consumer and shutdown.is_ordered():
             c.task_consumer.channel.do_restore = True

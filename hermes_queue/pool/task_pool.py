@@ -17,6 +17,7 @@ from celery.concurrency.base import BasePool
 from celery.exceptions import Terminated
 from celery.worker import state as worker_state
 
+from hermes_queue.pool import shutdown
 from hermes_queue.pool.consumer import SteadyChannel
 from hermes_queue.pool.intake import within_slots
 from hermes_queue.pool.job import CancelReason, Job, run_body, suspended_stack
@@ -214,7 +215,7 @@ class TaskPool(BasePool):  # type: ignore[misc]
         drained = time.monotonic() + WorkerSettings().soft_shutdown_s
         deadline: float | None = None
         while self._runs:
-            if deadline is None and (_cold_shutdown() or time.monotonic() > drained):
+            if deadline is None and (shutdown.is_cold() or time.monotonic() > drained):
                 deadline = time.monotonic() + 3 * self.cancel_grace_s
                 self.cancel_all("shutdown")
             if deadline is not None and time.monotonic() > deadline:
@@ -383,10 +384,6 @@ class TaskPool(BasePool):  # type: ignore[misc]
         self._runs.pop(run.number, None)
         if self._hub is not None:
             self._hub.call_soon(_nothing)
-
-
-def _cold_shutdown() -> bool:
-    return worker_state.should_terminate not in (None, False)
 
 
 def _nothing() -> None:

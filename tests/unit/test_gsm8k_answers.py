@@ -146,3 +146,8 @@ def test_hostile_text_is_read_in_linear_time() -> None:
     assert extract_answer(r"\boxed{" * 50_000) is None
     assert parse_number("1," * 90) is None
     assert parse_number("9" * 199) is not None
+
+
+def test_a_box_longer_than_any_answer_is_none() -> None:
+    assert extract_answer("\\boxed{" + "x" * 201 + "}") is None
+    assert extract_answer("\\boxed{" + "x" * 200 + "}") == "x" * 200

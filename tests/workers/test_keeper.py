@@ -15,8 +15,9 @@ from worker_process import wait_until
 from hermes_queue import celery as app_module
 from hermes_queue import pool
 from hermes_queue.ledger import Claim, Ledger
+from hermes_queue.pool import shutdown
 from hermes_queue.settings import LeaseSettings
-from workers.keeper import Keeper, told_to_go
+from workers.keeper import Keeper
 from workers.runtime import Progress, Runtime
 from workers.spool import Spool
 
@@ -79,7 +80,7 @@ def test_a_broker_that_hangs_costs_no_lease(keeper, monkeypatch):
 def test_a_worker_that_is_told_to_go_says_so(keeper, monkeypatch):
     keeper, runtime = keeper
     keeper.start()
-    assert not told_to_go()
+    assert not shutdown.is_ordered()
     assert runtime.ledger.client.hget("hq:life:w", "told") is None
     monkeypatch.setattr(worker_state, "should_stop", 0)  # the exit code that Celery puts there
     wait_until("it says so", lambda: runtime.ledger.client.hget("hq:life:w", "told") == b"1")
