@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from hermes_queue import codec
+from hermes_queue.bodies import codec
 from hermes_queue.connection import explained
 from hermes_queue.errors import PayloadTooLarge, RedisFull, RedisUnavailable
 from hermes_queue.ledger import DueJob, Ledger, QueueKeys

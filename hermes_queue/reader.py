@@ -15,9 +15,10 @@ import redis
 import redis.asyncio
 from pydantic import PrivateAttr
 
-from hermes_queue import codec
+from hermes_queue.bodies import codec
+from hermes_queue.bodies.claim import is_claim
+from hermes_queue.bodies.store import resolve
 from hermes_queue.cancellation import Cancellation
-from hermes_queue.claim_check import is_claim
 from hermes_queue.connection import explained
 from hermes_queue.deliveries import Deliveries, Entries
 from hermes_queue.errors import (
@@ -29,7 +30,6 @@ from hermes_queue.errors import (
 )
 from hermes_queue.group_filter import GroupFilter
 from hermes_queue.models import ScoredTrajectory, TrajectoryGroup
-from hermes_queue.object_store import resolve
 from hermes_queue.stored import check_schema, group_fields
 
 STREAM = "results"

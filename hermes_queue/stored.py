@@ -9,10 +9,10 @@ from typing import Any
 
 import msgpack
 
-from hermes_queue import codec
+from hermes_queue.bodies import codec
+from hermes_queue.bodies.store import resolve
 from hermes_queue.errors import HermesQueueError, SchemaTooNew
 from hermes_queue.models import SCHEMA_VERSION, ScoredTrajectory, TrajectoryGroup
-from hermes_queue.object_store import resolve
 
 
 class BodyMissing(HermesQueueError):

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from envs.base import Environment
-from hermes_queue import codec
+from hermes_queue.bodies import codec
 from hermes_queue.errors import ConfigurationError, InputError, PayloadTooLarge
 from hermes_queue.settings import ProducerSettings
 from producers.base import Producer

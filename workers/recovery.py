@@ -7,7 +7,7 @@ import math
 import time
 from functools import partial
 
-from hermes_queue import codec
+from hermes_queue.bodies import codec
 from hermes_queue.errors import HermesQueueError, RedisFull, RedisUnavailable, StoreUnavailable
 from hermes_queue.ledger import ACCEPTED, Ledger, PublishVerdict
 from hermes_queue.models import ScoredTrajectory

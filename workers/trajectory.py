@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from hermes_queue import codec
+from hermes_queue.bodies import codec
 from hermes_queue.celery import app
 from hermes_queue.errors import (
     Cancelled,

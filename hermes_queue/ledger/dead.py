@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from hermes_queue import codec
+from hermes_queue.bodies import codec
 from hermes_queue.connection import explained
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.ledger.ledger import Ledger

@@ -15,8 +15,8 @@ from typing import Any, cast
 
 import redis
 
-from hermes_queue import codec
-from hermes_queue.claim_check import ClaimCheck
+from hermes_queue.bodies import codec
+from hermes_queue.bodies.claim import ClaimCheck
 from hermes_queue.connection import explained
 from hermes_queue.errors import RedisFull
 from hermes_queue.ledger.answers import (

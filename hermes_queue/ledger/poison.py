@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from hermes_queue import codec
+from hermes_queue.bodies import codec
 from hermes_queue.connection import explained
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.ledger.answers import Claim

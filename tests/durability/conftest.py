@@ -11,7 +11,7 @@ from records import make_job
 from redis_server import RedisServer
 from worker_process import WorkerProcess, closing_workers, wait_until
 
-from hermes_queue import codec
+from hermes_queue.bodies import codec
 from hermes_queue.ledger import Ledger
 from hermes_queue.models import ScoredTrajectory, TrajectoryJob
 from hermes_queue.queues import enqueue

@@ -5,7 +5,7 @@ from __future__ import annotations
 from records import make_job
 from worker_process import wait_until
 
-from hermes_queue import codec
+from hermes_queue.bodies import codec
 from hermes_queue.models import GroupPolicy
 from hermes_queue.queues import enqueue
 

@@ -23,7 +23,7 @@ from redis_server import RedisServer
 from token_stub import TokenStub
 from worker_process import WorkerProcess, wait_until
 
-from hermes_queue import codec
+from hermes_queue.bodies import codec
 from hermes_queue.ledger import Ledger
 from hermes_queue.models import ScoredTrajectory
 

@@ -18,7 +18,7 @@ import pytest
 from redis_server import RedisServer
 from worker_process import wait_until
 
-from hermes_queue import codec
+from hermes_queue.bodies import codec
 from hermes_queue.ledger import Ledger, Runs
 from hermes_queue.models import Failure, ScoredTrajectory, TrajectoryJob, identity
 from hermes_queue.results import consume

@@ -8,7 +8,7 @@ import pytest
 from ledger_steps import begin, enqueue, publish
 from records import make_job, make_record
 
-from hermes_queue import codec
+from hermes_queue.bodies import codec
 from hermes_queue.ledger import Claim, Runs
 from hermes_queue.models import GroupPolicy
 

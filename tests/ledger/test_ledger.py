@@ -13,7 +13,7 @@ import zstandard
 from ledger_steps import LEASE, SWEEP, age_lease, begin, enqueue, publish, swept
 from records import make_job, make_record
 
-from hermes_queue import codec
+from hermes_queue.bodies import codec
 from hermes_queue.errors import ConfigurationError, EnvBug, RedisFull
 from hermes_queue.ledger import Claim, DueJob, Ledger
 from hermes_queue.ledger.attempts import unpacked

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ledger_steps import begin, enqueue
 from records import make_job, make_record
 
-from hermes_queue.claim_check import ClaimCheck
+from hermes_queue.bodies.claim import ClaimCheck
 from hermes_queue.ledger.objects import NotedObject, note_object, objects_gone, unneeded_objects
 
 BASE = "s3://bucket/hermes"

@@ -8,7 +8,7 @@ import pytest
 from ledger_steps import age_lease, begin, enqueue, publish, swept
 from records import make_job, make_record
 
-from hermes_queue import codec
+from hermes_queue.bodies import codec
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.ledger import Runs
 from hermes_queue.ledger.policy import set_version, version_of

@@ -9,7 +9,7 @@ from leaky_agent import KEY
 from records import make_job
 from worker_process import wait_until
 
-from hermes_queue import codec
+from hermes_queue.bodies import codec
 from hermes_queue.queues import enqueue
 
 ROW = {"question": "How many eggs are two dozen?", "answer": "2*12=<<2*12=24>>24\n#### 24"}

@@ -10,7 +10,7 @@ from records import make_job
 from scrape import scrape, targets, total, value, worker_endpoint
 from worker_process import WorkerProcess, wait_until
 
-from hermes_queue import codec
+from hermes_queue.bodies import codec
 from hermes_queue.queues import enqueue
 from hermes_queue.stored import stored_group
 

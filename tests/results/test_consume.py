@@ -8,7 +8,7 @@ import pytest
 from records import make_job, make_record
 
 import hermes_queue
-from hermes_queue import codec
+from hermes_queue.bodies import codec
 from hermes_queue.errors import ConfigurationError, RedisUnavailable, SchemaTooNew
 from hermes_queue.ledger import Ledger
 

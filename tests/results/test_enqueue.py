@@ -23,10 +23,10 @@ from hermes_queue import (
     Limits,
     PayloadTooLarge,
     RedisUnavailable,
-    codec,
     make_ids,
     make_jobs,
 )
+from hermes_queue.bodies import codec
 from hermes_queue.ledger import DueJob, Ledger
 from hermes_queue.messages import push_messages
 from hermes_queue.queues import publish_messages

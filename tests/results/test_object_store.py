@@ -14,14 +14,14 @@ from records import make_job, make_record
 from redis_server import RedisServer
 
 import hermes_queue
-from hermes_queue import codec
-from hermes_queue.claim_check import ClaimCheck, is_claim
+from hermes_queue.bodies import codec
+from hermes_queue.bodies.claim import ClaimCheck, is_claim
+from hermes_queue.bodies.store import ObjectLost, ObjectStore, fetch
 from hermes_queue.errors import ConfigurationError, SchemaTooNew, StoreUnavailable
 from hermes_queue.ledger import Ledger, Runs
 from hermes_queue.ledger.objects import NotedObject, note_object
 from hermes_queue.ledger.trimming import trim
 from hermes_queue.models import Message
-from hermes_queue.object_store import ObjectLost, ObjectStore, fetch
 from hermes_queue.settings import ResultSettings, StoreSettings
 from hermes_queue.sinks.archive import ArchiveSink
 from workers.bodies import Bodies
@@ -299,7 +299,7 @@ def test_what_a_writer_left_that_was_killed_half_way_is_deleted(ledger, bodies, 
     url = f"{directory.as_uri()}/run/name"
     assert note_object(ledger, NotedObject(record.trajectory_id, url), grace_s=0.0)
     writer = (
-        "import os, signal, sys; from hermes_queue.object_access import access; "
+        "import os, signal, sys; from hermes_queue.bodies.access import access; "
         "os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL); "
         "access(sys.argv[1]).write(sys.argv[1], bytes(2000))"
     )

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from ftp_store import FtpStore
 
-from hermes_queue.claim_check import ClaimCheck
+from hermes_queue.bodies.claim import ClaimCheck
+from hermes_queue.bodies.store import ObjectLost, ObjectStore, fetch
 from hermes_queue.errors import StoreUnavailable
-from hermes_queue.object_store import ObjectLost, ObjectStore, fetch
 
 BODY = os.urandom(300_000)
 # ftplib leaves sockets of broken connections to the garbage collector.

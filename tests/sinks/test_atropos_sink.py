@@ -14,7 +14,7 @@ from ledger_steps import begin, enqueue, publish
 from records import make_job, make_record
 
 import hermes_queue
-from hermes_queue import codec
+from hermes_queue.bodies import codec
 from hermes_queue.errors import ConfigurationError, HermesQueueError
 from hermes_queue.models import TokenSequence
 

@@ -12,12 +12,12 @@ from ledger_steps import publish as publish_record
 from records import make_job, make_record
 from redis_server import RedisServer
 
-from hermes_queue import codec
-from hermes_queue.claim_check import ClaimCheck
+from hermes_queue.bodies import codec
+from hermes_queue.bodies.claim import ClaimCheck
+from hermes_queue.bodies.store import ObjectStore
 from hermes_queue.cli import cli
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.trimming import trim
-from hermes_queue.object_store import ObjectStore
 from hermes_queue.settings import ResultSettings, StoreSettings
 from hermes_queue.sinks.archive import ArchiveSink
 from hermes_queue.sinks.jsonl import JsonlSink

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 
-from hermes_queue import codec
+from hermes_queue.bodies import codec
 from hermes_queue.ledger import Ledger
 
 LEASE = {"owner": "w1", "lease_s": 30.0}

@@ -10,7 +10,7 @@ import pytest
 import zstandard
 from records import make_job, make_record
 
-from hermes_queue import codec
+from hermes_queue.bodies import codec
 from hermes_queue.errors import SchemaTooNew
 from hermes_queue.models import Turn
 

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 from records import make_job, make_record
 
-from hermes_queue import codec
+from hermes_queue.bodies import codec
 from hermes_queue.cli import cli
 from hermes_queue.ledger import Ledger
 from hermes_queue.models import GroupPolicy

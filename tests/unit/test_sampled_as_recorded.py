@@ -15,7 +15,7 @@ from hermes_queue.agent import AgentResult, AgentScript, make_chat, run_agent
 from hermes_queue.agent.chat import Reply
 from hermes_queue.agent.dialect import ToolDialect
 from hermes_queue.agent.endpoint import close_clients
-from hermes_queue.codec import decode_record, encode_record
+from hermes_queue.bodies.codec import decode_record, encode_record
 from hermes_queue.errors import ModelConfigError, ModelError
 from hermes_queue.models import AgentSpec, Limits, Message
 from hermes_queue.settings import ModelSettings

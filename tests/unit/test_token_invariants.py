@@ -16,11 +16,11 @@ from records import make_job
 from token_stub import END, TokenStub, template
 
 from envs.base import Verdict
-from hermes_queue import codec
 from hermes_queue.agent import AgentScript, make_chat
 from hermes_queue.agent.endpoint import close_clients
 from hermes_queue.agent.invariants import token_violations
 from hermes_queue.agent.tokens import merge_turns
+from hermes_queue.bodies import codec
 from hermes_queue.models import AgentSpec, Message
 from hermes_queue.settings import ModelSettings
 from hermes_queue.tools import load_tool

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from records import make_job, make_record
 
-from hermes_queue import codec
+from hermes_queue.bodies import codec
 from hermes_queue.errors import ModelError
 from hermes_queue.ledger.attempts import packed, unpacked
 from hermes_queue.models import AttemptRecord, Failure, Message, Turn, Usage

@@ -10,7 +10,7 @@ import pytest
 from records import make_job
 
 from envs.base import Verdict
-from hermes_queue import codec
+from hermes_queue.bodies import codec
 from hermes_queue.errors import EnvBug
 from hermes_queue.ledger import Claim, Ledger
 from hermes_queue.meter import PrometheusMeter

@@ -10,7 +10,7 @@ import pytest
 from records import make_job, make_record
 from redis_server import RedisServer
 
-from hermes_queue import codec
+from hermes_queue.bodies import codec
 from hermes_queue.errors import RedisFull, RedisUnavailable
 from hermes_queue.ledger import Ledger
 from workers.quarantine import boot_id

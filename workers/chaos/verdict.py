@@ -7,9 +7,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from hermes_queue import codec
+from hermes_queue.bodies import codec
+from hermes_queue.bodies.store import resolve
 from hermes_queue.ledger import DeadLetters, Ledger
-from hermes_queue.object_store import resolve
 from workers.chaos.env import expected_score
 from workers.chaos.fleet import CONSUMERS, Fleet
 from workers.chaos.producer import group, poisoned

@@ -14,10 +14,10 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-from hermes_queue.claim_check import ClaimCheck
-from hermes_queue.codec import MAX_DECODED_BYTES
+from hermes_queue.bodies.access import access, explained, is_file
+from hermes_queue.bodies.claim import ClaimCheck
+from hermes_queue.bodies.codec import MAX_DECODED_BYTES
 from hermes_queue.errors import ConfigurationError, HermesQueueError
-from hermes_queue.object_access import access, explained, is_file
 from hermes_queue.settings import StoreSettings
 
 _AT_ONCE = 8
