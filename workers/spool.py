@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from hermes_queue.durable_files import put_whole
+from hermes_queue.disk.durable import put_whole
 from hermes_queue.settings import private_directory
 
 logger = logging.getLogger(__name__)

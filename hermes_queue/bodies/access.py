@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
-from hermes_queue.durable_files import put_whole, sync_directory
+from hermes_queue.disk.durable import put_whole, sync_directory
 from hermes_queue.errors import ConfigurationError, HermesQueueError, StoreUnavailable
 
 _FLAT = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "oss", "r2"})

@@ -16,8 +16,8 @@ import click
 
 from hermes_queue.commands import dataset_options as options
 from hermes_queue.commands.places import place
+from hermes_queue.disk import locked as files
 from hermes_queue.errors import EXIT_INTERRUPTED, ConfigurationError, RedisUnavailable
-from hermes_queue.sinks import files
 from hermes_queue.sinks.base import DatasetSink
 from hermes_queue.sinks.feed import MAX_DELIVERIES, Fed, feed
 from hermes_queue.sinks.formats import FORMATS, Format

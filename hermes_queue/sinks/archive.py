@@ -17,9 +17,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-from hermes_queue.durable_files import make_directory, put_whole
+from hermes_queue.disk.durable import make_directory, put_whole
+from hermes_queue.disk.frames import FrameLog, read_frames
 from hermes_queue.errors import ConfigurationError
-from hermes_queue.sinks.frames import FrameLog, read_frames
 from hermes_queue.stored import StoredGroup
 
 logger = logging.getLogger(__name__)

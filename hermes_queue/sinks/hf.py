@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hermes_queue.disk import locked as files
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.models import ScoredTrajectory
-from hermes_queue.sinks import files
 from hermes_queue.sinks.parquet import ParquetSink
 
 _COLUMNS = ("run_id", "env", "instance_id", "agent_kind", "model", "policy_version", "status")

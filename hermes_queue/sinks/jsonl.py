@@ -14,9 +14,9 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from hermes_queue.disk import locked as files
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.models import ScoredTrajectory
-from hermes_queue.sinks import files
 
 logger = logging.getLogger(__name__)
 

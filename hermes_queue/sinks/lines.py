@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from hermes_queue.disk import locked as files
+from hermes_queue.disk.frames import FrameLog
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.models import ScoredTrajectory
-from hermes_queue.sinks import files
-from hermes_queue.sinks.frames import FrameLog
 
 _MAGIC = b"hermes-queue lines 1\n"
 

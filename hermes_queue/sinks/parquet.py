@@ -16,10 +16,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from hermes_queue.disk import locked as files
+from hermes_queue.disk.frames import FrameLog
 from hermes_queue.errors import ConfigurationError, HermesQueueError
 from hermes_queue.models import ScoredTrajectory
-from hermes_queue.sinks import arrow_rows, files
-from hermes_queue.sinks.frames import FrameLog
+from hermes_queue.sinks import arrow_rows
 
 logger = logging.getLogger(__name__)
 

@@ -103,7 +103,7 @@ DIES = """
 import os, signal, sys
 from pyarrow.parquet import ParquetWriter
 from hermes_queue.reader import StreamReader
-from hermes_queue.sinks.frames import FrameLog
+from hermes_queue.disk.frames import FrameLog
 def die(*_a, **_k): os.kill(os.getpid(), signal.SIGKILL)
 places = {
     "in the middle of a shard": (ParquetWriter, "write_table"),

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hermes_queue.durable_files import make_directory, sync_directory
+from hermes_queue.disk.durable import make_directory, sync_directory
 from hermes_queue.errors import ConfigurationError, HermesQueueError
 
 

@@ -13,8 +13,8 @@ import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from hermes_queue.disk import locked as files
 from hermes_queue.errors import ConfigurationError
-from hermes_queue.sinks import files
 
 logger = logging.getLogger(__name__)
 
