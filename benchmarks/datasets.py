@@ -20,7 +20,6 @@ from benchmarks.private_redis import private_redis
 from hermes_queue import Message, ScoredTrajectory, TokenSequence, TrajectoryJob
 from hermes_queue.bodies.codec import encode_record
 from hermes_queue.ledger import Ledger
-from hermes_queue.meter import NoMeter
 from hermes_queue.models import identity
 from hermes_queue.queues import enqueue
 from hermes_queue.results import reading
@@ -28,6 +27,7 @@ from hermes_queue.sinks.feed import Fed, feed
 from hermes_queue.sinks.metering import SinkMeter
 from hermes_queue.sinks.parquet import ParquetSink
 from hermes_queue.sinks.selection import Filters, Selection
+from hermes_queue.telemetry.meter import NoMeter
 
 GROUP_SIZE = 8
 TOKENS = 8192

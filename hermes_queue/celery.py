@@ -17,13 +17,13 @@ from celery import Celery, signals
 from kombu.connection import Connection
 from kombu.entity import Exchange, Queue
 
-from hermes_queue import logs
 from hermes_queue.connection import redis_url
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.installation import check_installation
 from hermes_queue.pool import remote_control as remote_control  # registers with Celery's panel
 from hermes_queue.queues import RUN_TRAJECTORY, queue_name, retry_queue_name
 from hermes_queue.settings import RedisSettings, WorkerSettings, check_environment
+from hermes_queue.telemetry import logs
 
 app = Celery("hermes_queue", include=["workers.trajectory", "workers.lifecycle"])
 
@@ -41,7 +41,7 @@ def _refuse_foreign_packages(**_: Any) -> None:
 @signals.after_setup_logger.connect  # type: ignore[untyped-decorator]
 @signals.after_setup_task_logger.connect  # type: ignore[untyped-decorator]
 def _write_logs_our_way(logger: logging.Logger, **_: Any) -> None:
-    """Celery has made its handlers: their lines become ours, see `hermes_queue.logs`."""
+    """Celery has made its handlers: their lines become ours, see `hermes_queue.telemetry.logs`."""
     logs.install(logger)
 
 

@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
-from hermes_queue import metrics
 from hermes_queue.connection import explained
 from hermes_queue.errors import Cause, RedisFull, RedisUnavailable
 from hermes_queue.ledger import Ledger
@@ -24,10 +23,11 @@ from hermes_queue.ledger.limiter import EndpointLimits
 from hermes_queue.ledger.overview import lane_now
 from hermes_queue.ledger.sandboxes import Sandboxes
 from hermes_queue.ledger.totals import Totals, totals
-from hermes_queue.meter import Values
-from hermes_queue.metrics import Metric
 from hermes_queue.queues import queue_name, retry_queue_name
 from hermes_queue.results import STREAM
+from hermes_queue.telemetry import metrics
+from hermes_queue.telemetry.meter import Values
+from hermes_queue.telemetry.metrics import Metric
 
 Answer = tuple[Metric, Values]
 

@@ -32,7 +32,7 @@ from hermes_queue.models import (
     identity,
 )
 from hermes_queue.policy import span
-from hermes_queue.scrubbing import scrub, scrubber
+from hermes_queue.telemetry.scrubbing import scrub, scrubber
 from workers.provenance import packages
 
 logger = logging.getLogger(__name__)

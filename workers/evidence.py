@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from hermes_queue.errors import TrajectoryFailure
 from hermes_queue.ledger.attempts import MAX_EVIDENCE_BYTES, packed
 from hermes_queue.models import AttemptRecord, Message
-from hermes_queue.scrubbing import scrubber
+from hermes_queue.telemetry.scrubbing import scrubber
 from workers.draft import Draft, describe
 from workers.runtime import Runtime
 

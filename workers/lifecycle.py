@@ -24,7 +24,6 @@ from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.cancelling import cancel_tasks
 from hermes_queue.ledger.creations import FleetCreationGate
 from hermes_queue.ledger.snapshots import FleetSnapshots
-from hermes_queue.metrics_endpoint import MetricsEndpoint
 from hermes_queue.pool import remote_control
 from hermes_queue.sandbox import descriptors, make_backend
 from hermes_queue.settings import (
@@ -34,6 +33,7 @@ from hermes_queue.settings import (
     PathSettings,
     SandboxSettings,
 )
+from hermes_queue.telemetry.endpoint import MetricsEndpoint
 from workers import metering
 from workers import runtime as runtimes
 from workers.bodies import Bodies

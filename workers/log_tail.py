@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 
-from hermes_queue.scrubbing import scrub
+from hermes_queue.telemetry.scrubbing import scrub
 
 _LINES = 60
 _CHARACTERS = 4000

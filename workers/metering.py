@@ -12,14 +12,14 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from hermes_queue import metrics
 from hermes_queue.agent.limiter import Limiter, Permit
 from hermes_queue.errors import TrajectoryFailure
 from hermes_queue.ledger import ACCEPTED, PublishVerdict
-from hermes_queue.meter import Meter, PrometheusMeter, Values
-from hermes_queue.metrics_endpoint import MetricsEndpoint
 from hermes_queue.models import ScoredTrajectory, Usage
 from hermes_queue.settings import MetricsSettings
+from hermes_queue.telemetry import metrics
+from hermes_queue.telemetry.endpoint import MetricsEndpoint
+from hermes_queue.telemetry.meter import Meter, PrometheusMeter, Values
 from workers.draft import Draft
 
 

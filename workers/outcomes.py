@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from hermes_queue.errors import TrajectoryFailure
-from hermes_queue.scrubbing import scrub
+from hermes_queue.telemetry.scrubbing import scrub
 
 Counts = dict[str, tuple[int, str]]
 """By cause ("" = no failure): attempts, and the message of the last one."""

@@ -17,12 +17,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import ParamSpec, TypeVar
 
-from hermes_queue import logs
 from hermes_queue.agent.limiter import Limiter, Unlimited
 from hermes_queue.errors import RedisFull, RedisUnavailable, StoreUnavailable, TrajectoryFailure
 from hermes_queue.ledger import Claim, Ledger, PublishVerdict
 from hermes_queue.ledger.logs import keep_log
-from hermes_queue.meter import Meter, NoMeter
 from hermes_queue.models import ScoredTrajectory
 from hermes_queue.pool import Job
 from hermes_queue.pool.intake import INTAKE
@@ -35,6 +33,8 @@ from hermes_queue.settings import (
     StoreSettings,
     WorkerSettings,
 )
+from hermes_queue.telemetry import logs
+from hermes_queue.telemetry.meter import Meter, NoMeter
 from workers import metering
 from workers.bodies import Bodies
 from workers.draft import Draft

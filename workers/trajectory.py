@@ -27,7 +27,7 @@ from hermes_queue.ledger.items import get_item
 from hermes_queue.models import AttemptRecord, Name
 from hermes_queue.pool import Job, current_job
 from hermes_queue.queues import RUN_TRAJECTORY
-from hermes_queue.scrubbing import scrub
+from hermes_queue.telemetry.scrubbing import scrub
 from workers import metering
 from workers import runtime as runtimes
 from workers.draft import Draft

@@ -16,7 +16,6 @@ from typing import Any
 from hermes_queue.cancellation import end_tasks
 from hermes_queue.connection import connect_async, explained, redis_url
 from hermes_queue.errors import ConfigurationError, HermesQueueError
-from hermes_queue.meter import NoMeter
 from hermes_queue.settings import RedisSettings
 from hermes_queue.sinks.atropos_client import (
     AtroposRefusal,
@@ -30,6 +29,7 @@ from hermes_queue.sinks.atropos_options import AtroposCounts, AtroposOptions
 from hermes_queue.sinks.atropos_wire import Refused, TrainerLimits, check_fits
 from hermes_queue.sinks.metering import SinkMeter
 from hermes_queue.sinks.single_flight import single_flight
+from hermes_queue.telemetry.meter import NoMeter
 
 _SAY_AGAIN_S = 30.0
 """How often the log says what is waited for."""

@@ -14,11 +14,11 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 
-from hermes_queue import metrics
-from hermes_queue.meter import Meter, NoMeter, PrometheusMeter
-from hermes_queue.metrics_endpoint import MetricsEndpoint
 from hermes_queue.models import TrajectoryGroup
 from hermes_queue.settings import MetricsSettings
+from hermes_queue.telemetry import metrics
+from hermes_queue.telemetry.endpoint import MetricsEndpoint
+from hermes_queue.telemetry.meter import Meter, NoMeter, PrometheusMeter
 
 
 class SinkMeter:

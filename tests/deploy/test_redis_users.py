@@ -10,12 +10,13 @@ from guarded_redis import ROOT
 from ledger_keys import is_listed
 
 import hermes_queue
-from hermes_queue import AgentSpec, metrics
+from hermes_queue import AgentSpec
 from hermes_queue.errors import RedisUnavailable
 from hermes_queue.exporter import Exporter
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.policy import set_version
 from hermes_queue.results import remove_consumer_group
+from hermes_queue.telemetry import metrics
 
 HQ = "hermes-queue"
 ADMINISTRATION = (

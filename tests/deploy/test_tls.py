@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from guarded_redis import GuardedRedis
 
-from hermes_queue import metrics
 from hermes_queue.errors import RedisUnavailable
 from hermes_queue.exporter import Exporter
 from hermes_queue.ledger import Ledger
+from hermes_queue.telemetry import metrics
 
 
 def openssl(directory: Path, *arguments: str) -> None:

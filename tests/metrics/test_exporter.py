@@ -12,7 +12,6 @@ from ledger_steps import begin, publish
 from records import make_job, make_record
 from redis_server import RedisServer, redis_binary_of
 
-from hermes_queue import metrics
 from hermes_queue.exporter import Exporter
 from hermes_queue.ledger import Breakers, Claim, Ledger
 from hermes_queue.ledger.creations import FleetCreationGate
@@ -20,6 +19,7 @@ from hermes_queue.ledger.limiter import EndpointLimits
 from hermes_queue.ledger.sandboxes import Sandboxes, SandboxRecord
 from hermes_queue.queues import enqueue
 from hermes_queue.results import consume
+from hermes_queue.telemetry import metrics
 
 
 @pytest.fixture(params=["redis-7", "redis-6.2"])

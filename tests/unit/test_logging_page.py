@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from hermes_queue import logs
-from hermes_queue.scrubbing import Scrubber
 from hermes_queue.settings import LogSettings
+from hermes_queue.telemetry import logs
+from hermes_queue.telemetry.scrubbing import Scrubber
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "logging.md"

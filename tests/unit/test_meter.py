@@ -11,12 +11,12 @@ import pytest
 from records import make_job, make_record
 from scrape import fetch, scrape, value
 
-from hermes_queue import metrics
 from hermes_queue.agent.limiter import Unlimited
 from hermes_queue.errors import ConfigurationError
-from hermes_queue.meter import PrometheusMeter
-from hermes_queue.metrics_endpoint import MetricsEndpoint
 from hermes_queue.models import Usage
+from hermes_queue.telemetry import metrics
+from hermes_queue.telemetry.endpoint import MetricsEndpoint
+from hermes_queue.telemetry.meter import PrometheusMeter
 from workers.metering import MeteredLimiter, published
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hermes_queue.metrics import METRICS, PREFIX
+from hermes_queue.telemetry.metrics import METRICS, PREFIX
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")

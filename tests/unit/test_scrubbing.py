@@ -8,7 +8,7 @@ from records import make_job, make_record
 
 from hermes_queue.errors import ModelError
 from hermes_queue.models import Message, Turn
-from hermes_queue.scrubbing import Scrubber
+from hermes_queue.telemetry.scrubbing import Scrubber
 from workers.draft import describe
 from workers.outcomes import Outcomes
 

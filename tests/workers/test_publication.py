@@ -13,7 +13,7 @@ from envs.base import Verdict
 from hermes_queue.bodies import codec
 from hermes_queue.errors import EnvBug
 from hermes_queue.ledger import Claim, Ledger
-from hermes_queue.meter import PrometheusMeter
+from hermes_queue.telemetry.meter import PrometheusMeter
 from workers.draft import Draft
 from workers.publication import Publication
 from workers.recovery import publish_leftovers

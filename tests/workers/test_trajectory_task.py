@@ -12,10 +12,10 @@ import pytest
 from records import make_job
 
 from hermes_queue.ledger import Ledger
-from hermes_queue.meter import PrometheusMeter
 from hermes_queue.pool import Job
 from hermes_queue.pool import job as pool_job
 from hermes_queue.pool.trace import TaskCall
+from hermes_queue.telemetry.meter import PrometheusMeter
 from workers import runtime as runtimes
 from workers.runtime import Runtime
 from workers.spool import Spool

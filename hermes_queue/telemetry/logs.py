@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from hermes_queue.scrubbing import Scrubber, scrubber
 from hermes_queue.settings import LogSettings
+from hermes_queue.telemetry.scrubbing import Scrubber, scrubber
 
 _TEXT = "[%(asctime)s: %(levelname)s/%(processName)s] %(message)s"
 """Celery's own format, for processes that are not workers."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from hermes_queue.errors import ConfigurationError
-from hermes_queue.metrics import METRICS, Metric, Source
+from hermes_queue.telemetry.metrics import METRICS, Metric, Source
 
 OTHER = "other"
 """Stands for all values of a label beyond the bound."""
