@@ -17,9 +17,9 @@ from celery import Celery, signals
 from kombu.connection import Connection
 from kombu.entity import Exchange, Queue
 
-from hermes_queue.connection import redis_url
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.installation import check_installation
+from hermes_queue.keyspace.connection import redis_url
 from hermes_queue.pool import remote_control as remote_control  # registers with Celery's panel
 from hermes_queue.queues import RUN_TRAJECTORY, queue_name, retry_queue_name
 from hermes_queue.settings import RedisSettings, WorkerSettings, check_environment

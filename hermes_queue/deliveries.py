@@ -6,7 +6,7 @@ from typing import Any
 
 import redis.asyncio
 
-from hermes_queue.connection import explained
+from hermes_queue.keyspace.connection import explained
 
 _PAGE = 16
 

@@ -26,7 +26,6 @@ import redis
 
 import hermes_queue
 from hermes_queue import child_process
-from hermes_queue.connection import connect
 from hermes_queue.errors import (
     EXIT_BLOCKED,
     EXIT_ISOLATION,
@@ -35,6 +34,7 @@ from hermes_queue.errors import (
     IsolationUnavailable,
     RedisUnavailable,
 )
+from hermes_queue.keyspace.connection import connect
 from hermes_queue.ledger import Ledger
 from hermes_queue.settings import PREFIX, PathSettings, RedisSettings, private_directory
 

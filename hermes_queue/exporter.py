@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
-from hermes_queue.connection import explained
 from hermes_queue.errors import Cause, RedisFull, RedisUnavailable
+from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.answers import ENDED
 from hermes_queue.ledger.consumers import behind

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from hermes_queue.connection import connect_async, explained, redis_url
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.group_filter import stream_id
+from hermes_queue.keyspace.connection import connect_async, explained, redis_url
 from hermes_queue.reader import STREAM
 from hermes_queue.settings import RedisSettings
 

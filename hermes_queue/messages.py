@@ -15,7 +15,7 @@ from bisect import bisect
 from collections.abc import Sequence
 from typing import Any
 
-from hermes_queue.connection import explained
+from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger import DueJob, Ledger
 from hermes_queue.ledger.lanes import note_lanes
 from hermes_queue.queues import RUN_TRAJECTORY, queue_name, shown_name

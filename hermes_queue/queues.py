@@ -16,8 +16,8 @@ from itertools import islice
 from typing import Any
 
 from hermes_queue.bodies import codec
-from hermes_queue.connection import explained
 from hermes_queue.errors import PayloadTooLarge, RedisFull, RedisUnavailable
+from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger import DueJob, Ledger, QueueKeys
 from hermes_queue.ledger.answers import short_env
 from hermes_queue.ledger.items import put_items

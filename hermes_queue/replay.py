@@ -8,8 +8,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from hermes_queue.connection import connect, explained, redis_url
 from hermes_queue.group_filter import GroupFilter, unix_s
+from hermes_queue.keyspace.connection import connect, explained, redis_url
 from hermes_queue.models import TrajectoryGroup
 from hermes_queue.reader import STREAM
 from hermes_queue.settings import ArchiveSettings, RedisSettings

@@ -21,8 +21,8 @@ import redis
 
 from hermes_queue.batches import in_batches
 from hermes_queue.cancellation import end_tasks
-from hermes_queue.connection import connect_async, redis_url
 from hermes_queue.group_filter import GroupFilter, stream_id
+from hermes_queue.keyspace.connection import connect_async, redis_url
 from hermes_queue.reader import STREAM, DeliveredGroup, StreamReader, options_key
 from hermes_queue.settings import RedisSettings
 

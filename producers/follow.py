@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable
 from redis.exceptions import NoPermissionError
 
 from hermes_queue.cancellation import end_tasks
-from hermes_queue.connection import explained
 from hermes_queue.errors import ConfigurationError, RedisUnavailable
+from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger import Breakers, Ledger, Pause, Runs, RunStatus
 from hermes_queue.ledger.group_facts import dropped_groups
 from hermes_queue.ledger.reading import EntryId, has_dealt_with, newest_entry

@@ -25,8 +25,8 @@ from pathlib import Path
 
 import hermes_queue
 from hermes_queue import child_process
-from hermes_queue.connection import explained
 from hermes_queue.errors import SandboxError
+from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger import Begun, Claim, Ledger
 from hermes_queue.ledger.poison import isolate
 from hermes_queue.models import TrajectoryJob

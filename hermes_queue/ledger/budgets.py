@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hermes_queue.connection import explained
+from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger.ledger import RUN_TTL_S, Ledger
 
 BUDGETS = ("cost_usd", "tokens", "wall_s")

@@ -9,8 +9,8 @@ import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from hermes_queue.connection import explained
 from hermes_queue.errors import HermesQueueError
+from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger.ledger import Ledger
 from hermes_queue.sandbox.creation import ProcessCreationGate
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from hermes_queue.bodies import codec
-from hermes_queue.connection import explained
 from hermes_queue.errors import ConfigurationError
+from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger.ledger import Ledger
 from hermes_queue.models import GroupPolicy, TrajectoryJob
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from hermes_queue.bodies import codec
-from hermes_queue.connection import explained
 from hermes_queue.errors import EnvBug
+from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger.ledger import RUN_TTL_S, Ledger
 from hermes_queue.settings import ProducerSettings
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from hermes_queue.connection import explained
+from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger.ledger import Ledger
 
 KNOWN_S = 30 * 86400

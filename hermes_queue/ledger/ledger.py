@@ -17,8 +17,9 @@ import redis
 
 from hermes_queue.bodies import codec
 from hermes_queue.bodies.claim import ClaimCheck
-from hermes_queue.connection import explained
 from hermes_queue.errors import RedisFull
+from hermes_queue.keyspace.connection import explained
+from hermes_queue.keyspace.deployment import Deployment
 from hermes_queue.ledger.answers import (
     ENDED,
     NOTHING_SPENT,
@@ -35,7 +36,6 @@ from hermes_queue.ledger.answers import (
     due_jobs,
 )
 from hermes_queue.ledger.attempts import packed
-from hermes_queue.ledger.deployment import Deployment
 from hermes_queue.ledger.letters import described_failure
 from hermes_queue.ledger.run_lock import explained_refusal
 from hermes_queue.models import AttemptRecord, ScoredTrajectory, TrajectoryJob

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hermes_queue.connection import explained
+from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger.ledger import Ledger
 
 LOG_TTL_S = 86400

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hermes_queue.connection import explained
 from hermes_queue.errors import ConfigurationError
+from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger.breaker import Breakers, LaneState
 from hermes_queue.ledger.consumers import ConsumerGroup, consumer_groups
 from hermes_queue.ledger.lanes import known_lanes

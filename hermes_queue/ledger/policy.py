@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import closing
 from typing import Any
 
-from hermes_queue.connection import explained
 from hermes_queue.errors import ConfigurationError
+from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger.ledger import RUN_TTL_S, Ledger
 from hermes_queue.policy import VERSION_MAX
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from hermes_queue.connection import explained
+from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger.ledger import Ledger
 
 

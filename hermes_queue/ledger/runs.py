@@ -7,8 +7,8 @@ import time
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-from hermes_queue.connection import explained
 from hermes_queue.errors import ConfigurationError
+from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger.answers import ENDED, RunStatus
 from hermes_queue.ledger.budgets import Account, accounts
 from hermes_queue.ledger.ledger import Ledger

@@ -8,8 +8,8 @@ import logging
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from hermes_queue.connection import explained
 from hermes_queue.errors import HermesQueueError
+from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger.ledger import Ledger
 
 logger = logging.getLogger(__name__)

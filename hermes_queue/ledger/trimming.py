@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from hermes_queue.connection import explained
 from hermes_queue.errors import HermesQueueError, RedisFull, RedisUnavailable
+from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger.ledger import Ledger
 from hermes_queue.reader import STREAM
 from hermes_queue.settings import ResultSettings

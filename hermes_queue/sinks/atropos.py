@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from hermes_queue.cancellation import end_tasks
-from hermes_queue.connection import connect_async, explained, redis_url
 from hermes_queue.errors import ConfigurationError, HermesQueueError
+from hermes_queue.keyspace.connection import connect_async, explained, redis_url
 from hermes_queue.settings import RedisSettings
 from hermes_queue.sinks.atropos_client import (
     AtroposRefusal,

@@ -9,8 +9,8 @@ from typing import Any, Self
 
 import redis
 
-from hermes_queue.connection import check_eviction, connect, explained, redis_url
-from hermes_queue.ledger import scripts
+from hermes_queue.keyspace import scripts
+from hermes_queue.keyspace.connection import check_eviction, connect, explained, redis_url
 from hermes_queue.settings import RedisSettings
 
 LIFE_TTL_S = 86400

@@ -1,0 +1,1 @@
+"""One prefix in one Redis."""
