@@ -53,7 +53,7 @@ _INCLUDE = re.compile(r"^-- include: (\w+)$", re.MULTILINE)
 @cache
 def source(name: str) -> str:
     """The text of `lua/<name>.lua`, after the functions that it includes."""
-    folder = resources.files("hermes_queue.ledger").joinpath("lua")
+    folder = resources.files("hermes_queue.keyspace").joinpath("lua")
     text = folder.joinpath(f"{name}.lua").read_text("utf-8")
     parts = [
         folder.joinpath(f"include/{part}.lua").read_text("utf-8") for part in _INCLUDE.findall(text)
