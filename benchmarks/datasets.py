@@ -22,7 +22,7 @@ from hermes_queue.bodies.codec import encode_record
 from hermes_queue.ledger import Ledger
 from hermes_queue.models import identity
 from hermes_queue.queues import enqueue
-from hermes_queue.results import reading
+from hermes_queue.results.consume import reading
 from hermes_queue.sinks.feed import Fed, feed
 from hermes_queue.sinks.metering import SinkMeter
 from hermes_queue.sinks.parquet import ParquetSink

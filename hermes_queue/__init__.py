@@ -4,7 +4,6 @@ What a trainer needs, to send jobs and to read results, is imported here and sta
 and workers import their own modules.
 """
 
-from hermes_queue.blocking import HeldGroup, SyncConsumer, consume_sync
 from hermes_queue.errors import (
     ConfigurationError,
     HermesQueueError,
@@ -14,8 +13,6 @@ from hermes_queue.errors import (
     RedisUnavailable,
     SchemaTooNew,
 )
-from hermes_queue.lag import Lag, rewind
-from hermes_queue.lag import lag as consumer_lag
 from hermes_queue.ledger.policy import set_policy_version
 from hermes_queue.models import (
     AgentSpec,
@@ -34,8 +31,11 @@ from hermes_queue.models import (
     Usage,
     make_ids,
 )
-from hermes_queue.replay import replay
-from hermes_queue.results import DeliveredGroup, consume, consume_batches
+from hermes_queue.results.blocking import HeldGroup, SyncConsumer, consume_sync
+from hermes_queue.results.consume import DeliveredGroup, consume, consume_batches
+from hermes_queue.results.lag import Lag, rewind
+from hermes_queue.results.lag import lag as consumer_lag
+from hermes_queue.results.replay import replay
 from hermes_queue.submission import Enqueued, enqueue, enqueue_async, make_jobs
 
 __all__ = [

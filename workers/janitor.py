@@ -10,9 +10,9 @@ import logging
 import time
 
 from hermes_queue.ledger import Ledger
-from hermes_queue.ledger.trimming import trim
+from hermes_queue.results.archive import ArchiveSink
+from hermes_queue.results.trimming import trim
 from hermes_queue.settings import ArchiveSettings, StoreSettings
-from hermes_queue.sinks.archive import ArchiveSink
 from workers.duties import Duties, Duty
 from workers.recovery import publish_leftovers
 from workers.runtime import Runtime

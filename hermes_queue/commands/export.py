@@ -100,7 +100,7 @@ def _groups(flags: dict[str, Any], missing: list[str]) -> Iterator[TrajectoryGro
             and flags["env"] in (None, group.env)
             and group.finished >= (flags["since"] or 0)
         )
-    from hermes_queue.replay import replay
+    from hermes_queue.results.replay import replay
 
     return replay(
         run=flags["run_id"],

@@ -31,7 +31,7 @@ def groups() -> None:
 def list_groups(as_json: bool) -> None:
     """Print each consumer group: how far behind it is, and whether results wait for it."""
     from hermes_queue.ledger import Ledger
-    from hermes_queue.ledger.consumers import consumer_groups
+    from hermes_queue.results.consumers import consumer_groups
 
     with closing(Ledger.connect()) as ledger:
         found = consumer_groups(ledger)
@@ -53,7 +53,7 @@ def list_groups(as_json: bool) -> None:
 def remove(name: str, yes: bool) -> None:
     """Remove the consumer group NAME: what it has not read is no longer kept for it."""
     from hermes_queue.ledger import Ledger
-    from hermes_queue.ledger.consumers import forget_consumer_group
+    from hermes_queue.results.consumers import forget_consumer_group
 
     if not yes:
         click.confirm(f"remove consumer group {name}?", abort=True)
@@ -76,7 +76,7 @@ def rewind(name: str, start: str) -> None:
 
     Results that are trimmed are not in the stream any more; `hermes-queue export` has them.
     """
-    from hermes_queue.lag import rewind as set_back
+    from hermes_queue.results.lag import rewind as set_back
 
     asyncio.run(set_back(name, place(start)))
     click.echo(f"{name}: reads on from {start}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from hermes_queue.group_filter import stream_id
+from hermes_queue.results.filters import stream_id
 
 
 def place(text: str) -> str | float:

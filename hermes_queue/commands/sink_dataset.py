@@ -76,7 +76,7 @@ class _Feeding:
 
     async def run(self, dataset: DatasetSink, selection: Selection) -> None:
         """Feed the sink until it is told to end."""
-        from hermes_queue.results import reading
+        from hermes_queue.results.consume import reading
         from hermes_queue.sinks.metering import metered
         from hermes_queue.sinks.ownership import claim_consumer_group
 
@@ -121,7 +121,7 @@ class _Feeding:
 
     async def _run_is_here(self) -> bool:
         """Whether the run is done and nothing of it waits for us."""
-        from hermes_queue.lag import lag
+        from hermes_queue.results.lag import lag
 
         try:
             status = await asyncio.to_thread(_run_status, self.flags["run_id"])

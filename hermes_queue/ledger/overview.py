@@ -13,12 +13,12 @@ from typing import Any
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger.breaker import Breakers, LaneState
-from hermes_queue.ledger.consumers import ConsumerGroup, consumer_groups
 from hermes_queue.ledger.lanes import known_lanes
 from hermes_queue.ledger.ledger import Ledger
 from hermes_queue.ledger.runs import RunInfo, Runs
 from hermes_queue.ledger.tally import Lately, Tally
 from hermes_queue.queues import lanes_with_quarantine, queue_keys
+from hermes_queue.results.consumers import ConsumerGroup, consumer_groups
 
 RATE_WINDOW_S = 600.0
 """Over which the pace of a run is measured."""

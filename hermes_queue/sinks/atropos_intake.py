@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from hermes_queue.errors import RedisUnavailable
-from hermes_queue.reader import DeliveredGroup
-from hermes_queue.results import consume
+from hermes_queue.results.consume import consume
+from hermes_queue.results.reader import DeliveredGroup
 from hermes_queue.sinks.atropos_journal import Entry, Journal
 from hermes_queue.sinks.atropos_members import MissingMembers, Whole
 from hermes_queue.sinks.atropos_options import AtroposCounts, AtroposOptions

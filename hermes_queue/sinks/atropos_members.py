@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from hermes_queue.models import ScoredTrajectory, TrajectoryGroup
-from hermes_queue.reader import DeliveredGroup
+from hermes_queue.results.reader import DeliveredGroup
 
 MissingPolicy = Literal["wait", "drop"]
 

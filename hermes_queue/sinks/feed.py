@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from hermes_queue.batches import Source, in_batches
 from hermes_queue.errors import HermesQueueError, RedisUnavailable
-from hermes_queue.results import DeliveredGroup
+from hermes_queue.results.batches import Source, in_batches
+from hermes_queue.results.consume import DeliveredGroup
 from hermes_queue.sinks.base import DatasetSink
 from hermes_queue.sinks.metering import SinkMeter
 from hermes_queue.sinks.selection import Selection

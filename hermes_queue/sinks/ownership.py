@@ -6,7 +6,7 @@ from typing import Any
 
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.keyspace.connection import connect_async, explained, redis_url
-from hermes_queue.reader import options_key
+from hermes_queue.results.reader import options_key
 from hermes_queue.settings import RedisSettings
 
 

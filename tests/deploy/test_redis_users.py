@@ -15,7 +15,7 @@ from hermes_queue.errors import RedisUnavailable
 from hermes_queue.exporter import Exporter
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.policy import set_version
-from hermes_queue.results import remove_consumer_group
+from hermes_queue.results.consume import remove_consumer_group
 from hermes_queue.telemetry import metrics
 
 HQ = "hermes-queue"

@@ -21,7 +21,7 @@ from worker_process import wait_until
 from hermes_queue.bodies import codec
 from hermes_queue.ledger import Ledger, Runs
 from hermes_queue.models import Failure, ScoredTrajectory, TrajectoryJob, identity
-from hermes_queue.results import consume
+from hermes_queue.results.consume import consume
 from producers.base import Producer, main
 
 pytestmark = pytest.mark.redis

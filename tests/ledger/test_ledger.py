@@ -21,7 +21,7 @@ from hermes_queue.ledger.group_facts import stand_in_job
 from hermes_queue.ledger.items import get_item, put_items
 from hermes_queue.models import AttemptRecord, Failure, Message
 from hermes_queue.queues import publish_messages, queue_keys
-from hermes_queue.stored import StoredGroup, stored_group
+from hermes_queue.results.stored import StoredGroup, stored_group
 
 
 def test_a_job_is_claimed_once_per_run(ledger):

@@ -9,7 +9,7 @@ from records import make_job
 
 from hermes_queue.ledger import Claim, QueueKeys
 from hermes_queue.ledger.sandboxes import Sandboxes
-from hermes_queue.ledger.trimming import trim
+from hermes_queue.results.trimming import trim
 from hermes_queue.settings import ResultSettings
 
 QUEUES = QueueKeys(retry=["v1.train.retry"], first=["v1.train"])

@@ -9,7 +9,7 @@ from ledger_steps import begin, enqueue, publish
 from records import make_job, make_record
 
 from hermes_queue.errors import RedisFull
-from hermes_queue.ledger.trimming import trim
+from hermes_queue.results.trimming import trim
 from hermes_queue.settings import ResultSettings
 
 NOW = ResultSettings(retention_s=0, abandoned_after_s=0.001)

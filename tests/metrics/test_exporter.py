@@ -18,7 +18,7 @@ from hermes_queue.ledger.creations import FleetCreationGate
 from hermes_queue.ledger.limiter import EndpointLimits
 from hermes_queue.ledger.sandboxes import Sandboxes, SandboxRecord
 from hermes_queue.queues import enqueue
-from hermes_queue.results import consume
+from hermes_queue.results.consume import consume
 from hermes_queue.telemetry import metrics
 
 

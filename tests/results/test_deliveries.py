@@ -17,11 +17,11 @@ from redis_server import RedisServer
 from worker_process import wait_until
 
 import hermes_queue
-from hermes_queue.deliveries import Deliveries
 from hermes_queue.errors import RedisUnavailable
 from hermes_queue.ledger import Ledger
-from hermes_queue.ledger.trimming import trim
-from hermes_queue.reader import StreamReader
+from hermes_queue.results.deliveries import Deliveries
+from hermes_queue.results.reader import StreamReader
+from hermes_queue.results.trimming import trim
 from hermes_queue.settings import ResultSettings
 
 

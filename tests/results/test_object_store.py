@@ -20,10 +20,10 @@ from hermes_queue.bodies.store import ObjectLost, ObjectStore, fetch
 from hermes_queue.errors import ConfigurationError, SchemaTooNew, StoreUnavailable
 from hermes_queue.ledger import Ledger, Runs
 from hermes_queue.ledger.objects import NotedObject, note_object
-from hermes_queue.ledger.trimming import trim
 from hermes_queue.models import Message
+from hermes_queue.results.archive import ArchiveSink
+from hermes_queue.results.trimming import trim
 from hermes_queue.settings import ResultSettings, StoreSettings
-from hermes_queue.sinks.archive import ArchiveSink
 from workers.bodies import Bodies
 from workers.draft import encoded
 
@@ -96,7 +96,7 @@ def test_readers_without_asyncio_and_replay_get_the_record(ledger, bodies, redis
     [record] = publish(ledger, bodies, make_job())
     with hermes_queue.consume_sync("t", url=redis_server.url, idle_timeout_s=0.2) as groups:
         assert [group.members for group in groups] == [(record,)]
-    replayed = hermes_queue.replay(url=redis_server.url, archive=tmp_path / "none")
+    replayed = hermes_queue.results.replay(url=redis_server.url, archive=tmp_path / "none")
     assert [group.members for group in replayed] == [(record,)]
 
 
@@ -128,7 +128,7 @@ def test_replay_names_the_object_that_is_lost(ledger, bodies, directory, redis_s
     path.unlink()
     missing = []
     options = {"url": redis_server.url, "archive": tmp_path / "none"}
-    assert list(hermes_queue.replay(**options, on_missing=missing.append)) == []
+    assert list(hermes_queue.results.replay(**options, on_missing=missing.append)) == []
     assert path.name in str(missing[0])
 
 
@@ -144,7 +144,7 @@ async def test_a_store_that_is_away_is_waited_for(
         hidden.rename(directory)
 
     with monkeypatch.context() as patch:
-        patch.setattr("hermes_queue.reader.asyncio.sleep", returns)
+        patch.setattr("hermes_queue.results.reader.asyncio.sleep", returns)
         [group] = await read(redis_server.url)
     assert group.members == (record,)
     assert [r.action for r in caplog.records if hasattr(r, "action")] == ["store_wait"]
@@ -190,7 +190,7 @@ def test_the_archive_holds_the_bodies_themselves(ledger, bodies, directory, redi
     assert bodies.remove_unneeded(ledger, lambda: False) == 1
     assert objects(directory) == []
     assert not ledger.client.exists("hq:objects", "hq:objects:doomed", "hq:results:bytes") - 1
-    again = hermes_queue.replay(url=redis_server.url, archive=tmp_path / "archive")
+    again = hermes_queue.results.replay(url=redis_server.url, archive=tmp_path / "archive")
     assert [group.members for group in again] == [(record,)]
 
 

@@ -17,9 +17,9 @@ from hermes_queue.bodies.claim import ClaimCheck
 from hermes_queue.bodies.store import ObjectStore
 from hermes_queue.cli import cli
 from hermes_queue.ledger import Ledger
-from hermes_queue.ledger.trimming import trim
+from hermes_queue.results.archive import ArchiveSink
+from hermes_queue.results.trimming import trim
 from hermes_queue.settings import ResultSettings, StoreSettings
-from hermes_queue.sinks.archive import ArchiveSink
 from hermes_queue.sinks.jsonl import JsonlSink
 from workers.bodies import Bodies
 

@@ -102,7 +102,7 @@ def stored(page: str) -> dict[str, float | None]:
 DIES = """
 import os, signal, sys
 from pyarrow.parquet import ParquetWriter
-from hermes_queue.reader import StreamReader
+from hermes_queue.results.reader import StreamReader
 from hermes_queue.disk.frames import FrameLog
 def die(*_a, **_k): os.kill(os.getpid(), signal.SIGKILL)
 places = {

@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 
 from hermes_queue.cancellation import end_tasks
 from hermes_queue.errors import HermesQueueError
-from hermes_queue.reader import DeliveredGroup
+from hermes_queue.results.reader import DeliveredGroup
 
 Source = AbstractAsyncContextManager[AsyncIterator[DeliveredGroup]]
 

@@ -8,9 +8,9 @@ from datetime import datetime
 from typing import Any
 
 from hermes_queue.errors import ConfigurationError
-from hermes_queue.group_filter import stream_id
 from hermes_queue.keyspace.connection import connect_async, explained, redis_url
-from hermes_queue.reader import STREAM
+from hermes_queue.results.filters import stream_id
+from hermes_queue.results.reader import STREAM
 from hermes_queue.settings import RedisSettings
 
 _PAGE = 1000

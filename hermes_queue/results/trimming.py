@@ -9,9 +9,9 @@ from typing import Any, Protocol
 from hermes_queue.errors import HermesQueueError, RedisFull, RedisUnavailable
 from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger.ledger import Ledger
-from hermes_queue.reader import STREAM
+from hermes_queue.results.reader import STREAM
+from hermes_queue.results.stored import StoredGroup, stored_group
 from hermes_queue.settings import ResultSettings
-from hermes_queue.stored import StoredGroup, stored_group
 
 _PAGE = 8
 """Entries that are read at once; bodies are in memory one group at a time."""

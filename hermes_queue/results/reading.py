@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger.ledger import Ledger
-from hermes_queue.reader import STREAM
+from hermes_queue.results.reader import STREAM
 
 EntryId: TypeAlias = tuple[int, int]
 """Of an entry of the stream, in their order."""

@@ -19,7 +19,6 @@ from hermes_queue.bodies import codec
 from hermes_queue.bodies.claim import is_claim
 from hermes_queue.bodies.store import resolve
 from hermes_queue.cancellation import Cancellation
-from hermes_queue.deliveries import Deliveries, Entries
 from hermes_queue.errors import (
     ConfigurationError,
     HermesQueueError,
@@ -27,10 +26,11 @@ from hermes_queue.errors import (
     RedisUnavailable,
     StoreUnavailable,
 )
-from hermes_queue.group_filter import GroupFilter
 from hermes_queue.keyspace.connection import explained
 from hermes_queue.models import ScoredTrajectory, TrajectoryGroup
-from hermes_queue.stored import check_schema, group_fields
+from hermes_queue.results.deliveries import Deliveries, Entries
+from hermes_queue.results.filters import GroupFilter
+from hermes_queue.results.stored import check_schema, group_fields
 
 STREAM = "results"
 _GIVEN_BACK_S = 365 * 86400.0

@@ -20,7 +20,7 @@ from urllib.parse import quote, unquote
 from hermes_queue.disk.durable import make_directory, put_whole
 from hermes_queue.disk.frames import FrameLog, read_frames
 from hermes_queue.errors import ConfigurationError
-from hermes_queue.stored import StoredGroup
+from hermes_queue.results.stored import StoredGroup
 
 logger = logging.getLogger(__name__)
 

@@ -19,11 +19,11 @@ from typing import Any
 
 import redis
 
-from hermes_queue.batches import in_batches
 from hermes_queue.cancellation import end_tasks
-from hermes_queue.group_filter import GroupFilter, stream_id
 from hermes_queue.keyspace.connection import connect_async, redis_url
-from hermes_queue.reader import STREAM, DeliveredGroup, StreamReader, options_key
+from hermes_queue.results.batches import in_batches
+from hermes_queue.results.filters import GroupFilter, stream_id
+from hermes_queue.results.reader import STREAM, DeliveredGroup, StreamReader, options_key
 from hermes_queue.settings import RedisSettings
 
 __all__ = ["STREAM", "DeliveredGroup", "consume", "consume_batches", "remove_consumer_group"]

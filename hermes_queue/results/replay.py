@@ -8,13 +8,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from hermes_queue.group_filter import GroupFilter, unix_s
 from hermes_queue.keyspace.connection import connect, explained, redis_url
 from hermes_queue.models import TrajectoryGroup
-from hermes_queue.reader import STREAM
+from hermes_queue.results.archive import read_archive
+from hermes_queue.results.filters import GroupFilter, unix_s
+from hermes_queue.results.reader import STREAM
+from hermes_queue.results.stored import BodyMissing, StoredGroup, stored_group
 from hermes_queue.settings import ArchiveSettings, RedisSettings
-from hermes_queue.sinks.archive import read_archive
-from hermes_queue.stored import BodyMissing, StoredGroup, stored_group
 
 _PAGE = 16
 

@@ -10,7 +10,7 @@ from typing import Any
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger.ledger import Ledger
-from hermes_queue.results import STREAM, remove_consumer_group
+from hermes_queue.results.consume import STREAM, remove_consumer_group
 
 _PAGE = 1000
 

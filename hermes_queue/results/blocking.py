@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 from pydantic import PrivateAttr
 
-from hermes_queue.batches import ReadAhead
 from hermes_queue.models import TrajectoryGroup
-from hermes_queue.reader import DeliveredGroup
-from hermes_queue.results import reading
+from hermes_queue.results.batches import ReadAhead
+from hermes_queue.results.consume import reading
+from hermes_queue.results.reader import DeliveredGroup
 
 T = TypeVar("T")
 
