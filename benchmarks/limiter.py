@@ -21,7 +21,7 @@ from benchmarks.private_redis import private_redis
 from hermes_queue.agent import AgentScript, Unlimited, make_chat
 from hermes_queue.errors import ModelError
 from hermes_queue.ledger import Ledger
-from hermes_queue.ledger.limiter import EndpointLimits, limit_name
+from hermes_queue.ledger.fleet.limiter import EndpointLimits, limit_name
 from hermes_queue.models import AgentSpec, Message, ToolCall
 from hermes_queue.settings import LimiterSettings, ModelSettings
 from workers.fleet_limiter import FleetLimiter

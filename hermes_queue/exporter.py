@@ -18,10 +18,10 @@ from hermes_queue.errors import Cause, RedisFull, RedisUnavailable
 from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.answers import ENDED
-from hermes_queue.ledger.limiter import EndpointLimits
+from hermes_queue.ledger.fleet.limiter import EndpointLimits
+from hermes_queue.ledger.fleet.sandboxes import Sandboxes
+from hermes_queue.ledger.fleet.totals import Totals, totals
 from hermes_queue.ledger.overview import lane_now
-from hermes_queue.ledger.sandboxes import Sandboxes
-from hermes_queue.ledger.totals import Totals, totals
 from hermes_queue.queues import queue_name, retry_queue_name
 from hermes_queue.results.consume import STREAM
 from hermes_queue.results.consumers import behind

@@ -17,7 +17,7 @@ from typing import Any
 
 from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger import DueJob, Ledger
-from hermes_queue.ledger.lanes import note_lanes
+from hermes_queue.ledger.fleet.lanes import note_lanes
 from hermes_queue.queues import RUN_TRAJECTORY, queue_name, shown_name
 
 _SEPARATOR = "\x06\x16"

@@ -20,8 +20,8 @@ from hermes_queue.errors import PayloadTooLarge, RedisFull, RedisUnavailable
 from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger import DueJob, Ledger, QueueKeys
 from hermes_queue.ledger.answers import short_env
+from hermes_queue.ledger.fleet.lanes import note_lanes
 from hermes_queue.ledger.items import put_items
-from hermes_queue.ledger.lanes import note_lanes
 from hermes_queue.models import SCHEMA_VERSION, TrajectoryJob
 from hermes_queue.settings import ProducerSettings
 

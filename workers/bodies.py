@@ -9,7 +9,12 @@ from collections.abc import Callable
 from hermes_queue.bodies.store import ObjectStore
 from hermes_queue.errors import StoreUnavailable
 from hermes_queue.ledger import Ledger, PublishVerdict
-from hermes_queue.ledger.objects import NotedObject, note_object, objects_gone, unneeded_objects
+from hermes_queue.ledger.fleet.objects import (
+    NotedObject,
+    note_object,
+    objects_gone,
+    unneeded_objects,
+)
 from hermes_queue.models import ScoredTrajectory
 from hermes_queue.settings import ResultSettings, StoreSettings
 

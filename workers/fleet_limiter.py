@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 from hermes_queue.agent.limiter import Permit
 from hermes_queue.errors import ModelError, RedisFull, RedisUnavailable
 from hermes_queue.ledger import Ledger
-from hermes_queue.ledger.limiter import Admission, EndpointLimits, Outcome, limit_name
+from hermes_queue.ledger.fleet.limiter import Admission, EndpointLimits, Outcome, limit_name
 from hermes_queue.models import Usage
 from hermes_queue.settings import LeaseSettings, LimiterSettings, RedisSettings
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from hermes_queue.errors import HermesQueueError
 from hermes_queue.ledger import Ledger
-from hermes_queue.ledger.sandboxes import Sandboxes, SandboxRecord
+from hermes_queue.ledger.fleet.sandboxes import Sandboxes, SandboxRecord
 from hermes_queue.sandbox.base import SandboxObserver, Slot
 from hermes_queue.sandbox.predecessors import LeftSandbox
 from hermes_queue.settings import LeaseSettings

@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from hermes_queue.errors import HermesQueueError
 from hermes_queue.ledger import Breakers, Claim, DeadLetters, Ledger
-from hermes_queue.ledger.tally import Tally
+from hermes_queue.ledger.fleet.tally import Tally
 from hermes_queue.pool import Job, TaskPool, shutdown
 from hermes_queue.pool.intake import INTAKE
 from hermes_queue.queues import lanes_with_quarantine, publish_due, queue_keys

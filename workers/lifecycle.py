@@ -22,8 +22,8 @@ from hermes_queue.agent import probe
 from hermes_queue.errors import HermesQueueError
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.cancelling import cancel_tasks
-from hermes_queue.ledger.creations import FleetCreationGate
-from hermes_queue.ledger.snapshots import FleetSnapshots
+from hermes_queue.ledger.fleet.creations import FleetCreationGate
+from hermes_queue.ledger.fleet.snapshots import FleetSnapshots
 from hermes_queue.pool import remote_control
 from hermes_queue.sandbox import descriptors, make_backend
 from hermes_queue.settings import (

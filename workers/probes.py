@@ -7,7 +7,7 @@ from typing import cast, get_args
 
 from hermes_queue.agent.probe import Verdict
 from hermes_queue.errors import HermesQueueError
-from hermes_queue.ledger.probes import Probes
+from hermes_queue.ledger.fleet.probes import Probes
 from workers.runtime import Runtime
 
 logger = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ import logging
 from hermes_queue.cancellation import end_tasks
 from hermes_queue.errors import HermesQueueError, SandboxError
 from hermes_queue.ledger import Ledger
-from hermes_queue.ledger.sandboxes import Sandboxes
+from hermes_queue.ledger.fleet.sandboxes import Sandboxes
 from hermes_queue.sandbox.base import SandboxBackend
 from hermes_queue.settings import SandboxSettings
 

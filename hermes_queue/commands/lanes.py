@@ -46,7 +46,7 @@ def show(names: tuple[str, ...], as_json: bool) -> None:
 def pause(name: str, reason: str) -> None:
     """Begin no more jobs of LANE on any worker; running trajectories go on."""
     from hermes_queue.ledger import Ledger
-    from hermes_queue.ledger.lanes import pause_lane
+    from hermes_queue.ledger.fleet.lanes import pause_lane
 
     with closing(Ledger.connect()) as ledger:
         pause_lane(ledger, name, reason)

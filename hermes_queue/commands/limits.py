@@ -26,7 +26,7 @@ def limits() -> None:
 def list_limits(as_json: bool) -> None:
     """Print each endpoint and model that was called lately."""
     from hermes_queue.ledger import Ledger
-    from hermes_queue.ledger.limiter import EndpointLimits
+    from hermes_queue.ledger.fleet.limiter import EndpointLimits
 
     with closing(Ledger.connect()) as ledger:
         known = EndpointLimits(ledger)
@@ -49,7 +49,7 @@ def list_limits(as_json: bool) -> None:
 def forget(name: str) -> None:
     """End the pause of NAME and begin anew with its limit, e.g. when the provider raised it."""
     from hermes_queue.ledger import Ledger
-    from hermes_queue.ledger.limiter import EndpointLimits
+    from hermes_queue.ledger.fleet.limiter import EndpointLimits
 
     with closing(Ledger.connect()) as ledger:
         known = EndpointLimits(ledger).forget(name)

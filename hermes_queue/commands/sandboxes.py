@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def _rows(ledger: Ledger) -> dict[str, dict[str, Any]]:
     """What the ledger knows and what the backend lists of this deployment, by id."""
-    from hermes_queue.ledger.sandboxes import Sandboxes
+    from hermes_queue.ledger.fleet.sandboxes import Sandboxes
     from hermes_queue.sandbox import make_backend
     from hermes_queue.settings import SandboxSettings
 
@@ -95,7 +95,7 @@ def list_sandboxes(as_json: bool) -> None:
 def terminate(sandbox_id: str, force: bool) -> None:
     """End one sandbox, and everything that runs in it."""
     from hermes_queue.ledger import Ledger
-    from hermes_queue.ledger.sandboxes import Sandboxes
+    from hermes_queue.ledger.fleet.sandboxes import Sandboxes
     from hermes_queue.sandbox import make_backend
     from hermes_queue.settings import SandboxSettings
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from hermes_queue.commands.table import age
 from hermes_queue.doctor.finding import Finding, error, ok, warning
 from hermes_queue.ledger import Ledger
+from hermes_queue.ledger.fleet.sandboxes import Sandboxes
 from hermes_queue.ledger.overview import Overview, overview
-from hermes_queue.ledger.sandboxes import Sandboxes
 from hermes_queue.settings import ResultSettings, SandboxSettings
 
 SILENT_S = 25.0

@@ -11,8 +11,8 @@ from hermes_queue.ledger.answers import (
     Spent,
     Verdict,
 )
-from hermes_queue.ledger.breaker import Breakers, LaneState
 from hermes_queue.ledger.dead import DeadLetters
+from hermes_queue.ledger.fleet.breaker import Breakers, LaneState
 from hermes_queue.ledger.ledger import Ledger
 from hermes_queue.ledger.runs import Pause, RunInfo, Runs
 

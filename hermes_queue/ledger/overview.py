@@ -12,11 +12,11 @@ from typing import Any
 
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.keyspace.connection import explained
-from hermes_queue.ledger.breaker import Breakers, LaneState
-from hermes_queue.ledger.lanes import known_lanes
+from hermes_queue.ledger.fleet.breaker import Breakers, LaneState
+from hermes_queue.ledger.fleet.lanes import known_lanes
+from hermes_queue.ledger.fleet.tally import Lately, Tally
 from hermes_queue.ledger.ledger import Ledger
 from hermes_queue.ledger.runs import RunInfo, Runs
-from hermes_queue.ledger.tally import Lately, Tally
 from hermes_queue.queues import lanes_with_quarantine, queue_keys
 from hermes_queue.results.consumers import ConsumerGroup, consumer_groups
 

@@ -14,7 +14,7 @@ from worker_process import wait_until
 
 from benchmarks.capped_endpoint import CappedEndpoint
 from benchmarks.limiter import Load, work
-from hermes_queue.ledger.limiter import EndpointLimits, limit_name
+from hermes_queue.ledger.fleet.limiter import EndpointLimits, limit_name
 from hermes_queue.queues import enqueue
 
 ROW = {"question": "How many eggs are two dozen?", "answer": "2*12=<<2*12=24>>24\n#### 24"}

@@ -12,7 +12,7 @@ import modal
 import pytest
 from worker_process import wait_until
 
-from hermes_queue.ledger.sandboxes import Sandboxes
+from hermes_queue.ledger.fleet.sandboxes import Sandboxes
 from hermes_queue.testing import localmodal, localmodal_server
 
 __all__ = ["localmodal", "localmodal_server"]

@@ -15,7 +15,7 @@ import psutil
 import pytest
 from worker_process import wait_until
 
-from hermes_queue.ledger.sandboxes import Sandboxes
+from hermes_queue.ledger.fleet.sandboxes import Sandboxes
 
 QUICK = {
     "HERMES_QUEUE_LOCAL_REAP_S": "0.5",

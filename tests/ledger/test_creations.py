@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from hermes_queue.ledger.creations import FleetCreationGate
+from hermes_queue.ledger.fleet.creations import FleetCreationGate
 
 
 @pytest.fixture

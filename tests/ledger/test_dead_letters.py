@@ -11,7 +11,7 @@ from records import make_job, make_record
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.ledger import Claim
 from hermes_queue.ledger.dead import DeadLetters, LetterFilter, revived
-from hermes_queue.ledger.logs import keep_log
+from hermes_queue.ledger.fleet.logs import keep_log
 from hermes_queue.ledger.poison import forget, isolate, item_hash, poison_items
 
 

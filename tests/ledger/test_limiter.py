@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from hermes_queue.ledger.limiter import EndpointLimits, limit_name
+from hermes_queue.ledger.fleet.limiter import EndpointLimits, limit_name
 from hermes_queue.settings import LimiterSettings
 
 NAME = "http://127.0.0.1:8000/v1|m"

@@ -8,7 +8,7 @@ from ledger_steps import begin, enqueue
 from records import make_job
 
 from hermes_queue.ledger import Claim, QueueKeys
-from hermes_queue.ledger.sandboxes import Sandboxes
+from hermes_queue.ledger.fleet.sandboxes import Sandboxes
 from hermes_queue.results.trimming import trim
 from hermes_queue.settings import ResultSettings
 

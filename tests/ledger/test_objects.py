@@ -6,7 +6,12 @@ from ledger_steps import begin, enqueue
 from records import make_job, make_record
 
 from hermes_queue.bodies.claim import ClaimCheck
-from hermes_queue.ledger.objects import NotedObject, note_object, objects_gone, unneeded_objects
+from hermes_queue.ledger.fleet.objects import (
+    NotedObject,
+    note_object,
+    objects_gone,
+    unneeded_objects,
+)
 
 BASE = "s3://bucket/hermes"
 AT_ONCE = 1e-6

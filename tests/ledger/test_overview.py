@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 from hermes_queue.ledger import Breakers
-from hermes_queue.ledger.lanes import known_lanes, note_lanes, pause_lane
-from hermes_queue.ledger.tally import Tally
+from hermes_queue.ledger.fleet.lanes import known_lanes, note_lanes, pause_lane
+from hermes_queue.ledger.fleet.tally import Tally
 
 
 def now(ledger):

@@ -8,7 +8,7 @@ from typing import Any, cast
 from redis_server import RedisServer
 
 from hermes_queue.ledger import Ledger
-from hermes_queue.ledger.probes import Probes
+from hermes_queue.ledger.fleet.probes import Probes
 from workers.probes import SharedProbes
 from workers.runtime import Runtime
 from workers.spool import Spool

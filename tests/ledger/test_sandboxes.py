@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from hermes_queue.ledger.sandboxes import Sandboxes, SandboxRecord
+from hermes_queue.ledger.fleet.sandboxes import Sandboxes, SandboxRecord
 from hermes_queue.sandbox.base import SandboxInfo
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from hermes_queue.ledger import Ledger
-from hermes_queue.ledger.snapshots import FleetSnapshots
+from hermes_queue.ledger.fleet.snapshots import FleetSnapshots
 
 
 async def test_a_note_is_found_by_app_and_name_and_the_last_one_stands(ledger):

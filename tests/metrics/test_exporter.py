@@ -14,9 +14,9 @@ from redis_server import RedisServer, redis_binary_of
 
 from hermes_queue.exporter import Exporter
 from hermes_queue.ledger import Breakers, Claim, Ledger
-from hermes_queue.ledger.creations import FleetCreationGate
-from hermes_queue.ledger.limiter import EndpointLimits
-from hermes_queue.ledger.sandboxes import Sandboxes, SandboxRecord
+from hermes_queue.ledger.fleet.creations import FleetCreationGate
+from hermes_queue.ledger.fleet.limiter import EndpointLimits
+from hermes_queue.ledger.fleet.sandboxes import Sandboxes, SandboxRecord
 from hermes_queue.queues import enqueue
 from hermes_queue.results.consume import consume
 from hermes_queue.telemetry import metrics

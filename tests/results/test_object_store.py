@@ -19,7 +19,7 @@ from hermes_queue.bodies.claim import ClaimCheck, is_claim
 from hermes_queue.bodies.store import ObjectLost, ObjectStore, fetch
 from hermes_queue.errors import ConfigurationError, SchemaTooNew, StoreUnavailable
 from hermes_queue.ledger import Ledger, Runs
-from hermes_queue.ledger.objects import NotedObject, note_object
+from hermes_queue.ledger.fleet.objects import NotedObject, note_object
 from hermes_queue.models import Message
 from hermes_queue.results.archive import ArchiveSink
 from hermes_queue.results.trimming import trim

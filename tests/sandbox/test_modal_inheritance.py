@@ -13,7 +13,7 @@ import modal_predecessor
 import pytest
 from modal_predecessor import ASSET
 
-from hermes_queue.ledger.sandboxes import Sandboxes
+from hermes_queue.ledger.fleet.sandboxes import Sandboxes
 from hermes_queue.sandbox.base import ExecutionRequest, SlotSpec
 from hermes_queue.sandbox.modal.backend import ModalBackend
 from hermes_queue.sandbox.predecessors import LifeLocks

@@ -8,7 +8,7 @@ from modal_slots import acquire, asset, out
 
 from hermes_queue.errors import SandboxRejected
 from hermes_queue.ledger import Ledger
-from hermes_queue.ledger.snapshots import FleetSnapshots
+from hermes_queue.ledger.fleet.snapshots import FleetSnapshots
 from hermes_queue.sandbox.modal import box as boxes
 from hermes_queue.sandbox.modal.backend import ModalBackend
 from hermes_queue.settings import ModalSettings

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from hermes_queue.errors import SandboxError
-from hermes_queue.ledger.sandboxes import Sandboxes, SandboxRecord
+from hermes_queue.ledger.fleet.sandboxes import Sandboxes, SandboxRecord
 from hermes_queue.sandbox import make_backend
 from hermes_queue.sandbox.base import Capabilities, SandboxInfo, SandboxObserver, SlotSpec
 from hermes_queue.settings import LocalSandboxSettings, SandboxSettings

@@ -22,7 +22,7 @@ from hermes_queue.cli import cli
 from hermes_queue.doctor import slots
 from hermes_queue.doctor.bodies import store_findings
 from hermes_queue.ledger import Breakers, Ledger
-from hermes_queue.ledger.lanes import note_lanes
+from hermes_queue.ledger.fleet.lanes import note_lanes
 from hermes_queue.settings import BreakerSettings
 from workers.spool import Spool
 

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from hermes_queue.cli import cli
 from hermes_queue.ledger import Ledger
-from hermes_queue.ledger.limiter import EndpointLimits
+from hermes_queue.ledger.fleet.limiter import EndpointLimits
 from hermes_queue.settings import LimiterSettings
 
 NAME = "http://127.0.0.1:1/v1|m"

@@ -12,7 +12,7 @@ from redis_server import RedisServer
 
 from hermes_queue.errors import ModelError
 from hermes_queue.ledger import Ledger
-from hermes_queue.ledger.limiter import EndpointLimits, LimitState, limit_name
+from hermes_queue.ledger.fleet.limiter import EndpointLimits, LimitState, limit_name
 from hermes_queue.models import Usage
 from hermes_queue.settings import LeaseSettings, LimiterSettings
 from workers.fleet_limiter import FleetLimiter
