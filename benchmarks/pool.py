@@ -23,14 +23,14 @@ from pathlib import Path
 import redis
 from celery import Celery
 
-from hermes_queue.pool import current_job
+from hermes_queue.broker.pool import current_job
 
 ROOT = Path(__file__).parents[1]
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 app = Celery("benchmark", broker=os.environ.get("BENCHMARK_BROKER"))
 app.conf.update(
-    worker_pool="hermes_queue.pool:TaskPool",
+    worker_pool="hermes_queue.broker.pool:TaskPool",
     task_acks_late=True,
     task_ignore_result=True,
     worker_prefetch_multiplier=1,

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hermes_queue.embedded import find_redis_server
+from hermes_queue.broker.embedded import find_redis_server
 
 
 @contextmanager

@@ -4,6 +4,7 @@ What a trainer needs, to send jobs and to read results, is imported here and sta
 and workers import their own modules.
 """
 
+from hermes_queue.broker.submission import Enqueued, enqueue, enqueue_async, make_jobs
 from hermes_queue.errors import (
     ConfigurationError,
     HermesQueueError,
@@ -36,7 +37,6 @@ from hermes_queue.results.consume import DeliveredGroup, consume, consume_batche
 from hermes_queue.results.lag import Lag, rewind
 from hermes_queue.results.lag import lag as consumer_lag
 from hermes_queue.results.replay import replay
-from hermes_queue.submission import Enqueued, enqueue, enqueue_async, make_jobs
 
 __all__ = [
     "AgentSpec",

@@ -226,7 +226,7 @@ def publish_messages(ledger: Ledger, jobs: Sequence[DueJob], *, retry: bool = Fa
     from kombu.exceptions import KombuError
     from redis import RedisError
 
-    from hermes_queue.celery import app, connection  # 0.3 s that result readers never pay
+    from hermes_queue.broker.app import app, connection  # 0.3 s that result readers never pay
 
     name = retry_queue_name if retry else queue_name
     try:

@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from envs.base import Environment
+from hermes_queue.broker.submission import RUN_ID_MAX, new_run_id, own_version
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.models import (
     AgentSpec,
@@ -22,7 +23,6 @@ from hermes_queue.models import (
     TrajectoryJob,
     make_ids,
 )
-from hermes_queue.submission import RUN_ID_MAX, new_run_id, own_version
 from producers.base import Producer
 from producers.flags import DEFAULT_REFILLS
 from producers.selection import SelectedItem, Selection

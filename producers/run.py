@@ -116,7 +116,7 @@ class Run:
 
     def embedded(self) -> int:
         """Do everything on this machine: private Redis, one worker, and a file of results."""
-        from hermes_queue.embedded import Embedded
+        from hermes_queue.broker.embedded import Embedded
 
         self.summary.mode = "embedded"
         self.announce()
@@ -319,7 +319,7 @@ def run(producer: Producer, arguments: argparse.Namespace) -> int:
     job = Run(producer, plan, selection, arguments)
     if arguments.dry_run:
         return job.dry()
-    from hermes_queue.embedded import should_embed
+    from hermes_queue.broker.embedded import should_embed
 
     if should_embed(RedisSettings()):
         sandbox_flags.check_profile(arguments)

@@ -15,9 +15,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
+from hermes_queue.broker.pool import Job
 from hermes_queue.errors import EXIT_BLOCKED, HermesQueueError
 from hermes_queue.ledger import Ledger
-from hermes_queue.pool import Job
 from workers.runtime import Runtime
 
 logger = logging.getLogger(__name__)

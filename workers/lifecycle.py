@@ -17,14 +17,14 @@ import time
 from contextlib import suppress
 from functools import partial
 
-from hermes_queue import pool
 from hermes_queue.agent import probe
+from hermes_queue.broker import pool
+from hermes_queue.broker.pool import remote_control
 from hermes_queue.errors import HermesQueueError
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.cancelling import cancel_tasks
 from hermes_queue.ledger.fleet.creations import FleetCreationGate
 from hermes_queue.ledger.fleet.snapshots import FleetSnapshots
-from hermes_queue.pool import remote_control
 from hermes_queue.sandbox import descriptors, make_backend
 from hermes_queue.settings import (
     LimiterSettings,

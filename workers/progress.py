@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hermes_queue.broker.pool import TaskPool
+from hermes_queue.broker.pool.intake import INTAKE
 from hermes_queue.ledger import Claim
-from hermes_queue.pool import TaskPool
-from hermes_queue.pool.intake import INTAKE
 from workers.inventory import Inventory
 from workers.runtime import Runtime
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import hermes_queue
-from hermes_queue import child_process
+from hermes_queue.broker import child_process
 from hermes_queue.errors import SandboxError
 from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger import Begun, Claim, Ledger

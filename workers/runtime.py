@@ -18,12 +18,12 @@ from functools import partial
 from typing import ParamSpec, TypeVar
 
 from hermes_queue.agent.limiter import Limiter, Unlimited
+from hermes_queue.broker.pool import Job
+from hermes_queue.broker.pool.intake import INTAKE
 from hermes_queue.errors import RedisFull, RedisUnavailable, StoreUnavailable, TrajectoryFailure
 from hermes_queue.ledger import Claim, Ledger, PublishVerdict
 from hermes_queue.ledger.fleet.logs import keep_log
 from hermes_queue.models import ScoredTrajectory
-from hermes_queue.pool import Job
-from hermes_queue.pool.intake import INTAKE
 from hermes_queue.sandbox.base import SandboxBackend
 from hermes_queue.settings import (
     LeaseSettings,

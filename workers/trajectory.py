@@ -11,7 +11,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from hermes_queue.bodies import codec
-from hermes_queue.celery import app
+from hermes_queue.broker.app import app
+from hermes_queue.broker.pool import Job, current_job
 from hermes_queue.errors import (
     Cancelled,
     ConfigurationError,
@@ -25,7 +26,6 @@ from hermes_queue.ledger import Begun, Claim, Runs, Spent
 from hermes_queue.ledger.group_facts import stand_in_job
 from hermes_queue.ledger.items import get_item
 from hermes_queue.models import AttemptRecord, Name
-from hermes_queue.pool import Job, current_job
 from hermes_queue.queues import RUN_TRAJECTORY
 from hermes_queue.telemetry.scrubbing import scrub
 from workers import metering

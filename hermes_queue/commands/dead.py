@@ -108,8 +108,8 @@ def show(letter_id: str) -> None:
 @_filters
 def requeue(ids: tuple[str, ...], run_id: str, env: str, cause: str, older_than: float) -> None:
     """Run jobs again: those named, or all that match. Each becomes a group of its own."""
+    from hermes_queue.broker.rerun import rerun_letters
     from hermes_queue.ledger import DeadLetters, Ledger
-    from hermes_queue.rerun import rerun_letters
 
     with closing(Ledger.connect()) as ledger:
         chosen = _chosen(DeadLetters(ledger), ids, _wanted(run_id, env, cause, older_than))

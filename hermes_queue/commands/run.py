@@ -186,7 +186,7 @@ def retry(run_id: str, cause: str) -> None:
     Their groups are closed, so they cannot return there; the new groups name the old
     trajectories in `requeued_from`.
     """
-    from hermes_queue.rerun import rerun_failed
+    from hermes_queue.broker.rerun import rerun_failed
 
     with _runs() as runs:
         runs.get(run_id)

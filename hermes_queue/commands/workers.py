@@ -110,7 +110,7 @@ def _tell(command: str, name: str, arguments: Mapping[str, Any]) -> None:
 
 
 def _ask(command: str, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    from hermes_queue.pool.control_client import ask
+    from hermes_queue.broker.pool.control_client import ask
 
     live = [str(worker["name"]) for worker in _live()]
     wanted = live if name == _ALL else [name]

@@ -18,8 +18,8 @@ import pytest
 from redis_server import redis_binary_of
 from worker_process import wait_until
 
-from hermes_queue import embedded
-from hermes_queue.embedded import Embedded
+from hermes_queue.broker import embedded
+from hermes_queue.broker.embedded import Embedded
 from hermes_queue.errors import EXIT_BLOCKED, HermesQueueError
 from hermes_queue.settings import PathSettings
 

@@ -208,5 +208,5 @@ def test_a_blocked_loop_is_logged_once_with_its_stack_and_its_recovery(
 
 def test_inspect_stats_describes_the_pool(worker: CeleryWorker) -> None:
     pool = worker.stats()
-    assert pool["implementation"] == "hermes_queue.pool.task_pool:TaskPool"
+    assert pool["implementation"] == "hermes_queue.broker.pool.task_pool:TaskPool"
     assert {"running", "waiting", "abandoned", "max-concurrency"} <= pool.keys()

@@ -27,8 +27,8 @@ from hermes_queue import (
     make_jobs,
 )
 from hermes_queue.bodies import codec
+from hermes_queue.broker.messages import push_messages
 from hermes_queue.ledger import DueJob, Ledger
-from hermes_queue.messages import push_messages
 from hermes_queue.queues import publish_messages
 
 ROOT = Path(__file__).parents[2]

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from celery import Celery
 
+from hermes_queue.broker.pool import TaskPool, current_job, on_loop_start, on_loop_stop
 from hermes_queue.errors import IsolationUnavailable
-from hermes_queue.pool import TaskPool, current_job, on_loop_start, on_loop_stop
 
 app = Celery("pool_jobs", broker=os.environ["POOL_JOBS_BROKER"])
 app.conf.update(
-    worker_pool="hermes_queue.pool:TaskPool",
+    worker_pool="hermes_queue.broker.pool:TaskPool",
     task_acks_late=True,
     task_ignore_result=True,
     worker_prefetch_multiplier=1,

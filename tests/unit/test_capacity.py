@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from hermes_queue.pool import TaskPool
+from hermes_queue.broker.pool import TaskPool
 from hermes_queue.sandbox.capacity import Capacity
 
 

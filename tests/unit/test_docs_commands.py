@@ -20,7 +20,7 @@ from celery.bin.celery import celery as celery_command
 from celery.worker.control import Panel
 from pages import PAGES, ROOT, Block, all_blocks, commands, page_id, prose
 
-import hermes_queue.pool
+import hermes_queue.broker.pool
 from hermes_queue.cli import cli
 
 GENERATE = runpy.run_path(str(ROOT / "docs" / "generate_cli.py"))
@@ -83,8 +83,10 @@ def parse_celery(words: Sequence[str]) -> None:
     command = celery_command.commands[name]
     values, _, _ = command.make_parser(click.Context(command)).parse_args(arguments)
     if name in ("inspect", "control"):
-        for module in pkgutil.iter_modules(hermes_queue.pool.__path__):  # may add some of ours
-            importlib.import_module(f"hermes_queue.pool.{module.name}")
+        for module in pkgutil.iter_modules(
+            hermes_queue.broker.pool.__path__
+        ):  # may add some of ours
+            importlib.import_module(f"hermes_queue.broker.pool.{module.name}")
         assert values["command"] in Panel.meta, values
     return None
 

@@ -84,7 +84,7 @@ def test_a_profile_that_the_worker_started_here_would_not_know_is_refused_first(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.delenv("HERMES_QUEUE_REDIS_URL", raising=False)
-    monkeypatch.setattr("hermes_queue.embedded.should_embed", lambda _: True)
+    monkeypatch.setattr("hermes_queue.broker.embedded.should_embed", lambda _: True)
     (tmp_path / "profiles.yaml").write_text("big: {cpu: 8}")
     monkeypatch.setenv("HERMES_QUEUE_MODAL_PROFILES", str(tmp_path / "profiles.yaml"))
     assert main(PRODUCER, ["--dataset", rows, "--sandbox", backend, "--profile", "gpu"]) == 2

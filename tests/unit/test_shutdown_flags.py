@@ -3,7 +3,7 @@
 import pytest
 from celery.worker import state
 
-from hermes_queue.pool import shutdown
+from hermes_queue.broker.pool import shutdown
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,10 @@ from records import make_job
 from redis_server import RedisServer
 from worker_process import wait_until
 
-from hermes_queue import celery as app_module
-from hermes_queue import pool
+from hermes_queue.broker import app as app_module
+from hermes_queue.broker import pool
+from hermes_queue.broker.pool import shutdown
 from hermes_queue.ledger import Claim, Ledger
-from hermes_queue.pool import shutdown
 from hermes_queue.settings import LeaseSettings
 from workers.keeper import Keeper
 from workers.runtime import Progress, Runtime

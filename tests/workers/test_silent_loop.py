@@ -10,10 +10,10 @@ from typing import Any, cast
 import pytest
 from records import make_job
 
+from hermes_queue.broker.pool import Job, loop_watchdog
+from hermes_queue.broker.pool.loop_watchdog import LoopWatchdog
 from hermes_queue.errors import EXIT_BLOCKED
 from hermes_queue.ledger import Claim, Ledger
-from hermes_queue.pool import Job, loop_watchdog
-from hermes_queue.pool.loop_watchdog import LoopWatchdog
 from hermes_queue.settings import WorkerSettings
 from workers import blocked_loop
 from workers.blocked_loop import BlockedLoop

@@ -11,10 +11,10 @@ from typing import Any, cast
 import pytest
 from records import make_job
 
+from hermes_queue.broker.pool import Job
+from hermes_queue.broker.pool import job as pool_job
+from hermes_queue.broker.pool.trace import TaskCall
 from hermes_queue.ledger import Ledger
-from hermes_queue.pool import Job
-from hermes_queue.pool import job as pool_job
-from hermes_queue.pool.trace import TaskCall
 from hermes_queue.telemetry.meter import PrometheusMeter
 from workers import runtime as runtimes
 from workers.runtime import Runtime

@@ -14,8 +14,8 @@ from pathlib import Path
 import redis
 
 import hermes_queue
-from hermes_queue import child_process
-from hermes_queue.embedded import find_redis_server
+from hermes_queue.broker import child_process
+from hermes_queue.broker.embedded import find_redis_server
 from hermes_queue.ledger import Ledger
 from hermes_queue.settings import PREFIX
 from workers.chaos.env import JOURNAL

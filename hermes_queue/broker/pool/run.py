@@ -16,8 +16,8 @@ from billiard.einfo import ExceptionInfo
 from celery.concurrency.base import apply_target
 from celery.exceptions import Reject, SoftTimeLimitExceeded, Terminated
 
-from hermes_queue.pool.job import Job
-from hermes_queue.pool.trace import CallbackResult, Outcome, TaskCall, conclude
+from hermes_queue.broker.pool.job import Job
+from hermes_queue.broker.pool.trace import CallbackResult, Outcome, TaskCall, conclude
 
 logger = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from hermes_queue.broker.pool.loop_watchdog import LoopWatchdog
 from hermes_queue.errors import EXIT_FAILED, EXIT_ISOLATION, HermesQueueError, IsolationUnavailable
-from hermes_queue.pool.loop_watchdog import LoopWatchdog
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -18,8 +18,8 @@ from typing import Any
 
 from celery.worker.control import Panel, control_command, inspect_command, nok, ok
 
-from hermes_queue.pool.intake import INTAKE
-from hermes_queue.pool.task_pool import on_resize
+from hermes_queue.broker.pool.intake import INTAKE
+from hermes_queue.broker.pool.task_pool import on_resize
 
 logger = logging.getLogger(__name__)
 

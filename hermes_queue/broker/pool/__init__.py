@@ -1,6 +1,6 @@
 """The Celery pool for coroutines: every task body runs on one event loop.
 
-    app.conf.worker_pool = "hermes_queue.pool:TaskPool"
+    app.conf.worker_pool = "hermes_queue.broker.pool:TaskPool"
 
 Threads: the loop ("hermes-loop") runs bodies and does all bookkeeping of slots; Celery's
 callbacks (events, acknowledgements, result backend) block and run on a few callback
@@ -11,9 +11,9 @@ A body learns about its job through `current_job()`: `self.request` is thread-lo
 empty on the loop, and `self.retry()` does not work there.
 """
 
-from hermes_queue.pool.job import CancelReason, Job, current_job
-from hermes_queue.pool.loop_thread import on_loop_start, on_loop_stop
-from hermes_queue.pool.task_pool import TaskPool, on_resize
+from hermes_queue.broker.pool.job import CancelReason, Job, current_job
+from hermes_queue.broker.pool.loop_thread import on_loop_start, on_loop_stop
+from hermes_queue.broker.pool.task_pool import TaskPool, on_resize
 
 __all__ = [
     "CancelReason",

@@ -17,10 +17,12 @@ from celery import Celery, signals
 from kombu.connection import Connection
 from kombu.entity import Exchange, Queue
 
+from hermes_queue.broker.pool import (
+    remote_control as remote_control,  # registers with Celery's panel
+)
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.installation import check_installation
 from hermes_queue.keyspace.connection import redis_url
-from hermes_queue.pool import remote_control as remote_control  # registers with Celery's panel
 from hermes_queue.queues import RUN_TRAJECTORY, queue_name, retry_queue_name
 from hermes_queue.settings import RedisSettings, WorkerSettings, check_environment
 from hermes_queue.telemetry import logs
@@ -129,7 +131,7 @@ def _settings() -> dict[str, Any]:
         task_track_started=True,
         task_send_sent_event=True,
         worker_send_task_events=True,
-        worker_pool="hermes_queue.pool:TaskPool",
+        worker_pool="hermes_queue.broker.pool:TaskPool",
         worker_concurrency=worker.concurrency,
         worker_prefetch_multiplier=1,
         worker_disable_prefetch=True,

@@ -25,7 +25,7 @@ from types import TracebackType
 import redis
 
 import hermes_queue
-from hermes_queue import child_process
+from hermes_queue.broker import child_process
 from hermes_queue.errors import (
     EXIT_BLOCKED,
     EXIT_ISOLATION,

@@ -15,8 +15,9 @@ from typing import Any, TypedDict, Unpack, overload
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from hermes_queue import messages, queues
+from hermes_queue import queues
 from hermes_queue.bodies import codec
+from hermes_queue.broker import messages
 from hermes_queue.errors import ConfigurationError, InputError
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.answers import short_env

@@ -12,7 +12,7 @@ from typing import Any
 import redis
 from celery import bootsteps
 
-from hermes_queue.pool import shutdown
+from hermes_queue.broker.pool import shutdown
 
 
 class SteadyChannel(bootsteps.StartStopStep):  # type: ignore[misc]

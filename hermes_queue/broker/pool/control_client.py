@@ -18,7 +18,7 @@ def ask(
     """Have workers run a command; returns their answers by name.
 
     Args:
-        command: one of Celery's or of `hermes_queue.pool.remote_control`.
+        command: one of Celery's or of `hermes_queue.broker.pool.remote_control`.
         names: of workers, as Celery names them; None = all.
         arguments: of the command.
         timeout_s: how long to wait for answers; with `names` no longer than until all have come.
@@ -29,7 +29,7 @@ def ask(
     from kombu.exceptions import OperationalError
     from redis import RedisError
 
-    from hermes_queue.celery import app
+    from hermes_queue.broker.app import app
 
     try:
         answers = app.control.broadcast(

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from celery.exceptions import SoftTimeLimitExceeded
 
-from hermes_queue.pool.trace import TaskCall
+from hermes_queue.broker.pool.trace import TaskCall
 
 logger = logging.getLogger(__name__)
 

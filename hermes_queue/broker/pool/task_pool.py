@@ -17,13 +17,13 @@ from celery.concurrency.base import BasePool
 from celery.exceptions import Terminated
 from celery.worker import state as worker_state
 
-from hermes_queue.pool import shutdown
-from hermes_queue.pool.consumer import SteadyChannel
-from hermes_queue.pool.intake import within_slots
-from hermes_queue.pool.job import CancelReason, Job, run_body, suspended_stack
-from hermes_queue.pool.loop_thread import LoopThread
-from hermes_queue.pool.run import Callbacks, Run
-from hermes_queue.pool.trace import Outcome, TaskCall, decode, prerun, wants_prerun
+from hermes_queue.broker.pool import shutdown
+from hermes_queue.broker.pool.consumer import SteadyChannel
+from hermes_queue.broker.pool.intake import within_slots
+from hermes_queue.broker.pool.job import CancelReason, Job, run_body, suspended_stack
+from hermes_queue.broker.pool.loop_thread import LoopThread
+from hermes_queue.broker.pool.run import Callbacks, Run
+from hermes_queue.broker.pool.trace import Outcome, TaskCall, decode, prerun, wants_prerun
 from hermes_queue.settings import WorkerSettings
 
 logger = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class TaskPool(BasePool):  # type: ignore[misc]
             RuntimeError: the worker has not started its pool.
         """
         if TaskPool._instance is None:
-            raise RuntimeError("no hermes_queue.pool:TaskPool runs in this process")
+            raise RuntimeError("no hermes_queue.broker.pool:TaskPool runs in this process")
         return TaskPool._instance
 
     @property

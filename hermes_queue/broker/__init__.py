@@ -1,0 +1,1 @@
+"""Celery, and all that knows it."""
