@@ -15,7 +15,7 @@ from typing import Any
 from envs.base import Verdict
 from hermes_queue.agent.loop import AgentResult, BeforeTurn
 from hermes_queue.agent.prices import cost_usd
-from hermes_queue.agent.tokens import break_reason, merge_with_breaks
+from hermes_queue.agent.tokens.merge import break_reason, merge_with_breaks
 from hermes_queue.bodies import codec
 from hermes_queue.errors import DeadlineExceeded, SlotKilled, Stage, TrajectoryFailure, stage
 from hermes_queue.ledger import Begun, Spent

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
-from hermes_queue.agent.limiter import Permit
+from hermes_queue.agent.endpoint.limiter import Permit
 from hermes_queue.errors import ModelError, RedisFull, RedisUnavailable
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.fleet.limiter import Admission, EndpointLimits, Outcome, limit_name

@@ -17,7 +17,7 @@ import time
 from contextlib import suppress
 from functools import partial
 
-from hermes_queue.agent import probe
+from hermes_queue.agent.endpoint import probe
 from hermes_queue.broker import pool
 from hermes_queue.broker.pool import remote_control
 from hermes_queue.errors import HermesQueueError
@@ -137,7 +137,9 @@ async def close_runtime() -> None:
         if _inventory:  # else the reaper drops the records when their leases have ended
             with suppress(HermesQueueError, TimeoutError):
                 await asyncio.wait_for(runtime.in_thread(_inventory.renew, runtime.ledger), 5)
-        if openai := sys.modules.get("hermes_queue.agent.endpoint"):  # only if a job used it
+        if openai := sys.modules.get(
+            "hermes_queue.agent.endpoint.connection"
+        ):  # only if a job used it
             await openai.close_clients()
         if runtime.limiter:
             await runtime.limiter.close()

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from hermes_queue.agent.limiter import Limiter, Permit
+from hermes_queue.agent.endpoint.limiter import Limiter, Permit
 from hermes_queue.errors import TrajectoryFailure
 from hermes_queue.ledger import ACCEPTED, PublishVerdict
 from hermes_queue.models import ScoredTrajectory, Usage

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
-from hermes_queue.agent.limiter import Limiter, Permit
+from hermes_queue.agent.endpoint.limiter import Limiter, Permit
 from hermes_queue.models import Usage
 from workers.draft import Draft
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import cast, get_args
 
-from hermes_queue.agent.probe import Verdict
+from hermes_queue.agent.endpoint.probe import Verdict
 from hermes_queue.errors import HermesQueueError
 from hermes_queue.ledger.fleet.probes import Probes
 from workers.runtime import Runtime

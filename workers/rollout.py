@@ -13,7 +13,7 @@ from typing import Any
 
 from envs.base import Environment, load_env
 from hermes_queue.agent.context import ContextControl
-from hermes_queue.agent.limiter import Limiter, Unlimited
+from hermes_queue.agent.endpoint.limiter import Limiter, Unlimited
 from hermes_queue.agent.loop import BeforeTurn, run_agent
 from hermes_queue.agent.registry import AgentScript, make_chat, warm_up
 from hermes_queue.models import Message, ToolCall

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import ParamSpec, TypeVar
 
-from hermes_queue.agent.limiter import Limiter, Unlimited
+from hermes_queue.agent.endpoint.limiter import Limiter, Unlimited
 from hermes_queue.broker.pool import Job
 from hermes_queue.broker.pool.intake import INTAKE
 from hermes_queue.errors import RedisFull, RedisUnavailable, StoreUnavailable, TrajectoryFailure

@@ -1,10 +1,10 @@
 """The agent loop and the chat clients it talks to."""
 
 from hermes_queue.agent.chat import ChatClient, Reply
-from hermes_queue.agent.limiter import Limiter, Permit, Unlimited
+from hermes_queue.agent.endpoint.limiter import Limiter, Permit, Unlimited
 from hermes_queue.agent.loop import AgentResult, run_agent
 from hermes_queue.agent.registry import AgentScript, known_agents, make_chat
-from hermes_queue.agent.tokens import merge_turns
+from hermes_queue.agent.tokens.merge import merge_turns
 
 __all__ = [
     "AgentResult",

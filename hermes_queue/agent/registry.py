@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 
 from hermes_queue.agent.chat import ChatClient
-from hermes_queue.agent.limiter import Limiter, Unlimited
+from hermes_queue.agent.endpoint.limiter import Limiter, Unlimited
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.models import AgentSpec, ToolCall
 from hermes_queue.settings import ModelSettings
@@ -43,7 +43,7 @@ Factory = Callable[[AgentSpec, AgentScript, ModelSettings], ChatClient]
 _AGENTS = {
     "garbage": "hermes_queue.agent.scripted:garbage",
     "nop": "hermes_queue.agent.scripted:nop",
-    "openai": "hermes_queue.agent.token_chat:openai_agent",
+    "openai": "hermes_queue.agent.tokens.chat:openai_agent",
     "oracle": "hermes_queue.agent.scripted:oracle",
     "replay": "hermes_queue.agent.replaying:replay",
     "slow": "hermes_queue.agent.scripted:slow",

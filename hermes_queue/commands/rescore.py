@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from hermes_queue.agent.rescore import Difference
+    from hermes_queue.agent.tokens.rescore import Difference
     from hermes_queue.models import ScoredTrajectory
 
 BOUND = 1e-3
@@ -49,10 +49,10 @@ async def _rescore(
     bound: float,
     limit: int | None,
 ) -> None:
-    from hermes_queue.agent.endpoint import close_clients
-    from hermes_queue.agent.endpoints import OwnEndpoints
-    from hermes_queue.agent.invariants import token_violations
-    from hermes_queue.agent.rescore import Difference, incomparable, rescore_at
+    from hermes_queue.agent.endpoint.choice import OwnEndpoints
+    from hermes_queue.agent.endpoint.connection import close_clients
+    from hermes_queue.agent.tokens.invariants import token_violations
+    from hermes_queue.agent.tokens.rescore import Difference, incomparable, rescore_at
     from hermes_queue.errors import ModelConfigError, ModelError
     from hermes_queue.settings import ModelSettings
 

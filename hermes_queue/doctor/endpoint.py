@@ -6,10 +6,10 @@ import asyncio
 import time
 from collections.abc import Iterator
 
-from hermes_queue.agent.endpoint import Endpoint, close_clients
-from hermes_queue.agent.endpoint_errors import describe
-from hermes_queue.agent.endpoints import OwnEndpoints, split_urls
-from hermes_queue.agent.probe import ToolProbe, forget
+from hermes_queue.agent.endpoint.choice import OwnEndpoints, split_urls
+from hermes_queue.agent.endpoint.connection import Endpoint, close_clients
+from hermes_queue.agent.endpoint.errors import describe
+from hermes_queue.agent.endpoint.probe import ToolProbe, forget
 from hermes_queue.doctor.finding import Finding, error, ok, warning
 from hermes_queue.settings import ModelSettings
 
@@ -144,7 +144,7 @@ async def _tools(endpoint: Endpoint, model: str) -> Finding:
 
 
 def _ids(endpoint: Endpoint, answer: bytes, needed: bool) -> Finding:
-    from hermes_queue.agent.reply import MalformedReply, parse
+    from hermes_queue.agent.endpoint.reply import MalformedReply, parse
 
     try:
         completion = parse(answer, turn=0)

@@ -8,8 +8,8 @@ import pytest
 from worker_process import wait_until
 
 from hermes_queue.agent import AgentScript, make_chat
-from hermes_queue.agent.endpoint import close_clients
-from hermes_queue.agent.invariants import token_violations
+from hermes_queue.agent.endpoint.connection import close_clients
+from hermes_queue.agent.tokens.invariants import token_violations
 from hermes_queue.errors import ContextLengthExceeded, ModelConfigError
 from hermes_queue.models import AgentSpec, Message
 from hermes_queue.settings import ModelSettings

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from hermes_queue.agent.invariants import token_violations
+from hermes_queue.agent.tokens.invariants import token_violations
 
 TEMPERATURES = [1.0, 1.4]
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from hermes_queue.agent.endpoint import close_clients
+from hermes_queue.agent.endpoint.connection import close_clients
 
 
 @dataclass

@@ -8,7 +8,7 @@ import struct
 
 import pytest
 
-from hermes_queue.agent.tokens import merge_turns, merge_with_breaks, round_float32
+from hermes_queue.agent.tokens.merge import merge_turns, merge_with_breaks, round_float32
 from hermes_queue.models import TokenSequence, Turn
 
 

@@ -15,9 +15,9 @@ import zstandard
 from chat_endpoint import ChatEndpoint, Raw, completion
 
 from hermes_queue.agent import AgentScript, make_chat
-from hermes_queue.agent.endpoint import Endpoint, close_clients
-from hermes_queue.agent.reply import LARGE_BYTES, read
-from hermes_queue.agent.server_facts import server_facts
+from hermes_queue.agent.endpoint.connection import Endpoint, close_clients
+from hermes_queue.agent.endpoint.facts import server_facts
+from hermes_queue.agent.endpoint.reply import LARGE_BYTES, read
 from hermes_queue.errors import ModelError
 from hermes_queue.models import AgentSpec, Message
 
@@ -27,7 +27,7 @@ GOOD = json.dumps(completion()[1]).encode()
 
 @pytest.fixture(autouse=True)
 async def _closed(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr("hermes_queue.agent.endpoint_errors.BACKOFF_S", 0.001)
+    monkeypatch.setattr("hermes_queue.agent.endpoint.errors.BACKOFF_S", 0.001)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     yield
     await close_clients()

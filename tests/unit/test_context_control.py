@@ -14,7 +14,7 @@ import pytest
 from hermes_queue.agent.chat import Reply
 from hermes_queue.agent.context import KEPT_BYTES, THRESHOLD, ContextControl
 from hermes_queue.agent.loop import AgentResult, run_agent
-from hermes_queue.agent.tokens import merge_with_breaks
+from hermes_queue.agent.tokens.merge import merge_with_breaks
 from hermes_queue.errors import ContextLengthExceeded, ModelConfigError
 from hermes_queue.models import FunctionCall, Limits, Message, ToolCall, Turn, Usage
 from hermes_queue.sandbox.base import Slot, SlotSpec

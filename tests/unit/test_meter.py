@@ -11,7 +11,7 @@ import pytest
 from records import make_job, make_record
 from scrape import fetch, scrape, value
 
-from hermes_queue.agent.limiter import Unlimited
+from hermes_queue.agent.endpoint.limiter import Unlimited
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.models import Usage
 from hermes_queue.telemetry import metrics

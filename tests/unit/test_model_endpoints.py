@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 
 from hermes_queue.agent import AgentScript, make_chat
-from hermes_queue.agent.endpoints import choose_endpoint, split_urls
-from hermes_queue.agent.openai import OpenAIChat
+from hermes_queue.agent.endpoint.chat import OpenAIChat
+from hermes_queue.agent.endpoint.choice import choose_endpoint, split_urls
 from hermes_queue.models import AgentSpec, ToolCall
 from hermes_queue.settings import ModelSettings
 

@@ -19,7 +19,7 @@ import pytest
 from chat_endpoint import Answer, ChatEndpoint, Raw, completion
 
 from hermes_queue.agent import AgentResult, AgentScript, ChatClient, make_chat, run_agent
-from hermes_queue.agent.endpoint import close_clients
+from hermes_queue.agent.endpoint.connection import close_clients
 from hermes_queue.agent.loop import MAX_CALLS_PER_TURN
 from hermes_queue.errors import ContextLengthExceeded, ModelConfigError, ModelError
 from hermes_queue.models import AgentSpec, Limits, Message, ToolCall
@@ -32,7 +32,7 @@ USER = Message(role="user", content="hello")
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hermes_queue.agent.endpoint_errors.BACKOFF_S", 0.001)
+    monkeypatch.setattr("hermes_queue.agent.endpoint.errors.BACKOFF_S", 0.001)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
 
 
@@ -203,7 +203,7 @@ async def test_a_server_that_restarts_between_two_turns_costs_a_retry_at_most(
 async def test_a_server_that_dies_during_a_call_and_comes_back_is_asked_again(
     endpoint: ChatEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hermes_queue.agent.endpoint_errors.BACKOFF_S", 0.2)
+    monkeypatch.setattr("hermes_queue.agent.endpoint.errors.BACKOFF_S", 0.2)
     endpoint.handler = in_turn(Raw(hang=True), completion("fine"))
     asking = asyncio.create_task(ask(chat(endpoint.url, retries=9)))
     while not endpoint.requests:

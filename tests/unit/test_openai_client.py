@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from hermes_queue.agent import AgentScript, Reply, make_chat, merge_turns
-from hermes_queue.agent.endpoint import close_clients
-from hermes_queue.agent.openai import OpenAIChat
+from hermes_queue.agent.endpoint.chat import OpenAIChat
+from hermes_queue.agent.endpoint.connection import close_clients
 from hermes_queue.errors import ContextLengthExceeded, ModelConfigError, ModelError
 from hermes_queue.models import AgentSpec, FunctionCall, Message, ToolCall
 from hermes_queue.settings import ModelSettings
@@ -108,7 +108,7 @@ async def endpoint() -> AsyncIterator[Endpoint]:
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hermes_queue.agent.endpoint_errors.BACKOFF_S", 0.001)
+    monkeypatch.setattr("hermes_queue.agent.endpoint.errors.BACKOFF_S", 0.001)
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
 

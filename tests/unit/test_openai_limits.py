@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.capped_endpoint import CappedEndpoint
 from hermes_queue.agent import AgentResult, AgentScript, ChatClient, Permit, make_chat, run_agent
-from hermes_queue.agent.endpoint import close_clients
+from hermes_queue.agent.endpoint.connection import close_clients
 from hermes_queue.errors import ModelConfigError, ModelError
 from hermes_queue.models import AgentSpec, Limits, Message, ToolCall, Usage
 from hermes_queue.settings import ModelSettings
@@ -64,7 +64,7 @@ async def endpoint() -> AsyncIterator[CappedEndpoint]:
 
 @pytest.fixture(autouse=True)
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hermes_queue.agent.endpoint_errors.BACKOFF_S", 0.001)
+    monkeypatch.setattr("hermes_queue.agent.endpoint.errors.BACKOFF_S", 0.001)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
 
 

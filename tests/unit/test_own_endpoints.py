@@ -11,8 +11,8 @@ from chat_endpoint import ChatEndpoint, Raw, completion
 from records import make_job, make_record
 
 from hermes_queue.agent import AgentScript, make_chat
-from hermes_queue.agent.endpoints import OwnEndpoints, is_within
-from hermes_queue.agent.rescore import rescore_at
+from hermes_queue.agent.endpoint.choice import OwnEndpoints, is_within
+from hermes_queue.agent.tokens.rescore import rescore_at
 from hermes_queue.errors import ConfigurationError, ModelConfigError, ModelError
 from hermes_queue.models import AgentSpec, Message, TokenSequence, Turn
 from hermes_queue.settings import ModelSettings, check_environment
@@ -24,7 +24,7 @@ KEY = "sk-of-the-workers-0123456789"
 
 @pytest.fixture(autouse=True)
 def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hermes_queue.agent.endpoint_errors.BACKOFF_S", 0.001)
+    monkeypatch.setattr("hermes_queue.agent.endpoint.errors.BACKOFF_S", 0.001)
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
 

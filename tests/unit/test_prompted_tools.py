@@ -10,8 +10,9 @@ from typing import Any, cast
 import pytest
 from chat_endpoint import ChatEndpoint, completion
 
-from hermes_queue.agent import AgentScript, Reply, dialect, make_chat
-from hermes_queue.agent.dialect import PREAMBLE, ToolDialect
+from hermes_queue.agent import AgentScript, Reply, make_chat
+from hermes_queue.agent.endpoint import dialect
+from hermes_queue.agent.endpoint.dialect import PREAMBLE, ToolDialect
 from hermes_queue.agent.loop import run_agent
 from hermes_queue.errors import ModelConfigError
 from hermes_queue.models import AgentSpec, Limits, Message, ToolCall

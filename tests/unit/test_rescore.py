@@ -15,8 +15,8 @@ from token_stub import TokenStub
 
 from envs.base import Verdict
 from hermes_queue.agent import AgentScript, make_chat
-from hermes_queue.agent.endpoint import close_clients
-from hermes_queue.agent.rescore import AT_ONCE, rescore_at
+from hermes_queue.agent.endpoint.connection import close_clients
+from hermes_queue.agent.tokens.rescore import AT_ONCE, rescore_at
 from hermes_queue.cli import cli
 from hermes_queue.models import AgentSpec, Message
 from hermes_queue.settings import ModelSettings

@@ -13,8 +13,8 @@ from token_stub import TokenStub
 
 from hermes_queue.agent import AgentResult, AgentScript, make_chat, run_agent
 from hermes_queue.agent.chat import Reply
-from hermes_queue.agent.dialect import ToolDialect
-from hermes_queue.agent.endpoint import close_clients
+from hermes_queue.agent.endpoint.connection import close_clients
+from hermes_queue.agent.endpoint.dialect import ToolDialect
 from hermes_queue.bodies.codec import decode_record, encode_record
 from hermes_queue.errors import ModelConfigError, ModelError
 from hermes_queue.models import AgentSpec, Limits, Message
@@ -27,7 +27,7 @@ USER = Message(role="user", content="hi")
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hermes_queue.agent.endpoint_errors.BACKOFF_S", 0.001)
+    monkeypatch.setattr("hermes_queue.agent.endpoint.errors.BACKOFF_S", 0.001)
 
 
 async def gold() -> Any:

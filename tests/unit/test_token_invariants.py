@@ -17,9 +17,9 @@ from token_stub import END, TokenStub, template
 
 from envs.base import Verdict
 from hermes_queue.agent import AgentScript, make_chat
-from hermes_queue.agent.endpoint import close_clients
-from hermes_queue.agent.invariants import token_violations
-from hermes_queue.agent.tokens import merge_turns
+from hermes_queue.agent.endpoint.connection import close_clients
+from hermes_queue.agent.tokens.invariants import token_violations
+from hermes_queue.agent.tokens.merge import merge_turns
 from hermes_queue.bodies import codec
 from hermes_queue.models import AgentSpec, Message
 from hermes_queue.settings import ModelSettings

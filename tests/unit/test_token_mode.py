@@ -9,8 +9,8 @@ import pytest
 from token_stub import END, OTHER_END, TokenStub, encode, template
 
 from hermes_queue.agent import AgentScript, make_chat, merge_turns
-from hermes_queue.agent.endpoint import close_clients
-from hermes_queue.agent.tokens import merge_with_breaks
+from hermes_queue.agent.endpoint.connection import close_clients
+from hermes_queue.agent.tokens.merge import merge_with_breaks
 from hermes_queue.errors import ContextLengthExceeded, ModelConfigError, ModelError
 from hermes_queue.models import AgentSpec, Message
 from hermes_queue.settings import ModelSettings
@@ -25,7 +25,7 @@ SERVERS = ["vllm", "sglang"]
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hermes_queue.agent.endpoint_errors.BACKOFF_S", 0.001)
+    monkeypatch.setattr("hermes_queue.agent.endpoint.errors.BACKOFF_S", 0.001)
 
 
 @asynccontextmanager

@@ -8,7 +8,7 @@ import pytest
 from token_stub import TokenStub
 
 from hermes_queue.agent import AgentScript, make_chat
-from hermes_queue.agent.endpoint import close_clients
+from hermes_queue.agent.endpoint.connection import close_clients
 from hermes_queue.errors import ModelConfigError, ModelError
 from hermes_queue.models import AgentSpec, Message
 from hermes_queue.settings import ModelSettings

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from chat_endpoint import Answer, ChatEndpoint, completion, no_such_path
 
-from hermes_queue.agent import AgentScript, Reply, make_chat, probe
-from hermes_queue.agent.probe import Verdict
+from hermes_queue.agent import AgentScript, Reply, make_chat
+from hermes_queue.agent.endpoint import probe
+from hermes_queue.agent.endpoint.probe import Verdict
 from hermes_queue.errors import ModelConfigError
 from hermes_queue.models import AgentSpec, Message, ToolCall
 from hermes_queue.settings import ModelSettings
@@ -145,7 +146,7 @@ async def test_counts_that_never_change_decide_nothing_and_are_told_once(
     endpoint: ChatEndpoint, caplog: pytest.LogCaptureFixture
 ) -> None:
     endpoint.handler = Server(shows=False, usage=False)
-    with caplog.at_level(logging.WARNING, logger="hermes_queue.agent.probe"):
+    with caplog.at_level(logging.WARNING, logger="hermes_queue.agent.endpoint.probe"):
         await ask(endpoint)
         await ask(endpoint)
     assert [record.action for record in caplog.records] == ["tools_probe"]  # type: ignore[attr-defined]

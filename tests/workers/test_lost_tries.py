@@ -11,7 +11,7 @@ from chat_endpoint import ChatEndpoint, Raw, completion
 from records import make_job
 
 from hermes_queue.agent import AgentResult, AgentScript, make_chat, run_agent
-from hermes_queue.agent.limiter import Unlimited
+from hermes_queue.agent.endpoint.limiter import Unlimited
 from hermes_queue.models import AgentSpec, Limits, Message
 from hermes_queue.settings import ModelSettings
 from workers.draft import Draft
@@ -37,7 +37,7 @@ async def gold() -> Any:
 async def test_tries_that_failed_are_no_time_of_the_agents(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("hermes_queue.agent.endpoint_errors.BACKOFF_S", 0.001)
+    monkeypatch.setattr("hermes_queue.agent.endpoint.errors.BACKOFF_S", 0.001)
     answer = json.dumps(completion()[1]).encode()
     answers = [Raw(b"{}", status=500, wait_s=TRY_S)] * 2 + [Raw(answer, wait_s=TRY_S)]
     draft, toolbox, result = Draft(make_job(), 1, 1), Toolbox(), AgentResult()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from hermes_queue.agent import endpoint_errors
+from hermes_queue.agent.endpoint import errors as endpoint_errors
 
 GaveUp = Literal["retries", "deadline", "pause", "server"]
 """Why there is no further try: all are used up, the wait would be longer than the agent has time,

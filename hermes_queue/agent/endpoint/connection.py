@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 from weakref import WeakKeyDictionary
 
-from hermes_queue.agent.endpoints import OPENAI_URL, without_credentials
-from hermes_queue.agent.reply import read
+from hermes_queue.agent.endpoint.choice import OPENAI_URL, without_credentials
+from hermes_queue.agent.endpoint.reply import read
 from hermes_queue.errors import ModelConfigError
 from hermes_queue.settings.model import ANSWER_MAX_BYTES
 
@@ -206,7 +206,7 @@ def _http_client(answer_max_bytes: int) -> httpx2.AsyncClient:
     import httpx2
     import openai
 
-    from hermes_queue.agent.bounded_answers import ACCEPT_ENCODING, bound_to
+    from hermes_queue.agent.endpoint.bounded_answers import ACCEPT_ENCODING, bound_to
 
     limits = httpx2.Limits(
         # aiohttp knows no limit on idle connections; None as the first would mean 100.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict, TypeVar
 
-from hermes_queue.agent.tokens import round_float32
+from hermes_queue.agent.tokens.merge import round_float32
 from hermes_queue.models import FunctionCall, Message, ToolCall, Usage
 
 REASONING_FIELDS = ("reasoning", "reasoning_content")

@@ -12,8 +12,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from hermes_queue.agent.reply import MalformedReply, clean, finished, read, read_ids, served_by
-from hermes_queue.agent.tokens import round_float32
+from hermes_queue.agent.endpoint.reply import (
+    MalformedReply,
+    clean,
+    finished,
+    read,
+    read_ids,
+    served_by,
+)
+from hermes_queue.agent.tokens.merge import round_float32
 from hermes_queue.errors import ModelConfigError
 from hermes_queue.models import Usage
 

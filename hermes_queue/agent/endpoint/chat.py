@@ -15,17 +15,17 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from hermes_queue.agent import endpoint_errors
 from hermes_queue.agent.chat import Reply
-from hermes_queue.agent.dialect import ToolDialect
-from hermes_queue.agent.endpoint import Endpoint
-from hermes_queue.agent.endpoints import NO_KEY, OwnEndpoints, choose_endpoint
-from hermes_queue.agent.limiter import Permit
-from hermes_queue.agent.probe import ToolProbe
+from hermes_queue.agent.endpoint import errors as endpoint_errors
+from hermes_queue.agent.endpoint.choice import NO_KEY, OwnEndpoints, choose_endpoint
+from hermes_queue.agent.endpoint.connection import Endpoint
+from hermes_queue.agent.endpoint.dialect import ToolDialect
+from hermes_queue.agent.endpoint.facts import ServerFacts, server_facts
+from hermes_queue.agent.endpoint.limiter import Permit
+from hermes_queue.agent.endpoint.probe import ToolProbe
+from hermes_queue.agent.endpoint.reply import Completion, parse, read, to_wire
+from hermes_queue.agent.endpoint.tries import Tries
 from hermes_queue.agent.registry import AgentScript
-from hermes_queue.agent.reply import Completion, parse, read, to_wire
-from hermes_queue.agent.server_facts import ServerFacts, server_facts
-from hermes_queue.agent.tries import Tries
 from hermes_queue.errors import ModelConfigError, ModelError, TrajectoryFailure
 from hermes_queue.models import AgentSpec, Message, Turn
 from hermes_queue.settings import ModelSettings

@@ -16,10 +16,10 @@ from dataclasses import replace
 from typing import Any
 
 from hermes_queue.agent.chat import Reply
-from hermes_queue.agent.openai import OpenAIChat
+from hermes_queue.agent.endpoint.chat import OpenAIChat
+from hermes_queue.agent.endpoint.reply import Completion, to_wire
 from hermes_queue.agent.registry import AgentScript
-from hermes_queue.agent.reply import Completion, to_wire
-from hermes_queue.agent.token_servers import TEMPLATE_FIELDS, Rendered, Sampled, token_server
+from hermes_queue.agent.tokens.servers import TEMPLATE_FIELDS, Rendered, Sampled, token_server
 from hermes_queue.errors import ContextLengthExceeded
 from hermes_queue.models import AgentSpec, Message
 from hermes_queue.settings import ModelSettings

@@ -13,12 +13,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hermes_queue.agent.endpoint import Endpoint
-from hermes_queue.agent.endpoint_errors import classify, delay_s, describe
-from hermes_queue.agent.endpoints import NO_KEY, OwnEndpoints
-from hermes_queue.agent.reply import MalformedReply
-from hermes_queue.agent.server_facts import PROCESSED
-from hermes_queue.agent.token_servers import SERVERS, TokenServer, token_server
+from hermes_queue.agent.endpoint.choice import NO_KEY, OwnEndpoints
+from hermes_queue.agent.endpoint.connection import Endpoint
+from hermes_queue.agent.endpoint.errors import classify, delay_s, describe
+from hermes_queue.agent.endpoint.facts import PROCESSED
+from hermes_queue.agent.endpoint.reply import MalformedReply
+from hermes_queue.agent.tokens.servers import SERVERS, TokenServer, token_server
 from hermes_queue.errors import InputError, ModelError
 from hermes_queue.models import ScoredTrajectory, Turn
 from hermes_queue.settings import ModelSettings

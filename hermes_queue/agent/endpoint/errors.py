@@ -10,7 +10,7 @@ import random
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from hermes_queue.agent.reply import MalformedReply
+from hermes_queue.agent.endpoint.reply import MalformedReply
 from hermes_queue.errors import ContextLengthExceeded, ModelConfigError, TrajectoryFailure
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 For consumers who want to be sure before they train, and for tests on real servers. What cannot be
 seen in one record alone is elsewhere: that encoding keeps every bit (tests), and that the server
-finds the same logprobs again (`hermes_queue.agent.rescore`).
+finds the same logprobs again (`hermes_queue.agent.tokens.rescore`).
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""Calls of any OpenAI-compatible server."""
