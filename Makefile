@@ -76,7 +76,7 @@ test-sglang: $(VENV)/.dev $(LIVE)/model/.made ## The same with SGLang
 
 validate: $(VENV)/.run ## Oracle 1.0 and nop 0.0 on every bundled row, on each Python there is
 	@for version in $(PYTHONS); do \
-		$(BIN)/python -c 'import sys; from hermes_queue.sandbox.interpreter import prepare; \
+		$(BIN)/python -c 'import sys; from hermes_queue.sandbox.host.interpreter import prepare; \
 			from hermes_queue.settings import PathSettings; \
 			prepare(sys.argv[1], PathSettings().cache)' $$version 2>/dev/null \
 			|| { echo "Python $$version: not on this machine"; continue; }; \

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from hermes_queue.sandbox.localmodal.faults import FaultPlan
-    from hermes_queue.sandbox.localmodal.server import BackgroundServer
+    from hermes_queue.localmodal.faults import FaultPlan
+    from hermes_queue.localmodal.server import BackgroundServer
 
 
 class ModalTestServer:
@@ -49,7 +49,7 @@ class ModalTestServer:
 
     def reset(self) -> None:
         """End all sandboxes and forget all faults; apps, images and volumes stay."""
-        from hermes_queue.sandbox.localmodal.faults import Conduct
+        from hermes_queue.localmodal.faults import Conduct
 
         self.faults.clear()
         self.faults.adjust(**vars(Conduct()))
@@ -59,7 +59,7 @@ class ModalTestServer:
 @pytest.fixture(scope="session")
 def localmodal_server() -> Iterator[ModalTestServer]:
     """One server for the whole session; tests use `localmodal`."""
-    from hermes_queue.sandbox.localmodal.server import BackgroundServer
+    from hermes_queue.localmodal.server import BackgroundServer
 
     background = BackgroundServer(worker_ports=True)
     background.start()

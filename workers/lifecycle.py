@@ -25,7 +25,8 @@ from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.cancelling import cancel_tasks
 from hermes_queue.ledger.fleet.creations import FleetCreationGate
 from hermes_queue.ledger.fleet.snapshots import FleetSnapshots
-from hermes_queue.sandbox import descriptors, make_backend
+from hermes_queue.sandbox import make_backend
+from hermes_queue.sandbox.host import descriptors
 from hermes_queue.settings import (
     LimiterSettings,
     MetricsSettings,

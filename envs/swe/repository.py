@@ -21,7 +21,7 @@ from fcntl import LOCK_EX, LOCK_NB, LOCK_SH, flock
 from pathlib import Path
 
 from hermes_queue.errors import EnvInfraError
-from hermes_queue.sandbox import execution
+from hermes_queue.sandbox.host import execution
 
 GIT_TIMEOUT_S = 120.0
 MAX_OUTPUT_BYTES = 512 << 20

@@ -13,7 +13,7 @@ import click
 from hermes_queue.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from hermes_queue.sandbox.localmodal.server import LocalModal
+    from hermes_queue.localmodal.server import LocalModal
 
 
 @click.command()
@@ -47,8 +47,8 @@ def localmodal(capabilities: str, runtime: str, **options: Any) -> None:
     Prints the variables that make the modal SDK use it, as `export` lines.
     """
     try:
-        from hermes_queue.sandbox.localmodal.server import LocalModal
-        from hermes_queue.sandbox.localmodal.store import Limits
+        from hermes_queue.localmodal.server import LocalModal
+        from hermes_queue.localmodal.storage.store import Limits
     except ImportError as error:
         raise ConfigurationError(
             f"{error.name} is not installed: pip install 'hermes-queue[modal]'"

@@ -58,8 +58,8 @@ async def _backend(name: str, check: str) -> Finding:
 
 
 def _local(check: str) -> Finding:
-    from hermes_queue.sandbox.host_paths import check_cache
-    from hermes_queue.sandbox.isolation import find_tools, host_python, shortcomings
+    from hermes_queue.sandbox.host.isolation import find_tools, host_python, shortcomings
+    from hermes_queue.sandbox.host.paths import check_cache
 
     settings = LocalSandboxSettings()
     cache, fenced = PathSettings().cache.absolute(), settings.isolation == "bwrap"
@@ -105,7 +105,7 @@ def _disk(check: str, directory: Path) -> Finding:
 
 
 def _leftovers(paths: PathSettings) -> Iterator[Finding]:
-    from hermes_queue.sandbox.host_registry import HostRegistry
+    from hermes_queue.sandbox.local.registry import HostRegistry
 
     boxes = HostRegistry(paths.cache.absolute()).abandoned()
     records = abandoned_records(paths.spool_dir)

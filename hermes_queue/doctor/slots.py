@@ -28,7 +28,7 @@ SHARED_LOW_BYTES = 10 << 30
 
 def descriptor_finding() -> Finding:
     """Whether a worker of this host may open as many files as its trajectories need."""
-    from hermes_queue.sandbox import descriptors
+    from hermes_queue.sandbox.host import descriptors
 
     trajectories = WorkerSettings().concurrency
     if short := descriptors.shortage(trajectories):

@@ -38,7 +38,7 @@ class LocalSandboxSettings(BaseSettings):
     @field_validator("build_hosts")
     @classmethod
     def _hosts(cls, value: str) -> str:
-        from hermes_queue.sandbox.build_hosts import split_hosts
+        from hermes_queue.sandbox.builds.hosts import split_hosts
 
         split_hosts(value)
         return value

@@ -14,7 +14,7 @@ from envs.swe.item import Item
 from envs.swe.sources import ReadAsset
 from envs.swe.workspace import Pinned, pin
 from hermes_queue.sandbox.base import AssetSpec, SlotSpec
-from hermes_queue.sandbox.local import LocalBackend
+from hermes_queue.sandbox.local.backend import LocalBackend
 from producers.bugs.statement import quotes
 from producers.bugs.validate import changed_lines
 

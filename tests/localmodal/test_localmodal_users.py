@@ -101,7 +101,7 @@ async def test_without_network_the_hosts_loopback_is_out_of_reach(create, run):
 
 
 async def test_a_memory_limit_ends_the_command_that_exceeds_it(create, run):
-    from hermes_queue.sandbox import cgroups
+    from hermes_queue.sandbox.host import cgroups
 
     if not cgroups.available():
         pytest.skip("control groups are not writable here")

@@ -14,8 +14,9 @@ from pathlib import PurePosixPath
 import pytest
 
 from hermes_queue.errors import IsolationUnavailable
-from hermes_queue.sandbox import asset_store, pip_settings
 from hermes_queue.sandbox.base import AssetSpec, SlotSpec
+from hermes_queue.sandbox.host import pip as pip_settings
+from hermes_queue.sandbox.local import assets as asset_store
 
 
 @pytest.fixture

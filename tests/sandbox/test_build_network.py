@@ -12,8 +12,8 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from hermes_queue.errors import EnvInfraError
-from hermes_queue.sandbox import pip_settings
 from hermes_queue.sandbox.base import AssetSpec, SlotSpec
+from hermes_queue.sandbox.host import pip as pip_settings
 
 REACH_OUT = """
 import os, socket

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from hermes_queue.sandbox.cgroups import remove_groups
+from hermes_queue.sandbox.host.cgroups import remove_groups
 
 
 def test_a_group_whose_processes_take_seconds_to_die_is_deleted_all_the_same(

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from slot_bench import leased_slot
 
-from hermes_queue.sandbox import fence
 from hermes_queue.sandbox.base import SlotSpec
-from hermes_queue.sandbox.isolation import HostPython, host_python
+from hermes_queue.sandbox.host.isolation import HostPython, host_python
+from hermes_queue.sandbox.local import fence
 
 
 def make(path: Path) -> Path:

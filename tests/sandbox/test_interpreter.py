@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from hermes_queue.errors import EnvInfraError
-from hermes_queue.sandbox import interpreter
 from hermes_queue.sandbox.base import SlotSpec
+from hermes_queue.sandbox.host import interpreter
 
 
 def ask(executable: Path, code: str) -> str:

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from hermes_queue.errors import SandboxError
-from hermes_queue.sandbox import processes, seccomp
 from hermes_queue.sandbox.base import AssetSpec, SlotSpec
-from hermes_queue.sandbox.host_paths import SLOT_UID
+from hermes_queue.sandbox.host import processes, seccomp
+from hermes_queue.sandbox.host.paths import SLOT_UID
 
 LIBC = "import ctypes, os, struct, sys, time; libc = ctypes.CDLL(None, use_errno=True)\n"
 BUFFER = (

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from hermes_queue.errors import EXIT_ISOLATION, IsolationUnavailable
-from hermes_queue.sandbox import host_paths
-from hermes_queue.sandbox.local import LocalBackend
+from hermes_queue.sandbox.host import paths as host_paths
+from hermes_queue.sandbox.local.backend import LocalBackend
 from hermes_queue.settings import LocalSandboxSettings
 
 START = """
 import asyncio, sys
 from pathlib import Path
 from hermes_queue.errors import IsolationUnavailable
-from hermes_queue.sandbox.local import LocalBackend
+from hermes_queue.sandbox.local.backend import LocalBackend
 try:
     asyncio.run(LocalBackend(slots=1, cache=Path(sys.argv[1])).start())
 except IsolationUnavailable as error:

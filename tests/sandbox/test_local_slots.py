@@ -15,11 +15,12 @@ from pathlib import Path
 import pytest
 
 from hermes_queue.errors import SlotLost
-from hermes_queue.sandbox import cgroups, descriptors, left_open, make_backend
+from hermes_queue.sandbox import make_backend
 from hermes_queue.sandbox.base import ExecutionRequest
-from hermes_queue.sandbox.bubblewrap import Bubblewrap
-from hermes_queue.sandbox.execution import Child
-from hermes_queue.sandbox.processes import read_stat
+from hermes_queue.sandbox.host import cgroups, descriptors, left_open
+from hermes_queue.sandbox.host.bubblewrap import Bubblewrap
+from hermes_queue.sandbox.host.execution import Child
+from hermes_queue.sandbox.host.processes import read_stat
 from hermes_queue.settings import LocalSandboxSettings
 from hermes_queue.tools.terminal import render
 

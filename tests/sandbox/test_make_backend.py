@@ -10,7 +10,7 @@ import pytest
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.sandbox import known_backends, make_backend
 from hermes_queue.sandbox.base import Capabilities, SandboxBackend
-from hermes_queue.sandbox.local import LocalBackend
+from hermes_queue.sandbox.local.backend import LocalBackend
 
 
 def test_a_short_name_is_a_module_with_a_backend(tmp_path):
@@ -21,7 +21,7 @@ def test_a_short_name_is_a_module_with_a_backend(tmp_path):
 
 
 def test_a_class_of_your_own_is_found_by_its_path(tmp_path):
-    name = "hermes_queue.sandbox.local:LocalBackend"
+    name = "hermes_queue.sandbox.local.backend:LocalBackend"
     assert isinstance(make_backend(name, slots=1, cache=tmp_path), LocalBackend)
 
 
@@ -81,7 +81,7 @@ def test_an_unknown_name_lists_the_known_ones(name):
         make_backend(name)
 
 
-@pytest.mark.parametrize("name", ["no.such:Class", "hermes_queue.sandbox.local:Nope"])
+@pytest.mark.parametrize("name", ["no.such:Class", "hermes_queue.sandbox.local.backend:Nope"])
 def test_a_path_that_cannot_be_loaded_says_why(name):
     with pytest.raises(ConfigurationError, match="cannot be loaded"):
         make_backend(name)

@@ -9,8 +9,8 @@ import pytest
 from modal_slots import acquire, answer, out
 
 from hermes_queue.errors import SandboxError, SlotLost
-from hermes_queue.sandbox import cgroups
 from hermes_queue.sandbox.base import ExecutionRequest
+from hermes_queue.sandbox.host import cgroups
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0, reason="only root may map a range of uids everywhere"

@@ -6,7 +6,7 @@ import os
 import secrets
 import subprocess
 
-from hermes_queue.sandbox.processes import COMMAND_VARIABLE, is_running, kill_tree, read_stat
+from hermes_queue.sandbox.host.processes import COMMAND_VARIABLE, is_running, kill_tree, read_stat
 
 TREE = "for n in 1 2 3 4 5 6 7 8; do setsid sleep 600 & echo $!; done; wait"
 

@@ -8,8 +8,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from hermes_queue.sandbox import interpreter
-from hermes_queue.sandbox.host_paths import is_reachable
+from hermes_queue.sandbox.host import interpreter
+from hermes_queue.sandbox.host.paths import is_reachable
 
 ROOT = Path(__file__).parents[2]
 USER = 54321

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from hermes_queue.sandbox.base import SlotSpec
 from hermes_queue.sandbox.context import SlotContext
-from hermes_queue.sandbox.local import LocalBackend
+from hermes_queue.sandbox.local.backend import LocalBackend
 
 
 @cache

@@ -14,7 +14,7 @@ from envs.swe_smith import ENV
 from hermes_queue.models import ToolCall
 from hermes_queue.sandbox.base import ExecutionResult
 from hermes_queue.sandbox.context import SlotContext
-from hermes_queue.sandbox.local import LocalBackend
+from hermes_queue.sandbox.local.backend import LocalBackend
 from hermes_queue.tools import Toolbox, ToolContext
 
 

@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from hermes_queue.errors import ConfigurationError
-from hermes_queue.sandbox import build_proxy
-from hermes_queue.sandbox.build_hosts import BuildHosts, Refused, is_public
-from hermes_queue.sandbox.build_proxy import BuildProxy, Malformed, parse
+from hermes_queue.sandbox.builds import proxy as build_proxy
+from hermes_queue.sandbox.builds.hosts import BuildHosts, Refused, is_public
+from hermes_queue.sandbox.builds.proxy import BuildProxy, Malformed, parse
 from hermes_queue.settings import check_environment
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hermes_queue.sandbox import cgroups, isolation, seccomp
-from hermes_queue.sandbox.host_paths import SLOT_UID
-from hermes_queue.sandbox.isolation import shortcomings
+from hermes_queue.sandbox.host import cgroups, isolation, seccomp
+from hermes_queue.sandbox.host.isolation import shortcomings
+from hermes_queue.sandbox.host.paths import SLOT_UID
 from hermes_queue.settings import LocalSandboxSettings
 
 

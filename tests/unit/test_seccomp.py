@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from hermes_queue.sandbox.seccomp import ABSENT, MACHINES, REFUSED, Machine, program
+from hermes_queue.sandbox.host.seccomp import ABSENT, MACHINES, REFUSED, Machine, program
 
 ALLOWED = "allowed"
 ORDINARY = {

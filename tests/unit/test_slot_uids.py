@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hermes_queue.sandbox import slot_uids
-from hermes_queue.sandbox.host_paths import SLOT_UID
-from hermes_queue.sandbox.slot_uids import BLOCK, SlotUids
+from hermes_queue.sandbox.host.paths import SLOT_UID
+from hermes_queue.sandbox.local import uids as slot_uids
+from hermes_queue.sandbox.local.uids import BLOCK, SlotUids
 
 FIRST = 1_879_113_728
 

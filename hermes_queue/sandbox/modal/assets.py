@@ -22,10 +22,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from hermes_queue.errors import EnvInfraError, SandboxError, SandboxRejected
-from hermes_queue.sandbox import pip_settings
-from hermes_queue.sandbox.asset_store import check_asset
 from hermes_queue.sandbox.base import DROPPED_VARIABLES, AssetSpec
-from hermes_queue.sandbox.build_turn import build_turn
+from hermes_queue.sandbox.builds.turn import build_turn
+from hermes_queue.sandbox.host import pip as pip_settings
+from hermes_queue.sandbox.local.assets import check_asset
 from hermes_queue.sandbox.modal.box import ROOT, Box
 from hermes_queue.sandbox.modal.failures import explained
 from hermes_queue.sandbox.modal.process import Finished, run_process

@@ -23,7 +23,7 @@ from hermes_queue.sandbox.base import (
 )
 from hermes_queue.sandbox.capacity import Capacity
 from hermes_queue.sandbox.creation import CreationGate, ProcessCreationGate
-from hermes_queue.sandbox.execution import unbroken
+from hermes_queue.sandbox.host.execution import unbroken
 from hermes_queue.sandbox.modal.account import Account
 from hermes_queue.sandbox.modal.assets import ModalAssets, check_python, mount_place
 from hermes_queue.sandbox.modal.box import Box, Lease

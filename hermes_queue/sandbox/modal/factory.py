@@ -12,7 +12,7 @@ from typing import Any
 from hermes_queue.errors import SandboxError, SandboxUnavailable
 from hermes_queue.sandbox.base import SandboxObserver
 from hermes_queue.sandbox.creation import CreationGate
-from hermes_queue.sandbox.execution import unbroken
+from hermes_queue.sandbox.host.execution import unbroken
 from hermes_queue.sandbox.modal.account import Account
 from hermes_queue.sandbox.modal.box import Box
 from hermes_queue.sandbox.modal.profiles import image_key, profile_key

@@ -8,7 +8,7 @@ from typing import Any
 
 from hermes_queue.errors import SandboxError
 from hermes_queue.sandbox.base import ExecutionResult
-from hermes_queue.sandbox.local_slot import FILE_TIMEOUT_S, NOT_A_FILE, READ, WRITE
+from hermes_queue.sandbox.local.slot import FILE_TIMEOUT_S, NOT_A_FILE, READ, WRITE
 from hermes_queue.sandbox.modal.box import Box, Lease
 
 

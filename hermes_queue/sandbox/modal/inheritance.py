@@ -17,7 +17,7 @@ from pathlib import Path
 
 from hermes_queue.errors import SandboxError, SlotLost
 from hermes_queue.sandbox.base import SandboxObserver
-from hermes_queue.sandbox.execution import unbroken
+from hermes_queue.sandbox.host.execution import unbroken
 from hermes_queue.sandbox.modal.account import Account
 from hermes_queue.sandbox.modal.box import Box
 from hermes_queue.sandbox.modal.factory import BoxFactory

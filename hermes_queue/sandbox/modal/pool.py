@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from hermes_queue.errors import SandboxError
-from hermes_queue.sandbox.execution import unbroken
+from hermes_queue.sandbox.host.execution import unbroken
 from hermes_queue.sandbox.modal.box import Box
 from hermes_queue.sandbox.modal.profiles import image_name
 from hermes_queue.settings import ModalSettings

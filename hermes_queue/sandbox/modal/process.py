@@ -16,7 +16,7 @@ from typing import Any
 
 from hermes_queue.cancellation import end_tasks
 from hermes_queue.errors import SandboxError
-from hermes_queue.sandbox.execution import HeadTail, unbroken
+from hermes_queue.sandbox.host.execution import HeadTail, unbroken
 from hermes_queue.sandbox.modal.failures import explained, translated
 
 START_S = 60.0

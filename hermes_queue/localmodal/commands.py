@@ -1,0 +1,254 @@
+"""Commands in a sandbox: their output from any offset, their input, and how they end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+
+from grpclib import GRPCError, Status
+
+from hermes_queue.sandbox.host.execution import DRAIN_GRACE_S, Child, OutputPipe
+
+CHUNK_BYTES = 256 << 10
+IN_MEMORY_BYTES = 64 << 10
+"""Of each stream; what is longer lies in a file."""
+END_ROUNDS = 100
+END_PAUSE_S = 0.05
+
+
+class OutputLog:
+    """Everything that one stream produced, readable again from any offset."""
+
+    def __init__(self, directory: Path, limit_bytes: int) -> None:
+        # Has no name on disk: nothing has to be deleted.
+        self._file = tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES, dir=str(directory), buffering=0)
+        self._size = 0
+        self._limit_bytes = limit_bytes
+        self._dropped = 0
+        self._open = True
+        self._changed = asyncio.Event()
+
+    def feed(self, data: bytes) -> None:
+        """Append what was read."""
+        kept = data[: max(0, self._limit_bytes - self._size)]
+        self._dropped += len(data) - len(kept)
+        self._append(kept)
+        self._wake()
+
+    def _append(self, data: bytes) -> None:
+        self._file.seek(self._size)
+        self._file.write(data)
+        self._size += len(data)
+
+    def finish(self) -> None:
+        """Nothing follows. Idempotent."""
+        if self._open:
+            if self._dropped:
+                self._append(f"\n[{self._dropped} bytes of output dropped]\n".encode())
+            self._open = False
+            self._wake()
+
+    def close(self) -> None:
+        """Free it. Readers find it ended."""
+        self.finish()
+        self._size = 0
+        self._file.close()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def read(self, offset: int) -> AsyncIterator[bytes]:
+        """What lies behind `offset`, as it comes, until the stream ends."""
+        while True:
+            while offset < self._size:
+                self._file.seek(offset)
+                piece = self._file.read(min(CHUNK_BYTES, self._size - offset))
+                offset += len(piece)
+                yield piece
+            if not self._open:
+                return
+            await self._changed.wait()
+
+
+class InputPipe:
+    """A command's standard input."""
+
+    def __init__(self, owner: int) -> None:
+        self.reader, self._writer = os.pipe()
+        os.set_blocking(self._writer, False)
+        if os.geteuid() == 0:  # Or a command could not open /dev/stdin by name.
+            os.fchown(self.reader, owner, owner)
+        self.written = 0
+        """Bytes so far."""
+        self._turn = asyncio.Lock()
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing can be written any more."""
+        return self._writer < 0
+
+    async def write(self, offset: int, data: bytes, *, eof: bool) -> None:
+        """Write what the command has not got yet of `data`, which begins at `offset`.
+
+        Raises:
+            GRPCError: FAILED_PRECONDITION; bytes are missing before it, or nobody reads.
+        """
+        async with self._turn:
+            if offset > self.written:
+                at = f"standard input is at {self.written}, not {offset}"
+                raise GRPCError(Status.FAILED_PRECONDITION, at)
+            fresh = memoryview(data)[self.written - offset :]
+            try:
+                while fresh:
+                    count = await self._write_some(fresh)
+                    self.written += count
+                    fresh = fresh[count:]
+            except OSError:
+                self.close()
+                raise GRPCError(
+                    Status.FAILED_PRECONDITION, "the process closed its standard input"
+                ) from None
+            if eof:
+                self.close()
+
+    async def _write_some(self, data: memoryview) -> int:
+        while True:
+            try:
+                return os.write(self._writer, data)
+            except BlockingIOError:
+                loop = asyncio.get_running_loop()
+                writable = asyncio.Event()
+                descriptor = self._writer
+                loop.add_writer(descriptor, writable.set)
+                try:
+                    # Looks again from time to time: `close` may have come from outside.
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(writable.wait(), 1)
+                finally:
+                    loop.remove_writer(descriptor)
+
+    def close(self) -> None:
+        """The command reads end of file after what was written. Idempotent."""
+        if self._writer >= 0:
+            asyncio.get_running_loop().remove_writer(self._writer)
+            os.close(self._writer)
+            self._writer = -1
+
+
+class Command:
+    """One process that was started in a sandbox, with what it started itself."""
+
+    def __init__(
+        self,
+        argv: Sequence[str | bytes],
+        *,
+        environment: Mapping[str, str],
+        kill_tree: Callable[[int], Awaitable[None]],
+        owner: int,
+        directory: Path,
+        limit_bytes: int,
+        merge: bool = False,
+    ) -> None:
+        """Start it.
+
+        Args:
+            argv: of the host.
+            environment: all of it.
+            kill_tree: kills the tree of a host pid.
+            owner: host uid that owns its pipes.
+            directory: where long output lies.
+            limit_bytes: of each stream; the rest is dropped and said so.
+            merge: standard error goes to standard output.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        self.logs = {1: OutputLog(directory, limit_bytes), 2: OutputLog(directory, limit_bytes)}
+        self.input = InputPipe(owner)
+        self.done = asyncio.Event()
+        """Set when it has ended and its output is complete."""
+        self.ended = 0.0
+        """When, on the monotonic clock; 0 while it runs."""
+        self._kill_tree = kill_tree
+        self._pipes = {fd: OutputPipe(log, owner=owner) for fd, log in self.logs.items()}
+        try:
+            self._child = Child(
+                argv,
+                env=environment,
+                stdin=self.input.reader,
+                stdout=self._pipes[1].writer,
+                stderr=self._pipes[1 if merge else 2].writer,
+            )
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            os.close(self.input.reader)
+            for pipe in self._pipes.values():
+                pipe.close_writer()
+        self._following = asyncio.create_task(self._follow())
+        self._ending: asyncio.Task[None] | None = None
+
+    async def _follow(self) -> None:
+        readers = {fd: asyncio.create_task(self._finish_at_end(fd)) for fd in self._pipes}
+        await self._child.wait()
+        for pipe in self._pipes.values():
+            pipe.read_available()
+        # A background process may hold the pipes open; it may go on to write, unheard.
+        _, late = await asyncio.wait(readers.values(), timeout=DRAIN_GRACE_S)
+        for task in late:
+            task.cancel()
+        for pipe in self._pipes.values():
+            pipe.discard()
+        for log in self.logs.values():
+            log.finish()
+        self.input.close()
+        self.ended = time.monotonic()
+        self.done.set()
+
+    async def _finish_at_end(self, fd: int) -> None:
+        await asyncio.shield(self._pipes[fd].ended)
+        self.logs[fd].finish()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its first process has not ended."""
+        return not self._child.exited.done()
+
+    def status(self) -> dict[str, int]:
+        """{"code": n} or {"signal": n}; empty while it runs."""
+        if not self.done.is_set():
+            return {}
+        code = self._child.exited.result()
+        return {"signal": -code} if code < 0 else {"code": code}
+
+    async def kill(self) -> None:
+        """Kill its whole tree; returns when the first process has ended."""
+        if self._ending is None:
+            self._ending = asyncio.create_task(self._end())
+        await asyncio.shield(self._ending)
+
+    async def _end(self) -> None:
+        # Once may not do: it may be caught before it entered the sandbox.
+        for _ in range(END_ROUNDS):
+            if not self.is_running:
+                return
+            await self._kill_tree(self._child.pid)
+            self._child.signal(signal.SIGCONT)  # nsenter stops when it sees its child stopped.
+            if await self._child.ended_within(END_PAUSE_S):
+                return
+
+    def close(self) -> None:
+        """Free what it holds; it must have ended."""
+        for pipe in self._pipes.values():
+            pipe.close()
+        for log in self.logs.values():
+            log.close()
+        self.input.close()

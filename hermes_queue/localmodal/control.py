@@ -1,0 +1,173 @@
+"""The control plane's calls for accounts, apps, images, secrets and volumes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+from google.protobuf.empty_pb2 import Empty
+from grpclib import GRPCError, Status
+from modal_proto import api_pb2
+
+from hermes_queue.localmodal.box import Result
+from hermes_queue.localmodal.storage.store import Image, Store
+from hermes_queue.localmodal.wire import Request, Stream, Tokens, new_id
+
+BUILDER_VERSION = "2025.06"
+AUTH_TOKEN_LIFETIME_S = 1200.0
+ANONYMOUS = {
+    api_pb2.OBJECT_CREATION_TYPE_ANONYMOUS_OWNED_BY_APP,
+    api_pb2.OBJECT_CREATION_TYPE_EPHEMERAL,
+}
+
+
+class ControlPlane:
+    """Methods are named after the protocol's; `SandboxCalls` has those of sandboxes."""
+
+    def __init__(self, store: Store, tokens: Tokens) -> None:
+        self.store = store
+        self.tokens = tokens
+
+    # --- accounts ---------------------------------------------------------------------
+
+    async def ClientHello(self, request: Request, stream: Stream) -> Any:
+        """The SDK's first call."""
+        return api_pb2.ClientHelloResponse(image_builder_version=BUILDER_VERSION)
+
+    async def AuthTokenGet(self, request: Request, stream: Stream) -> Any:
+        """A token for calls of the V2 protocol."""
+        token = self.tokens.make("client", AUTH_TOKEN_LIFETIME_S)
+        return api_pb2.AuthTokenGetResponse(token=token)
+
+    async def WorkspaceNameLookup(self, request: Request, stream: Stream) -> Any:
+        """`modal profile` and token checks ask for it."""
+        return api_pb2.WorkspaceNameLookupResponse(workspace_name="localmodal", username="local")
+
+    async def EnvironmentGetOrCreate(self, request: Request, stream: Stream) -> Any:
+        """Any environment exists."""
+        settings = api_pb2.EnvironmentSettings(image_builder_version=BUILDER_VERSION)
+        name = request.deployment_name or "main"
+        return api_pb2.EnvironmentGetOrCreateResponse(
+            environment_id=new_id("en", 22),
+            metadata=api_pb2.EnvironmentMetadata(name=name, settings=settings),
+        )
+
+    async def AppGetOrCreate(self, request: Request, stream: Stream) -> Any:
+        """An app by name."""
+        key = (request.environment_name, request.app_name)
+        if key not in self.store.apps:
+            if request.object_creation_type != api_pb2.OBJECT_CREATION_TYPE_CREATE_IF_MISSING:
+                raise GRPCError(Status.NOT_FOUND, f"App '{request.app_name}' not found")
+            self.store.apps[key] = new_id("ap", 22)
+        return api_pb2.AppGetOrCreateResponse(app_id=self.store.apps[key])
+
+    # --- secrets and volumes ----------------------------------------------------------
+
+    async def SecretGetOrCreate(self, request: Request, stream: Stream) -> Any:
+        """A secret by name, or a new one from the values that came along."""
+        name = request.deployment_name
+        anonymous = request.object_creation_type in ANONYMOUS
+        secret_id = None if anonymous else self.store.secret_names.get(name)
+        creates = request.object_creation_type != api_pb2.OBJECT_CREATION_TYPE_UNSPECIFIED
+        if secret_id is None:
+            if name and not creates:
+                raise GRPCError(Status.NOT_FOUND, f"Secret '{name}' not found")
+            secret_id = self.store.add_secret(name, request.env_dict)
+        missing = set(request.required_keys) - set(self.store.secrets[secret_id])
+        if missing:
+            raise GRPCError(Status.NOT_FOUND, f"Secret '{name}' lacks {', '.join(sorted(missing))}")
+        return api_pb2.SecretGetOrCreateResponse(secret_id=secret_id)
+
+    async def VolumeGetOrCreate(self, request: Request, stream: Stream) -> Any:
+        """A volume by name, or a new one."""
+        volumes, name = self.store.volumes, request.deployment_name
+        anonymous = request.object_creation_type in ANONYMOUS
+        volume_id = None if anonymous else volumes.find(request.environment_name, name)
+        if volume_id is None:
+            if request.object_creation_type == api_pb2.OBJECT_CREATION_TYPE_UNSPECIFIED:
+                raise GRPCError(Status.NOT_FOUND, f"Volume '{name}' not found")
+            volume_id = volumes.create(request.environment_name, "" if anonymous else name)
+        return api_pb2.VolumeGetOrCreateResponse(
+            volume_id=volume_id, version=api_pb2.VOLUME_FS_VERSION_V2
+        )
+
+    async def VolumeHeartbeat(self, request: Request, stream: Stream) -> Any:
+        """Keeps an ephemeral volume; ours end with the server."""
+        return Empty()
+
+    async def VolumeCommit(self, request: Request, stream: Stream) -> Any:
+        """Refused: only a process inside a container may, and commands inside have no way to."""
+        raise GRPCError(
+            Status.FAILED_PRECONDITION,
+            "only the sandbox that mounts a volume commits it: Sandbox.reload_volumes, or its end",
+        )
+
+    VolumeReload = VolumeCommit
+
+    # --- images: recorded, the host's /usr stands for each ----------------------------
+
+    async def ImageGetOrCreate(self, request: Request, stream: Stream) -> Any:
+        """Record a recipe; equal recipes are one image."""
+        recipe = request.image
+        digest = hashlib.sha256(recipe.SerializeToString(deterministic=True)).hexdigest()
+        image_id = f"im-{digest[:22]}"
+        if image_id not in self.store.images:
+            bases = [self.store.image(base.image_id) for base in recipe.base_images]
+            inherited = [command for base in bases for command in base.commands]
+            self.store.images[image_id] = Image(
+                image_id,
+                commands=(*inherited, *recipe.dockerfile_commands),
+                files=next((base.files for base in bases if base.files), None),
+            )
+        finished = image_id in self.store.built and not request.force_build
+        result = Result(status=Result.GENERIC_STATUS_SUCCESS) if finished else Result()
+        return api_pb2.ImageGetOrCreateResponse(
+            image_id=image_id, result=result, metadata=self._image_metadata()
+        )
+
+    async def ImageJoinStreaming(self, request: Request, stream: Stream) -> AsyncIterator[Any]:
+        """The log of a build that runs nothing, and how it ends."""
+        for line in self.store.image(request.image_id).commands:
+            log = api_pb2.TaskLogs(data=f"=> {line} (recorded)\n")
+            yield api_pb2.ImageJoinStreamingResponse(task_logs=[log])
+        result = self.store.faults.build_result() or Result(status=Result.GENERIC_STATUS_SUCCESS)
+        if result.status == Result.GENERIC_STATUS_SUCCESS:
+            self.store.built.add(request.image_id)
+        yield api_pb2.ImageJoinStreamingResponse(
+            result=result,
+            eof=True,
+            metadata=self._image_metadata(),
+        )
+
+    async def ImageFromId(self, request: Request, stream: Stream) -> Any:
+        """An image or a snapshot by id."""
+        self.store.image(request.image_id)
+        return api_pb2.ImageFromIdResponse(
+            image_id=request.image_id, metadata=self._image_metadata()
+        )
+
+    async def ImageGetByTag(self, request: Request, stream: Stream) -> Any:
+        """An image by the name it was published under."""
+        image_id = self.store.image_names.get(request.tag)
+        if image_id is None:
+            raise GRPCError(Status.NOT_FOUND, f"Image '{request.tag}' not found")
+        return api_pb2.ImageGetByTagResponse(image_id=image_id)
+
+    async def ImagePublish(self, request: Request, stream: Stream) -> Any:
+        """Give an image a name."""
+        self.store.image(request.image_id)
+        self.store.image_names[request.tag] = request.image_id
+        return api_pb2.ImagePublishResponse()
+
+    async def ImageDelete(self, request: Request, stream: Stream) -> Any:
+        """Forget an image; its files go with the server."""
+        if self.store.images.pop(request.image_id, None) is None:
+            raise GRPCError(Status.NOT_FOUND, f"no image {request.image_id}")
+        return Empty()
+
+    def _image_metadata(self) -> Any:
+        version = self.store.host.python.version
+        return api_pb2.ImageMetadata(
+            python_version_info=f"Python {version}.0", image_builder_version=BUILDER_VERSION
+        )

@@ -1,0 +1,251 @@
+"""One sandbox's fence and files: a directory as its root, in namespaces of its own.
+
+Root inside may do with files, users and processes inside what root may, and nothing else: the
+mounts and the network belong to an outer user namespace (see `user_namespaces`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+from hermes_queue.localmodal.host import FILE_TOOL, Host
+from hermes_queue.sandbox.host import cgroups
+from hermes_queue.sandbox.host.bubblewrap import (
+    ETC_SHARED,
+    INIT_PLACE,
+    LEAVE,
+    Bubblewrap,
+    place_init,
+)
+from hermes_queue.sandbox.host.cgroups import ControlGroups
+from hermes_queue.sandbox.host.interpreter import MOUNT as PYTHON_MOUNT
+from hermes_queue.sandbox.host.isolation import host_python, top_level
+from hermes_queue.sandbox.host.user_namespaces import UserNamespaces
+from hermes_queue.sandbox.local.registry import record_slot
+
+PATH = f"{PYTHON_MOUNT}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+DOCKER_CAPABILITIES = (
+    "audit_write",
+    "chown",
+    "dac_override",
+    "fowner",
+    "fsetid",
+    "kill",
+    "mknod",
+    "net_bind_service",
+    "net_raw",
+    "setfcap",
+    "setgid",
+    "setpcap",
+    "setuid",
+    "sys_chroot",
+)
+CAPABILITIES = {
+    "docker": DOCKER_CAPABILITIES,
+    "wide": (*DOCKER_CAPABILITIES, "dac_read_search", "sys_nice", "sys_ptrace", "sys_resource"),
+}
+"""Of root inside. "docker": what containers of Docker have by default. Never those that open more
+of the kernel, such as sys_admin and net_admin."""
+EVENTS = {
+    "memory.events": "/sys/fs/cgroup/memory.events",
+    "memory.oom_control": "/sys/fs/cgroup/memory/memory.oom_control",
+}
+"""Files of a control group that count what the kernel killed for want of memory, in version 2 and
+1, and where a container sees them."""
+OWN_ETC = {
+    "passwd": "root:x:0:0:root:/root:/bin/bash\n"
+    "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
+    "group": "root:x:0:\nnogroup:x:65534:\n",
+    "hosts": "127.0.0.1 localhost\n::1 localhost\n",
+}
+DIRECTORIES = (
+    *((name, "0755") for name in ("/etc", "/home", "/mnt", "/opt", "/run", "/srv", "/var")),
+    *((name, "0755") for name in ("/__modal", "/__modal/.bin")),
+    *((name, "1777") for name in ("/tmp", "/var/tmp")),  # noqa: S108
+    ("/root", "0700"),
+)
+SHELL = f'{LEAVE}cd -- "$1" && shift && exec "$@"'
+
+
+@dataclass(frozen=True, slots=True)
+class Volume:
+    """A volume as one sandbox has it."""
+
+    source: Path
+    """Host directory with this sandbox's own copy."""
+    target: str
+    read_only: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a sandbox is made of."""
+
+    sandbox_id: str
+    files: Path | None = None
+    """Tree of a snapshot to start from."""
+    network: bool = True
+    memory_mb: int = 0
+    """0 = no limit."""
+    max_pids: int = 0
+    capabilities: str = "wide"
+    """A key of `CAPABILITIES`."""
+    volumes: tuple[Volume, ...] = field(default=())
+
+
+class Enclosure:
+    """One sandbox's processes and files on the host."""
+
+    def __init__(self, host: Host, plan: Plan) -> None:
+        self.host = host
+        self.plan = plan
+        self.directory = host.directory / plan.sandbox_id
+        self.rootfs = self.directory / "rootfs"
+        self.init = self.directory / "init"
+        self.mount_points: list[str] = []
+        """Paths inside whose files are not the sandbox's own."""
+        self._groups: ControlGroups | None = None
+        self._users: UserNamespaces | None = None
+        self._bubblewrap: Bubblewrap | None = None
+
+    async def start(self) -> None:
+        """Bring it up. What volumes need must lie in `directory`.
+
+        Raises:
+            SandboxError: it did not start.
+            OSError: files could not be made.
+        """
+        plan = self.plan
+        if plan.files is not None:
+            await self.host.copy(plan.files, self.rootfs)
+        else:
+            self._furnish()
+        self._users = await asyncio.to_thread(UserNamespaces, self.host.ids)
+        self._groups = cgroups.create(
+            f"hermes-queue-{plan.sandbox_id}", memory_mb=plan.memory_mb, max_pids=plan.max_pids
+        )
+        await asyncio.to_thread(place_init, self.init, self.host.ids.host_id)
+        self._bubblewrap = Bubblewrap(plan.sandbox_id, self.host.tools, groups=self._groups)
+        await self._bubblewrap.start(
+            self._layout(self._users),
+            environment={"PATH": PATH, "LANG": "C.UTF-8"},
+            pass_fds=(self._users.outer, self._users.nested),
+        )
+        record_slot(
+            self.host.directory,
+            plan.sandbox_id,
+            pid=self._bubblewrap.init_pid,
+            started=self._bubblewrap.init_started,
+            groups=self._groups,
+        )
+
+    def _furnish(self) -> None:
+        """A fresh root: only what is not mounted into it."""
+        owned = self.host.owned_directory
+        owned(self.rootfs, 0o755)
+        etc = owned(self.rootfs / "etc", 0o755)
+        for name, text in OWN_ETC.items():
+            (etc / name).write_text(text)
+            (etc / name).chmod(0o644)
+            if os.geteuid() == 0:
+                os.chown(etc / name, self.host.ids.host_id, self.host.ids.host_id)
+
+    def _layout(self, users: UserNamespaces) -> list[str]:
+        arguments = ["--userns", str(users.outer), "--userns2", str(users.nested)]
+        arguments += ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
+        arguments += [] if self.plan.network else ["--unshare-net"]
+        arguments += ["--hostname", "modal", "--bind", str(self.rootfs), "/", *self._mounts()]
+        for group in self._groups.groups if self._groups else ():
+            for name, place in EVENTS.items():
+                arguments += ["--ro-bind-try", str(group / name), place]
+        self.mount_points = _targets(arguments)
+        return [*arguments, "--chdir", "/"]
+
+    def _mounts(self) -> list[str]:
+        """What lies in the sandbox beside its own files."""
+        arguments: list[str] = []
+        for name, mode in DIRECTORIES:
+            arguments += ["--perms", mode, "--dir", name]
+        arguments += ["--ro-bind", "/usr", "/usr", *self._top_level()]
+        arguments += ["--proc", "/proc", "--dev", "/dev"]
+        arguments += ["--perms", "1777", "--tmpfs", "/dev/shm"]  # noqa: S108
+        arguments += ["--ro-bind", str(self.init), INIT_PLACE]
+        for name in ETC_SHARED:
+            arguments += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
+        if self.plan.network:
+            arguments += ["--ro-bind-try", "/etc/resolv.conf", "/etc/resolv.conf"]
+        for hidden in host_python().installed:
+            arguments += ["--ro-bind", str(self.host.directory / "empty"), str(hidden)]
+        arguments += ["--ro-bind", str(self.host.python.home), PYTHON_MOUNT]
+        arguments += ["--ro-bind", str(self.host.file_tool), FILE_TOOL]
+        for volume in self.plan.volumes:
+            for parent in reversed(PurePosixPath(volume.target).parents[:-1]):
+                arguments += ["--perms", "0755", "--dir", str(parent)]
+            bind = "--ro-bind" if volume.read_only else "--bind"
+            arguments += [bind, str(volume.source), volume.target]
+        self.mount_points = _targets(arguments)
+        return arguments
+
+    def _top_level(self) -> list[str]:
+        """/bin and the like, as far as a snapshot has not brought them."""
+        words = top_level()
+        arguments = []
+        for flag, source, target in zip(words[::3], words[1::3], words[2::3], strict=True):
+            if flag != "--symlink" or not os.path.lexists(self.rootfs / target.lstrip("/")):
+                arguments += [flag, source, target]
+        return arguments
+
+    def is_alive(self) -> bool:
+        """Whether commands can run in it."""
+        return self._bubblewrap is not None and self._bubblewrap.is_alive()
+
+    def command(
+        self, cwd: str, argv: Sequence[str], environment: Mapping[str, str]
+    ) -> list[str | bytes]:
+        """The host's argv that runs `argv` inside; it is to be run with the same environment."""
+        assert self._bubblewrap is not None  # noqa: S101 - only after start()
+        capabilities = CAPABILITIES[self.plan.capabilities]
+        kept = ",".join(["-all", *(f"+{name}" for name in capabilities)])
+        limited = [self.host.tools.setpriv, "--inh-caps=-all", f"--bounding-set={kept}"]
+        shell = ["/bin/sh", "-c", SHELL, "sh", cwd]
+        return [*self._bubblewrap.enter_prefix(), *limited, *shell, *argv]
+
+    def environment(self) -> dict[str, str]:
+        """The clean environment that commands start from."""
+        return {"PATH": PATH, "HOME": "/root", "USER": "root", "LANG": "C.UTF-8"}
+
+    async def kill_tree(self, pid: int) -> None:
+        """Kill the tree of one command, given its outermost host pid."""
+        if self._bubblewrap is not None:
+            await self._bubblewrap.kill_tree(None, pid)
+
+    async def stop(self) -> None:
+        """Kill everything inside; files stay. Idempotent."""
+        if self._bubblewrap is not None:
+            await self._bubblewrap.kill()
+        if self._users is not None:
+            self._users.close()
+        if self._groups is not None:
+            await asyncio.to_thread(self._groups.remove)
+            self._groups = None
+
+    def remove(self) -> None:
+        """Delete its files. Blocking."""
+        self.host.remove(self.directory)
+        self.directory.with_name(f"{self.plan.sandbox_id}.json").unlink(missing_ok=True)
+
+
+def _targets(arguments: Sequence[str]) -> list[str]:
+    """Where bubblewrap mounts something, other than the root."""
+    binds = {"--bind", "--ro-bind", "--ro-bind-try"}
+    found = [arguments[index + 2] for index, word in enumerate(arguments) if word in binds]
+    found += [
+        arguments[index + 1]
+        for index, word in enumerate(arguments)
+        if word in {"--proc", "--dev", "--tmpfs"}
+    ]
+    return [path for path in found if path != "/"]

@@ -1,0 +1,122 @@
+"""Faults for a server in another process: a gRPC method of our own beside Modal's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from google.protobuf.json_format import MessageToDict, ParseDict
+from google.protobuf.struct_pb2 import Struct
+from grpclib import GRPCError, Status
+from grpclib.client import Channel, UnaryUnaryMethod
+from grpclib.const import Cardinality, Handler
+
+from hermes_queue.errors import ConfigurationError
+from hermes_queue.localmodal.wire import Guard, Stream
+
+if TYPE_CHECKING:
+    from hermes_queue.localmodal.server import LocalModal
+
+PATH = "/hermes_queue.localmodal.Faults/Do"
+
+
+class FaultService:
+    """Takes {"do": name, ...arguments} and answers a JSON object."""
+
+    def __init__(self, server: LocalModal, guard: Guard) -> None:
+        self._server = server
+        self._guard = guard
+        self._actions: dict[str, Callable[..., Awaitable[dict[str, Any]]]] = {
+            "inject": self._inject,
+            "clear": self._clear,
+            "adjust": self._adjust,
+            "calls": self._calls,
+            "lose_worker": self._lose_worker,
+        }
+
+    def __mapping__(self) -> Mapping[str, Handler]:
+        return {PATH: Handler(self._do, Cardinality.UNARY_UNARY, Struct, Struct)}
+
+    async def _do(self, stream: Stream) -> None:
+        await self._guard("Faults", stream)
+        given = MessageToDict(await stream.recv_message())
+        action = self._actions.get(given.pop("do", ""))
+        if action is None:
+            raise GRPCError(Status.UNIMPLEMENTED, f"known: {', '.join(self._actions)}")
+        try:
+            answer = await action(**given)
+        except (KeyError, TypeError, ValueError) as error:
+            raise GRPCError(Status.INVALID_ARGUMENT, str(error)) from error
+        await stream.send_message(ParseDict(answer, Struct()))
+
+    async def _inject(self, rpc: str, **options: Any) -> dict[str, Any]:
+        for name in ("count", "after_messages"):
+            if options.get(name) is not None:  # a JSON number has no integer type
+                options[name] = int(options[name])
+        self._server.faults.inject(rpc, **options)
+        return {}
+
+    async def _clear(self, rpc: str | None = None) -> dict[str, Any]:
+        self._server.faults.clear(rpc)
+        return {}
+
+    async def _adjust(self, **changes: Any) -> dict[str, Any]:
+        self._server.faults.adjust(**changes)
+        return {}
+
+    async def _calls(self) -> dict[str, Any]:
+        return dict(self._server.faults.calls)
+
+    async def _lose_worker(self, sandbox_id: str) -> dict[str, Any]:
+        await self._server.lose_worker(sandbox_id)
+        return {}
+
+
+class RemoteFaults:
+    """The faults of a server in another process. Methods block; any thread may call them."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        """`environment` has the three MODAL_ variables that the server printed."""
+        self._address = urlsplit(environment["MODAL_SERVER_URL"])
+        self._metadata = {
+            "x-modal-token-id": environment["MODAL_TOKEN_ID"],
+            "x-modal-token-secret": environment["MODAL_TOKEN_SECRET"],
+        }
+
+    def inject(self, rpc: str, **options: Any) -> None:
+        """See `FaultPlan.inject`."""
+        self._call(do="inject", rpc=rpc, **options)
+
+    def clear(self, rpc: str | None = None) -> None:
+        """See `FaultPlan.clear`."""
+        self._call(do="clear", rpc=rpc)
+
+    def adjust(self, **changes: Any) -> None:
+        """See `FaultPlan.adjust`."""
+        self._call(do="adjust", **changes)
+
+    def calls(self) -> dict[str, int]:
+        """How often each method was called."""
+        return {name: int(count) for name, count in self._call(do="calls").items()}
+
+    def lose_worker(self, sandbox_id: str) -> None:
+        """See `LocalModal.lose_worker`."""
+        self._call(do="lose_worker", sandbox_id=sandbox_id)
+
+    def _call(self, **request: Any) -> dict[str, Any]:
+        # In a thread: the caller's may have a running event loop.
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(lambda: asyncio.run(self._ask(request))).result()
+
+    async def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        async with Channel(self._address.hostname, self._address.port) as channel:
+            method: UnaryUnaryMethod[Any, Any] = UnaryUnaryMethod(channel, PATH, Struct, Struct)
+            try:
+                reply = await method(ParseDict(request, Struct()), metadata=self._metadata)
+            except GRPCError as error:
+                raise ConfigurationError(f"localmodal refused: {error.message}") from error
+            answer: dict[str, Any] = MessageToDict(reply)
+            return answer

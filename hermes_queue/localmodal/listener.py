@@ -1,0 +1,82 @@
+"""A gRPC server on one port of 127.0.0.1 that can be shut like a machine that dies."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+from grpclib.config import Configuration
+from grpclib.server import Server
+
+from hermes_queue.localmodal.wire import StatusDetails, Stream
+
+WINDOW_BYTES = 64 << 20
+CLOSE_PATIENCE_S = 0.5
+
+
+class Connections:
+    """The connections that calls came over."""
+
+    def __init__(self) -> None:
+        self._transports: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def note(self, stream: Stream) -> None:
+        """Remember the one that this call came over."""
+        self._transports.add(stream._stream._transport)  # grpclib has no way to drop one
+
+    def abort(self) -> None:
+        """Break them all."""
+        for transport in list(self._transports):
+            transport.abort()
+
+
+class Listener:
+    """Serves the same services as others may, on a port of its own."""
+
+    def __init__(self, services: Sequence[Any], port: int = 0) -> None:
+        """Take the port; 0 = any free one.
+
+        Raises:
+            OSError: it is taken.
+        """
+        # With the protocol named, since asyncio turns Nagle's delays off for such sockets only:
+        # they would cost 40 ms in each direction.
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        try:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._socket.bind(("127.0.0.1", port))
+        except OSError:
+            self._socket.close()
+            raise
+        self.port: int = self._socket.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._server: Server | None = None
+        self.services = services
+
+    async def start(self) -> None:
+        """Answer calls."""
+        self._server = Server(
+            self.services,
+            status_details_codec=StatusDetails(),
+            config=Configuration(
+                http2_connection_window_size=WINDOW_BYTES, http2_stream_window_size=WINDOW_BYTES
+            ),
+        )
+        await self._server.start(sock=self._socket)
+
+    def close(self) -> None:
+        """Refuse connections from now on; those that there are stay. Idempotent."""
+        if self._server is not None:
+            self._server.close()
+        self._socket.close()
+
+    async def closed(self) -> None:
+        """Let calls end after `close`, for a moment."""
+        if self._server is not None:
+            # Since Python 3.12 this waits for clients to hang up; the SDK does so at its exit.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._server.wait_closed(), CLOSE_PATIENCE_S)

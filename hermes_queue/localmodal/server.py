@@ -1,0 +1,272 @@
+"""The server: control plane and command router on one plaintext port of 127.0.0.1."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import threading
+from collections.abc import Coroutine, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+from grpclib import GRPCError, Status
+from modal_proto import api_pb2
+from modal_proto import task_command_router_pb2 as router_pb2
+
+from hermes_queue.localmodal.fault_service import FaultService
+from hermes_queue.localmodal.faults import Conduct, FaultPlan
+from hermes_queue.localmodal.gvisor import check_gvisor
+from hermes_queue.localmodal.host import Host
+from hermes_queue.localmodal.listener import Connections, Listener
+from hermes_queue.localmodal.router import Router
+from hermes_queue.localmodal.sandbox_calls import SandboxCalls
+from hermes_queue.localmodal.storage.store import Limits, Store
+from hermes_queue.localmodal.wire import Service, Stream, Tokens
+from hermes_queue.settings import PathSettings
+
+logger = logging.getLogger(__name__)
+
+TOKEN_ID, TOKEN_SECRET = "ak-local", "as-local"
+"""They open a port of this machine only, to whoever may read this."""
+CALL_TIMEOUT_S = 120.0
+T = TypeVar("T")
+
+
+class LocalModal:
+    """`async with LocalModal() as server:`, then point the SDK at `server.environment`.
+
+    Its event loop's thread must live as long as the sandboxes: they die with it.
+    """
+
+    def __init__(
+        self,
+        *,
+        root: Path | None = None,
+        port: int = 0,
+        token_id: str = TOKEN_ID,
+        token_secret: str = TOKEN_SECRET,
+        network: bool = True,
+        limits: Limits | None = None,
+        conduct: Conduct | None = None,
+        secrets: Mapping[str, Mapping[str, str]] | None = None,
+        router_token_s: float = 3600.0,
+        worker_ports: bool = False,
+    ) -> None:
+        """Prepare a server; nothing is checked before `start`.
+
+        Args:
+            root: where files of sandboxes lie while they live; None = a directory of the cache.
+            port: on 127.0.0.1; 0 = any free one.
+            token_id: with `token_secret`, the only pair that is let in.
+            token_secret: see there.
+            network: False = no sandbox has network, whatever it asks for.
+            limits: of each sandbox.
+            conduct: how the server behaves.
+            secrets: named secrets that exist from the start.
+            router_token_s: lifetime of the tokens for commands.
+            worker_ports: each sandbox takes its commands on a port of its own, as on Modal, where
+                that is its worker's; a lost worker then refuses connections. Otherwise the
+                server's port is the only one, and connections to a lost worker break.
+        """
+        self.port = port
+        self.conduct = conduct or Conduct()
+        self.faults = FaultPlan(self.conduct)
+        self._root = root or PathSettings().cache / "localmodal"
+        self._credentials = (token_id, token_secret)
+        self._network = network
+        self._limits = limits or Limits()
+        self._secrets = dict(secrets or {})
+        self._router_token_s = router_token_s
+        self._worker_ports = worker_ports
+        self._tokens = Tokens()
+        self._connections = Connections()
+        self._host: Host | None = None
+        self._store: Store | None = None
+        self._listener: Listener | None = None
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What makes the SDK talk to it."""
+        return {
+            "MODAL_SERVER_URL": self.url,
+            "MODAL_TOKEN_ID": self._credentials[0],
+            "MODAL_TOKEN_SECRET": self._credentials[1],
+        }
+
+    @property
+    def store(self) -> Store:
+        """Its state, while it runs."""
+        assert self._store is not None, "the server has not been started"  # noqa: S101
+        return self._store
+
+    @property
+    def slots(self) -> int | None:
+        """How many slots a sandbox can keep apart: 1 without a range of uids, else any number."""
+        return None if self.store.host.ids.is_range else 1
+
+    async def start(self) -> None:
+        """Check the host, then listen.
+
+        Raises:
+            IsolationUnavailable: sandboxes cannot be fenced off here; the message has the fix.
+            OSError: the port is taken.
+        """
+        if self._limits.runtime == "gvisor":
+            check_gvisor()
+        self._listener = Listener([], self.port)
+        try:
+            self.port = self._listener.port
+            self._host = await asyncio.to_thread(Host, self._root.absolute())
+            self._store = Store(
+                self._host, self.faults, self._limits, self._network, self._open_worker
+            )
+            for name, values in self._secrets.items():
+                self._store.add_secret(name, values)
+            self._listener.services = self._services(self._store)
+            await self._listener.start()
+        except BaseException:
+            await self.stop()
+            raise
+        self._report()
+
+    def _services(self, store: Store) -> list[Any]:
+        control = SandboxCalls(store, self._tokens, self.url, router_token_s=self._router_token_s)
+        account = api_pb2.DESCRIPTOR.services_by_name["ModalClient"]
+        commands = router_pb2.DESCRIPTOR.services_by_name["TaskCommandRouter"]
+        router = Service(commands, Router(store), self.faults, self._check_bearer)
+        self._router = router
+        return [
+            Service(account, control, self.faults, self._check_account),
+            router,
+            FaultService(self, self._check_account),
+        ]
+
+    async def _open_worker(self) -> Listener | None:
+        if not self._worker_ports:
+            return None
+        worker = Listener([self._router])
+        await worker.start()
+        return worker
+
+    def _report(self) -> None:
+        ids = self.store.host.ids
+        logger.info("listening on %s", self.url, extra={"action": "start"})
+        if not ids.is_range:
+            logger.warning(
+                "no range of uids can be mapped into sandboxes (%s): only root exists in them, "
+                "so that a sandbox can keep one slot only apart",
+                ids.reason,
+                extra={"action": "start"},
+            )
+
+    async def _check_account(self, name: str, stream: Stream) -> None:
+        self._connections.note(stream)
+        given = (
+            str(stream.metadata.get("x-modal-token-id")),
+            str(stream.metadata.get("x-modal-token-secret")),
+        )
+        pairs = zip(given, self._credentials, strict=True)
+        if not all([hmac.compare_digest(a.encode(), b.encode()) for a, b in pairs]):
+            raise GRPCError(Status.UNAUTHENTICATED, "Token ID or secret is wrong")
+        if name.startswith("Sandbox") and name.endswith("V2"):
+            token = str(stream.metadata.get("x-modal-auth-token", ""))
+            if self._tokens.subject(token) != "client":
+                raise GRPCError(Status.UNAUTHENTICATED, "missing or expired auth token")
+
+    async def _check_bearer(self, name: str, stream: Stream) -> None:
+        self._connections.note(stream)
+        bearer = str(stream.metadata.get("authorization", "")).removeprefix("Bearer ")
+        task_id = self._tokens.subject(bearer)
+        box = self.store.tasks.get(task_id) if task_id else None
+        if box is None:
+            raise GRPCError(Status.UNAUTHENTICATED, "missing or expired router token")
+        box.connections.note(stream)
+        if box.lost:
+            box.connections.abort()
+            raise GRPCError(Status.UNAVAILABLE, "the worker is gone")
+
+    async def lose_worker(self, sandbox_id: str) -> None:
+        """Let a sandbox's worker die as machines do.
+
+        Everything inside ends at once and connections to it break; the control plane goes on to
+        list it as running, until somebody terminates it.
+
+        Raises:
+            GRPCError: there is no such sandbox.
+        """
+        await self.store.box(sandbox_id).lose_worker()
+
+    async def stop(self) -> None:
+        """End every sandbox, stop listening, delete all files. Idempotent."""
+        if self._store is not None:
+            await self._store.close()
+        if self._listener is not None:
+            self._listener.close()
+            self._connections.abort()
+            await self._listener.closed()
+        if self._host is not None:
+            await asyncio.to_thread(self._host.close)
+        self._listener = self._store = self._host = None
+
+    async def __aenter__(self) -> LocalModal:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+
+class BackgroundServer:
+    """A `LocalModal` on a thread with an event loop of its own, for programs with other loops."""
+
+    def __init__(self, **options: Any) -> None:
+        """`options` go to `LocalModal`."""
+        self.server = LocalModal(**options)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="localmodal", daemon=True
+        )
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine of the server on its loop; blocks."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(CALL_TIMEOUT_S)
+
+    def start(self) -> LocalModal:
+        """See `LocalModal.start`."""
+        self._thread.start()
+        try:
+            self.call(self.server.start())
+        except BaseException:
+            self._end_thread()
+            raise
+        return self.server
+
+    def stop(self) -> None:
+        """See `LocalModal.stop`."""
+        try:
+            self.call(self.server.stop())
+        finally:
+            self._end_thread()
+
+    def _end_thread(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(CALL_TIMEOUT_S)
+        self._loop.close()
+
+    def __enter__(self) -> LocalModal:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()

@@ -1,0 +1,103 @@
+"""Snapshots of a sandbox's files, and their way back into others.
+
+Files leave and enter a running sandbox as tar streams: one end is a command inside it, the other
+runs outside with the rights of the sandboxes' root. Neither follows a link of the sandbox's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import tempfile
+from pathlib import Path
+
+from grpclib import GRPCError, Status
+
+from hermes_queue.localmodal.box import Box
+from hermes_queue.localmodal.storage.store import Image, Store
+from hermes_queue.localmodal.wire import new_id
+
+PACK = ("tar", "--create", "--numeric-owner", "--sparse", "--file=-")
+UNPACK = ("tar", "--extract", "--numeric-owner", "--preserve-permissions", "--file=-")
+UNDER = ".localmodal-under"
+"""Suffix of what a mounted directory hides."""
+
+
+async def take(store: Store, box: Box, path: str) -> str:
+    """Keep the files below `path` as an image; its id.
+
+    Raises:
+        GRPCError: NOT_FOUND; it is no directory. FAILED_PRECONDITION; they cannot be read.
+    """
+    try:
+        await box.run(["test", "-d", path])
+    except GRPCError:
+        raise GRPCError(Status.NOT_FOUND, f"no directory {path}") from None
+    image_id = new_id("im", 22)
+    target = store.host.owned_directory(store.host.directory / "images" / image_id, 0o755)
+    with tempfile.TemporaryFile(dir=store.host.logs) as archive:
+        await _pack(box, path, archive.fileno())
+        archive.seek(0)
+        try:
+            await asyncio.to_thread(
+                store.host.run, [*UNPACK, "-C", str(target)], stdin=archive.fileno()
+            )
+        except OSError as error:
+            await asyncio.to_thread(store.host.remove, target)
+            raise GRPCError(Status.INTERNAL, f"the snapshot failed: {error}") from error
+    store.images[image_id] = Image(image_id, commands=_recipe(store, box), files=target)
+    return image_id
+
+
+def _recipe(store: Store, box: Box) -> tuple[str, ...]:
+    """The environment and working directory of the image it was made of go on."""
+    image = store.images.get(box.definition.image_id)
+    return image.commands if image else ()
+
+
+async def _pack(box: Box, path: str, archive: int) -> None:
+    """Write the tar stream of a directory to a descriptor."""
+    base = path.rstrip("/") + "/"
+    # Most lie on the same file system as the sandbox's own files: tar has to be told.
+    mounts = [place for place in box.enclosure.mount_points if place.startswith(base)]
+    left_out = [f"--exclude=./{place.removeprefix(base)}" for place in mounts]
+    argv = [*PACK, "--anchored", "--no-wildcards", *left_out, "-C", path, "."]
+    command = await box.spawn(new_id("pack"), argv)
+    async for piece in command.logs[1].read(0):
+        await asyncio.to_thread(_write, archive, piece)
+    await command.done.wait()
+    # 1: a file changed while it was read, as files of a running sandbox do.
+    if command.status().get("code") not in {0, 1}:
+        said = b"".join([piece async for piece in command.logs[2].read(0)])
+        problem = said.decode(errors="replace").strip()[-300:]
+        raise GRPCError(Status.FAILED_PRECONDITION, f"the snapshot failed: {problem}")
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+async def mount(store: Store, box: Box, image: Image | None, path: str) -> None:
+    """Put a snapshot's files at `path`; what was there comes back with `unmount`."""
+    place, under = shlex.quote(path.rstrip("/")), shlex.quote(path.rstrip("/") + UNDER)
+    await box.run(
+        ["sh", "-c", f"[ ! -e {under} ] && {{ [ ! -e {place} ] || mv {place} {under}; }} && "
+         f"mkdir -p {place}"]
+    )  # fmt: skip
+    if image is None or image.files is None:
+        return
+    packed = await asyncio.to_thread(_read_tree, store, image.files)
+    await box.run([*UNPACK, "-C", path], stdin=packed)
+
+
+def _read_tree(store: Store, files: Path) -> bytes:
+    return store.host.run([*PACK, "-C", str(files), "."])
+
+
+async def unmount(box: Box, path: str) -> None:
+    """Undo `mount`."""
+    place, under = shlex.quote(path.rstrip("/")), shlex.quote(path.rstrip("/") + UNDER)
+    await box.run(["sh", "-c", f"rm -rf {place} && {{ [ ! -e {under} ] || mv {under} {place}; }}"])

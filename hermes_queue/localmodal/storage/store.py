@@ -1,0 +1,225 @@
+"""What the server knows: apps, images, secrets, volumes and sandboxes."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shlex
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from grpclib import GRPCError, Status
+from modal_proto import api_pb2
+
+from hermes_queue.localmodal.admission import check_definition
+from hermes_queue.localmodal.box import TERMINATED, Box
+from hermes_queue.localmodal.enclosure import Enclosure, Plan
+from hermes_queue.localmodal.faults import FaultPlan
+from hermes_queue.localmodal.gvisor import GvisorEnclosure
+from hermes_queue.localmodal.host import Host
+from hermes_queue.localmodal.listener import Listener
+from hermes_queue.localmodal.storage.volumes import Volumes
+from hermes_queue.localmodal.wire import Request, new_id
+
+ENCLOSURES = {"namespaces": Enclosure, "gvisor": GvisorEnclosure}
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one sandbox may use, where its creator does not say less."""
+
+    memory_mb: int = 0
+    """0 = unlimited. On Modal a plain `memory=` is a request, no limit; here too."""
+    max_pids: int = 4096
+    output_bytes: int = 1 << 30
+    """Of each stream of each command; the rest is dropped."""
+    capabilities: str = "wide"
+    """Of root inside: a key of `enclosure.CAPABILITIES`."""
+    runtime: str = "namespaces"
+    """Or "gvisor": see `localmodal.gvisor`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A recorded recipe, or the files of a snapshot."""
+
+    image_id: str
+    commands: tuple[str, ...] = ()
+    """Dockerfile lines, those of base images first."""
+    files: Path | None = None
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What its ENV lines set."""
+        found: dict[str, str] = {}
+        for words in self._lines("ENV"):
+            if len(words) > 1 and "=" not in words[0]:
+                found[words[0]] = " ".join(words[1:])
+                continue
+            for word in words:
+                name, _, text = word.partition("=")
+                found[name] = text
+        return found
+
+    @property
+    def workdir(self) -> str:
+        """The last WORKDIR line."""
+        lines = self._lines("WORKDIR")
+        return lines[-1][0] if lines and lines[-1] else ""
+
+    def _lines(self, keyword: str) -> list[list[str]]:
+        found = []
+        for command in self.commands:
+            if match := re.match(rf"\s*{keyword}\s+(.*)", command, re.IGNORECASE | re.DOTALL):
+                found.append(shlex.split(match[1]))
+        return found
+
+
+@dataclass
+class Store:
+    """All state of one server. Its methods raise GRPCError as the SDK expects it."""
+
+    host: Host
+    faults: FaultPlan
+    limits: Limits
+    network: bool
+    """Whether any sandbox may have network."""
+    open_worker: Callable[[], Awaitable[Listener | None]]
+    """A port for one sandbox's commands; None where all share the server's."""
+    apps: dict[tuple[str, str], str] = field(default_factory=dict)
+    """(environment, name) -> id."""
+    images: dict[str, Image] = field(default_factory=dict)
+    built: set[str] = field(default_factory=set)
+    """Ids of images whose build has succeeded."""
+    image_names: dict[str, str] = field(default_factory=dict)
+    secrets: dict[str, dict[str, str]] = field(default_factory=dict)
+    secret_names: dict[str, str] = field(default_factory=dict)
+    boxes: dict[str, Box] = field(default_factory=dict)
+    """By sandbox id, those that have ended too."""
+    tasks: dict[str, Box] = field(default_factory=dict)
+    _names: set[tuple[str, str]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.volumes = Volumes(self.host)
+
+    def add_secret(self, name: str | None, values: Mapping[str, str]) -> str:
+        """Keep a secret; its id."""
+        secret_id = new_id("st", 22)
+        self.secrets[secret_id] = dict(values)
+        if name:
+            self.secret_names[name] = secret_id
+        return secret_id
+
+    def environment(self, request: Request, secret_ids: Iterable[str]) -> dict[str, str]:
+        """What a request sets; where it says so differs between SDK versions."""
+        merged: dict[str, str] = {}
+        for secret_id in secret_ids:
+            merged.update(self._secret(secret_id))
+        inline = getattr(request, "ephemeral_secrets", None)
+        merged.update(dict(inline.contents) if inline else {})
+        for source in getattr(request, "secret_sources", ()):
+            if source.WhichOneof("source") == "secret_id":
+                merged.update(self._secret(source.secret_id))
+            else:
+                merged.update(dict(source.env.contents))
+        return merged
+
+    def _secret(self, secret_id: str) -> dict[str, str]:
+        if secret_id not in self.secrets:
+            raise GRPCError(Status.NOT_FOUND, f"no secret {secret_id}")
+        return self.secrets[secret_id]
+
+    def image(self, image_id: str) -> Image:
+        """An image by id."""
+        if image_id not in self.images:
+            raise GRPCError(Status.NOT_FOUND, f"no image {image_id}")
+        return self.images[image_id]
+
+    def box(self, sandbox_id: str) -> Box:
+        """A sandbox by id, also one that has ended."""
+        if sandbox_id not in self.boxes:
+            raise GRPCError(Status.NOT_FOUND, f"no sandbox {sandbox_id}")
+        return self.boxes[sandbox_id]
+
+    def task(self, task_id: str) -> Box:
+        """A sandbox that takes commands, by task id."""
+        box = self.tasks.get(task_id)
+        if box is None or not box.is_up():
+            raise GRPCError(Status.NOT_FOUND, f"task {task_id} is not running")
+        return box
+
+    async def create(
+        self, app_id: str, definition: Request, environment: Mapping[str, str], *, v1: bool
+    ) -> Box:
+        """Make and start a sandbox."""
+        if app_id not in self.apps.values():
+            raise GRPCError(Status.NOT_FOUND, f"no app {app_id}")
+        check_definition(definition)
+        self.faults.throttle_creation()
+        name = (app_id, definition.name)
+        if definition.name:
+            taken = any(
+                (box.app_id, box.definition.name) == name and box.result is None
+                for box in self.boxes.values()
+            )
+            if taken or name in self._names:
+                raise GRPCError(Status.ALREADY_EXISTS, f"sandbox {definition.name!r} exists")
+            self._names.add(name)
+        try:
+            return await self._create(app_id, definition, environment, v1)
+        finally:
+            self._names.discard(name)
+
+    async def _create(
+        self, app_id: str, definition: Request, environment: Mapping[str, str], v1: bool
+    ) -> Box:
+        image = self.image(definition.image_id)
+        sandbox_id = new_id("sb", 22 if v1 else 26)
+        definition.workdir = definition.workdir or image.workdir
+        directory = self.host.owned_directory(self.host.directory / sandbox_id)
+        access = definition.network_access.network_access_type
+        plan = Plan(
+            sandbox_id=sandbox_id,
+            files=image.files,
+            network=self.network and access != api_pb2.NetworkAccess.BLOCKED,
+            memory_mb=definition.resources.memory_mb_max or self.limits.memory_mb,
+            max_pids=self.limits.max_pids,
+            capabilities=self.limits.capabilities,
+            volumes=await self.volumes.attach(directory, definition.volume_mounts),
+        )
+        box = Box(
+            sandbox_id=sandbox_id,
+            task_id=new_id("ta", 25) + ("" if v1 else "V"),
+            app_id=app_id,
+            definition=definition,
+            environment={**image.environment, **environment},
+            tags={},
+            enclosure=ENCLOSURES[self.limits.runtime](self.host, plan),
+            conduct=self.faults.conduct,
+            output_limit_bytes=self.limits.output_bytes,
+            settle=self._settle,
+        )
+        for old in self.boxes.values():
+            old.forget_output()
+        await box.start()
+        box.worker = await self.open_worker()
+        self.boxes[sandbox_id] = box
+        self.tasks[box.task_id] = box
+        return box
+
+    async def _settle(self, box: Box) -> None:
+        await self.volumes.commit(box.enclosure.directory)
+
+    async def end_all(self) -> None:
+        """End every sandbox."""
+        running = [box for box in self.boxes.values() if box.result is None]
+        await asyncio.gather(*(box.end(TERMINATED) for box in running))
+
+    async def close(self) -> None:
+        """End every sandbox and forget what is known of them."""
+        await self.end_all()
+        for box in self.boxes.values():
+            box.close()
+        self.boxes.clear()
+        self.tasks.clear()

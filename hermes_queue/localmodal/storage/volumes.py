@@ -1,0 +1,112 @@
+"""Volumes: each sandbox works on a copy of its own until it commits and reloads."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from grpclib import GRPCError, Status
+
+from hermes_queue.localmodal.enclosure import Volume
+from hermes_queue.localmodal.host import Host
+from hermes_queue.localmodal.wire import Request, new_id
+
+SYNC = Path(__file__).with_name("volume_sync.py")
+
+
+class Volumes:
+    """The volumes of one server.
+
+    As on Modal, what one sandbox writes is seen by others once it was committed, which its end
+    and its own reload do, and they reload. Of two that changed one file, the later commit wins.
+    """
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._names: dict[tuple[str, str], str] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._script = host.directory / "volume_sync.py"
+        self._script.write_bytes(SYNC.read_bytes())
+        self._script.chmod(0o644)
+
+    def find(self, environment: str, name: str) -> str | None:
+        """The id of a named volume."""
+        return self._names.get((environment, name))
+
+    def create(self, environment: str, name: str) -> str:
+        """Make a volume; unnamed ones are their creator's alone."""
+        volume_id = new_id("vo", 22)
+        self._host.owned_directory(self._committed(volume_id), 0o755)
+        self._locks[volume_id] = asyncio.Lock()
+        if name:
+            self._names[environment, name] = volume_id
+        return volume_id
+
+    def _committed(self, volume_id: str) -> Path:
+        return self._host.directory / "volumes" / volume_id
+
+    async def attach(self, directory: Path, mounts: Iterable[Request]) -> tuple[Volume, ...]:
+        """Copy the mounted volumes below `directory`, one sandbox's own.
+
+        Raises:
+            GRPCError: a volume does not exist, or a sub-path is no directory in it.
+        """
+        found: list[Volume] = []
+        for index, mount in enumerate(mounts):
+            if mount.volume_id not in self._locks:
+                raise GRPCError(Status.NOT_FOUND, f"no volume {mount.volume_id}")
+            place = self._host.owned_directory(directory / f"volume-{index}")
+            record = {"volume": mount.volume_id, "read_only": mount.read_only}
+            (place.with_suffix(".json")).write_text(json.dumps(record))
+            work = self._host.owned_directory(place / "work", 0o755)
+            await self._sync("reload", place, mount.volume_id)
+            source = _below(work, getattr(mount, "sub_path", ""))
+            if not source.is_dir():
+                await asyncio.to_thread(self._host.run, ["mkdir", "-p", "--", str(source)])
+            found.append(Volume(source, mount.mount_path, mount.read_only))
+        return tuple(found)
+
+    async def commit(self, directory: Path) -> None:
+        """Commit what the sandbox whose directory this is has changed."""
+        await self._each(directory, ("commit",))
+
+    async def reload(self, directory: Path) -> None:
+        """Commit what the sandbox has changed, then show it what others have committed."""
+        await self._each(directory, ("commit", "reload"))
+
+    async def _each(self, directory: Path, operations: tuple[str, ...]) -> None:
+        for path, record in _mounted(directory):
+            for operation in operations:
+                if operation == "reload" or not record["read_only"]:
+                    await self._sync(operation, path.with_suffix(""), record["volume"])
+
+    async def _sync(self, operation: str, place: Path, volume_id: str) -> None:
+        python = str(self._host.python.executable)
+        committed = str(self._committed(volume_id))
+        argv = [python, "-IB", str(self._script), operation, str(place), committed]
+        async with self._locks[volume_id]:
+            await asyncio.to_thread(self._host.run, argv)
+
+
+def _mounted(directory: Path) -> list[tuple[Path, dict[str, Any]]]:
+    """The records of a sandbox's volumes."""
+    return [
+        (path, json.loads(path.read_text())) for path in sorted(directory.glob("volume-*.json"))
+    ]
+
+
+def _below(root: Path, sub_path: str) -> Path:
+    """A directory in a volume, by a path that leads through no link.
+
+    Raises:
+        GRPCError: INVALID_ARGUMENT; it does, or out of the volume.
+    """
+    place = root
+    for part in Path(sub_path.lstrip("/")).parts:
+        place = place / part
+        if part == ".." or place.is_symlink() or (place.exists() and not place.is_dir()):
+            raise GRPCError(Status.INVALID_ARGUMENT, f"no directory {sub_path!r} in the volume")
+    return place

@@ -1,0 +1,166 @@
+"""gRPC plumbing: handlers from protobuf descriptors, ids, tokens, error details."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import secrets
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any
+
+from google.protobuf.message_factory import GetMessageClass
+from grpclib import GRPCError, Status
+from grpclib.const import Cardinality, Handler
+from grpclib.encoding.base import StatusDetailsCodecBase
+from modal_proto import api_pb2
+
+from hermes_queue.localmodal.faults import FaultPlan
+
+Stream = Any
+"""`grpclib.server.Stream`, whose message types depend on the method."""
+Request = Any
+"""The method's protobuf message. Fields differ between SDK versions."""
+
+ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+
+
+def new_id(prefix: str, length: int = 26) -> str:
+    """A random id as Modal's look: `sb-` and 22 characters are taken for the older protocol."""
+    return prefix + "-" + "".join(secrets.choice(ALPHABET) for _ in range(length))
+
+
+class Tokens:
+    """Short-lived tokens in the form of JWTs.
+
+    The SDK reads their `exp` only. We check the signature, so that a sandbox that can reach the
+    port cannot command other ones.
+    """
+
+    def __init__(self) -> None:
+        self._key = secrets.token_bytes(32)
+
+    def make(self, subject: str, lifetime_s: float) -> str:
+        """A token for `subject`."""
+        body = {"sub": subject, "exp": int(time.time() + lifetime_s)}
+        parts = ({"alg": "HS256", "typ": "JWT"}, body)
+        text = ".".join(_encode(json.dumps(part).encode()) for part in parts)
+        return f"{text}.{self._signature(text)}"
+
+    def subject(self, token: str) -> str | None:
+        """Who a token was made for; None when it is malformed, forged or expired."""
+        text, _, signature = token.rpartition(".")
+        if not text or not hmac.compare_digest(signature.encode(), self._signature(text).encode()):
+            return None
+        middle = text.split(".")[1]
+        body = json.loads(base64.urlsafe_b64decode(middle + "=" * (-len(middle) % 4)))
+        return str(body["sub"]) if body["exp"] > time.time() else None
+
+    def _signature(self, text: str) -> str:
+        return _encode(hmac.new(self._key, text.encode(), hashlib.sha256).digest())
+
+
+def _encode(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")
+
+
+class StatusDetails(StatusDetailsCodecBase):
+    """Error details as the SDK reads them: an `RPCStatus` in the trailer."""
+
+    def encode(self, status: Status, message: str | None, details: Any) -> bytes:
+        """See grpclib."""
+        encoded = api_pb2.RPCStatus(code=status.value, message=message or "")
+        for detail in details or ():
+            encoded.details.add().Pack(detail, type_url_prefix="type.modal.com/")
+        return bytes(encoded.SerializeToString())
+
+    def decode(self, status: Status, message: str | None, data: bytes) -> Any:
+        """See grpclib."""
+        return list(api_pb2.RPCStatus.FromString(data).details)
+
+
+Guard = Callable[[str, Stream], Awaitable[None]]
+"""Called with the method's name before each call; raises GRPCError to refuse it."""
+
+
+class Service:
+    """Serves one protobuf service: the methods that `target` has by their names.
+
+    Unary methods take (request, stream) and return the reply; server streams are async
+    generators of replies; client streams take the stream alone.
+    """
+
+    def __init__(self, descriptor: Any, target: object, faults: FaultPlan, guard: Guard) -> None:
+        self._faults = faults
+        self._guard = guard
+        self._handlers: dict[str, Handler] = {}
+        for method in descriptor.methods:
+            # Methods unknown to grpclib would reach the SDK as "Missing content-type header".
+            function = getattr(target, method.name, None)
+            if function is None:
+                handle, cardinality = self._refuse(method.name), Cardinality.STREAM_STREAM
+            elif method.client_streaming:
+                handle = self._client_stream(method.name, function)
+                cardinality = Cardinality.STREAM_UNARY
+            elif method.server_streaming:
+                handle = self._server_stream(method.name, function)
+                cardinality = Cardinality.UNARY_STREAM
+            else:
+                handle = self._unary(method.name, function)
+                cardinality = Cardinality.UNARY_UNARY
+            self._handlers[f"/{descriptor.full_name}/{method.name}"] = Handler(
+                handle,
+                cardinality,
+                GetMessageClass(method.input_type),
+                GetMessageClass(method.output_type),
+            )
+
+    def __mapping__(self) -> Mapping[str, Handler]:
+        return self._handlers
+
+    async def _begin(self, name: str, stream: Stream) -> Request:
+        await self._guard(name, stream)
+        await self._faults.before(name)
+        return await stream.recv_message()
+
+    def _refuse(self, name: str) -> Callable[[Stream], Awaitable[None]]:
+        async def call(stream: Stream) -> None:
+            raise GRPCError(Status.UNIMPLEMENTED, f"{name} is not supported by localmodal")
+
+        return call
+
+    def _unary(
+        self, name: str, function: Callable[[Request, Stream], Awaitable[Any]]
+    ) -> Callable[[Stream], Awaitable[None]]:
+        async def call(stream: Stream) -> None:
+            request = await self._begin(name, stream)
+            await stream.send_message(await function(request, stream))
+
+        return call
+
+    def _server_stream(
+        self, name: str, function: Callable[[Request, Stream], AsyncIterator[Any]]
+    ) -> Callable[[Stream], Awaitable[None]]:
+        async def call(stream: Stream) -> None:
+            request = await self._begin(name, stream)
+            broken = self._faults.stream_fault(name)
+            async for reply in function(request, stream):
+                if broken is not None:
+                    broken.check()
+                await stream.send_message(reply)
+            if broken is not None:
+                broken.end()
+
+        return call
+
+    def _client_stream(
+        self, name: str, function: Callable[[Stream], Awaitable[Any]]
+    ) -> Callable[[Stream], Awaitable[None]]:
+        async def call(stream: Stream) -> None:
+            await self._guard(name, stream)
+            await self._faults.before(name)
+            await stream.send_message(await function(stream))
+
+        return call

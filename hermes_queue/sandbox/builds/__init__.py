@@ -1,0 +1,1 @@
+"""Where assets are built."""

@@ -1,0 +1,315 @@
+"""A running bubblewrap: the first process of a set of namespaces, and the way into them.
+
+The namespaces die with that process, and it dies with the thread that started it
+(`--die-with-parent`), so nothing outlives either. Nothing inside can end, stop or change it:
+
+- it is `sleep`, which reads nothing, and the kernel reaps orphans for it;
+- as process 1 it hears no signals from inside;
+- its program is a copy that nobody may read, so the kernel makes it undumpable: what lies in its
+  memory and below /proc/1 is closed to processes without capabilities, and it cannot be traced;
+- it is in no control group of the slot, so that it never dies for what others use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import json
+import logging
+import os
+import shutil
+import signal
+from collections.abc import Sequence
+from pathlib import Path, PurePath
+from typing import Any
+
+from hermes_queue.errors import SandboxError
+from hermes_queue.sandbox.host.cgroups import ControlGroups
+from hermes_queue.sandbox.host.execution import Child, memory_file
+from hermes_queue.sandbox.host.isolation import Tools
+from hermes_queue.sandbox.host.paths import is_root
+from hermes_queue.sandbox.host.processes import is_running, kill_process, kill_tree, read_stat
+
+logger = logging.getLogger(__name__)
+
+START_TIMEOUT_S = 30.0
+ETC_SHARED = (
+    "alternatives",
+    "ca-certificates",
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "localtime",
+    "mime.types",
+    "nsswitch.conf",
+    "pki",
+    "protocols",
+    "services",
+    "ssl",
+)
+"""Below /etc: what programs of the host's /usr need and nobody has to hide."""
+INIT_PLACE = "/dev/.init"
+"""Where the first process finds its program; the callers' arguments mount it there."""
+# The kernel reaps children of a process that ignores SIGCHLD, which outlives bash's exec (not
+# dash's). Programs that are many in one go by the name that they are given. Until the worker knows
+# its pid and can kill it, it waits for the worker, and ends when that one does: bubblewrap may be
+# killed before it has told the kernel that its child shall not outlive it.
+INIT = f'trap "" CHLD; echo up; read -r _ || exit; exec -a sleep {INIT_PLACE} infinity'
+INIT_PAUSE_S = 0.001
+OUTER_USER = 9
+"""The descriptor of the outer user namespace on its way into it."""
+LEAVE = f"exec {OUTER_USER}<&-; "
+"""What the shell that enters a directory for a command begins with: `OUTER_USER` ends there."""
+NS_GET_PARENT = 0xB702
+"""ioctl_ns(2); Python has no name for it."""
+NAMESPACES = (
+    ("mnt", "--mount"),
+    ("pid", "--pid"),
+    ("ipc", "--ipc"),
+    ("uts", "--uts"),
+    ("net", "--net"),
+    ("cgroup", "--cgroup"),
+)
+
+
+class Bubblewrap:
+    """One bubblewrap, from its start to its end.
+
+    Its namespaces belong to an outer user namespace that no process is left in; commands
+    run in one nested in it, without rights over them. The arguments have to see to that:
+    `--unshare-user --disable-userns` (or a `--uid` that differs from the outer one), or
+    `--userns` with `--userns2`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        tools: Tools,
+        *,
+        groups: ControlGroups | None = None,
+        drop: Sequence[str] | None = None,
+    ) -> None:
+        """`drop`: prefix that gives up root; None = that of `tools`."""
+        self.name = name
+        """For messages."""
+        self.init_pid = 0
+        self.init_started = 0
+        self._tools = tools
+        self._drop = list(tools.drop if drop is None else drop)
+        self._groups = groups
+        self._child: Child | None = None
+        self._outer_user = -1
+        self._pid_namespace = ""
+        self._namespaces: list[str] = []
+        self._killed = False
+
+    async def start(
+        self, arguments: Sequence[str], *, environment: dict[str, str], pass_fds: Sequence[int] = ()
+    ) -> None:
+        """Start bubblewrap with `arguments` and wait until its mounts are in place.
+
+        Raises:
+            SandboxError: it ended instead, or was not ready in time.
+        """
+        errors = memory_file(b"")
+        info, info_writer = os.pipe()
+        ready, ready_writer = os.pipe()
+        hold, go = os.pipe()
+        own = ["--die-with-parent", "--as-pid-1", "--cap-drop", "ALL", "--info-fd"]
+        own += [f"{info_writer}", *arguments, "--", "/bin/bash", "-c", INIT]
+        argv = [*self._drop, self._tools.bwrap, *own]
+        try:
+            try:
+                self._child = Child(
+                    argv,
+                    env=environment,
+                    stdin=hold,
+                    stdout=ready_writer,
+                    stderr=errors,
+                    pass_fds=(info_writer, *pass_fds),
+                )
+            finally:
+                for descriptor in (info_writer, ready_writer, hold):
+                    os.close(descriptor)
+            # Entering before this line would show the host's files.
+            if not await _first_byte(ready, self._child):
+                raise SandboxError(f"bubblewrap did not start: {_text(errors) or 'no message'}")
+            pid = int(json.loads(os.read(info, 4096))["child-pid"])
+            if stat := read_stat(pid):
+                self.init_pid, self.init_started = pid, stat.started
+                os.write(go, b"\n")
+            if not await _has_begun(pid):
+                raise SandboxError(f"bubblewrap did not start: {_text(errors) or 'no sleep'}")
+            self._learn(pid)
+        except OSError as error:
+            await self.kill()
+            raise SandboxError(f"bubblewrap did not start: {error}") from error
+        except BaseException:
+            await asyncio.shield(self.kill())
+            raise
+        finally:
+            for descriptor in (errors, info, ready, go):
+                os.close(descriptor)
+
+    def _learn(self, pid: int) -> None:
+        stat = read_stat(pid)
+        if stat is None:
+            raise SandboxError("the sandbox's first process ended at once")
+        self.init_pid, self.init_started = pid, stat.started
+        self._pid_namespace = os.readlink(f"/proc/{pid}/ns/pid")
+        # Entering a namespace that is also ours would be refused: net when it is shared,
+        # cgroup where the kernel has none.
+        self._namespaces = [
+            f"{option}=/proc/{pid}/ns/{name}"
+            for name, option in NAMESPACES
+            if os.path.exists(f"/proc/self/ns/{name}")
+            and os.readlink(f"/proc/{pid}/ns/{name}") != os.readlink(f"/proc/self/ns/{name}")
+        ]
+        self._outer_user = _parent_namespace(f"/proc/{pid}/ns/user")
+
+    def is_alive(self) -> bool:
+        """Whether commands can run in it."""
+        return self.init_pid > 0 and is_running(self.init_pid, self.init_started)
+
+    async def ended_from_inside(self) -> bool:
+        """Whether what ran inside has ended it.
+
+        It made process 1 end by itself. A signal from inside does not reach process 1; one from the
+        host (the kernel's when memory is short, a supervisor's, ours) ends it with SIGKILL, or the
+        bubblewrap around it.
+        """
+        if (
+            self._child is None
+            or self._killed
+            or not await self._child.ended_within(START_TIMEOUT_S)
+        ):
+            return False
+        code = self._child.exited.result()
+        return code >= 0 and code != 128 + signal.SIGKILL
+
+    def enter_prefix(self) -> list[str | bytes]:
+        """What runs a command inside, in the control groups, with the nested namespace's rights.
+
+        The command has to begin with `LEAVE`.
+        """
+        return self._enter(self._groups)
+
+    def _enter(self, groups: ControlGroups | None) -> list[str | bytes]:
+        # Not inherited from us: whoever gives up root could not open it any more.
+        outer = f"/proc/{os.getpid()}/fd/{self._outer_user}"
+        prepare = groups.moves() if groups else ""
+        if self._drop:
+            prepare, outer = f"{prepare}exec {OUTER_USER}<{outer}; ", f"/proc/self/fd/{OUTER_USER}"
+        shell = ["/bin/sh", "-c", f'{prepare}exec "$@"', "sh"] if prepare else []
+        return [
+            *shell,
+            *self._drop,
+            self._tools.nsenter,
+            f"--user={outer}",
+            *self._namespaces,
+            "--preserve-credentials",
+            self._tools.nsenter,
+            "--user=/proc/1/ns/user",
+            "--preserve-credentials",
+        ]
+
+    async def kill_tree(self, marker: str | None, pid: int) -> None:
+        """Kill one command's tree; see `processes.kill_tree`.
+
+        A command that cannot be caught takes the other commands inside with it, and not the first
+        process: that would be our failure, and this is the command's own.
+        """
+        if not await asyncio.to_thread(kill_tree, marker, pid, self._pid_namespace):
+            logger.warning(
+                "a command in %s forks too fast to be stopped; all in it are killed",
+                self.name,
+                extra={"action": "fork_bomb_killed"},
+            )
+            await self._sweep()
+
+    async def _sweep(self) -> None:
+        """Kill all but the first process at once: the kernel lets nothing fork meanwhile."""
+        argv = [*self._enter(None), "/bin/sh", "-c", f"{LEAVE}kill -KILL -1"]
+        try:
+            sweeper = Child(argv, env={"PATH": "/usr/bin:/bin"}, confined=True)
+        except OSError as error:
+            logger.warning("%s: %s", self.name, error, extra={"action": "fork_bomb_killed"})
+            return
+        if not await sweeper.ended_within(START_TIMEOUT_S):
+            sweeper.signal(signal.SIGKILL)
+            await sweeper.wait()
+
+    async def kill(self) -> None:
+        """Kill everything inside. Idempotent; returns when nothing runs any more."""
+        self._killed = True
+        if self._outer_user >= 0:
+            os.close(self._outer_user)
+        self._outer_user = -1
+        if self._child is None:
+            return
+        if self.init_pid:
+            kill_process(self.init_pid, self.init_started)
+        else:
+            self._child.signal(signal.SIGKILL)
+        if not await self._child.ended_within(START_TIMEOUT_S):
+            self._child.signal(signal.SIGKILL)
+            await self._child.wait()
+
+
+def place_init(path: Path, owner: int) -> None:
+    """Put the program of a first process at `path`, for `owner` when we are root. Blocking.
+
+    The owner has to be somebody inside: to whom the file is nobody's, its process is, too.
+
+    Raises:
+        OSError: there is no `sleep`, or no room.
+    """
+    source = shutil.which("sleep", path="/usr/bin:/bin")
+    if source is None:
+        raise FileNotFoundError(errno.ENOENT, "install coreutils", "sleep")
+    shutil.copyfile(source, path)
+    if is_root():
+        os.chown(path, owner, owner)
+    path.chmod(0o111)
+
+
+def _parent_namespace(path: str) -> int:
+    """A descriptor of the user namespace that the one at `path` was made in."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return fcntl.ioctl(descriptor, NS_GET_PARENT)
+    finally:
+        os.close(descriptor)
+
+
+async def _has_begun(pid: int) -> bool:
+    """Wait until the first process runs its program: the shell before could be traced."""
+    for _ in range(int(START_TIMEOUT_S / INIT_PAUSE_S)):
+        stat = read_stat(pid)
+        if stat is None or stat.name == PurePath(INIT_PLACE).name:
+            return stat is not None and stat.is_alive
+        await asyncio.sleep(INIT_PAUSE_S)
+    return False
+
+
+async def _first_byte(descriptor: int, child: Child) -> bool:
+    """Whether `child` wrote something before it ended."""
+    loop = asyncio.get_running_loop()
+    readable: asyncio.Future[None] = loop.create_future()
+
+    def on_readable() -> None:
+        loop.remove_reader(descriptor)
+        readable.set_result(None)
+
+    loop.add_reader(descriptor, on_readable)
+    try:
+        waiting: set[asyncio.Future[Any]] = {readable, child.exited}
+        await asyncio.wait(waiting, timeout=START_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        loop.remove_reader(descriptor)
+    return readable.done() and os.read(descriptor, 1) != b""
+
+
+def _text(descriptor: int) -> str:
+    return os.pread(descriptor, 4096, 0).decode(errors="replace").strip()

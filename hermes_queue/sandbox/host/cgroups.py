@@ -1,0 +1,256 @@
+"""Limits of a slot by control groups, v1 or v2, where they are writable.
+
+Memory and processes are limited; processor time is divided equally between slots that want it,
+whatever the number of their processes, and counted.
+
+Where they are not (ordinary users without delegation, most containers) `fallback_prefix`
+sets limits per process instead. Those bound one process, not the slot: ten processes
+may use ten times the memory, allocations fail instead of the kernel ending the command
+with 137, and memory shared or mapped from files is not counted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import os
+import shutil
+import subprocess
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+from hermes_queue.sandbox.host import descriptors
+
+logger = logging.getLogger(__name__)
+
+MOUNT = Path("/sys/fs/cgroup")
+_PAUSES_S = (0.0, 0.01, 0.05, 0.2, 0.5, 1.0, 2.0, 4.0)
+"""Before each try to delete a group. Nobody tries again later."""
+_SHARES_V1, _WEIGHT_V2 = 1024, 100
+"""The kernel's defaults: as much for a slot as for any other group of the host."""
+_USAGE_V1, _USAGE_V2 = "cpuacct.usage", "cpu.stat"
+NPROC_PER_NAMESPACE = (5, 14)
+"""Since this kernel RLIMIT_NPROC counts per user namespace, hence per slot."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControlGroups:
+    """The groups of one slot: one on v2, one per hierarchy on v1."""
+
+    groups: tuple[Path, ...]
+    usage: Path | None = None
+    """The kernel's file that tells their processor time, if there is one."""
+
+    def moves(self) -> str:
+        """Shell commands that move the shell into the groups and give it a command's limits."""
+        moves = "".join(f'echo 0 >"{group}/cgroup.procs" || exit 125; ' for group in self.groups)
+        limit = descriptors.limit_of_commands()
+        return moves if limit is None else f"{moves}ulimit -S -n {limit}; "
+
+    def enter_prefix(self) -> list[str]:
+        """A command prefix that moves itself into the groups and becomes the command."""
+        return ["/bin/sh", "-c", self.moves() + 'exec "$@"', "sh"]
+
+    def members(self) -> set[int]:
+        """Pids of the processes in them."""
+        found: set[int] = set()
+        for group in self.groups:
+            with contextlib.suppress(OSError):
+                found.update(int(pid) for pid in (group / "cgroup.procs").read_text().split())
+        return found
+
+    def cpu_s(self) -> float | None:
+        """Processor seconds of all that ever ran in them; None where the kernel does not count."""
+        if self.usage is None:
+            return None
+        try:
+            text = self.usage.read_text()
+        except OSError:
+            return None
+        if self.usage.name == _USAGE_V1:
+            return int(text) / 1e9
+        return int(text.split(maxsplit=2)[1]) / 1e6  # usage_usec is its first line
+
+    def remove(self) -> None:
+        """Delete the groups; their processes must be dead. Blocking."""
+        remove_groups(self.groups)
+
+
+def remove_groups(groups: tuple[Path, ...]) -> None:
+    """Delete groups by path; dying processes hold them, on a busy machine for seconds."""
+    for group in groups:
+        for pause_s in _PAUSES_S:
+            time.sleep(pause_s)
+            try:
+                group.rmdir()
+            except FileNotFoundError:
+                break
+            except OSError:
+                continue
+            break
+        else:
+            logger.warning(
+                "control group %s could not be removed", group, extra={"action": "cgroup_left"}
+            )
+
+
+def create(name: str, *, memory_mb: int, max_pids: int) -> ControlGroups | None:
+    """The groups of a new slot, 0 = unlimited; None when they are not writable."""
+    if not available():
+        return None
+    try:
+        return _create(name, memory_mb, max_pids)
+    except OSError as error:
+        logger.warning(
+            "no control groups for %s: %s", name, error, extra={"action": "cgroup_unavailable"}
+        )
+        return None
+
+
+def available() -> bool:
+    """Whether this process may create groups and move processes into them."""
+    return _probe()[0]
+
+
+def shares_processors() -> bool:
+    """Whether each slot gets an equal share of the processors; False without groups, too."""
+    return _probe()[1]
+
+
+@functools.cache
+def _probe() -> tuple[bool, bool]:
+    """Whether groups can be had, and whether they divide processor time."""
+    name = f"hermes-queue-probe-{uuid.uuid4().hex[:8]}"
+    try:
+        probe = _create(name, 64, 64)
+    except OSError:
+        return False, False
+    try:
+        done = subprocess.run(  # noqa: S603
+            [*probe.enter_prefix(), "/bin/true"], capture_output=True, timeout=10, check=False
+        )
+        weights = ("cpu.shares", "cpu.weight")
+        shared = any((group / name).exists() for group in probe.groups for name in weights)
+    finally:
+        probe.remove()
+    return done.returncode == 0, done.returncode == 0 and shared
+
+
+def _create(name: str, memory_mb: int, max_pids: int) -> ControlGroups:
+    made: list[Path] = []
+    try:
+        if _is_v2():
+            made.append(_new_group(_parent_v2(), name))
+            _limit_v2(made[0], memory_mb, max_pids)
+            usage = made[0] / _USAGE_V2
+        else:
+            for controller in ("memory", "pids"):
+                made.append(_new_group(_parent_v1(controller), name))
+            _limit_v1(made[0], memory_mb)
+            if max_pids:
+                (made[1] / "pids.max").write_text(str(max_pids))
+            made += _processor_groups_v1(name)
+            usage = made[-1] / _USAGE_V1
+    except OSError:
+        remove_groups(tuple(made))
+        raise
+    return ControlGroups(tuple(made), usage if usage.exists() else None)
+
+
+def _is_v2() -> bool:
+    return (MOUNT / "cgroup.controllers").exists()
+
+
+def _processor_groups_v1(name: str) -> list[Path]:
+    """Those of `cpu` and `cpuacct`, which most systems keep in one hierarchy."""
+    parents = []
+    for controller in ("cpu", "cpuacct"):
+        parent = _parent_v1(controller).resolve()
+        if parent.is_dir() and parent not in parents:
+            parents.append(parent)
+    made = []
+    for parent in parents:
+        with contextlib.suppress(OSError):  # Slots do without; the worker has said so.
+            made.append(_new_group(parent, name))
+    for group in made:
+        with contextlib.suppress(OSError):
+            (group / "cpu.shares").write_text(str(_SHARES_V1))
+    return made
+
+
+def _new_group(parent: Path, name: str) -> Path:
+    group = parent / name
+    group.mkdir()
+    return group
+
+
+def _limit_v2(group: Path, memory_mb: int, max_pids: int) -> None:
+    if memory_mb:
+        (group / "memory.max").write_text(str(memory_mb << 20))
+        with contextlib.suppress(OSError):  # Absent where the kernel does not account swap.
+            (group / "memory.swap.max").write_text("0")
+    if max_pids:
+        (group / "pids.max").write_text(str(max_pids))
+    with contextlib.suppress(OSError):  # Absent where the parent does not hand `cpu` out.
+        (group / "cpu.weight").write_text(str(_WEIGHT_V2))
+
+
+def _limit_v1(group: Path, memory_mb: int) -> None:
+    if memory_mb:
+        limit = str(memory_mb << 20)
+        (group / "memory.limit_in_bytes").write_text(limit)
+        with contextlib.suppress(OSError):
+            (group / "memory.memsw.limit_in_bytes").write_text(limit)
+
+
+def _own_path(controller: str) -> str:
+    """This process's group in one hierarchy ("" = v2), relative to the mount."""
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controller in controllers.split(",") or (not controller and not controllers):
+            return path.lstrip("/")
+    return ""
+
+
+def _parent_v1(controller: str) -> Path:
+    own = MOUNT / controller / _own_path(controller)
+    return own if own.is_dir() else MOUNT / controller
+
+
+def _parent_v2() -> Path:
+    """The nearest group that hands the memory and pids controllers to its children.
+
+    A group with processes in it cannot (except the root), so it is usually our parent.
+    """
+    own = MOUNT / _own_path("")
+    for group in (own, own.parent, MOUNT):
+        with contextlib.suppress(OSError):
+            enabled = (group / "cgroup.subtree_control").read_text().split()
+            if {"memory", "pids"} <= set(enabled) and os.access(group, os.W_OK):
+                if "cpu" not in enabled:
+                    with contextlib.suppress(OSError):  # Refused where it was not delegated.
+                        (group / "cgroup.subtree_control").write_text("+cpu")
+                return group
+    raise PermissionError("no writable control group hands out the memory and pids controllers")
+
+
+def fallback_prefix(*, memory_mb: int, max_pids: int) -> list[str]:
+    """A command prefix that sets limits per process; empty when there is nothing to set."""
+    prlimit = shutil.which("prlimit", path="/usr/bin:/bin:/usr/local/bin")
+    limits = []
+    if memory_mb:
+        # Not --as: runtimes that reserve address space (JVM, Node, Go) break under it.
+        limits.append(f"--data={memory_mb << 20}")
+    if max_pids and _kernel() >= NPROC_PER_NAMESPACE:
+        limits.append(f"--nproc={max_pids}")
+    if open_files := descriptors.limit_of_commands():
+        limits.append(f"--nofile={open_files}:")
+    return [prlimit, *limits] if prlimit and limits else []
+
+
+def _kernel() -> tuple[int, int]:
+    major, minor = os.uname().release.split(".")[:2]
+    return int(major), int("".join(c for c in minor if c.isdigit()) or 0)

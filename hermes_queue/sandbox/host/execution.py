@@ -1,0 +1,374 @@
+"""Run one process of a slot: capped output, stdin, wall-clock limit, tree kill.
+
+asyncio's own subprocesses are not used: they start a thread per child on Python 3.11,
+and their `wait()` hangs as long as a background process holds the pipes open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Protocol, TypeVar
+
+from hermes_queue.sandbox.base import TIMEOUT_EXIT_CODE, ExecutionResult
+from hermes_queue.sandbox.host.paths import SLOT_UID, is_root
+from hermes_queue.sandbox.host.processes import tree_cpu_s
+from hermes_queue.sandbox.host.seccomp import call_confined
+
+CHUNK_BYTES = 1 << 16
+DRAIN_GRACE_S = 0.05
+"""After the command's end, for output that its children still write."""
+
+END_ROUNDS = 100
+END_PAUSE_S = 0.05
+
+Keep = Callable[[Sequence["OutputPipe"]], str]
+"""Takes the pipes of a command that is over, of which some may be open; answers a notice."""
+
+T = TypeVar("T")
+KillTree = Callable[[int], Awaitable[None]]
+"""Kills everything that belongs to the command whose outermost process has this pid."""
+CpuTime = Callable[[], float | None]
+"""Processor seconds of the whole slot so far; None where nobody counts them."""
+
+
+class HeadTail:
+    """The first and the last half of a stream that may be longer than `cap` bytes."""
+
+    def __init__(self, cap: int) -> None:
+        self._head_cap = cap // 2
+        self._tail_cap = cap - self._head_cap
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._total = 0
+        self._cut = False
+
+    def cut(self) -> None:
+        """What follows will not come, though the stream has not ended."""
+        self._cut = True
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes of the stream."""
+        self._total += len(data)
+        room = self._head_cap - len(self._head)
+        if room > 0:
+            self._head += data[:room]
+            data = data[room:]
+        self._tail += data
+        if len(self._tail) > 2 * self._tail_cap + CHUNK_BYTES:
+            self._trim()
+
+    def _trim(self) -> None:
+        surplus = len(self._tail) - self._tail_cap
+        if surplus > 0:
+            del self._tail[:surplus]
+
+    @property
+    def truncated(self) -> bool:
+        """Whether bytes were left out, or may have been."""
+        return self._cut or self._total > self._head_cap + self._tail_cap
+
+    def content(self) -> bytes:
+        """What was kept, with a marker line where bytes are missing."""
+        self._trim()
+        left_out = self._total - len(self._head) - len(self._tail)
+        marker = f"\n[... {left_out} bytes left out ...]\n".encode() if left_out else b""
+        end = b"\n[... the rest did not arrive ...]\n" if self._cut else b""
+        return bytes(self._head) + marker + bytes(self._tail) + end
+
+
+class Sink(Protocol):
+    """Takes the bytes of a stream."""
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes."""
+
+
+class OutputPipe:
+    """The read end of a command's stdout or stderr.
+
+    A background process may keep the write end for as long as its slot lives. It must
+    not die of SIGPIPE once the command is over, so the pipe is then emptied until it ends.
+    """
+
+    def __init__(self, kept: Sink, *, owner: int = SLOT_UID) -> None:
+        """`owner` is the host uid that commands run as when we are root."""
+        self._kept = kept
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._reader, False)
+        if is_root():  # Or a command could not open /dev/stderr by name.
+            os.fchown(self._writer, owner, owner)
+        with contextlib.suppress(OSError):  # Fewer wake-ups; the default is 64 KiB.
+            fcntl.fcntl(self._reader, fcntl.F_SETPIPE_SZ, 1 << 18)
+        self._loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[None] = self._loop.create_future()
+        self._discard = False
+        self._loop.add_reader(self._reader, self._readable)
+
+    @property
+    def writer(self) -> int:
+        """The end the command gets."""
+        return self._writer
+
+    def close_writer(self) -> None:
+        """Call once the command has its copy."""
+        if self._writer >= 0:
+            os.close(self._writer)
+            self._writer = -1
+
+    def _readable(self) -> None:
+        self._read_once()
+
+    def _read_once(self) -> bool:
+        if self._reader < 0:
+            return False
+        try:
+            data = os.read(self._reader, CHUNK_BYTES)
+        except BlockingIOError:
+            return False
+        if not data:
+            self.close()
+            return False
+        if not self._discard:
+            self._kept.feed(data)
+        return True
+
+    def read_available(self) -> None:
+        """Take what lies in the pipe now, at most a few pipe sizes of it."""
+        for _ in range(64):
+            if not self._read_once():
+                return
+
+    def discard(self) -> None:
+        """Forget whatever else arrives."""
+        self._discard = True
+
+    def close(self) -> None:
+        """Stop reading. Idempotent."""
+        self.close_writer()
+        if self._reader >= 0:
+            self._loop.remove_reader(self._reader)
+            os.close(self._reader)
+            self._reader = -1
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+
+class Child:
+    """A process started from the event loop's thread, and its end as a future.
+
+    That thread has to live as long as the worker: bubblewrap asks the kernel to be
+    killed with its parent, and the parent of a process is the *thread* that forked it.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str | bytes],
+        *,
+        env: Mapping[str, str],
+        stdin: int = subprocess.DEVNULL,
+        stdout: int = subprocess.DEVNULL,
+        stderr: int = subprocess.DEVNULL,
+        pass_fds: Sequence[int] = (),
+        cwd: str = "/",
+        confined: bool = False,
+    ) -> None:
+        """`confined`: under the filter of `seccomp`, and without a parent to be killed with."""
+
+        def start() -> subprocess.Popen[bytes]:
+            return subprocess.Popen(  # noqa: S603 - argv is ours, the command is data in it
+                argv,
+                env=dict(env),
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                pass_fds=pass_fds,
+                cwd=cwd,
+                start_new_session=True,
+            )
+
+        self._process = call_confined(start) if confined else start()
+        self.pid = self._process.pid
+        self._loop = asyncio.get_running_loop()
+        self.exited: asyncio.Future[int] = self._loop.create_future()
+        self.cpu_s = 0.0
+        """Once it has exited: processor seconds of it and of the children that it waited for."""
+        self._pidfd = os.pidfd_open(self.pid)
+        self._loop.add_reader(self._pidfd, self._on_exit)
+
+    def _on_exit(self) -> None:
+        pid, status, used = os.wait4(self.pid, os.WNOHANG)
+        if pid == 0:
+            return
+        code = self._process.returncode = os.waitstatus_to_exitcode(status)
+        self.cpu_s = used.ru_utime + used.ru_stime
+        self._loop.remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        self._pidfd = -1
+        if not self.exited.done():
+            self.exited.set_result(code)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Signal this one process; no-op when it is over."""
+        if self._pidfd >= 0:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, number)
+
+    async def ended_within(self, seconds: float) -> bool:
+        """Whether the process ends in time."""
+        await asyncio.wait([self.exited], timeout=seconds)
+        return self.exited.done()
+
+    async def wait(self) -> int:
+        """The exit code as a shell reports it; may be awaited by many."""
+        code = await asyncio.shield(self.exited)
+        return 128 - code if code < 0 else code
+
+
+def memory_file(data: bytes) -> int:
+    """A descriptor with `data`, positioned at its start. The caller closes it."""
+    made = os.memfd_create("hermes-queue", os.MFD_CLOEXEC)
+    # The shells on the way to a command know descriptors of one digit as their own.
+    descriptor = fcntl.fcntl(made, fcntl.F_DUPFD_CLOEXEC, 10)
+    os.close(made)
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+async def run(
+    argv: Sequence[str | bytes],
+    *,
+    env: Mapping[str, str],
+    kill_tree: KillTree,
+    timeout_s: float,
+    stdin: bytes = b"",
+    max_output_bytes: int,
+    pass_fds: Sequence[int] = (),
+    cwd: str = "/",
+    owner: int = SLOT_UID,
+    confined: bool = False,
+    cpu_time: CpuTime = lambda: None,
+    keep: Keep = lambda _: "",
+) -> ExecutionResult:
+    """Run `argv` to its end, or until `timeout_s` seconds are over.
+
+    `owner` is the host uid that it runs as when we are root; for `confined` see `Child`. Pipes
+    that background processes hold are emptied until those end; `keep` bounds how many.
+
+    Cancellation kills the tree too, and is delivered only once nothing of it is left.
+
+    Raises:
+        OSError: the process could not be started.
+    """
+    started, cpu_before = time.monotonic(), cpu_time()
+    kept = HeadTail(max_output_bytes), HeadTail(max_output_bytes)
+    pipes = OutputPipe(kept[0], owner=owner), OutputPipe(kept[1], owner=owner)
+    source = memory_file(stdin) if stdin else os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        child = Child(
+            argv,
+            env=env,
+            stdin=source,
+            stdout=pipes[0].writer,
+            stderr=pipes[1].writer,
+            pass_fds=pass_fds,
+            cwd=cwd,
+            confined=confined,
+        )
+    except BaseException:
+        for pipe in pipes:
+            pipe.close()
+        raise
+    finally:
+        os.close(source)
+    for pipe in pipes:
+        pipe.close_writer()
+    notice = ""
+    try:
+        killed_cpu_s = await _wait(child, kill_tree, timeout_s)
+        await _drain(pipes)
+    finally:
+        for pipe in pipes:
+            pipe.discard()
+        notice = keep(pipes)
+    timed_out = killed_cpu_s is not None
+    return ExecutionResult(
+        exit_code=TIMEOUT_EXIT_CODE if timed_out else await child.wait(),
+        stdout=kept[0].content(),
+        stderr=kept[1].content(),
+        duration_s=time.monotonic() - started,
+        timed_out=timed_out,
+        truncated=any(stream.truncated for stream in kept),
+        cpu_s=_used_s(cpu_before, cpu_time(), max(child.cpu_s, killed_cpu_s or 0.0)),
+        notice=notice,
+    )
+
+
+def _used_s(before: float | None, after: float | None, otherwise: float) -> float:
+    """Processor seconds by the slot's own count, `otherwise` where it has none."""
+    return otherwise if before is None or after is None else after - before
+
+
+async def _wait(child: Child, kill_tree: KillTree, timeout_s: float) -> float | None:
+    """The processor seconds of its tree when the command ran out of time and was killed."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            await child.wait()
+    except TimeoutError:
+        return await unbroken(_end(child, kill_tree))
+    except asyncio.CancelledError:
+        await unbroken(_end(child, kill_tree))
+        raise
+    return None
+
+
+async def _end(child: Child, kill_tree: KillTree) -> float:
+    """Kill the command until it is over; the processor seconds of its tree.
+
+    They are read first, since nobody waits for the children of what is killed. Killing
+    once may not do: it may be caught before it entered the slot, and nsenter stops when it sees
+    its child stopped.
+    """
+    cpu_s = await asyncio.to_thread(tree_cpu_s, child.pid)
+    for _ in range(END_ROUNDS):
+        await kill_tree(child.pid)
+        child.signal(signal.SIGCONT)
+        if await child.ended_within(END_PAUSE_S):
+            return cpu_s
+    child.signal(signal.SIGKILL)
+    await child.wait()
+    return cpu_s
+
+
+async def unbroken(work: Awaitable[T]) -> T:
+    """Finish `work` even when the caller is cancelled meanwhile; the cancellation follows."""
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            if task.cancelled():
+                raise
+            cancelled = error
+    done = task.result()
+    if cancelled is not None:
+        raise cancelled
+    return done
+
+
+async def _drain(pipes: Sequence[OutputPipe]) -> None:
+    for pipe in pipes:
+        pipe.read_available()
+    waiting = [pipe.ended for pipe in pipes if not pipe.ended.done()]
+    if waiting:
+        await asyncio.wait(waiting, timeout=DRAIN_GRACE_S)

@@ -1,0 +1,186 @@
+"""The Python that slots see as `python3`: found on the host, copied where slots can reach it.
+
+An interpreter below /usr is used as it is. Any other one (pyenv, uv, conda) may lie in
+a closed home directory, so its needed parts are copied once to `<cache>/python/<key>`.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from hermes_queue.errors import EnvInfraError
+from hermes_queue.sandbox.host.paths import locked, remove_tree, shared_directory
+
+MOUNT = "/opt/python"
+OWN_VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
+
+LEFT_OUT = (
+    "site-packages",
+    "dist-packages",
+    "test",
+    "tests",
+    "ensurepip",
+    "idlelib",
+    "idle_test",
+    "tkinter",
+    "turtledemo",
+    "*.a",
+    "*.opt-[12].pyc",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Interpreter:
+    """A Python that slots can run."""
+
+    version: str
+    """Major and minor, e.g. "3.11"."""
+    home: Path
+    """Host directory to mount at /opt/python; its bin holds python, python3 and pythonX.Y."""
+
+    @property
+    def executable(self) -> Path:
+        """Host path."""
+        return self.home / "bin" / f"python{self.version}"
+
+
+@functools.cache
+def prepare(version: str | None, cache: Path) -> Interpreter:
+    """The interpreter for a slot, copied into the cache when it has to be. Blocking.
+
+    Raises:
+        EnvInfraError: this host has no such Python; the message says what to install.
+    """
+    wanted = version or OWN_VERSION
+    if not re.fullmatch(r"3\.\d{1,2}", wanted):
+        raise EnvInfraError(f'Python version {wanted!r} is not of the form "3.11"')
+    executable, base_prefix = _find(wanted)
+    stat = executable.stat()
+    identity = f"{base_prefix}\0{stat.st_size}\0{stat.st_mtime_ns}".encode()
+    home = cache / "python" / f"{wanted}-{hashlib.sha256(identity).hexdigest()[:16]}"
+    if not home.is_dir():
+        shared_directory(home.parent)
+        with locked(home.with_suffix(".lock")):
+            if not home.is_dir():
+                _furnish(wanted, executable, base_prefix, home)
+    return Interpreter(wanted, home)
+
+
+def _find(version: str) -> tuple[Path, Path]:
+    """Executable and base prefix of the wanted Python."""
+    for candidate in _candidates(version):
+        if found := _ask(candidate, version):
+            return found
+    raise EnvInfraError(
+        f"Python {version} was asked for and is not on this worker's host; install it "
+        f"(`apt install python{version}`, `uv python install {version}` or "
+        f"`pyenv install {version}`) or put `python{version}` on the worker's PATH"
+    )
+
+
+def _candidates(version: str) -> list[Path]:
+    name = f"python{version}"
+    found = []
+    if version == OWN_VERSION:
+        found.append(Path(sys.base_prefix) / "bin" / name)
+    if on_path := shutil.which(name):
+        found.append(Path(on_path))
+    home = Path(os.environ.get("HOME") or "/nonexistent")
+    roots = (
+        (Path(os.environ.get("PYENV_ROOT") or home / ".pyenv") / "versions", f"{version}.*"),
+        (home / ".local/share/uv/python", f"cpython-{version}.*"),
+    )
+    for root, pattern in roots:
+        found += sorted(root.glob(f"{pattern}/bin/{name}"), reverse=True)
+    found += [Path("/usr/bin") / name, Path("/usr/local/bin") / name]
+    return [path for path in found if path.exists()]
+
+
+def _ask(candidate: Path, version: str) -> tuple[Path, Path] | None:
+    """What the interpreter says of itself: a shim on PATH may start another one, or none."""
+    script = (
+        "import json, sys; print(json.dumps([sys.base_prefix, "
+        "getattr(sys, '_base_executable', sys.executable), '%d.%d' % sys.version_info[:2]]))"
+    )
+    try:
+        done = subprocess.run(  # noqa: S603
+            [candidate, "-I", "-c", script], capture_output=True, timeout=30, check=True
+        )
+        base_prefix, executable, actual = json.loads(done.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return None
+    if actual != version:
+        return None
+    own = Path(base_prefix) / "bin" / f"python{version}"
+    return (own if own.exists() else Path(executable)), Path(base_prefix).resolve()
+
+
+def _furnish(version: str, executable: Path, base_prefix: Path, home: Path) -> None:
+    unfinished = home.with_suffix(".unfinished")
+    remove_tree(unfinished)
+    binary = unfinished / "bin" / f"python{version}"
+    try:
+        for directory in (unfinished, binary.parent):
+            directory.mkdir()
+            directory.chmod(0o755)
+        for name in ("python3", "python"):
+            binary.with_name(name).symlink_to(binary.name)
+        if base_prefix.is_relative_to("/usr"):
+            binary.symlink_to(executable)
+        else:
+            copy_parts(version, executable.resolve(), base_prefix, unfinished)
+    except (OSError, shutil.Error, subprocess.SubprocessError) as error:
+        raise EnvInfraError(
+            f"Python {version} in {base_prefix} cannot be copied to {home}: {error}"
+        ) from error
+    unfinished.rename(home)
+
+
+def copy_parts(version: str, executable: Path, base_prefix: Path, target: Path) -> None:
+    """Copy what running needs to `target`, whose bin directory exists."""
+    binary, libraries = target / "bin" / f"python{version}", target / "lib"
+    libraries.mkdir()
+    # The run path of a shared build names the original prefix, which slots do not see.
+    old = f"{base_prefix}/lib\0".encode()
+    new = b"$ORIGIN/../lib\0"
+    content = executable.read_bytes()
+    if len(old) >= len(new):
+        content = content.replace(old, new.ljust(len(old), b"\0"))
+    binary.write_bytes(content)
+    binary.chmod(0o755)
+    for library in (base_prefix / "lib").glob("lib*.so*"):
+        shutil.copy2(library, libraries / library.name, follow_symlinks=False)
+    stdlib = libraries / f"python{version}"
+    shutil.copytree(
+        base_prefix / "lib" / stdlib.name,
+        stdlib,
+        symlinks=True,
+        ignore=shutil.ignore_patterns(*LEFT_OUT),
+    )
+    (stdlib / "site-packages").mkdir()
+    _open_to_others(target)
+    subprocess.run(  # noqa: S603
+        [binary, "-I", "-c", "import encodings, json, subprocess"],
+        capture_output=True,
+        timeout=60,
+        check=True,
+    )
+
+
+def _open_to_others(root: Path) -> None:
+    """Readable whatever the installation's modes or our umask are."""
+    for directory, _, files in os.walk(root):
+        os.chmod(directory, 0o755)  # noqa: S103 - read-only for slots, it is mounted so
+        for name in files:
+            path = os.path.join(directory, name)
+            if not os.path.islink(path):
+                os.chmod(path, os.stat(path).st_mode & 0o755 | 0o444)

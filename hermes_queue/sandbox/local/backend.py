@@ -1,0 +1,395 @@
+"""The local backend: slots on the worker's own host, one bubblewrap each.
+
+All slots of one backend form one logical sandbox (`local-<host>-<token>`), which other
+workers on the host can list and end when this one died. Nothing bills here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import platform
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from hermes_queue.cancellation import end_tasks
+from hermes_queue.errors import SandboxError, SlotLost
+from hermes_queue.sandbox.base import (
+    MAX_FILE_BYTES,
+    AssetSpec,
+    Capabilities,
+    ExecutionRequest,
+    ExecutionResult,
+    SandboxInfo,
+    SandboxObserver,
+    Slot,
+    SlotSpec,
+)
+from hermes_queue.sandbox.builds.network import run_fenced
+from hermes_queue.sandbox.capacity import Capacity
+from hermes_queue.sandbox.host import cgroups, interpreter
+from hermes_queue.sandbox.host import pip as pip_settings
+from hermes_queue.sandbox.host.execution import unbroken
+from hermes_queue.sandbox.host.image import host_image
+from hermes_queue.sandbox.host.isolation import Tools, find_tools, host_python, shortcomings
+from hermes_queue.sandbox.host.paths import SLOT_UID, check_cache
+from hermes_queue.sandbox.local.assets import AssetStore, read_regular_file
+from hermes_queue.sandbox.local.fence import BubblewrapFence, FenceOptions, SlotDirectories, furnish
+from hermes_queue.sandbox.local.registry import HostRegistry, record_slot
+from hermes_queue.sandbox.local.slot import LocalSlot
+from hermes_queue.sandbox.local.uids import SlotUids
+from hermes_queue.sandbox.local.unfenced import InPlaceAssetStore, PlainFence
+from hermes_queue.sandbox.profile_names import refuse_but_default
+from hermes_queue.settings import LocalSandboxSettings, PathSettings, WorkerSettings
+
+logger = logging.getLogger(__name__)
+
+BUILD_MEMORY_MB = 4096
+
+
+class LocalBackend:
+    """See `SandboxBackend`.
+
+    Its event loop's thread must live as long as the worker: slots die with it.
+    """
+
+    def __init__(
+        self,
+        settings: LocalSandboxSettings | None = None,
+        *,
+        slots: int | None = None,
+        labels: Mapping[str, str] | None = None,
+        cache: Path | None = None,
+        observer: SandboxObserver | None = None,
+    ) -> None:
+        self.settings = settings or LocalSandboxSettings()
+        self.capabilities = Capabilities(isolation=self.settings.isolation == "bwrap")
+        self.labels = {
+            "deployment": "default",
+            "worker": f"{platform.node()}:{os.getpid()}",
+            **(labels or {}),
+        }
+        self._cache = (cache or PathSettings().cache).absolute()
+        self._registry = HostRegistry(self._cache)
+        self._observer = observer or SandboxObserver()
+        store = AssetStore if self.capabilities.isolation else InPlaceAssetStore
+        self._assets = store(self._cache, self._build_asset)
+        self._capacity = Capacity(slots or self.settings.slots or WorkerSettings().concurrency)
+        self._slots: dict[str, LocalSlot] = {}
+        count = self.settings.uids if self.capabilities.isolation else 0
+        self._uids = SlotUids(self._cache, self.settings.first_uid, count)
+        self._opening = asyncio.Lock()
+        self._tools: Tools | None = None
+        self._sandbox: Path | None = None
+        self._started = False
+        self._reaper: asyncio.Task[None] | None = None
+
+    @property
+    def free_slots(self) -> int:
+        """See `SandboxBackend`."""
+        return self._capacity.free
+
+    def resize(self, slots: int) -> None:
+        """See `SandboxBackend`."""
+        self._capacity.resize(slots)
+
+    # --- life cycle -------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """See `SandboxBackend`. Also ends what dead workers left on this host."""
+        async with self._opening:
+            if self._started:
+                return
+            await asyncio.to_thread(self._check_host)
+            await self._reclaim()
+            await self._open_sandbox()
+            self._started = True
+            self._reaper = asyncio.create_task(self._reap())
+
+    async def _reclaim(self) -> None:
+        if ended := await asyncio.to_thread(self._registry.reclaim):
+            logger.info("of dead workers: ended %s", ", ".join(ended), extra={"action": "reclaim"})
+
+    async def _reap(self) -> None:
+        """End what dead workers of this host leave, as long as this one lives.
+
+        Every worker does so for its own host, whatever deployment the dead one belonged to: who
+        is dead is known from the lock that it held, and not from any Redis.
+        """
+        while True:
+            await asyncio.sleep(self.settings.reap_s)
+            try:
+                await self._reclaim()
+            except OSError as error:
+                logger.warning("reclaim: %s", error, extra={"action": "reclaim_failed"})
+
+    def _check_host(self) -> None:
+        check_cache(self._cache, fenced=self.capabilities.isolation)
+        for lack in shortcomings(self.settings):
+            logger.warning("%s; %s", lack.what, lack.fix, extra={"action": "start"})
+        if not self.capabilities.isolation:
+            logger.warning(
+                "isolation is off: agent commands run as this user, with its files and network",
+                extra={"action": "start"},
+            )
+            return
+        self._tools = find_tools(self._cache)
+        host_python()
+
+    async def _open_sandbox(self) -> None:
+        host = re.sub(r"[^A-Za-z0-9.-]", "-", platform.node()) or "host"
+        sandbox_id = f"local-{host}-{secrets.token_hex(6)}"
+        directory = await asyncio.to_thread(self._registry.open, sandbox_id, self.labels)
+        await asyncio.to_thread(furnish, directory)
+        if self._sandbox is not None:  # ended by somebody else
+            self._observer.gone(self._sandbox.name)
+        self._sandbox = directory
+        await self._observer.created(sandbox_id, self.labels)
+
+    async def stop(self) -> None:
+        """See `SandboxBackend`."""
+        self._started = False
+        reaper, self._reaper = self._reaper, None
+        if reaper:
+            await end_tasks(reaper)
+        for slot_id in list(self._slots):
+            await self._release(slot_id)
+        self._uids.close()
+        if self._sandbox is not None:
+            sandbox, self._sandbox = self._sandbox, None
+            self._observer.gone(sandbox.name)
+            try:
+                await asyncio.to_thread(self._registry.end, sandbox.name)
+            except OSError as error:
+                said = {"action": "sandbox_left"}
+                logger.warning("sandbox %s is not removed: %s", sandbox, error, extra=said)
+
+    # --- assets -----------------------------------------------------------------------
+
+    async def prepare(self, spec: SlotSpec) -> None:
+        """See `SandboxBackend`."""
+        refuse_but_default(spec.profile)
+        await asyncio.to_thread(interpreter.prepare, spec.python, self._cache)
+        await asyncio.gather(*(self._assets.ensure(asset) for asset in spec.assets))
+
+    async def read_asset(
+        self, asset: AssetSpec, path: str, *, max_bytes: int = MAX_FILE_BYTES
+    ) -> bytes:
+        """See `SandboxBackend`."""
+        unpin = await self._assets.pin(asset)
+        try:
+            root = self._assets.path(asset)
+            return await asyncio.to_thread(read_regular_file, root, path, max_bytes=max_bytes)
+        finally:
+            unpin()
+
+    async def _build_asset(self, spec: AssetSpec, directory: Path) -> ExecutionResult:
+        pip = await asyncio.to_thread(pip_settings.prepare, self._cache)
+        mounts = ["--bind", str(directory), spec.mount, *pip.mount_arguments()]
+        slot = await self._begin_slot(spec.python, mounts, building=True)
+        try:
+            if self.capabilities.isolation:
+                return await run_fenced(slot, spec, pip, self.settings.build_hosts)
+            hq_pip = pip_settings.COMMAND.replace(pip_settings.MOUNT, str(pip.package))
+            return await slot.run(
+                ["/bin/bash", "-eu"],
+                script=spec.script,
+                env={**dict(pip.environment), "HQ_PIP": hq_pip},
+                cwd=spec.mount,
+                timeout_s=spec.timeout_s,
+            )
+        finally:
+            await unbroken(self._end_slot(slot.fence.slot_id))
+
+    # --- slots ------------------------------------------------------------------------
+
+    async def acquire(self, trajectory_id: str, spec: SlotSpec) -> Slot:
+        """See `SandboxBackend`."""
+        await self.prepare(spec)
+        await self._capacity.acquire()
+        try:
+            return await self._lease(trajectory_id, spec)
+        except BaseException:
+            self._capacity.release()
+            raise
+
+    async def _lease(self, trajectory_id: str, spec: SlotSpec) -> Slot:
+        mounts: list[str] = []
+        with contextlib.ExitStack() as pins:
+            # In the same order everywhere: unfenced slots may have to wait for a mount.
+            for asset in sorted(spec.assets, key=lambda asset: asset.mount):
+                pins.callback(await self._assets.pin(asset))
+                await self._uids.let_read(self._assets.path(asset))
+                mounts += ["--ro-bind", str(self._assets.path(asset)), asset.mount]
+            running = await self._begin_slot(spec.python, mounts, conceal=spec.conceal)
+            pins.callback(self._observer.released, running.fence.slot_id)
+            running.on_end = pins.pop_all().close
+        running.has_capacity = True
+        slot = Slot(
+            slot_id=running.fence.slot_id,
+            trajectory_id=trajectory_id,
+            sandbox_id=running.record.parent.name,
+            workspace=running.fence.workspace,
+            spec=spec,
+            image=host_image(spec.python),
+        )
+        self._observer.leased(slot)
+        return slot
+
+    async def _begin_slot(
+        self,
+        python: str | None,
+        mounts: Sequence[str],
+        *,
+        conceal: tuple[str, ...] = (),
+        building: bool = False,
+    ) -> LocalSlot:
+        """Start a fence with empty directories."""
+        async with self._opening:
+            if not self._started:
+                raise SandboxError("the local backend is not running")
+            if self._sandbox is None or not self._sandbox.is_dir():
+                await self._open_sandbox()
+            sandbox = self._sandbox
+        assert sandbox is not None  # noqa: S101 - opened above
+        found = await asyncio.to_thread(interpreter.prepare, python, self._cache)
+        slot_id = f"{'build' if building else 'slot'}-{secrets.token_hex(8)}"
+        # What is built belongs to the uid of builds, whatever slots are given.
+        uid = SLOT_UID if building else self._uids.take()
+        memory_mb, max_pids = self.settings.memory_mb, self.settings.max_pids
+        if building and memory_mb:
+            memory_mb = max(memory_mb, BUILD_MEMORY_MB)
+        groups = cgroups.create(f"hermes-queue-{slot_id}", memory_mb=memory_mb, max_pids=max_pids)
+        limits = [] if groups else cgroups.fallback_prefix(memory_mb=memory_mb, max_pids=max_pids)
+        options = FenceOptions(
+            interpreter=found,
+            mounts=tuple(mounts),
+            conceal=conceal,
+            network=self.settings.network and not building,
+            groups=groups,
+            limits=tuple(limits),
+            uid=uid,
+        )
+        directories = SlotDirectories(sandbox / slot_id)
+        fence = self._fence(slot_id, directories, options)
+        slot = LocalSlot(fence, directories, groups, sandbox / f"{slot_id}.json", uid)
+        self._slots[slot_id] = slot
+        try:
+            directories.create(fenced=self.capabilities.isolation, owner=uid)
+            await fence.start()
+            pid, started = fence.init_pid, fence.init_started
+            record_slot(sandbox, slot_id, pid=pid, started=started, groups=groups)
+        except OSError as error:
+            await unbroken(self._end_slot(slot_id))
+            raise SandboxError(f"a slot could not be made: {error}") from error
+        except BaseException:
+            await unbroken(self._end_slot(slot_id))
+            raise
+        if slot_id not in self._slots:
+            raise SlotLost("the local backend was stopped")
+        return slot
+
+    def _fence(
+        self, slot_id: str, directories: SlotDirectories, options: FenceOptions
+    ) -> BubblewrapFence | PlainFence:
+        if not self.capabilities.isolation:
+            return PlainFence(slot_id, directories, options)
+        assert self._tools is not None  # noqa: S101 - found by start()
+        return BubblewrapFence(slot_id, self._tools, directories, options)
+
+    async def _end_slot(self, slot_id: str) -> None:
+        """Kill and delete a slot. No-op when it is gone; never raises."""
+        if (slot := self._slots.pop(slot_id, None)) is not None:
+            await self._finish(slot)
+
+    async def _finish(self, slot: LocalSlot) -> None:
+        if await slot.end():
+            self._uids.give_back(slot.uid)
+
+    async def renew(self, slot: Slot) -> Slot:
+        """See `SandboxBackend`."""
+        self._leased_slot(slot)
+        # Taken out before the first await: a release that comes meanwhile finds nothing.
+        running = self._slots.pop(slot.slot_id)
+        try:
+            await unbroken(self._finish(running))
+            return await self._lease(slot.trajectory_id, slot.spec)
+        except BaseException:
+            self._capacity.release()
+            raise
+
+    async def release(self, slot: Slot) -> None:
+        """See `SandboxBackend`."""
+        if slot.slot_id in self._slots:
+            await unbroken(self._release(slot.slot_id))
+
+    async def _release(self, slot_id: str) -> None:
+        slot = self._slots.get(slot_id)
+        if slot is not None:
+            await self._end_slot(slot_id)
+            if slot.has_capacity:
+                self._capacity.release()
+
+    # --- commands ---------------------------------------------------------------------
+
+    async def execute_batch(
+        self, requests: Sequence[ExecutionRequest]
+    ) -> list[ExecutionResult | SandboxError]:
+        """See `SandboxBackend`."""
+        return list(await asyncio.gather(*(self._execute(request) for request in requests)))
+
+    async def _execute(self, request: ExecutionRequest) -> ExecutionResult | SandboxError:
+        try:
+            return await self._leased_slot(request.slot).run(
+                ["/bin/bash"],
+                script=request.command,
+                stdin=request.stdin,
+                env=request.env,
+                cwd=request.cwd or request.slot.workspace,
+                timeout_s=request.timeout_s,
+                max_output_bytes=request.max_output_bytes,
+            )
+        except SandboxError as error:
+            return error
+
+    # --- files ------------------------------------------------------------------------
+
+    async def read_file(self, slot: Slot, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
+        """See `SandboxBackend`."""
+        return await self._leased_slot(slot).read_file(path, max_bytes=max_bytes)
+
+    async def write_file(self, slot: Slot, path: str, data: bytes) -> None:
+        """See `SandboxBackend`."""
+        await self._leased_slot(slot).write_file(path, data)
+
+    def _leased_slot(self, slot: Slot) -> LocalSlot:
+        found = self._slots.get(slot.slot_id)
+        if found is None:
+            raise SlotLost(f"slot {slot.slot_id} is not leased")
+        return found
+
+    # --- the reaper's side ------------------------------------------------------------
+
+    async def list_sandboxes(self, labels: Mapping[str, str]) -> list[SandboxInfo]:
+        """See `SandboxBackend`."""
+        found = await asyncio.to_thread(self._registry.sandboxes)
+        return [info for info in found if labels.items() <= info.labels.items()]
+
+    async def terminate(self, sandbox_id: str) -> None:
+        """See `SandboxBackend`."""
+        if self._sandbox is not None and self._sandbox.name == sandbox_id:
+            for slot in list(self._slots.values()):
+                await slot.fence.kill()
+            self._sandbox = None
+            self._observer.gone(sandbox_id)
+        try:
+            await asyncio.to_thread(self._registry.end, sandbox_id)
+        except OSError as error:
+            raise SandboxError(f"sandbox {sandbox_id} could not be removed: {error}") from error
+
+
+BACKEND = LocalBackend

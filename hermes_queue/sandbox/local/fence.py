@@ -1,0 +1,254 @@
+"""One slot's fence: a bubblewrap that holds its namespaces, entered with nsenter.
+
+When the worker is root, everything first drops to an unprivileged uid. Inside, commands
+run as uid 1000 without capabilities and without a way to gain any, under a filter of system
+calls (see `seccomp`). The namespaces die with their first process, and that one dies with the
+worker, so nothing outlives either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from hermes_queue.sandbox.base import SLOT_ENVIRONMENT, WORKSPACE
+from hermes_queue.sandbox.host.bubblewrap import (
+    ETC_SHARED,
+    INIT_PLACE,
+    LEAVE,
+    Bubblewrap,
+    place_init,
+)
+from hermes_queue.sandbox.host.cgroups import ControlGroups
+from hermes_queue.sandbox.host.interpreter import MOUNT as PYTHON_MOUNT
+from hermes_queue.sandbox.host.interpreter import Interpreter
+from hermes_queue.sandbox.host.isolation import Tools, host_python, top_level
+from hermes_queue.sandbox.host.paths import SLOT_UID, shared_directory, slot_directory
+
+HOME = "/home/agent"
+INNER_ID = "1000"
+PATH = f"{PYTHON_MOUNT}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+ENTER_DIRECTORY = f'{LEAVE}cd -- "$1" || exit 125; unset OLDPWD; shift; exec "$@"'
+DIRECTORIES = ("/etc", "/home", "/opt", "/opt/assets", "/opt/python", "/var")
+ETC_OWN = {
+    "passwd": "root:x:0:0:root:/root:/bin/bash\n"
+    f"agent:x:{INNER_ID}:{INNER_ID}:agent:{HOME}:/bin/bash\n"
+    "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
+    "group": f"root:x:0:\nagent:x:{INNER_ID}:\nnogroup:x:65534:\n",
+    "hosts": "127.0.0.1 localhost\n::1 localhost\n",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SlotDirectories:
+    """The host directories behind a slot's writable places. Deleted with `root`."""
+
+    root: Path
+
+    @property
+    def workspace(self) -> Path:
+        """Mounted at /workspace."""
+        return self.root / "workspace"
+
+    @property
+    def home(self) -> Path:
+        """Mounted at /home/agent."""
+        return self.root / "home"
+
+    @property
+    def tmp(self) -> Path:
+        """Mounted at /tmp."""
+        return self.root / "tmp"
+
+    @property
+    def var_tmp(self) -> Path:
+        """Mounted at /var/tmp."""
+        return self.root / "var-tmp"
+
+    @property
+    def init(self) -> Path:
+        """The program of the first process."""
+        return self.root / "init"
+
+    def create(self, *, fenced: bool, owner: int) -> None:
+        """Make them, empty; fenced slots of a root worker run as the uid `owner`. Blocking."""
+        slot_directory(self.root, 0o700, give=fenced, owner=owner)
+        for place in (self.workspace, self.home):
+            slot_directory(place, give=fenced, owner=owner)
+        for place in (self.tmp, self.var_tmp):
+            slot_directory(place, 0o1777, give=fenced, owner=owner)
+
+
+class Fence(Protocol):
+    """What keeps one slot's commands together."""
+
+    slot_id: str
+    workspace: str
+    is_confined: bool
+    """Whether commands are started under the filter of system calls."""
+
+    async def start(self) -> None:
+        """Bring it up. Raises SandboxError."""
+
+    def is_alive(self) -> bool:
+        """Whether commands can run in it."""
+        ...
+
+    async def ended_from_inside(self) -> bool:
+        """Whether what ran in it has ended it, and nothing on the host."""
+        ...
+
+    def command(self, cwd: str, argv: Sequence[str | bytes]) -> list[str | bytes]:
+        """The host's argv that runs `argv` inside."""
+        ...
+
+    def environment(self) -> dict[str, str]:
+        """The clean environment commands start from."""
+        ...
+
+    async def kill_command(self, command_id: str, pid: int) -> None:
+        """Kill one command's tree, given the id in its environment and its outermost pid."""
+
+    async def kill(self) -> None:
+        """Kill everything inside. Idempotent; returns when nothing runs any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class FenceOptions:
+    """How a slot is furnished."""
+
+    interpreter: Interpreter
+    mounts: tuple[str, ...] = ()
+    """Further bubblewrap arguments, for assets."""
+    conceal: tuple[str, ...] = ()
+    """Import names; see `SlotSpec.conceal`."""
+    network: bool = False
+    groups: ControlGroups | None = None
+    limits: tuple[str, ...] = ()
+    """Prefix that sets per-process limits where there are no control groups."""
+    uid: int = SLOT_UID
+    """Of the host, that the slot of a root worker runs as."""
+
+
+class BubblewrapFence:
+    """One bubblewrap, see the module."""
+
+    is_confined = True
+
+    def __init__(
+        self, slot_id: str, tools: Tools, directories: SlotDirectories, options: FenceOptions
+    ) -> None:
+        self.slot_id = slot_id
+        self.workspace = WORKSPACE
+        self._tools = tools
+        self._directories = directories
+        self._options = options
+        self._bubblewrap = Bubblewrap(
+            f"slot {slot_id}", tools, groups=options.groups, drop=tools.drop_to(options.uid)
+        )
+
+    @property
+    def init_pid(self) -> int:
+        """The first process inside, as the host numbers it; 0 before the start."""
+        return self._bubblewrap.init_pid
+
+    @property
+    def init_started(self) -> int:
+        """Its start time, see `ProcessStat.started`."""
+        return self._bubblewrap.init_started
+
+    async def start(self) -> None:
+        """See `Fence`."""
+        environment = {"PATH": PATH, "LANG": "C.UTF-8"}
+        await asyncio.to_thread(place_init, self._directories.init, self._options.uid)
+        await self._bubblewrap.start(self._layout(), environment=environment)
+
+    def _layout(self) -> list[str]:
+        places, options = self._directories, self._options
+        arguments = ["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts"]
+        arguments += ["--unshare-cgroup-try", "--uid", INNER_ID, "--gid", INNER_ID]
+        arguments += [] if options.network else ["--unshare-net"]
+        arguments += ["--disable-userns"] if self._tools.disable_userns else []
+        arguments += ["--hostname", "slot"]
+        for directory in DIRECTORIES:
+            arguments += ["--perms", "0755", "--dir", directory]
+        arguments += ["--ro-bind", "/usr", "/usr", *top_level()]
+        arguments += ["--proc", "/proc", "--dev", "/dev"]
+        arguments += ["--perms", "1777", "--tmpfs", "/dev/shm"]  # noqa: S108
+        arguments += ["--ro-bind", str(places.init), INIT_PLACE, "--remount-ro", "/dev"]
+        arguments += self._etc()
+        for place, target in (
+            (places.workspace, WORKSPACE),
+            (places.home, HOME),
+            (places.tmp, "/tmp"),  # noqa: S108 - the slot's own
+            (places.var_tmp, "/var/tmp"),  # noqa: S108
+        ):
+            arguments += ["--bind", str(place), target]
+        empty = places.root.parent / "empty"
+        for hidden in host_python().installed:
+            arguments += ["--ro-bind", str(empty), str(hidden)]
+        for name in options.conceal:
+            for stray in host_python().strays.get(name, ()):
+                blank = str(empty if stray.is_dir() else empty.with_name("blank"))
+                arguments += ["--ro-bind", blank, str(stray)]
+        arguments += ["--ro-bind", str(options.interpreter.home), PYTHON_MOUNT, *options.mounts]
+        return [*arguments, "--remount-ro", "/", "--chdir", "/"]
+
+    def _etc(self) -> list[str]:
+        arguments = []
+        for name in ETC_SHARED:
+            arguments += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
+        for name in ETC_OWN:
+            source = self._directories.root.parent / "etc" / name
+            if name == "hosts" and self._options.network:
+                source = Path("/etc/hosts")
+            arguments += ["--ro-bind", str(source), f"/etc/{name}"]
+        if self._options.network:
+            arguments += ["--ro-bind-try", "/etc/resolv.conf", "/etc/resolv.conf"]
+        return arguments
+
+    def is_alive(self) -> bool:
+        """See `Fence`."""
+        return self._bubblewrap.is_alive()
+
+    async def ended_from_inside(self) -> bool:
+        """See `Fence`."""
+        return await self._bubblewrap.ended_from_inside()
+
+    def command(self, cwd: str, argv: Sequence[str | bytes]) -> list[str | bytes]:
+        """See `Fence`."""
+        # The kernel takes all capabilities away with the first exec inside, since nobody there is
+        # uid 0; confined, none can be gained.
+        inside = [*self._options.limits, "/bin/sh", "-c", ENTER_DIRECTORY, "sh", cwd]
+        return [*self._bubblewrap.enter_prefix(), *inside, *argv]
+
+    def environment(self) -> dict[str, str]:
+        """See `Fence`."""
+        return {
+            "PATH": PATH,
+            "HOME": HOME,
+            **SLOT_ENVIRONMENT,
+            "TMPDIR": "/tmp",  # noqa: S108
+        }
+
+    async def kill_command(self, command_id: str, pid: int) -> None:
+        """See `Fence`. A command that cannot be caught takes the whole slot with it."""
+        await self._bubblewrap.kill_tree(command_id, pid)
+
+    async def kill(self) -> None:
+        """See `Fence`."""
+        await self._bubblewrap.kill()
+
+
+def furnish(directory: Path) -> None:
+    """Make what all slots below `directory` share: an empty directory and /etc files."""
+    shared_directory(directory / "empty")
+    (directory / "blank").touch()
+    (directory / "blank").chmod(0o644)
+    etc = shared_directory(directory / "etc")
+    for name, text in ETC_OWN.items():
+        (etc / name).write_text(text)
+        (etc / name).chmod(0o644)

@@ -1,0 +1,166 @@
+"""Which local sandboxes exist on this host: one directory each, held by its worker's lock.
+
+    <cache>/slots/<sandbox id>/sandbox.json     labels and creation time
+                               lock             flocked while the worker lives
+                               <slot id>/       the slot's writable directories
+                               <slot id>.json   its first process and control groups
+
+A worker that died cannot hold the lock, whatever killed it, so any later worker (or the
+reaper) can tell leftovers from live sandboxes and end them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from hermes_queue.sandbox.base import SandboxInfo
+from hermes_queue.sandbox.host.cgroups import ControlGroups, remove_groups
+from hermes_queue.sandbox.host.paths import remove_tree, shared_directory
+from hermes_queue.sandbox.host.processes import kill_mentioning, kill_process, kill_tree
+
+logger = logging.getLogger(__name__)
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class HostRegistry:
+    """The sandboxes below one cache directory. All methods block."""
+
+    def __init__(self, cache: Path, *, remove: Callable[[Path], None] = remove_tree) -> None:
+        """`remove` deletes what slots left at a path; raises OSError when it cannot."""
+        self._root = cache / "slots"
+        self._remove = remove
+        self._locks: dict[str, int] = {}
+
+    def open(self, sandbox_id: str, labels: Mapping[str, str]) -> Path:
+        """Create the directory of a new sandbox and hold its lock from now on."""
+        shared_directory(self._root, 0o711)
+        directory = self._root / sandbox_id
+        directory.mkdir()
+        directory.chmod(0o711)
+        unheld = directory / "lock.unheld"  # a lock that is seen free means a dead worker
+        lock = os.open(unheld, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        unheld.rename(directory / "lock")
+        self._locks[sandbox_id] = lock
+        record = {"labels": dict(labels), "created": time.time(), **_here()}
+        _write(directory / "sandbox.json", record)
+        return directory
+
+    def sandboxes(self) -> list[SandboxInfo]:
+        """Every sandbox that was not ended, of dead workers too."""
+        found = []
+        for path in sorted(self._root.glob("*/sandbox.json")):
+            if record := _read(path):
+                found.append(SandboxInfo(path.parent.name, record["labels"], record["created"]))
+        return found
+
+    def end(self, sandbox_id: str) -> None:
+        """Kill the sandbox's slots and delete everything of it. No-op when it is gone."""
+        directory = self._root / sandbox_id
+        if "/" in sandbox_id or sandbox_id in {"", ".", ".."} or not directory.is_dir():
+            return
+        for record in directory.glob("*.json"):
+            if record.name != "sandbox.json":
+                forget_slot(record, remove=self._remove)
+        # A worker that is killed while it starts a slot leaves a bwrap that nobody has written
+        # down yet and that waits for its dead parent for ever.
+        kill_mentioning(f"{directory}/")
+        (directory / "sandbox.json").unlink(missing_ok=True)
+        self._remove(directory)
+        if (lock := self._locks.pop(sandbox_id, None)) is not None:
+            os.close(lock)
+
+    def abandoned(self) -> list[str]:
+        """Sandboxes of workers that died, which `reclaim` would end."""
+        return [
+            directory.name
+            for directory in sorted(self._root.glob("*/"))
+            if directory.name not in self._locks and _is_abandoned(directory)
+        ]
+
+    def reclaim(self) -> list[str]:
+        """End the sandboxes of workers that died; their ids."""
+        ended = []
+        for name in self.abandoned():
+            try:
+                self.end(name)
+            except OSError as error:
+                logger.warning(
+                    "leftover sandbox %s cannot be removed: %s",
+                    name,
+                    error,
+                    extra={"action": "sandbox_left"},
+                )
+                continue
+            ended.append(name)
+        return ended
+
+
+def record_slot(
+    directory: Path, slot_id: str, *, pid: int, started: int, groups: ControlGroups | None
+) -> None:
+    """Write down what has to be ended with the slot. Pid 0 = it has no first process."""
+    paths = [str(group) for group in groups.groups] if groups else []
+    record = {"pid": pid, "started": started, "groups": paths, **_here()}
+    _write(directory / f"{slot_id}.json", record)
+
+
+def forget_slot(path: Path, *, remove: Callable[[Path], None] = remove_tree) -> None:
+    """Kill what the record at `path` names and delete its directories and the record."""
+    record = _read(path)
+    # Pids mean something only in the namespace and boot they were written in. Elsewhere
+    # the kernel has ended the processes already.
+    if record and all(record.get(key) == value for key, value in _here().items()):
+        if record["pid"]:
+            kill_process(record["pid"], record["started"])
+        else:
+            kill_tree(path.stem, None)
+        remove_groups(tuple(Path(group) for group in record["groups"]))
+    remove(path.with_suffix(""))
+    path.unlink(missing_ok=True)
+
+
+def _here() -> dict[str, str]:
+    return {"boot": BOOT_ID.read_text().strip(), "namespace": os.readlink("/proc/self/ns/pid")}
+
+
+def _is_abandoned(directory: Path) -> bool:
+    try:
+        lock = os.open(directory / "lock", os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        # Its worker is between creating the directory and the lock, or died there.
+        with contextlib.suppress(OSError):
+            return time.time() - directory.stat().st_mtime > 60
+        return False
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(lock)
+    return True
+
+
+def _write(path: Path, record: Mapping[str, Any]) -> None:
+    unfinished = path.with_suffix(".unfinished")
+    unfinished.write_text(json.dumps(record))
+    unfinished.rename(path)
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        record: dict[str, Any] = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return record

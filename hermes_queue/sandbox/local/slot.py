@@ -1,0 +1,195 @@
+"""One slot of the local backend while it runs: commands, files, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from hermes_queue.errors import SandboxError, SlotKilled, SlotLost
+from hermes_queue.sandbox.base import MAX_OUTPUT_BYTES, ExecutionResult
+from hermes_queue.sandbox.host.cgroups import ControlGroups
+from hermes_queue.sandbox.host.execution import memory_file, run
+from hermes_queue.sandbox.host.left_open import LeftOpen
+from hermes_queue.sandbox.host.paths import remove_tree
+from hermes_queue.sandbox.host.processes import COMMAND_VARIABLE
+from hermes_queue.sandbox.local.fence import Fence, SlotDirectories
+
+logger = logging.getLogger(__name__)
+
+INLINE_COMMAND_BYTES = 64 << 10
+"""Longer command lines reach bash as a file: one argument has 128 KiB at most."""
+FILE_TIMEOUT_S = 60.0
+NO_SUCH_FILE, NOT_A_FILE = 66, 73
+READ = f'[ -f "$1" ] && [ -r "$1" ] || exit {NO_SUCH_FILE}; exec head -c "$2" -- "$1"'
+WRITE = (
+    f'[ ! -d "$1" ] && {{ [ ! -e "$1" ] || [ -f "$1" ]; }} || exit {NOT_A_FILE}; '
+    'mkdir -p -- "$(dirname -- "$1")" && exec cat >"$1"'
+)
+
+
+class LocalSlot:
+    """A fence that is up, and what has to be freed with it."""
+
+    def __init__(
+        self,
+        fence: Fence,
+        directories: SlotDirectories,
+        groups: ControlGroups | None,
+        record: Path,
+        uid: int,
+    ) -> None:
+        self.fence = fence
+        self.record = record
+        """What other workers end it by, see `host_registry`."""
+        self.has_capacity = False
+        """Whether it counts as one of the backend's slots; asset builds do not."""
+        self.on_end: Callable[[], None] | None = None
+        self._directories = directories
+        self._groups = groups
+        self.uid = uid
+        """Of the host, if the worker is root."""
+        self._commands = 0
+        self._left_open = LeftOpen()
+
+    async def run(
+        self,
+        argv: Sequence[str],
+        *,
+        script: str | None = None,
+        stdin: bytes = b"",
+        env: Mapping[str, str] | None = None,
+        cwd: str,
+        timeout_s: float,
+        max_output_bytes: int = MAX_OUTPUT_BYTES,
+    ) -> ExecutionResult:
+        """Run `argv`, with `script` as bash's command line, in the slot.
+
+        Raises:
+            SlotKilled: what ran in the slot has ended it, before or under the command.
+            SlotLost: the slot died otherwise.
+            SandboxError: the command could not be started.
+        """
+        fence = self.fence
+        if not fence.is_alive():
+            raise await self._lost("died")
+        self._commands += 1
+        command_id = f"{fence.slot_id}.{self._commands}"
+        # PWD keeps a working directory's own name where links lead to it.
+        environment = {**fence.environment(), "PWD": cwd, **(env or {})}
+        environment[COMMAND_VARIABLE] = command_id
+        with contextlib.ExitStack() as stack:
+            words: list[str | bytes] = [*argv]
+            descriptors: list[int] = []
+            if script is not None:
+                code = script.encode("utf-8", "surrogatepass")
+                if len(code) <= INLINE_COMMAND_BYTES and b"\0" not in code:
+                    words += ["-c", code]
+                else:
+                    descriptors.append(memory_file(code))
+                    stack.callback(os.close, descriptors[0])
+                    words.append(f"/dev/fd/{descriptors[0]}")
+            try:
+                result = await run(
+                    fence.command(cwd, words),
+                    env=environment,
+                    kill_tree=lambda pid: fence.kill_command(command_id, pid),
+                    timeout_s=timeout_s,
+                    stdin=stdin,
+                    max_output_bytes=max_output_bytes,
+                    pass_fds=descriptors,
+                    owner=self.uid,
+                    confined=fence.is_confined,
+                    cpu_time=self._groups.cpu_s if self._groups else lambda: None,
+                    keep=self._left_open.keep,
+                )
+            except (OSError, ValueError) as error:
+                raise SandboxError(f"the command could not be started: {error}") from error
+        if not fence.is_alive():
+            raise await self._lost("died under a command")
+        return result
+
+    async def _lost(self, how: str) -> SlotLost:
+        kind = SlotKilled if await self.fence.ended_from_inside() else SlotLost
+        return kind(f"slot {self.fence.slot_id} {how}")
+
+    async def read_file(self, path: str, *, max_bytes: int) -> bytes:
+        """See `SandboxBackend.read_file`."""
+        words = ["/bin/bash", "-c", READ, "read", path, str(max_bytes + 1)]
+        result = await self._file(path, words, max_output_bytes=max_bytes + 2)
+        if not result.ok:
+            raise FileNotFoundError(errno.ENOENT, "no such regular file", path)
+        if len(result.stdout) > max_bytes:
+            raise OSError(errno.EFBIG, f"larger than {max_bytes} bytes", path)
+        return result.stdout
+
+    async def write_file(self, path: str, data: bytes) -> None:
+        """See `SandboxBackend.write_file`."""
+        result = await self._file(path, ["/bin/bash", "-c", WRITE, "write", path], stdin=data)
+        if result.exit_code == NOT_A_FILE:
+            raise OSError(errno.EISDIR, "not a regular file", path)
+        if not result.ok:
+            why = result.output.strip().rpartition(": ")[2] or "cannot be written"
+            raise OSError(errno.EACCES, why, path)
+
+    async def _file(
+        self,
+        path: str,
+        words: Sequence[str],
+        *,
+        stdin: bytes = b"",
+        max_output_bytes: int = MAX_OUTPUT_BYTES,
+    ) -> ExecutionResult:
+        if "\0" in path:
+            raise FileNotFoundError(errno.ENOENT, "a NUL byte in the path", path)
+        result = await self.run(
+            words,
+            stdin=stdin,
+            cwd="/",
+            timeout_s=FILE_TIMEOUT_S,
+            max_output_bytes=max_output_bytes,
+        )
+        if result.timed_out:
+            raise SandboxError(f"{path} did not answer within {FILE_TIMEOUT_S:g} s")
+        return result
+
+    async def end(self) -> bool:
+        """Kill everything in the slot and delete its directories and limits. Never raises.
+
+        Returns:
+            Whether everything in it is dead.
+        """
+        is_dead = True
+        try:
+            await self.fence.kill()
+        except Exception:
+            is_dead = False
+            logger.exception(
+                "slot %s could not be killed",
+                self.fence.slot_id,
+                extra={"action": "slot_not_killed"},
+            )
+        self._left_open.close()
+        await asyncio.to_thread(self._clear)
+        if self.on_end is not None:
+            self.on_end()
+        return is_dead
+
+    def _clear(self) -> None:
+        try:
+            if self._groups:
+                self._groups.remove()
+            remove_tree(self._directories.root)
+            self.record.unlink(missing_ok=True)
+        except OSError as error:
+            # The directories are never used again; the record lets the next start retry.
+            logger.warning(
+                "slot %s left something behind: %s",
+                self.fence.slot_id,
+                error,
+                extra={"action": "slot_left_something"},
+            )

@@ -1,0 +1,182 @@
+"""No fence: slots as plain directories of this host, commands as the worker's own user."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+
+from hermes_queue.errors import IsolationUnavailable
+from hermes_queue.sandbox.base import SLOT_ENVIRONMENT, AssetSpec
+from hermes_queue.sandbox.host.paths import remove_tree
+from hermes_queue.sandbox.host.processes import MAX_ROUNDS, kill_tree
+from hermes_queue.sandbox.local import assets as asset_store
+from hermes_queue.sandbox.local.assets import AssetStore, Build, lock_file
+from hermes_queue.sandbox.local.fence import FenceOptions, SlotDirectories
+
+UNFINISHED = "unfinished"
+
+
+class PlainFence:
+    """Keeps a slot's commands together by a mark in their environment, nothing more."""
+
+    is_confined = False
+
+    def __init__(self, slot_id: str, directories: SlotDirectories, options: FenceOptions) -> None:
+        self.slot_id = slot_id
+        self.workspace = str(directories.workspace)
+        self.init_pid = 0
+        self.init_started = 0
+        self._directories = directories
+        self._options = options
+        self._alive = False
+
+    async def start(self) -> None:
+        """See `Fence`."""
+        self._alive = True
+
+    def is_alive(self) -> bool:
+        """See `Fence`."""
+        return self._alive and self._directories.workspace.is_dir()
+
+    async def ended_from_inside(self) -> bool:
+        """See `Fence`. Whose doing it was cannot be told."""
+        return False
+
+    def command(self, cwd: str, argv: Sequence[str | bytes]) -> list[str | bytes]:
+        """See `Fence`."""
+        groups = self._options.groups
+        prefix = groups.enter_prefix() if groups else []
+        return [*prefix, *self._options.limits, "/usr/bin/env", "-C", cwd, *argv]
+
+    def environment(self) -> dict[str, str]:
+        """See `Fence`."""
+        path = os.environ.get("PATH", "/usr/local/bin:/usr/bin:/bin")
+        return {
+            "PATH": f"{self._options.interpreter.home / 'bin'}:{path}",
+            "HOME": str(self._directories.home),
+            **SLOT_ENVIRONMENT,
+            "TMPDIR": str(self._directories.tmp),
+        }
+
+    async def kill_command(self, command_id: str, pid: int) -> None:
+        """See `Fence`."""
+        await asyncio.to_thread(kill_tree, command_id, pid)
+
+    async def kill(self) -> None:
+        """See `Fence`."""
+        self._alive = False
+        await asyncio.to_thread(self._kill)
+
+    def _kill(self) -> None:
+        kill_tree(self.slot_id, None)
+        if self._options.groups is None:
+            return
+        # Those that cleared their environment and left their session are found here.
+        for _ in range(MAX_ROUNDS):
+            members = self._options.groups.members()
+            if not members:
+                return
+            for pid in members:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.01)
+
+
+class InPlaceAssetStore(AssetStore):
+    """Assets at their very mounts: without namespaces a path means the same for everyone.
+
+        /opt/assets/.store/<mount>.occupant     which asset lies at the mount
+                           <mount>.pins         shared lock of every slot that uses it
+                           <kind>-<key>         an asset that had to give way to another
+
+    Slots that want different assets at one mount therefore take turns.
+    """
+
+    builders = 1
+
+    def __init__(self, cache: Path, build: Build) -> None:
+        super().__init__(cache, build)
+        self._root = Path(asset_store.MOUNT_ROOT) / ".store"
+
+    def path(self, spec: AssetSpec) -> Path:
+        """See `AssetStore`."""
+        return Path(spec.mount)
+
+    def is_finished(self, spec: AssetSpec) -> bool:
+        """See `AssetStore`."""
+        return self._occupant(spec) == _name(spec) and self.path(spec).is_dir()
+
+    def lock_path(self, spec: AssetSpec) -> Path:
+        """See `AssetStore`."""
+        return self._note(spec, "lock")
+
+    async def ensure(self, spec: AssetSpec) -> Path:
+        """See `AssetStore`. Also raises IsolationUnavailable when /opt/assets is not ours."""
+        try:
+            return await super().ensure(spec)
+        except OSError as error:
+            raise IsolationUnavailable(
+                f"without isolation {spec.kind} {spec.key[:12]} has to lie at {spec.mount} on this "
+                f"host: {error}; use HERMES_QUEUE_LOCAL_ISOLATION=bwrap, or make "
+                f"{asset_store.MOUNT_ROOT} writable"
+            ) from error
+
+    async def pin(self, spec: AssetSpec) -> Callable[[], None]:
+        """See `AssetStore`."""
+        while True:
+            await self.ensure(spec)
+            pin = await lock_file(self._note(spec, "pins"), fcntl.LOCK_SH)
+            if self.is_finished(spec):
+                return lambda: os.close(pin)
+            os.close(pin)
+
+    @contextlib.asynccontextmanager
+    async def _lock(self, path: Path) -> AsyncIterator[None]:
+        descriptor = await lock_file(path, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _note(self, spec: AssetSpec, suffix: str) -> Path:
+        return self._root / f"{spec.mount.strip('/').replace('/', '_')}.{suffix}"
+
+    def _occupant(self, spec: AssetSpec) -> str | None:
+        try:
+            return self._note(spec, "occupant").read_text()
+        except FileNotFoundError:
+            return None
+
+    async def _make(self, spec: AssetSpec, number: int) -> None:
+        """See `AssetStore`. There is one place to build at, so `number` is 0."""
+        async with self._lock(self._note(spec, "pins")):
+            await self._vacate(spec)
+            place, occupant = self.path(spec), self._note(spec, "occupant")
+            parked = self._root / _name(spec)
+            occupant.write_text(UNFINISHED)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            if parked.is_dir():
+                parked.rename(place)
+            else:
+                place.mkdir()
+                self._check(spec, await self._build(spec, place))
+            occupant.write_text(_name(spec))
+
+    async def _vacate(self, spec: AssetSpec) -> None:
+        place, occupant = self.path(spec), self._occupant(spec)
+        if occupant in {None, UNFINISHED}:
+            if occupant is None and place.exists():
+                raise FileExistsError(f"{place} is none of our assets")
+            await asyncio.to_thread(remove_tree, place)
+        elif place.exists():
+            place.rename(self._root / str(occupant))
+
+
+def _name(spec: AssetSpec) -> str:
+    return f"{spec.kind}-{spec.key}"
