@@ -28,8 +28,8 @@ from hermes_queue.bodies.codec import encode_record
 from hermes_queue.ledger import Ledger
 from hermes_queue.models import identity
 from hermes_queue.queues import enqueue
-from hermes_queue.sinks.atropos import AtroposSink
-from hermes_queue.sinks.atropos_options import AtroposOptions
+from hermes_queue.sinks.atropos.options import AtroposOptions
+from hermes_queue.sinks.atropos.sink import AtroposSink
 
 SIZE, TOKENS = 8, 8192
 TRAINER = Path(__file__).parents[1] / "tests" / "support" / "atropos_trainer.py"

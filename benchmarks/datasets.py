@@ -23,9 +23,9 @@ from hermes_queue.ledger import Ledger
 from hermes_queue.models import identity
 from hermes_queue.queues import enqueue
 from hermes_queue.results.consume import reading
+from hermes_queue.sinks.datasets.parquet import ParquetSink
 from hermes_queue.sinks.feed import Fed, feed
 from hermes_queue.sinks.metering import SinkMeter
-from hermes_queue.sinks.parquet import ParquetSink
 from hermes_queue.sinks.selection import Filters, Selection
 from hermes_queue.telemetry.meter import NoMeter
 

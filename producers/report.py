@@ -12,7 +12,7 @@ from typing import Any
 
 from hermes_queue.errors import EXIT_FAILED
 from hermes_queue.ledger import Pause
-from hermes_queue.sinks.jsonl import JsonlSink
+from hermes_queue.sinks.datasets.jsonl import JsonlSink
 from producers.follow import Follower
 from producers.progress import ResultRow, console, print_table
 

@@ -25,7 +25,7 @@ from hermes_queue.ledger.budgets import set_budgets
 from hermes_queue.models import AgentSpec
 from hermes_queue.queues import enqueue
 from hermes_queue.settings import PREFIX, ModelSettings, RedisSettings, check_environment
-from hermes_queue.sinks.jsonl import JsonlSink
+from hermes_queue.sinks.datasets.jsonl import JsonlSink
 from producers import sandbox_flags
 from producers.base import Producer
 from producers.dataset import open_dataset

@@ -10,9 +10,9 @@ import click
 
 from hermes_queue.errors import InputError
 from hermes_queue.models import StopReason
-from hermes_queue.sinks.formats import Format, Shape
-from hermes_queue.sinks.hf import CardFacts
-from hermes_queue.sinks.parquet import SHARD_BYTES, SHARD_ROWS, SHARD_S
+from hermes_queue.sinks.datasets.formats import Format, Shape
+from hermes_queue.sinks.datasets.hf import CardFacts
+from hermes_queue.sinks.datasets.parquet import SHARD_BYTES, SHARD_ROWS, SHARD_S
 from hermes_queue.sinks.selection import Decontamination, Filters
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -15,9 +15,9 @@ from pydantic import ValidationError
 from hermes_queue.commands import dataset_options as options
 from hermes_queue.errors import EXIT_FAILED, InputError, SchemaTooNew
 from hermes_queue.models import SCHEMA_VERSION, ScoredTrajectory, TrajectoryGroup
-from hermes_queue.sinks.formats import FORMATS
+from hermes_queue.sinks.datasets.formats import FORMATS
+from hermes_queue.sinks.datasets.storing import store
 from hermes_queue.sinks.selection import Selection, counted
-from hermes_queue.sinks.storing import store
 
 _GROUPS_PER_WRITE = 16
 

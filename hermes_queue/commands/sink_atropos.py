@@ -13,7 +13,7 @@ import click
 from hermes_queue.commands.places import place
 
 if TYPE_CHECKING:
-    from hermes_queue.sinks.atropos_options import AtroposCounts, AtroposOptions
+    from hermes_queue.sinks.atropos.options import AtroposCounts, AtroposOptions
 
 _POSITIVE = click.FloatRange(min=0, min_open=True)
 _NOT_NEGATIVE = click.FloatRange(min=0)
@@ -87,7 +87,7 @@ def atropos(**flags: Any) -> None:
     refused and dropped.
     """
     from hermes_queue.settings import check_environment
-    from hermes_queue.sinks.atropos_options import AtroposOptions
+    from hermes_queue.sinks.atropos.options import AtroposOptions
 
     flags["start"] = place(flags["start"])
     check_environment()
@@ -97,7 +97,7 @@ def atropos(**flags: Any) -> None:
 
 
 async def _serve(options: AtroposOptions) -> AtroposCounts:
-    from hermes_queue.sinks.atropos import AtroposSink
+    from hermes_queue.sinks.atropos.sink import AtroposSink
     from hermes_queue.sinks.metering import metered
 
     with metered("atropos") as meter:

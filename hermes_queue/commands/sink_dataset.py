@@ -19,8 +19,8 @@ from hermes_queue.commands.places import place
 from hermes_queue.disk import locked as files
 from hermes_queue.errors import EXIT_INTERRUPTED, ConfigurationError, RedisUnavailable
 from hermes_queue.sinks.base import DatasetSink
+from hermes_queue.sinks.datasets.formats import FORMATS, Format
 from hermes_queue.sinks.feed import MAX_DELIVERIES, Fed, feed
-from hermes_queue.sinks.formats import FORMATS, Format
 from hermes_queue.sinks.selection import Selection, counted
 
 _SAY_S = 10.0
@@ -77,8 +77,8 @@ class _Feeding:
     async def run(self, dataset: DatasetSink, selection: Selection) -> None:
         """Feed the sink until it is told to end."""
         from hermes_queue.results.consume import reading
+        from hermes_queue.sinks.datasets.ownership import claim_consumer_group
         from hermes_queue.sinks.metering import metered
-        from hermes_queue.sinks.ownership import claim_consumer_group
 
         await claim_consumer_group(self.group, self.identity)
         loop = asyncio.get_running_loop()

@@ -16,9 +16,9 @@ from hermes_queue.errors import HermesQueueError, RedisUnavailable
 from hermes_queue.results.batches import Source, in_batches
 from hermes_queue.results.consume import DeliveredGroup
 from hermes_queue.sinks.base import DatasetSink
+from hermes_queue.sinks.datasets.storing import NOT_THE_ROWS, store
 from hermes_queue.sinks.metering import SinkMeter
 from hermes_queue.sinks.selection import Selection
-from hermes_queue.sinks.storing import NOT_THE_ROWS, store
 
 logger = logging.getLogger(__name__)
 

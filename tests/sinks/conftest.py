@@ -13,8 +13,8 @@ from ledger_steps import begin, enqueue, publish
 from records import make_job, make_record
 
 from hermes_queue.ledger import Ledger
-from hermes_queue.sinks.atropos import AtroposSink
-from hermes_queue.sinks.atropos_options import AtroposOptions
+from hermes_queue.sinks.atropos.options import AtroposOptions
+from hermes_queue.sinks.atropos.sink import AtroposSink
 
 
 @pytest.fixture

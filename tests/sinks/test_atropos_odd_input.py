@@ -13,7 +13,7 @@ from ledger_steps import begin, enqueue, publish
 from records import make_job, make_record
 
 from hermes_queue.cli import cli
-from hermes_queue.sinks.atropos_client import AtroposRefusal, AtroposServer, AtroposUnavailable
+from hermes_queue.sinks.atropos.client import AtroposRefusal, AtroposServer, AtroposUnavailable
 
 
 def provenance(batch: list[dict]) -> list[str]:

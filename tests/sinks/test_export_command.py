@@ -20,7 +20,7 @@ from hermes_queue.ledger import Ledger
 from hermes_queue.results.archive import ArchiveSink
 from hermes_queue.results.trimming import trim
 from hermes_queue.settings import ResultSettings, StoreSettings
-from hermes_queue.sinks.jsonl import JsonlSink
+from hermes_queue.sinks.datasets.jsonl import JsonlSink
 from workers.bodies import Bodies
 
 

@@ -26,8 +26,8 @@ from hermes_queue.models import (
     Turn,
     Usage,
 )
-from hermes_queue.sinks.hf import CardFacts, HfSink
-from hermes_queue.sinks.parquet import ParquetSink
+from hermes_queue.sinks.datasets.hf import CardFacts, HfSink
+from hermes_queue.sinks.datasets.parquet import ParquetSink
 
 
 def records(count: int, *, instance: str = "i", score: float | None = 1.0) -> list:
@@ -156,7 +156,7 @@ def test_an_old_journal_becomes_a_shard_without_new_rows(
         sink.write(())
         assert sink.shards == []
         later = time.monotonic() + 61
-        monkeypatch.setattr("hermes_queue.sinks.parquet.time.monotonic", lambda: later)
+        monkeypatch.setattr("hermes_queue.sinks.datasets.parquet.time.monotonic", lambda: later)
         sink.write(())
         assert len(sink.shards) == 1
 

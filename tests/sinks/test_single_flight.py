@@ -8,7 +8,7 @@ import pytest
 import redis.asyncio
 
 from hermes_queue.cancellation import end_tasks
-from hermes_queue.sinks.single_flight import LeaseLost, single_flight
+from hermes_queue.sinks.atropos.single_flight import LeaseLost, single_flight
 
 
 @pytest.fixture

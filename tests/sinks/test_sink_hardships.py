@@ -62,7 +62,7 @@ def test_a_full_disk_uses_up_no_delivery(ledger, tmp_path):
 
 DIES_BEFORE_IT_WRITES = """
 import os, signal
-from hermes_queue.sinks.lines import LinesSink
+from hermes_queue.sinks.datasets.lines import LinesSink
 LinesSink.write = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 """
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hermes_queue.sinks.atropos_client import EnvStatus
-from hermes_queue.sinks.atropos_journal import Entry, Journal
-from hermes_queue.sinks.atropos_wire import Post
+from hermes_queue.sinks.atropos.client import EnvStatus
+from hermes_queue.sinks.atropos.journal import Entry, Journal
+from hermes_queue.sinks.atropos.wire import Post
 
 
 def entry(key: str) -> Entry:

@@ -10,8 +10,8 @@ import pytest
 from records import make_job, make_record
 
 from hermes_queue.models import AgentSpec, TokenSequence, TrajectoryGroup, Turn
-from hermes_queue.sinks.atropos_options import AtroposCounts
-from hermes_queue.sinks.atropos_wire import Refused, TrainerLimits, check_fits, convert
+from hermes_queue.sinks.atropos.options import AtroposCounts
+from hermes_queue.sinks.atropos.wire import Refused, TrainerLimits, check_fits, convert
 
 NAN = float("nan")
 

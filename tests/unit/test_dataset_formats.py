@@ -16,8 +16,8 @@ from hermes_queue.models import (
     ToolCall,
     TrajectoryGroup,
 )
-from hermes_queue.sinks.openai_chat import OpenAiSink
-from hermes_queue.sinks.sharegpt import ShareGptSink
+from hermes_queue.sinks.datasets.openai_chat import OpenAiSink
+from hermes_queue.sinks.datasets.sharegpt import ShareGptSink
 
 TOOL = {
     "type": "function",

@@ -11,7 +11,7 @@ import pytest
 
 from hermes_queue.errors import ConfigurationError, HermesQueueError
 from hermes_queue.models import AgentSpec, Message, ScoredTrajectory, make_ids
-from hermes_queue.sinks.jsonl import JsonlSink
+from hermes_queue.sinks.datasets.jsonl import JsonlSink
 
 
 def trajectory(sample: int, text: str = "done") -> ScoredTrajectory:

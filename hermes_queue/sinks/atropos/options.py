@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field, fields
 
-from hermes_queue.sinks.atropos_members import MissingPolicy
-from hermes_queue.sinks.atropos_wire import SequencePolicy
+from hermes_queue.sinks.atropos.members import MissingPolicy
+from hermes_queue.sinks.atropos.wire import SequencePolicy
 
 
 @dataclass(frozen=True, slots=True)

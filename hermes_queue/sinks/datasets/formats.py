@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from hermes_queue.sinks.base import DatasetSink
-from hermes_queue.sinks.hf import CardFacts, HfSink
-from hermes_queue.sinks.jsonl import JsonlSink
-from hermes_queue.sinks.openai_chat import OpenAiSink
-from hermes_queue.sinks.parquet import ParquetSink
-from hermes_queue.sinks.sharegpt import ShareGptSink
+from hermes_queue.sinks.datasets.hf import CardFacts, HfSink
+from hermes_queue.sinks.datasets.jsonl import JsonlSink
+from hermes_queue.sinks.datasets.openai_chat import OpenAiSink
+from hermes_queue.sinks.datasets.parquet import ParquetSink
+from hermes_queue.sinks.datasets.sharegpt import ShareGptSink
 
 
 @dataclass(frozen=True, slots=True)

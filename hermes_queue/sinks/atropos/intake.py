@@ -14,10 +14,10 @@ from functools import partial
 from hermes_queue.errors import RedisUnavailable
 from hermes_queue.results.consume import consume
 from hermes_queue.results.reader import DeliveredGroup
-from hermes_queue.sinks.atropos_journal import Entry, Journal
-from hermes_queue.sinks.atropos_members import MissingMembers, Whole
-from hermes_queue.sinks.atropos_options import AtroposCounts, AtroposOptions
-from hermes_queue.sinks.atropos_wire import Refused, convert
+from hermes_queue.sinks.atropos.journal import Entry, Journal
+from hermes_queue.sinks.atropos.members import MissingMembers, Whole
+from hermes_queue.sinks.atropos.options import AtroposCounts, AtroposOptions
+from hermes_queue.sinks.atropos.wire import Refused, convert
 from hermes_queue.sinks.metering import SinkMeter
 
 _STALE_S = 300.0

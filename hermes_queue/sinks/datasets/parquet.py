@@ -20,7 +20,7 @@ from hermes_queue.disk import locked as files
 from hermes_queue.disk.frames import FrameLog
 from hermes_queue.errors import ConfigurationError, HermesQueueError
 from hermes_queue.models import ScoredTrajectory
-from hermes_queue.sinks import arrow_rows
+from hermes_queue.sinks.datasets import arrow_rows
 
 logger = logging.getLogger(__name__)
 

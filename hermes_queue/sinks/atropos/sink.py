@@ -17,18 +17,18 @@ from hermes_queue.cancellation import end_tasks
 from hermes_queue.errors import ConfigurationError, HermesQueueError
 from hermes_queue.keyspace.connection import connect_async, explained, redis_url
 from hermes_queue.settings import RedisSettings
-from hermes_queue.sinks.atropos_client import (
+from hermes_queue.sinks.atropos.client import (
     AtroposRefusal,
     AtroposServer,
     AtroposUnavailable,
     EnvStatus,
 )
-from hermes_queue.sinks.atropos_intake import Intake
-from hermes_queue.sinks.atropos_journal import Entry, Journal
-from hermes_queue.sinks.atropos_options import AtroposCounts, AtroposOptions
-from hermes_queue.sinks.atropos_wire import Refused, TrainerLimits, check_fits
+from hermes_queue.sinks.atropos.intake import Intake
+from hermes_queue.sinks.atropos.journal import Entry, Journal
+from hermes_queue.sinks.atropos.options import AtroposCounts, AtroposOptions
+from hermes_queue.sinks.atropos.single_flight import single_flight
+from hermes_queue.sinks.atropos.wire import Refused, TrainerLimits, check_fits
 from hermes_queue.sinks.metering import SinkMeter
-from hermes_queue.sinks.single_flight import single_flight
 from hermes_queue.telemetry.meter import NoMeter
 
 _SAY_AGAIN_S = 30.0

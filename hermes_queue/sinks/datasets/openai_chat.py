@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hermes_queue.models import Message, ScoredTrajectory
-from hermes_queue.sinks.lines import LinesSink, Unfit
+from hermes_queue.sinks.datasets.lines import LinesSink, Unfit
 
 
 class OpenAiSink(LinesSink):

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hermes_queue.models import Message, ScoredTrajectory, ToolCall
-from hermes_queue.sinks.lines import LinesSink, Unfit
+from hermes_queue.sinks.datasets.lines import LinesSink, Unfit
 from hermes_queue.tools import known_tools
 
 _SYSTEM = (

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from hermes_queue.errors import ConfigurationError, HermesQueueError
-from hermes_queue.sinks.atropos_wire import TrainerLimits
+from hermes_queue.sinks.atropos.wire import TrainerLimits
 
 
 class AtroposUnavailable(HermesQueueError):

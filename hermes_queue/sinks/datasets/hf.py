@@ -17,7 +17,7 @@ from typing import Any
 from hermes_queue.disk import locked as files
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.models import ScoredTrajectory
-from hermes_queue.sinks.parquet import ParquetSink
+from hermes_queue.sinks.datasets.parquet import ParquetSink
 
 _COLUMNS = ("run_id", "env", "instance_id", "agent_kind", "model", "policy_version", "status")
 _MORE = ("stop_reason", "score", "provenance", "completion_tokens")

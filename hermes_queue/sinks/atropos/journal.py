@@ -15,8 +15,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from hermes_queue.sinks.atropos_client import EnvStatus
-from hermes_queue.sinks.atropos_wire import Post
+from hermes_queue.sinks.atropos.client import EnvStatus
+from hermes_queue.sinks.atropos.wire import Post
 
 
 @dataclass(slots=True)
