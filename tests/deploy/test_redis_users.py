@@ -11,8 +11,8 @@ from ledger_keys import is_listed
 
 import hermes_queue
 from hermes_queue import AgentSpec
+from hermes_queue.cli.deployment_metrics import Exporter
 from hermes_queue.errors import RedisUnavailable
-from hermes_queue.exporter import Exporter
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.policy import set_version
 from hermes_queue.results.consume import remove_consumer_group

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from guarded_redis import GuardedRedis
 
+from hermes_queue.cli.deployment_metrics import Exporter
 from hermes_queue.errors import RedisUnavailable
-from hermes_queue.exporter import Exporter
 from hermes_queue.ledger import Ledger
 from hermes_queue.telemetry import metrics
 

@@ -19,8 +19,8 @@ from redis_server import RedisServer
 from worker_process import wait_until
 
 from hermes_queue.cli import cli
-from hermes_queue.doctor import slots
-from hermes_queue.doctor.bodies import store_findings
+from hermes_queue.cli.doctor import slots
+from hermes_queue.cli.doctor.bodies import store_findings
 from hermes_queue.ledger import Breakers, Ledger
 from hermes_queue.ledger.fleet.lanes import note_lanes
 from hermes_queue.settings import BreakerSettings

@@ -17,7 +17,7 @@ from records import make_job
 from rich.console import Console
 
 from hermes_queue.cli import cli
-from hermes_queue.commands.screen import frame
+from hermes_queue.cli.watch.screen import frame
 from hermes_queue.ledger import Breakers, Ledger, Runs
 from hermes_queue.ledger.fleet.lanes import note_lanes, pause_lane
 from hermes_queue.ledger.fleet.tally import Tally

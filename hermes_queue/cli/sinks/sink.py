@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from hermes_queue.commands import sink_dataset
-from hermes_queue.commands.sink_atropos import atropos
+from hermes_queue.cli.sinks import dataset as sink_dataset
+from hermes_queue.cli.sinks.atropos import atropos
 
 _HELP = """Take results out of the stream as they come, until told to stop.
 

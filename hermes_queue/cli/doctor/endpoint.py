@@ -10,7 +10,7 @@ from hermes_queue.agent.endpoint.choice import OwnEndpoints, split_urls
 from hermes_queue.agent.endpoint.connection import Endpoint, close_clients
 from hermes_queue.agent.endpoint.errors import describe
 from hermes_queue.agent.endpoint.probe import ToolProbe, forget
-from hermes_queue.doctor.finding import Finding, error, ok, warning
+from hermes_queue.cli.doctor.finding import Finding, error, ok, warning
 from hermes_queue.settings import ModelSettings
 
 TIMEOUT_S = 30.0

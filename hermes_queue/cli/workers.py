@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from hermes_queue.commands.table import age, print_table
+from hermes_queue.cli.watch.table import age, print_table
 
 _TIMEOUT_S = 5.0
 _ALL = "all"

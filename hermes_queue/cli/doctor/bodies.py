@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hermes_queue.bodies.store import ObjectStore
-from hermes_queue.doctor.finding import Finding, error, ok
+from hermes_queue.cli.doctor.finding import Finding, error, ok
 from hermes_queue.errors import HermesQueueError
 from hermes_queue.settings import RedisSettings, StoreSettings
 

@@ -19,7 +19,7 @@ def exporter(port: int | None, address: str | None) -> None:
     http_sd_configs. One exporter per deployment is enough. It only reads, and rides out a Redis
     that goes away.
     """
-    from hermes_queue.exporter import Exporter
+    from hermes_queue.cli.deployment_metrics import Exporter
     from hermes_queue.ledger import Ledger
     from hermes_queue.settings import MetricsSettings, WorkerSettings, check_environment
     from hermes_queue.telemetry import logs

@@ -25,7 +25,7 @@ def doctor(
 
     The exit code is 1 if anything is an error.
     """
-    from hermes_queue.doctor import diagnose
+    from hermes_queue.cli.doctor import diagnose
 
     failed = False
     for finding in diagnose(model=model, base_url=base_url, token_ids=token_ids):

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from hermes_queue.doctor.finding import Finding, error, ok, warning
+from hermes_queue.cli.doctor.finding import Finding, error, ok, warning
 from hermes_queue.errors import HermesQueueError, TrajectoryFailure
 from hermes_queue.settings import (
     LocalSandboxSettings,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from hermes_queue.commands.table import age
-from hermes_queue.doctor.finding import Finding, error, ok, warning
+from hermes_queue.cli.doctor.finding import Finding, error, ok, warning
+from hermes_queue.cli.watch.table import age
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.fleet.sandboxes import Sandboxes
 from hermes_queue.ledger.overview import Overview, overview

@@ -9,8 +9,8 @@ from dataclasses import asdict
 
 import click
 
-from hermes_queue.commands.places import place
-from hermes_queue.commands.table import age, print_table
+from hermes_queue.cli.places import place
+from hermes_queue.cli.watch.table import age, print_table
 
 _HELP = """See who reads the results, and remove readers that are gone for good.
 

@@ -12,7 +12,7 @@ from typing import Any
 import click
 from pydantic import ValidationError
 
-from hermes_queue.commands import dataset_options as options
+from hermes_queue.cli.sinks import options
 from hermes_queue.errors import EXIT_FAILED, InputError, SchemaTooNew
 from hermes_queue.models import SCHEMA_VERSION, ScoredTrajectory, TrajectoryGroup
 from hermes_queue.sinks.datasets.formats import FORMATS

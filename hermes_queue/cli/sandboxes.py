@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes_queue.commands.table import age, print_table
+from hermes_queue.cli.watch.table import age, print_table
 
 if TYPE_CHECKING:
     from hermes_queue.ledger import Ledger

@@ -56,7 +56,7 @@ def status(run_id: str | None, as_json: bool) -> None:
         return
     from rich.console import Console
 
-    from hermes_queue.commands.screen import frame
+    from hermes_queue.cli.watch.screen import frame
 
     Console(highlight=False).print(frame(seen))
 
@@ -70,7 +70,7 @@ def top(once: bool, interval: float) -> None:
     """Watch runs, lanes, workers, failures and the slowest trajectories; q or Ctrl-C ends it."""
     from rich.console import Console
 
-    from hermes_queue.commands.screen import frame
+    from hermes_queue.cli.watch.screen import frame
     from hermes_queue.ledger.overview import overview
 
     console = Console(highlight=False)
@@ -86,7 +86,7 @@ def _watch(ledger: Ledger, console: Any, seen: Overview, interval_s: float) -> N
     """Draw until somebody ends it; while Redis is away, the last frame and what is wrong."""
     from rich.live import Live
 
-    from hermes_queue.commands.screen import frame
+    from hermes_queue.cli.watch.screen import frame
     from hermes_queue.ledger.overview import overview
 
     away_since: float | None = None

@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hermes_queue.commands.table import age
+from hermes_queue.cli.watch.table import age
 from hermes_queue.ledger.answers import middle
 from hermes_queue.ledger.overview import Lane, Overview, RunProgress
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import click
 
-from hermes_queue.commands import dataset_options as options
-from hermes_queue.commands.places import place
+from hermes_queue.cli.places import place
+from hermes_queue.cli.sinks import options
 from hermes_queue.disk import locked as files
 from hermes_queue.errors import EXIT_INTERRUPTED, ConfigurationError, RedisUnavailable
 from hermes_queue.sinks.base import DatasetSink

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hermes_queue.doctor.finding import Finding, Level, error, ok
+from hermes_queue.cli.doctor.finding import Finding, Level, error, ok
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.installation import check_installation
 from hermes_queue.settings import SECTIONS, check_environment
@@ -25,12 +25,12 @@ def diagnose(
         base_url: of the endpoint; None = that of the settings, if there is one.
         token_ids: whether runs need token ids and logprobs, as in RL.
     """
-    from hermes_queue.doctor.bodies import store_findings
-    from hermes_queue.doctor.deployment import deployment_findings
-    from hermes_queue.doctor.endpoint import endpoint_findings
-    from hermes_queue.doctor.host import host_findings
-    from hermes_queue.doctor.redis_server import redis_findings
-    from hermes_queue.doctor.slots import (
+    from hermes_queue.cli.doctor.bodies import store_findings
+    from hermes_queue.cli.doctor.deployment import deployment_findings
+    from hermes_queue.cli.doctor.endpoint import endpoint_findings
+    from hermes_queue.cli.doctor.host import host_findings
+    from hermes_queue.cli.doctor.redis_server import redis_findings
+    from hermes_queue.cli.doctor.slots import (
         descriptor_finding,
         network_findings,
         shared_disk_findings,

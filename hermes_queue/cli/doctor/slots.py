@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import redis
 
-from hermes_queue.doctor.finding import Finding, ok, warning
+from hermes_queue.cli.doctor.finding import Finding, ok, warning
 from hermes_queue.ledger import Ledger
 from hermes_queue.settings import (
     LocalSandboxSettings,

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import click
 
-from hermes_queue.commands.dead import dead
-from hermes_queue.commands.doctor import doctor
-from hermes_queue.commands.export import export
-from hermes_queue.commands.exporter import exporter
-from hermes_queue.commands.groups import groups
-from hermes_queue.commands.lanes import lanes
-from hermes_queue.commands.limits import limits
-from hermes_queue.commands.localmodal import localmodal
-from hermes_queue.commands.rescore import rescore
-from hermes_queue.commands.run import run
-from hermes_queue.commands.sandboxes import sandboxes
-from hermes_queue.commands.sink import sink
-from hermes_queue.commands.status import status, top
-from hermes_queue.commands.workers import workers
+from hermes_queue.cli.dead import dead
+from hermes_queue.cli.diagnose import doctor
+from hermes_queue.cli.exporter import exporter
+from hermes_queue.cli.groups import groups
+from hermes_queue.cli.lanes import lanes
+from hermes_queue.cli.limits import limits
+from hermes_queue.cli.localmodal import localmodal
+from hermes_queue.cli.rescore import rescore
+from hermes_queue.cli.run import run
+from hermes_queue.cli.sandboxes import sandboxes
+from hermes_queue.cli.sinks.export import export
+from hermes_queue.cli.sinks.sink import sink
+from hermes_queue.cli.watch.status import status, top
+from hermes_queue.cli.workers import workers
 from hermes_queue.errors import EXIT_ISOLATION, HermesQueueError, IsolationUnavailable
 
 
