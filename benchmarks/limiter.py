@@ -24,7 +24,7 @@ from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.fleet.limiter import EndpointLimits, limit_name
 from hermes_queue.models import AgentSpec, Message, ToolCall
 from hermes_queue.settings import LimiterSettings, ModelSettings
-from workers.fleet_limiter import FleetLimiter
+from workers.calls.fleet_limiter import FleetLimiter
 
 MODEL = "m"
 

@@ -35,18 +35,18 @@ from hermes_queue.settings import (
     SandboxSettings,
 )
 from hermes_queue.telemetry.endpoint import MetricsEndpoint
-from workers import metering
 from workers import runtime as runtimes
 from workers.bodies import Bodies
-from workers.fleet_limiter import FleetLimiter
-from workers.inventory import Inventory
-from workers.keeper import Keeper
-from workers.probes import SharedProbes
-from workers.progress import Beat, oldest
-from workers.reaper import Reaper
-from workers.recovery import publish_leftovers
+from workers.calls.fleet_limiter import FleetLimiter
+from workers.calls.shared_probes import SharedProbes
 from workers.runtime import Runtime
 from workers.spool import Spool
+from workers.upkeep import metering
+from workers.upkeep.beat import Beat, oldest
+from workers.upkeep.inventory import Inventory
+from workers.upkeep.keeper import Keeper
+from workers.upkeep.reaper import Reaper
+from workers.upkeep.recovery import publish_leftovers
 
 logger = logging.getLogger(__name__)
 

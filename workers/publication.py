@@ -9,9 +9,9 @@ from hermes_queue.errors import TrajectoryFailure
 from hermes_queue.ledger import Claim, PublishVerdict
 from hermes_queue.models import ScoredTrajectory
 from workers.draft import Draft, encoded
-from workers.recovery import put_away
 from workers.runtime import Runtime
 from workers.spool import SpooledRecord
+from workers.upkeep.recovery import put_away
 
 logger = logging.getLogger(__name__)
 

@@ -21,9 +21,9 @@ from hermes_queue.sandbox.base import WORKSPACE, SandboxBackend, Slot
 from hermes_queue.sandbox.context import SlotContext
 from hermes_queue.settings import ModelSettings
 from hermes_queue.tools import Toolbox, ToolContext
+from workers.calls.uncounted import NotCounting
 from workers.draft import Draft
 from workers.imports import import_named
-from workers.model_waits import NotCounting
 
 AGENT_GRACE_S = 30.0
 """The loop ends itself at its deadline; this is for a call that does not."""

@@ -35,16 +35,16 @@ from hermes_queue.settings import (
 )
 from hermes_queue.telemetry import logs
 from hermes_queue.telemetry.meter import Meter, NoMeter
-from workers import metering
 from workers.bodies import Bodies
+from workers.calls.fleet_limiter import FleetLimiter
 from workers.draft import Draft
-from workers.fleet_limiter import FleetLimiter
-from workers.log_tail import LogTail
-from workers.outcomes import Outcomes
-from workers.pauses import Pauses
 from workers.spool import Spool
-from workers.stage_events import StageEvents
-from workers.tally import ProcessTally
+from workers.upkeep import metering
+from workers.upkeep.counts import ProcessTally
+from workers.upkeep.log_tail import LogTail
+from workers.upkeep.outcomes import Outcomes
+from workers.upkeep.pauses import Pauses
+from workers.upkeep.stage_events import StageEvents
 
 logger = logging.getLogger(__name__)
 

@@ -28,15 +28,15 @@ from hermes_queue.ledger.items import get_item
 from hermes_queue.models import AttemptRecord, Name
 from hermes_queue.queues import RUN_TRAJECTORY
 from hermes_queue.telemetry.scrubbing import scrub
-from workers import metering
 from workers import runtime as runtimes
 from workers.draft import Draft
 from workers.evidence import attempt_record
 from workers.publication import Publication
-from workers.quarantine import PoisonJob, isolated
 from workers.retry import retry_delay_s
 from workers.rollout import rollout
 from workers.runtime import Progress, Runtime
+from workers.upkeep import metering
+from workers.upkeep.quarantine import PoisonJob, isolated
 
 logger = logging.getLogger(__name__)
 

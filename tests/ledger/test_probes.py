@@ -9,7 +9,7 @@ from redis_server import RedisServer
 
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.fleet.probes import Probes
-from workers.probes import SharedProbes
+from workers.calls.shared_probes import SharedProbes
 from workers.runtime import Runtime
 from workers.spool import Spool
 

@@ -18,7 +18,7 @@ from hermes_queue.sandbox.base import ExecutionRequest, SlotSpec
 from hermes_queue.sandbox.modal.backend import ModalBackend
 from hermes_queue.sandbox.predecessors import LifeLocks
 from hermes_queue.settings import ModalSettings
-from workers.inventory import Inventory
+from workers.upkeep.inventory import Inventory
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0, reason="slots without uids of their own cannot be taken over"

@@ -11,7 +11,7 @@ from hermes_queue.ledger.fleet.sandboxes import Sandboxes, SandboxRecord
 from hermes_queue.sandbox import make_backend
 from hermes_queue.sandbox.base import Capabilities, SandboxInfo, SandboxObserver, SlotSpec
 from hermes_queue.settings import LocalSandboxSettings, SandboxSettings
-from workers.reaper import Reaper
+from workers.upkeep.reaper import Reaper
 
 SETTINGS = SandboxSettings(backend="far", reap_s=0.001, reap_grace_s=0)
 

@@ -11,7 +11,7 @@ from hermes_queue.ledger import Ledger
 from hermes_queue.sandbox.base import AssetSpec, ExecutionRequest, SlotSpec
 from hermes_queue.sandbox.modal.backend import ModalBackend
 from hermes_queue.settings import ModalSettings
-from workers.inventory import Inventory
+from workers.upkeep.inventory import Inventory
 
 ASSET = AssetSpec("test", "ab" * 16, "echo built >>file", "/opt/assets/test-asset")
 LEAVE = (

@@ -17,7 +17,7 @@ from hermes_queue.models import Usage
 from hermes_queue.telemetry import metrics
 from hermes_queue.telemetry.endpoint import MetricsEndpoint
 from hermes_queue.telemetry.meter import PrometheusMeter
-from workers.metering import MeteredLimiter, published
+from workers.upkeep.metering import MeteredLimiter, published
 
 
 def endpoint(pages, **more):

@@ -15,7 +15,7 @@ from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.fleet.limiter import EndpointLimits, LimitState, limit_name
 from hermes_queue.models import Usage
 from hermes_queue.settings import LeaseSettings, LimiterSettings
-from workers.fleet_limiter import FleetLimiter
+from workers.calls.fleet_limiter import FleetLimiter
 
 URL = "http://127.0.0.1:1/v1"
 Make = Callable[..., FleetLimiter]

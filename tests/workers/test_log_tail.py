@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from workers.log_tail import LogTail
+from workers.upkeep.log_tail import LogTail
 
 
 def logged(tail: LogTail, *messages: str) -> None:

@@ -14,8 +14,8 @@ from hermes_queue.agent import AgentResult, AgentScript, make_chat, run_agent
 from hermes_queue.agent.endpoint.limiter import Unlimited
 from hermes_queue.models import AgentSpec, Limits, Message
 from hermes_queue.settings import ModelSettings
+from workers.calls.uncounted import NotCounting
 from workers.draft import Draft
-from workers.model_waits import NotCounting
 
 TRY_S = 0.4
 

@@ -16,9 +16,9 @@ from hermes_queue.ledger import Claim, Ledger
 from hermes_queue.telemetry.meter import PrometheusMeter
 from workers.draft import Draft
 from workers.publication import Publication
-from workers.recovery import publish_leftovers
 from workers.runtime import Runtime
 from workers.spool import SUFFIX, Spool
+from workers.upkeep.recovery import publish_leftovers
 
 
 def worker(ledger: Ledger, root: Path, owner: str) -> Runtime:

@@ -15,9 +15,9 @@ from hermes_queue.broker.pool.loop_watchdog import LoopWatchdog
 from hermes_queue.errors import EXIT_BLOCKED
 from hermes_queue.ledger import Claim, Ledger
 from hermes_queue.settings import WorkerSettings
-from workers import blocked_loop
-from workers.blocked_loop import BlockedLoop
 from workers.runtime import Progress, Runtime
+from workers.upkeep import blocked_loop
+from workers.upkeep.blocked_loop import BlockedLoop
 
 
 class SilentLoop:

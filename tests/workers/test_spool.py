@@ -13,10 +13,10 @@ from redis_server import RedisServer
 from hermes_queue.bodies import codec
 from hermes_queue.errors import RedisFull, RedisUnavailable
 from hermes_queue.ledger import Ledger
-from workers.quarantine import boot_id
-from workers.recovery import publish_leftovers
 from workers.runtime import Runtime
 from workers.spool import Spool
+from workers.upkeep.quarantine import boot_id
+from workers.upkeep.recovery import publish_leftovers
 
 
 def leave_behind(root: Path, owner: str, trajectory_id: str, body: bytes) -> None:

@@ -11,9 +11,9 @@ from hermes_queue.bodies import codec
 from hermes_queue.errors import HermesQueueError, RedisFull, RedisUnavailable, StoreUnavailable
 from hermes_queue.ledger import ACCEPTED, Ledger, PublishVerdict
 from hermes_queue.models import ScoredTrajectory
-from workers.quarantine import boot_id
 from workers.runtime import Runtime
 from workers.spool import SUFFIX, SpooledRecord
+from workers.upkeep.quarantine import boot_id
 
 logger = logging.getLogger(__name__)
 

@@ -13,9 +13,9 @@ from hermes_queue.ledger import Ledger
 from hermes_queue.results.archive import ArchiveSink
 from hermes_queue.results.trimming import trim
 from hermes_queue.settings import ArchiveSettings, StoreSettings
-from workers.duties import Duties, Duty
-from workers.recovery import publish_leftovers
 from workers.runtime import Runtime
+from workers.upkeep.duties import Duties, Duty
+from workers.upkeep.recovery import publish_leftovers
 
 logger = logging.getLogger(__name__)
 

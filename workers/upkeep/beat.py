@@ -12,8 +12,8 @@ from typing import Any
 from hermes_queue.broker.pool import TaskPool
 from hermes_queue.broker.pool.intake import INTAKE
 from hermes_queue.ledger import Claim
-from workers.inventory import Inventory
 from workers.runtime import Runtime
+from workers.upkeep.inventory import Inventory
 
 TOLD = 10
 """Trajectories that a beat names: those that have run longest."""

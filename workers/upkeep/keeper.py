@@ -22,12 +22,12 @@ from hermes_queue.ledger import Breakers, Claim, DeadLetters, Ledger
 from hermes_queue.ledger.fleet.tally import Tally
 from hermes_queue.queues import lanes_with_quarantine, publish_due, queue_keys
 from hermes_queue.settings import RedisSettings
-from workers.blocked_loop import BlockedLoop, WatchedLoop
-from workers.duties import Duties, Duty
-from workers.inventory import Inventory
-from workers.janitor import Janitor
-from workers.quarantine import QuarantineWorkers, boot_id
 from workers.runtime import Runtime
+from workers.upkeep.blocked_loop import BlockedLoop, WatchedLoop
+from workers.upkeep.duties import Duties, Duty
+from workers.upkeep.inventory import Inventory
+from workers.upkeep.janitor import Janitor
+from workers.upkeep.quarantine import QuarantineWorkers, boot_id
 
 logger = logging.getLogger(__name__)
 

@@ -1,0 +1,1 @@
+"""Permission to call a model."""

@@ -1,0 +1,1 @@
+"""Threads and tasks that keep what a worker holds."""
