@@ -25,11 +25,11 @@ from hermes_queue.errors import (
     IsolationUnavailable,
 )
 from hermes_queue.installation import check_installation
-from producers.dataset import BUNDLED
-from producers.flags import build_parser
+from producers.run.dataset import BUNDLED
+from producers.run.flags import build_parser
 
 if TYPE_CHECKING:
-    from producers.selection import SelectedItem
+    from producers.run.selection import SelectedItem
 
 _EXTRAS = {"celery": "producer", "kombu": "producer", "rich": "producer", "click": "worker"}
 """Modules that a plain `pip install hermes-queue` lacks, and the extra that has them."""
@@ -89,7 +89,7 @@ def main(producer: Producer, argv: Sequence[str] | None = None) -> int:
     previous = signal.signal(signal.SIGTERM, _interrupt)
     try:
         check_installation()
-        from producers.run import run
+        from producers.run.launch import run
 
         return run(producer, arguments)
     except HermesQueueError as error:

@@ -21,10 +21,10 @@ from hermes_queue.errors import EXIT_FAILED, TrajectoryFailure
 from hermes_queue.sandbox import make_backend
 from hermes_queue.sandbox.base import AssetSpec, SandboxBackend, SlotSpec
 from hermes_queue.settings import SandboxSettings
-from producers import sandbox_flags
-from producers.progress import Progress
-from producers.report import listed
-from producers.selection import SelectedItem
+from producers.run import sandbox_flags
+from producers.run.progress import Progress
+from producers.run.report import listed
+from producers.run.selection import SelectedItem
 
 AT_ONCE = 4
 """Rows that are pinned at a time."""

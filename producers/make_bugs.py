@@ -23,11 +23,11 @@ from hermes_queue.sandbox import make_backend
 from hermes_queue.sandbox.base import SandboxBackend, SlotSpec
 from hermes_queue.settings import SandboxSettings
 from producers.command import fail, run_command
-from producers.numbers import at_least
+from producers.run.numbers import at_least
 
 if TYPE_CHECKING:
-    from producers.bugs.bench import Bench
-    from producers.bugs.sites import Draw
+    from envs.swe.bugs.bench import Bench
+    from envs.swe.bugs.sites import Draw
 
 TRIES_PER_ROW = 15
 """About one try in two becomes a row; a package that needs many more has a thin suite."""
@@ -157,8 +157,8 @@ def pythons_of(texts: Sequence[str]) -> list[str | None]:
 
 
 async def _make(arguments: argparse.Namespace) -> int:
-    from producers.bugs.bench import open_bench
-    from producers.bugs.package import parse_pin, survey
+    from envs.swe.bugs.bench import open_bench
+    from envs.swe.bugs.package import parse_pin, survey
 
     name, version = parse_pin(arguments.package)
     pythons = pythons_of(arguments.python)
@@ -196,8 +196,8 @@ async def _check_pythons(backend: SandboxBackend, pythons: Sequence[str | None])
 async def _try_bugs(
     bench: Bench, arguments: argparse.Namespace, out: _Out, progress: _Progress
 ) -> int:
-    from producers.bugs.sites import Draw
-    from producers.bugs.validate import Unfit, check
+    from envs.swe.bugs.sites import Draw
+    from envs.swe.bugs.validate import Unfit, check
 
     await bench.measure(max_tests=arguments.max_tests)
     found = await bench.find_candidates()

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from hermes_queue.errors import ConfigurationError
 from producers.base import Producer, main
 from producers.environments import own_environment, read_environments, with_environment
-from producers.numbers import at_least
+from producers.run.numbers import at_least
 
 if TYPE_CHECKING:
-    from producers.selection import SelectedItem
+    from producers.run.selection import SelectedItem
 
 _EXAMPLES = """\
 SWE-smith:

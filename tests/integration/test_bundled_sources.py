@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from envs.swe.bugs.statement import quotes
+from envs.swe.bugs.validate import changed_lines
 
 import producers
 from envs.swe.item import Item
@@ -15,8 +17,6 @@ from envs.swe.sources import ReadAsset
 from envs.swe.workspace import Pinned, pin
 from hermes_queue.sandbox.base import AssetSpec, SlotSpec
 from hermes_queue.sandbox.local.backend import LocalBackend
-from producers.bugs.statement import quotes
-from producers.bugs.validate import changed_lines
 
 FILE = Path(producers.__file__).parent / "data" / "swe_smith.jsonl"
 ROWS: list[dict[str, Any]] = [json.loads(line) for line in FILE.read_text().splitlines()]

@@ -15,9 +15,9 @@ from hermes_queue.bodies.store import ObjectStore
 from hermes_queue.ledger import Ledger
 from hermes_queue.results.reading import has_dealt_with, newest_entry
 from hermes_queue.settings import StoreSettings
-from producers import follow
-from producers.follow import Follower
-from producers.progress import Counts, Progress
+from producers.run import follow
+from producers.run.follow import Follower
+from producers.run.progress import Counts, Progress
 from workers.bodies import Bodies
 
 LOOKS = 4

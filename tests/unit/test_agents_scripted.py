@@ -17,7 +17,7 @@ from hermes_queue.errors import ConfigurationError, ModelConfigError
 from hermes_queue.models import AgentSpec, Limits, Message, ToolCall
 from hermes_queue.settings import ModelSettings
 from hermes_queue.tools import Toolbox, ToolContext, make_call
-from producers.run import own_records
+from producers.run.launch import own_records
 
 USER = Message(role="user", content="u")
 CASES: Mapping[str, Sequence[ToolCall | str]] = {

@@ -6,9 +6,8 @@ import json
 from collections import Counter
 
 import pytest
-
-from producers.bugs.sites import Candidate, Draw, candidates, covered_lines
-from producers.bugs.validate import changed_lines, read_failure
+from envs.swe.bugs.sites import Candidate, Draw, candidates, covered_lines
+from envs.swe.bugs.validate import changed_lines, read_failure
 
 SOURCE = b"""\
 def first(a):

@@ -14,7 +14,7 @@ import pytest
 from pyarrow import parquet
 
 from hermes_queue.errors import ConfigurationError, InputError
-from producers.dataset import Dataset, open_dataset
+from producers.run.dataset import Dataset, open_dataset
 
 ROWS = [{"instance_id": f"i{n}", "n": n} for n in range(40)]
 

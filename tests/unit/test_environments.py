@@ -12,10 +12,10 @@ from sample_package import bug_patch, make_row
 from envs.swe.item import Item
 from envs.swe_smith import ENV
 from hermes_queue.errors import InputError
-from producers.dataset import open_dataset
 from producers.environments import read_environments
-from producers.flags import build_parser
-from producers.selection import select
+from producers.run.dataset import open_dataset
+from producers.run.flags import build_parser
+from producers.run.selection import select
 from producers.swe_smith import PRODUCER
 
 TABLE = {"someone/sample": {"requirements": ["pytest==8.4.2"], "python": "3.12", "env": {"A": "1"}}}

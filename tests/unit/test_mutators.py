@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+import envs.swe.bugs.source as own_source
 import pytest
+from envs.swe.bugs.mutators import Site, find_sites, is_a_change
 
-import producers.bugs.source as own_source
 from envs.swe.recipe import splice
-from producers.bugs.mutators import Site, find_sites, is_a_change
 
 CASES = [
     ("cmp_flip", "return a < b", "return a >= b"),

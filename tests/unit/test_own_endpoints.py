@@ -16,7 +16,7 @@ from hermes_queue.agent.tokens.rescore import rescore_at
 from hermes_queue.errors import ConfigurationError, ModelConfigError, ModelError
 from hermes_queue.models import AgentSpec, Message, TokenSequence, Turn
 from hermes_queue.settings import ModelSettings, check_environment
-from producers.run import own_endpoints
+from producers.run.launch import own_endpoints
 
 USER = Message(role="user", content="hello")
 KEY = "sk-of-the-workers-0123456789"

@@ -13,10 +13,10 @@ import sums_env
 from envs.base import load_env
 from hermes_queue.errors import ConfigurationError, InputError, PayloadTooLarge
 from producers.base import Producer
-from producers.dataset import open_dataset
-from producers.flags import build_parser
-from producers.jobs import make_plan
-from producers.selection import Selection, select
+from producers.run.dataset import open_dataset
+from producers.run.flags import build_parser
+from producers.run.plan import make_plan
+from producers.run.selection import Selection, select
 from producers.swe_smith import PRODUCER as SWE_SMITH
 
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from producers.progress import ResultRow, console, print_table
-from producers.report import Report, Summary
+from producers.run.progress import ResultRow, console, print_table
+from producers.run.report import Report, Summary
 
 ROW = ResultRow(
     instance_id="o__p.1",

@@ -8,8 +8,8 @@ import pytest
 
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.settings import variable_names
-from producers import sandbox_flags
-from producers.flags import build_parser
+from producers.run import sandbox_flags
+from producers.run.flags import build_parser
 
 PRODUCERS = ("gsm8k", "swe_smith")
 

@@ -16,8 +16,8 @@ from hermes_queue.models import AgentSpec, Message, Turn
 from hermes_queue.policy import oldest_number, span, version_number
 from hermes_queue.settings import ModelSettings
 from producers.base import Producer
-from producers.flags import build_parser
-from producers.jobs import make_plan
+from producers.run.flags import build_parser
+from producers.run.plan import make_plan
 from workers.draft import Draft
 
 USER = Message(role="user", content="hello")

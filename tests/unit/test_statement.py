@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-
-from producers.bugs.statement import quotes, write_statement
-from producers.bugs.symptoms import FailedCheck, Library, public_names
+from envs.swe.bugs.statement import quotes, write_statement
+from envs.swe.bugs.symptoms import FailedCheck, Library, public_names
 
 TESTS = """\
 import pytest

@@ -23,7 +23,7 @@ from hermes_queue.ledger.group_facts import dropped_groups
 from hermes_queue.results.consume import STREAM, DeliveredGroup, consume, remove_consumer_group
 from hermes_queue.results.reading import EntryId, has_dealt_with, newest_entry
 from hermes_queue.sinks.base import Sink
-from producers.progress import Counts, Progress, ResultRow, result_row
+from producers.run.progress import Counts, Progress, ResultRow, result_row
 
 logger = logging.getLogger(__name__)
 

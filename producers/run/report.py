@@ -13,8 +13,8 @@ from typing import Any
 from hermes_queue.errors import EXIT_FAILED
 from hermes_queue.ledger import Pause
 from hermes_queue.sinks.datasets.jsonl import JsonlSink
-from producers.follow import Follower
-from producers.progress import ResultRow, console, print_table
+from producers.run.follow import Follower
+from producers.run.progress import ResultRow, console, print_table
 
 MAX_CAUSES = 20
 """Different reasons for unexpected scores that are worded."""

@@ -10,7 +10,7 @@ import argparse
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.sandbox import profile_names
 from hermes_queue.settings import PREFIX, SandboxSettings
-from producers.numbers import at_least
+from producers.run.numbers import at_least
 
 _SETTINGS = {
     "sandbox": "SANDBOX_BACKEND",

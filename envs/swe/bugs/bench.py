@@ -9,6 +9,15 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
+from envs.swe.bugs.package import Package, find_tests, make_runtime
+from envs.swe.bugs.sites import (
+    COVERAGE_FILE,
+    Candidate,
+    candidates,
+    covered_lines,
+    with_coverage,
+)
+from envs.swe.bugs.symptoms import Library, public_names
 from envs.swe.distribution import Distribution, describe
 from envs.swe.item import Runtime
 from envs.swe.repository import Repository
@@ -17,15 +26,6 @@ from envs.swe.suite import SuiteRun, run_tests, venv_asset
 from hermes_queue.errors import EnvBug, InputError
 from hermes_queue.sandbox.base import AssetSpec, SandboxBackend, SlotSpec
 from hermes_queue.sandbox.context import SlotContext
-from producers.bugs.package import Package, find_tests, make_runtime
-from producers.bugs.sites import (
-    COVERAGE_FILE,
-    Candidate,
-    candidates,
-    covered_lines,
-    with_coverage,
-)
-from producers.bugs.symptoms import Library, public_names
 
 OWN_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 REFERENCE_TIMEOUT_S = 600.0

@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from producers import sandbox_flags
-from producers.numbers import at_least, number
+from producers.run import sandbox_flags
+from producers.run.numbers import at_least, number
 
 if TYPE_CHECKING:
     from producers.base import Producer

@@ -26,14 +26,14 @@ from hermes_queue.models import AgentSpec
 from hermes_queue.queues import enqueue
 from hermes_queue.settings import PREFIX, ModelSettings, RedisSettings, check_environment
 from hermes_queue.sinks.datasets.jsonl import JsonlSink
-from producers import sandbox_flags
 from producers.base import Producer
-from producers.dataset import open_dataset
-from producers.follow import Follower, refuse_without_results
-from producers.jobs import Plan, make_plan
-from producers.progress import Progress
-from producers.report import Report, Summary, members_by_group
-from producers.selection import Selection, select
+from producers.run import sandbox_flags
+from producers.run.dataset import open_dataset
+from producers.run.follow import Follower, refuse_without_results
+from producers.run.plan import Plan, make_plan
+from producers.run.progress import Progress
+from producers.run.report import Report, Summary, members_by_group
+from producers.run.selection import Selection, select
 
 MAX_EMBEDDED_CONCURRENCY = 8
 """By default: a trajectory of an SWE env keeps a processor busy while it is graded."""

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from envs.swe.bugs import blocks, expressions
+from envs.swe.bugs.source import Proposals, Source
 from envs.swe.recipe import Edit, splice
-from producers.bugs import blocks, expressions
-from producers.bugs.source import Proposals, Source
 
 _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 _DEFINITIONS: dict[type[ast.AST], Callable[[Source, Any], Proposals]] = {

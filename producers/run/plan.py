@@ -24,8 +24,8 @@ from hermes_queue.models import (
     make_ids,
 )
 from producers.base import Producer
-from producers.flags import DEFAULT_REFILLS
-from producers.selection import SelectedItem, Selection
+from producers.run.flags import DEFAULT_REFILLS
+from producers.run.selection import SelectedItem, Selection
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ from hermes_queue.bodies import codec
 from hermes_queue.errors import ConfigurationError, InputError, PayloadTooLarge
 from hermes_queue.settings import ProducerSettings
 from producers.base import Producer
-from producers.dataset import Dataset, Row
-from producers.flags import DEFAULT_ITEMS
+from producers.run.dataset import Dataset, Row
+from producers.run.flags import DEFAULT_ITEMS
 
 
 @dataclass(frozen=True, slots=True)

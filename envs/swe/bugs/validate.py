@@ -6,17 +6,17 @@ import difflib
 import hashlib
 from typing import Any
 
+from envs.swe.bugs.bench import BAD, Bench, passed
+from envs.swe.bugs.mutators import is_a_change
+from envs.swe.bugs.sites import Candidate
+from envs.swe.bugs.statement import write_statement
+from envs.swe.bugs.symptoms import FailedCheck
 from envs.swe.item import Item
 from envs.swe.recipe import Mutation, pin, splice
 from envs.swe.suite import SuiteRun
 from envs.swe.workspace import pin as pin_item
 from hermes_queue.errors import EnvInfraError
 from hermes_queue.sandbox.base import AssetSpec
-from producers.bugs.bench import BAD, Bench, passed
-from producers.bugs.mutators import is_a_change
-from producers.bugs.sites import Candidate
-from producers.bugs.statement import write_statement
-from producers.bugs.symptoms import FailedCheck
 
 MAX_SHARE = 0.35
 """A bug that fails more of the suite than this is broad, unless it fails few tests at all."""
