@@ -33,13 +33,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from envs.base import Verdict
-from envs.swe import suite, tamper
 from envs.swe.calls import apply_commands, terminal_calls
-from envs.swe.controls import RowMemory
-from envs.swe.distribution import SHELL_PATH, place
-from envs.swe.flags import find_flags
-from envs.swe.grading import Grader
+from envs.swe.cheats import tamper
+from envs.swe.grading import suite
+from envs.swe.grading.controls import RowMemory
+from envs.swe.grading.flags import find_flags
+from envs.swe.grading.grader import Grader
 from envs.swe.item import Item as Row
+from envs.swe.package.distribution import SHELL_PATH, place
 from envs.swe.patch import AgentPatch, ExtractionFailed, Rejected, take_patch
 from envs.swe.sources import asset_reader
 from envs.swe.workspace import Pinned, export, pin

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from envs.swe.item import requirement_name
-from envs.swe.project import Project, normalize
+from envs.swe.package.project import Project, normalize
 from hermes_queue.errors import InputError
 
 ReadText = Callable[[str], Awaitable[str | None]]

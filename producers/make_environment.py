@@ -35,8 +35,8 @@ from producers.environments import read_environments
 from producers.swe_smith import absolute_base_url
 
 if TYPE_CHECKING:
-    from envs.swe.distribution import Reader
-    from envs.swe.project import Project
+    from envs.swe.package.distribution import Reader
+    from envs.swe.package.project import Project
 
 TODAY = "now"
 _EPILOG = """\
@@ -133,7 +133,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 async def _make(arguments: argparse.Namespace) -> int:
     from envs.swe.item import PYTEST_OWN, requirement_name
-    from envs.swe.project import normalize
+    from envs.swe.package.project import normalize
     from producers.dependencies import Choice, gather
 
     table = dict(read_environments(arguments.out)) if arguments.out.exists() else {}
@@ -185,8 +185,8 @@ def _date(text: str) -> str:
 
 async def _fetch(arguments: argparse.Namespace) -> tuple[Reader, Project, str]:
     """The pinned tree, what it says of itself, and when it was committed."""
-    from envs.swe.distribution import open_tree, read_project
     from envs.swe.item import DEFAULT_REPO_BASE_URL
+    from envs.swe.package.distribution import open_tree, read_project
     from envs.swe.sources import git_repository
 
     base = absolute_base_url(arguments.repo_base_url or DEFAULT_REPO_BASE_URL)

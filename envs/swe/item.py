@@ -22,8 +22,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from envs.swe.package.project import EntryPoints, clean_entry_points, normalize
 from envs.swe.paths import file_of, relative
-from envs.swe.project import EntryPoints, clean_entry_points, normalize
 from envs.swe.recipe import Mutation, Sha256
 from hermes_queue.settings import SandboxSettings
 

@@ -14,8 +14,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
-from envs.swe.distribution import Distribution, describe
 from envs.swe.item import Item, SdistSource
+from envs.swe.package.distribution import Distribution, describe
 from envs.swe.recipe import RecipeMismatch
 from envs.swe.repository import GitError, Repository
 from envs.swe.sources import ReadAsset, git_repository, parent_of, sdist_repository

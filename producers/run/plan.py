@@ -266,7 +266,7 @@ def _provenance(producer: Producer) -> Provenance:
 
 def _commit() -> str | None:
     """The commit of the checkout we run from, if we do."""
-    root = Path(__file__).resolve().parent.parent
+    root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None
     try:

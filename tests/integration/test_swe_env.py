@@ -23,8 +23,8 @@ from swe_bench import attempt
 
 from envs.swe import item as items
 from envs.swe.calls import write_command
+from envs.swe.grading.suite import VENV
 from envs.swe.item import Item
-from envs.swe.suite import VENV
 from envs.swe_smith import ENV
 from hermes_queue.errors import DeadlineExceeded, EnvBug, EnvInfraError, SandboxError
 from hermes_queue.settings import PathSettings

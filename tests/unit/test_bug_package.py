@@ -5,10 +5,10 @@ from __future__ import annotations
 from email.message import Message
 
 import pytest
-from envs.swe.bugs.package import find_tests, license_of, parse_pin
 
+from envs.swe.bugs.package import find_tests, license_of, parse_pin
 from envs.swe.item import PYTEST_OWN
-from envs.swe.project import normalize
+from envs.swe.package.project import normalize
 from hermes_queue.errors import InputError
 
 TREE = frozenset(

@@ -11,7 +11,7 @@ import pytest
 
 import producers
 from envs.swe.item import PYTEST_OWN, Item, skip_reason
-from envs.swe.project import normalize
+from envs.swe.package.project import normalize
 
 DATA = Path(producers.__file__).parent / "data"
 FILE = DATA / "swe_smith.jsonl"

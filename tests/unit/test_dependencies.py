@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from envs.swe.project import parse_project
+from envs.swe.package.project import parse_project
 from hermes_queue.errors import InputError
 from producers.dependencies import Choice, Dependencies, gather
 from producers.make_environment import explain_refusal, main

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from envs.swe.distribution import Distribution, describe, own_plugins
 from envs.swe.item import DistributionFields, GitSource, Runtime, SdistSource
-from envs.swe.project import Project, parse_project
+from envs.swe.package.distribution import Distribution, describe, own_plugins
+from envs.swe.package.project import Project, parse_project
 from envs.swe.repository import Repository
 from hermes_queue.errors import EnvBug
 

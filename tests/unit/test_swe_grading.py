@@ -18,16 +18,16 @@ from typing import Any
 import pytest
 from sample_package import FAIL_TO_PASS, PASS_TO_PASS, sdist_row
 
-from envs.swe import slot
-from envs.swe.controls import DOUBT_TTL_S, RowMemory, RowRecord
-from envs.swe.failures import first_failure
-from envs.swe.findings import Findings, Step, Tally
-from envs.swe.flags import find_flags
+from envs.swe.grading import slot
+from envs.swe.grading.controls import DOUBT_TTL_S, RowMemory, RowRecord
+from envs.swe.grading.failures import first_failure
+from envs.swe.grading.findings import Findings, Step, Tally
+from envs.swe.grading.flags import find_flags
+from envs.swe.grading.places import TestFunction
+from envs.swe.grading.plants import Planter, View
+from envs.swe.grading.slot.run_tests import Reports, plugins
+from envs.swe.grading.suite import SuiteRun, venv_asset
 from envs.swe.item import Item, Runtime
-from envs.swe.places import TestFunction
-from envs.swe.plants import Planter, View
-from envs.swe.slot.run_tests import Reports, plugins
-from envs.swe.suite import SuiteRun, venv_asset
 
 RUNNER = Path(slot.__file__).with_name("run_tests.py")
 ITEM = Item.model_validate(sdist_row("0" * 64))

@@ -10,9 +10,9 @@ from types import ModuleType
 
 import pytest
 
-from envs.swe.expectations import variants
-from envs.swe.places import TestFunction, find_places
-from envs.swe.plants import ENOUGH_GUESSES, Planter, View, view_count
+from envs.swe.grading.expectations import variants
+from envs.swe.grading.places import TestFunction, find_places
+from envs.swe.grading.plants import ENOUGH_GUESSES, Planter, View, view_count
 
 FILE = "tests/test_it.py"
 SOURCE = b'''"""Tests."""

@@ -18,11 +18,11 @@ from envs.swe.bugs.sites import (
     with_coverage,
 )
 from envs.swe.bugs.symptoms import Library, public_names
-from envs.swe.distribution import Distribution, describe
+from envs.swe.grading.suite import SuiteRun, run_tests, venv_asset
 from envs.swe.item import Runtime
+from envs.swe.package.distribution import Distribution, describe
 from envs.swe.repository import Repository
 from envs.swe.sources import sdist_repository
-from envs.swe.suite import SuiteRun, run_tests, venv_asset
 from hermes_queue.errors import EnvBug, InputError
 from hermes_queue.sandbox.base import AssetSpec, SandboxBackend, SlotSpec
 from hermes_queue.sandbox.context import SlotContext

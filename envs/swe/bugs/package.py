@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from envs.swe.item import DEFAULT_REQUIREMENTS, PYTEST_OWN, Runtime, SdistSource
-from envs.swe.project import normalize
+from envs.swe.package.project import normalize
 from envs.swe.sources import ASSETS, NETWORK_TROUBLE, asset_key
 from hermes_queue.errors import EnvInfraError, InputError
 from hermes_queue.sandbox.base import AssetSpec, SandboxBackend, SlotSpec

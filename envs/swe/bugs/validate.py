@@ -11,9 +11,9 @@ from envs.swe.bugs.mutators import is_a_change
 from envs.swe.bugs.sites import Candidate
 from envs.swe.bugs.statement import write_statement
 from envs.swe.bugs.symptoms import FailedCheck
+from envs.swe.grading.suite import SuiteRun
 from envs.swe.item import Item
 from envs.swe.recipe import Mutation, pin, splice
-from envs.swe.suite import SuiteRun
 from envs.swe.workspace import pin as pin_item
 from hermes_queue.errors import EnvInfraError
 from hermes_queue.sandbox.base import AssetSpec

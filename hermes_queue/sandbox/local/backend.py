@@ -390,6 +390,3 @@ class LocalBackend:
             await asyncio.to_thread(self._registry.end, sandbox_id)
         except OSError as error:
             raise SandboxError(f"sandbox {sandbox_id} could not be removed: {error}") from error
-
-
-BACKEND = LocalBackend

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields
 from email.parser import HeaderParser
 from typing import Any
 
-from envs.swe import literals
+from envs.swe.package import literals
 
 MAX_FILE_CHARACTERS = 512 << 10
 MAX_ENTRY_CHARACTERS = 1000

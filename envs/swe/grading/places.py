@@ -1,6 +1,6 @@
 """Where in a test file each test function can be made to fail, and by which edits of its source.
 
-The best place is a constant that the test expects (see `envs.swe.expectations`) in the statement
+The best place is a constant that the test expects (see `expectations`) in the statement
 that fails as long as the bug is there, or further down, of what that statement would have made.
 Where there is none, the class of the exception that it waits for, then whatever it compares with,
 and at last one more assertion at the test's end.
@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from envs.swe.expectations import (
+from envs.swe.grading.expectations import (
     Function,
     compared_at,
     constants_after,

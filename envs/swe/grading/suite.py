@@ -13,8 +13,8 @@ from importlib.resources import files
 from pathlib import PurePosixPath
 from typing import Any
 
-from envs.swe.distribution import Distribution, place
 from envs.swe.item import Runtime
+from envs.swe.package.distribution import Distribution, place
 from envs.swe.paths import file_of
 from envs.swe.repository import Repository
 from envs.swe.sources import ASSETS, asset_key
@@ -208,7 +208,7 @@ async def _upload(context: SlotContext) -> str:
     try:
         scratch = await scratch_directory(context)
         for name in _SCRIPTS:
-            script = files("envs.swe.slot").joinpath(name).read_bytes()
+            script = files("envs.swe.grading.slot").joinpath(name).read_bytes()
             await context.write_file(f"{scratch}/{name}", script)
     except OSError as error:
         raise SandboxError(f"the test runner could not be uploaded: {error}") from error

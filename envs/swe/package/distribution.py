@@ -6,7 +6,7 @@ directory of its own at the end of PYTHONPATH, in the slot's home: outside of th
 and its git, and made anew for grading, so that nothing an agent does to it counts.
 
 It comes from the row (`environment.distribution`), and what the row leaves open from the
-pinned tree, which is read as data: see `envs.swe.project`. A version that only code could
+pinned tree, which is read as data: see `envs.swe.package.project`. A version that only code could
 tell is the row's column `version`, else "0.0.0".
 """
 
@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 from envs.swe.item import DistributionFields, GitSource, Runtime, SdistSource
-from envs.swe.project import (
+from envs.swe.package.project import (
     CONFIGURATION,
     EntryPoints,
     Project,

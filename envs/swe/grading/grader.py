@@ -2,7 +2,7 @@
 
 FAIL_TO_PASS tests run first, the rest only if these pass: most attempts fail there. They are
 shown in several *views*, each in an emptied slot and with other planted failures (see
-`envs.swe.plants`). A score of 1 needs every test to pass where it is whole and every planted one to
+`plants`). A score of 1 needs every test to pass where it is whole and every planted one to
 fail, in every view.
 
 Before a failure counts against the agent, the known fix is put to the same test: always where a run
@@ -19,14 +19,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any, Literal, NoReturn
 
-from envs.swe.controls import RowMemory, RowRecord
-from envs.swe.failures import first_failure
-from envs.swe.findings import Findings, Reason, Step, Tally
+from envs.swe.grading.controls import RowMemory, RowRecord
+from envs.swe.grading.failures import first_failure
+from envs.swe.grading.findings import Findings, Reason, Step, Tally
+from envs.swe.grading.places import TestFunction
+from envs.swe.grading.plants import Planter, View
+from envs.swe.grading.suite import OVERHEAD_S, SuiteRun, run_tests
 from envs.swe.item import Item
 from envs.swe.paths import file_of
-from envs.swe.places import TestFunction
-from envs.swe.plants import Planter, View
-from envs.swe.suite import OVERHEAD_S, SuiteRun, run_tests
 from envs.swe.workspace import Pinned
 from hermes_queue.errors import EnvBug, SandboxError
 from hermes_queue.sandbox.context import SlotContext

@@ -10,8 +10,8 @@ import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
-from envs.swe import lies
 from envs.swe.calls import terminal_calls, write_command
+from envs.swe.cheats import lies
 from envs.swe.item import Item
 from hermes_queue.models import ToolCall
 

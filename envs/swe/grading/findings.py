@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from envs.swe.failures import first_failure
+from envs.swe.grading.failures import first_failure
+from envs.swe.grading.places import TestFunction
+from envs.swe.grading.plants import View
+from envs.swe.grading.suite import SuiteRun
 from envs.swe.item import Item
 from envs.swe.paths import file_of
-from envs.swe.places import TestFunction
-from envs.swe.plants import View
-from envs.swe.suite import SuiteRun
 
 LISTED_IDS = 50
 """How many failing ids a verdict's report names."""

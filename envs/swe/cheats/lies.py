@@ -1,4 +1,4 @@
-"""Code that lies from inside the process that runs the tests. `envs.swe.tamper` plants it."""
+"""Code that lies from inside the process that runs the tests. `tamper` plants it."""
 
 from __future__ import annotations
 

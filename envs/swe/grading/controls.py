@@ -16,8 +16,8 @@ import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from envs.swe.grading.places import TestFunction
 from envs.swe.item import Item
-from envs.swe.places import TestFunction
 from hermes_queue.settings import PathSettings, private_directory
 
 RULES = "1"

@@ -1,0 +1,1 @@
+"""Ways to a score without the fix."""

@@ -1,0 +1,1 @@
+"""Judge an agent's tree by its row's tests."""

@@ -1,1 +1,0 @@
-"""Subcommands of `hermes-queue`, one group per file."""
