@@ -63,8 +63,11 @@ def table(rows: list[tuple[str, str]]) -> list[str]:
 
 def walk(group: click.Group, path: str) -> Iterator[tuple[str, click.Command]]:
     """Every command below `group` by its full name, groups before their commands."""
-    for name in sorted(group.commands):
-        command = group.commands[name]
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if command is None:
+            continue
         yield f"{path} {name}", command
         if isinstance(command, click.Group):
             yield from walk(command, f"{path} {name}")

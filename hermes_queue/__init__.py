@@ -1,42 +1,85 @@
 """A trajectory factory: generate and score LLM-agent trajectories through Redis.
 
-What a trainer needs, to send jobs and to read results, is imported here and stays light; producers
-and workers import their own modules.
+What a trainer needs, to send jobs and to read results, is imported from here. Producers, workers
+and extensions import from the rooms:
+
+    models.py, conversation.py  what travels over Redis: jobs, trajectories, groups, messages
+    errors.py                   every error, named after the boundary that was crossed
+    queues.py                   names of lanes and queues, and the batched enqueue
+    policy.py                   versions of a policy, and how old a sample is
+    testing.py                  what we ship for tests of your own
+    settings/    one frozen section per component, read from `HERMES_QUEUE_*`
+    results/     the stream of results, read: consume, batches, replay, lag
+    ledger/      who runs which trajectory, what became of it; ledger/fleet/: what workers share
+    keyspace/    one prefix in one Redis: connection, keys, Lua scripts
+    bodies/      a record as bytes, in Redis or in an object store
+    disk/        files that survive a power loss, locked files
+    broker/      Celery and all that knows it: the app, the pool, the embedded worker, submission
+    agent/       the agent loop; agent/endpoint/: model calls; agent/tokens/: exact tokens
+    tools/       one file per tool
+    sandbox/     the contract of a backend, and the backends: local/, modal/
+    localmodal/  a server that the Modal SDK takes for Modal
+    sinks/       where results go: datasets/, atropos/
+    telemetry/   logs and metrics
+    cli/         `hermes-queue`
+    celery.py         the door that `celery -A hermes_queue` looks for
+    cancellation.py   cancellations that libraries lose
+    installation.py   refuse to start where another distribution owns one of our package names
+    syntax.py         Python source as a syntax tree, by one thread at a time
+
+Names are loaded on first use (PEP 562), so that `import hermes_queue.errors` costs next to nothing.
 """
 
-from hermes_queue.broker.submission import Enqueued, enqueue, enqueue_async, make_jobs
-from hermes_queue.errors import (
-    ConfigurationError,
-    HermesQueueError,
-    InputError,
-    PayloadTooLarge,
-    RedisFull,
-    RedisUnavailable,
-    SchemaTooNew,
-)
-from hermes_queue.ledger.policy import set_policy_version
-from hermes_queue.models import (
-    AgentSpec,
-    AttemptRecord,
-    Failure,
-    GroupPolicy,
-    Limits,
-    Message,
-    ScoredTrajectory,
-    TokenSequence,
-    ToolCall,
-    ToolCallCounts,
-    TrajectoryGroup,
-    TrajectoryJob,
-    Turn,
-    Usage,
-    make_ids,
-)
-from hermes_queue.results.blocking import HeldGroup, SyncConsumer, consume_sync
-from hermes_queue.results.consume import DeliveredGroup, consume, consume_batches
-from hermes_queue.results.lag import Lag, rewind
-from hermes_queue.results.lag import lag as consumer_lag
-from hermes_queue.results.replay import replay
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hermes_queue.broker.submission import Enqueued, enqueue, enqueue_async, make_jobs
+    from hermes_queue.errors import (
+        ConfigurationError,
+        HermesQueueError,
+        InputError,
+        PayloadTooLarge,
+        RedisFull,
+        RedisUnavailable,
+        SchemaTooNew,
+    )
+    from hermes_queue.ledger.policy import set_policy_version
+    from hermes_queue.models import (
+        AgentSpec,
+        AttemptRecord,
+        Failure,
+        GroupPolicy,
+        Limits,
+        Message,
+        ScoredTrajectory,
+        TokenSequence,
+        ToolCall,
+        ToolCallCounts,
+        TrajectoryGroup,
+        TrajectoryJob,
+        Turn,
+        Usage,
+        make_ids,
+    )
+    from hermes_queue.results.blocking import HeldGroup, SyncConsumer, consume_sync
+    from hermes_queue.results.consume import DeliveredGroup, consume, consume_batches
+    from hermes_queue.results.lag import Lag, consumer_lag, rewind
+    from hermes_queue.results.replay import replay
+
+_HOMES = {
+    "broker.submission": "Enqueued enqueue enqueue_async make_jobs",
+    "errors": "ConfigurationError HermesQueueError InputError PayloadTooLarge RedisFull "
+    "RedisUnavailable SchemaTooNew",
+    "ledger.policy": "set_policy_version",
+    "models": "AgentSpec AttemptRecord Failure GroupPolicy Limits Message ScoredTrajectory "
+    "TokenSequence ToolCall ToolCallCounts TrajectoryGroup TrajectoryJob Turn Usage make_ids",
+    "results.blocking": "HeldGroup SyncConsumer consume_sync",
+    "results.consume": "DeliveredGroup consume consume_batches",
+    "results.lag": "Lag consumer_lag rewind",
+    "results.replay": "replay",
+}
+_HOME = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
     "AgentSpec",
@@ -77,3 +120,15 @@ __all__ = [
     "rewind",
     "set_policy_version",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

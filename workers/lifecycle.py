@@ -138,10 +138,9 @@ async def close_runtime() -> None:
         if _inventory:  # else the reaper drops the records when their leases have ended
             with suppress(HermesQueueError, TimeoutError):
                 await asyncio.wait_for(runtime.in_thread(_inventory.renew, runtime.ledger), 5)
-        if openai := sys.modules.get(
-            "hermes_queue.agent.endpoint.connection"
-        ):  # only if a job used it
-            await openai.close_clients()
+        # Loaded only if a job has called a model.
+        if connection := sys.modules.get("hermes_queue.agent.endpoint.connection"):
+            await connection.close_clients()
         if runtime.limiter:
             await runtime.limiter.close()
         runtime.spool.close()

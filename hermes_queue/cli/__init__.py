@@ -1,28 +1,76 @@
-"""`hermes-queue ...`: look at a deployment. Also `celery -A hermes_queue hermes ...`."""
+"""`hermes-queue ...`: look at a deployment. Also `celery -A hermes_queue hermes ...`.
+
+    dead.py        dead letters
+    doctor/        is everything fit for work?
+    exporter.py    metrics of the whole deployment, as deployment_metrics.py collects them
+    groups.py      who reads the results
+    lanes.py       circuit breakers, manual pause
+    limits.py      permits of model endpoints
+    localmodal.py  the Modal-compatible server
+    places.py      positions in the stream, as options
+    rescore.py     recompute recorded logprobs
+    run.py         runs: show, pause, cancel, purge
+    sandboxes.py   what exists at the provider
+    sinks/         `sink ...` and `export`
+    watch/         `status` and `top`
+    workers.py     live workers: pause, drain, resize
+
+A command's module is imported when that command runs: `--help` and short commands start fast.
+"""
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import click
 
-from hermes_queue.cli.dead import dead
-from hermes_queue.cli.diagnose import doctor
-from hermes_queue.cli.exporter import exporter
-from hermes_queue.cli.groups import groups
-from hermes_queue.cli.lanes import lanes
-from hermes_queue.cli.limits import limits
-from hermes_queue.cli.localmodal import localmodal
-from hermes_queue.cli.rescore import rescore
-from hermes_queue.cli.run import run
-from hermes_queue.cli.sandboxes import sandboxes
-from hermes_queue.cli.sinks.export import export
-from hermes_queue.cli.sinks.sink import sink
-from hermes_queue.cli.watch.status import status, top
-from hermes_queue.cli.workers import workers
 from hermes_queue.errors import EXIT_ISOLATION, HermesQueueError, IsolationUnavailable
+
+COMMANDS = {
+    "dead": (
+        "dead",
+        "List, retry and drop jobs and groups that need a person.",
+    ),
+    "doctor": (
+        "doctor.command",
+        "Check settings, Redis, isolation, disks and model endpoints.",
+    ),
+    "export": ("sinks.export", "Write a dataset of what is finished by now."),
+    "exporter": ("exporter", "Serve metrics of the whole deployment to Prometheus."),
+    "groups": ("groups", "See who reads the results; remove readers that are gone for good."),
+    "lanes": ("lanes", "See which lanes are paused, and why; pause and resume them."),
+    "limits": ("limits", "See how many calls model endpoints are given, and who waits."),
+    "localmodal": ("localmodal", "Serve the Modal protocol on 127.0.0.1."),
+    "rescore": ("rescore", "Recompute the logprobs of recorded trajectories at the server."),
+    "run": ("run", "See the runs of this deployment; pause, resume, cancel and purge them."),
+    "sandboxes": ("sandboxes", "List sandboxes of this deployment, at the provider too; end them."),
+    "sink": ("sinks.sink", "Take results out of the stream as they come: datasets, trainers."),
+    "status": (
+        "watch.status",
+        "Show the deployment on one screen, or the counters of a run.",
+    ),
+    "top": ("watch.status", "Watch runs, lanes, workers, failures and the slowest trajectories."),
+    "workers": ("workers", "See live workers; pause, resume, drain and resize them."),
+}
+"""Name -> module below this package that has the command under that name, and what it is for."""
 
 
 class _Commands(click.Group):
-    """A group whose commands end our errors as one line and an exit code."""
+    """Imports a command when it is asked for; ends our errors as one line and an exit code."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*COMMANDS, *self.commands})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return super().get_command(ctx, cmd_name)
+        module = import_module(f"{__name__}.{COMMANDS[cmd_name][0]}")
+        command: click.Command = getattr(module, cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, purpose) for name, (_, purpose) in COMMANDS.items()])
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -40,27 +88,6 @@ def cli() -> None:
     """Look at a hermes-queue deployment (HERMES_QUEUE_REDIS_URL names its Redis)."""
 
 
-cli.add_command(dead)
-cli.add_command(export)
-cli.add_command(doctor)
-cli.add_command(exporter)
-cli.add_command(groups)
-cli.add_command(lanes)
-cli.add_command(localmodal)
-cli.add_command(limits)
-cli.add_command(rescore)
-cli.add_command(run)
-cli.add_command(sandboxes)
-cli.add_command(sink)
-cli.add_command(status)
-cli.add_command(top)
-cli.add_command(workers)
-
-
 def main() -> None:
     """Entry point of the `hermes-queue` script."""
     cli(prog_name="hermes-queue")
-
-
-if __name__ == "__main__":
-    main()

@@ -28,7 +28,7 @@ class Lag:
     """Age of the oldest of both; None when there is none."""
 
 
-async def lag(group: str, *, url: str | None = None) -> Lag:
+async def consumer_lag(group: str, *, url: str | None = None) -> Lag:
     """How far behind the consumer group is.
 
     Args:

@@ -63,7 +63,7 @@ def parse_click(command: click.Command, name: str, words: Sequence[str]) -> None
     context = command.make_context(name, list(words))
     if isinstance(command, click.Group):
         rest = [*context._protected_args, *context.args]
-        assert rest, f"{name} needs one of {sorted(command.commands)}"
+        assert rest, f"{name} needs one of {command.list_commands(context)}"
         found, below, rest = command.resolve_command(context, rest)
         assert below is not None
         parse_click(below, f"{name} {found}", rest)
@@ -83,9 +83,8 @@ def parse_celery(words: Sequence[str]) -> None:
     command = celery_command.commands[name]
     values, _, _ = command.make_parser(click.Context(command)).parse_args(arguments)
     if name in ("inspect", "control"):
-        for module in pkgutil.iter_modules(
-            hermes_queue.broker.pool.__path__
-        ):  # may add some of ours
+        # They may add some of ours.
+        for module in pkgutil.iter_modules(hermes_queue.broker.pool.__path__):
             importlib.import_module(f"hermes_queue.broker.pool.{module.name}")
         assert values["command"] in Panel.meta, values
     return None
@@ -244,8 +243,9 @@ def check_spans(text: str) -> None:
         for word in span.split()[1:]:
             if not isinstance(command, click.Group) or not re.fullmatch(r"[a-z-]+", word):
                 break
-            assert word in command.commands, span
-            command = command.commands[word]
+            below = command.get_command(click.Context(command), word)
+            assert below is not None, span
+            command = below
     for span in re.findall(r"`make ([^`\n]*)`", text):
         parse_make(span.split())
 

@@ -51,7 +51,9 @@ def test_every_package_says_that_it_is_typed(wheel: list[str], package: str) -> 
 
 
 def test_wheel_has_the_lua_scripts_and_the_bundled_rows(wheel: list[str]) -> None:
-    assert any(name.startswith("hermes_queue/ledger/") and name.endswith(".lua") for name in wheel)
+    assert any(
+        name.startswith("hermes_queue/keyspace/lua/") and name.endswith(".lua") for name in wheel
+    )
     assert any(name.startswith("producers/data/") for name in wheel)
 
 

@@ -121,13 +121,13 @@ class _Feeding:
 
     async def _run_is_here(self) -> bool:
         """Whether the run is done and nothing of it waits for us."""
-        from hermes_queue.results.lag import lag
+        from hermes_queue.results.lag import consumer_lag
 
         try:
             status = await asyncio.to_thread(_run_status, self.flags["run_id"])
             if not status.done:
                 return False
-            left = await lag(self.group)
+            left = await consumer_lag(self.group)
         except RedisUnavailable:  # the stream's reader waits it out, and says so
             return False
         return left.behind == left.pending == 0

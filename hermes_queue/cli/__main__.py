@@ -1,0 +1,5 @@
+"""`python -m hermes_queue.cli`, where the script `hermes-queue` is not installed."""
+
+from hermes_queue.cli import main
+
+main()

@@ -1,0 +1,63 @@
+"""Public names and commands are loaded when they are used."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+import hermes_queue
+from hermes_queue.cli import COMMANDS, cli
+
+
+def loaded_by(code: str) -> set[str]:
+    """Names of all modules that are loaded after `code` has run."""
+    command = [sys.executable, "-c", f"{code}; import sys; print(*sys.modules)"]
+    return set(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())
+
+
+@pytest.mark.parametrize("name", hermes_queue.__all__)
+def test_every_public_name_can_be_had(name: str) -> None:
+    assert getattr(hermes_queue, name) is not None
+    assert name in dir(hermes_queue)
+
+
+def test_type_checkers_see_the_same_names() -> None:
+    tree = ast.parse(Path(str(hermes_queue.__file__)).read_text())
+    [typed] = [node for node in tree.body if isinstance(node, ast.If)]
+    imported = {
+        (str(node.module).removeprefix("hermes_queue."), alias.name)
+        for node in typed.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert imported == {(module, name) for name, module in hermes_queue._HOME.items()}
+    assert {name for _, name in imported} == {*hermes_queue.__all__}
+
+
+def test_a_name_that_is_not_public_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'consumes'"):
+        hermes_queue.consumes  # noqa: B018
+
+
+def test_errors_need_nothing_but_the_standard_library() -> None:
+    loaded = loaded_by("import hermes_queue.errors")
+    assert not {"pydantic", "redis", "click", "asyncio"} & loaded
+    ours = {name for name in loaded if name.startswith("hermes_queue")}
+    assert ours == {"hermes_queue", "hermes_queue.errors"}
+
+
+def test_a_list_of_commands_loads_none_of_them() -> None:
+    loaded = loaded_by("from hermes_queue.cli import main; import click; assert main")
+    assert not {"redis", "pydantic", "rich"} & loaded
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_is_where_the_table_says(name: str) -> None:
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    assert command.name == name
