@@ -12,9 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from zygote import ForkedProcess, zygote
+
 from hermes_queue.ledger import Ledger
 
 T = TypeVar("T")
+_READ_AT_START = frozenset({"LD_PRELOAD", "PYTHONWARNINGS", "PYTHONSTARTUP", "PYTHONDEVMODE"})
+"""Variables that a process which runs already does not look at."""
 
 SHORT_LEASE = {
     "HERMES_QUEUE_LEASE_DURATION_S": "4",
@@ -36,7 +40,18 @@ def wait_until(what: str, probe: Callable[[], T], *, timeout_s: float = 100.0) -
 
 
 class WorkerProcess:
-    """One worker on one Redis, with a short lease and its log in a file."""
+    """One worker on one Redis, with a short lease and its log in a file.
+
+    Args:
+        redis_url: which Redis.
+        directory: where its log and its spool lie.
+        concurrency: trajectories at once.
+        prefix: a command in front, e.g. one that changes the user.
+        forked: start it by a fork that has imported Celery and us; False = by the command
+            `celery -A hermes_queue worker`, from nothing.
+        arguments: more of Celery's flags.
+        environment: its settings.
+    """
 
     def __init__(
         self,
@@ -45,6 +60,7 @@ class WorkerProcess:
         *,
         concurrency: int = 4,
         prefix: Sequence[str] = (),
+        forked: bool = True,
         arguments: Sequence[str] = (),
         **environment: str,
     ) -> None:
@@ -61,18 +77,23 @@ class WorkerProcess:
             "HERMES_QUEUE_ARCHIVE_DIRECTORY": str(directory / "archive"),
             **environment,
         }
-        self._command = [*prefix, sys.executable, "-m", "celery", "-A", "hermes_queue", "worker"]
-        self._command += ["-c", str(concurrency), "-l", "info", "--without-gossip"]
-        self._command += ["--without-mingle", "-n", f"{self.log_path.stem}-{os.getpid()}@%h"]
-        self._command += arguments
-        self.process: subprocess.Popen[bytes] | None = None
+        self._forked = forked and not prefix and _READ_AT_START.isdisjoint(environment)
+        self._prefix = [*prefix, sys.executable, "-m", "celery"]
+        self._arguments = ["-A", "hermes_queue", "worker", "-c", str(concurrency), "-l", "info"]
+        self._arguments += ["--without-gossip", "--without-mingle"]
+        self._arguments += ["-n", f"{self.log_path.stem}-{os.getpid()}@%h", *arguments]
+        self.process: subprocess.Popen[bytes] | ForkedProcess | None = None
 
-    def launch(self) -> subprocess.Popen[bytes]:
+    def launch(self) -> subprocess.Popen[bytes] | ForkedProcess:
         """Start it and wait for nothing."""
         with self.log_path.open("wb") as log:
-            self.process = subprocess.Popen(
-                self._command, env=self._environment, stdout=log, stderr=subprocess.STDOUT
-            )
+            if self._forked:
+                self.process = zygote().start("celery", self._arguments, self._environment, log)
+            else:
+                command = [*self._prefix, *self._arguments]
+                self.process = subprocess.Popen(
+                    command, env=self._environment, stdout=log, stderr=subprocess.STDOUT
+                )
         return self.process
 
     def start(self) -> WorkerProcess:

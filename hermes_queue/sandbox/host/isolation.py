@@ -217,22 +217,27 @@ def host_python(root: Path = Path("/usr")) -> HostPython:
 
     Walks `root` once per process, a second on a cold disk. Blocking.
     """
-    installed: list[Path] = []
-    strays: dict[str, list[Path]] = {}
-    for directory, names, files in os.walk(root):
-        place = Path(directory)
-        if place.parent.name == "lib" and place.name.startswith("python3"):
+    installed: list[str] = []
+    strays: dict[str, list[str]] = {}
+    top = str(root)
+    # Strings, since a path object for each of the thousands of files would cost most of it.
+    for place, names, files in os.walk(top):
+        above, _, here = place.rpartition("/")
+        if here.startswith("python3") and above.endswith("/lib"):
             files = []  # the standard library
-        if place != root and "__init__.py" in files:
-            strays.setdefault(place.name, []).append(place)
+        if "__init__.py" in files and place != top:
+            strays.setdefault(here, []).append(place)
             names.clear()
             continue
         for file in files:
             if file.endswith(".py"):
-                strays.setdefault(file[: -len(".py")], []).append(place / file)
+                strays.setdefault(file[: -len(".py")], []).append(f"{place}/{file}")
         for name in list(names):
-            bundled = name == "_bundled" and place.name == "ensurepip"
-            if (name in PACKAGE_DIRECTORIES or bundled) and not (place / name).is_symlink():
-                installed.append(place / name)
+            bundled = name == "_bundled" and here == "ensurepip"
+            if (name in PACKAGE_DIRECTORIES or bundled) and not os.path.islink(f"{place}/{name}"):
+                installed.append(f"{place}/{name}")
                 names.remove(name)
-    return HostPython(tuple(installed), {name: tuple(paths) for name, paths in strays.items()})
+    return HostPython(
+        tuple(map(Path, installed)),
+        {name: tuple(map(Path, paths)) for name, paths in strays.items()},
+    )

@@ -1,0 +1,209 @@
+"""Starts workers by forking a process that has imported Celery and us already.
+
+A worker that starts from nothing spends two seconds of processor time on imports; the tests start
+more than a hundred. What is forked is a process of its own all the same: it has a pid, gets
+signals, dies of SIGKILL, and reads its settings from the environment it is given. Tests of the
+command `celery -A hermes_queue worker` itself start that command.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+MAX_REQUEST_BYTES = 1 << 20
+
+
+class ForkedProcess:
+    """What `subprocess.Popen` offers, for a child of the zygote."""
+
+    def __init__(self, zygote: Zygote, pid: int) -> None:
+        self._zygote = zygote
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """The exit code, or None while it runs."""
+        if self.returncode is None:
+            self.returncode = self._zygote.status(self.pid)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end; returns the exit code.
+
+        Raises:
+            subprocess.TimeoutExpired: it still runs after `timeout` seconds.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if deadline is not None and time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired(f"pid {self.pid}", timeout or 0.0)
+            time.sleep(0.01)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+
+class Zygote:
+    """The process that forks. It ends with the socket to it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ended: dict[int, int] = {}
+        self._rest = b""
+        self._socket, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, __file__, str(theirs.fileno())], pass_fds=[theirs.fileno()]
+            )
+
+    def start(
+        self,
+        module: str,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        log: IO[bytes],
+        directory: Path | None = None,
+    ) -> ForkedProcess:
+        """Run `python -m module *arguments` in a fork; `log` takes its output."""
+        request = {
+            "argv": [module, *arguments],
+            "environment": dict(environment),
+            "cwd": str(directory or Path.cwd()),
+        }
+        with self._lock:
+            socket.send_fds(self._socket, [json.dumps(request).encode()], [log.fileno()])
+            while True:
+                for message in self._messages(None):
+                    if "pid" in message:
+                        return ForkedProcess(self, message["pid"])
+
+    def status(self, pid: int) -> int | None:
+        """The exit code of a fork, negative after a signal; None while it runs."""
+        with self._lock:
+            self._messages(0.0)
+            return self._ended.get(pid)
+
+    def close(self) -> None:
+        """End the zygote; its forks go on."""
+        self._socket.close()
+        self._process.wait()
+
+    def _messages(self, timeout_s: float | None) -> list[dict[str, Any]]:
+        if not select.select([self._socket], [], [], timeout_s)[0]:
+            return []
+        if not (data := self._socket.recv(65536)):
+            raise RuntimeError("the zygote has ended")
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        messages = [json.loads(line) for line in lines]
+        for message in messages:
+            if "ended" in message:
+                self._ended[message["ended"]] = message["code"]
+        return messages
+
+
+_zygote: Zygote | None = None
+
+
+def zygote() -> Zygote:
+    """The one of this test process, started on first use."""
+    global _zygote
+    if _zygote is None:
+        _zygote = Zygote()
+    return _zygote
+
+
+def _serve(link: socket.socket) -> dict[str, Any] | None:
+    """Fork at each request; returns the request in the child, None when there are no more."""
+    wake, ring = os.pipe()
+    os.set_blocking(ring, False)
+    signal.set_wakeup_fd(ring, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    while True:
+        ready, _, _ = select.select([link, wake], [], [])
+        if wake in ready:
+            os.read(wake, 4096)
+            _report(link)
+        if link not in ready:
+            continue
+        data, descriptors, _, _ = socket.recv_fds(link, MAX_REQUEST_BYTES, 1)
+        if not data:
+            return None
+        if pid := os.fork():
+            os.close(descriptors[0])
+            link.sendall(json.dumps({"pid": pid}).encode() + b"\n")
+            continue
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for descriptor in (wake, ring):
+            os.close(descriptor)
+        return {**json.loads(data), "log": descriptors[0]}
+
+
+def _report(link: socket.socket) -> None:
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if not pid:
+            return
+        code = os.waitstatus_to_exitcode(status)
+        link.sendall(json.dumps({"ended": pid, "code": code}).encode() + b"\n")
+
+
+def _become(request: dict[str, Any]) -> None:
+    """Be what the request asks for, as far as a new process would be."""
+    log = request["log"]
+    for number in (1, 2):
+        os.dup2(log, number)
+    os.close(log)
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    os.chdir(request["cwd"])
+    time.tzset()
+    sys.path[:0] = [request["cwd"], *filter(None, os.environ.get("PYTHONPATH", "").split(":"))]
+    sys.argv = list(request["argv"])
+
+
+def _imports() -> None:
+
+    import workers.lifecycle
+    import workers.trajectory  # noqa: F401 - so that the forks have it
+
+
+if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).parents[2])
+    _imports()
+    gc.freeze()
+    channel = socket.socket(fileno=int(sys.argv[1]))
+    wanted = _serve(channel)
+    channel.close()
+    if wanted is not None:
+        _become(wanted)
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
