@@ -26,5 +26,5 @@ async def test_what_a_worker_trims_is_in_the_archive(factory, start_worker, tmp_
     client = factory.ledger.client
     wait_until("all is trimmed", lambda: client.xlen("hq:results") == 0)
     assert client.keys("hq:body:*") == []
-    kept = [g.members for g in hermes_queue.results.replay(url=url, archive=archive)]
+    kept = [g.members for g in hermes_queue.replay(url=url, archive=archive)]
     assert sorted(kept, key=str) == sorted(seen, key=str)

@@ -94,5 +94,5 @@ def test_objects_go_when_their_results_are_trimmed(
     seen = read(ledger.url, 2)
     wait_until("their objects are gone", lambda: not objects(directory))
     assert not ledger.client.keys("hq:objects*")
-    kept = hermes_queue.results.replay(url=ledger.url, archive=tmp_path / "workers" / "archive")
+    kept = hermes_queue.replay(url=ledger.url, archive=tmp_path / "workers" / "archive")
     assert sorted((m.trajectory_id, m.epoch) for g in kept for m in g.members) == seen

@@ -66,7 +66,7 @@ def test_the_batches_for_grpo(run):
 
 
 def test_the_replay(run):
-    assert run("hermes_queue.results.replay(") == ["same 1.0", "a 0.5", "b 0.5"]
+    assert run("hermes_queue.replay(") == ["same 1.0", "a 0.5", "b 0.5"]
 
 
 def test_every_example_of_the_page_is_run():

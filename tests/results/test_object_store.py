@@ -96,7 +96,7 @@ def test_readers_without_asyncio_and_replay_get_the_record(ledger, bodies, redis
     [record] = publish(ledger, bodies, make_job())
     with hermes_queue.consume_sync("t", url=redis_server.url, idle_timeout_s=0.2) as groups:
         assert [group.members for group in groups] == [(record,)]
-    replayed = hermes_queue.results.replay(url=redis_server.url, archive=tmp_path / "none")
+    replayed = hermes_queue.replay(url=redis_server.url, archive=tmp_path / "none")
     assert [group.members for group in replayed] == [(record,)]
 
 
@@ -128,7 +128,7 @@ def test_replay_names_the_object_that_is_lost(ledger, bodies, directory, redis_s
     path.unlink()
     missing = []
     options = {"url": redis_server.url, "archive": tmp_path / "none"}
-    assert list(hermes_queue.results.replay(**options, on_missing=missing.append)) == []
+    assert list(hermes_queue.replay(**options, on_missing=missing.append)) == []
     assert path.name in str(missing[0])
 
 
@@ -190,7 +190,7 @@ def test_the_archive_holds_the_bodies_themselves(ledger, bodies, directory, redi
     assert bodies.remove_unneeded(ledger, lambda: False) == 1
     assert objects(directory) == []
     assert not ledger.client.exists("hq:objects", "hq:objects:doomed", "hq:results:bytes") - 1
-    again = hermes_queue.results.replay(url=redis_server.url, archive=tmp_path / "archive")
+    again = hermes_queue.replay(url=redis_server.url, archive=tmp_path / "archive")
     assert [group.members for group in again] == [(record,)]
 
 

@@ -39,7 +39,7 @@ async def read_all(ledger: Ledger, group: str = "trainer") -> None:
 
 
 def replayed(ledger: Ledger, archive: Path, **options) -> list[str]:
-    found = hermes_queue.results.replay(url=ledger.url, archive=archive, **options)
+    found = hermes_queue.replay(url=ledger.url, archive=archive, **options)
     return [group.instance_id for group in found]
 
 
@@ -58,10 +58,10 @@ async def test_what_is_trimmed_is_in_the_archive_and_replayed_before_the_stream(
 
 async def test_an_archived_group_is_what_the_stream_had(ledger, tmp_path):
     [job] = publish(ledger, "a")
-    [before] = hermes_queue.results.replay(url=ledger.url, archive=tmp_path)
+    [before] = hermes_queue.replay(url=ledger.url, archive=tmp_path)
     await read_all(ledger)
     trim(ledger, NOW, interval_s=0, archive=ArchiveSink(tmp_path))
-    [after] = hermes_queue.results.replay(url=ledger.url, archive=tmp_path)
+    [after] = hermes_queue.replay(url=ledger.url, archive=tmp_path)
     assert after == before
     assert after.members == (make_record(job),)
 
@@ -172,7 +172,7 @@ def test_filters_and_times_hold_for_past_groups_too(ledger, tmp_path):
     publish(ledger, "good", score=1.0)
     assert replayed(ledger, tmp_path, min_mean=0.5) == ["good"]
     assert replayed(ledger, tmp_path, complete=True) == ["bad", "good"]
-    last = max(g.finished for g in hermes_queue.results.replay(url=ledger.url, archive=tmp_path))
+    last = max(g.finished for g in hermes_queue.replay(url=ledger.url, archive=tmp_path))
     assert replayed(ledger, tmp_path, since=last) == ["good"]
 
 
@@ -203,7 +203,7 @@ async def test_a_host_whose_clock_is_behind_hides_nothing_that_is_trimmed_meanwh
     trim(ledger, NOW, interval_s=0, archive=ArchiveSink(tmp_path))
     publish(ledger, "b", "c")
     await read_all(ledger)
-    found = hermes_queue.results.replay(url=ledger.url, archive=tmp_path)
+    found = hermes_queue.replay(url=ledger.url, archive=tmp_path)
     first = next(found)
     trim(ledger, NOW, interval_s=0, archive=ArchiveSink(tmp_path))
     for path in tmp_path.glob("run/*.groups"):

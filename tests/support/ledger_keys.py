@@ -65,7 +65,7 @@ def keys_in_lua(paths: Iterable[Path]) -> dict[str, Path]:
 def keys_in_code() -> dict[str, Path]:
     """Every name of a key that the ledger's code spells out, and a file that does."""
     python = [path for package in _PACKAGES for path in (ROOT / package).rglob("*.py")]
-    found = keys_in_python(python) | keys_in_lua((ROOT / "hermes_queue/ledger").rglob("*.lua"))
+    found = keys_in_python(python) | keys_in_lua((ROOT / "hermes_queue/keyspace").rglob("*.lua"))
     return {
         name: path
         for name, path in found.items()
