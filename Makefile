@@ -7,7 +7,7 @@ SHELL := bash
 PYTHON ?= python3
 VENV ?= .venv
 UV ?= uv
-JOBS ?= 4
+JOBS ?= 6
 DEMO ?= --items 2
 VALIDATE ?= --items all
 PYTHONS ?= 3.11 3.12 3.13
@@ -28,9 +28,10 @@ INSTALL := $(PIP) install --no-compile --no-deps
 PACKAGES := hermes_queue workers producers envs
 COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-annotate --custom-compile-command "make lock"
+SLOW := test-exhaustive|tamper|validate|chaos|datasets|test-atropos|test-prometheus|test-compose|test-flower|test-pages|test-gvisor|test-modal-docker|test-modal-oldest|test-aimock|test-vllm|test-sglang
 RUN_EXTRAS := --extra producer --extra worker --extra local
 
-.PHONY: help demo test test-aimock test-atropos test-compose test-flower test-modal-oldest test-pages test-prometheus \
+.PHONY: help demo test test-all test-exhaustive test-aimock test-atropos test-compose test-flower test-modal-oldest test-pages test-prometheus \
 	test-gvisor test-modal-docker test-sglang test-vllm validate tamper chaos datasets lint audit sbom format bench lock docs site clean redis
 
 help: ## List the targets
@@ -40,7 +41,17 @@ demo: $(VENV)/.run ## Install what is needed, then two trajectories end to end o
 	$(BIN)/python -m producers.swe_smith $(DEMO)
 
 test: redis lint ## Install the development tools, then linters and the tests that need nothing but this machine
-	$(BIN)/python -m pytest -n $(JOBS) --maxschedchunk 1 $(TESTS)
+	@rm -f $(VENV)/costs.jsonl
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -p test_costs --costs $(VENV)/costs.jsonl $(TESTS)
+	$(BIN)/python tests/support/test_costs.py $(VENV)/costs.jsonl
+	@echo; echo "Not run, since it takes long or needs more than this machine (make test-all runs what can be run here):"
+	@$(MAKE) --no-print-directory help | grep -E '^($(SLOW)) ' | sed 's/^/  /'
+
+test-all: $(VENV)/.dev ## Everything that `make test` leaves out, one table at the end (hours)
+	$(BIN)/python tests/support/run_targets.py $(subst |, ,$(SLOW))
+
+test-exhaustive: redis $(VENV)/.dev ## The same proofs on the other Redis servers, users and protocols
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m exhaustive tests
 
 test-modal-oldest: redis ## The Modal backend and its server with the oldest SDK we take
 	$(MAKE) VENV=$(VENV)-modal-oldest $(VENV)-modal-oldest/.dev

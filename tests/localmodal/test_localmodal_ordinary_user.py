@@ -30,7 +30,7 @@ def open_directory() -> Iterator[Path]:
     shutil.rmtree(directory)
 
 
-@pytest.mark.slow
+@pytest.mark.slow("four files of tests in a process of its own")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("_user", [USER] if ROOT else [])
 def test_the_server_works_with_one_id_inside(open_directory, _user):
@@ -41,7 +41,7 @@ def test_the_server_works_with_one_id_inside(open_directory, _user):
     assert " skipped" in done.stdout, "what needs several users inside cannot have run"
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("tool", RANGES)
 def test_the_server_maps_a_range_by_newuidmap(open_directory, tool):

@@ -5,14 +5,19 @@ from __future__ import annotations
 import os
 
 import pytest
-from ordinary_user import USER, pytest_as_user
+from ordinary_user import pytest_as_user
 
 
-@pytest.mark.slow
+EVERY_BACKEND = pytest.param((), marks=pytest.mark.exhaustive, id="every backend")
+LOCAL = pytest.param(("-k", "'not unfenced and not modal'"), id="local")
+"""The backend that depends on rights most; the others are fenced by the same code, or not at all."""
+
+
+@pytest.mark.slow("a conformance suite in a process of its own")
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("user", [USER] if os.geteuid() == 0 else [])
-def test_conformance_as_an_ordinary_user(cache, user):
+@pytest.mark.parametrize("chosen", [LOCAL, EVERY_BACKEND] if os.geteuid() == 0 else [])
+def test_conformance_as_an_ordinary_user(cache, chosen):
     files = [f"tests/sandbox/test_{name}.py" for name in ("conformance", "local_fence")]
-    done = pytest_as_user(cache, *files)
+    done = pytest_as_user(cache, *files, *chosen)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     assert " passed" in done.stdout
