@@ -28,7 +28,7 @@ import modal
 
 from benchmarks.modal_server import Meter, modal_server, show
 from hermes_queue.errors import SandboxError
-from hermes_queue.localmodal.fault_service import RemoteFaults
+from hermes_queue.localmodal.faults.service import RemoteFaults
 from hermes_queue.sandbox.base import AssetSpec, ExecutionRequest, Slot, SlotSpec
 from hermes_queue.sandbox.modal.backend import ModalBackend
 from hermes_queue.settings import ModalSettings

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from hermes_queue.localmodal.faults import FaultPlan
+    from hermes_queue.localmodal.faults.plan import FaultPlan
     from hermes_queue.localmodal.server import BackgroundServer
 
 
@@ -49,7 +49,7 @@ class ModalTestServer:
 
     def reset(self) -> None:
         """End all sandboxes and forget all faults; apps, images and volumes stay."""
-        from hermes_queue.localmodal.faults import Conduct
+        from hermes_queue.localmodal.faults.plan import Conduct
 
         self.faults.clear()
         self.faults.adjust(**vars(Conduct()))

@@ -15,7 +15,7 @@ from modal_proto import api_pb2
 from hermes_queue.errors import SandboxError
 from hermes_queue.localmodal.commands import Command
 from hermes_queue.localmodal.enclosure import Enclosure
-from hermes_queue.localmodal.faults import Conduct
+from hermes_queue.localmodal.faults.plan import Conduct
 from hermes_queue.localmodal.listener import Connections, Listener
 
 Result = api_pb2.GenericResult

@@ -15,8 +15,8 @@ from grpclib import GRPCError, Status
 from modal_proto import api_pb2
 from modal_proto import task_command_router_pb2 as router_pb2
 
-from hermes_queue.localmodal.fault_service import FaultService
-from hermes_queue.localmodal.faults import Conduct, FaultPlan
+from hermes_queue.localmodal.faults.plan import Conduct, FaultPlan
+from hermes_queue.localmodal.faults.service import FaultService
 from hermes_queue.localmodal.gvisor import check_gvisor
 from hermes_queue.localmodal.host import Host
 from hermes_queue.localmodal.listener import Connections, Listener

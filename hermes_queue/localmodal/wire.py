@@ -17,7 +17,7 @@ from grpclib.const import Cardinality, Handler
 from grpclib.encoding.base import StatusDetailsCodecBase
 from modal_proto import api_pb2
 
-from hermes_queue.localmodal.faults import FaultPlan
+from hermes_queue.localmodal.faults.plan import FaultPlan
 
 Stream = Any
 """`grpclib.server.Stream`, whose message types depend on the method."""

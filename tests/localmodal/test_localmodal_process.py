@@ -151,7 +151,7 @@ def test_no_sandbox_has_network_when_it_says_so(serve):
 
 def test_faults_are_injected_from_another_process(serve):
     from hermes_queue.errors import ConfigurationError
-    from hermes_queue.localmodal.fault_service import RemoteFaults
+    from hermes_queue.localmodal.faults.service import RemoteFaults
 
     process = serve()
     faults = RemoteFaults(process.environment)

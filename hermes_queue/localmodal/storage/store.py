@@ -15,7 +15,7 @@ from modal_proto import api_pb2
 from hermes_queue.localmodal.admission import check_definition
 from hermes_queue.localmodal.box import TERMINATED, Box
 from hermes_queue.localmodal.enclosure import Enclosure, Plan
-from hermes_queue.localmodal.faults import FaultPlan
+from hermes_queue.localmodal.faults.plan import FaultPlan
 from hermes_queue.localmodal.gvisor import GvisorEnclosure
 from hermes_queue.localmodal.host import Host
 from hermes_queue.localmodal.listener import Listener
