@@ -1,1 +1,18 @@
-"""What runs inside a worker process."""
+"""What runs inside a worker process.
+
+bodies.py       large bodies to the object store
+draft.py        a record in the making
+evidence.py     what is kept of a failed attempt
+imports.py      imports what a job names
+lifecycle.py    start and stop of a worker
+provenance.py   with what a record was made
+publication.py  the final record, kept and published
+retry.py        whether and when a failed attempt is repeated
+rollout.py      one trajectory, top to bottom: read this first
+runtime.py      what one process shares
+spool.py        finished records on disk
+trajectory.py   the Celery task
+calls/          permission to call a model
+chaos/          kill everything, prove nothing is lost
+upkeep/         threads and tasks that keep what is held
+"""

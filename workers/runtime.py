@@ -40,9 +40,8 @@ from workers.calls.fleet_limiter import FleetLimiter
 from workers.draft import Draft
 from workers.spool import Spool
 from workers.upkeep import metering
-from workers.upkeep.counts import ProcessTally
+from workers.upkeep.counts import Outcomes, ProcessTally
 from workers.upkeep.log_tail import LogTail
-from workers.upkeep.outcomes import Outcomes
 from workers.upkeep.pauses import Pauses
 from workers.upkeep.stage_events import StageEvents
 

@@ -1,1 +1,6 @@
-"""Durable and locked files."""
+"""Files that survive a power loss or are shared by processes.
+
+durable.py  written whole, synced, renamed
+frames.py   an append-only file that shows where it is torn
+locked.py   held by one process, replaced in one step
+"""

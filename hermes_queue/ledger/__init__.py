@@ -1,4 +1,21 @@
-"""The state of every trajectory in Redis: who runs it, what became of it."""
+"""The state of every trajectory: who runs it, what became of it.
+
+answers.py      what the ledger answers
+attempts.py     evidence of failed attempts
+budgets.py      what a run may spend
+cancelling.py   end single trajectories and groups
+dead.py         dead letters
+group_facts.py  what is known of groups and their members
+items.py        rows too large to travel with their jobs
+ledger.py       enqueue, begin, renew, requeue, publish, sweep
+letters.py      what becomes a dead letter
+overview.py     the whole deployment at a glance
+poison.py       items under which workers died
+policy.py       the policy version of a run
+run_lock.py     one producer per run
+runs.py         list, pause, cancel, purge
+fleet/          what workers agree on
+"""
 
 from hermes_queue.ledger.answers import (
     ACCEPTED,

@@ -1,4 +1,17 @@
-"""Sandbox backends: compute turned into slots."""
+"""Sandbox backends: compute turned into slots.
+
+base.py            the contract of a backend
+capacity.py        how many slots may be leased at once
+context.py         a slot as envs and tools see it
+creation.py        the rate of sandbox creation
+predecessors.py    what dead workers of this host left at a provider
+profile_names.py   which profiles a backend knows
+snapshot_notes.py  which snapshot holds what
+builds/            where assets are built
+host/              Linux: namespaces, cgroups, seccomp, processes
+local/             slots on this host
+modal/             slots at Modal
+"""
 
 from __future__ import annotations
 

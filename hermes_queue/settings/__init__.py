@@ -1,5 +1,11 @@
 """Settings: one small frozen section per component, read from `HERMES_QUEUE_*`.
 
+    model.py          model endpoints
+    observability.py  metrics and logs
+    sandbox.py        sandbox backends
+    section.py        what all sections share
+    store.py          the object store
+
 A section is built where it is used (`RedisSettings()`); nothing is read at import.
 `docs/configuration.md` is generated from these classes.
 """

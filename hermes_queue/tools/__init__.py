@@ -1,5 +1,15 @@
 """Tool routing: a tool runs in the slot or in the worker, and the model cannot tell.
 
+    base.py          what a tool is
+    calculator.py    exact arithmetic
+    patch.py         replace a piece of text
+    read_file.py     show a file
+    search_files.py  find text or names
+    submit.py        end the trajectory
+    terminal.py      run a command
+    toolbox.py       from a call to its observation
+    write_file.py    write a file
+
 A new tool is one module in this package with a module-level `TOOL`, or any `Tool` named
 `package.module:ATTRIBUTE`. A mistake of the model (unknown tool, malformed arguments)
 is answered with text that it can act on; only a failing sandbox raises.

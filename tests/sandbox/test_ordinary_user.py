@@ -9,7 +9,7 @@ from ordinary_user import pytest_as_user
 
 EVERY_BACKEND = pytest.param((), marks=pytest.mark.exhaustive, id="every backend")
 LOCAL = pytest.param(("-k", "'not unfenced and not modal'"), id="local")
-"""The backend that depends on rights most; the others are fenced by the same code, or not at all."""
+"""The backend that depends on rights most."""
 
 
 @pytest.mark.slow("a conformance suite in a process of its own")

@@ -10,7 +10,7 @@ from hermes_queue.errors import ModelError
 from hermes_queue.models import Message, Turn
 from hermes_queue.telemetry.scrubbing import Scrubber
 from workers.draft import describe
-from workers.upkeep.outcomes import Outcomes
+from workers.upkeep.counts import Outcomes
 
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N"
 

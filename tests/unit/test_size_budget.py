@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("hermes_queue", "workers", "producers", "envs")
@@ -45,3 +48,24 @@ def test_functions_are_shorter_than_the_budget() -> None:
         and length(node) >= MAX_FUNCTION_LINES
     }
     assert {name: size for name, size in long.items() if name not in EXCEPTIONS} == {}
+
+
+MAX_SIBLINGS = 14
+MAX_ON_THE_FLOOR = 10
+
+
+def rooms() -> list[Path]:
+    """Every package of the product."""
+    found = sorted({path.parent for path in sources() if path.name == "__init__.py"})
+    return [room for room in found if room.name != "slot"]
+
+
+@pytest.mark.parametrize("room", rooms(), ids=lambda room: room.relative_to(ROOT).as_posix())
+def test_a_room_has_few_modules_and_says_what_each_is(room: Path) -> None:
+    modules = {path.name for path in room.glob("*.py")} - {"__init__.py"}
+    below = {f"{path.parent.name}/" for path in room.glob("*/__init__.py")}
+    limit = MAX_ON_THE_FLOOR if room.name == "hermes_queue" else MAX_SIBLINGS
+    assert len(modules) <= limit, "more than this wants a room of its own"
+    text = ast.get_docstring(ast.parse((room / "__init__.py").read_text())) or ""
+    listed = {word for line in text.splitlines() for word in re.split(r"[\s:,]+", line)}
+    assert (modules | below) - listed == set(), "its docstring has a line for each module and room"

@@ -1,11 +1,13 @@
-"""What this process has counted, until the keeper tells the fleet."""
+"""What this process has counted, until the keeper reports it to the fleet."""
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
 
+from hermes_queue.errors import TrajectoryFailure
 from hermes_queue.ledger import ACCEPTED, PublishVerdict
+from hermes_queue.telemetry.scrubbing import scrub
 
 
 class ProcessTally:
@@ -39,3 +41,32 @@ class ProcessTally:
         with self._lock:
             self._attempts += attempts
             self._ended += ended
+
+
+CausesOfLane = dict[str, tuple[int, str]]
+"""By cause ("" = no failure): attempts, and the message of the last one."""
+
+
+class Outcomes:
+    """Attempts by lane and cause, for the circuit breakers. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lanes: dict[str, CausesOfLane] = {}
+
+    def note(self, lane: str, failure: TrajectoryFailure | None) -> None:
+        """An attempt on `lane` has ended, with or without a failure."""
+        self.put_back(lane, {failure.cause if failure else "": (1, scrub(str(failure or "")))})
+
+    def take(self) -> dict[str, CausesOfLane]:
+        """All counts by lane; they start from nothing again."""
+        with self._lock:
+            taken, self._lanes = self._lanes, {}
+        return taken
+
+    def put_back(self, lane: str, counts: CausesOfLane) -> None:
+        """Add counts, e.g. those that could not be told."""
+        with self._lock:
+            known = self._lanes.setdefault(lane, {})
+            for cause, (count, message) in counts.items():
+                known[cause] = (known.get(cause, (0, ""))[0] + count, message)

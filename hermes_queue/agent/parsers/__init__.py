@@ -1,5 +1,12 @@
 """Tool-call parsers by name, named as vLLM names them.
 
+    base.py            what a parser takes and gives
+    from_renderers.py  parsers of the library `renderers`
+    hermes.py          Hermes, also of Qwen 2.5 and 3
+    llama3_json.py     Llama 3.1 and later
+    mistral.py         Mistral
+    qwen3_coder.py     Qwen 3 Coder and 3.5
+
 For replies in which the server left the calls as text, and for servers that never saw `tools`.
 """
 

@@ -1,1 +1,8 @@
-"""Token ids in, token ids out."""
+"""Token ids in, token ids out.
+
+chat.py        token mode: each prompt continues the last one exactly
+invariants.py  checks a record's tokens independently of the code that merged them
+merge.py       records of turns merged into training sequences
+rescore.py     recompute recorded logprobs at the server
+servers.py     servers that take and give token ids
+"""

@@ -1,5 +1,17 @@
 """The Celery pool for coroutines: every task body runs on one event loop.
 
+    consumer.py        survives a lost Redis and unreadable messages
+    control_client.py  remote control, sent
+    intake.py          pause, resume and drain
+    job.py             a running task as its body sees it
+    loop_thread.py     the event loop of a worker
+    loop_watchdog.py   notices a blocked loop
+    remote_control.py  remote control, answered
+    run.py             one job in the pool
+    shutdown.py        whether the worker is ordered to end
+    task_pool.py       slots, limits, cancellation
+    trace.py           what surrounds the body of a task
+
     app.conf.worker_pool = "hermes_queue.broker.pool:TaskPool"
 
 Threads: the loop ("hermes-loop") runs bodies and does all bookkeeping of slots; Celery's

@@ -1,5 +1,14 @@
 """`hermes-queue doctor`: is this machine, its Redis and its model endpoint fit for work?
 
+    bodies.py        the object store
+    command.py       the command itself
+    deployment.py    what stands still at this moment
+    endpoint.py      a model endpoint
+    finding.py       what a check finds
+    host.py          isolation, disk, leftovers
+    redis_server.py  the Redis server
+    slots.py         what slots share with the worker
+
 Looks and tries; what it writes (a key, files, an object) it removes at once.
 """
 

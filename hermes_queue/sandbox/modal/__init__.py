@@ -1,12 +1,19 @@
 """The Modal backend: slots in Modal sandboxes, through the public `modal` SDK.
 
-    backend.py   `SandboxBackend` on top of the rest       profiles.py  what a sandbox is made of
-    pool.py      sandboxes of one profile, up and down     account.py   the SDK: app, images, lists
-    box.py       one sandbox and the slots in it           process.py   one command through the SDK
-    assets.py    directories built once, then mounted      failures.py  the SDK's errors as ours
-    factory.py   sandboxes made, told of and ended         files.py     a slot's files
-    commands.py  commands and files of leased slots
-    slot.sh      the other end, inside the sandbox
+    abilities.py    what an image and the kernel allow
+    account.py      the SDK: app, images, lists
+    assets.py       directories built once, then mounted
+    backend.py      `SandboxBackend` on top of the rest
+    box.py          one sandbox and the slots in it
+    commands.py     commands and files of leased slots
+    factory.py      sandboxes made, noted and ended
+    failures.py     the SDK's errors as ours
+    files.py        a slot's files
+    inheritance.py  sandboxes of a dead worker, used on
+    pool.py         sandboxes of one profile
+    process.py      one command through the SDK
+    profiles.py     what a sandbox is made of
+    slot.sh         the other end, inside the sandbox
 
 The SDK is imported when a backend starts, never with this package.
 """
