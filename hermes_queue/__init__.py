@@ -30,10 +30,10 @@ and extensions import from the rooms:
 Names are loaded on first use (PEP 562), so that `import hermes_queue.errors` costs next to nothing.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING
+import importlib as _importlib
+import typing as _typing
 
-if TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
     from hermes_queue.broker.submission import Enqueued, enqueue, enqueue_async, make_jobs
     from hermes_queue.errors import (
         ConfigurationError,
@@ -125,10 +125,10 @@ __all__ = [
 def __getattr__(name: str) -> object:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    value = getattr(_importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({name for name in globals() if name.startswith("__")} | {*__all__})

@@ -1,5 +1,6 @@
 """`hermes-queue ...`: look at a deployment. Also `celery -A hermes_queue hermes ...`.
 
+    __main__.py    `python -m hermes_queue.cli`
     dead.py        dead letters
     doctor/        is everything fit for work?
     exporter.py    metrics of the whole deployment, as deployment_metrics.py collects them

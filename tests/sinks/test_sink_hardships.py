@@ -84,7 +84,7 @@ def test_a_sink_killed_many_times_over_the_same_groups_loses_none(ledger, tmp_pa
 
 
 FAILS_ON_ONE = """
-from hermes_queue.sinks import sharegpt
+from hermes_queue.sinks.datasets import sharegpt
 real = sharegpt.row
 def row(trajectory, *rest):
     if trajectory.instance_id == "bad":
