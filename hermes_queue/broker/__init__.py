@@ -6,5 +6,6 @@ embedded.py       a private Redis and one worker, for one run
 messages.py       Celery's messages, written without Celery
 rerun.py          run dead letters and failed trajectories again
 submission.py     send jobs from a program of your own
+worker.py         a worker without Celery's command line
 pool/             the pool for coroutines
 """

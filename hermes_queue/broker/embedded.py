@@ -15,7 +15,6 @@ import logging
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Mapping
@@ -26,6 +25,7 @@ import redis
 
 import hermes_queue
 from hermes_queue.broker import child_process
+from hermes_queue.broker.worker import command as worker_command
 from hermes_queue.errors import (
     EXIT_BLOCKED,
     EXIT_ISOLATION,
@@ -253,10 +253,7 @@ class Embedded:
             f"{PREFIX}WORKER_LANES": self._lane,
             f"{PREFIX}WORKER_SOFT_SHUTDOWN_S": str(_SOFT_SHUTDOWN_S),
         }
-        command = [sys.executable, "-m", "celery", "-A", "hermes_queue", "worker"]
-        command += ["--concurrency", str(self._concurrency), "--loglevel", self._log_level]
-        command += ["--hostname", f"embedded-{os.getpid()}@%h"]
-        command += ["--without-gossip", "--without-mingle"]
+        command = worker_command(f"embedded-{os.getpid()}", self._concurrency, self._log_level)
         again = self._restarts > 0
         self._worker = child_process.start(command, environment, log=self.log_path, append=again)
         give_up = time.monotonic() + _START_S

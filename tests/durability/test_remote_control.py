@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 
 import kombu.pools
 import pytest
 from celery import Celery
 from records import make_job
 from worker_process import wait_until
+from zygote import run_forked
 
 from hermes_queue.ledger import Breakers, DueJob, Ledger, Runs
 from hermes_queue.ledger.overview import overview
@@ -29,8 +28,7 @@ def command(redis_server):
 
     def run(module, *words, code=0):
         environment = {**os.environ, "HERMES_QUEUE_REDIS_URL": redis_server.url}
-        line = [sys.executable, "-m", module, *words]
-        done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=120)
+        done = run_forked(module, *words, environment=environment)
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout + done.stderr
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from redis_server import RedisServer
 from worker_process import WorkerProcess
+from zygote import run_forked
 
 import hermes_queue
 from hermes_queue.ledger import Ledger
@@ -25,13 +26,8 @@ def server(redis_server: RedisServer) -> RedisServer:
 @pytest.fixture
 def produce(server: RedisServer, tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     def run(*flags: str, url: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "producers.gsm8k", *flags],
-            env={**os.environ, "HERMES_QUEUE_REDIS_URL": url or server.url, **environment},
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
+        settings = {**os.environ, "HERMES_QUEUE_REDIS_URL": url or server.url, **environment}
+        return run_forked("producers.gsm8k", *flags, environment=settings)
 
     return run
 

@@ -19,6 +19,7 @@ from ports import free_port
 from records import make_job, make_record
 from scrape import scrape, value
 from worker_process import wait_until
+from zygote import run_forked
 
 from hermes_queue.cli import cli
 from hermes_queue.ledger import Ledger
@@ -43,6 +44,8 @@ def command(*arguments: object) -> list[str]:
 
 def run(ledger: Ledger, *arguments: object, **options) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "HERMES_QUEUE_REDIS_URL": ledger.url}
+    if not options:
+        return run_forked("hermes_queue.cli", *arguments, environment=env, timeout_s=90)
     return subprocess.run(
         command(*arguments), env=env, capture_output=True, text=True, timeout=90, **options
     )

@@ -17,6 +17,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -67,6 +68,34 @@ class ForkedProcess:
         self.send_signal(signal.SIGTERM)
 
 
+def run_forked(
+    module: str,
+    *arguments: object,
+    environment: Mapping[str, str] | None = None,
+    directory: Path | None = None,
+    timeout_s: float = 120.0,
+) -> subprocess.CompletedProcess[str]:
+    """`python -m module *arguments` in a fork, to its end, with what it prints.
+
+    Raises:
+        subprocess.TimeoutExpired: it does not end; it has been killed.
+    """
+    words = list(map(str, arguments))
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as error:
+        process = zygote().start(
+            module, words, os.environ if environment is None else environment, out, directory, error
+        )
+        try:
+            code = process.wait(timeout_s)
+        finally:
+            process.kill()
+        texts = []
+        for stream in (out, error):
+            stream.seek(0)
+            texts.append(stream.read().decode(errors="replace"))
+    return subprocess.CompletedProcess([module, *words], code, *texts)
+
+
 class Zygote:
     """The process that forks. It ends with the socket to it."""
 
@@ -74,6 +103,8 @@ class Zygote:
         self._lock = threading.Lock()
         self._ended: dict[int, int] = {}
         self._rest = b""
+        self.cpu_s = 0.0
+        """What its forks have used, as far as they have ended."""
         self._socket, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
@@ -87,15 +118,26 @@ class Zygote:
         environment: Mapping[str, str],
         log: IO[bytes],
         directory: Path | None = None,
+        error: IO[bytes] | None = None,
     ) -> ForkedProcess:
-        """Run `python -m module *arguments` in a fork; `log` takes its output."""
+        """Run `python -m module *arguments` in a fork.
+
+        Args:
+            module: what to run.
+            arguments: its arguments.
+            environment: all of its environment.
+            log: takes its output.
+            directory: where it runs; None = here.
+            error: takes its standard error; None = `log` does.
+        """
         request = {
             "argv": [module, *arguments],
             "environment": dict(environment),
             "cwd": str(directory or Path.cwd()),
         }
         with self._lock:
-            socket.send_fds(self._socket, [json.dumps(request).encode()], [log.fileno()])
+            streams = [log.fileno(), (error or log).fileno()]
+            socket.send_fds(self._socket, [json.dumps(request).encode()], streams)
             while True:
                 for message in self._messages(None):
                     if "pid" in message:
@@ -122,6 +164,7 @@ class Zygote:
         for message in messages:
             if "ended" in message:
                 self._ended[message["ended"]] = message["code"]
+                self.cpu_s += message["cpu_s"]
         return messages
 
 
@@ -134,6 +177,11 @@ def zygote() -> Zygote:
     if _zygote is None:
         _zygote = Zygote()
     return _zygote
+
+
+def cpu_of_forks_s() -> float:
+    """Processor time of all forks of this process that have ended."""
+    return _zygote.cpu_s if _zygote else 0.0
 
 
 def _serve(link: socket.socket) -> dict[str, Any] | None:
@@ -149,38 +197,39 @@ def _serve(link: socket.socket) -> dict[str, Any] | None:
             _report(link)
         if link not in ready:
             continue
-        data, descriptors, _, _ = socket.recv_fds(link, MAX_REQUEST_BYTES, 1)
+        data, descriptors, _, _ = socket.recv_fds(link, MAX_REQUEST_BYTES, 2)
         if not data:
             return None
         if pid := os.fork():
-            os.close(descriptors[0])
+            for descriptor in descriptors:
+                os.close(descriptor)
             link.sendall(json.dumps({"pid": pid}).encode() + b"\n")
             continue
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for descriptor in (wake, ring):
             os.close(descriptor)
-        return {**json.loads(data), "log": descriptors[0]}
+        return {**json.loads(data), "streams": descriptors}
 
 
 def _report(link: socket.socket) -> None:
     while True:
         try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
+            pid, status, used = os.wait4(-1, os.WNOHANG)
         except ChildProcessError:
             return
         if not pid:
             return
         code = os.waitstatus_to_exitcode(status)
-        link.sendall(json.dumps({"ended": pid, "code": code}).encode() + b"\n")
+        message = {"ended": pid, "code": code, "cpu_s": used.ru_utime + used.ru_stime}
+        link.sendall(json.dumps(message).encode() + b"\n")
 
 
 def _become(request: dict[str, Any]) -> None:
     """Be what the request asks for, as far as a new process would be."""
-    log = request["log"]
-    for number in (1, 2):
-        os.dup2(log, number)
-    os.close(log)
+    for number, descriptor in zip((1, 2), request["streams"], strict=True):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
     os.environ.clear()
@@ -189,6 +238,7 @@ def _become(request: dict[str, Any]) -> None:
     time.tzset()
     sys.path[:0] = [request["cwd"], *filter(None, os.environ.get("PYTHONPATH", "").split(":"))]
     sys.argv = list(request["argv"])
+    sys.modules.pop(sys.argv[0], None)  # it is to be run, as `__main__`
 
 
 def _imports() -> None:

@@ -17,7 +17,6 @@ import logging
 import os
 import secrets
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from pathlib import Path
 
 import hermes_queue
 from hermes_queue.broker import child_process
+from hermes_queue.broker.worker import command as worker_command
 from hermes_queue.errors import SandboxError
 from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger import Begun, Claim, Ledger
@@ -180,7 +180,5 @@ class QuarantineWorkers:
         if os.environ.get(f"{PREFIX}METRICS_WORKER_PORT"):  # ours is taken, by us
             environment[f"{PREFIX}METRICS_WORKER_PORT"] = "0"
         name = f"quarantine-{secrets.token_hex(6)}"
-        command = [sys.executable, "-m", "celery", "-A", "hermes_queue", "worker"]
-        command += ["--concurrency", str(slots), "--loglevel", "info", "--without-gossip"]
-        command += ["--without-mingle", "--hostname", f"{name}@%h"]
+        command = worker_command(name, slots, "info")
         return _Child(child_process.start(command, environment), name)
