@@ -8,6 +8,7 @@
     lanes.py       circuit breakers, manual pause
     limits.py      permits of model endpoints
     localmodal.py  the Modal-compatible server
+    overview.py    the whole deployment at a glance
     places.py      positions in the stream, as options
     rescore.py     recompute recorded logprobs
     run.py         runs: show, pause, cancel, purge

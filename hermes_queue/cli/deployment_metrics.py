@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
+from hermes_queue.cli.overview import lane_now
 from hermes_queue.errors import Cause, RedisFull, RedisUnavailable
 from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger import Ledger
@@ -21,7 +22,6 @@ from hermes_queue.ledger.answers import ENDED
 from hermes_queue.ledger.fleet.limiter import EndpointLimits
 from hermes_queue.ledger.fleet.sandboxes import Sandboxes
 from hermes_queue.ledger.fleet.totals import Totals, totals
-from hermes_queue.ledger.overview import lane_now
 from hermes_queue.queues import queue_name, retry_queue_name
 from hermes_queue.results.consume import STREAM
 from hermes_queue.results.consumers import behind

@@ -9,7 +9,6 @@ group_facts.py  what is known of groups and their members
 items.py        rows too large to travel with their jobs
 ledger.py       enqueue, begin, renew, requeue, publish, sweep
 letters.py      what becomes a dead letter
-overview.py     the whole deployment at a glance
 poison.py       items under which workers died
 policy.py       the policy version of a run
 run_lock.py     one producer per run

@@ -1,5 +1,6 @@
 """Settings: one small frozen section per component, read from `HERMES_QUEUE_*`.
 
+    hosts.py          lists of hosts
     model.py          model endpoints
     observability.py  metrics and logs
     sandbox.py        sandbox backends

@@ -8,6 +8,7 @@ from typing import Literal, Self
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from hermes_queue.settings.hosts import split_hosts
 from hermes_queue.settings.section import PREFIX
 
 
@@ -38,8 +39,6 @@ class LocalSandboxSettings(BaseSettings):
     @field_validator("build_hosts")
     @classmethod
     def _hosts(cls, value: str) -> str:
-        from hermes_queue.sandbox.builds.hosts import split_hosts
-
         split_hosts(value)
         return value
 

@@ -6,10 +6,10 @@ import time
 from collections.abc import Iterator
 
 from hermes_queue.cli.doctor.finding import Finding, error, ok, warning
+from hermes_queue.cli.overview import Overview, overview
 from hermes_queue.cli.watch.table import age
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.fleet.sandboxes import Sandboxes
-from hermes_queue.ledger.overview import Overview, overview
 from hermes_queue.settings import ResultSettings, SandboxSettings
 
 SILENT_S = 25.0

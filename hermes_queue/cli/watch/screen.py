@@ -11,9 +11,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from hermes_queue.cli.overview import Lane, Overview, RunProgress
 from hermes_queue.cli.watch.table import age
 from hermes_queue.ledger.answers import middle
-from hermes_queue.ledger.overview import Lane, Overview, RunProgress
 
 _BAR_CELLS = 5
 _SILENT_S = 25.0

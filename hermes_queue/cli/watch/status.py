@@ -17,8 +17,8 @@ import click
 from hermes_queue.errors import HermesQueueError
 
 if TYPE_CHECKING:
+    from hermes_queue.cli.overview import Overview
     from hermes_queue.ledger import Ledger
-    from hermes_queue.ledger.overview import Overview
 
 _TIMEOUT_S = 3.0
 """An operator waits no longer for Redis; `top` tries again."""
@@ -41,7 +41,7 @@ def _as_json(seen: Overview) -> dict[str, Any]:
 @click.option("--json", "as_json", is_flag=True, help="Everything as one JSON object.")
 def status(run_id: str | None, as_json: bool) -> None:
     """Show the deployment on one screen, or print the counters of RUN as JSON."""
-    from hermes_queue.ledger.overview import overview
+    from hermes_queue.cli.overview import overview
 
     with closing(_connect()) as ledger:
         if run_id is not None:
@@ -70,8 +70,8 @@ def top(once: bool, interval: float) -> None:
     """Watch runs, lanes, workers, failures and the slowest trajectories; q or Ctrl-C ends it."""
     from rich.console import Console
 
+    from hermes_queue.cli.overview import overview
     from hermes_queue.cli.watch.screen import frame
-    from hermes_queue.ledger.overview import overview
 
     console = Console(highlight=False)
     with closing(_connect()) as ledger:
@@ -86,8 +86,8 @@ def _watch(ledger: Ledger, console: Any, seen: Overview, interval_s: float) -> N
     """Draw until somebody ends it; while Redis is away, the last frame and what is wrong."""
     from rich.live import Live
 
+    from hermes_queue.cli.overview import overview
     from hermes_queue.cli.watch.screen import frame
-    from hermes_queue.ledger.overview import overview
 
     away_since: float | None = None
     problem = ""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import re
 import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from urllib.request import getproxies_environment, proxy_bypass
 
 from hermes_queue.errors import EnvInfraError
+from hermes_queue.settings.hosts import HOST_AND_PORT, split_hosts
 
 Scheme = Literal["http", "https"]
 """http: GET and HEAD through the proxy, in the clear. https: a tunnel."""
@@ -43,7 +43,6 @@ _PRIVATE = tuple(
         "fc00::/7",
     )
 )
-_HOST_AND_PORT = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]{1,253})(?::([0-9]{1,5}))?")
 
 
 class Refused(Exception):
@@ -141,23 +140,6 @@ def _outer(parts: SplitResult) -> OuterProxy:
     return OuterProxy(scheme, str(parts.hostname), parts.port or PORTS[scheme], credentials)
 
 
-def split_hosts(text: str) -> list[str]:
-    """The hosts of a comma-separated list.
-
-    Raises:
-        ValueError: one is not `host` or `host:port`.
-    """
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    for word in words:
-        match = _HOST_AND_PORT.fullmatch(word)
-        if match is None or not 0 < int(match.group(2) or 1) < 65536:
-            raise ValueError(
-                f"{word!r} is neither a host such as files.example.com nor host:port; "
-                "give no scheme and no path"
-            )
-    return words
-
-
 def normal_host(host: str) -> str:
     """A host as it is compared: lower case, without brackets and a final dot."""
     return host.strip("[]").rstrip(".").lower()
@@ -195,7 +177,7 @@ def _indexes(pip: Mapping[str, str]) -> Iterator[Place]:
 
 def _places(word: str) -> Iterator[Place]:
     """`host:port` by both ways, `host` by each way's own port."""
-    match = _HOST_AND_PORT.fullmatch(word)
+    match = HOST_AND_PORT.fullmatch(word)
     if match is None:
         return
     for scheme, port in PORTS.items():
