@@ -11,8 +11,6 @@ from redis_server import RedisServer, redis_binary_of
 
 from hermes_queue.ledger import Ledger
 
-OTHERS = pytest.mark.exhaustive
-"""`make test-all` runs all tests on the other servers, too. Those of `EVERYWHERE` always do."""
 EVERYWHERE = (
     "test_any_order.py::test_a_life_that_is_cancelled[1",
     "test_overview.py::test_none_of_it_stays_for_ever[",
@@ -32,23 +30,20 @@ EVERYWHERE = (
     "test_dead_letters.py::test_jobs_of_a_poison_item_run_alone_from_the_first_attempt",
 )
 """Tests that call every script at least once between them, by the begin of their names."""
-REDIS_6 = pytest.param("redis-6.2", marks=OTHERS)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let the tests of `EVERYWHERE` run on every server, whatever else is asked for."""
+    """Leave tests on other servers than Redis 7 to `make test-exhaustive`, but for `EVERYWHERE`."""
+    here = Path(__file__).parent
     for item in items:
-        if (
-            item.path.parent == Path(__file__).parent
-            and item.name
-            and any(item.nodeid.rpartition("/")[2].startswith(name) for name in EVERYWHERE)
-        ):
-            item.own_markers[:] = [mark for mark in item.own_markers if mark.name != "exhaustive"]
-            item.keywords.pop("exhaustive", None)
+        name = item.nodeid.rpartition("/")[2]
+        other = "redis-6.2" in name or "fakeredis" in name
+        if item.path.parent == here and other and not name.startswith(EVERYWHERE):
+            item.add_marker(pytest.mark.exhaustive)
 
 
-@pytest.fixture(params=["redis-7", REDIS_6])
+@pytest.fixture(params=["redis-7", "redis-6.2"])
 def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RedisServer]:
     server = RedisServer(redis_binary_of(request.param), tmp_path / "r")
     try:
@@ -58,7 +53,7 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RedisServ
         server.close()
 
 
-@pytest.fixture(params=["redis-7", REDIS_6, pytest.param("fakeredis", marks=OTHERS)])
+@pytest.fixture(params=["redis-7", "redis-6.2", "fakeredis"])
 def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ledger]:
     if request.param == "fakeredis":
         fake = fakeredis.FakeRedis(server=fakeredis.FakeServer(server_type="redis"))

@@ -20,6 +20,7 @@ IN_BOTH = ("test_localmodal_life.py", "test_localmodal_calls.py", "test_localmod
 """What the versions of the protocol do differently: making, listing and ending sandboxes."""
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave repetitions in the second version of the protocol to `make test-exhaustive`."""
     for item in items:
