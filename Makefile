@@ -42,7 +42,7 @@ demo: $(VENV)/.run ## Install what is needed, then two trajectories end to end o
 
 test: redis lint ## Install the development tools, then linters and the tests that need nothing but this machine
 	@rm -f $(VENV)/costs.jsonl
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -p test_costs --costs $(VENV)/costs.jsonl $(TESTS)
+	$(BIN)/python -m pytest -n $(JOBS) -p test_costs --costs $(VENV)/costs.jsonl $(TESTS)
 	$(BIN)/python tests/support/test_costs.py $(VENV)/costs.jsonl
 	@echo; echo "Not run, since it takes long or needs more than this machine (make test-all runs what can be run here):"
 	@$(MAKE) --no-print-directory help | grep -E '^($(SLOW)) ' | sed 's/^/  /'
@@ -51,7 +51,7 @@ test-all: $(VENV)/.dev ## Everything that `make test` leaves out, one table at t
 	$(BIN)/python tests/support/run_targets.py $(subst |, ,$(SLOW))
 
 test-exhaustive: redis $(VENV)/.dev ## The same proofs on the other Redis servers, users and protocols
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m exhaustive tests
+	$(BIN)/python -m pytest -n $(JOBS) -m exhaustive tests
 
 test-modal-oldest: redis ## The Modal backend and its server with the oldest SDK we take
 	$(MAKE) VENV=$(VENV)-modal-oldest $(VENV)-modal-oldest/.dev

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from redis_server import RedisServer
+from xdist.scheduler import LoadScopeScheduling
 
 from hermes_queue.ledger import Ledger
+
+ROOT = Path(__file__).parents[1]
 
 
 def pytest_configure() -> None:
@@ -19,16 +24,28 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that share a fixture of their module run in one process, so that it is made once."""
-    for item in items:
-        info = getattr(item, "_fixtureinfo", None)
-        shared = info and any(
-            definitions[-1].scope == "module" for definitions in info.name2fixturedefs.values()
-        )
-        if shared:
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+class SharedFixturesTogether(LoadScopeScheduling):
+    """Hands tests out one by one, those of a file with fixtures of its module all to one process.
+
+    Such a fixture would be made in every process that has one of its tests.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return file if _shares_fixtures(file) else nodeid
+
+
+@functools.cache
+def _shares_fixtures(file: str) -> bool:
+    path = ROOT / file
+    near = path.with_name("conftest.py")
+    texts = [each.read_text(encoding="utf-8") for each in (path, near) if each.exists()]
+    return any('scope="module"' in text for text in texts)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SharedFixturesTogether:
+    """Use it whatever `--dist` says."""
+    return SharedFixturesTogether(config, log)
 
 
 @pytest.fixture(scope="session")
