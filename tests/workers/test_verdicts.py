@@ -54,5 +54,5 @@ def test_a_verdict_becomes_plain_values_that_its_environment_changes_no_more() -
 def test_a_version_that_is_no_text_is_a_bug_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     assert checked_version(ENV, "gsm8k") == ENV.version
     monkeypatch.setattr(type(ENV), "version", 3)
-    with pytest.raises(EnvBug, match='env gsm8k: version must be text, e[.]g[.] "3", not 3'):
+    with pytest.raises(EnvBug, match=r'env gsm8k: version must be text, e[.]g[.] "3", not 3'):
         checked_version(ENV, "gsm8k")

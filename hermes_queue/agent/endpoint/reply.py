@@ -293,7 +293,7 @@ def to_wire(
             data[reasoning_field] = message.reasoning
         for call in data.get("tool_calls", ()):
             name, arguments = call["function"]["name"], call["function"]["arguments"]
-            legal = name in offered or _LEGAL_NAME.fullmatch(name)
+            legal = name in offered or _LEGAL_NAME.fullmatch(name) is not None
             if not legal:
                 shown = _NOT_IN_NAMES.sub("_", name[:NAME_MAX]) or "unnamed"
                 call["function"]["name"] = shown
