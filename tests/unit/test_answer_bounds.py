@@ -199,7 +199,7 @@ async def test_the_numbers_of_an_answer_are_taken_as_they_are() -> None:
     assert reply.turn.policy_spans == (("1", 0), ("2", 5))
 
 
-@pytest.mark.parametrize("number", [2**64, 10**400, -1, "x"])
+@pytest.mark.parametrize("number", [2**64, 10**400, -1, "x"], ids=["wide", "huge", "-1", "text"])
 def test_token_servers_are_held_to_the_same_numbers(number: Any) -> None:
     logprobs = {"logprobs": {"token_logprobs": [-1.0]}, "token_ids": [1], "finish_reason": "stop"}
     vllm = {"choices": [logprobs], "usage": {"completion_tokens": number}}
