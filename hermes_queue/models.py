@@ -10,13 +10,14 @@ from __future__ import annotations
 import hashlib
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, FiniteFloat, model_validator
+from pydantic import AfterValidator, Field, FiniteFloat, model_validator
 
 from hermes_queue.conversation import FunctionCall as FunctionCall
 from hermes_queue.conversation import Message as Message
 from hermes_queue.conversation import ToolCall as ToolCall
 from hermes_queue.conversation import Wire as Wire
 from hermes_queue.errors import Cause, Stage
+from hermes_queue.parameters import COUNT_MAX, holdable
 
 SCHEMA_VERSION = 1
 
@@ -62,9 +63,9 @@ class Limits(Wire):
     """Bounds of one attempt. Waiting for a slot or a limiter counts towards none of them."""
 
     max_turns: int = Field(default=50, ge=1, le=10_000)
-    max_format_errors: int = Field(default=3, ge=1)
+    max_format_errors: int = Field(default=3, ge=1, le=COUNT_MAX)
     """Consecutive turns without one schema-valid call after which the agent is stopped."""
-    max_tokens: int | None = Field(default=None, ge=1)
+    max_tokens: int | None = Field(default=None, ge=1, le=COUNT_MAX)
     """Completion tokens over all turns."""
     max_cost_usd: float | None = Field(default=None, gt=0)
     """Of the model calls; needs a price for the model."""
@@ -74,7 +75,7 @@ class Limits(Wire):
     verify_timeout_s: float = Field(default=900.0, gt=0)
     total_timeout_s: float = Field(default=7200.0, gt=0)
     """Over all attempts, counted from the first acquired slot."""
-    observation_bytes: int = Field(default=16_384, ge=256)
+    observation_bytes: int = Field(default=16_384, ge=256, le=COUNT_MAX)
     """Longer tool output reaches the model as head and tail."""
 
 
@@ -101,7 +102,7 @@ class GroupPolicy(Wire):
     """Close a group early when its first so many scores are all the same; 0 = never."""
     on_incomplete: Literal["publish", "drop"] = "publish"
     """What becomes of a group that cannot have `group_size` measured members."""
-    max_policy_lag: int | None = Field(default=None, ge=0)
+    max_policy_lag: int | None = Field(default=None, ge=0, le=COUNT_MAX)
     """How many versions the run's policy may be ahead of a sample when that is published."""
     on_stale: Literal["label", "drop", "requeue"] = "label"
     """What becomes of a sample beyond that; requeue: a new sample takes its place."""
@@ -117,7 +118,7 @@ class TrajectoryJob(Wire):
     group_id: Name
     trajectory_id: Name
     """Idempotency key: whatever is delivered twice publishes once under this id."""
-    sample_index: int = Field(ge=0)
+    sample_index: int = Field(ge=0, le=COUNT_MAX)
     group_size: int = Field(default=1, ge=1, le=1024)
     env: str
     """`envs.<name>`, or `package.module:Attribute`."""
@@ -126,7 +127,7 @@ class TrajectoryJob(Wire):
     """The dataset row, already validated by the env's `Item` model."""
     item_sha256: str | None = None
     """Set instead of `item` when the row is stored once as `item:{sha256}`."""
-    agent: AgentSpec = AgentSpec()
+    agent: Annotated[AgentSpec, AfterValidator(holdable)] = AgentSpec()
     limits: Limits = Limits()
     profile: Name = "default"
     """Sandbox profile by name, as the worker's settings describe it."""

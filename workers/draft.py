@@ -21,6 +21,7 @@ from hermes_queue.errors import DeadlineExceeded, SlotKilled, Stage, TrajectoryF
 from hermes_queue.ledger import Begun, Spent
 from hermes_queue.ledger.attempts import unpacked
 from hermes_queue.models import (
+    AgentSpec,
     AttemptRecord,
     Failure,
     Provenance,
@@ -238,21 +239,24 @@ class Draft:
         )
 
 
-def reduced(record: ScoredTrajectory, problem: str) -> ScoredTrajectory:
-    """A small failure in place of a record that cannot travel as it is."""
-    return ScoredTrajectory(
-        **identity(record),
-        attempt=record.attempt,
-        epoch=record.epoch,
-        stage_seconds=record.stage_seconds,
-        status="failed",
-        stop_reason="failed",
-        score=None,
-        failure=Failure(
-            cause="env_bug", stage="publish", type="EnvBug", message=_printable(problem)
-        ),
-        created=record.created,
-    )
+def final_record(
+    draft: Draft,
+    failure: TrajectoryFailure | None,
+    *,
+    owner: str,
+    host: str,
+    cap_bytes: int,
+) -> tuple[ScoredTrajectory, bytes]:
+    """The record of an attempt as it is written down, with its encoding; there always is one.
+
+    Where the whole one cannot be made it is a failure that says so, without what the agent did,
+    and where that cannot be either, one of ids and texts alone.
+    """
+    try:
+        return encoded(draft.record(owner=owner, host=host, failure=failure), cap_bytes)
+    except Exception as error:  # noqa: BLE001 - a job whose record fails would run for ever
+        problem = f"the record cannot be made: {type(error).__name__}: {error}"
+    return _failed(draft, describe(failure) if failure else None, problem)
 
 
 def encoded(record: ScoredTrajectory, cap_bytes: int) -> tuple[ScoredTrajectory, bytes]:
@@ -261,24 +265,68 @@ def encoded(record: ScoredTrajectory, cap_bytes: int) -> tuple[ScoredTrajectory,
     Secrets are replaced first. One that cannot travel becomes a failure that says so.
     """
     try:
-        record = scrubber().record(record)
-        body = codec.encode_record(record)
-        if len(body) > cap_bytes and record.attempts:  # what counts goes before what failed
-            record = record.model_copy(update={"attempts": tuple(map(brief, record.attempts))})
-            body = codec.encode_record(record)
+        clean = scrubber().record(record)
+        body = codec.encode_record(clean)
+        if len(body) > cap_bytes and clean.attempts:  # what counts goes before what failed
+            clean = clean.model_copy(update={"attempts": tuple(map(brief, clean.attempts))})
+            body = codec.encode_record(clean)
         if len(body) <= cap_bytes:
-            return record, body
+            return clean, body
         problem = (
             f"the record has {len(body)} bytes encoded, the cap is {cap_bytes}: lower "
             "--observation-bytes, or have an object store or a higher cap "
             "(HERMES_QUEUE_STORE_URL, HERMES_QUEUE_STORE_MAX_BYTES, "
             "HERMES_QUEUE_RESULTS_INLINE_MAX_BYTES; see docs/results.md)"
         )
-    except (ValueError, TypeError, OverflowError) as error:
-        problem = f"the record cannot be encoded: {error}"
-    logger.error("%s: %s", record.trajectory_id, problem, extra={"action": "record_reduced"})
-    small = reduced(record, problem)
-    return small, codec.encode_record(small)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the job must have a record
+        problem = f"the record cannot be encoded: {type(error).__name__}: {error}"
+    return _failed(record, record.failure, problem)
+
+
+def _failed(
+    source: Draft | ScoredTrajectory, known: Failure | None, problem: str
+) -> tuple[ScoredTrajectory, bytes]:
+    """A small failure in place of a record that cannot travel as it is.
+
+    Args:
+        source: whose record it would have been.
+        known: why there is no score in any case; else that is `problem`.
+        problem: why it cannot travel.
+    """
+    job = source.job if isinstance(source, Draft) else source
+    logger.error("%s: %s", job.trajectory_id, problem, extra={"action": "record_reduced"})
+    message = _printable(scrub(problem if known is None else f"{known.message}; {problem}"))
+    failure = (
+        Failure(cause="env_bug", stage="publish", type="EnvBug", message=message)
+        if known is None
+        else known.model_copy(update={"message": message})
+    )
+    ids = identity(job)
+    small = ScoredTrajectory(
+        **ids,
+        attempt=source.attempt,
+        epoch=source.epoch,
+        stage_seconds=source.stage_seconds,
+        status="failed",
+        stop_reason="cancelled" if failure.cause == "cancelled" else "failed",
+        score=None,
+        failure=failure,
+        created=time.time(),
+    )
+    try:
+        small = scrubber().record(small)
+        return small, codec.encode_record(small)
+    except Exception as error:  # noqa: BLE001 - the agent's parameters are all that is left to fail
+        logger.error(
+            "%s: of the agent its kind is kept: %s",
+            job.trajectory_id,
+            error,
+            extra={"action": "record_reduced"},
+        )
+    least = small.model_copy(
+        update={"agent": AgentSpec(kind=job.agent.kind), "policy_version": None}
+    )
+    return least, codec.encode_record(least)
 
 
 def brief(attempt: AttemptRecord) -> AttemptRecord:

@@ -41,7 +41,7 @@ def attempt_record(draft: Draft, failure: TrajectoryFailure, runtime: Runtime) -
     )
     try:
         return _with_transcript(facts, draft, runtime.retry.evidence_bytes)
-    except (ValueError, TypeError) as error:  # texts that cannot travel must not cost the retry
+    except Exception as error:  # noqa: BLE001 - what cannot travel must not cost the retry
         logger.warning(
             "the transcript of a failed attempt is not kept: %s",
             error,
@@ -51,7 +51,7 @@ def attempt_record(draft: Draft, failure: TrajectoryFailure, runtime: Runtime) -
 
 
 def _with_transcript(facts: AttemptRecord, draft: Draft, cap_bytes: int) -> AttemptRecord:
-    """`facts` with what packs into `cap_bytes`. Raises ValueError, TypeError."""
+    """`facts` with what packs into `cap_bytes`. Raises whatever packing raises."""
     room = min(cap_bytes * _PLAIN_PER_PACKED, MAX_EVIDENCE_BYTES // 2)
     events = _newest(draft.agent.events, room // _EVENTS_SHARE, lambda event: len(repr(event)))
     messages = _newest(draft.agent.messages, room, _characters)

@@ -8,7 +8,7 @@ import logging
 from hermes_queue.errors import TrajectoryFailure
 from hermes_queue.ledger import Claim, PublishVerdict
 from hermes_queue.models import ScoredTrajectory
-from workers.draft import Draft, encoded
+from workers.draft import Draft, final_record
 from workers.runtime import Runtime
 from workers.spool import SpooledRecord
 from workers.upkeep.recovery import put_away
@@ -40,8 +40,13 @@ class Publication:
 
     def _keep_now(self, draft: Draft, failure: TrajectoryFailure | None) -> None:
         runtime = self._runtime
-        record = draft.record(owner=runtime.owner, host=runtime.host, failure=failure)
-        self._final = encoded(record, runtime.bodies.max_bytes)
+        self._final = final_record(
+            draft,
+            failure,
+            owner=runtime.owner,
+            host=runtime.host,
+            cap_bytes=runtime.bodies.max_bytes,
+        )
         self._spool_now()
 
     def _spool_now(self) -> None:

@@ -5,6 +5,7 @@ No Celery and no Redis here: `workers.trajectory` gives the job and takes the dr
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -24,6 +25,7 @@ from hermes_queue.tools import Toolbox, ToolContext
 from workers.calls.uncounted import NotCounting
 from workers.draft import Draft
 from workers.imports import import_named
+from workers.verdicts import checked_verdict, checked_version
 
 AGENT_GRACE_S = 30.0
 """The loop ends itself at its deadline; this is for a call that does not."""
@@ -68,7 +70,7 @@ async def rollout(
         await import_named(job, allowed=imports)
         env = load_env(job.env)
         item = env.Item.model_validate(row)
-        draft.env_version = env.version
+        draft.env_version = checked_version(env, job.env)
         spec = replace(env.spec(item, job.profile), alone=draft.lost_sandboxes >= ALONE_AFTER)
         await warm_up(job.agent.kind)
     async with draft.stage("prepare", limit_s=prepare_limit_s):
@@ -87,7 +89,8 @@ async def rollout(
             await _begin_anew(draft, env, item, backend, context)
         context.deadline = draft.deadline
         async with draft.stage("verify", limit_s=limits.verify_timeout_s):
-            draft.verdict = await env.verify(item, context, draft.agent.messages)
+            verdict = await env.verify(item, context, draft.agent.messages)
+            draft.verdict = await asyncio.to_thread(checked_verdict, verdict)
         await on_measured()
     finally:
         await backend.release(context.slot)

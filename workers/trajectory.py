@@ -322,7 +322,11 @@ class _Attempt:
             return
         bug = EnvBug(f"{type(error).__name__}: {error}")
         bug.stage = "publish"
-        kept = attempt_record(draft, bug, self._runtime) if draft else None
+        try:
+            kept = attempt_record(draft, bug, self._runtime) if draft else None
+        except Exception:  # what is wrong may be wrong with this, too
+            logger.exception("a failed attempt is not kept", extra={"action": "attempt_unreadable"})
+            kept = None
         await self._give_back(delay_s=self._runtime.lease.duration_s, failed_attempt=kept)
 
     async def _pause_run(self, draft: Draft, failure: TrajectoryFailure) -> None:

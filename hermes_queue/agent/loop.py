@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +31,7 @@ from hermes_queue.models import (
     Turn,
     Usage,
 )
+from hermes_queue.parameters import COUNT_MAX
 from hermes_queue.tools.toolbox import Toolbox
 
 logger = logging.getLogger(__name__)
@@ -74,12 +75,16 @@ class AgentResult:
 
     @property
     def usage(self) -> Usage:
-        """Over all turns."""
+        """Over all turns. Budgets and prices go by it, so no chat client can make it negative."""
         return Usage(
-            prompt_tokens=sum(t.usage.prompt_tokens for t in self.turns),
-            completion_tokens=sum(t.usage.completion_tokens for t in self.turns),
-            cached_tokens=sum(t.usage.cached_tokens for t in self.turns),
+            prompt_tokens=_total(t.usage.prompt_tokens for t in self.turns),
+            completion_tokens=_total(t.usage.completion_tokens for t in self.turns),
+            cached_tokens=_total(t.usage.cached_tokens for t in self.turns),
         )
+
+
+def _total(counts: Iterable[int]) -> int:
+    return min(sum(max(0, count) for count in counts), COUNT_MAX)
 
 
 async def run_agent(

@@ -22,7 +22,7 @@ from hermes_queue.errors import ConfigurationError
 from hermes_queue.models import Usage
 
 _MILLION = Decimal(1_000_000)
-_Price = Annotated[Decimal, Field(ge=0)]
+_Price = Annotated[Decimal, Field(ge=0, le=10**9)]
 
 
 class Prices(BaseModel):

@@ -87,7 +87,10 @@ def decode_job(data: bytes | str, trajectory_id: str | None = None) -> Trajector
         SchemaTooNew: a newer producer wrote it.
         ValueError: it is no job; pydantic's error names the field.
     """
-    parsed = json.loads(data)
+    try:
+        parsed = json.loads(data)
+    except RecursionError as error:
+        raise ValueError("a job is not nested so deep") from error
     if not isinstance(parsed, dict):
         raise ValueError("a job is a JSON object")
     _check_schema(parsed, "job")

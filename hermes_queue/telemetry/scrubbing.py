@@ -7,14 +7,15 @@ encoded as (base64, token ids) or cut to is not found: see docs/logging.md.
 
 from __future__ import annotations
 
+import operator
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_origin
 from urllib.parse import unquote, urlsplit
 
-from hermes_queue.models import AttemptRecord, Message, ScoredTrajectory, Turn, Wire
+from hermes_queue.models import AttemptRecord, ScoredTrajectory, Wire
 from hermes_queue.settings import LogSettings
 
 MASK = "***"
@@ -22,6 +23,9 @@ MIN_LENGTH = 8
 """Shorter values of variables are left alone: replacing "none" or "1" would shred every text."""
 _MIN_LINE = 16
 """Of secrets with several lines each line of this length is one by itself."""
+MAX_DEPTH = 80
+"""Of lists and mappings in each other; what an agent or an environment may nest is less."""
+TOO_DEEP = "(nested too deep to be searched for secrets)"
 
 _SECRET_NAME = re.compile(
     r"(^|_)(API_?KEY|KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|AUTH|PAT)"
@@ -146,36 +150,58 @@ class Scrubber:
         return text
 
     def tree(self, value: T) -> T:
-        """A structure of mappings, lists and texts without secrets; keys stay as they are.
+        """A structure of mappings, lists and texts without secrets, in keys neither.
 
-        The same object when there was nothing to replace.
+        What is nested deeper than `MAX_DEPTH` is replaced as a whole. The same object when there
+        was nothing to replace.
         """
-        clean: Any = value
+        clean: T = self._tree(value, MAX_DEPTH)
+        return clean
+
+    def _tree(self, value: Any, depth: int) -> Any:
         if isinstance(value, str):
             clean = self.text(value)
-        elif isinstance(value, Mapping):
-            clean = {key: self.tree(each) for key, each in value.items()}
-        elif isinstance(value, list | tuple):
-            clean = type(value)(self.tree(each) for each in value)
-        return value if clean == value else clean
+            return value if clean == value else clean
+        if not isinstance(value, Mapping | list | tuple):
+            return value
+        if depth == 0:
+            return TOO_DEEP
+        if isinstance(value, Mapping):
+            names = self._names(value)
+            pairs = [(names[key], key, self._tree(value[key], depth - 1)) for key in value]
+            if all(name is key and each is value[key] for name, key, each in pairs):
+                return value
+            return {name: each for name, _, each in pairs}
+        items = [self._tree(each, depth - 1) for each in value]
+        if all(new is old for new, old in zip(items, value, strict=True)):
+            return value
+        return items if isinstance(value, list) else tuple(items)
+
+    def _names(self, mapping: Mapping[Any, Any]) -> dict[Any, Any]:
+        """Each key's clean name; of those that would become the same all but one are numbered."""
+        names: dict[Any, Any] = {key: key for key in mapping}
+        taken: set[Any] | None = None
+        for key in mapping:
+            if not isinstance(key, str) or (clean := self.text(key)) == key:
+                continue
+            if taken is None:
+                taken = set(mapping)
+            name, number = clean, 1
+            while name in taken:
+                number += 1
+                name = f"{clean} ({number})"
+            taken.add(name)
+            names[key] = name
+        return names
 
     def record(self, record: ScoredTrajectory) -> ScoredTrajectory:
         """A record without secrets; an event tells that, and where, something was replaced.
 
         Token ids stay: they are the server's own, and a trainer that wants none of such
-        trajectories goes by the event.
+        trajectories goes by the event. So do the ids by which records are known and told apart,
+        and what has a fixed vocabulary.
         """
-        found: dict[str, Any] = {
-            "agent": self._wire(record.agent),
-            "failure": record.failure and self._wire(record.failure),
-            "attempts": tuple(self.attempt(each) for each in record.attempts),
-            "messages": tuple(self._message(each) for each in record.messages),
-            "tools": self.tree(record.tools),
-            "events": self.tree(record.events),
-            "turns": tuple(self._turn(each) for each in record.turns),
-            "report": self.tree(record.report),
-        }
-        changed = {name: new for name, new in found.items() if new != getattr(record, name)}
+        changed = self._changes(record)
         if not changed:
             return record
         event = {"turn": len(record.turns), "event": "secrets_scrubbed", "fields": sorted(changed)}
@@ -187,22 +213,40 @@ class Scrubber:
         return self._wire(attempt)
 
     def _wire(self, model: W) -> W:
-        """For small models: all of its texts."""
-        plain = model.model_dump()
-        clean = self.tree(plain)
-        return model if clean is plain else type(model).model_validate(clean)
+        changed = self._changes(model)
+        return model.model_copy(update=changed) if changed else model
 
-    def _message(self, message: Message) -> Message:
-        text = (message.content or "") + (message.reasoning or "")
-        calls = "".join(call.function.arguments for call in message.tool_calls)
-        if self.text(text) == text and self.text(calls) == calls:
-            return message
-        return self._wire(message)
+    def _changes(self, model: Wire) -> dict[str, Any]:
+        """The fields with a secret in them, and what takes their place."""
+        found = {name: self._field(getattr(model, name)) for name in _free_fields(type(model))}
+        return {name: new for name, new in found.items() if new is not getattr(model, name)}
 
-    def _turn(self, turn: Turn) -> Turn:
-        plain = {"sampling": turn.sampling, "server": turn.server}
-        clean = self.tree(plain)
-        return turn if clean is plain else turn.model_copy(update=clean)
+    def _field(self, value: Any) -> Any:
+        if isinstance(value, Wire):
+            return self._wire(value)
+        if isinstance(value, tuple) and value and isinstance(value[0], Wire):
+            clean = tuple(self._wire(each) for each in value)
+            return value if all(map(_same, clean, value)) else clean
+        return self.tree(value)
+
+
+_same = operator.is_
+_NUMBERS = {"prompt_ids", "completion_ids", "logprobs", "ids", "loss_mask"}
+"""Tuples of nothing but numbers, of any length."""
+_KEPT: dict[type[Wire], set[str]] = {ScoredTrajectory: {"env", "instance_id", "requeued_from"}}
+"""A record is known and told apart by these and by its ids, which are `Name`s."""
+
+
+@cache
+def _free_fields(model: type[Wire]) -> tuple[str, ...]:
+    """Fields that may hold any text: no number, no fixed vocabulary, no id of a narrow form."""
+    return tuple(
+        name
+        for name, field in model.model_fields.items()
+        if name not in _NUMBERS | _KEPT.get(model, set())
+        and get_origin(field.annotation) is not Literal
+        and not any(getattr(each, "pattern", None) for each in field.metadata)
+    )
 
 
 def _parts(secret: str) -> Iterable[str]:

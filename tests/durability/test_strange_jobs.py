@@ -20,7 +20,7 @@ CAUSES = {
     "env": ({"env": "nowhere:ENV"}, "nowhere"),
     "tool": ({"env": "strange_env:UNKNOWN_TOOL"}, "teleport"),
     "agent": ({"agent": {"kind": "nobody"}}, "nobody"),
-    "unencodable": ({"env": "strange_env:UNENCODABLE"}, "cannot be encoded"),
+    "unencodable": ({"env": "strange_env:UNENCODABLE"}, "is a set"),
     "nan": ({"env": "strange_env:NOT_A_NUMBER"}, "score"),
     "too-large": ({"env": "strange_env:HUGE"}, "HERMES_QUEUE_RESULTS_INLINE_MAX_BYTES"),
     "item": ({"item": {"nonsense": 1}}, "question"),

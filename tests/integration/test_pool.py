@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -159,6 +160,21 @@ def test_acknowledging_twice_is_harmless(worker: CeleryWorker) -> None:
     task_id = worker.send("acknowledge_late")
     worker.event(task_id, "succeeded")
     assert worker.marked("acknowledged", task_id, "True", "True")
+
+
+def test_what_is_no_task_message_is_dropped_and_the_worker_goes_on(worker: CeleryWorker) -> None:
+    headers = {"task": "add", "id": [1], "timelimit": ["x", "y"]}
+    properties = {"delivery_tag": "t", "delivery_info": {}}
+    malformed = {"headers": headers, "properties": properties, "body": "[[1, 2], {}, null]"}
+    client = worker.server.client()
+    for raw in ("[]", "no JSON", json.dumps(malformed)):
+        client.lpush("celery", raw)
+        client.publish("/0.celery.pidbox", raw)
+    assert worker.event(worker.send("add", 2, 3), "succeeded")["result"] == "5"
+    assert worker.unacknowledged() == 0
+    dropped = [line for line in worker.log.splitlines() if "a message of celery is dropped" in line]
+    assert len(dropped) == 3
+    assert "headers.id" in dropped[-1]
 
 
 def test_no_message_is_taken_and_no_job_runs_beyond_the_slots(worker: CeleryWorker) -> None:

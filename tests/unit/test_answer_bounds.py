@@ -14,12 +14,13 @@ import pytest
 import zstandard
 from chat_endpoint import ChatEndpoint, Raw, completion
 
-from hermes_queue.agent import AgentScript, make_chat
+from hermes_queue.agent import AgentResult, AgentScript, make_chat
 from hermes_queue.agent.endpoint.connection import Endpoint, close_clients
 from hermes_queue.agent.endpoint.facts import server_facts
-from hermes_queue.agent.endpoint.reply import LARGE_BYTES, read
+from hermes_queue.agent.endpoint.reply import LARGE_BYTES, MalformedReply, read
+from hermes_queue.agent.tokens.servers import _rendered, _sglang_sampled, _vllm_sampled
 from hermes_queue.errors import ModelError
-from hermes_queue.models import AgentSpec, Message
+from hermes_queue.models import AgentSpec, Message, Turn, Usage
 
 CAP = 1 << 20
 GOOD = json.dumps(completion()[1]).encode()
@@ -158,3 +159,66 @@ async def test_a_large_answer_is_read_beside_the_event_loop() -> None:
     here = threading.current_thread()
     assert await where(LARGE_BYTES)
     assert not await where(LARGE_BYTES + 1)
+
+
+def counted(**usage: Any) -> Raw:
+    answer = completion()[1]
+    return Raw(json.dumps(answer | {"usage": answer["usage"] | usage}).encode())
+
+
+def switched(start: Any) -> Raw:
+    spans = [{"version": "1", "start": 0}, {"version": "2", "start": start}]
+    told = {"weight_version": "2", "weight_versions": spans}
+    return Raw(json.dumps(completion(top=told)[1]).encode())
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (counted(completion_tokens=10**400), "completion_tokens is 1000"),
+        (counted(prompt_tokens=-(10**6)), "prompt_tokens is -1000000"),
+        (counted(prompt_tokens="many"), "prompt_tokens is 'many'"),
+        (counted(prompt_tokens_details={"cached_tokens": 2**70}), "cached_tokens is 1180"),
+        (counted(completion_tokens=1.5), "completion_tokens is 1.5"),
+        (switched(2**64), "start is 18446744073709551616"),
+        (switched(2**70), "start is 1180591620717411303424"),
+        (switched(-1), "start is -1"),
+    ],
+)
+async def test_a_number_that_no_answer_can_have_is_a_fault_of_the_server(
+    answer: Raw, said: str
+) -> None:
+    with pytest.raises(ModelError, match=said):
+        await ask(answer)
+
+
+async def test_the_numbers_of_an_answer_are_taken_as_they_are() -> None:
+    reply = await ask(counted(completion_tokens=2**31 - 1, prompt_tokens=3.0))
+    assert (reply.turn.usage.completion_tokens, reply.turn.usage.prompt_tokens) == (2**31 - 1, 3)
+    reply = await ask(switched(5))
+    assert reply.turn.policy_spans == (("1", 0), ("2", 5))
+
+
+@pytest.mark.parametrize("number", [2**64, 10**400, -1, "x"], ids=["wide", "huge", "-1", "text"])
+def test_token_servers_are_held_to_the_same_numbers(number: Any) -> None:
+    logprobs = {"logprobs": {"token_logprobs": [-1.0]}, "token_ids": [1], "finish_reason": "stop"}
+    vllm = {"choices": [logprobs], "usage": {"completion_tokens": number}}
+    with pytest.raises(MalformedReply, match="completion_tokens is"):
+        _vllm_sampled(1, json.dumps(vllm).encode())
+    meta = {"output_token_logprobs": [[-1.0, 1]], "cached_tokens": number}
+    with pytest.raises(MalformedReply, match="cached_tokens is"):
+        _sglang_sampled(1, json.dumps({"meta_info": meta}).encode())
+
+
+@pytest.mark.parametrize(("said", "taken"), [(4096, 4096), (10**30, None), (-1, None), (0, None)])
+def test_a_context_length_that_is_none_is_not_known(said: int, taken: int | None) -> None:
+    answer = json.dumps({"tokens": [1, 2], "max_model_len": said}).encode()
+    assert _rendered(answer).max_model_tokens == taken
+
+
+def test_no_chat_client_can_make_the_usage_of_a_trajectory_negative_or_endless() -> None:
+    result = AgentResult()
+    for tokens in (-(10**6), 5, 10**400):
+        usage = Usage(prompt_tokens=min(tokens, 5), completion_tokens=tokens)
+        result.turns.append(Turn(usage=usage))
+    assert result.usage == Usage(prompt_tokens=10, completion_tokens=2**53 - 1)

@@ -8,6 +8,7 @@ import struct
 import msgpack
 import pytest
 import zstandard
+from pydantic import ValidationError
 from records import make_job, make_record
 
 from hermes_queue.bodies import codec
@@ -73,3 +74,30 @@ def test_equal_rows_have_equal_bytes_whatever_their_key_order():
 def test_an_item_comes_back():
     item = {"text": "x" * 5000, "n": [1, None]}
     assert codec.decompress_item(codec.compress_item(codec.encode_item(item))) == item
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"agent": {"sampling": {"seed": 2**64}}}, r"agent\n.*sampling.seed is an integer of more"),
+        ({"agent": {"params": {"a": [{"b": -(2**70)}]}}}, r"params.a.0.b is an integer of more"),
+        ({"agent": {"params": {"a": json.loads("[" * 99 + "]" * 99)}}}, "params.a.0.*is nested"),
+        ({"limits": {"max_tokens": 2**70}}, r"limits.max_tokens"),
+        ({"limits": {"observation_bytes": 2**60}}, r"limits.observation_bytes"),
+        ({"group_policy": {"max_policy_lag": 10**400}}, r"group_policy.max_policy_lag"),
+    ],
+)
+def test_a_job_whose_numbers_no_record_could_hold_is_refused_by_name(fields, said):
+    with pytest.raises(ValidationError, match=said):
+        make_job(**fields)
+
+
+def test_a_job_may_hold_any_integer_of_64_bits():
+    sampling = {"seed": 2**64 - 1, "other": -(2**63)}
+    record = make_record(make_job(agent={"sampling": sampling}))
+    assert codec.decode_record(codec.encode_record(record)).agent.sampling == sampling
+
+
+def test_a_job_that_is_nested_without_end_is_no_job():
+    with pytest.raises(ValueError, match="nested"):
+        codec.decode_job(b"[" * 100_000)

@@ -220,6 +220,54 @@ async def test_arguments_that_are_no_json_object_are_rewritten_for_the_server_an
     assert second.events == ()
 
 
+async def test_a_name_that_servers_refuse_is_rewritten_for_the_server_and_kept_on_the_record(
+    endpoint: Endpoint,
+) -> None:
+    names = ["run shell!", "", "x" * 65, "terminal", "of.ours"]
+    endpoint.answers = [
+        ok(None, message={"tool_calls": [{"id": n, "function": {"name": n}} for n in names]}),
+        ok(),
+    ]
+    client = chat(endpoint)
+    reply = await ask(client)
+    assert [call.function.name for call in reply.message.tool_calls] == names
+    tools = [{"type": "function", "function": {"name": "of.ours", "parameters": {}}}]
+    calls = [
+        call.model_copy(update={"function": FunctionCall(name=name, arguments="{}")})
+        for name, call in zip(names, reply.message.tool_calls, strict=True)
+    ]
+    history = [USER, Message(role="assistant", tool_calls=tuple(calls))]
+    second = await client.complete(history, tools, {}, time.monotonic() + 60)
+    sent = endpoint.requests[1]["messages"][1]["tool_calls"]
+    assert [call["function"]["name"] for call in sent] == [
+        *("run_shell_", "unnamed", "x" * 64, "terminal", "of.ours")
+    ]
+    told = [event["call"] for event in second.events if event["event"] == "arguments_rewritten"]
+    assert told == [call.id for call in calls[:3]]
+
+
+@pytest.mark.parametrize(
+    ("answer", "failure"),
+    [
+        (error(400, "Invalid 'messages[3].tool_calls[0].function.name'"), ModelError),
+        (error(422, "bad", loc=["body", "messages", 3, "content"]), ModelError),
+        (error(400, "temperature must be positive"), ModelConfigError),
+    ],
+)
+async def test_a_history_that_is_refused_after_a_turn_is_no_mistake_of_the_job(
+    endpoint: Endpoint, answer: Answer, failure: type[Exception]
+) -> None:
+    endpoint.answers = [ok(), answer]
+    client = chat(endpoint)
+    await ask(client)
+    with pytest.raises(failure) as caught:
+        await ask(client)
+    assert type(caught.value) is failure
+    assert len(endpoint.requests) == 2
+    with pytest.raises(ModelConfigError):  # what is refused from the first is one
+        await ask(chat(endpoint))
+
+
 @pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
 async def test_reasoning_is_kept_and_goes_back_under_the_servers_name(
     endpoint: Endpoint, name: str

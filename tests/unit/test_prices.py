@@ -46,6 +46,7 @@ def test_no_tokens_cost_nothing_whatever_the_model():
     ("text", "problem"),
     [
         ("[m]\nprompt = -1\ncompletion = 1\n", "m.prompt: Input should be greater"),
+        ("[m]\nprompt = 1e400\ncompletion = 1\n", "m.prompt: Input should be less"),
         ("[m]\nprompt = 1\n", "m.completion: Field required"),
         ("[m]\nprompt = 1\ncompletion = 1\noutput = 3\n", "m.output: Extra inputs"),
         ("prompt = [", "HERMES_QUEUE_MODEL_PRICES"),

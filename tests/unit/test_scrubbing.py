@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any, Literal, get_args, get_origin
+
 import pytest
 from growth import LINEAR, growth
 from records import make_job, make_record
 
+from hermes_queue.bodies import codec
 from hermes_queue.errors import ModelError
-from hermes_queue.models import Message, Turn
+from hermes_queue.models import AgentSpec, Message, ScoredTrajectory, Turn, Wire
 from hermes_queue.telemetry.scrubbing import Scrubber
 from workers.draft import describe
 from workers.upkeep.counts import Outcomes
@@ -108,6 +111,64 @@ def test_a_record_tells_where_something_was_replaced_and_keeps_its_tokens():
         "event": "secrets_scrubbed",
         "fields": ["messages", "report", "turns"],
     }
+
+
+def test_no_text_of_a_record_keeps_a_secret_whatever_field_or_key_it_stands_in():
+    secret = "the-secret!"
+
+    def filled(annotation: Any) -> Any:
+        """A value of the field's type, of nothing but the secret where that is possible."""
+        kind, arguments = get_origin(annotation), get_args(annotation)
+        if kind is Literal:
+            return arguments[0]
+        if kind is tuple:
+            return tuple(filled(each) for each in arguments if each is not Ellipsis)
+        if kind is dict:
+            return {secret: secret if arguments[1] is Any else filled(arguments[1])}
+        if kind is not None:  # Optional
+            return filled(arguments[0])
+        if issubclass(annotation, Wire):
+            return annotation.model_construct(
+                **{
+                    name: "run" if name in identity or field.metadata else filled(field.annotation)
+                    for name, field in annotation.model_fields.items()
+                }
+                | ({"sampling": {secret: [{secret: secret}]}} if annotation is AgentSpec else {})
+            )
+        return {str: secret, int: 1, float: 0.5}[annotation]
+
+    identity = {"run_id", "group_id", "trajectory_id", "env", "instance_id", "requeued_from"}
+    record = filled(ScoredTrajectory)
+    assert str(record).count(secret) > 50
+    clean = Scrubber([secret]).record(record)
+    assert secret not in str(clean)
+    ids = ("prompt_ids", "completion_ids", "logprobs", "policy_spans")
+    turn = clean.turns[0].model_dump(include=set(ids))
+    assert turn == dict(zip(ids, ((1,), (1,), (0.5,), (("***", 1),)), strict=True))
+    assert clean.sequences == record.sequences
+
+
+def test_a_secret_that_is_an_id_or_a_word_of_a_vocabulary_does_not_cost_the_record():
+    job = make_job(run_id="assistant", agent={"kind": "no-tool-call"})
+    record = make_record(job)
+    words = ["assistant", "completed", "no_tool_call", "no-tool-call", job.trajectory_id, job.env]
+    clean = Scrubber(words).record(record)
+    assert codec.decode_record(codec.encode_record(clean)) == clean
+    assert (clean.trajectory_id, clean.stop_reason) == (job.trajectory_id, "no_tool_call")
+
+
+def test_keys_that_become_the_same_are_numbered():
+    found = Scrubber().tree({f"hf_{'a' * 20}": 1, "***": 2, f"hf_{'b' * 20}": 3, "x": 4})
+    assert found == {"*** (2)": 1, "***": 2, "*** (3)": 3, "x": 4}
+
+
+def test_what_is_nested_too_deep_is_replaced():
+    deep: Any = "the-secret!"
+    for _ in range(3000):
+        deep = [deep]
+    clean = str(Scrubber(["the-secret!"]).tree({"found": deep}))
+    assert "nested too deep" in clean
+    assert "the-secret!" not in clean
 
 
 def test_a_record_without_secrets_is_left_alone():

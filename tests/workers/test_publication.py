@@ -11,14 +11,22 @@ from records import make_job
 
 from envs.base import Verdict
 from hermes_queue.bodies import codec
-from hermes_queue.errors import EnvBug
+from hermes_queue.errors import EnvBug, SandboxError
 from hermes_queue.ledger import Claim, Ledger
+from hermes_queue.models import AgentSpec
 from hermes_queue.telemetry.meter import PrometheusMeter
 from workers.draft import Draft
 from workers.publication import Publication
 from workers.runtime import Runtime
 from workers.spool import SUFFIX, Spool
 from workers.upkeep.recovery import publish_leftovers
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
 
 
 def worker(ledger: Ledger, root: Path, owner: str) -> Runtime:
@@ -47,6 +55,44 @@ async def test_a_score_that_redis_has_forgotten_is_set_aside_and_can_be_publishe
     later = worker(ledger, tmp_path, "later")
     assert publish_leftovers(later) == 1
     assert codec.decode_record(ledger.client.get(f"hq:body:{job.trajectory_id}")).score == 1.0
+
+
+@pytest.mark.parametrize("failure", [None, SandboxError("gone")], ids=["measured", "failed"])
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"report": None},
+        {"report": {1: "passed"}},
+        {"report": {"deep": nested(600)}},
+        {"report": {"number": 2**70}},
+        {"version": 3},
+        {"sampling": {"seed": 2**64}},
+        {"sampling": {"text": "\ud800"}},
+    ],
+    ids=["none", "keys", "deep", "number", "version", "seed", "surrogate"],
+)
+async def test_an_attempt_whose_record_cannot_be_made_ends_all_the_same(
+    ledger: Ledger, tmp_path: Path, broken: dict[str, Any], failure: SandboxError | None
+) -> None:
+    agent = AgentSpec.model_construct(kind="nop", sampling=broken.get("sampling", {}))
+    job = make_job().model_copy(update={"agent": agent})
+    ledger.enqueue("run", [make_job()], config={})
+    ledger.begin(job.trajectory_id, 1, owner="me", lease_s=60.0, nonce="n")
+    draft = Draft(job=job, attempt=1, epoch=1)
+    draft.verdict = Verdict(1.0, report=broken.get("report", {}))
+    draft.agent.stop_reason = "submitted"
+    draft.env_version = broken.get("version", "1")
+    runtime = worker(ledger, tmp_path, "me")
+    said = await Publication(runtime, Claim(job.trajectory_id, 1)).publish(draft, failure)
+    assert said.endswith("(group)")
+    record = codec.decode_record(ledger.client.get(f"hq:body:{job.trajectory_id}"))
+    assert record.agent.kind == "nop"
+    if failure is None and "deep" in str(broken)[:30]:  # cut where it is too deep to be searched
+        assert (record.score, "too deep" in str(record)) == (1.0, True)
+        return
+    assert record.score is None
+    assert record.failure.cause == ("sandbox" if failure else "env_bug")
+    assert record.failure.message.startswith("gone" if failure else "the record cannot be")
 
 
 async def test_a_failure_that_redis_has_forgotten_is_forgotten(

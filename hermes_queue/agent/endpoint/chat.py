@@ -199,7 +199,7 @@ class OpenAIChat:
         if reserved := sorted(_RESERVED & sampling.keys()):
             raise ModelConfigError(f"sampling must not set {', '.join(reserved)}")
         sent = self._dialect.outgoing(messages, tools)
-        wire, rewritten = to_wire(sent, self._reasoning_field)
+        wire, rewritten = to_wire(sent, self._reasoning_field, tools)
         body: dict[str, Any] = {"model": self._model, "messages": wire, **sampling}
         if tools and not self._dialect.prompted:
             body["tools"] = list(tools)

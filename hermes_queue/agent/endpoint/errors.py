@@ -7,11 +7,17 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from hermes_queue.agent.endpoint.reply import MalformedReply
-from hermes_queue.errors import ContextLengthExceeded, ModelConfigError, TrajectoryFailure
+from hermes_queue.errors import (
+    ContextLengthExceeded,
+    ModelConfigError,
+    ModelError,
+    TrajectoryFailure,
+)
 
 if TYPE_CHECKING:
     from openai import APIStatusError
@@ -35,6 +41,7 @@ _CONTEXT_PHRASES = (
     "exceeds the available context",  # llama.cpp
     "prompt is too long",
 )
+_HISTORY = re.compile(r"\b(?:messages|tool_calls?)\b")
 _TRANSIENT = frozenset({408, 409, 425, 429})
 
 
@@ -58,6 +65,8 @@ def classify(error: Exception, *, first_turn: bool) -> TrajectoryFailure | None:
         return ModelConfigError(describe(error))
     if error.status_code in _TRANSIENT or error.status_code >= 500:
         return None
+    if _is_about_history(error, first_turn=first_turn):
+        return ModelError(describe(error))
     if 300 <= error.status_code < 400:
         place = str(_headers(error).get("location"))[:200]
         return ModelConfigError(
@@ -80,6 +89,17 @@ def _is_overflow(error: APIStatusError, *, first_turn: bool) -> bool:
     if about_max_tokens and first_turn:
         return False
     return error.status_code == 413 or any(phrase in text for phrase in _CONTEXT_PHRASES)
+
+
+def _is_about_history(error: APIStatusError, *, first_turn: bool) -> bool:
+    """Whether the server refuses the conversation, though it took the beginning of it.
+
+    Key, model and parameters were right then. What came since is the model's own: of use to nobody
+    as a measure, and no reason to pause a run whose other trajectories say something else.
+    """
+    if first_turn or error.status_code not in (400, 422):
+        return False
+    return _HISTORY.search(f"{error.message} {error.body}") is not None
 
 
 def delay_s(error: Exception, failures: int) -> float:

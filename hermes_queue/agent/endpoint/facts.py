@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from hermes_queue.agent.endpoint.reply import clean
+
 logger = logging.getLogger(__name__)
 
 RAW = "raw_logprobs"
@@ -111,8 +113,9 @@ class _Asking:
     async def _version(self) -> str | None:
         for path, name in (("/version", "vllm"), ("/get_server_info", "sglang")):
             said = await self._said(path, None)
-            if isinstance(said, Mapping) and said.get("version"):
-                return f"{name} {said['version']}"[:VERSION_CHARACTERS]
+            version = said.get("version") if isinstance(said, Mapping) else None
+            if version and isinstance(version, str):
+                return clean(f"{name} {version}"[:VERSION_CHARACTERS])
         return None
 
     async def _logprobs_mode(self) -> str | None:

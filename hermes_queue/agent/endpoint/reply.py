@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict, TypeVar
@@ -19,8 +20,14 @@ REASONING_FIELDS = ("reasoning", "reasoning_content")
 """vLLM and OpenRouter use the first, SGLang the second."""
 ID_MAX = 2**31 - 1
 """Records keep ids as int32."""
+COUNT_MAX = 2**31 - 1
+"""Of tokens in one answer, and of places among them: their sums are exact in budgets and prices."""
 LARGE_BYTES = 1 << 20
 """Larger answers are read in a thread: their lists of ids take a while."""
+NAME_MAX = 64
+"""Characters of a function's name that every server takes (OpenAI's bound, as is the form)."""
+_LEGAL_NAME = re.compile(rf"[A-Za-z0-9_-]{{1,{NAME_MAX}}}")
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
 GIVEN_UP = frozenset({"abort", "error"})
 """Finish reasons of requests that the server ended itself: to load weights (vLLM, SGLang), or
 because something failed (vLLM, OpenRouter)."""
@@ -135,11 +142,12 @@ def served_by(said: Mapping[str, Any]) -> ServedBy:
     in the middle of a completion it adds `weight_versions`, a list of {version, start, end}.
 
     Raises:
-        KeyError, TypeError, ValueError: the list has another form.
+        KeyError, TypeError, ValueError: the list has another form, or an index is none.
     """
     version = _optional_text(said.get("weight_version"))
     spans = tuple(
-        (str(span["version"]), int(span["start"])) for span in said.get("weight_versions") or ()
+        (clean(str(span["version"])), read_count(span["start"], "weight_versions: start"))
+        for span in said.get("weight_versions") or ()
     )
     return ServedBy(
         policy_version=None if version == "default" else version,
@@ -222,6 +230,34 @@ def read_ids(value: Any) -> tuple[int, ...] | None:
     return tuple(value)
 
 
+def read_count(value: Any, name: str) -> int:
+    """A number of tokens, or a place among them; 0 where there is none.
+
+    Raises:
+        MalformedReply: it is negative, too large, or no integer.
+    """
+    if value is None:
+        return 0
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if type(value) is not int or not 0 <= value <= COUNT_MAX:
+        raise MalformedReply(f"{name} is {value!r:.60}, not within 0 and {COUNT_MAX}")
+    return value
+
+
+def read_usage(said: Mapping[str, Any], cached: Any, prompt: int = 0) -> Usage:
+    """The usage that a server tells; of one that does not count the prompt, as long as `prompt`.
+
+    Raises:
+        MalformedReply: one of the numbers is none.
+    """
+    return Usage(
+        prompt_tokens=read_count(said.get("prompt_tokens"), "prompt_tokens") or prompt,
+        completion_tokens=read_count(said.get("completion_tokens"), "completion_tokens"),
+        cached_tokens=read_count(cached, "cached_tokens"),
+    )
+
+
 def _logprobs(value: Any, ids: Sequence[int] | None) -> tuple[float, ...] | None:
     """Of the completion's ids; without ids there is nothing they belong to."""
     if ids == ():
@@ -236,21 +272,19 @@ def _logprobs(value: Any, ids: Sequence[int] | None) -> tuple[float, ...] | None
 
 def _usage(data: Mapping[str, Any]) -> Usage:
     details = data.get("prompt_tokens_details") or {}
-    return Usage(
-        prompt_tokens=data.get("prompt_tokens") or 0,
-        completion_tokens=data.get("completion_tokens") or 0,
-        cached_tokens=details.get("cached_tokens") or 0,
-    )
+    return read_usage(data, details.get("cached_tokens"))
 
 
 def to_wire(
-    messages: Sequence[Message], reasoning_field: str | None
+    messages: Sequence[Message], reasoning_field: str | None, tools: Sequence[Any] = ()
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """The messages as the endpoint takes them, and the ids of calls that were rewritten.
 
-    Servers parse the arguments of earlier calls and refuse the whole request when they
-    are no JSON object, so such text travels inside one.
+    Servers check the calls of the history and refuse the whole request for one that the model
+    itself has got wrong. So arguments that are no JSON object travel inside one, and a name that
+    is neither one of `tools` nor of the form of one travels in that form.
     """
+    offered = {tool["function"]["name"] for tool in tools}
     wire: list[dict[str, Any]] = []
     rewritten: list[str] = []
     for message in messages:
@@ -258,9 +292,15 @@ def to_wire(
         if reasoning_field and message.reasoning:
             data[reasoning_field] = message.reasoning
         for call in data.get("tool_calls", ()):
-            arguments = call["function"]["arguments"]
+            name, arguments = call["function"]["name"], call["function"]["arguments"]
+            legal = name in offered or _LEGAL_NAME.fullmatch(name) is not None
+            if not legal:
+                shown = _NOT_IN_NAMES.sub("_", name[:NAME_MAX]) or "unnamed"
+                call["function"]["name"] = shown
             if not _is_object(arguments):
                 call["function"]["arguments"] = json.dumps({"invalid_arguments": arguments})
+                legal = False
+            if not legal:
                 rewritten.append(call["id"])
         wire.append(data)
     return wire, rewritten

@@ -67,7 +67,7 @@ class TokenChat(OpenAIChat):
         """See `ChatClient.complete`."""
         reply = await super().complete(messages, tools, sampling, deadline)
         sent = self._dialect.outgoing([*messages, reply.message], tools)
-        self._said = to_wire(sent, self._reasoning_field)[0]
+        self._said = to_wire(sent, self._reasoning_field, tools)[0]
         return replace(reply, context_bound=self._context_bound)
 
     async def _exchange(self, body: Mapping[str, Any], events: list[dict[str, Any]]) -> Completion:

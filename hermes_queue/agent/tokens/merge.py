@@ -94,7 +94,7 @@ def break_reason(
 
     - `history_rewritten`: we sent another conversation (`context_rewrite`), or rendered it anew
       in token mode (`rerendered`).
-    - `arguments_rewritten`: we replaced a call's arguments that are no JSON object.
+    - `arguments_rewritten`: we replaced a call's arguments that are no JSON object, or its name.
     - `earlier_turns`: the template writes what is before the last reply otherwise now.
     - `reply_cut_off`: the last reply ended at the token limit.
     - `reply`: the last reply came out in other tokens than were sampled.

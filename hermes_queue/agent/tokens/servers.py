@@ -13,11 +13,13 @@ from functools import partial
 from typing import Any, Protocol
 
 from hermes_queue.agent.endpoint.reply import (
+    COUNT_MAX,
     MalformedReply,
     clean,
     finished,
     read,
     read_ids,
+    read_usage,
     served_by,
 )
 from hermes_queue.agent.tokens.merge import round_float32
@@ -227,7 +229,9 @@ def _rendered(answer: bytes) -> Rendered:
     data = _object(answer)
     longest = data.get("max_model_len")
     if longest is not None and type(longest) is not int:
-        raise MalformedReply(f"max_model_len is {longest!r}")
+        raise MalformedReply(f"max_model_len is {longest!r:.60}")
+    if longest is not None and not 0 < longest <= COUNT_MAX:
+        longest = None  # tokenizers that know no length say -1, or 10**30
     return Rendered(_needed_ids(data.get("tokens")), longest)
 
 
@@ -265,10 +269,8 @@ def _vllm_sampled(sent: int, answer: bytes) -> Sampled:
             logprobs,
             finish_reason=finished(_text(choice.get("finish_reason"))),
             stopped_by=matched if isinstance(matched, str) else None,
-            usage=Usage(
-                prompt_tokens=usage.get("prompt_tokens") or sent,
-                completion_tokens=usage.get("completion_tokens") or 0,
-                cached_tokens=(usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0,
+            usage=read_usage(
+                usage, (usage.get("prompt_tokens_details") or {}).get("cached_tokens"), sent
             ),
             model=_text(data.get("model")),
         )
@@ -310,11 +312,7 @@ def _sglang_sampled(sent: int, answer: bytes) -> Sampled:
             logprobs,
             finish_reason=reason,
             stopped_by=matched if isinstance(matched, str) else None,
-            usage=Usage(
-                prompt_tokens=meta.get("prompt_tokens") or sent,
-                completion_tokens=meta.get("completion_tokens") or 0,
-                cached_tokens=meta.get("cached_tokens") or 0,
-            ),
+            usage=read_usage(meta, meta.get("cached_tokens"), sent),
             **served_by(meta),
         )
     except MalformedReply:
@@ -341,7 +339,7 @@ def _sglang_scores(ids: Sequence[int], answer: bytes) -> tuple[float | None, ...
 
 
 def _text(value: Any) -> str | None:
-    return None if value is None else str(value)
+    return None if value is None else clean(str(value))
 
 
 def _scores(scores: Sequence[float | None]) -> tuple[float | None, ...]:

@@ -1,4 +1,4 @@
-"""What keeps a worker alive when Redis goes away under an unacknowledged message.
+"""What keeps a worker alive when Redis goes away under an unacknowledged message, or sends none.
 
 Celery 5.7 on Redis closes a lost connection by putting unacknowledged messages back over
 that very connection; the error that follows ends the worker, or, when the server is back
@@ -35,6 +35,8 @@ class SteadyChannel(bootsteps.StartStopStep):  # type: ignore[misc]
         channel = c.task_consumer.channel
         channel.do_restore = False
         c.pool.adopt_messages(channel)
+        # New ones are looked at first.
+        c.pool.screen.install(c.connection, channel, c.connection_errors)
 
     def stop(self, c: Any) -> None:
         """At the end of the worker unacknowledged messages go back at once."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from typing import Any, NamedTuple
@@ -79,7 +80,11 @@ class Run:
     def _report(self, app: Any, outcome: Outcome) -> None:
         if self.celery_knows or self._goes_back_to_the_queue(outcome):
             return
-        task = app.tasks[self.call.name]
+        task = app.tasks.get(self.call.name)
+        if task is None:  # there is nothing to conclude, and the message must not come back
+            self.job.acknowledge_here()
+            _guarded(self.callbacks.failure, exception_info(outcome.error or KeyError("task")))
+            return
         hard = self.job.cancel_reason == "hard"
         if task.acks_on_timeout if hard else not isinstance(outcome.error, Reject):
             # Celery would do it on its main thread, where a lost connection ends the worker.
@@ -132,6 +137,21 @@ class Run:
             and isinstance(outcome.error, Terminated)
             and not self.job.acknowledged
         )
+
+
+def limit_s(given: object) -> float | None:
+    """A time limit in seconds; None = there is none.
+
+    Raises:
+        TypeError, ValueError: it is no positive number.
+    """
+    if given is None:
+        return None
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        raise TypeError(f"a time limit is a number of seconds, not {given!r:.100}")
+    if not 0 < given < math.inf:
+        raise ValueError(f"a time limit is positive and finite, not {given}")
+    return float(given)
 
 
 def exception_info(error: BaseException) -> Any:

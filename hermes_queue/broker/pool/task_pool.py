@@ -22,7 +22,8 @@ from hermes_queue.broker.pool.consumer import SteadyChannel
 from hermes_queue.broker.pool.intake import within_slots
 from hermes_queue.broker.pool.job import CancelReason, Job, run_body, suspended_stack
 from hermes_queue.broker.pool.loop_thread import LoopThread
-from hermes_queue.broker.pool.run import Callbacks, Run
+from hermes_queue.broker.pool.run import Callbacks, Run, limit_s
+from hermes_queue.broker.pool.screening import Screen
 from hermes_queue.broker.pool.trace import Outcome, TaskCall, decode, prerun, wants_prerun
 from hermes_queue.settings import WorkerSettings
 
@@ -52,7 +53,7 @@ class TaskPool(BasePool):  # type: ignore[misc]
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.limit = within_slots(self.limit)
+        self.limit, self.screen = within_slots(self.limit), Screen()
         if self.app is not None:  # Celery builds its consumer after its pool
             self.app.steps["consumer"].add(SteadyChannel)
 
@@ -137,9 +138,7 @@ class TaskPool(BasePool):  # type: ignore[misc]
             for n in range(CALLBACK_THREADS)
         ]
         self._sync_executor = ThreadPoolExecutor(SYNC_THREADS, thread_name_prefix="hermes-sync")
-        settings = WorkerSettings()
-        self._soft_shutdown_s = settings.soft_shutdown_s
-        self._loop_thread = LoopThread(settings.watchdog_s)
+        self._loop_thread = LoopThread(WorkerSettings().watchdog_s)
         TaskPool._instance = self
         self._loop_thread.start()
 
@@ -165,13 +164,13 @@ class TaskPool(BasePool):  # type: ignore[misc]
         timeout: float | None = None,
         **_: Any,
     ) -> Run:
-        """Start the job, or let it wait in here when all slots are taken."""
+        """Start the job, or let it wait in here; a limit that is none raises as `limit_s` does."""
         callbacks = Callbacks(accept_callback, callback, error_callback, timeout_callback)
         number = next(self._numbers)
         lane = self._lanes[number % CALLBACK_THREADS]
         run = Run(number, TaskCall(*args), target, callbacks, lane, self.terminate_job)
-        run.soft_limit_s = soft_timeout or self.options.get("soft_timeout")
-        run.hard_limit_s = timeout or self.options.get("timeout")
+        run.soft_limit_s = limit_s(soft_timeout or self.options.get("soft_timeout"))
+        run.hard_limit_s = limit_s(timeout or self.options.get("timeout"))
         self._runs[run.number] = run
         self.call_soon(self._admit, run)
         return run
@@ -248,6 +247,7 @@ class TaskPool(BasePool):  # type: ignore[misc]
             "running": self._running,
             "waiting": len(self._waiting),
             "abandoned": self._abandoned,
+            "refused-messages": self.screen.refused,
             "loop-stalls": self._loop_thread.stalls,
             "threads": threading.active_count(),
         }
@@ -265,6 +265,15 @@ class TaskPool(BasePool):  # type: ignore[misc]
     def _start(self, run: Run) -> None:
         self._running += 1
         run.started = time.monotonic()
+        try:
+            self._launch(run)
+        except Exception as error:
+            logger.exception(
+                "Job %s cannot be started.", run.job.task_id, extra={"action": "job_not_started"}
+            )
+            self._end(run, None, error)
+
+    def _launch(self, run: Run) -> None:
         if not self._native(run.call.name):
             self._sync_executor.submit(self._run_sync, run)
             return

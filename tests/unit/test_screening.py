@@ -1,0 +1,148 @@
+"""What a worker takes from a queue, and what it drops before anything else reads it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import queue
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from hermes_queue.broker.messages import _message
+from hermes_queue.broker.pool import TaskPool, loop_thread
+from hermes_queue.broker.pool.run import limit_s
+from hermes_queue.broker.pool.screening import MESSAGE_MAX_BYTES, Screen, fault_of
+from hermes_queue.ledger import DueJob
+
+
+def message(headers: Any = None, properties: Any = None, **fields: Any) -> bytes:
+    """One of ours, with some of it changed."""
+    made = _message(DueJob("run.a.0", 1, "train", 5, "gsm8k", "i"))
+    made["headers"].update(headers or {})
+    made["properties"].update(properties or {})
+    return json.dumps(made | fields).encode()
+
+
+def encoded(body: str) -> bytes:
+    text = base64.b64encode(body.encode()).decode()
+    return message(properties={"body_encoding": "base64"}, body=text)
+
+
+TASK_BODY = '[["run.a.0", 1], {}, null]'
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        message(),
+        message({"timelimit": [300, 60.5], "eta": "2030-01-01T00:00:00", "retries": 3}),
+        message({"unknown": {"of": "a newer Celery"}}),
+        encoded(TASK_BODY),
+    ],
+    ids=["ours", "limits", "newer", "base64"],
+)
+def test_a_task_message_is_taken(raw: bytes) -> None:
+    assert fault_of(raw) == ""
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        (b"not json", "Expecting value"),
+        (b"\xff\xfe\x00", "UnicodeDecodeError"),
+        (b"[" * 100_000, "RecursionError"),
+        *((text, "should be a valid dictionary") for text in (b"[]", b"123", b"null", b'"x"')),
+        (message(headers=None, properties={"delivery_tag": {"a": 1}}), "properties.delivery_tag"),
+        (message(properties={"delivery_info": None}), "properties.delivery_info"),
+        (message(properties={"body_encoding": "nope"}), "properties.body_encoding"),
+        (message(properties={"body_encoding": "base64"}, body="@@@"), "base64"),
+        *((message({"id": bad}), "headers.id") for bad in ([1], {"a": 1}, None, "\ud800", "")),
+        (message({"task": {"x": 1}}), "headers.task"),
+        (message({"retries": "abc"}), "headers.retries"),
+        (message({"root_id": {"a": 1}}), "headers.root_id"),
+        *(
+            (message({"timelimit": bad}), "headers.timelimit")
+            for bad in (["x", "y"], {"a": 1}, [1], [-1, None], [float("inf"), None])
+        ),
+        (message({"compression": "application/x-gzip"}), "headers.compression"),
+        (json.dumps({"headers": [1]}).encode(), "headers"),
+        (message(body=None), "body"),
+        (message(body="5"), "cannot unpack"),
+        (message(body="[1]"), "not enough values"),
+        (message(body="[{}, [], null]"), "the body is not"),
+        (message(body="[" * 100_000), "RecursionError"),
+        (message(**{"content-type": {"a": 1}}), "content-type"),
+        (message(body=" " * MESSAGE_MAX_BYTES), "at most 262144 are read"),
+    ],
+)
+def test_what_is_no_task_message_is_dropped_with_its_reason(raw: bytes, said: str) -> None:
+    assert said in fault_of(raw)
+
+
+@pytest.mark.parametrize("bad", ["x", ["x"], True, -1, 0, float("inf"), float("nan")])
+def test_a_time_limit_is_a_positive_number(bad: object) -> None:
+    with pytest.raises((TypeError, ValueError), match="a time limit is"):
+        limit_s(bad)
+    assert (limit_s(None), limit_s(3)) == (None, 3.0)
+
+
+def test_what_the_handling_of_a_message_raises_ends_neither_the_worker_nor_comes_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    answers = [message(), b"[]"]
+    client = SimpleNamespace(parse_response=lambda *_: (b"v1.train\x06\x163", answers.pop(0)))
+    acknowledged: list[str] = []
+    channel = SimpleNamespace(client=client, basic_ack=acknowledged.append)
+
+    def read(fileno: int) -> None:
+        if fileno == 9:
+            raise ConnectionResetError
+        if client.parse_response(None, "BRPOP") is not None:
+            raise TypeError("unhashable")
+
+    poller = SimpleNamespace(on_readable=read)
+    connection = SimpleNamespace(transport=SimpleNamespace(cycle=poller), channel_errors=())
+    tag = json.loads(answers[0])["properties"]["delivery_tag"]
+    screen = Screen()
+    screen.install(connection, channel, (OSError,))
+    poller.on_readable(1)
+    poller.on_readable(1)
+    assert (acknowledged, screen.refused) == ([tag], 2)
+    told = [record.getMessage() for record in caplog.records]
+    assert "v1.train is dropped: its handling raised TypeError: unhashable" in told[0]
+    assert told[1].endswith("It begins '[]'")
+    with pytest.raises(ConnectionResetError):  # the consumer's to mend
+        poller.on_readable(9)
+
+
+def test_a_job_that_cannot_be_started_gives_its_slot_back_and_is_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for hooks in ("on_loop_start", "on_loop_stop"):
+        monkeypatch.setattr(loop_thread, hooks, loop_thread.Hooks())
+    app = Celery("screening", set_as_current=False)
+
+    @app.task(name="fine", ignore_result=True)
+    async def fine() -> str:
+        return "done"
+
+    answered: queue.Queue[tuple[str, str]] = queue.Queue()
+    pool = TaskPool(1, app=app)
+    pool.start()
+    try:
+        for name in ("no such task", "fine"):
+            pool.on_apply(
+                None,
+                (name, name, {"id": name}, ([], {}, None), None, None),
+                callback=lambda result: answered.put(("done", result[1])),
+                error_callback=lambda error: answered.put(("failed", repr(error.exception))),
+            )
+        assert answered.get(timeout=30)[0] == "failed"
+        assert answered.get(timeout=30) == ("done", "'done'")
+        with pytest.raises(TypeError, match="a time limit is a number"):
+            pool.on_apply(None, ("fine", "x", {}, None, None, None), timeout=["x"])
+    finally:
+        pool.stop()

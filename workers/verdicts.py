@@ -1,0 +1,127 @@
+"""What an environment says at the border to the record: taken only in a form that can travel.
+
+An environment is somebody else's code, and its report may repeat what an agent has written.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from envs.base import Environment, Verdict
+from hermes_queue.errors import EnvBug
+from hermes_queue.parameters import INTEGER_MAX, INTEGER_MIN
+
+REPORT_MAX_DEPTH = 64
+"""Of lists and mappings in each other."""
+REPORT_MAX_VALUES = 1_000_000
+"""Texts, numbers, lists and mappings together; what they may weigh is the cap of a record."""
+
+
+def checked_version(env: Environment[Any], name: str) -> str:
+    """The environment's version.
+
+    Raises:
+        EnvBug: it is no text; the message says what to mend.
+    """
+    version: object = env.version
+    if not isinstance(version, str):
+        raise EnvBug(f'env {name}: version must be text, e.g. "{version}", not {version!r:.100}')
+    return _text(version)
+
+
+def checked_verdict(verdict: Verdict) -> Verdict:
+    """The verdict in plain JSON values, which the environment cannot change any more.
+
+    Text that UTF-8 cannot carry has escapes in place of what it cannot.
+
+    Raises:
+        EnvBug: it is no verdict, or one that no record can hold; the message names the place and
+            what to mend.
+    """
+    if not isinstance(verdict, Verdict):
+        raise EnvBug(f"verify() must return a Verdict, not {type(verdict).__name__}")
+    rewards, report = verdict.rewards, verdict.report
+    for name, value in (("rewards", rewards), ("report", report)):
+        if not isinstance(value, Mapping):
+            raise EnvBug(f"Verdict.{name} must be a mapping, not {type(value).__name__}")
+    return Verdict(
+        score=_number(verdict.score, "Verdict.score"),
+        rewards={
+            _key(name, "Verdict.rewards"): _number(value, f"Verdict.rewards[{name!r:.100}]")
+            for name, value in rewards.items()
+        },
+        report=_Plain().mapping(report, "Verdict.report", REPORT_MAX_DEPTH),
+    )
+
+
+@dataclass(slots=True)
+class _Plain:
+    """Makes plain values of a report."""
+
+    left: int = REPORT_MAX_VALUES
+
+    def of(self, value: Any, place: str, depth: int) -> Any:
+        """`value` in plain form, of lists and mappings at most `depth` in each other."""
+        self.left -= 1
+        if self.left < 0:
+            raise EnvBug(
+                f"Verdict.report has more than {REPORT_MAX_VALUES} values: sum them up, or cut them"
+            )
+        if value is None or isinstance(value, bool):
+            return value
+        if isinstance(value, str):
+            return _text(value)
+        if isinstance(value, int):
+            if not INTEGER_MIN <= value <= INTEGER_MAX:
+                raise EnvBug(f"{place} is an integer of more than 64 bits: give it as text")
+            return int(value)
+        if isinstance(value, float):
+            return float(value)
+        return self._nested(value, place, depth)
+
+    def _nested(self, value: Any, place: str, depth: int) -> Any:
+        if depth == 0:
+            raise EnvBug(
+                f"Verdict.report is nested deeper than {REPORT_MAX_DEPTH}: cut it, or give what "
+                "is below as text"
+            )
+        if isinstance(value, Mapping):
+            return self.mapping(value, place, depth)
+        if isinstance(value, list | tuple):
+            return [self.of(each, f"{place}[...]", depth - 1) for each in value]
+        raise EnvBug(
+            f"{place} is a {type(value).__name__}, which JSON does not have: give it as text, "
+            "number, list or mapping"
+        )
+
+    def mapping(self, value: Mapping[Any, Any], place: str, depth: int) -> dict[str, Any]:
+        """A mapping whose keys are texts."""
+        return {
+            _key(name, place): self.of(each, f"{place[:200]}[{name!r:.100}]", depth - 1)
+            for name, each in value.items()
+        }
+
+
+def _key(name: object, place: str) -> str:
+    if not isinstance(name, str):
+        raise EnvBug(f"{place} has a key that is no text, {name!r:.100}: write str(key)")
+    return _text(name)
+
+
+def _number(value: object, place: str) -> float:
+    try:
+        if isinstance(value, str | bytes | bytearray):
+            raise TypeError
+        number = float(value)  # type: ignore[arg-type]  # numpy's numbers are welcome
+    except (TypeError, ValueError, OverflowError) as error:
+        raise EnvBug(f"{place} must be a number, not a {type(value).__name__}") from error
+    if not math.isfinite(number):
+        raise EnvBug(f"{place} must be a finite number, not {number}")
+    return number
+
+
+def _text(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
