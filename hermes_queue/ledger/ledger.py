@@ -83,8 +83,8 @@ class Ledger(Deployment):
         between, a worker's mover publishes them after `PUBLISH_CLAIM_S`.
 
         Raises:
-            ConfigurationError: the run was begun with another `config` or group size, or
-                it is cancelled; nothing was claimed.
+            ConfigurationError: the run was begun with another `config`, a group with another size
+                or policy, or it is cancelled, or a job's ids do not fit; nothing was claimed.
         """
         wanted = "" if config is None else json.dumps(dict(config), sort_keys=True)
         args: list[Any] = [self.prefix, PUBLISH_CLAIM_S, RUN_TTL_S, wanted]
@@ -103,7 +103,7 @@ class Ledger(Deployment):
                 job.group_size + job.group_policy.extra_samples,
                 job.group_policy.model_dump_json(exclude_defaults=True),
             ]
-        keys = [f"run:{run_id}", f"run:{run_id}:claimed", "delayed", "runs"]
+        keys = [f"run:{run_id}", f"run:{run_id}:claimed", "delayed", "runs", f"purged:{run_id}"]
         try:
             claim, *positions = self.call("enqueue", keys, args)
         except redis.ResponseError as error:
@@ -265,9 +265,9 @@ class Ledger(Deployment):
                 owner,
                 claim.epoch,
                 1 if failed_attempt else 0,
-                delay_s,
+                max(0.0, delay_s),
                 facts,
-                used_s,
+                max(0.0, used_s),
                 *spent.as_arguments,
                 transcript,
                 self._retry.evidence_total_bytes,
@@ -318,7 +318,7 @@ class Ledger(Deployment):
                 record.trajectory_id,
                 owner,
                 record.epoch,
-                "" if record.score is None else repr(record.score),
+                "" if record.score is None else repr(float(record.score)),
                 body,
                 record.sample_index,
                 finished_ttl_s,

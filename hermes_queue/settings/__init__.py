@@ -16,6 +16,7 @@ from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from hermes_queue.errors import ConfigurationError
+from hermes_queue.names import check_served_lane
 from hermes_queue.settings.model import LimiterSettings, ModelSettings
 from hermes_queue.settings.observability import LogSettings, MetricsSettings
 from hermes_queue.settings.sandbox import LocalSandboxSettings, ModalSettings, SandboxSettings
@@ -124,6 +125,13 @@ class WorkerSettings(BaseSettings):
     blocked_exit_s: float | None = Field(default=None, gt=0)
     """The worker ends itself (exit code 5) when the event loop is blocked for longer, and renews no
     lease after half of it. Unset: as long as a lease, `HERMES_QUEUE_LEASE_DURATION_S`."""
+
+    @field_validator("lanes")
+    @classmethod
+    def _are_served(cls, lanes: str) -> str:
+        for lane in lanes.split(","):
+            check_served_lane(lane.strip())
+        return lanes
 
 
 class RetrySettings(BaseSettings):

@@ -45,7 +45,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             and any(item.nodeid.rpartition("/")[2].startswith(name) for name in EVERYWHERE)
         ):
             item.own_markers[:] = [mark for mark in item.own_markers if mark.name != "exhaustive"]
-            item.keywords.pop("exhaustive", None)
 
 
 @pytest.fixture(params=["redis-7", REDIS_6])

@@ -1,4 +1,5 @@
 -- include: budget
+-- include: numbers
 -- Take the lease of one trajectory, or say why not.
 --
 -- KEYS[1] traj:{id}  KEYS[2] leases  KEYS[3] delayed  KEYS[4] waiting  KEYS[5] run:{id}
@@ -21,6 +22,9 @@
 -- An expired lease is `busy` too: only the sweep takes a job back, so that deaths count.
 local t = redis.call('TIME')
 local now = tonumber(t[1]) + tonumber(t[2]) / 1e6
+local refused = refused_number({{'attempt', ARGV[2], 0, EXACT, true}, {'lease, s', ARGV[4], 0, 1e9},
+  {'most groups', ARGV[7], 0, EXACT}, {'most bytes', ARGV[8], 0, EXACT}})
+if refused then return refused end
 local f = redis.call('HMGET', KEYS[1], 'state', 'attempt', 'job', 'nonce', 'lane')
 local state, attempt, job = f[1], f[2], f[3]
 if not state then return {'unknown'} end

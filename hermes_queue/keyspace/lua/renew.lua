@@ -1,3 +1,4 @@
+-- include: numbers
 -- Renew the leases one owner holds.
 --
 -- KEYS[1] leases
@@ -6,6 +7,8 @@
 -- final | cancelled | surplus | lost, and for those it does hold: paused (its run is) | cancel (it
 -- is to end as cancelled).
 local t = redis.call('TIME')
+local refused = refused_number({{'lease, s', ARGV[3], 0, 1e9}})
+if refused then return refused end
 local expires = string.format('%.6f', tonumber(t[1]) + tonumber(t[2]) / 1e6 + tonumber(ARGV[3]))
 local gone, states = {}, {}
 local function run_state(id)
