@@ -142,7 +142,7 @@ class Ledger(Deployment):
             ["waiting", "waiting:retry", "delayed", "unacked", *queues.retry, *queues.first],
             [self.prefix, lane, age_s, retry_age_s, RECONCILED_AT_ONCE, len(queues.retry)],
         )
-        return [part.decode() for part in found]
+        return [part.decode(errors="replace") for part in found]
 
     def run_status(self, run_id: str) -> RunStatus:
         """Counters of a run; all zero when it is unknown."""
@@ -229,7 +229,8 @@ class Ledger(Deployment):
             ],
             [self.prefix, interval_s, gap_s, grace_s, 1000, quarantine_deaths],
         )
-        return [part.decode() for part in answer[1:]]
+        self._tell_bad("leases", answer[1])
+        return [part.decode() for part in answer[2:]]
 
     def requeue(
         self,
@@ -278,9 +279,21 @@ class Ledger(Deployment):
 
     def due(self, *, limit: int = 500) -> tuple[str, list[DueJob]]:
         """Claim delayed jobs that are due: (claim for `published`, jobs)."""
-        found = self.call("due", ["delayed"], [self.prefix, MOVE_CLAIM_S, limit])
-        claim, *jobs = (part.decode() for part in found)
-        return claim, due_jobs(jobs)
+        claim, bad, *jobs = self.call("due", ["delayed"], [self.prefix, MOVE_CLAIM_S, limit])
+        self._tell_bad("delayed", bad)
+        return claim.decode(), due_jobs([part.decode(errors="replace") for part in jobs])
+
+    def _tell_bad(self, place: str, entries: Sequence[bytes]) -> None:
+        """Name what was taken out because it is no job of ours."""
+        if entries:
+            logger.warning(
+                "%d entries of %s are no jobs as we write them and were taken out; somebody writes "
+                "to this Redis by hand: %s",
+                len(entries),
+                self.key(place),
+                ", ".join(repr(entry[:80].decode(errors="replace")) for entry in entries[:5]),
+                extra={"action": "bad_entries"},
+            )
 
     def publish(
         self, record: ScoredTrajectory, body: bytes, *, owner: str, finished_ttl_s: int

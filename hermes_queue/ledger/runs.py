@@ -65,7 +65,7 @@ class Runs:
         """Known runs, the one enqueued to last first."""
         with explained(self.ledger.url):
             found: Any = self.ledger.client.zrevrange(self.ledger.key("runs"), 0, -1)
-        return [run_id.decode() for run_id in found]
+        return [run_id.decode(errors="replace") for run_id in found]
 
     def get(self, run_id: str) -> RunInfo:
         """What is known of a run.

@@ -153,9 +153,10 @@ class RetrySettings(BaseSettings):
     """Before attempt 2; doubles with each further attempt, with jitter of half of it."""
     backoff_max_s: float = Field(default=300.0, gt=0)
     quarantine_deaths: int = Field(default=2, ge=1)
-    """Workers that may die under one job before it runs in quarantine, at last alone."""
+    """Workers that may die under one job, or live on and let its lease lapse, before it runs in
+    quarantine, at last alone."""
     max_deaths: int = Field(default=3, ge=1)
-    """Workers that may die while they run it alone before it is published as failed."""
+    """Likewise while they run it alone, before it is published as failed."""
     evidence_bytes: int = Field(default=64 << 10, ge=0, le=4 << 20)
     """Packed size up to which the transcript of a failed attempt is kept, its newest part, until
     the trajectory is published with it; 0 = none."""

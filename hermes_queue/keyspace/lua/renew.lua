@@ -1,4 +1,5 @@
 -- include: numbers
+-- include: entries
 -- Renew the leases one owner holds.
 --
 -- KEYS[1] leases
@@ -12,15 +13,15 @@ if refused then return refused end
 local expires = string.format('%.6f', tonumber(t[1]) + tonumber(t[2]) / 1e6 + tonumber(ARGV[3]))
 local gone, states = {}, {}
 local function run_state(id)
-  local run = string.match(id, '^(.*)%.[^.]*%.[^.]*$')
+  local run = string.match(id, '^(.*)%.[^.]*%.[^.]*$') or ''
   if states[run] == nil then
-    states[run] = redis.call('HGET', ARGV[1] .. 'run:' .. run, 'state') or false
+    states[run] = fields_of(ARGV[1] .. 'run:' .. run, 'state')[1] or false
   end
   return states[run]
 end
 for i = 4, #ARGV, 3 do
   local reason
-  local f = redis.call('HMGET', ARGV[1] .. 'traj:' .. ARGV[i], 'state', 'owner', 'epoch', 'cancel')
+  local f = fields_of(ARGV[1] .. 'traj:' .. ARGV[i], 'state', 'owner', 'epoch', 'cancel')
   if f[1] == 'running' and f[2] == ARGV[2] and f[3] == ARGV[i + 1] then
     redis.call('ZADD', KEYS[1], expires, ARGV[i])
     redis.call('HSET', ARGV[1] .. 'traj:' .. ARGV[i], 'stage', ARGV[i + 2])
