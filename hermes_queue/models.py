@@ -7,8 +7,7 @@ it in their name, so that an old worker never meets a newer job.
 
 from __future__ import annotations
 
-import hashlib
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import AfterValidator, Field, FiniteFloat, model_validator
 
@@ -17,6 +16,9 @@ from hermes_queue.conversation import Message as Message
 from hermes_queue.conversation import ToolCall as ToolCall
 from hermes_queue.conversation import Wire as Wire
 from hermes_queue.errors import Cause, Stage
+from hermes_queue.names import LaneName, RunId, check_ids
+from hermes_queue.names import Name as Name
+from hermes_queue.names import make_ids as make_ids
 from hermes_queue.parameters import COUNT_MAX, holdable
 
 SCHEMA_VERSION = 1
@@ -36,10 +38,6 @@ StopReason = Literal[
     "cancelled",
 ]
 """All but the last two are outcomes of the agent and are scored."""
-
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]*$", max_length=256)]
-"""Ids end up in Redis keys, file names and log lines, hence the narrow alphabet."""
-
 
 # --- the job ----------------------------------------------------------------------------
 
@@ -114,7 +112,7 @@ class TrajectoryJob(Wire):
     """One attempt-to-be of one agent at one item. The ids are deterministic, see `make_ids`."""
 
     schema_version: Literal[1] = 1
-    run_id: Name
+    run_id: RunId
     group_id: Name
     trajectory_id: Name
     """Idempotency key: whatever is delivered twice publishes once under this id."""
@@ -131,7 +129,7 @@ class TrajectoryJob(Wire):
     limits: Limits = Limits()
     profile: Name = "default"
     """Sandbox profile by name, as the worker's settings describe it."""
-    lane: Name = "train"
+    lane: LaneName = "train"
     priority: int = Field(default=5, ge=0, le=9)
     """Celery's Redis transport has four classes of it: 0 to 2 are served first, then 3 to 5, 6 to
     8, and 9."""
@@ -151,21 +149,19 @@ class TrajectoryJob(Wire):
     @model_validator(mode="after")
     def _ids_nest(self) -> TrajectoryJob:
         # The ledger's scripts read the run off the trajectory id.
-        if not self.group_id.startswith(f"{self.run_id}."):
-            raise ValueError("group_id must be <run_id>.<digest>, see make_ids()")
-        if self.trajectory_id != f"{self.group_id}.{self.sample_index}":
-            raise ValueError("trajectory_id must be <group_id>.<sample_index>, see make_ids()")
+        check_ids(self.run_id, self.group_id, self.trajectory_id, self.sample_index)
         return self
 
-
-def make_ids(run_id: str, instance_id: str, sample_index: int) -> tuple[str, str]:
-    """The (group_id, trajectory_id) of a sample: the same input gives the same ids.
-
-    Instance ids of real datasets contain blanks and quotes, so they enter hashed.
-    """
-    digest = hashlib.sha256(f"{run_id}\0{instance_id}".encode()).hexdigest()[:20]
-    group_id = f"{run_id}.{digest}"
-    return group_id, f"{group_id}.{sample_index}"
+    @model_validator(mode="after")
+    def _is_in_group(self) -> TrajectoryJob:
+        policy = self.group_policy
+        planned = self.group_size + policy.extra_samples
+        if self.sample_index >= planned + policy.max_refills + policy.max_requeues:
+            raise ValueError(
+                f"sample_index {self.sample_index}: a group of group_size {self.group_size} and "
+                f"extra_samples {policy.extra_samples} has the samples 0 to {planned - 1}"
+            )
+        return self
 
 
 # --- the record -------------------------------------------------------------------------

@@ -23,6 +23,8 @@ from hermes_queue.ledger.answers import short_env
 from hermes_queue.ledger.fleet.lanes import note_lanes
 from hermes_queue.ledger.items import put_items
 from hermes_queue.models import SCHEMA_VERSION, TrajectoryJob
+from hermes_queue.names import QUARANTINE as QUARANTINE
+from hermes_queue.names import RETRY
 from hermes_queue.settings import ProducerSettings
 
 logger = logging.getLogger(__name__)
@@ -35,15 +37,10 @@ SHOWN_TASK = "trajectory"
 """What people are shown in its place, followed by the env."""
 
 
-QUARANTINE = ".quarantine"
-"""A lane's jobs under which workers died one after the other wait in the lane of this ending: each
-runs alone."""
 QUARANTINE_SIZES = (64, 16, 4, 1)
 """Of batches in quarantine: how many suspects share a process, from the first to the last."""
 
 
-RETRY = ".retry"
-"""Ending of the queue of a lane's retries and handed-back jobs."""
 _VERSIONED = re.compile(r"v\d+\.")
 
 

@@ -154,6 +154,8 @@ class _Attempt:
                 prices=self._runtime.model.prices,
                 on_stage=self._task.tell if self._runtime.stage_events.take() else None,
             )
+            if self._begun.deaths > self._runtime.retry.max_deaths:  # its own end failed, too
+                return await self._unreadable(PoisonJob("no record of it can be made"))
             if self._begun.cancel:
                 return await self._publication.publish(self._draft, Cancelled(self._begun.cancel))
             if letter := await isolated(self._runtime, self._claim, self._begun, job):
@@ -315,7 +317,8 @@ class _Attempt:
         """An error of ours in what follows an attempt: its job is given back, a lease later.
 
         Without that the lease would end as if the worker had died. When this has happened to as
-        many attempts as there may be, that is what is left to happen, because it stops the job.
+        many attempts as there may be, that is what is left to happen: it counts like a death,
+        and so ends the job.
         """
         draft = self._draft
         if draft and len(draft.earlier) + 1 >= self._runtime.retry.max_attempts:

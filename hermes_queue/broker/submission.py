@@ -25,11 +25,10 @@ from hermes_queue.models import (
     AgentSpec,
     GroupPolicy,
     Limits,
-    Name,
     Provenance,
     TrajectoryJob,
-    make_ids,
 )
+from hermes_queue.names import Name, check_run_id, group_key, make_ids
 from hermes_queue.settings import check_environment
 
 RUN_ID_MAX = 200
@@ -256,8 +255,7 @@ def _identified(
                 "before it; ids must be unique"
             )
         seen[instance_id] = encoded, times + 1
-        key = f"{instance_id}#{times + 1}" if times else instance_id
-        yield instance_id, key if step is None else f"{key}\0{step}", item
+        yield instance_id, group_key(instance_id, repetition=times + 1, step=step), item
 
 
 def _plain(item: Mapping[str, Any] | BaseModel) -> dict[str, Any]:
@@ -296,6 +294,10 @@ def _check_run_id(run_id: str) -> None:
         raise ConfigurationError(
             f"enqueue: run_id {run_id!r}: at most {RUN_ID_MAX} characters, none of them /"
         )
+    try:
+        check_run_id(run_id)
+    except ValueError as error:
+        raise ConfigurationError(f"enqueue: {error}") from error
 
 
 def new_run_id(name: str) -> str:

@@ -47,7 +47,12 @@ def pause(name: str, reason: str) -> None:
     """Begin no more jobs of LANE on any worker; running trajectories go on."""
     from hermes_queue.ledger import Ledger
     from hermes_queue.ledger.fleet.lanes import pause_lane
+    from hermes_queue.names import check_served_lane
 
+    try:
+        check_served_lane(name)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
     with closing(Ledger.connect()) as ledger:
         pause_lane(ledger, name, reason)
     click.echo(f"{name}: paused; hermes-queue lanes resume {name} lets it go on")

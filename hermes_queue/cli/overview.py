@@ -6,9 +6,12 @@ What is shown grows with lanes, workers and active runs, never with waiting or f
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import redis
 
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.keyspace.connection import explained
@@ -19,6 +22,8 @@ from hermes_queue.ledger.ledger import Ledger
 from hermes_queue.ledger.runs import RunInfo, Runs
 from hermes_queue.queues import lanes_with_quarantine, queue_keys
 from hermes_queue.results.consumers import ConsumerGroup, consumer_groups
+
+logger = logging.getLogger(__name__)
 
 RATE_WINDOW_S = 600.0
 """Over which the pace of a run is measured."""
@@ -183,6 +188,9 @@ def _runs(ledger: Ledger, now: float) -> tuple[RunProgress, ...]:
             found.append(progress_of(runs.get(run_id), lately, now))
         except ConfigurationError:  # purged or expired meanwhile
             continue
+        except (ValueError, redis.ResponseError) as error:
+            extra = {"action": "bad_entries"}
+            logger.warning("run %r cannot be read: %s", run_id, error, extra=extra)
     return tuple(found)
 
 

@@ -26,6 +26,7 @@ SCRIPTS = (
     "run_cancel",
     "cancel",
     "run_purge",
+    "run_erase",
     "sandbox_renew",
     "sandbox_claim",
     "reap_turn",

@@ -88,7 +88,7 @@ class Spent:
     @property
     def as_arguments(self) -> tuple[str, int]:
         """As the ledger's scripts take it."""
-        return "" if self.cost_usd is None else repr(self.cost_usd), self.tokens
+        return "" if self.cost_usd is None else repr(float(self.cost_usd)), self.tokens
 
 
 NOTHING_SPENT = Spent()

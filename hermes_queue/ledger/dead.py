@@ -96,10 +96,10 @@ class DeadLetters:
             return bool(client.xdel(self._stream, letter.id))
 
     def expire(self, age_s: float) -> int:
-        """Delete letters older than `age_s`; returns how many."""
+        """Delete letters older than `age_s` by Redis' clock, which dates them; returns how many."""
         client: Any = self._ledger.client
-        oldest = int(1000 * (time.time() - age_s))
         with explained(self._ledger.url):
+            oldest = int(1000 * (client.time()[0] - age_s))
             return int(client.xtrim(self._stream, minid=oldest, approximate=True))
 
 

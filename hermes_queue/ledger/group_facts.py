@@ -7,7 +7,7 @@ from typing import Any
 
 from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger.ledger import Ledger
-from hermes_queue.models import TrajectoryJob
+from hermes_queue.models import GroupPolicy, TrajectoryJob
 
 
 def dropped_groups(ledger: Ledger, group_ids: Sequence[str]) -> list[str]:
@@ -26,6 +26,7 @@ def stand_in_job(ledger: Ledger, trajectory_id: str) -> TrajectoryJob:
             ledger.key(f"group:{group_id}"), ["size", "env", "instance_id"]
         )
     size, env, instance_id = (value.decode() if value else "" for value in raw)
+    any_sample = GroupPolicy.model_construct(max_refills=int(index))
     return TrajectoryJob(
         run_id=group_id.rpartition(".")[0],
         group_id=group_id,
@@ -35,4 +36,5 @@ def stand_in_job(ledger: Ledger, trajectory_id: str) -> TrajectoryJob:
         env=env,
         instance_id=instance_id,
         item={},
+        group_policy=any_sample,
     )

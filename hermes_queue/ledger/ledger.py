@@ -83,8 +83,8 @@ class Ledger(Deployment):
         between, a worker's mover publishes them after `PUBLISH_CLAIM_S`.
 
         Raises:
-            ConfigurationError: the run was begun with another `config` or group size, or
-                it is cancelled; nothing was claimed.
+            ConfigurationError: the run was begun with another `config`, a group with another size
+                or policy, or it is cancelled, or a job's ids do not fit; nothing was claimed.
         """
         wanted = "" if config is None else json.dumps(dict(config), sort_keys=True)
         args: list[Any] = [self.prefix, PUBLISH_CLAIM_S, RUN_TTL_S, wanted]
@@ -103,7 +103,7 @@ class Ledger(Deployment):
                 job.group_size + job.group_policy.extra_samples,
                 job.group_policy.model_dump_json(exclude_defaults=True),
             ]
-        keys = [f"run:{run_id}", f"run:{run_id}:claimed", "delayed", "runs"]
+        keys = [f"run:{run_id}", f"run:{run_id}:claimed", "delayed", "runs", f"purged:{run_id}"]
         try:
             claim, *positions = self.call("enqueue", keys, args)
         except redis.ResponseError as error:
@@ -142,7 +142,7 @@ class Ledger(Deployment):
             ["waiting", "waiting:retry", "delayed", "unacked", *queues.retry, *queues.first],
             [self.prefix, lane, age_s, retry_age_s, RECONCILED_AT_ONCE, len(queues.retry)],
         )
-        return [part.decode() for part in found]
+        return [part.decode(errors="replace") for part in found]
 
     def run_status(self, run_id: str) -> RunStatus:
         """Counters of a run; all zero when it is unknown."""
@@ -229,7 +229,8 @@ class Ledger(Deployment):
             ],
             [self.prefix, interval_s, gap_s, grace_s, 1000, quarantine_deaths],
         )
-        return [part.decode() for part in answer[1:]]
+        self._tell_bad("leases", answer[1])
+        return [part.decode() for part in answer[2:]]
 
     def requeue(
         self,
@@ -265,9 +266,9 @@ class Ledger(Deployment):
                 owner,
                 claim.epoch,
                 1 if failed_attempt else 0,
-                delay_s,
+                max(0.0, delay_s),
                 facts,
-                used_s,
+                max(0.0, used_s),
                 *spent.as_arguments,
                 transcript,
                 self._retry.evidence_total_bytes,
@@ -278,9 +279,21 @@ class Ledger(Deployment):
 
     def due(self, *, limit: int = 500) -> tuple[str, list[DueJob]]:
         """Claim delayed jobs that are due: (claim for `published`, jobs)."""
-        found = self.call("due", ["delayed"], [self.prefix, MOVE_CLAIM_S, limit])
-        claim, *jobs = (part.decode() for part in found)
-        return claim, due_jobs(jobs)
+        claim, bad, *jobs = self.call("due", ["delayed"], [self.prefix, MOVE_CLAIM_S, limit])
+        self._tell_bad("delayed", bad)
+        return claim.decode(), due_jobs([part.decode(errors="replace") for part in jobs])
+
+    def _tell_bad(self, place: str, entries: Sequence[bytes]) -> None:
+        """Name what was taken out because it is no job of ours."""
+        if entries:
+            logger.warning(
+                "%d entries of %s are no jobs as we write them and were taken out; somebody writes "
+                "to this Redis by hand: %s",
+                len(entries),
+                self.key(place),
+                ", ".join(repr(entry[:80].decode(errors="replace")) for entry in entries[:5]),
+                extra={"action": "bad_entries"},
+            )
 
     def publish(
         self, record: ScoredTrajectory, body: bytes, *, owner: str, finished_ttl_s: int
@@ -318,7 +331,7 @@ class Ledger(Deployment):
                 record.trajectory_id,
                 owner,
                 record.epoch,
-                "" if record.score is None else repr(record.score),
+                "" if record.score is None else repr(float(record.score)),
                 body,
                 record.sample_index,
                 finished_ttl_s,

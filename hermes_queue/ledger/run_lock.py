@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 from hermes_queue.errors import ConfigurationError
 
@@ -20,6 +21,8 @@ def explained_refusal(run_id: str, error: str, wanted: str) -> ConfigurationErro
             f"--run-id: run {run_id!r} was begun with another group size ({error}); repeat "
             "it with the same --group-size, or choose a new run id"
         )
+    if refusal := _of_group(run_id, error):
+        return refusal
     if "CONFIG {" in error:
         old, new = json.loads(error[error.index("{") :]), json.loads(wanted)
         names = sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
@@ -33,4 +36,31 @@ def explained_refusal(run_id: str, error: str, wanted: str) -> ConfigurationErro
         )
     if "CANCELLED" in error:
         return ConfigurationError(f"--run-id: run {run_id!r} was cancelled; choose a new run id")
+    return None
+
+
+_GROUPS_OWN = {
+    "PLANNED": "with another number of samples: group_size and group_policy.extra_samples make {}",
+    "POLICY": "with another group_policy: {}",
+}
+
+
+def _of_group(run_id: str, error: str) -> ConfigurationError | None:
+    """What `enqueue.lua` says of a group that differs, or of a job that is in none."""
+    if found := re.search(r"GROUP(PLANNED|POLICY) (\S+) (.*)", error):
+        what = _GROUPS_OWN[found[1]].format(found[3])
+        return ConfigurationError(
+            f"enqueue: group {found[2]!r} was begun {what}; give all its jobs the same, or choose "
+            "a new run id"
+        )
+    if found := re.search(r"SAMPLE (\S+) is beyond the (\d+)", error):
+        return ConfigurationError(
+            f"enqueue: sample_index of {found[1]!r}: group_size and group_policy.extra_samples "
+            f"make {found[2]} samples, from 0 on; raise group_size, or leave the job out"
+        )
+    if found := re.search(r"IDS (\S+)", error):
+        return ConfigurationError(
+            f"enqueue: trajectory_id {found[1]!r} is not <run_id>.<digest>.<sample_index> of run "
+            f"{run_id!r}; make ids with make_ids()"
+        )
     return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
@@ -11,7 +12,7 @@ from hermes_queue.errors import ConfigurationError
 from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger.answers import ENDED, RunStatus
 from hermes_queue.ledger.budgets import Account, accounts
-from hermes_queue.ledger.ledger import Ledger
+from hermes_queue.ledger.ledger import RUN_TTL_S, Ledger
 from hermes_queue.settings import ResultSettings
 
 PausedBy = Literal["", "operator", "budget", "model_config"]
@@ -19,6 +20,8 @@ PausedBy = Literal["", "operator", "budget", "model_config"]
 
 BATCH = 500
 """Jobs or claims per call: a few milliseconds of Redis."""
+GROUPS_AT_ONCE = 32
+"""Groups per call, of up to some thousands of samples each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,7 @@ class Runs:
         """Known runs, the one enqueued to last first."""
         with explained(self.ledger.url):
             found: Any = self.ledger.client.zrevrange(self.ledger.key("runs"), 0, -1)
-        return [run_id.decode() for run_id in found]
+        return [run_id.decode(errors="replace") for run_id in found]
 
     def get(self, run_id: str) -> RunInfo:
         """What is known of a run.
@@ -153,35 +156,42 @@ class Runs:
 
     def _close_groups(self, run_id: str) -> int:
         """Cancel what is open of a cancelled run; returns how many trajectories that were."""
-        ledger = self.ledger
         keys = [f"run:{run_id}", f"run:{run_id}:parked", "leases", "delayed", "waiting"]
         keys.append("results:bytes")
-        cancelled, cursor = 0, 0
+        cancelled = 0
+        for groups in self._groups(run_id):
+            args = [self.ledger.prefix, ResultSettings().finished_ttl_s, *groups]
+            cancelled += max(0, self.ledger.call("run_cancel", keys, args))
+        return cancelled
+
+    def _groups(self, run_id: str) -> Iterator[list[str]]:
+        """Ids of all groups of a run, in batches; one may come more than once."""
+        client: Any = self.ledger.client
+        cursor = 0
         while True:
-            with explained(ledger.url):
-                scan: Any = ledger.client.sscan(
-                    ledger.key(f"run:{run_id}:claimed"), cursor, count=BATCH
+            with explained(self.ledger.url):
+                cursor, claims = client.sscan(
+                    self.ledger.key(f"run:{run_id}:claimed"), cursor, count=BATCH
                 )
-            cursor, claims = scan
-            groups = {f"{run_id}.{claim.decode().rpartition('.')[0]}" for claim in claims}
-            if groups:
-                args = [ledger.prefix, ResultSettings().finished_ttl_s, *sorted(groups)]
-                cancelled += max(0, ledger.call("run_cancel", keys, args))
+            found = sorted({f"{run_id}.{claim.decode().rpartition('.')[0]}" for claim in claims})
+            for start in range(0, len(found), GROUPS_AT_ONCE):
+                yield found[start : start + GROUPS_AT_ONCE]
             if not cursor:
-                return cancelled
+                return
 
     def purge(self, run_id: str) -> None:
         """Forget a run that is done or cancelled. Its results stay.
 
-        Groups whose producer never sent the rest are closed without being published. May be
-        repeated: a call that died half-way leaves a cancelled run.
+        Groups whose producer never sent the rest are closed without being published. Enqueued again
+        the run begins anew, under the same ids; what a worker still holds of its former life counts
+        no more. May be repeated: a call that died half-way leaves a cancelled run.
 
         Raises:
             ConfigurationError: the run is unknown, or some of it waits or runs.
         """
         keys = [f"run:{run_id}", f"run:{run_id}:claimed", f"run:{run_id}:parked", "runs"]
-        keys.append(f"failed:{run_id}")
-        open_jobs = self.ledger.call("run_purge", keys, [run_id, "close", *ENDED])
+        keys += [f"failed:{run_id}", f"purged:{run_id}"]
+        open_jobs = self.ledger.call("run_purge", keys, [run_id, "close", RUN_TTL_S, *ENDED])
         if open_jobs < 0:
             raise _unknown(run_id)
         if open_jobs:
@@ -190,7 +200,9 @@ class Runs:
                 f"hermes-queue run cancel {run_id}"
             )
         self._close_groups(run_id)
-        self.ledger.call("run_purge", keys, [run_id, "forget", *ENDED])
+        for groups in self._groups(run_id):
+            self.ledger.call("run_erase", [f"run:{run_id}"], [self.ledger.prefix, *groups])
+        self.ledger.call("run_purge", keys, [run_id, "forget", RUN_TTL_S, *ENDED])
 
     def _enter(self, run_id: str, state: str, reason: str, by: PausedBy = "operator") -> None:
         before = self.ledger.call("run_state", [f"run:{run_id}"], [state, reason, by]).decode()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
@@ -28,6 +29,8 @@ from hermes_queue.settings import RedisSettings
 
 __all__ = ["STREAM", "DeliveredGroup", "consume", "consume_batches", "remove_consumer_group"]
 
+_PROCESS = secrets.token_hex(4)
+"""Containers of one host may share its name, and each have the process id 1."""
 MAX_DELIVERIES = 5
 """A group delivered so often without being acknowledged breaks its consumers."""
 PREFETCH = 16
@@ -61,7 +64,8 @@ async def consume(
             the work; every group sees everything.
         url: Redis; default `HERMES_QUEUE_REDIS_URL`.
         consumer: name of this consumer. What it left unacknowledged in an earlier life
-            under the same name comes first. Default: host and process id.
+            under the same name comes first, so no two that live may share one. Default: host,
+            process id and a random part.
         run: only groups of the run of this id; a consumer group keeps its filter for life.
         env: only groups of this env; likewise.
         complete: only groups of which every member was measured; likewise.
@@ -144,7 +148,7 @@ async def reading(
         client,
         settings.prefix,
         group,
-        consumer or f"{socket.gethostname()}-{os.getpid()}",
+        consumer or f"{socket.gethostname()}-{os.getpid()}-{_PROCESS}",
         GroupFilter(run or None, env or None, complete or None, min_mean, max_mean, min_std),
         redis_url(settings, url),
         max_deliveries,

@@ -23,6 +23,7 @@ from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from hermes_queue.errors import ConfigurationError
+from hermes_queue.names import check_served_lane
 from hermes_queue.settings.model import LimiterSettings, ModelSettings
 from hermes_queue.settings.observability import LogSettings, MetricsSettings
 from hermes_queue.settings.sandbox import LocalSandboxSettings, ModalSettings, SandboxSettings
@@ -132,6 +133,13 @@ class WorkerSettings(BaseSettings):
     """The worker ends itself (exit code 5) when the event loop is blocked for longer, and renews no
     lease after half of it. Unset: as long as a lease, `HERMES_QUEUE_LEASE_DURATION_S`."""
 
+    @field_validator("lanes")
+    @classmethod
+    def _are_served(cls, lanes: str) -> str:
+        for lane in lanes.split(","):
+            check_served_lane(lane.strip())
+        return lanes
+
 
 class RetrySettings(BaseSettings):
     """What happens after an infrastructure failure."""
@@ -152,9 +160,10 @@ class RetrySettings(BaseSettings):
     """Before attempt 2; doubles with each further attempt, with jitter of half of it."""
     backoff_max_s: float = Field(default=300.0, gt=0)
     quarantine_deaths: int = Field(default=2, ge=1)
-    """Workers that may die under one job before it runs in quarantine, at last alone."""
+    """Workers that may die under one job, or live on and let its lease lapse, before it runs in
+    quarantine, at last alone."""
     max_deaths: int = Field(default=3, ge=1)
-    """Workers that may die while they run it alone before it is published as failed."""
+    """Likewise while they run it alone, before it is published as failed."""
     evidence_bytes: int = Field(default=64 << 10, ge=0, le=4 << 20)
     """Packed size up to which the transcript of a failed attempt is kept, its newest part, until
     the trajectory is published with it; 0 = none."""

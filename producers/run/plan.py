@@ -18,11 +18,10 @@ from hermes_queue.models import (
     AgentSpec,
     GroupPolicy,
     Limits,
-    Name,
     Provenance,
     TrajectoryJob,
-    make_ids,
 )
+from hermes_queue.names import Name, check_lane, check_run_id, make_ids
 from producers.base import Producer
 from producers.run.flags import DEFAULT_REFILLS
 from producers.run.selection import SelectedItem, Selection
@@ -256,7 +255,13 @@ def _name(flag: str, value: str, max_length: int = 256) -> str:
         raise ConfigurationError(f"{flag} {value!r}: files are named after it; leave out the /")
     if len(value) > max_length:
         raise ConfigurationError(f"{flag}: has {len(value)} characters, at most {max_length} fit")
-    return value
+    try:
+        return _OWN_RULES[flag](value) if flag in _OWN_RULES else value
+    except ValueError as error:
+        raise ConfigurationError(f"{flag}: {error}") from error
+
+
+_OWN_RULES = {"--run-id": check_run_id, "--lane": check_lane}
 
 
 def _provenance(producer: Producer) -> Provenance:

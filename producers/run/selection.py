@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 from envs.base import Environment
 from hermes_queue.bodies import codec
 from hermes_queue.errors import ConfigurationError, InputError, PayloadTooLarge
+from hermes_queue.names import group_key
 from hermes_queue.settings import ProducerSettings
 from producers.base import Producer
 from producers.run.dataset import Dataset, Row
@@ -143,7 +144,12 @@ class _Selector:
             )
         cases = tuple(self._env.tamper(item)) if self._arguments.agent == "tamper" else ()
         selected = SelectedItem(
-            place, instance_id, instance_id, codec.compress_item(encoded), len(encoded), cases
+            place,
+            instance_id,
+            group_key(instance_id),
+            codec.compress_item(encoded),
+            len(encoded),
+            cases,
         )
         if not self._is_repetition(selected):
             self._places[instance_id] = selected
@@ -200,7 +206,7 @@ class _Selector:
             return
         for position in range(unique, self._limit):
             first = items[position % unique]
-            key = f"{first.instance_id}#{position // unique + 1}"
+            key = group_key(first.instance_id, repetition=position // unique + 1)
             items.append(
                 SelectedItem(
                     first.place,

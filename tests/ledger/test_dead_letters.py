@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from ledger_steps import age_lease, begin, enqueue, publish, swept
@@ -232,3 +233,13 @@ def test_a_poison_item_is_forgotten_on_demand_and_by_itself(ledger):
         forget(ledger, new)
     poisoned(ledger, jobs[2], begin(ledger, jobs[2]).epoch)
     assert ledger.client.hkeys("hq:poison") == [item_hash(jobs[2]).encode()]
+
+
+def test_letters_expire_by_the_clock_that_dated_them(ledger, monkeypatch):
+    ledger.client.xadd("hq:dead", {"cause": "env_bug"})
+    ahead_s = time.time() + 31 * 86400
+    monkeypatch.setattr(time, "time", lambda: ahead_s)
+    for _ in range(150):
+        ledger.client.xadd("hq:dead", {"cause": "env_bug"})
+    assert DeadLetters(ledger).expire(30 * 86400) == 0
+    assert ledger.client.xlen("hq:dead") == 151

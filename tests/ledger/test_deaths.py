@@ -135,3 +135,34 @@ def test_jobs_of_a_worker_that_is_found_dead_wait_for_no_lease_even_after_an_out
         b"hq:life:dead": True,
         b"hq:life:alive": True,
     }
+
+
+def lapse(ledger, owner, job, *, silent_s=0.0):
+    """`owner` lives on, and renews everything but this lease."""
+    live(ledger, owner)
+    begun = begin(ledger, job, owner=owner)
+    for key, field in ((f"hq:life:{owner}", "seen"), (f"hq:boot:{BOOT}", None)):
+        seen = time.time() - silent_s
+        ledger.client.hset(key, field, seen) if field else ledger.client.set(key, seen)
+    age_lease(ledger, job)
+    assert ledger.sweep(**SWEEP) == [job.trajectory_id]
+    live(ledger, owner)
+    return begun
+
+
+def test_a_job_whose_lease_lapses_under_workers_that_live_ends_like_poison(ledger):
+    [job] = enqueue(ledger, make_job())
+    swept(ledger)
+    deaths = [lapse(ledger, "w1", job).deaths for _ in range(8)]
+    assert deaths == [0, 0, 0, 0, 1, 2, 3, 4]  # of each lapse it is known with the next
+    assert held(ledger, job)[:2] == ("train.quarantine", 2)
+
+
+def test_nothing_is_held_against_the_job_of_a_worker_that_was_stopped_and_goes_on(ledger):
+    [job] = enqueue(ledger, make_job())
+    swept(ledger)
+    for n in range(40):
+        lapse(ledger, f"w{n}", job, silent_s=30)
+    assert held(ledger, job) == ("train", 0, 0, 0)
+    told = ledger.client.hmget(f"hq:traj:{job.trajectory_id}", "died", "doubts")
+    assert [text.count(b"\n") for text in told] == [32, 1]

@@ -1,4 +1,6 @@
 -- include: budget
+-- include: numbers
+-- include: entries
 -- Take the lease of one trajectory, or say why not.
 --
 -- KEYS[1] traj:{id}  KEYS[2] leases  KEYS[3] delayed  KEYS[4] waiting  KEYS[5] run:{id}
@@ -21,10 +23,14 @@
 -- An expired lease is `busy` too: only the sweep takes a job back, so that deaths count.
 local t = redis.call('TIME')
 local now = tonumber(t[1]) + tonumber(t[2]) / 1e6
-local f = redis.call('HMGET', KEYS[1], 'state', 'attempt', 'job', 'nonce', 'lane')
+local refused = refused_number({{'attempt', ARGV[2], 0, EXACT, true}, {'lease, s', ARGV[4], 0, 1e9},
+  {'most groups', ARGV[7], 0, EXACT}, {'most bytes', ARGV[8], 0, EXACT}})
+if refused then return refused end
+local f = fields_of(KEYS[1], 'state', 'attempt', 'job', 'nonce', 'lane', 'epoch')
 local state, attempt, job = f[1], f[2], f[3]
 if not state then return {'unknown'} end
 if state == 'final' or state == 'cancelled' or state == 'surplus' then return {state} end
+if not (job and is_job(ARGV[1], f[5], attempt, f[6])) then return {'unknown'} end
 if tonumber(ARGV[2]) < tonumber(attempt) then return {'stale_attempt'} end
 local again = state == 'running' and f[4] == ARGV[5]
 if state == 'running' and not again then return {'busy'} end

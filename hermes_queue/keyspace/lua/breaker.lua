@@ -1,3 +1,4 @@
+-- include: numbers
 -- Count the outcomes of attempts on one lane; open or close its circuit breaker.
 --
 -- KEYS[1] lane:{lane}           hash: state (open | half_open; closed when absent), cause,
@@ -10,6 +11,11 @@
 -- The window is kept in six buckets. While open nothing is begun; after that one probe at a
 -- time is: an attempt that does not fail of the cause closes the breaker, one that does opens
 -- it for twice as long. Returns the state that was entered (open | closed), or ''.
+local checked = {{'window, s', ARGV[1], 1e-3, 1e9}, {'failure rate', ARGV[2], 0, 1}, {'least failures', ARGV[3], 0, EXACT},
+  {'seconds open', ARGV[4], 0, 1e9}, {'longest, s', ARGV[5], 0, 1e9}}
+for i = 7, #ARGV, 3 do checked[#checked + 1] = {'attempts', ARGV[i + 1], 0, 1e15, true} end
+local refused = refused_number(checked)
+if refused then return refused end
 local t = redis.call('TIME')
 local now = tonumber(t[1]) + tonumber(t[2]) / 1e6
 local width = tonumber(ARGV[1]) / 6

@@ -1,3 +1,4 @@
+-- include: numbers
 -- Cancel single trajectories and whole groups: each ends as a failure of the cause `cancelled`, which
 -- counts in its group like any other failure that no refill makes good, so that the group can close.
 --
@@ -10,6 +11,8 @@
 -- enqueued later end likewise. May be repeated.
 -- Returns a flat list of trajectory id (of a group that is unknown or closed the group id), and
 -- waiting | running | final | cancelled | surplus | closed | unknown.
+local refused = refused_number({{'number of groups', ARGV[4], 0, #ARGV - 4, true}})
+if refused then return refused end
 local t = redis.call('TIME')
 local stamp = string.format('%.6f', tonumber(t[1]) + tonumber(t[2]) / 1e6)
 local prefix, told = ARGV[1], {}

@@ -1,8 +1,10 @@
 -- include: budget
 -- include: totals
+-- include: numbers
+-- include: lives
 -- Make one trajectory final and, when that decides its group, close the group. Exactly once.
 --
--- KEYS[1] traj:{id}  KEYS[2] leases  KEYS[3] delayed  KEYS[4] group:{id}  KEYS[5] body:{id}
+-- KEYS[1] traj:{id}  KEYS[2] leases  KEYS[3] delayed  KEYS[4] group:{id}  KEYS[5] body:{id}, but see include/lives.lua
 -- KEYS[6] results (stream)  KEYS[7] run:{id}  KEYS[8] waiting  KEYS[9] results:bytes, of all
 -- bodies that wait for a reader, those of open groups included
 -- KEYS[10] dead (stream)  KEYS[11] objects, see object_note.lua; counts in `totals` too
@@ -30,13 +32,25 @@
 -- was done because too much waits for its readers; `unstored`: nothing was done because the object
 -- may have been deleted meanwhile.
 local id, ttl, prefix = ARGV[1], ARGV[7], ARGV[13]
-local f = redis.call('HMGET', KEYS[1], 'state', 'owner', 'epoch')
+local refused = refused_number({{'epoch', ARGV[3], 1, EXACT, true}, {'score', ARGV[4] == '' and '0' or ARGV[4], -1e308, 1e308},
+  {'sample index', ARGV[6], 0, EXACT, true}, {'TTL of finished state, s', ttl, 1, 1e9, true},
+  {'most groups', ARGV[14], 0, EXACT}, {'most bytes', ARGV[15], 0, EXACT},
+  {'cost, USD', ARGV[17] == '' and '0' or ARGV[17], 0, 1e9}, {'tokens', ARGV[18], 0, 1e15, true},
+  {'policy version', ARGV[19] == '' and '0' or ARGV[19], -EXACT, EXACT, true}})
+if refused then return refused end
+local failure = ARGV[16] ~= '' and cjson.decode(ARGV[16]) or {}
+local f = redis.call('HMGET', KEYS[1], 'state', 'owner', 'epoch', 'floor')
 local state = f[1]
-if not state then return {'unknown', ''} end
+if not state then
+  return {redis.call('EXISTS', prefix .. 'purged:' .. ARGV[11]) == 1 and 'cancelled' or 'unknown', ''}
+end
+if tonumber(ARGV[3]) <= (tonumber(f[4] or '') or 0) then return {'stale', ''} end  -- of a former life
+local own_name = body_name(KEYS[1], id)
+local own_body = prefix .. 'body:' .. own_name
 if ARGV[20] ~= '' and state ~= 'final' and state ~= 'cancelled'
   and not redis.call('ZSCORE', KEYS[11], ARGV[20]) then return {'unstored', ''} end
 if state == 'surplus' then
-  redis.call('SET', KEYS[5], ARGV[5], 'EX', ttl)
+  redis.call('SET', own_body, ARGV[5], 'EX', ttl)
   redis.call('HSET', KEYS[1], 'state', 'final')
   return {'surplus', ''}
 end
@@ -80,9 +94,13 @@ local function settle(key, its_id, was, becomes, spent)
 end
 
 local origin = redis.call('HMGET', KEYS[1], 'lane', 'priority', 'job')
-redis.call('SET', KEYS[5], ARGV[5])
+redis.call('SET', own_body, ARGV[5])
 redis.call('INCRBY', KEYS[9], #ARGV[5])
-local failure = ARGV[16] ~= '' and cjson.decode(ARGV[16]) or {}
+if ARGV[20] ~= '' and own_name ~= id then
+  local due = redis.call('ZSCORE', KEYS[11], ARGV[20])
+  redis.call('ZREM', KEYS[11], ARGV[20])
+  redis.call('ZADD', KEYS[11], due, own_name .. string.sub(ARGV[20], #id + 1))
+end
 if failure['dead'] then
   local g = redis.call('HMGET', KEYS[4], 'env', 'instance_id')
   local died = redis.call('HGET', KEYS[1], 'died')
@@ -115,7 +133,7 @@ if cause and cause ~= 'cancelled' then total(totals, 1, 'failures', env, cause) 
 if failure['dead'] then total(totals, 1, 'dead_letters', cause) end
 total_spent(totals, ARGV[17], ARGV[18])
 redis.call('HSET', KEYS[4], (measured_now and 'm:' or 'x:') .. ARGV[6],
-  cjson.encode({id, ARGV[4], #ARGV[5], ARGV[19], stamp}))
+  cjson.encode({own_name, ARGV[4], #ARGV[5], ARGV[19], stamp}))
 local measured = redis.call('HINCRBY', KEYS[4], 'measured', measured_now and 1 or 0)
 local failed = redis.call('HINCRBY', KEYS[4], 'failed', measured_now and 0 or 1)
 local size = tonumber(g[1] or '1')
@@ -126,7 +144,9 @@ local requeues = tonumber(g[5] or '0')
 -- The same job under the next sample index. Deaths of its predecessor are not its own.
 local function another(as, counter)
   local fresh = ARGV[10] .. '.' .. planned
-  redis.call('HSET', prefix .. 'traj:' .. fresh, 'state', 'queued', 'attempt', 1, 'epoch', 0,
+  local from = floor_of_leftover(prefix .. 'traj:' .. fresh, tonumber(f[4] or '') or 0)
+  if from > 0 then redis.call('HSET', prefix .. 'traj:' .. fresh, 'floor', from) end
+  redis.call('HSET', prefix .. 'traj:' .. fresh, 'state', 'queued', 'attempt', 1, 'epoch', from,
     'lane', (string.gsub(origin[1], '%.quarantine%-?%d*$', '')), 'priority', origin[2], 'job', origin[3],
     'queued', stamp)
   redis.call('ZADD', KEYS[3], stamp, fresh)
@@ -160,7 +180,7 @@ if strict and version then
       failed = redis.call('HINCRBY', KEYS[4], 'failed', 1)
       count('finished', -1)
       count('stale')
-      outdated = outdated or m[1] == id
+      outdated = outdated or m[1] == own_name
       if policy.on_stale == 'requeue' and planned - failed < size
         and requeues < (policy.max_requeues or 0) then
         another('requeues', 'stale_requeued')
@@ -191,7 +211,7 @@ for index = 0, planned - 1 do
   if m then
     members[#members + 1] = {index, m[1], m[5]}
     bytes = bytes + m[3]
-    if too_old(m[4]) then stale[#stale + 1] = m[1] end
+    if too_old(m[4]) then stale[#stale + 1] = string.match(m[1], '^[^~]*') end
     scores[#scores + 1] = tonumber(m[2])
     sum = sum + tonumber(m[2])
     equal = equal and scores[#scores] == scores[1]
@@ -219,7 +239,7 @@ for index = 0, planned - 1 do
       local paused = settle(prefix .. 'traj:' .. other, other, was, 'surplus')
       if said == '' then said = paused end
       count('surplus')
-      extras[#extras + 1] = other
+      extras[#extras + 1] = body_name(prefix .. 'traj:' .. other, other)
     end
   end
 end

@@ -1,3 +1,4 @@
+-- include: entries
 -- The messages of these jobs are in the broker: nobody needs to publish them any more.
 --
 -- KEYS[1] delayed  KEYS[2] waiting (zset: jobs whose message is in the broker, by time)
@@ -14,7 +15,7 @@ for i = 4, #ARGV do
   local score = redis.call('ZSCORE', KEYS[1], ARGV[i])
   if score and (ARGV[2] == '' or math.abs(tonumber(score) - tonumber(ARGV[2])) < 1e-5) then
     n = n + redis.call('ZREM', KEYS[1], ARGV[i])
-    if redis.call('HGET', ARGV[1] .. 'traj:' .. ARGV[i], 'state') == 'queued' then
+    if fields_of(ARGV[1] .. 'traj:' .. ARGV[i], 'state')[1] == 'queued' then
       redis.call('ZADD', KEYS[2], stamp, ARGV[i])
       if ARGV[3] == '1' then redis.call('ZADD', KEYS[3], stamp, ARGV[i]) end
     end

@@ -1,3 +1,4 @@
+-- include: entries
 -- Find jobs whose message the broker has lost, and have them published again.
 --
 -- A worker takes a message off its list before it notes it as unacknowledged; dying in
@@ -50,10 +51,10 @@ local function look(key, age)
     'LIMIT', from, ARGV[5])
   local stay = 0
   for _, id in ipairs(ids) do
-    local f = redis.call('HMGET', ARGV[1] .. 'traj:' .. id, 'state', 'lane', 'priority')
+    local f = fields_of(ARGV[1] .. 'traj:' .. id, 'state', 'lane', 'priority')
     local waits = f[1] == 'queued' and redis.call('ZSCORE', KEYS[1], id)
     local is_retry = redis.call('ZSCORE', KEYS[2], id)
-    if not waits or f[2] == ARGV[2] and is_lost(id, tonumber(waits), tonumber(f[3] or '0'), is_retry) then
+    if not waits or f[2] == ARGV[2] and is_lost(id, tonumber(waits), tonumber(f[3] or '') or 0, is_retry) then
       redis.call('ZREM', KEYS[1], id)
       redis.call('ZREM', KEYS[2], id)
       if waits then

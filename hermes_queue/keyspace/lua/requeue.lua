@@ -1,5 +1,6 @@
 -- include: budget
 -- include: totals
+-- include: numbers
 -- The current owner gives a job back: a retry (attempt + 1) or a hand-back (attempt stays).
 --
 -- KEYS[1] traj:{id}  KEYS[2] leases  KEYS[3] delayed  KEYS[4] run:{id}
@@ -13,10 +14,18 @@
 -- Returns {ok | stale, a warning about the run's budget or ''}.
 local t = redis.call('TIME')
 local now = tonumber(t[1]) + tonumber(t[2]) / 1e6
+local refused = refused_number({{'attempts added', ARGV[4], 0, 1, true}, {'delay, s', ARGV[5], 0, 1e9},
+  {'seconds used', ARGV[7], 0, 1e9}, {'cost, USD', ARGV[8] == '' and '0' or ARGV[8], 0, 1e9},
+  {'tokens', ARGV[9], 0, 1e15, true}, {'bytes of transcripts', ARGV[11], 0, EXACT}})
+if refused then return refused end
 local f = redis.call('HMGET', KEYS[1], 'state', 'owner', 'epoch')
 if f[1] ~= 'running' or f[2] ~= ARGV[2] or f[3] ~= ARGV[3] then return {'stale', ''} end
+local facts = ARGV[6] ~= '' and cjson.decode(ARGV[6]) or {}
+redis.call('ZREM', KEYS[2], ARGV[1])
+redis.call('ZADD', KEYS[3], string.format('%.6f', now + tonumber(ARGV[5])), ARGV[1])
 redis.call('HSET', KEYS[1], 'state', 'queued', 'owner', '', 'queued', string.format('%.6f', now))
 redis.call('HINCRBY', KEYS[1], 'attempt', ARGV[4])
+if redis.call('EXISTS', KEYS[4]) == 1 then redis.call('HINCRBY', KEYS[4], 'running', -1) end
 redis.call('HINCRBYFLOAT', KEYS[1], 'used', ARGV[7])
 if ARGV[6] ~= '' then
   local lines, left = {}, tonumber(ARGV[11])
@@ -32,12 +41,8 @@ if ARGV[6] ~= '' then
     end
   end
   redis.call('HSET', KEYS[1], 'attempts', table.concat(lines, '\n'))
-  local failure = cjson.decode(ARGV[6])['failure'] or {}
+  local failure = facts['failure'] or {}
   total(KEYS[5], 1, 'retries', failure['cause'])
 end
 total_spent(KEYS[5], ARGV[8], ARGV[9])
-redis.call('ZREM', KEYS[2], ARGV[1])
-redis.call('ZADD', KEYS[3],
-  string.format('%.6f', now + tonumber(ARGV[5])), ARGV[1])
-if redis.call('EXISTS', KEYS[4]) == 1 then redis.call('HINCRBY', KEYS[4], 'running', -1) end
 return {'ok', budget_settle(KEYS[4], KEYS[1], {ARGV[8], ARGV[9]}, now)}

@@ -36,8 +36,9 @@ for i = 3, #ARGV do
       end
       local kept = redis.call('HGET', group, 'm:' .. index) or redis.call('HGET', group, 'x:' .. index)
       if kept then
-        redis.call('EXPIRE', prefix .. 'body:' .. id, ttl)
-        redis.call('DECRBY', KEYS[6], cjson.decode(kept)[3])
+        kept = cjson.decode(kept)
+        redis.call('EXPIRE', prefix .. 'body:' .. kept[1], ttl)
+        redis.call('DECRBY', KEYS[6], kept[3])
       end
     end
     redis.call('HSET', group, 'closed', 'cancelled')

@@ -1,3 +1,4 @@
+-- include: entries
 -- Put parked jobs of a run that goes on back into `delayed`, due at once. A batch per call.
 --
 -- KEYS[1] run:{id}  KEYS[2] run:{id}:parked (set)  KEYS[3] delayed
@@ -9,7 +10,7 @@ local t = redis.call('TIME')
 local stamp = string.format('%.6f', tonumber(t[1]) + tonumber(t[2]) / 1e6)
 local n = 0
 for _, id in ipairs(redis.call('SPOP', KEYS[2], ARGV[2])) do
-  if redis.call('HGET', ARGV[1] .. 'traj:' .. id, 'state') == 'queued' then
+  if fields_of(ARGV[1] .. 'traj:' .. id, 'state')[1] == 'queued' then
     redis.call('ZADD', KEYS[3], stamp, id)
     n = n + 1
   end

@@ -54,12 +54,14 @@ if #reads == 0 then return out end
 
 local function delete(id, fields)
   for _, list in ipairs({fields['members'] or '[]', fields['extras'] or '[]'}) do
-    for _, member in ipairs(cjson.decode(list)) do
-      redis.call('DEL', ARGV[1] .. 'body:' .. member)
+    local whole, names = pcall(cjson.decode, list)  -- an entry that is none of ours has no bodies
+    for _, member in ipairs(whole and type(names) == 'table' and names or {}) do
+      if type(member) == 'string' then redis.call('DEL', ARGV[1] .. 'body:' .. member) end
     end
   end
   redis.call('XDEL', KEYS[1], id)
-  redis.call('DECRBY', KEYS[3], fields['bytes'] or '0')
+  local bytes = fields['bytes'] or ''
+  if string.find(bytes, '^%d+$') and #bytes < 16 then redis.call('DECRBY', KEYS[3], bytes) end
 end
 
 local kept, kept_count = {}, math.max(0, #ARGV - 9)

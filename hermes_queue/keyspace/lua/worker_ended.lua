@@ -1,3 +1,4 @@
+-- include: entries
 -- A process has found a worker dead, and does not wait until its leases end.
 --
 -- KEYS[1] leases  KEYS[2] life:{owner} (see include/deaths.lua)  KEYS[3] worker:{owner}
@@ -17,7 +18,7 @@ redis.call('DEL', KEYS[3])
 redis.call('ZREM', KEYS[4], ARGV[2])
 local n = 0
 for _, id in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
-  if redis.call('HGET', ARGV[1] .. 'traj:' .. id, 'owner') == ARGV[2] then
+  if fields_of(ARGV[1] .. 'traj:' .. id, 'owner')[1] == ARGV[2] then
     redis.call('ZADD', KEYS[1], 0, id)
     n = n + 1
   end

@@ -28,7 +28,7 @@ def known_lanes(ledger: Ledger) -> set[str]:
     """Lanes to which a job was sent in the last month, by any producer."""
     with explained(ledger.url):
         found: Any = ledger.client.zrange(ledger.key("lanes"), 0, -1)
-    return {name.decode() for name in found}
+    return {name.decode(errors="replace") for name in found}
 
 
 def pause_lane(ledger: Ledger, lane: str, reason: str = "") -> None:

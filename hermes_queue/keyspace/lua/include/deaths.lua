@@ -5,6 +5,10 @@
 -- process of the same boot has found it dead, witnessed = '1' once its parent has, shared = how
 -- many jobs were leased to it when the first of these leases ended.
 -- boot:{id} = the last beat of any worker of that boot.
+-- A worker that lives and beats may leave a lease to lapse all the same: what follows the attempt
+-- fails whenever it is tried. That counts like a death that its parent saw, once the worker has beaten
+-- before and after; one that was silent at the time was stopped, and nothing is held against its jobs.
+local LINES_MOST = 32  -- deaths and doubts that are kept of one job, the newest
 local QUARANTINE = '^(.*)%.quarantine%-?(%d*)$'
 local SIZES = {64, 16, 4}  -- of batches in quarantine; after the last a job runs alone
 
@@ -42,18 +46,36 @@ local function hold_against(key, lane, size, how, limit)
   redis.call('HSET', key, 'lane', base .. '.quarantine')
 end
 
+local function newest_lines(text)
+  local lines = {}
+  for line in string.gmatch(text, '[^\n]*\n') do lines[#lines + 1] = line end
+  return table.concat(lines, '', math.max(1, #lines - LINES_MOST + 1))
+end
+
+-- Note a death of which too little is known: `owner lane [bs]<when>`, b = it had just beaten, s = it was silent.
+local function doubt(prefix, key, owner, lane, now, patience)
+  local seen = tonumber(redis.call('HGET', prefix .. 'life:' .. owner, 'seen') or '')
+  local beating = seen and now - seen < patience
+  redis.call('HSET', key, 'doubts', newest_lines((redis.call('HGET', key, 'doubts') or '')
+    .. owner .. ' ' .. lane .. ' ' .. (beating and 'b' or 's') .. string.format('%.6f', now) .. '\n'))
+end
+
 -- The same for deaths of which too little was known when they were found, as far as it is now.
 local function settle_doubts(prefix, key, patience, limit)
   local doubts = redis.call('HGET', key, 'doubts')
   if not doubts then return end
   local left = {}
-  for owner, lane in string.gmatch(doubts, '(%S+) (%S+)\n') do
-    local shared = redis.call('HGET', prefix .. 'life:' .. owner, 'shared')
-    local how = shared and death_of(prefix, owner, patience)  -- else it is too long ago to be told
+  for owner, lane, was, at in string.gmatch(doubts, '(%S+) (%S+) ?([bs]?)(%S*)\n') do
+    local life = redis.call('HMGET', prefix .. 'life:' .. owner, 'shared', 'seen', 'told')
+    local size = tonumber(life[1] or '')
+    local how = size and death_of(prefix, owner, patience)  -- else it is too long ago to be told
+    if size and tonumber(at) and (tonumber(life[2] or '') or 0) > tonumber(at) then  -- it lives
+      how, size = was == 'b' and not life[3] and 'seen' or 'told', 1
+    end
     if how == 'unknown' then
-      left[#left + 1] = owner .. ' ' .. lane .. '\n'
+      left[#left + 1] = owner .. ' ' .. lane .. ' ' .. was .. at .. '\n'
     elseif (how == 'died' or how == 'seen') and redis.call('HGET', key, 'lane') == lane then
-      hold_against(key, lane, tonumber(shared), how, limit)
+      hold_against(key, lane, size, how, limit)
     end
   end
   redis.call('HSET', key, 'doubts', table.concat(left))

@@ -1,0 +1,17 @@
+-- Keys that whoever may enqueue can write by hand: one that is not as our scripts write it must not
+-- stop what they do for all others.
+local JOB_ID = '^%w[%w%._:/%-]*%.[%w_:/%-]+%.%d+$'  -- <run>.<digest>.<sample>
+local LANE = '^%w[%w%._:/%-]*$'
+
+-- Fields of a hash; none when it is something else.
+local function fields_of(key, ...)
+  local f = redis.pcall('HMGET', key, ...)
+  return f.err and {} or f
+end
+
+-- Whether this is the id of a job, and these are its fields.
+local function is_job(id, lane, attempt, epoch)
+  return #id <= 256 and string.find(id, JOB_ID) and lane and #lane <= 300 and string.find(lane, LANE)
+    and attempt and string.find(attempt, '^%d+$') and #attempt < 16
+    and epoch and string.find(epoch, '^%d+$') and #epoch < 16 and true or false
+end

@@ -1,0 +1,88 @@
+"""What somebody writes to our keys by hand stops nothing for others."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from ledger_steps import LEASE, SWEEP, age_lease, begin, enqueue, swept
+from records import make_job
+
+from hermes_queue.ledger import Claim, QueueKeys
+from hermes_queue.ledger.overview import overview
+
+QUEUES = QueueKeys(retry=["v1.train.retry"], first=["v1.train"])
+JOB = {
+    "state": "queued",
+    "attempt": "1",
+    "epoch": "0",
+    "lane": "train",
+    "priority": "5",
+    "job": "{}",
+}
+BAD = {
+    "no dots": (b"x", JOB),
+    "no UTF-8": (b"r.d\xff.0", JOB),
+    "an attempt that is none": (b"r.d.0", {**JOB, "attempt": "x"}),
+    "an epoch that is none": (b"r.d.0", {**JOB, "epoch": "1e9"}),
+    "a lane in no UTF-8": (b"r.d.0", {**JOB, "lane": b"\xff"}),
+    "a priority that is none": (b"r.d.0", {**JOB, "priority": "500"}),
+    "no hash": (b"r.d.0", None),
+}
+
+
+@pytest.mark.parametrize(("name", "fields"), BAD.values(), ids=BAD)
+def test_an_entry_that_is_no_job_is_taken_out_and_others_move_on(ledger, caplog, name, fields):
+    client, job = ledger.client, make_job()
+    enqueue(ledger, job)
+    if fields is None:
+        client.set(b"hq:traj:" + name, "x")
+    else:
+        client.hset(b"hq:traj:" + name, mapping=fields)
+    client.zadd("hq:delayed", {name: 1, job.trajectory_id: 2})
+    assert [each.trajectory_id for each in ledger.due()[1]] == [job.trajectory_id]
+    assert client.zscore("hq:delayed", name) is None
+    assert fields is None or "are no jobs" in caplog.text
+
+    sweep = swept(ledger)
+    begun = begin(ledger, job)
+    assert begun.verdict == "run"
+    if fields is not None:
+        client.hset(b"hq:traj:" + name, "state", "running")
+    client.zadd("hq:leases", {name: 1})
+    age_lease(ledger, job)
+    assert sweep() == [job.trajectory_id]
+    assert client.zcard("hq:leases") == 0
+
+    client.zadd("hq:waiting", {name: 1, job.trajectory_id: 2})
+    assert job.trajectory_id in ledger.reconcile("train", queues=QUEUES, age_s=0.0, retry_age_s=0.0)
+
+
+def test_a_job_whose_sums_cannot_be_kept_keeps_its_place(ledger):
+    job = make_job()
+    enqueue(ledger, job)
+    swept(ledger)
+    begin(ledger, job)
+    ledger.client.hset("hq:run:run", "running", "x")
+    age_lease(ledger, job)
+    assert ledger.sweep(**SWEEP) == [job.trajectory_id]
+    ledger.client.hset("hq:run:run", "running", "0")
+    assert begin(ledger, job).verdict == "run"
+
+
+def test_leases_are_renewed_beside_a_run_that_is_no_hash(ledger):
+    bad, good = make_job("bad"), make_job("good")
+    enqueue(ledger, bad)
+    enqueue(ledger, good)
+    claims = [Claim(job.trajectory_id, begin(ledger, job).epoch) for job in (bad, good)]
+    ledger.client.delete("hq:run:bad")
+    ledger.client.set("hq:run:bad", "x")
+    assert ledger.renew(claims, **LEASE) == {}
+    assert ledger.client.zscore("hq:leases", good.trajectory_id) > time.time() + 5
+
+
+def test_a_run_that_cannot_be_read_hides_no_other(ledger):
+    enqueue(ledger, make_job("good"))
+    ledger.client.zadd("hq:runs", {b"\xff": 1, b"bad": 2})
+    ledger.client.hset("hq:run:bad", mapping={"state": "active", "created": "x", "total": "1"})
+    assert [each.info.run_id for each in overview(ledger).runs] == ["good"]
