@@ -20,9 +20,9 @@ from benchmarks.jobs import jobs
 from benchmarks.private_redis import private_redis
 from hermes_queue import Message, ScoredTrajectory, TokenSequence, TrajectoryJob, consume
 from hermes_queue.bodies.codec import decode_record, encode_record
+from hermes_queue.broker.enqueue import enqueue
 from hermes_queue.ledger import Ledger
 from hermes_queue.models import identity
-from hermes_queue.queues import enqueue
 
 GROUP_SIZE = 8
 LEASE_S = 600.0

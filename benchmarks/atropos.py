@@ -25,9 +25,9 @@ from benchmarks.jobs import jobs
 from benchmarks.private_redis import private_redis
 from hermes_queue import Message, ScoredTrajectory, TokenSequence, TrajectoryJob
 from hermes_queue.bodies.codec import encode_record
+from hermes_queue.broker.enqueue import enqueue
 from hermes_queue.ledger import Ledger
 from hermes_queue.models import identity
-from hermes_queue.queues import enqueue
 from hermes_queue.sinks.atropos.options import AtroposOptions
 from hermes_queue.sinks.atropos.sink import AtroposSink
 

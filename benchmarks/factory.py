@@ -21,10 +21,10 @@ from collections.abc import Mapping, Sequence
 import hermes_queue
 from benchmarks.jobs import RUN, jobs
 from benchmarks.private_redis import private_redis
+from hermes_queue.broker.enqueue import enqueue
 from hermes_queue.errors import SandboxError
 from hermes_queue.ledger import Ledger
 from hermes_queue.models import AgentSpec
-from hermes_queue.queues import enqueue
 from hermes_queue.sandbox.base import (
     AssetSpec,
     Capabilities,

@@ -3,11 +3,12 @@
 What a trainer needs, to send jobs and to read results, is imported from here. Producers, workers
 and extensions import from the rooms:
 
-    models.py, conversation.py  what travels over Redis: jobs, trajectories, groups, messages
+    models.py                   what travels over Redis: jobs, trajectories, groups
     errors.py                   every error, named after the boundary that was crossed
-    queues.py                   names of lanes and queues, and the batched enqueue
+    queues.py                   names of lanes and queues
     policy.py                   versions of a policy, and how old a sample is
     testing.py                  what we ship for tests of your own
+    wire/        parts of the models
     settings/    one frozen section per component, read from `HERMES_QUEUE_*`
     results/     the stream of results, read: consume, batches, replay, lag
     ledger/      who runs which trajectory, what became of it; ledger/fleet/: what workers share

@@ -7,19 +7,19 @@ it in their name, so that an old worker never meets a newer job.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, FiniteFloat, model_validator
 
-from hermes_queue.conversation import FunctionCall as FunctionCall
-from hermes_queue.conversation import Message as Message
-from hermes_queue.conversation import ToolCall as ToolCall
-from hermes_queue.conversation import Wire as Wire
 from hermes_queue.errors import Cause, Stage
-from hermes_queue.names import LaneName, RunId, check_ids
-from hermes_queue.names import Name as Name
-from hermes_queue.names import make_ids as make_ids
-from hermes_queue.parameters import COUNT_MAX, holdable
+from hermes_queue.wire.conversation import FunctionCall as FunctionCall
+from hermes_queue.wire.conversation import Message as Message
+from hermes_queue.wire.conversation import ToolCall as ToolCall
+from hermes_queue.wire.conversation import Wire as Wire
+from hermes_queue.wire.names import LaneName, RunId, check_ids
+from hermes_queue.wire.names import Name as Name
+from hermes_queue.wire.names import make_ids as make_ids
+from hermes_queue.wire.parameters import COUNT_MAX, holdable
 
 SCHEMA_VERSION = 1
 

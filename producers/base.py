@@ -1,8 +1,8 @@
 """What every producer shares: flags, validation, enqueueing, progress, summary.
 
 A producer is one module here that describes its source as a `Producer` and calls
-`main`. In file order: flags -> `selection.py` reads and validates every row it will use
--> `jobs.py` turns them into jobs -> `hermes_queue.queues.enqueue`; where results are
+`main`. In file order, below `run/`: flags -> `selection.py` reads and validates every row
+-> `plan.py` turns them into jobs -> `hermes_queue.broker.enqueue`; where results are
 wanted, `follow.py` consumes them. Nothing is enqueued before all rows were validated.
 """
 

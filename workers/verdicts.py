@@ -12,7 +12,7 @@ from typing import Any
 
 from envs.base import Environment, Verdict
 from hermes_queue.errors import EnvBug
-from hermes_queue.parameters import INTEGER_MAX, INTEGER_MIN
+from hermes_queue.wire.parameters import INTEGER_MAX, INTEGER_MIN
 
 REPORT_MAX_DEPTH = 64
 """Of lists and mappings in each other."""

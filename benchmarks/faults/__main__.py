@@ -30,9 +30,9 @@ from benchmarks.factory import ROW
 from benchmarks.jobs import RUN, jobs
 from benchmarks.private_redis import private_redis
 from hermes_queue import ScoredTrajectory, consume
+from hermes_queue.broker.enqueue import enqueue
 from hermes_queue.ledger import Ledger
 from hermes_queue.models import AgentSpec, GroupPolicy, Limits
-from hermes_queue.queues import enqueue
 
 HERE = Path(__file__).parent
 SHARES = {"drop": 0.22, "malformed": 0.14, "disconnect": 0.14, "ratelimit": 0.18}

@@ -31,8 +31,8 @@ from hermes_queue.models import (
     Turn,
     Usage,
 )
-from hermes_queue.parameters import COUNT_MAX
 from hermes_queue.tools.toolbox import Toolbox
+from hermes_queue.wire.parameters import COUNT_MAX
 
 logger = logging.getLogger(__name__)
 

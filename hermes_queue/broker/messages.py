@@ -30,7 +30,7 @@ _REPLY_TO = str(uuid.uuid4())
 def push_messages(ledger: Ledger, jobs: Sequence[DueJob]) -> None:
     """Put one message per new job into its lane's queue, all of them or none.
 
-    Does what `queues.publish_messages` does, on the ledger's own connection.
+    Does what `enqueue.publish_messages` does, on the ledger's own connection.
 
     Raises:
         RedisUnavailable, RedisFull: whether they are in the queues is not known.

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from hermes_queue.broker.enqueue import enqueue
 from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger import DeadLetters, Ledger
 from hermes_queue.ledger.dead import Letter, LetterFilter, as_new_group, revived
-from hermes_queue.queues import enqueue
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from typing import Any, TypedDict, Unpack, overload
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from hermes_queue import queues
 from hermes_queue.bodies import codec
+from hermes_queue.broker import enqueue as sending
 from hermes_queue.broker import messages
 from hermes_queue.errors import ConfigurationError, InputError
 from hermes_queue.ledger import Ledger
@@ -28,8 +28,8 @@ from hermes_queue.models import (
     Provenance,
     TrajectoryJob,
 )
-from hermes_queue.names import Name, check_run_id, group_key, make_ids
 from hermes_queue.settings import check_environment
+from hermes_queue.wire.names import Name, check_run_id, group_key, make_ids
 
 RUN_ID_MAX = 200
 """Group and trajectory ids are the run id and some 30 characters more, of 256."""
@@ -214,7 +214,7 @@ def _send(
     ids: list[str] = []
     runs: dict[str, None] = {}
     with closing(Ledger.connect(url=url)) as ledger:
-        report = queues.enqueue(
+        report = sending.enqueue(
             noted(),
             ledger=ledger,
             config=config,

@@ -47,7 +47,7 @@ def pause(name: str, reason: str) -> None:
     """Begin no more jobs of LANE on any worker; running trajectories go on."""
     from hermes_queue.ledger import Ledger
     from hermes_queue.ledger.fleet.lanes import pause_lane
-    from hermes_queue.names import check_served_lane
+    from hermes_queue.wire.names import check_served_lane
 
     try:
         check_served_lane(name)

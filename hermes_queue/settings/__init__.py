@@ -23,12 +23,12 @@ from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from hermes_queue.errors import ConfigurationError
-from hermes_queue.names import check_served_lane
 from hermes_queue.settings.model import LimiterSettings, ModelSettings
 from hermes_queue.settings.observability import LogSettings, MetricsSettings
 from hermes_queue.settings.sandbox import LocalSandboxSettings, ModalSettings, SandboxSettings
 from hermes_queue.settings.section import PREFIX
 from hermes_queue.settings.store import StoreSettings
+from hermes_queue.wire.names import check_served_lane
 
 DEFAULT_REDIS_URL = "redis://127.0.0.1:6379/0"
 """Where workers and consumers look when `HERMES_QUEUE_REDIS_URL` is not set."""

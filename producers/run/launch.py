@@ -13,6 +13,7 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 
 from envs.base import load_env
+from hermes_queue.broker.enqueue import enqueue
 from hermes_queue.errors import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
@@ -23,7 +24,6 @@ from hermes_queue.errors import (
 from hermes_queue.ledger import Ledger, Runs
 from hermes_queue.ledger.budgets import set_budgets
 from hermes_queue.models import AgentSpec
-from hermes_queue.queues import enqueue
 from hermes_queue.settings import PREFIX, ModelSettings, RedisSettings, check_environment
 from hermes_queue.sinks.datasets.jsonl import JsonlSink
 from producers.base import Producer

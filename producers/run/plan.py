@@ -21,7 +21,7 @@ from hermes_queue.models import (
     Provenance,
     TrajectoryJob,
 )
-from hermes_queue.names import Name, check_lane, check_run_id, make_ids
+from hermes_queue.wire.names import Name, check_lane, check_run_id, make_ids
 from producers.base import Producer
 from producers.run.flags import DEFAULT_REFILLS
 from producers.run.selection import SelectedItem, Selection

@@ -14,8 +14,8 @@ from pydantic import BaseModel, ValidationError
 from envs.base import Environment
 from hermes_queue.bodies import codec
 from hermes_queue.errors import ConfigurationError, InputError, PayloadTooLarge
-from hermes_queue.names import group_key
 from hermes_queue.settings import ProducerSettings
+from hermes_queue.wire.names import group_key
 from producers.base import Producer
 from producers.run.dataset import Dataset, Row
 from producers.run.flags import DEFAULT_ITEMS

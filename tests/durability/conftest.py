@@ -12,9 +12,9 @@ from redis_server import RedisServer
 from worker_process import WorkerProcess, closing_workers, wait_until
 
 from hermes_queue.bodies import codec
+from hermes_queue.broker.enqueue import enqueue
 from hermes_queue.ledger import Ledger
 from hermes_queue.models import ScoredTrajectory, TrajectoryJob
-from hermes_queue.queues import enqueue
 
 ROW = {"question": "How many eggs are two dozen?", "answer": "2*12=<<2*12=24>>24\n#### 24"}
 

@@ -14,8 +14,8 @@ from worker_process import wait_until
 
 from benchmarks.capped_endpoint import CappedEndpoint
 from benchmarks.limiter import Load, work
+from hermes_queue.broker.enqueue import enqueue
 from hermes_queue.ledger.fleet.limiter import EndpointLimits, limit_name
-from hermes_queue.queues import enqueue
 
 ROW = {"question": "How many eggs are two dozen?", "answer": "2*12=<<2*12=24>>24\n#### 24"}
 PATIENT = {"HERMES_QUEUE_MODEL_REQUEST_TIMEOUT_S": "600"}

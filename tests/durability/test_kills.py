@@ -12,9 +12,9 @@ import pytest
 import redis
 from worker_process import wait_until
 
+from hermes_queue.broker.enqueue import publish_messages
 from hermes_queue.errors import RedisUnavailable
 from hermes_queue.ledger import DueJob
-from hermes_queue.queues import publish_messages
 
 
 def assert_each_once(records, jobs):

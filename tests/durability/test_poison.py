@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from records import make_job
 
+from hermes_queue.broker.enqueue import enqueue
 from hermes_queue.ledger.dead import DeadLetters, revived
-from hermes_queue.queues import enqueue
 
 SUPPORT = str(Path(__file__).parents[1] / "support")
 ROW = {"question": "How many eggs are two dozen?", "answer": "2*12=<<2*12=24>>24\n#### 24"}

@@ -12,9 +12,9 @@ from records import make_job
 from worker_process import wait_until
 from zygote import run_forked
 
+from hermes_queue.broker.enqueue import enqueue, publish_messages
 from hermes_queue.cli.overview import overview
 from hermes_queue.ledger import Breakers, DueJob, Ledger, Runs
-from hermes_queue.queues import enqueue, publish_messages
 
 pytestmark = pytest.mark.timeout(400)
 

@@ -12,8 +12,8 @@ import pytest
 from records import make_job
 from worker_process import wait_until
 
+from hermes_queue.broker.enqueue import enqueue
 from hermes_queue.ledger import Runs
-from hermes_queue.queues import enqueue
 
 ROW = {"question": "How many eggs are two dozen?", "answer": "2*12=<<2*12=24>>24\n#### 24"}
 

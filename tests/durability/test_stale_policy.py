@@ -13,7 +13,7 @@ from records import make_job
 from worker_process import wait_until
 
 from hermes_queue import consume, set_policy_version
-from hermes_queue.queues import enqueue
+from hermes_queue.broker.enqueue import enqueue
 
 ROW = {"question": "How many eggs are two dozen?", "answer": "2*12=<<2*12=24>>24\n#### 24"}
 BODY = json.dumps(completion("\\boxed{24}")[1]).encode()

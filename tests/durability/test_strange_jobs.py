@@ -10,7 +10,7 @@ from pathlib import Path
 from records import make_job
 from worker_process import wait_until
 
-from hermes_queue.queues import enqueue
+from hermes_queue.broker.enqueue import enqueue
 
 SUPPORT = str(Path(__file__).parents[1] / "support")
 ROW = {"question": "How many eggs are two dozen?", "answer": "2*12=<<2*12=24>>24\n#### 24"}

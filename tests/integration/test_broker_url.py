@@ -7,8 +7,8 @@ from urllib.parse import quote
 import pytest
 from redis_server import RedisServer
 
+from hermes_queue.broker.enqueue import publish_messages
 from hermes_queue.ledger import DueJob, Ledger
-from hermes_queue.queues import publish_messages
 
 PASSWORD = "a:b/c@d?e%41"
 

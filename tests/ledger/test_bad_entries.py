@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 
 import pytest
+from hermes_queue.ledger.overview import overview
 from ledger_steps import LEASE, SWEEP, age_lease, begin, enqueue, swept
 from records import make_job
 
 from hermes_queue.ledger import Claim, QueueKeys
-from hermes_queue.ledger.overview import overview
 
 QUEUES = QueueKeys(retry=["v1.train.retry"], first=["v1.train"])
 JOB = {

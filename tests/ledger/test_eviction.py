@@ -8,9 +8,9 @@ from contextlib import closing
 import pytest
 from records import make_job
 
+from hermes_queue.broker.enqueue import enqueue
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.ledger import Ledger
-from hermes_queue.queues import enqueue
 from workers.lifecycle import open_runtime
 
 REFUSED = "deletes keys when it is full.*maxmemory-policy noeviction"

@@ -14,13 +14,14 @@ from ledger_steps import LEASE, SWEEP, age_lease, begin, enqueue, publish, swept
 from records import make_job, make_record
 
 from hermes_queue.bodies import codec
+from hermes_queue.broker.enqueue import publish_messages
 from hermes_queue.errors import ConfigurationError, EnvBug, RedisFull
 from hermes_queue.ledger import Claim, DueJob, Ledger
 from hermes_queue.ledger.attempts import unpacked
 from hermes_queue.ledger.group_facts import stand_in_job
 from hermes_queue.ledger.items import get_item, put_items
 from hermes_queue.models import AttemptRecord, Failure, Message
-from hermes_queue.queues import publish_messages, queue_keys
+from hermes_queue.queues import queue_keys
 from hermes_queue.results.stored import StoredGroup, stored_group
 
 

@@ -15,9 +15,9 @@ from redis_server import RedisServer
 from worker_process import WorkerProcess, closing_workers, wait_until
 
 from hermes_queue.bodies import codec
+from hermes_queue.broker.enqueue import enqueue
 from hermes_queue.ledger import Ledger
 from hermes_queue.models import ScoredTrajectory
-from hermes_queue.queues import enqueue
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))

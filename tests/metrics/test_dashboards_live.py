@@ -20,7 +20,7 @@ from records import make_job
 from scrape import fetch, worker_endpoint
 from worker_process import wait_until
 
-from hermes_queue.queues import enqueue
+from hermes_queue.broker.enqueue import enqueue
 from hermes_queue.results.consume import consume
 from hermes_queue.settings import MetricsSettings
 from hermes_queue.sinks.metering import metered

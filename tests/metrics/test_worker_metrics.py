@@ -11,7 +11,7 @@ from scrape import scrape, targets, total, value, worker_endpoint
 from worker_process import WorkerProcess, wait_until
 
 from hermes_queue.bodies import codec
-from hermes_queue.queues import enqueue
+from hermes_queue.broker.enqueue import enqueue
 from hermes_queue.results.stored import stored_group
 
 ROW = {"question": "How many eggs are two dozen?", "answer": "2*12=<<2*12=24>>24\n#### 24"}

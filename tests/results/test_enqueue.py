@@ -27,9 +27,9 @@ from hermes_queue import (
     make_jobs,
 )
 from hermes_queue.bodies import codec
+from hermes_queue.broker.enqueue import publish_messages
 from hermes_queue.broker.messages import push_messages
 from hermes_queue.ledger import DueJob, Ledger
-from hermes_queue.queues import publish_messages
 
 ROOT = Path(__file__).parents[2]
 ROWS = [

@@ -10,8 +10,8 @@ from records import make_job
 from hermes_queue.broker.submission import make_jobs
 from hermes_queue.cli.lanes import lanes
 from hermes_queue.errors import ConfigurationError
-from hermes_queue.names import group_key, make_ids
 from hermes_queue.settings import WorkerSettings
+from hermes_queue.wire.names import group_key, make_ids
 
 
 def test_no_two_items_repetitions_or_steps_share_a_group():

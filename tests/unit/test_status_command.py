@@ -16,13 +16,13 @@ from click.testing import CliRunner
 from records import make_job
 from rich.console import Console
 
+from hermes_queue.broker.enqueue import enqueue
 from hermes_queue.cli import cli
 from hermes_queue.cli.overview import overview
 from hermes_queue.cli.watch.screen import frame
 from hermes_queue.ledger import Breakers, Ledger, Runs
 from hermes_queue.ledger.fleet.lanes import note_lanes, pause_lane
 from hermes_queue.ledger.fleet.tally import Tally
-from hermes_queue.queues import enqueue
 
 ITEM = {"question": "1+1", "answer": "#### 2"}
 

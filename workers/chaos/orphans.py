@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from hermes_queue.broker.enqueue import enqueue
 from hermes_queue.ledger import Runs
-from hermes_queue.queues import enqueue
 from hermes_queue.sandbox.host.processes import is_running, read_stat
 from workers.chaos.fleet import Fleet
 from workers.chaos.producer import sleepers

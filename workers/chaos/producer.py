@@ -7,10 +7,10 @@ import random
 import time
 from typing import Any
 
+from hermes_queue.broker.enqueue import enqueue
 from hermes_queue.errors import RedisFull, RedisUnavailable
 from hermes_queue.ledger import Ledger
 from hermes_queue.models import AgentSpec, GroupPolicy, Limits, TrajectoryJob, make_ids
-from hermes_queue.queues import enqueue
 
 RUN = "chaos"
 GROUP_SIZE = 4

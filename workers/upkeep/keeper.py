@@ -15,12 +15,13 @@ import signal
 import time
 from collections.abc import Callable
 
+from hermes_queue.broker.enqueue import publish_due
 from hermes_queue.broker.pool import Job, TaskPool, shutdown
 from hermes_queue.broker.pool.intake import INTAKE
 from hermes_queue.errors import HermesQueueError
 from hermes_queue.ledger import Breakers, Claim, DeadLetters, Ledger
 from hermes_queue.ledger.fleet.tally import Tally
-from hermes_queue.queues import lanes_with_quarantine, publish_due, queue_keys
+from hermes_queue.queues import lanes_with_quarantine, queue_keys
 from hermes_queue.settings import RedisSettings
 from workers.runtime import Runtime
 from workers.upkeep.blocked_loop import BlockedLoop, WatchedLoop

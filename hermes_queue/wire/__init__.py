@@ -1,0 +1,6 @@
+"""Parts of the wire models; `hermes_queue.models` has the models themselves.
+
+conversation.py  messages and tool calls, in OpenAI's form
+names.py         names of runs, lanes and items, and how ids are made of them
+parameters.py    numbers and depth that a job may hold
+"""
