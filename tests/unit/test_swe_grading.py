@@ -380,6 +380,18 @@ def test_ordinary_words_are_not_flagged(line: str) -> None:
     assert find_flags(patch(line)) == []
 
 
+def test_long_lines_are_searched_as_fast_as_short_ones() -> None:
+    """Each `def __eq__(` is a place where a search begins: none may go on to the line's end."""
+    seconds = []
+    for repeated in (1, 300):
+        text = patch(*["def __eq__():" * repeated] * (9000 // repeated))
+        before = time.thread_time()
+        assert find_flags(text) == []
+        seconds.append(time.thread_time() - before)
+    assert seconds[1] < 4 * seconds[0]
+    assert find_flags(patch("x = 1" * 9000 + "; sys._getframe()"))
+
+
 # --- what a host remembers -------------------------------------------------------------------
 
 
