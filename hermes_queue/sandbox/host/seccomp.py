@@ -178,10 +178,10 @@ def program(machine: Machine) -> bytes:
     for numbers in WITH_FLAGS.values():
         refused = ERRNO | errno.EOPNOTSUPP
         code.answer_by_argument(numbers[machine.column], 5, JUMP_EQUAL, (0,), ALLOW, refused)
-    for *numbers, index in MEMORY_ADVICE.values():
+    for *advised, index in MEMORY_ADVICE.values():
         refused = ERRNO | errno.EINVAL
         advice = (MADV_COLD, MADV_PAGEOUT)
-        code.answer_by_argument(numbers[machine.column], index, JUMP_EQUAL, advice, refused, ALLOW)
+        code.answer_by_argument(advised[machine.column], index, JUMP_EQUAL, advice, refused, ALLOW)
     code.answer(ALLOW)
     return bytes(code)
 
