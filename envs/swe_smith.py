@@ -9,6 +9,7 @@ The map of this env; `envs/swe/` holds its parts:
     plants.py      tests that must fail, and do not look like it      controls.py what a host learnt
     flags.py       suspicious words in a patch                        tamper.py   ways to cheat
     findings.py    what a run has to show and what it showed          expectations.py  constants
+    places.py      where tests can be made to fail                    alternatives.py  by what
     distribution.py  the package's metadata, beside its tree
     project.py, literals.py  what its files say of it, read without running them
 

@@ -12,10 +12,11 @@ import errno
 import os
 import re
 import shlex
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from envs.swe.item import Item
+from envs.swe.item import PYTEST_OWN, Item
 from envs.swe.repository import Change, GitError
 from envs.swe.workspace import ATTRIBUTES, GIT_ENV, Pinned, scratch_directory
 from hermes_queue.sandbox.base import ExecutionResult
@@ -34,6 +35,9 @@ _PROTECTED = re.compile(
     r"|\.(pth|egg-link|so|pyd|pyc)$"
 )
 """Tests and whatever configures tests, packaging or the interpreter's start."""
+
+_FOREIGN_MODULES = frozenset(sys.stdlib_module_names | PYTEST_OWN | {"_pytest", "py"})
+"""No new module of the package has one of these names: all others would import it instead."""
 
 MAX_CHANGES = 20_000
 MAX_DEPTH = 64
@@ -66,9 +70,17 @@ class AgentPatch:
 
 
 class Rules:
-    """Which paths an agent may change."""
+    """Which paths an agent may change.
 
-    def __init__(self, item: Item, start_files: frozenset[str]) -> None:
+    Args:
+        item: the row.
+        start_files: what is there when the agent begins.
+        top_level: import names that the distribution lists.
+    """
+
+    def __init__(
+        self, item: Item, start_files: frozenset[str], top_level: Sequence[str] = ()
+    ) -> None:
         self._files = start_files
         self._tests = frozenset(item.test_files)
         self._gold = frozenset(item.edited_files)
@@ -77,6 +89,16 @@ class Rules:
             for path in start_files
             if path.rpartition("/")[2] == "__init__.py"
         )
+        modules = frozenset(path for path in start_files if path.endswith(".py"))
+        roots = sorted(_roots(item), key=len, reverse=True)
+        tops = {top for path in self._gold & modules if (top := _top(path, roots))}
+        for root in roots:
+            tops |= {(root, name) for name in top_level}
+        held = {top for path in modules if (top := _top(path, roots)) in tops}
+        self._packages |= {root + name for root, name in held}
+        """Also namespace packages, and those that a module becomes."""
+        self._roots = frozenset(root for root, name in held if f"{root}{name}.py" in modules)
+        """Import roots in which modules lie by themselves."""
 
     def allow(self, change: Change) -> bool:
         """Whether this change may count: a regular file of the package, old or new."""
@@ -89,7 +111,9 @@ class Rules:
             return False
         if path in self._files:
             return True
-        return path.count("/") <= MAX_DEPTH and self._in_package(path)
+        if path.count("/") > MAX_DEPTH:
+            return False
+        return self._in_package(path) or self._beside_a_module(path)
 
     def _in_package(self, path: str) -> bool:
         while path:
@@ -97,6 +121,25 @@ class Rules:
             if path in self._packages:
                 return True
         return False
+
+    def _beside_a_module(self, path: str) -> bool:
+        directory, slash, name = path.rpartition("/")
+        module = name.removesuffix(".py")
+        own = module != name and module not in _FOREIGN_MODULES
+        return own and directory + slash in self._roots
+
+
+def _roots(item: Item) -> list[str]:
+    """The import roots as prefixes of paths."""
+    return ["" if path == "." else f"{path}/" for path in item.environment.pythonpath]
+
+
+def _top(path: str, roots: Sequence[str]) -> tuple[str, str] | None:
+    """The import root of a module, of `roots` from the longest on, and its top-level name."""
+    for root in roots:
+        if path.startswith(root):
+            return root, path[len(root) :].partition("/")[0].removesuffix(".py")
+    return None
 
 
 async def take_patch(context: SlotContext, item: Item, pinned: Pinned) -> AgentPatch:
@@ -107,7 +150,8 @@ async def take_patch(context: SlotContext, item: Item, pinned: Pinned) -> AgentP
         ExtractionFailed: the slot's files could not be listed.
         SandboxError: the slot is gone.
     """
-    rules = Rules(item, await pinned.repository.files(pinned.start))
+    listed = pinned.distribution.top_level if pinned.distribution else ()
+    rules = Rules(item, await pinned.repository.files(pinned.start), listed)
     commit, pack = await pinned.repository.pack(pinned.start)
     try:
         scratch = await scratch_directory(context)

@@ -7,7 +7,16 @@ import struct
 
 import pytest
 
-from hermes_queue.sandbox.host.seccomp import ABSENT, MACHINES, REFUSED, Machine, program
+from hermes_queue.sandbox.host.seccomp import (
+    ABSENT,
+    IGNORED,
+    MACHINES,
+    MEMORY_ADVICE,
+    REFUSED,
+    WITH_FLAGS,
+    Machine,
+    program,
+)
 
 ALLOWED = "allowed"
 ORDINARY = {
@@ -18,10 +27,13 @@ CLONE_THREAD, CLONE_NEWUSER = 0x3D0F00, 0x10000000
 AF_PACKET, AF_ALG, AF_VSOCK = 17, 38, 40
 
 
-def answer(machine: Machine, number: int, argument: int = 0, *, architecture: int = 0) -> object:
+def answer(
+    machine: Machine, number: int, argument: int = 0, *, index: int = 0, architecture: int = 0
+) -> object:
     """What the program says to one call: `ALLOWED` or an errno."""
     architecture = architecture or machine.architecture
-    data = struct.pack("=IIQ6Q", number, architecture, 0, argument, *[0] * 5)
+    arguments = [argument if at == index else 0 for at in range(6)]
+    data = struct.pack("=IIQ6Q", number, architecture, 0, *arguments)
     code = list(struct.iter_unpack("=HBBI", program(machine)))
     at, word = 0, 0
     while True:
@@ -68,6 +80,26 @@ def test_threads_and_processes_may_begin_and_namespaces_may_not(name):
     for call in (machine.clone, machine.unshare):
         assert answer(machine, call, CLONE_NEWUSER | 17) == errno.EPERM
     assert answer(machine, machine.unshare, 0x400) == ALLOWED  # CLONE_FILES
+
+
+def test_nothing_tells_or_drops_what_the_host_keeps_of_files_in_memory(name):
+    """Slots see the same files of the host: one could leave a message for the next."""
+    machine = MACHINES[name]
+    for numbers in IGNORED.values():
+        for advice in range(6):
+            assert answer(machine, numbers[machine.column], advice, index=3) == 0
+    for numbers in WITH_FLAGS.values():
+        number = numbers[machine.column]
+        assert answer(machine, number, 0, index=5) == ALLOWED
+        assert answer(machine, number, 8, index=5) == errno.EOPNOTSUPP  # RWF_NOWAIT
+    for *numbers, index in MEMORY_ADVICE.values():
+        number = numbers[machine.column]
+        for advice in (20, 21):  # MADV_COLD, MADV_PAGEOUT
+            assert answer(machine, number, advice, index=index) == errno.EINVAL
+        for advice in (0, 3, 4, 8, 14):  # as allocators give it
+            assert answer(machine, number, advice, index=index) == ALLOWED
+    for call in ("mincore", "cachestat"):
+        assert answer(machine, ABSENT[call][machine.column]) == errno.ENOSYS
 
 
 def test_other_ways_into_the_kernel_do_not_pass_by_the_filter(name):

@@ -21,8 +21,9 @@ from sample_package import FAIL_TO_PASS, PASS_TO_PASS, sdist_row
 from envs.swe.grading import slot
 from envs.swe.grading.controls import DOUBT_TTL_S, RowMemory, RowRecord
 from envs.swe.grading.failures import first_failure
-from envs.swe.grading.findings import Findings, Step, Tally
+from envs.swe.grading.findings import Findings, Step, Tally, reported
 from envs.swe.grading.flags import find_flags
+from envs.swe.grading.grader import later_limit_s
 from envs.swe.grading.places import TestFunction
 from envs.swe.grading.plants import Planter, View
 from envs.swe.grading.slot.run_tests import Reports, plugins
@@ -342,6 +343,13 @@ def test_tests_that_did_not_run_are_counted_as_such() -> None:
     assert status["PASS_TO_PASS"]["not_run"] == len(PASS_TO_PASS)
 
 
+def test_a_view_has_the_rows_whole_limit_however_slow_the_others_were() -> None:
+    """Only where the stage ends it has less, but never next to nothing."""
+    assert [later_limit_s(60.0, left_s) for left_s in (900.0, 300.0, 180.0)] == [60.0] * 3
+    assert later_limit_s(60.0, 150.0) == 30.0
+    assert later_limit_s(60.0, 20.0) == 15.0
+
+
 # --- suspicious words ------------------------------------------------------------------------
 
 
@@ -380,6 +388,18 @@ def test_ordinary_words_are_not_flagged(line: str) -> None:
     assert find_flags(patch(line)) == []
 
 
+def test_long_lines_are_searched_as_fast_as_short_ones() -> None:
+    """Each `def __eq__(` is a place where a search begins: none may go on to the line's end."""
+    seconds = []
+    for repeated in (1, 300):
+        text = patch(*["def __eq__():" * repeated] * (9000 // repeated))
+        before = time.thread_time()
+        assert find_flags(text) == []
+        seconds.append(time.thread_time() - before)
+    assert seconds[1] < 4 * seconds[0]
+    assert find_flags(patch("x = 1" * 9000 + "; sys._getframe()"))
+
+
 # --- what a host remembers -------------------------------------------------------------------
 
 
@@ -387,7 +407,7 @@ def test_a_row_is_remembered_until_it_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HERMES_QUEUE_PATHS_CACHE", str(tmp_path))
-    record = RowRecord(passes=("first",), doubted_at=time.time()).without(frozenset({CLAMP}))
+    record = RowRecord(doubted_at=time.time()).passing("few", {CLAMP}).without(frozenset({CLAMP}))
     asyncio.run(RowMemory(ITEM).write(record))
     assert asyncio.run(RowMemory(ITEM).read()) == record
     other = ITEM.model_copy(update={"PASS_TO_PASS": ()})
@@ -406,10 +426,48 @@ def test_a_memory_that_cannot_be_read_says_nothing(
 
 
 def test_what_speaks_against_a_row_is_forgotten_after_a_day() -> None:
+    """And what was learnt under it: the fix may pass without plants only, or in whole files."""
     now = 1_700_000_000.0
-    record = RowRecord(passes=("all",), fault="broken", plantless=True, doubted_at=now)
+    record = RowRecord(lines=(), doubted_at=now, plantless=True).passing("all", ())
     assert record.believed(now + DOUBT_TTL_S - 1) == record
-    assert record.believed(now + DOUBT_TTL_S + 1) == RowRecord(passes=("all",))
+    assert record.believed(now + DOUBT_TTL_S + 1) == RowRecord()
+    sure = RowRecord(lines=()).passing("all", ())
+    assert sure.believed(now) == sure
+
+
+def test_the_fix_passes_a_test_while_another_fails_only_if_that_was_seen() -> None:
+    a, b, c = (TestFunction("tests/test_x.py", f"test_{name}") for name in "abc")
+    record = RowRecord()
+    assert not record.fix_passes("few", (), [a])
+    record = record.passing("few", {b})
+    assert record.fix_passes("few", {b}, [a])
+    assert record.fix_passes("few", (), [a, c])
+    assert not record.fix_passes("few", {a}, [b])
+    assert not record.fix_passes("few", {b, c}, [a])
+    assert not record.fix_passes("all", {b}, [a])
+    record = record.passing("few", {c})
+    assert record.fix_passes("few", {b, c}, [a])
+    assert not record.fix_passes("few", {b, c}, [a, b])
+    for _ in range(200):
+        record = record.passing("all", {a})
+    assert len(record.passes) == 3
+
+
+def test_a_planted_test_whose_file_cannot_be_collected_has_failed() -> None:
+    kept = {test: "passed" for test in IDS if TestFunction.of(test) != CLAMP}
+    broken = replace(SOLVED, outcomes=kept, exit_code=1)
+    assert reason(broken, CLAMP) == "canary"
+    for path in (CLAMP.file, CLAMP.file.rpartition("/")[0]):
+        assert reason(replace(broken, outcomes={**kept, path: "error"}), CLAMP) == "resolved"
+
+
+def test_only_a_run_with_a_word_on_every_test_tells_where_tests_fail() -> None:
+    assert reported(step(), SOLVED)
+    kept = {test: "passed" for test in IDS if TestFunction.of(test) != CLAMP}
+    assert not reported(step(), replace(SOLVED, outcomes=kept))
+    assert reported(step(), replace(SOLVED, outcomes={**kept, CLAMP.file: "error"}))
+    assert not reported(step(), replace(SOLVED, ended=False))
+    assert not reported(step(), replace(SOLVED, exit_code=137))
 
 
 # --- dependencies ----------------------------------------------------------------------------

@@ -123,6 +123,51 @@ def test_the_file_with_the_bug_counts_wherever_it_lies() -> None:
     assert not rules.allow(change("pkg/testing/other.py"))
 
 
+def rules_of(path: str, *others: str, top_level: tuple[str, ...] = ()) -> Rules:
+    """Of a row whose bug is in the file `path`, which is not part of a regular package."""
+    patch = bug_patch().replace("sample/core.py", path)
+    item = Item.model_validate(make_row(patch=patch, environment={}))
+    return Rules(item, frozenset({path, *others}), top_level)
+
+
+@pytest.mark.parametrize(
+    ("rules", "counting", "dropped"),
+    [
+        (
+            rules_of("single.py", "setup.py"),
+            ["single/__init__.py", "single/core.py", "_single.py"],
+            ["other/__init__.py", "other/x.py", "pytest.py", "json.py", "data.txt", "conftest.py"],
+        ),
+        (
+            rules_of("src/single.py"),
+            ["src/single/__init__.py", "src/_single.py"],
+            ["src/pluggy.py", "single.py", "_single.py"],
+        ),
+        (
+            rules_of("ns/single.py"),
+            ["ns/bounds.py", "ns/single/core.py", "ns/deep/x.py"],
+            ["bounds.py", "nss/bounds.py", "ns/conftest.py"],
+        ),
+        (
+            rules_of("src/ns/part/single.py"),
+            ["src/ns/part/bounds.py", "src/ns/bounds.py"],
+            ["src/bounds.py", "ns/bounds.py"],
+        ),
+        (
+            rules_of("one.py", "two.py", "ns/x.py", "docs/x.py", top_level=("two", "ns", "gone")),
+            ["two/__init__.py", "ns/y.py"],
+            ["docs/y.py", "gone/y.py"],
+        ),
+    ],
+    ids=["module", "module in src", "namespace", "deep namespace", "listed"],
+)
+def test_modules_that_stand_by_themselves_may_become_several(
+    rules: Rules, counting: list[str], dropped: list[str]
+) -> None:
+    assert [path for path in counting if not rules.allow(change(path))] == []
+    assert [path for path in dropped if rules.allow(change(path))] == []
+
+
 def test_a_raw_diff_is_read_with_any_bytes_in_its_paths() -> None:
     raw = b":100644 100755 " + b"1" * 40 + b" " + b"2" * 40 + b" M\0a \n\xff.py\0"
     [entry] = Change.parse(raw)

@@ -7,14 +7,11 @@ it from the original, and whoever knows the right answer has the fix.
 from __future__ import annotations
 
 import ast
-import builtins
-import re
-import string
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
-
-from hermes_queue.syntax import literal as literal_value
+from typing import Literal
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -31,25 +28,32 @@ _OTHER_ASSERTIONS = (
 ).split()
 """In the names of assertions that do not compare two values for equality."""
 _CATCHING = ("raises", "Raises", "suppress", "warns", "catch", "subtests", "subTest")
-_EXCEPTIONS = ("AttributeError IndexError KeyError NotImplementedError OSError TypeError").split()
-"""Builtin classes that others seldom derive theirs from."""
 MIN_CONTAINED_CHARACTERS = 3
 """Shorter text may well lie in another one by chance."""
 
 
-def expected_constants(function: Function) -> list[ast.Constant]:
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """A constant that a test expects."""
+
+    node: ast.Constant
+    how: Literal["equal", "contained", "pattern"]
+    """Whether it is all that is expected, a part of it, or a regular expression found in it."""
+
+
+def expected_constants(function: Function) -> list[Expected]:
     """The constants of the last expectation that has any; empty if none is found."""
     once = _assigned_once(function)
     for statement in reversed(list(_certain(function.body))):
-        found = [node for node in _constants(statement, once) if can_change(node.value)]
+        found = _constants(statement, once)
         if found:
             return found
     return []
 
 
-def constants_at(function: Function, line: int) -> list[ast.Constant]:
+def constants_at(function: Function, line: int) -> list[Expected]:
     """The constants that the statement on this line expects; empty if it expects none."""
-    found: list[ast.Constant] = []
+    found: list[Expected] = []
     once = _assigned_once(function)
     for statement in ast.walk(function):
         if isinstance(statement, ast.stmt) and statement is not function:
@@ -57,11 +61,11 @@ def constants_at(function: Function, line: int) -> list[ast.Constant]:
             if isinstance(statement, ast.With):
                 last = statement.body[0].lineno - 1
             if first <= line <= last:
-                found = [node for node in _constants(statement, once) if can_change(node.value)]
+                found = _constants(statement, once)
     return found
 
 
-def constants_after(function: Function, line: int) -> list[ast.Constant]:
+def constants_after(function: Function, line: int) -> list[Expected]:
     """The constants expected of what the statement on this line would have made; or none.
 
     Where the bug raises an exception in `result = parse("1")`, what the test expects of `result`
@@ -69,7 +73,7 @@ def constants_after(function: Function, line: int) -> list[ast.Constant]:
     """
     once = _assigned_once(function)
     made: set[str] = set()
-    found: list[ast.Constant] = []
+    found: list[Expected] = []
     for statement in _certain(function.body):
         last = statement.end_lineno or statement.lineno
         if isinstance(statement, ast.With | ast.AsyncWith):
@@ -77,7 +81,7 @@ def constants_after(function: Function, line: int) -> list[ast.Constant]:
         if statement.lineno <= line <= last:
             made = _changed(statement)
         elif statement.lineno > line and made & _names(statement):
-            found += [node for node in _constants(statement, once) if can_change(node.value)]
+            found += _constants(statement, once)
             made |= _changed(statement)
     return found
 
@@ -143,8 +147,7 @@ def compared_at(function: Function, line: int | None) -> ast.expr | None:
     return None
 
 
-def can_change(value: object) -> bool:
-    """Whether another value of the same kind can be made."""
+def _can_change(value: object) -> bool:
     return value is None or type(value) in (str, bytes, int, float, bool)
 
 
@@ -198,17 +201,19 @@ def _assigned_once(function: Function) -> dict[str, ast.expr]:
     }
 
 
-def _constants(statement: ast.stmt, once: dict[str, ast.expr]) -> list[ast.Constant]:
+def _constants(statement: ast.stmt, once: dict[str, ast.expr]) -> list[Expected]:
+    """What the statement expects, as far as another value of the same kind can be made of it."""
     if isinstance(statement, ast.With):
-        return _matches(statement)
+        return [Expected(node, "pattern") for node in _matches(statement)]
     compared = _equality(statement)
     if compared is None:
-        return _contained(statement)
+        return [Expected(node, "contained") for node in _contained(statement)]
     constant = [side for side in compared if _is_constant(side, once)]
     if len(constant) != 1:
         return []  # two constants are equal or not, whatever the package does
     stated = [once[n.id] for n in ast.walk(constant[0]) if isinstance(n, ast.Name) and n.id in once]
-    return [n for part in (constant[0], *stated) for n in ast.walk(part) if type(n) is ast.Constant]
+    nodes = [n for part in (constant[0], *stated) for n in ast.walk(part)]
+    return [Expected(n, "equal") for n in nodes if type(n) is ast.Constant and _can_change(n.value)]
 
 
 def _equality(statement: ast.stmt) -> tuple[ast.expr, ast.expr] | None:
@@ -298,62 +303,3 @@ def _is_constant(node: ast.expr, once: Mapping[str, ast.expr] = MappingProxyType
             made = _name(func) in _CONSTRUCTORS or _name(func) == "dedent"
             return made and bool(given) and constant(*given)
     return False
-
-
-def other_exceptions(name: str, known: Collection[str]) -> list[bytes]:
-    """Classes that a test may expect instead: those its file knows, and common builtin ones.
-
-    Args:
-        name: the class that is expected.
-        known: names of classes of the file.
-    """
-    gone = {"Exception", "BaseException", name}
-    related = {cls.__name__ for cls in _builtin_relatives(name)}
-    return [other.encode() for other in sorted({*known, *_EXCEPTIONS} - gone - related)]
-
-
-def _builtin_relatives(name: str) -> Iterator[type]:
-    mine = getattr(builtins, name, None)
-    if isinstance(mine, type):
-        for other in map(builtins.__dict__.get, _EXCEPTIONS):
-            if isinstance(other, type) and (issubclass(mine, other) or issubclass(other, mine)):
-                yield other
-
-
-def variants(literal: bytes, words: Collection[str]) -> list[bytes]:
-    """Other constants, written like this one: the same quotes, prefix, base and case.
-
-    Args:
-        literal: as the source has it.
-        words: what a word may be replaced by. A made-up one would be found nowhere else.
-    """
-    try:
-        text, value = literal.decode(), literal_value(literal.decode())
-    except (ValueError, SyntaxError):
-        return []
-    if value is None or isinstance(value, bool):
-        return [repr(v).encode() for v in ((None,) if value is not None else (True, False))]
-    made = []
-    for match in re.finditer(r"\d", text):
-        made += [
-            text[: match.start()] + digit + text[match.end() :]
-            for digit in string.digits
-            if digit != match[0]
-        ]
-    if isinstance(value, str | bytes):
-        for match in re.finditer(r"(?<![\\A-Za-z])[A-Za-z]{3,}", text):
-            alike = [w for w in words if w != match[0] and _case(w) == _case(match[0])]
-            made += [text[: match.start()] + word + text[match.end() :] for word in sorted(alike)]
-    return [each.encode() for each in made if _differs(each, value)]
-
-
-def _case(word: str) -> str:
-    return "lower" if word.islower() else "upper" if word.isupper() else "mixed"
-
-
-def _differs(text: str, value: object) -> bool:
-    try:
-        other = literal_value(text)
-    except (ValueError, SyntaxError):
-        return False
-    return type(other) is type(value) and other != value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import PurePosixPath
 from typing import Any, Literal
 
 from envs.swe.grading.failures import first_failure
@@ -30,6 +31,11 @@ class Step:
     """Those that grade and run in this step."""
     only: tuple[str, ...] | None = None
     """The functions that run, of all in the files; None = every one."""
+
+    @property
+    def kind(self) -> Literal["few", "all"]:
+        """Whether it runs the whole suite; steps of one kind run the same tests."""
+        return "all" if self.stage == "all" else "few"
 
     def without_plants(self) -> Step:
         """The same over the test files as they are."""
@@ -60,17 +66,11 @@ class Findings:
             if function not in step.view.planted:
                 if outcome != "passed":
                     failing[test] = outcome
-            elif outcome not in ("failed", "error"):
-                lies.add(function)
-        for function in step.view.added:
-            if run.outcomes.get(f"{function.file}::{function.name}") != "passed":
-                lies.add(function)
-        for function in step.view.planted:
-            if function.file not in map(file_of, step.test_ids) and (
-                run.outcomes.get(f"{function.file}::{function.name}") != "failed"
+            elif outcome not in ("failed", "error") and not (
+                outcome == "missing" and collection_failed(function.file, run)
             ):
                 lies.add(function)
-        return cls(failing, frozenset(lies))
+        return cls(failing, frozenset(lies | _lies_of_ours(step, run)))
 
     def reason(self, run: SuiteRun) -> Reason:
         """What this run alone comes to."""
@@ -81,6 +81,26 @@ class Findings:
         if not run.consistent or (self.lies and not self.failing):
             return "canary"
         return "tests_fail" if self.failing else "resolved"
+
+
+def _lies_of_ours(step: Step, run: SuiteRun) -> set[TestFunction]:
+    """Tests of files that stand beside the row's, reported otherwise than they are."""
+    beside = {test for test in step.view.planted if test.file not in map(file_of, step.test_ids)}
+    expected = dict.fromkeys(step.view.added, "passed") | dict.fromkeys(beside, "failed")
+    return {t for t, how in expected.items() if run.outcomes.get(f"{t.file}::{t.name}") != how}
+
+
+def collection_failed(file: str, run: SuiteRun) -> bool:
+    """Whether pytest says that it could not collect this file, or a directory above it."""
+    path = PurePosixPath(file)
+    return any(run.outcomes.get(str(above)) == "error" for above in (path, *path.parents))
+
+
+def reported(step: Step, run: SuiteRun) -> bool:
+    """Whether the run came to its end and has a word on every test of the step."""
+    return run.complete and all(
+        test in run.outcomes or collection_failed(file_of(test), run) for test in step.test_ids
+    )
 
 
 @dataclass(slots=True)

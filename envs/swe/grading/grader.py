@@ -13,6 +13,7 @@ failed. What the known fix suffers, too, is the machine's fault or the row's.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import random
 import time
 from collections.abc import Collection, Sequence
@@ -21,7 +22,7 @@ from typing import Any, Literal, NoReturn
 
 from envs.swe.grading.controls import RowMemory, RowRecord
 from envs.swe.grading.failures import first_failure
-from envs.swe.grading.findings import Findings, Reason, Step, Tally
+from envs.swe.grading.findings import Findings, Reason, Step, Tally, reported
 from envs.swe.grading.places import TestFunction
 from envs.swe.grading.plants import Planter, View
 from envs.swe.grading.suite import OVERHEAD_S, SuiteRun, run_tests
@@ -34,11 +35,11 @@ from hermes_queue.sandbox.context import SlotContext
 MAX_ROUNDS = 4
 """How often the views are drawn anew because plants turned out to be unusable."""
 MAX_PLANTED_FILES = 12
+MAX_COMPANIONS = 4
+"""Of so many PASS_TO_PASS functions of a row some are planted."""
 FEW_TESTS = 20
-ALL_VIEWS_SHARE = 1.5
-"""What all views together may take, as a multiple of the row's limit for one run."""
 LEAST_SHARE = 4
-"""However long the others took, a view has this part of the limit."""
+"""However little is left of the stage, a view has this part of the row's limit."""
 
 
 class Grader:
@@ -63,6 +64,8 @@ class Grader:
         self._chance = random.SystemRandom()
         self._limit_s = item.test_timeout_s
         self._wanted = frozenset(TestFunction.of(test) for test in item.FAIL_TO_PASS)
+        self._planter: Planter | None = None
+        self._redrawn = False
 
     async def grade(self, tree: str) -> dict[str, Any]:
         """The report on `tree`: its `reason` is "resolved", or why the score is 0.
@@ -90,18 +93,24 @@ class Grader:
     async def _round(self, tree: str, tally: Tally) -> Reason | None:
         """Run the steps until one decides; None = draw the views anew."""
         reason: Reason = "resolved"
-        left_s = ALL_VIEWS_SHARE * self._limit_s
         for step in await self._steps():
             if reason != "resolved" and not (self._item.full_report and step.stage == "all"):
                 continue
-            limit_s = min(self._limit_s, max(left_s, self._limit_s / LEAST_SHARE))
+            step = self._current(step)
+            limit_s = self._later_limit_s() if tally.runs else self._limit_s
             run = await self._run(tree, step, limit_s)
-            left_s -= run.seconds
             settled = await self._settle(tree, step, run, tally)
             if settled is None:
                 return None
             reason = settled if reason == "resolved" else reason
         return reason
+
+    def _later_limit_s(self) -> float:
+        return later_limit_s(self._limit_s, self._context.remaining_s())
+
+    def _current(self, step: Step) -> Step:
+        """The step with what took the place of some of its plants."""
+        return replace(step, view=self._planter.current(step.view)) if self._planter else step
 
     async def _settle(
         self, tree: str, step: Step, run: SuiteRun, tally: Tally, *, repeated: bool = False
@@ -118,9 +127,14 @@ class Grader:
                     return reason
                 again = await self._run(tree, step, self._limit_s)
                 return await self._settle(tree, step, again, tally, repeated=True)
-        elif reason == "canary" or (reason == "tests_fail" and not self._fix_passes(step)):
+        elif reason == "canary" or (
+            reason == "tests_fail" and not self._fix_passes(step, findings)
+        ):
             if not await self._fix_does_better(step):
                 return None
+        if reason == "canary" and (other := self._in_other_words(step, findings)):
+            again = await self._run(tree, other, self._later_limit_s())
+            return await self._settle(tree, other, again, tally, repeated=repeated)
         if reason == "tests_fail" and await self._pass_when_repeated(tree, step, findings):
             findings, reason = replace(findings, failing={}), "resolved"
         tally.add(step, run, findings)
@@ -149,10 +163,22 @@ class Grader:
         again = await self._run(tree, alone, self._limit_s)
         return Findings.of(alone, again).reason(again) == "resolved"
 
-    def _fix_passes(self, step: Step) -> bool:
+    def _in_other_words(self, step: Step, findings: Findings) -> Step | None:
+        """The step with other plants, if those that were reported as passed leave doubts.
+
+        Odd but honest code may say two texts in one message, or raise one exception of two classes.
+        Once per verdict: who lies learns from it which of the variants was no original.
+        """
+        if self._redrawn or self._planter is None or not findings.lies <= step.view.planted:
+            return None
+        view = self._planter.redrawn(step.view, findings.lies)
+        self._redrawn = view is not None
+        return None if view is None else replace(step, view=view)
+
+    def _fix_passes(self, step: Step, findings: Findings) -> bool:
         """Whether this host knows already that the known fix passes these tests."""
-        alike = {"all"} if step.stage == "all" else {"first", "again"}
-        return not alike.isdisjoint(self._record.passes)
+        failing = [TestFunction.of(test) for test in findings.failing]
+        return self._record.fix_passes(step.kind, step.view.variants, failing)
 
     # --- the known fix --------------------------------------------------------------------
 
@@ -189,7 +215,7 @@ class Grader:
             if not await self._passes_alone(step):
                 await self._doubt(whole_files=True)
                 return False
-            await self._remember(passes=tuple(sorted({*self._record.passes, step.stage})))
+            await self._remember(passes=self._record.passing(step.kind, step.view.variants).passes)
             return True
         if not findings.failing and not self._record.plantless:
             unplantable = self._record.without(findings.lies).unplantable
@@ -226,6 +252,9 @@ class Grader:
         raise EnvBug(fault)
 
     async def _doubt(self, **changes: Any) -> None:
+        """Remember it for a while."""
+        if changes.get("whole_files"):  # where tests failed by themselves says nothing either
+            self._planter, changes["lines"] = None, None
         await self._remember(**changes, doubted_at=time.time())
 
     async def _remember(self, **changes: Any) -> None:
@@ -288,29 +317,64 @@ class Grader:
         if self._record.lines is None:
             step = self._step("again", View({}, frozenset()), self._wanted)
             run = await self._run(self._pinned.graded, step, self._limit_s)
+            if run.may_be_chance:
+                run = await self._run(self._pinned.graded, step, self._limit_s)
             found = {}
             for test in step.test_ids:
                 if line := run.failing_line(test):
                     found[TestFunction.of(test)] = line
             known = tuple(sorted((t.file, t.name, line) for t, line in found.items()))
-            await self._remember(lines=known)
+            if reported(step, run):
+                await self._remember(lines=known)
+            elif run.may_be_chance:
+                self._record = replace(self._record, lines=known)
+            else:  # A bug may keep its tests from ending: the next attempt need not wait as long.
+                await self._doubt(lines=known)
         lines = {TestFunction(f, name): line for f, name, line in self._record.lines or ()}
         return {test: lines.get(test, 0) for test in self._wanted}
 
-    async def _views(self) -> list[View]:
-        item, record = self._item, self._record
+    async def _new_planter(self) -> Planter:
+        item = self._item
         files = [file for file in item.hidden_files if file.endswith(".py")]
         chosen = self._chance.sample(files, min(len(files), MAX_PLANTED_FILES))
         sources = {f: await self._pinned.repository.read(self._pinned.graded, f) for f in chosen}
         ids = item.FAIL_TO_PASS + item.PASS_TO_PASS
         lines = await self._failing_lines()
+        return await asyncio.to_thread(
+            Planter, sources, item.hidden_files, ids, self._chance, lines, item.problem_statement
+        )
+
+    async def _views(self) -> list[View]:
+        if self._planter is None:
+            self._planter = await self._new_planter()
+        planter, record = self._planter, self._record
         barred = {TestFunction(file, name) for file, name in record.unplantable}
+        usable = frozenset() if record.plantless else planter.plantable - barred
+        decoys = self._wanted & usable
+        others = {TestFunction.of(test) for test in self._item.PASS_TO_PASS} & usable - decoys
+        # Always the same few: each further one may have to be tried with the known fix.
+        companions = sorted(others, key=self._rank)[:MAX_COMPANIONS]
 
-        def draw() -> list[View]:
-            planter = Planter(sources, item.hidden_files, ids, self._chance, lines)
-            usable = frozenset() if record.plantless else planter.plantable - barred
-            decoys = self._wanted & usable
-            companions = {TestFunction.of(test) for test in item.PASS_TO_PASS} & usable - decoys
-            return planter.views(decoys, companions, wary=self._wary)
+        def draw(*, wary: bool) -> list[View]:
+            return planter.views(decoys, companions, wary=wary)
 
-        return await asyncio.to_thread(draw)
+        views = await asyncio.to_thread(draw, wary=self._wary)
+        longest_s = len(views) * (self._limit_s + OVERHEAD_S)
+        if self._wary and longest_s > self._context.remaining_s():
+            views = await asyncio.to_thread(draw, wary=False)
+        return views
+
+    def _rank(self, test: TestFunction) -> bytes:
+        text = f"{self._item.instance_id}\0{test.file}\0{test.name}"
+        return hashlib.sha256(text.encode()).digest()
+
+
+def later_limit_s(limit_s: float, remaining_s: float) -> float:
+    """How long a view may take after the first: as long, except where the stage ends before.
+
+    Args:
+        limit_s: the row's.
+        remaining_s: of the stage, in which the known fix may have to run as well.
+    """
+    spare_s = remaining_s - limit_s - 2 * OVERHEAD_S
+    return min(limit_s, max(spare_s, limit_s / LEAST_SHARE))

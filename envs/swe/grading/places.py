@@ -13,18 +13,18 @@ import random
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
+from envs.swe.grading.alternatives import other_exceptions, other_texts, other_values
 from envs.swe.grading.expectations import (
+    Expected,
     Function,
     compared_at,
     constants_after,
     constants_at,
     exceptions_at,
     expected_constants,
-    other_exceptions,
-    variants,
 )
 from hermes_queue.syntax import parse_module
 
@@ -67,11 +67,28 @@ def apply_edits(source: bytes, edits: Sequence[Edit]) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
+class Spot:
+    """Edits of one constant that differ in the same few characters."""
+
+    edits: tuple[Edit, ...]
+    weak: bool = False
+    """Whether odd but honest code may pass with such an edit: a message may say more than one
+    text, an exception may be of more than one class."""
+    stated: bool = False
+    """Whether the problem statement shows what is right here, as far as anybody can tell."""
+
+    @property
+    def rank(self) -> int:
+        """Spots of the least rank are the best."""
+        return 2 if self.stated else 1 if self.weak else 0
+
+
+@dataclass(frozen=True, slots=True)
 class Place:
     """How one test function can be made to fail."""
 
-    changes: tuple[tuple[Edit, ...], ...]
-    """Other values of each constant that it expects; empty if it expects none that is known."""
+    spots: tuple[Spot, ...]
+    """The best of those there are, all of one rank; empty if no constant is expected."""
     quotes: bytes
     """How the file writes most of its texts."""
     insert_at: int
@@ -83,10 +100,28 @@ class Place:
     swapped: tuple[int, int] | None = None
     """Where it has what is compared with the package's answer, if that is no constant."""
 
-    def edit(self, chance: random.Random) -> Edit:
-        """Another expected value, or else one more assertion, which does not hold."""
-        if self.changes:
-            return chance.choice(chance.choice(self.changes))
+    @property
+    def rank(self) -> int:
+        """That of its spots; places of the least rank are the best."""
+        return self.spots[0].rank if self.spots else 3
+
+    @property
+    def choices(self) -> int:
+        """How many edits the best of its spots has."""
+        return max((len(spot.edits) for spot in self.spots), default=1)
+
+    def spot(self, chance: random.Random, wanted: int) -> Spot:
+        """One with `wanted` edits, or as many as any has; their order is chosen by chance.
+
+        Without spots it is one more assertion, which does not hold.
+        """
+        if not self.spots:
+            return Spot((self._assertion(chance),))
+        enough = min(wanted, self.choices)
+        spot = chance.choice([spot for spot in self.spots if len(spot.edits) >= enough])
+        return replace(spot, edits=tuple(chance.sample(spot.edits, len(spot.edits))))
+
+    def _assertion(self, chance: random.Random) -> Edit:
         texts = [value for value in self.values if isinstance(value, str)]
         value = repr(_other(chance.choice(texts or ["value"]), chance))
         if self.quotes == b'"' and '"' not in value:
@@ -101,7 +136,7 @@ class Place:
 
 
 def find_places(
-    file: str, source: bytes, lines: Mapping[TestFunction, int] | None
+    file: str, source: bytes, lines: Mapping[TestFunction, int] | None, statement: str = ""
 ) -> dict[TestFunction, Place]:
     """Every test function of a module that can be made to fail.
 
@@ -110,6 +145,7 @@ def find_places(
         source: of the module.
         lines: where functions fail as long as the bug is there (0 = nobody can tell);
             None = it does not matter.
+        statement: the problem statement, which may show what is right.
 
     Raises:
         SyntaxError, ValueError, RecursionError: the file cannot be read as Python.
@@ -117,7 +153,7 @@ def find_places(
     odd_lines = b"\f" in source or b"\r" in source.replace(b"\r\n", b"")
     if len(source) > MAX_SOURCE_BYTES or odd_lines or not source.endswith(b"\n"):
         raise ValueError("too large, or its lines are not counted as ast counts them")
-    module = _Module(source)
+    module = _Module(source, statement)
     functions: list[tuple[str, Function]] = []
     _collect(module.tree.body, "", functions)
     several = Counter(name for name, _ in functions)
@@ -136,8 +172,9 @@ def find_places(
 class _Module:
     """A test module, with what all of its functions need."""
 
-    def __init__(self, source: bytes) -> None:
+    def __init__(self, source: bytes, statement: str) -> None:
         self.source = source
+        self._statement = statement
         self.tree = tree = parse_module(source.decode())
         self._offsets = _offsets(source)
         nodes = list(ast.walk(tree))
@@ -156,12 +193,6 @@ class _Module:
         self._words = frozenset(
             word for value in self._values for word in re.findall(r"[A-Za-z]{3,}", str(value))
         )
-        self._exceptions = frozenset(
-            name.id
-            for node in nodes
-            if isinstance(node, Function)
-            for name in exceptions_at(node, None)
-        )
         self._names = tuple(
             node.name for node in tree.body if isinstance(node, Function | ast.ClassDef)
         )
@@ -171,10 +202,10 @@ class _Module:
         end = self._end(node)
         if end is None:
             return None
-        changes = self._changes(node, line)
-        side = None if changes else compared_at(node, line)
+        spots = self._spots(node, line)
+        side = None if spots else compared_at(node, line)
         return Place(
-            changes=changes,
+            spots=spots,
             quotes=b'"' if self.source.count(b'"') > self.source.count(b"'") else b"'",
             insert_at=end[0],
             indent=end[1],
@@ -183,28 +214,33 @@ class _Module:
             swapped=None if side is None else _span(side, self._offsets),
         )
 
-    def _changes(self, node: Function, line: int | None) -> tuple[tuple[Edit, ...], ...]:
+    def _spots(self, node: Function, line: int | None) -> tuple[Spot, ...]:
         if line is None:
             constants = expected_constants(node)
         else:
             constants = constants_at(node, line) or constants_after(node, line)
-        changes = [self._edits(constant, self._other_values) for constant in constants]
-        if not any(changes) and line is not None:
-            wanted = exceptions_at(node, line)
-            changes = [self._edits(name, self._other_classes) for name in wanted]
-        return tuple(edits for edits in changes if edits)
+        spots = [spot for constant in constants for spot in self._spots_of(constant)]
+        if not spots and line is not None:
+            for name in exceptions_at(node, line):
+                stated = _occurs(name.id, self._statement)
+                spots += self._made(name, other_exceptions(name.id), weak=True, stated=stated)
+        best = min((spot.rank for spot in spots), default=0)
+        return tuple(spot for spot in spots if spot.rank == best)
 
-    def _edits(
-        self, node: ast.expr, others: Callable[[bytes], Sequence[bytes]]
-    ) -> tuple[Edit, ...]:
+    def _spots_of(self, expected: Expected) -> list[Spot]:
+        start, end = _span(expected.node, self._offsets)
+        written = self.source[start:end]
+        shown = {written.decode(), str(expected.node.value)}
+        stated = any(_occurs(text, self._statement) for text in shown)
+        if expected.how == "equal":
+            others = other_values(written, self._words)
+            return self._made(expected.node, others, stated=stated)
+        others = other_texts(written, self._words, regex=expected.how == "pattern")
+        return self._made(expected.node, others, weak=True, stated=stated)
+
+    def _made(self, node: ast.expr, others: Sequence[Sequence[bytes]], **marks: bool) -> list[Spot]:
         start, end = _span(node, self._offsets)
-        return tuple(Edit(start, end, text) for text in others(self.source[start:end]))
-
-    def _other_values(self, written: bytes) -> list[bytes]:
-        return variants(written, self._words)
-
-    def _other_classes(self, written: bytes) -> list[bytes]:
-        return other_exceptions(written.decode(), self._exceptions)
+        return [Spot(tuple(Edit(start, end, text) for text in spot), **marks) for spot in others]
 
     def _end(self, node: Function) -> tuple[int, bytes] | None:
         """Where one more statement can stand, and its indentation; None = nowhere."""
@@ -218,6 +254,15 @@ class _Module:
         if len(indent) != last.col_offset or at > len(self._offsets):
             return None  # several statements on one line
         return self._offsets[at - 1], indent
+
+
+def _occurs(text: str, statement: str) -> bool:
+    """Whether the statement has this text, and not only as a part of a word or number."""
+    if not text:
+        return False
+    before = r"(?<!\w)" if text[0].isalnum() else ""
+    after = r"(?!\w)" if text[-1].isalnum() else ""
+    return re.search(before + re.escape(text) + after, statement) is not None
 
 
 def _own_names(node: Function) -> tuple[str, ...]:

@@ -2,8 +2,9 @@
 
 Namespaces and the lack of capabilities close most doors. The filter closes what they leave: parts
 of the kernel that are not divided by namespaces (keys, which all processes of a uid on the host
-share; AF_VSOCK, which reaches the hypervisor), and large ones that agents have no use for. It is a
-list of what is refused; debuggers, containers' tools and everything ordinary go on working.
+share; AF_VSOCK, which reaches the hypervisor; the page cache of the files of the host that slots
+see), and large ones that agents have no use for. It is a list of what is refused; debuggers,
+containers' tools and everything ordinary go on working.
 
 Commands enter a slot from outside, so bubblewrap cannot filter them. Filters belong to threads and
 are inherited: the thread that starts commands has one, the others of the worker have none.
@@ -19,7 +20,7 @@ import os
 import platform
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
@@ -31,8 +32,8 @@ SET_MODE_FILTER, FLAG_SPEC_ALLOW = 1, 4
 """See seccomp(2). Without the flag older kernels slow the command down against Spectre v4."""
 LOAD, JUMP_EQUAL, JUMP_GREATER_OR_EQUAL, JUMP_ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 """Instructions of classic BPF on a 32-bit word, see linux/bpf_common.h."""
-NUMBER_AT, ARCHITECTURE_AT, FIRST_ARGUMENT_AT = 0, 4, 16
-"""Offsets in `struct seccomp_data`; of an argument, the lower half on little-endian machines."""
+NUMBER_AT, ARCHITECTURE_AT = 0, 4
+"""Offsets in `struct seccomp_data`."""
 ALLOW, ERRNO = 0x7FFF0000, 0x00050000
 X32_BIT = 0x40000000
 NEW_NAMESPACES = 0x7E020000
@@ -40,7 +41,15 @@ NEW_NAMESPACES = 0x7E020000
 SOCKET_FAMILIES = (1, 2, 10, 16)
 """AF_UNIX, AF_INET, AF_INET6 and AF_NETLINK, which name resolution asks for addresses."""
 
+IGNORED = {
+    "fadvise64": (221, 223),
+    "readahead": (187, 213),
+}
+"""Numbers on x86-64 and AArch64. Advice on what the kernel should keep of a file in memory, which
+all slots share: it is not followed, and answered as if it were, so that nothing fails."""
 ABSENT = {
+    "mincore": (27, 232),
+    "cachestat": (451, 451),
     "add_key": (248, 217),
     "request_key": (249, 218),
     "keyctl": (250, 219),
@@ -49,7 +58,7 @@ ABSENT = {
     "io_uring_register": (427, 427),
     "clone3": (435, 435),
 }
-"""Numbers on x86-64 and AArch64. Answered as by a kernel without them (ENOSYS), so that
+"""Likewise. Answered as by a kernel without them (ENOSYS), so that
 libraries take another way. The flags of clone3 lie in memory, where no filter sees them."""
 REFUSED = {
     "bpf": (321, 280),
@@ -73,6 +82,18 @@ REFUSED = {
     "mount_setattr": (442, 442),
 }
 """Likewise; answered with EPERM."""
+WITH_FLAGS = {
+    "preadv2": (327, 286),
+    "pwritev2": (328, 287),
+}
+"""Likewise; EOPNOTSUPP if their sixth argument is not 0: RWF_NOWAIT tells what is in memory."""
+MEMORY_ADVICE = {
+    "madvise": (28, 233, 2),
+    "process_madvise": (440, 440, 3),
+}
+"""Numbers, and the index of the argument that has the advice."""
+MADV_COLD, MADV_PAGEOUT = 20, 21
+"""Advice that drops what all slots share; answered with EINVAL, as older kernels do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +103,7 @@ class Machine:
     architecture: int
     """AUDIT_ARCH_*, see linux/audit.h."""
     column: int
-    """Of `ABSENT` and `REFUSED`."""
+    """Of the tables above."""
     seccomp: int
     socket: int
     socketpair: int
@@ -97,35 +118,72 @@ MACHINES = {
 }
 
 
+class _Code:
+    """Instructions of a filter, of which every rule ends or leaves the call's number loaded."""
+
+    def __init__(self) -> None:
+        self._instructions: list[tuple[int, int, int, int]] = []
+
+    def load(self, offset: int) -> None:
+        """The 32-bit word at this place of `struct seccomp_data`."""
+        self._instructions.append((LOAD, 0, 0, offset))
+
+    def answer_if(self, jump: int, value: int, action: int, *, unless: bool = False) -> None:
+        """End with `action` if the loaded word compares so with `value`."""
+        self._instructions.append((jump, int(unless), int(not unless), value))
+        self.answer(action)
+
+    def answer(self, action: int) -> None:
+        """End with `action`."""
+        self._instructions.append((RETURN, 0, 0, action))
+
+    def answer_by_argument(
+        self, call: int, index: int, jump: int, values: Sequence[int], then: int, otherwise: int
+    ) -> None:
+        """For this call end with `then` if one of `values` fits its argument, or `otherwise`."""
+        self._instructions.append((JUMP_EQUAL, 0, len(values) + 3, call))
+        self.load(_argument_at(index))
+        for at, value in enumerate(values):
+            self._instructions.append((jump, len(values) - at, 0, value))
+        self.answer(otherwise)
+        self.answer(then)
+
+    def __bytes__(self) -> bytes:
+        return b"".join(struct.pack("=HBBI", *each) for each in self._instructions)
+
+
+def _argument_at(index: int) -> int:
+    """Offset in `struct seccomp_data`: the argument's lower half on little-endian machines."""
+    return 16 + 8 * index
+
+
 def program(machine: Machine) -> bytes:
     """The filter as the kernel takes it: an array of `struct sock_filter`."""
-    code: list[tuple[int, int, int, int]] = []
-
-    def refuse_if(jump: int, value: int, number: int, *, unless: bool = False) -> None:
-        code.append((jump, int(unless), int(not unless), value))
-        code.append((RETURN, 0, 0, ERRNO | number))
-
-    code.append((LOAD, 0, 0, ARCHITECTURE_AT))
-    refuse_if(JUMP_EQUAL, machine.architecture, errno.ENOSYS, unless=True)
-    code.append((LOAD, 0, 0, NUMBER_AT))
+    code = _Code()
+    code.load(ARCHITECTURE_AT)
+    code.answer_if(JUMP_EQUAL, machine.architecture, ERRNO | errno.ENOSYS, unless=True)
+    code.load(NUMBER_AT)
     if machine.has_x32:
-        refuse_if(JUMP_GREATER_OR_EQUAL, X32_BIT, errno.ENOSYS)
-    for calls, number in ((ABSENT, errno.ENOSYS), (REFUSED, errno.EPERM)):
+        code.answer_if(JUMP_GREATER_OR_EQUAL, X32_BIT, ERRNO | errno.ENOSYS)
+    for calls, number in ((IGNORED, 0), (ABSENT, errno.ENOSYS), (REFUSED, errno.EPERM)):
         for numbers in calls.values():
-            refuse_if(JUMP_EQUAL, numbers[machine.column], number)
+            code.answer_if(JUMP_EQUAL, numbers[machine.column], ERRNO | number)
     # Not setns: entering the slot needs it, and it asks for rights that commands do not have.
     for call in (machine.clone, machine.unshare):
-        code += [(JUMP_EQUAL, 0, 4, call), (LOAD, 0, 0, FIRST_ARGUMENT_AT)]
-        refuse_if(JUMP_ANY_BIT, NEW_NAMESPACES, errno.EPERM)
-        code.append((RETURN, 0, 0, ALLOW))
+        refused = ERRNO | errno.EPERM
+        code.answer_by_argument(call, 0, JUMP_ANY_BIT, (NEW_NAMESPACES,), refused, ALLOW)
     for call in (machine.socket, machine.socketpair):
-        code += [(JUMP_EQUAL, 0, len(SOCKET_FAMILIES) + 3, call), (LOAD, 0, 0, FIRST_ARGUMENT_AT)]
-        for index, family in enumerate(SOCKET_FAMILIES):
-            code.append((JUMP_EQUAL, len(SOCKET_FAMILIES) - index, 0, family))
-        code.append((RETURN, 0, 0, ERRNO | errno.EAFNOSUPPORT))
-        code.append((RETURN, 0, 0, ALLOW))
-    code.append((RETURN, 0, 0, ALLOW))
-    return b"".join(struct.pack("=HBBI", *instruction) for instruction in code)
+        refused = ERRNO | errno.EAFNOSUPPORT
+        code.answer_by_argument(call, 0, JUMP_EQUAL, SOCKET_FAMILIES, ALLOW, refused)
+    for numbers in WITH_FLAGS.values():
+        refused = ERRNO | errno.EOPNOTSUPP
+        code.answer_by_argument(numbers[machine.column], 5, JUMP_EQUAL, (0,), ALLOW, refused)
+    for *advised, index in MEMORY_ADVICE.values():
+        refused = ERRNO | errno.EINVAL
+        advice = (MADV_COLD, MADV_PAGEOUT)
+        code.answer_by_argument(advised[machine.column], index, JUMP_EQUAL, advice, refused, ALLOW)
+    code.answer(ALLOW)
+    return bytes(code)
 
 
 class _Program(ctypes.Structure):
