@@ -12,6 +12,7 @@ rollout.py      one trajectory, top to bottom: read this first
 runtime.py      what one process shares
 spool.py        finished records on disk
 trajectory.py   the Celery task
+verdicts.py     what an env says, checked before it becomes a record
 calls/          permission to call a model
 chaos/          kill everything, prove nothing is lost
 upkeep/         threads and tasks that keep what is held

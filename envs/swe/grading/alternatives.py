@@ -18,6 +18,8 @@ _CONSONANTS = "bdfgklmnprtvz"
 _REGEX_CHOICES = re.compile(r"[|\[?{*+(]")
 MIN_DIGITS_TEXT = 5
 """Shorter text with another digit may well be said as well."""
+MAX_ALIKE = 24
+"""Words that may stand in for one: more than views need, and a long file has thousands."""
 _RARE_EXCEPTIONS = (
     "BufferError EOFError MemoryError RecursionError StopAsyncIteration UnboundLocalError "
     "ZeroDivisionError"
@@ -44,8 +46,7 @@ def other_values(literal: bytes, words: Collection[str]) -> list[list[bytes]]:
     spots = [_replaced(text, match, string.digits) for match in re.finditer(r"\d", text)]
     if isinstance(value, str | bytes):
         for match in _words(text):
-            alike = [word for word in sorted(words) if _case(word) == _case(match[0])]
-            spots.append(_replaced(text, match, alike))
+            spots.append(_replaced(text, match, _alike(match[0], words)))
     return _kept(spots, value)
 
 
@@ -90,6 +91,12 @@ def _related(name: str, wanted: object) -> bool:
         return False
     common = {*getattr(builtins, name).__mro__} & {*wanted.__mro__}
     return bool(common - {Exception, BaseException, object}) or wanted in common
+
+
+def _alike(word: str, words: Collection[str]) -> list[str]:
+    """Words of the same case, those of about the same length before others."""
+    alike = [other for other in words if other != word and _case(other) == _case(word)]
+    return sorted(alike, key=lambda other: (abs(len(other) - len(word)), other))[:MAX_ALIKE]
 
 
 def _words(text: str) -> list[re.Match[str]]:

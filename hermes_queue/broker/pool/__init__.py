@@ -8,6 +8,7 @@
     loop_watchdog.py   notices a blocked loop
     remote_control.py  remote control, answered
     run.py             one job in the pool
+    screening.py       messages, checked before Celery reads them
     shutdown.py        whether the worker is ordered to end
     task_pool.py       slots, limits, cancellation
     trace.py           what surrounds the body of a task
