@@ -1,6 +1,6 @@
 """Tests run against the agent's tree, and the verdict.
 
-alternatives.py   what a test may expect instead
+alternatives.py  what a test may expect instead
 controls.py      what a host has learnt about a row by running the known fix
 expectations.py  where a test states what it expects
 failures.py      the first failure in one line
