@@ -162,7 +162,7 @@ def test_a_run_without_isolation_exits_3_with_the_fix(start, tmp_path):
 def test_a_worker_that_dies_is_an_error_with_its_log(start):
     process = start("gsm8k", "--items", "1", *slow(600))
     started = wait_for_slots(process, 1)
-    [worker] = [p for p in started if "-m celery" in command_line(p)]
+    [worker] = [p for p in started if "hermes_queue.broker.worker" in command_line(p)]
     worker.kill()
     _out, err = process.communicate(timeout=110)  # long before its job would have ended
     assert process.returncode == 1
