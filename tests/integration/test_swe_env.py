@@ -410,7 +410,7 @@ async def test_tests_that_depend_on_others_of_their_file_are_graded_with_them(
 async def test_a_slot_that_dies_under_the_tests_once_costs_the_agent_nothing(
     row: dict[str, Any],
 ) -> None:
-    async with attempt(row) as agent:
+    async with attempt(row, seconds=600) as agent:
         await agent.solve()
         verifying = asyncio.create_task(agent.verify())
         while not (init := _init_of_slot_with(b"session.py")) and not verifying.done():

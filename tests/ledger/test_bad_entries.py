@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 
 import pytest
-from hermes_queue.ledger.overview import overview
 from ledger_steps import LEASE, SWEEP, age_lease, begin, enqueue, swept
 from records import make_job
 
+from hermes_queue.cli.overview import overview
 from hermes_queue.ledger import Claim, QueueKeys
 
 QUEUES = QueueKeys(retry=["v1.train.retry"], first=["v1.train"])
