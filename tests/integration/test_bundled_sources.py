@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from envs.swe.bugs.statement import quotes
-from envs.swe.bugs.validate import changed_lines
 
 import producers
+from envs.swe.bugs.statement import quotes
+from envs.swe.bugs.validate import changed_lines
 from envs.swe.item import Item
 from envs.swe.sources import ReadAsset
 from envs.swe.workspace import Pinned, pin

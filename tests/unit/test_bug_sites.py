@@ -6,6 +6,7 @@ import json
 from collections import Counter
 
 import pytest
+
 from envs.swe.bugs.sites import Candidate, Draw, candidates, covered_lines
 from envs.swe.bugs.validate import changed_lines, read_failure
 

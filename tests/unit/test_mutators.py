@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-import envs.swe.bugs.source as own_source
 import pytest
-from envs.swe.bugs.mutators import Site, find_sites, is_a_change
 
+import envs.swe.bugs.source as own_source
+from envs.swe.bugs.mutators import Site, find_sites, is_a_change
 from envs.swe.recipe import splice
 
 CASES = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from envs.swe.bugs.statement import quotes, write_statement
 from envs.swe.bugs.symptoms import FailedCheck, Library, public_names
 
