@@ -44,6 +44,8 @@ class _Connections:
     """By the bound on answers, which is one setting."""
     clients: dict[tuple[str | None, str, float, int], AsyncOpenAI] = field(default_factory=dict)
     """The SDK's view of an endpoint, by URL, key, timeout and bound on answers."""
+    opening: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while one of `http` is made."""
 
 
 _connections: WeakKeyDictionary[asyncio.AbstractEventLoop, _Connections] = WeakKeyDictionary()
@@ -107,7 +109,7 @@ class Endpoint:
 
     async def post_to_root(self, path: str, body: Mapping[str, Any]) -> bytes:
         """As `post`, with a path below the server's root instead of its `/v1`."""
-        return await self.post(self._root() + path, body)
+        return await self.post(await self._root() + path, body)
 
     async def models(self) -> list[str]:
         """Names of the models that the endpoint lists.
@@ -116,10 +118,11 @@ class Endpoint:
             TimeoutError, openai.OpenAIError: as `post`.
             ValueError: the answer is no such list.
         """
-        import httpx2
-
         async with asyncio.timeout(self._timeout_s):
-            answer = await self._client().get("/models", cast_to=httpx2.Response)
+            client = await self._client()
+            import httpx2
+
+            answer = await client.get("/models", cast_to=httpx2.Response)
         try:
             return [str(each["id"]) for each in json.loads(answer.content)["data"]]
         except (KeyError, TypeError, RecursionError) as error:
@@ -127,10 +130,11 @@ class Endpoint:
 
     async def ask_root(self, path: str, body: Mapping[str, Any] | None) -> tuple[int, Any]:
         """As `ask`, with a path below the server's root: `server_facts.Ask`."""
-        return await self.ask(self._root() + path, body)
+        return await self.ask(await self._root() + path, body)
 
     async def ask(self, path: str, body: Mapping[str, Any] | None) -> tuple[int, Any]:
         """One request of the probe's: `probe.Send`; without a body a GET."""
+        await _shared(self._answer_max_bytes)
         import openai
 
         try:
@@ -143,15 +147,15 @@ class Endpoint:
         except (ValueError, RecursionError):
             return 200, None
 
-    def _root(self) -> str:
-        return str(self._client().base_url).rstrip("/").removesuffix("/v1")
+    async def _root(self) -> str:
+        return str((await self._client()).base_url).rstrip("/").removesuffix("/v1")
 
     async def _send(self, path: str, body: Mapping[str, Any] | None) -> Any:
+        client = await self._client()
         import aiohttp
         import httpx2
         import openai
 
-        client = self._client()
         options: Any = {"headers": self._headers}
         answer = httpx2.Response
         try:
@@ -162,10 +166,10 @@ class Endpoint:
             request = httpx2.Request("POST", str(client.base_url))
             raise openai.APIConnectionError(request=request) from error
 
-    def _client(self) -> AsyncOpenAI:
+    async def _client(self) -> AsyncOpenAI:
+        shared = await _shared(self._answer_max_bytes)
         import openai
 
-        shared = _shared(self._answer_max_bytes)
         key = (self.base_url, self._api_key, self._timeout_s, self._answer_max_bytes)
         if key not in shared.clients:
             # aiohttp refuses credentials in a URL beside a header that says the same.
@@ -190,15 +194,19 @@ def _credentials(url: str | None) -> tuple[str | None, dict[str, str]]:
     return without_credentials(url), {"Authorization": f"Basic {token}"}
 
 
-def _shared(answer_max_bytes: int) -> _Connections:
+async def _shared(answer_max_bytes: int) -> _Connections:
     """The running loop's connections, with those for this bound among them.
+
+    Whatever imports the SDK awaits this first: the first call loads it, in a thread. On the loop
+    that has taken longer than a lease, on a busy machine with a cold disk, and ended the worker.
 
     Raises:
         ModelConfigError: aiohttp is not installed.
     """
     found = _connections.setdefault(asyncio.get_running_loop(), _Connections())
-    if answer_max_bytes not in found.http:
-        found.http[answer_max_bytes] = _http_client(answer_max_bytes)
+    async with found.opening:
+        if answer_max_bytes not in found.http:
+            found.http[answer_max_bytes] = await asyncio.to_thread(_http_client, answer_max_bytes)
     return found
 
 
