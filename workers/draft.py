@@ -34,6 +34,7 @@ from hermes_queue.models import (
 )
 from hermes_queue.policy import span
 from hermes_queue.telemetry.scrubbing import scrub, scrubber
+from hermes_queue.wire.parameters import printable
 from workers.provenance import packages
 
 logger = logging.getLogger(__name__)
@@ -295,7 +296,7 @@ def _failed(
     """
     job = source.job if isinstance(source, Draft) else source
     logger.error("%s: %s", job.trajectory_id, problem, extra={"action": "record_reduced"})
-    message = _printable(scrub(problem if known is None else f"{known.message}; {problem}"))
+    message = _message(scrub(problem if known is None else f"{known.message}; {problem}"))
     failure = (
         Failure(cause="env_bug", stage="publish", type="EnvBug", message=message)
         if known is None
@@ -334,9 +335,9 @@ def brief(attempt: AttemptRecord) -> AttemptRecord:
     return attempt.model_copy(update={"messages": (), "events": ()})
 
 
-def _printable(text: str) -> str:
-    """Text that UTF-8 can carry: lone surrogates replaced, length capped."""
-    return text.encode("utf-8", "backslashreplace").decode()[:4000]
+def _message(text: str) -> str:
+    """A failure's message as it travels."""
+    return printable(text)[:4000]
 
 
 def describe(failure: TrajectoryFailure) -> Failure:
@@ -345,5 +346,5 @@ def describe(failure: TrajectoryFailure) -> Failure:
         cause=failure.cause,
         stage=failure.stage or "load",
         type=type(failure).__name__,
-        message=_printable(scrub(str(failure))),
+        message=_message(scrub(str(failure))),
     )

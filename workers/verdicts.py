@@ -12,7 +12,7 @@ from typing import Any
 
 from envs.base import Environment, Verdict
 from hermes_queue.errors import EnvBug
-from hermes_queue.wire.parameters import INTEGER_MAX, INTEGER_MIN
+from hermes_queue.wire.parameters import INTEGER_MAX, INTEGER_MIN, printable
 
 REPORT_MAX_DEPTH = 64
 """Of lists and mappings in each other."""
@@ -29,7 +29,7 @@ def checked_version(env: Environment[Any], name: str) -> str:
     version: object = env.version
     if not isinstance(version, str):
         raise EnvBug(f'env {name}: version must be text, e.g. "{version}", not {version!r:.100}')
-    return _text(version)
+    return printable(version)
 
 
 def checked_verdict(verdict: Verdict) -> Verdict:
@@ -73,7 +73,7 @@ class _Plain:
         if value is None or isinstance(value, bool):
             return value
         if isinstance(value, str):
-            return _text(value)
+            return printable(value)
         if isinstance(value, int):
             if not INTEGER_MIN <= value <= INTEGER_MAX:
                 raise EnvBug(f"{place} is an integer of more than 64 bits: give it as text")
@@ -108,7 +108,7 @@ class _Plain:
 def _key(name: object, place: str) -> str:
     if not isinstance(name, str):
         raise EnvBug(f"{place} has a key that is no text, {name!r:.100}: write str(key)")
-    return _text(name)
+    return printable(name)
 
 
 def _number(value: object, place: str) -> float:
@@ -121,7 +121,3 @@ def _number(value: object, place: str) -> float:
     if not math.isfinite(number):
         raise EnvBug(f"{place} must be a finite number, not {number}")
     return number
-
-
-def _text(text: str) -> str:
-    return text.encode("utf-8", "backslashreplace").decode()

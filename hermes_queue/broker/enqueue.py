@@ -19,7 +19,6 @@ from hermes_queue.ledger.items import put_items
 from hermes_queue.models import TrajectoryJob
 from hermes_queue.queues import RUN_TRAJECTORY, queue_name, retry_queue_name, shown_name
 from hermes_queue.settings import ProducerSettings
-from hermes_queue.wire.names import QUARANTINE as QUARANTINE
 
 logger = logging.getLogger(__name__)
 _ROOM_AGAIN = 0.9

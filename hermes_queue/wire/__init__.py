@@ -2,5 +2,5 @@
 
 conversation.py  messages and tool calls, in OpenAI's form
 names.py         names of runs, lanes and items, and how ids are made of them
-parameters.py    numbers and depth that a job may hold
+parameters.py    numbers, depth and text that jobs and records hold
 """

@@ -1,4 +1,4 @@
-"""Numbers and nesting of what travels: what every reader of a job or record can hold."""
+"""Numbers, nesting and text of what travels: what every reader of a job or record can hold."""
 
 from __future__ import annotations
 
@@ -10,6 +10,11 @@ INTEGER_MIN, INTEGER_MAX = -(2**63), 2**64 - 1
 """The integers that a record can hold."""
 MAX_PARAMETER_DEPTH = 64
 """Of lists and objects in each other, in an agent's `sampling` and `params`."""
+
+
+def printable(text: str) -> str:
+    """Text that UTF-8 can carry: what it cannot (lone surrogates) stands there as escapes."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 class _Parametrised(Protocol):

@@ -72,13 +72,13 @@ def test_every_connection_reset_under_running_jobs(factory, ledger, start_worker
 
 
 def test_the_jobs_of_a_killed_worker_run_on_another_one(factory, ledger, start_worker):
-    doomed = start_worker(concurrency=3)
+    doomed = start_worker(concurrency=3, forked=False)  # the command that people type
     jobs = factory.enqueue(3, seconds=6)
     factory.wait_running(3)
     # An unacknowledged message would come back only after the visibility timeout.
     wait_until("messages acknowledged", lambda: not ledger.client.exists("hq:unacked"))
     doomed.kill9()
-    heir = start_worker(concurrency=3)
+    heir = start_worker(concurrency=3, forked=False)
     records = factory.wait_done()
     assert_each_once(records, jobs)
     assert {(r.attempt, r.epoch) for r in records} == {(1, 2)}

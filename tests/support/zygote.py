@@ -63,10 +63,6 @@ class ForkedProcess:
         """SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
-    def terminate(self) -> None:
-        """SIGTERM."""
-        self.send_signal(signal.SIGTERM)
-
 
 def run_forked(
     module: str,
@@ -148,11 +144,6 @@ class Zygote:
         with self._lock:
             self._messages(0.0)
             return self._ended.get(pid)
-
-    def close(self) -> None:
-        """End the zygote; its forks go on."""
-        self._socket.close()
-        self._process.wait()
 
     def _messages(self, timeout_s: float | None) -> list[dict[str, Any]]:
         if not select.select([self._socket], [], [], timeout_s)[0]:

@@ -56,12 +56,8 @@ def constants_at(function: Function, line: int) -> list[Expected]:
     found: list[Expected] = []
     once = _assigned_once(function)
     for statement in ast.walk(function):
-        if isinstance(statement, ast.stmt) and statement is not function:
-            first, last = statement.lineno, statement.end_lineno or statement.lineno
-            if isinstance(statement, ast.With):
-                last = statement.body[0].lineno - 1
-            if first <= line <= last:
-                found = _constants(statement, once)
+        if isinstance(statement, ast.stmt) and statement is not function and _on(statement, line):
+            found = _constants(statement, once)
     return found
 
 
@@ -75,15 +71,20 @@ def constants_after(function: Function, line: int) -> list[Expected]:
     made: set[str] = set()
     found: list[Expected] = []
     for statement in _certain(function.body):
-        last = statement.end_lineno or statement.lineno
-        if isinstance(statement, ast.With | ast.AsyncWith):
-            last = statement.body[0].lineno - 1
-        if statement.lineno <= line <= last:
+        if _on(statement, line):
             made = _changed(statement)
         elif statement.lineno > line and made & _names(statement):
             found += _constants(statement, once)
             made |= _changed(statement)
     return found
+
+
+def _on(statement: ast.stmt, line: int) -> bool:
+    """Whether the line is the statement's own; those in a `with` block are not."""
+    last = statement.end_lineno or statement.lineno
+    if isinstance(statement, ast.With | ast.AsyncWith):
+        last = statement.body[0].lineno - 1
+    return statement.lineno <= line <= last
 
 
 def _changed(statement: ast.stmt) -> set[str]:
@@ -106,8 +107,8 @@ def _names(node: ast.AST) -> set[str]:
     return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
 
 
-def exceptions_at(function: Function, line: int | None) -> list[ast.Name]:
-    """The classes that the statement on this line (None: any) wants to be raised.
+def exceptions_at(function: Function, line: int) -> list[ast.Name]:
+    """The classes that the statement on this line wants to be raised.
 
     For example `KeyError` in `with pytest.raises(KeyError):`.
     """
@@ -115,7 +116,7 @@ def exceptions_at(function: Function, line: int | None) -> list[ast.Name]:
         call.args[0]
         for statement in ast.walk(function)
         if isinstance(statement, ast.With | ast.Expr)
-        and (line is None or statement.lineno <= line <= (statement.end_lineno or line))
+        and statement.lineno <= line <= (statement.end_lineno or line)
         for call in _calls(statement)
         if _name(call.func) in ("raises", "assertRaises") and call.args
         if isinstance(call.args[0], ast.Name)

@@ -177,6 +177,7 @@ class _Module:
         self._statement = statement
         self.tree = tree = parse_module(source.decode())
         self._offsets = _offsets(source)
+        self._quotes = b'"' if source.count(b'"') > source.count(b"'") else b"'"
         nodes = list(ast.walk(tree))
         self.used = Counter(
             node.id if isinstance(node, ast.Name) else node.attr
@@ -206,7 +207,7 @@ class _Module:
         side = None if spots else compared_at(node, line)
         return Place(
             spots=spots,
-            quotes=b'"' if self.source.count(b'"') > self.source.count(b"'") else b"'",
+            quotes=self._quotes,
             insert_at=end[0],
             indent=end[1],
             names=_own_names(node) or self._names,

@@ -204,6 +204,8 @@ async def _shared(answer_max_bytes: int) -> _Connections:
         ModelConfigError: aiohttp is not installed.
     """
     found = _connections.setdefault(asyncio.get_running_loop(), _Connections())
+    if answer_max_bytes in found.http:
+        return found
     async with found.opening:
         if answer_max_bytes not in found.http:
             found.http[answer_max_bytes] = await asyncio.to_thread(_http_client, answer_max_bytes)
