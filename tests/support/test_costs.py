@@ -28,6 +28,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--costs", metavar="FILE", help="append what each test costs to FILE")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Find FILE from where pytest was started: a test may work in a folder of its own."""
+    if config.option.costs:
+        config.option.costs = str(config.invocation_params.dir / config.option.costs)
+
+
 def _cpu_s() -> float:
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(each.ru_utime + each.ru_stime for each in used) + cpu_of_forks_s()
