@@ -1,6 +1,6 @@
-"""Agents that need no model: the whole chain can be proven with them.
+"""Agents that need no model, to test the whole chain.
 
-Each is a coroutine that writes the assistant's messages down; `Scripted` plays them.
+Each is a coroutine that writes the assistant's messages, which `Scripted` plays.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DONE = "Done."
 
 
 class Scripted:
-    """Plays a list of assistant messages, then says it is done."""
+    """Plays a list of assistant messages, then a final message without tool calls."""
 
     def __init__(self, write: Callable[[], Awaitable[list[Message]]]) -> None:
         self._write = write
@@ -33,7 +33,7 @@ class Scripted:
         sampling: Mapping[str, Any],
         deadline: float,
     ) -> Reply:
-        """The next message of the script; the conversation does not matter."""
+        """The next message of the script, whatever the conversation."""
         if self._script is None:
             self._script = await self._write()
         message = say(DONE)
@@ -65,7 +65,7 @@ def oracle(spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> Cha
 
 
 def nop(spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> ChatClient:
-    """Ends at once."""
+    """Stops at once."""
 
     async def write() -> list[Message]:
         return [say("Nothing to do.")]
@@ -74,7 +74,7 @@ def nop(spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> ChatCl
 
 
 def garbage(spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> ChatClient:
-    """Malformed calls of every kind, then ends."""
+    """Makes malformed calls of every kind, then stops."""
     broken = [
         ("terminal", '{"command": "echo unclosed'),
         ("no_such_tool", "{}"),
@@ -93,7 +93,7 @@ def garbage(spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> Ch
 
 
 def slow(spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> ChatClient:
-    """Sleeps in the slot: params {"seconds": 5, "turns": 1}."""
+    """Sleeps in the slot. Params: {"seconds": 5, "turns": 1}."""
     seconds = _number(spec, "seconds", 5.0)
     turns = int(_number(spec, "turns", 1.0))
 
@@ -105,9 +105,9 @@ def slow(spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> ChatC
 
 
 def tamper(spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> ChatClient:
-    """Tries to cheat the verifier: params {"case": name}, else one case per sample index.
+    """Tries to cheat the verifier. Params: {"case": name}, default: one case per sample index.
 
-    Ends at once where the env knows no case.
+    Stops at once if the env has no cases.
     """
     names = sorted(script.tamper)
     case = spec.params.get("case")

@@ -1,4 +1,4 @@
-"""What is known of the consumer groups of the results stream."""
+"""Consumer groups of the results stream, as Redis reports them."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _PAGE = 1000
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroup:
-    """One reader of the stream, as of now."""
+    """The state of one consumer group."""
 
     name: str
     durable: bool
-    """Whether results are kept for it for ever."""
+    """Whether results are kept for it without a time limit."""
     filter: dict[str, str]
     consumers: int
     pending: int
-    """Delivered and not acknowledged."""
+    """Entries delivered and not acknowledged."""
     behind: int
-    """Entries of the stream it has not been given yet."""
+    """Entries of the stream that were not delivered to it yet."""
     idle_s: float | None
-    """Since one of its consumers last asked; None without consumers."""
+    """Seconds since one of its consumers last read; None without consumers."""
 
 
 def consumer_groups(ledger: Ledger) -> list[ConsumerGroup]:
@@ -43,10 +43,10 @@ def consumer_groups(ledger: Ledger) -> list[ConsumerGroup]:
 
 
 def forget_consumer_group(ledger: Ledger, name: str) -> None:
-    """Remove a consumer group; results are not kept for it any more.
+    """Remove a consumer group; results are no longer kept for it.
 
     Raises:
-        ConfigurationError: there is none of that name.
+        ConfigurationError: there is no group of that name.
     """
     if name not in {group.name for group in consumer_groups(ledger)}:
         raise ConfigurationError(f"there is no consumer group {name!r} in this Redis")
@@ -71,18 +71,18 @@ def _described(ledger: Ledger, stream: str, raw: dict[str, Any]) -> ConsumerGrou
 
 
 def behind(client: Any, stream: str, raw: Mapping[str, Any], *, at_most: int | None = None) -> int:
-    """How many entries of `stream` a consumer group has not been given yet.
+    """Number of entries of `stream` that a consumer group has not received yet.
 
-    Redis 7 knows it, unless entries were deleted in the middle; else they are counted.
+    Redis 7 reports it unless entries were deleted in the middle; otherwise they are counted.
 
     Args:
-        client: blocking, of bytes.
+        client: blocking client that returns bytes.
         stream: its key, prefix included.
-        raw: what XINFO GROUPS says of the group.
-        at_most: count no further.
+        raw: the group's entry in XINFO GROUPS.
+        at_most: stop counting at this number.
 
     Raises:
-        redis.RedisError: as it comes.
+        redis.RedisError: Redis does not answer.
     """
     if raw.get("lag") is not None:
         return int(raw["lag"])

@@ -1,6 +1,6 @@
-"""Parts of the wire models; `hermes_queue.models` has the models themselves.
+"""Parts of the wire models; the models themselves are in `hermes_queue.models`.
 
-conversation.py  messages and tool calls, in OpenAI's form
-names.py         names of runs, lanes and items, and how ids are made of them
-parameters.py    numbers, depth and text that jobs and records hold
+conversation.py  messages and tool calls in OpenAI's format
+names.py         names of runs, lanes and items, and the ids derived from them
+parameters.py    limits of numbers, nesting and text in jobs and records
 """

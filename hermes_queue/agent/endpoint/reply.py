@@ -1,7 +1,7 @@
-"""An endpoint's JSON to our records, and our messages to what the endpoint takes.
+"""Converts an endpoint's JSON to our records, and our messages to the endpoint's format.
 
-Servers differ and none of their fields can be trusted to have its type: whatever does
-not fit raises `MalformedReply`, which the client treats like any other server fault.
+Servers differ, and none of their fields can be trusted to have the right type. Anything invalid
+raises `MalformedReply`, which the client treats like any other server fault.
 """
 
 from __future__ import annotations
@@ -19,29 +19,30 @@ from hermes_queue.models import FunctionCall, Message, ToolCall, Usage
 REASONING_FIELDS = ("reasoning", "reasoning_content")
 """vLLM and OpenRouter use the first, SGLang the second."""
 ID_MAX = 2**31 - 1
-"""Records keep ids as int32."""
+"""Largest token id: records keep ids as int32."""
 COUNT_MAX = 2**31 - 1
-"""Of tokens in one answer, and of places among them: their sums are exact in budgets and prices."""
+"""Largest token count or token index in one answer, so that sums stay exact in budgets and
+costs."""
 LARGE_BYTES = 1 << 20
-"""Larger answers are read in a thread: their lists of ids take a while."""
+"""Larger answers are parsed in a thread: their lists of ids take a while."""
 NAME_MAX = 64
-"""Characters of a function's name that every server takes (OpenAI's bound, as is the form)."""
+"""Length of a function name that every server accepts (OpenAI's limit, as is the pattern)."""
 _LEGAL_NAME = re.compile(rf"[A-Za-z0-9_-]{{1,{NAME_MAX}}}")
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
 GIVEN_UP = frozenset({"abort", "error"})
-"""Finish reasons of requests that the server ended itself: to load weights (vLLM, SGLang), or
-because something failed (vLLM, OpenRouter)."""
+"""Finish reasons of requests that the server aborted: to load weights (vLLM, SGLang), or after an
+error (vLLM, OpenRouter)."""
 
 
 T = TypeVar("T")
 
 
 class MalformedReply(ValueError):
-    """The server answered 200 with something that is no chat completion."""
+    """The server answered 200 with something other than a chat completion."""
 
 
 async def read(parse: Callable[[bytes], T], answer: bytes) -> T:
-    """What `parse` makes of an answer; of a large one in a thread. Raises what `parse` does."""
+    """`parse(answer)`, for a large answer in a thread. Raises the errors of `parse`."""
     if len(answer) <= LARGE_BYTES:
         return parse(answer)
     return await asyncio.to_thread(parse, answer)
@@ -49,33 +50,33 @@ async def read(parse: Callable[[bytes], T], answer: bytes) -> T:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What is read off a chat completion."""
+    """The parts of a chat completion that we use."""
 
     message: Message
     reasoning_field: str | None
-    """Name under which this server sends reasoning, and so wants it back."""
+    """Field in which this server sends reasoning and expects it back."""
     finish_reason: str | None
     usage: Usage
     prompt_ids: tuple[int, ...] | None
     completion_ids: tuple[int, ...] | None
     logprobs: tuple[float, ...] | None
     policy_version: str | None
-    """Of the weights, as the server tells it."""
+    """Version of the weights, as the server reports it."""
     policy_spans: tuple[tuple[str, int], ...] = ()
     """See `Turn.policy_spans`."""
     model: str | None = None
-    """What the server says it is."""
+    """Name of the model, as the server reports it."""
 
 
 def parse(body: bytes, *, turn: int) -> Completion:
     """Read the first choice of a chat completion.
 
     Args:
-        body: of the HTTP response.
+        body: body of the HTTP response.
         turn: index of the turn, for tool calls that came without an id.
 
     Raises:
-        MalformedReply: not JSON, no choice in it, or a field of the wrong type.
+        MalformedReply: not JSON, without choices, or with a field of the wrong type.
     """
     try:
         data = json.loads(body)
@@ -102,52 +103,52 @@ def parse(body: bytes, *, turn: int) -> Completion:
 
 
 def finished(reason: str | None) -> str | None:
-    """`reason`, when it is one for which a reply ends.
+    """Return `reason` if it is the regular end of a reply.
 
-    A reply that was given up says nothing of what the policy would have said, so that it is
+    A reply that the server aborted does not show what the policy would have said, so it is
     neither a turn to train on nor the end of a trajectory.
 
     Raises:
-        MalformedReply: the server gave the request up.
+        MalformedReply: the server aborted the request.
     """
     if reason in GIVEN_UP:
-        raise MalformedReply(f"the server gave the request up, finish_reason {reason!r}")
+        raise MalformedReply(f"the server aborted the request, finish_reason {reason!r}")
     return reason
 
 
 def _given(*values: Any) -> Any:
-    """The first that is there; an empty list is."""
+    """The first value that is not None."""
     return next((value for value in values if value is not None), None)
 
 
 class ServedBy(TypedDict):
-    """The fields of `Turn` of the same names."""
+    """The fields of `Turn` with the same names."""
 
     policy_version: str | None
     policy_spans: tuple[tuple[str, int], ...]
 
 
 def _served_by(data: Mapping[str, Any], choice: Mapping[str, Any]) -> ServedBy:
-    """SGLang's: in `metadata`, or with `return_meta_info` in the choice; proxies may lift it."""
+    """SGLang's version in `metadata`, or in the choice's `meta_info`; proxies may move it up."""
     for place in (data, data.get("metadata"), choice.get("meta_info")):
         if isinstance(place, dict) and (served := served_by(place))["policy_version"] is not None:
             return served
     return ServedBy(policy_version=None, policy_spans=())
 
 
-def served_by(said: Mapping[str, Any]) -> ServedBy:
-    """The weights that sampled, where the server tells (SGLang does); None = it does not.
+def served_by(answer: Mapping[str, Any]) -> ServedBy:
+    """The weights that sampled the tokens, if the server reports them (SGLang does); else None.
 
-    "default" is what SGLang says as long as nobody has named the weights. Where they were updated
-    in the middle of a completion it adds `weight_versions`, a list of {version, start, end}.
+    SGLang reports "default" as long as nobody has named the weights. If they were updated during
+    a completion it adds `weight_versions`, a list of {version, start, end}.
 
     Raises:
-        KeyError, TypeError, ValueError: the list has another form, or an index is none.
+        KeyError, TypeError, ValueError: the list or an index is malformed.
     """
-    version = _optional_text(said.get("weight_version"))
+    version = _optional_text(answer.get("weight_version"))
     spans = tuple(
         (clean(str(span["version"])), read_count(span["start"], "weight_versions: start"))
-        for span in said.get("weight_versions") or ()
+        for span in answer.get("weight_versions") or ()
     )
     return ServedBy(
         policy_version=None if version == "default" else version,
@@ -174,7 +175,7 @@ def _message(data: Mapping[str, Any], turn: int) -> tuple[Message, str | None]:
         _tool_call(call, f"call_{turn}_{i}") for i, call in enumerate(data.get("tool_calls") or ())
     )
     if len({call.id for call in calls}) < len(calls):
-        # An observation finds its call by id, so equal ids would be ambiguous.
+        # An observation refers to its call by id, so equal ids would be ambiguous.
         calls = tuple(
             call.model_copy(update={"id": f"call_{turn}_{i}"}) for i, call in enumerate(calls)
         )
@@ -188,7 +189,7 @@ def _message(data: Mapping[str, Any], turn: int) -> tuple[Message, str | None]:
 
 
 def _tool_call(data: Mapping[str, Any], default_id: str) -> ToolCall:
-    """A call of either kind; a custom tool's free-form input becomes its arguments."""
+    """A call of either kind; the free-form input of a custom tool becomes its arguments."""
     part = data.get("function") or data.get("custom") or {}
     arguments = part.get("arguments", part.get("input"))
     if not isinstance(arguments, str):
@@ -203,7 +204,7 @@ def _tool_call(data: Mapping[str, Any], default_id: str) -> ToolCall:
 def _optional_text(value: Any) -> str | None:
     if value is None:
         return None
-    if isinstance(value, list):  # content as parts
+    if isinstance(value, list):  # content in parts
         value = "".join(part.get("text") or "" for part in value)
     if not isinstance(value, str | int | float):
         raise MalformedReply(f"expected text, not {type(value).__name__}")
@@ -211,15 +212,15 @@ def _optional_text(value: Any) -> str | None:
 
 
 def clean(text: str) -> str:
-    """Lone surrogates can be written in JSON but not in UTF-8, where all of this will go."""
+    """Replace lone surrogates, which are valid in JSON but not in UTF-8."""
     return text.encode(errors="replace").decode()
 
 
 def read_ids(value: Any) -> tuple[int, ...] | None:
-    """Token ids, or None when there are none.
+    """The token ids, or None if there are none.
 
     Raises:
-        MalformedReply: it is something else.
+        MalformedReply: the value is something else.
     """
     if value is None:
         return None
@@ -231,10 +232,10 @@ def read_ids(value: Any) -> tuple[int, ...] | None:
 
 
 def read_count(value: Any, name: str) -> int:
-    """A number of tokens, or a place among them; 0 where there is none.
+    """A token count or token index; 0 if the value is None.
 
     Raises:
-        MalformedReply: it is negative, too large, or no integer.
+        MalformedReply: it is negative, too large, or not an integer.
     """
     if value is None:
         return 0
@@ -245,21 +246,21 @@ def read_count(value: Any, name: str) -> int:
     return value
 
 
-def read_usage(said: Mapping[str, Any], cached: Any, prompt: int = 0) -> Usage:
-    """The usage that a server tells; of one that does not count the prompt, as long as `prompt`.
+def read_usage(answer: Mapping[str, Any], cached: Any, prompt: int = 0) -> Usage:
+    """The usage that a server reports; without a prompt count, `prompt` stands in.
 
     Raises:
-        MalformedReply: one of the numbers is none.
+        MalformedReply: one of the numbers is invalid.
     """
     return Usage(
-        prompt_tokens=read_count(said.get("prompt_tokens"), "prompt_tokens") or prompt,
-        completion_tokens=read_count(said.get("completion_tokens"), "completion_tokens"),
+        prompt_tokens=read_count(answer.get("prompt_tokens"), "prompt_tokens") or prompt,
+        completion_tokens=read_count(answer.get("completion_tokens"), "completion_tokens"),
         cached_tokens=read_count(cached, "cached_tokens"),
     )
 
 
 def _logprobs(value: Any, ids: Sequence[int] | None) -> tuple[float, ...] | None:
-    """Of the completion's ids; without ids there is nothing they belong to."""
+    """One logprob per id of the completion; None without ids."""
     if ids == ():
         return ()
     if ids is None or not value or value.get("content") is None:
@@ -278,11 +279,11 @@ def _usage(data: Mapping[str, Any]) -> Usage:
 def to_wire(
     messages: Sequence[Message], reasoning_field: str | None, tools: Sequence[Any] = ()
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """The messages as the endpoint takes them, and the ids of calls that were rewritten.
+    """The messages in the endpoint's format, and the ids of calls that were rewritten.
 
-    Servers check the calls of the history and refuse the whole request for one that the model
-    itself has got wrong. So arguments that are no JSON object travel inside one, and a name that
-    is neither one of `tools` nor of the form of one travels in that form.
+    Servers check the calls of the history and refuse the whole request if the model got one
+    wrong. So arguments that are not a JSON object are wrapped in one, and a name that is neither
+    one of `tools` nor valid is replaced by a valid one.
     """
     offered = {tool["function"]["name"] for tool in tools}
     wire: list[dict[str, Any]] = []
@@ -295,8 +296,8 @@ def to_wire(
             name, arguments = call["function"]["name"], call["function"]["arguments"]
             legal = name in offered or _LEGAL_NAME.fullmatch(name) is not None
             if not legal:
-                shown = _NOT_IN_NAMES.sub("_", name[:NAME_MAX]) or "unnamed"
-                call["function"]["name"] = shown
+                name = _NOT_IN_NAMES.sub("_", name[:NAME_MAX]) or "unnamed"
+                call["function"]["name"] = name
             if not _is_object(arguments):
                 call["function"]["arguments"] = json.dumps({"invalid_arguments": arguments})
                 legal = False

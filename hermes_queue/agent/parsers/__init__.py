@@ -1,6 +1,6 @@
-"""Tool-call parsers by name, named as vLLM names them.
+"""Tool-call parsers by name, named as in vLLM.
 
-    base.py            what a parser takes and gives
+    base.py            the parser protocol, and functions that parsers share
     from_renderers.py  parsers of the library `renderers`
     hermes.py          Hermes, also of Qwen 2.5 and 3
     llama3_json.py     Llama 3.1 and later
@@ -31,7 +31,7 @@ _OWN = ("hermes", "llama3_json", "mistral", "qwen3_coder")
 
 
 def known_parsers() -> list[str]:
-    """Names that need no module of the user's; some need the extra `renderers`."""
+    """Names of the parsers that are part of hermes-queue; some need the extra `renderers`."""
     return sorted([*_OWN, *FAMILIES])
 
 
@@ -39,7 +39,7 @@ def load_parser(name: str) -> ToolCallParser:
     """The parser called `name`: a known one, or `package.module:ATTRIBUTE`.
 
     Raises:
-        ConfigurationError: there is no such parser, the message lists the known ones; or its
+        ConfigurationError: there is no such parser (the message lists the known ones), or its
             library is not installed.
     """
     if name in FAMILIES:
