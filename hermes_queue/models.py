@@ -104,8 +104,7 @@ class GroupPolicy(Wire):
     on_incomplete: Literal["publish", "drop"] = "publish"
     """Action for a group that cannot get `group_size` measured members any more."""
     max_policy_lag: int | None = Field(default=None, ge=0, le=COUNT_MAX)
-    """Largest allowed age of a sample at publication: policy versions of the run published
-    since."""
+    """Largest age of a published sample, in policy versions of the run."""
     on_stale: Literal["label", "drop", "requeue"] = "label"
     """Action for a sample older than `max_policy_lag`; `requeue` runs a new sample in its place."""
     max_requeues: int = Field(default=0, ge=0, le=1024)
@@ -135,11 +134,9 @@ class TrajectoryJob(Wire):
     """Name of a sandbox profile in the worker's settings."""
     lane: LaneName = "train"
     priority: int = Field(default=5, ge=0, le=9)
-    """Celery's Redis transport groups priorities into four classes, served in this order: 0 to 2, 3
-    to 5, 6 to 8, and 9."""
+    """Celery's Redis transport serves four classes in this order: 0 to 2, 3 to 5, 6 to 8, and 9."""
     policy_version: str | None = None
-    """Requested policy version. It is sent to the endpoint; a record notes `policy_mismatch` when
-    another version answered."""
+    """Requested version, sent to the endpoint; an event `policy_mismatch` records another answer."""
     producer: Provenance = Provenance()
     group_policy: GroupPolicy = GroupPolicy()
     requeued_from: str | None = None
@@ -199,8 +196,7 @@ class Turn(Wire):
     server_version: str | None = None
     """Name and version of the server, e.g. `vllm 0.32.0`. None = unknown."""
     policy_version: str | None = None
-    """Version of the weights as the server names it; the last one if they changed during the
-    turn."""
+    """Version of the weights as the server names it; the last one if they changed in the turn."""
     policy_spans: tuple[tuple[str, int], ...] = ()
     """If the weights changed during the completion: (version, index of its first token in
     `completion_ids`) for each."""

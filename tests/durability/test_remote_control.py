@@ -143,7 +143,7 @@ def test_a_drained_worker_finishes_what_runs_leaves_the_rest_and_ends(
     status = ledger.run_status("run")
     assert (status.finished, status.queued, status.running) == (1, 2, 0)
     assert ledger.workers() == []
-    assert "no worker lives" in command("hermes_queue.cli", "workers", "pause", name, code=1)
+    assert "no live worker" in command("hermes_queue.cli", "workers", "pause", name, code=1)
 
 
 def test_one_lane_of_two_is_paused_on_a_worker_and_for_the_fleet(
