@@ -136,7 +136,7 @@ class TrajectoryJob(Wire):
     priority: int = Field(default=5, ge=0, le=9)
     """Celery's Redis transport serves four classes in this order: 0 to 2, 3 to 5, 6 to 8, and 9."""
     policy_version: str | None = None
-    """Requested version, sent to the endpoint; an event `policy_mismatch` records another answer."""
+    """Requested version, sent to the endpoint; the event `policy_mismatch` records any other."""
     producer: Provenance = Provenance()
     group_policy: GroupPolicy = GroupPolicy()
     requeued_from: str | None = None

@@ -92,6 +92,8 @@ async def sdist_repository(
     path = home / f"{source.name}-{source.version}-{pin[:16]}.git"
     if not path.exists():
         async with locked(path.with_suffix(".lock")):
+            # Again: another process may have made it while this one waited. Renaming a second copy
+            # over a repository that trajectories read from would fail, or break their reads.
             if not path.exists():
                 data = await _download(source, python, read_asset)
                 await _make(source, data, path)

@@ -103,13 +103,12 @@ class _Directory:
 
     def remove(self, url: str) -> None:
         path = _path(url)
-        for draft in path.parent.glob(
-            f".{glob.escape(path.name)}.*"
-        ):  # left by a writer that was killed
+        for draft in path.parent.glob(f".{glob.escape(path.name)}.*"):  # of a killed writer
             draft.unlink(missing_ok=True)
         try:
             path.unlink()
         finally:
+            # Fails if another object is in the directory, so a new one cannot be lost here.
             with suppress(OSError):  # it holds other objects
                 path.parent.rmdir()
 

@@ -35,6 +35,8 @@ class ReadAhead:
     async def __aexit__(self, *_: object) -> None:
         if self._task:
             await end_tasks(self._task)
+        # The task may have been cancelled in `put`: then its group is in neither the queue nor the
+        # caller's hands, and would stay pending until it is stale.
         left = [self._in_hand]
         while not self._queue.empty():
             left.append(self._queue.get_nowait())

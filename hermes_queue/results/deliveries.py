@@ -71,6 +71,8 @@ class Deliveries:
 
     async def take(self, entry_id: bytes, idle_ms: int) -> Entries:
         """Claim a delivery for this consumer, unless another one has claimed it in the meantime."""
+        # `min_idle_time` decides the race: the first claim resets the idle time, so that a second
+        # consumer that saw the same stale delivery gets nothing.
         entries = await self._client.xclaim(
             self._stream, self._group, self._consumer, min_idle_time=idle_ms, message_ids=[entry_id]
         )

@@ -94,7 +94,7 @@ class StreamReader:
         prefix: str,
         group: str,
         consumer: str,
-        wanted: GroupFilter,
+        group_filter: GroupFilter,
         url: str,
         max_deliveries: int,
         prefetch: int,
@@ -104,7 +104,7 @@ class StreamReader:
         self._stream = prefix + STREAM
         self._group = group
         self._pending = Deliveries(client, self._stream, group, consumer, url)
-        self._filter = wanted
+        self._filter = group_filter
         self._url = url
         self._max_deliveries = max_deliveries
         self._prefetch = prefetch
@@ -124,10 +124,10 @@ class StreamReader:
     async def open(self, start: str, durable: bool) -> None:
         """Create the consumer group, or check that the existing one has the same filter."""
         key = options_key(self._prefix, self._group)
-        wanted = self._filter.stored()
+        filter_json = self._filter.stored()
         client: Any = self._client
         with explained(self._url):
-            if await self._is_open(key, wanted, durable):
+            if await self._is_open(key, filter_json, durable):
                 self._cancellation.raise_if_swallowed()
                 return
             try:
@@ -135,18 +135,21 @@ class StreamReader:
             except redis.ResponseError as error:
                 if "BUSYGROUP" not in str(error):
                     raise
-            await client.hsetnx(key, "filter", wanted)
+            # HSETNX: of two consumers that create the group at the same time, the first one's
+            # filter must win. The second one reads it below and is refused; with HSET it would
+            # silently change which groups the first one receives.
+            await client.hsetnx(key, "filter", filter_json)
             await client.hsetnx(key, "start", start)
             await client.hset(key, "durable", "1" if durable else "0")
             stored = (await client.hget(key, "filter")).decode()
         self._cancellation.raise_if_swallowed()
-        if json.loads(stored) != json.loads(wanted):  # 1 is 1.0
+        if json.loads(stored) != json.loads(filter_json):  # 1 is 1.0
             raise ConfigurationError(
-                f"consumer group {self._group!r} exists with filter {stored}, not {wanted}: "
+                f"consumer group {self._group!r} exists with filter {stored}, not {filter_json}: "
                 "a group keeps its filter; choose another name"
             )
 
-    async def _is_open(self, key: str, wanted: str, durable: bool) -> bool:
+    async def _is_open(self, key: str, filter_json: str, durable: bool) -> bool:
         """Whether the consumer group exists with this filter and durability.
 
         If so, `open` writes nothing: a Redis that is full refuses writes, and only consumers can
@@ -154,7 +157,7 @@ class StreamReader:
         """
         client: Any = self._client
         stored = await client.hmget(key, "filter", "durable")
-        if stored != [wanted.encode(), b"1" if durable else b"0"]:
+        if stored != [filter_json.encode(), b"1" if durable else b"0"]:
             return False
         if not await client.exists(self._stream):
             return False
@@ -215,6 +218,8 @@ class StreamReader:
         """Take over one stale delivery of a silent consumer, and renew our own stale ones."""
         idle_ms = int(stale_s * 1000)
         page, after = await self._pending.page(self._stale_cursor, idle_ms=idle_ms)
+        # Ours go stale too while the application works on them. Without a renewal here, another
+        # consumer would take them over, and we might deliver them to ourselves again.
         for entry_id in self._unanswered.intersection(page):
             await self._pending.hold(entry_id)
         taken, after = await self._take_first(page, after, idle_ms)

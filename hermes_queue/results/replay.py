@@ -58,12 +58,14 @@ def replay(
         ConfigurationError: a file of the archive is damaged.
         ValueError: `since` has no time zone.
     """
-    wanted = GroupFilter(run or None, env or None, complete or None, min_mean, max_mean, min_std)
+    group_filter = GroupFilter(
+        run or None, env or None, complete or None, min_mean, max_mean, min_std
+    )
     begin = unix_s(since) if since else 0.0
     seen: set[str] = set()
     for stored in _stored(run, url, archive or ArchiveSettings().directory, stream, seen):
         fields = stored.fields
-        if float(fields["finished"]) >= begin and wanted.takes(fields):
+        if float(fields["finished"]) >= begin and group_filter.takes(fields):
             try:
                 yield stored.group()
             except BodyMissing as error:
@@ -108,7 +110,7 @@ def _streamed(url: str | None) -> Iterator[StoredGroup]:
                     stored = stored_group(client, settings.prefix, raw)
                     # If the entry was trimmed between the two reads, its bodies may be incomplete
                     # here. The archive has the whole group, and it is read last.
-                    gone = not client.xrange(stream, min=entry_id, max=entry_id)
-                if not gone:
+                    trimmed = not client.xrange(stream, min=entry_id, max=entry_id)
+                if not trimmed:
                     yield stored
             last = b"(" + entries[-1][0]

@@ -100,8 +100,8 @@ def _archived(
                 group = stored_group(ledger.client, ledger.prefix, raw)
                 # Another worker may have trimmed the entry since we listed it. Then bodies may be
                 # missing in what we just read, and that worker has archived the whole group.
-                gone = not ledger.client.xrange(ledger.key(STREAM), min=entry_id, max=entry_id)
-            if not gone:
+                trimmed = not ledger.client.xrange(ledger.key(STREAM), min=entry_id, max=entry_id)
+            if not trimmed:
                 archive.store([group])
         except (RedisUnavailable, RedisFull):
             raise

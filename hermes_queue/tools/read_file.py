@@ -68,17 +68,17 @@ def _show(arguments: ReadFileArguments, text: str, observation_bytes: int) -> To
     begin = _line_start(text, arguments.offset)
     lines = text[begin:].split("\n", arguments.limit)[: arguments.limit]
     room = observation_bytes - FOOTER_BYTES
-    shown: list[str] = []
+    output: list[str] = []
     for number, line in enumerate(lines[: count - arguments.offset + 1], arguments.offset):
         numbered = f"{number:>6}\t{_shorten(line)}"
         room -= len(numbered.encode()) + 1
-        if room < 0 and shown:
+        if room < 0 and output:
             break
-        shown.append(numbered)
-    last = arguments.offset + len(shown) - 1
+        output.append(numbered)
+    last = arguments.offset + len(output) - 1
     if last < count:
-        shown.append(f"[lines {arguments.offset}-{last} of {count}; go on: offset={last + 1}]")
-    return ToolResult("\n".join(shown))
+        output.append(f"[lines {arguments.offset}-{last} of {count}; go on: offset={last + 1}]")
+    return ToolResult("\n".join(output))
 
 
 def _line_start(text: str, number: int) -> int:

@@ -171,8 +171,8 @@ def license_of(metadata: Message) -> tuple[str, bool]:
     return expression or text or (classifiers or ["unknown"])[-1].rpartition(" :: ")[2], False
 
 
-def find_tests(paths: frozenset[str], wanted: Sequence[str] = ()) -> tuple[str, ...]:
-    """The test files of a source tree: all, or those that `wanted` names or contains.
+def find_tests(paths: frozenset[str], named: Sequence[str] = ()) -> tuple[str, ...]:
+    """The test files of a source tree: all, or those that `named` names or contains.
 
     Returns files, not directories: given both a directory and a file in it, pytest may run only
     the file.
@@ -181,12 +181,12 @@ def find_tests(paths: frozenset[str], wanted: Sequence[str] = ()) -> tuple[str, 
         InputError: there are none.
     """
     found = [path for path in paths if re.fullmatch(r"(.*/)?(test_[^/]*|[^/]*_test)\.py", path)]
-    if not found and not wanted:
+    if not found and not named:
         raise InputError("--tests: the sdist has no test_*.py; name its test files if it has any")
-    if not wanted:
+    if not named:
         return tuple(sorted(found))
     chosen: set[str] = set()
-    for entry in (PurePosixPath(text) for text in wanted):
+    for entry in (PurePosixPath(text) for text in named):
         inside = {path for path in found if entry in PurePosixPath(path).parents}
         if not inside and str(entry) not in paths:
             raise InputError(f"--tests: the sdist has no tests at {str(entry)!r}")

@@ -130,6 +130,8 @@ def _write(path: Path, record: RowRecord) -> None:
     try:
         private_directory(path.parent)
         passes = [(kind, sorted((t.file, t.name) for t in p)) for kind, p in record.passes]
+        # A draft with a name of this process: two workers that wrote the same file would mix their
+        # records, and a reader could see half of one.
         draft.write_text(json.dumps({**asdict(replace(record, passes=())), "passes": passes}))
         os.replace(draft, path)
     except OSError:

@@ -130,17 +130,17 @@ class Planter:
         """
         chosen = self._sample(decoys, MAX_DECOYS)
         count = view_count([1 + self._places[test].choices for test in chosen], wary=wary)
-        shown: list[dict[TestFunction, int]] = [{} for _ in range(count)]
+        variants: list[dict[TestFunction, int]] = [{} for _ in range(count)]
         for test in chosen:
             self._choose_spot(test, count)
-            for view, variant in zip(shown, self._order(test, count), strict=True):
+            for view, variant in zip(variants, self._order(test, count), strict=True):
                 view[test] = variant
         for test in self._sample(companions, MAX_COMPANIONS):
             self._choose_spot(test, 2)
-            shown[self._chance.choice((0, -1))][test] = 1
+            variants[self._chance.choice((0, -1))][test] = 1
         if not chosen:
-            return [self._beside() for _ in shown]
-        return [self._view(view) for view in shown]
+            return [self._beside() for _ in variants]
+        return [self._view(view) for view in variants]
 
     def redrawn(self, view: View, functions: Iterable[TestFunction]) -> View | None:
         """The view with these functions planted differently, in this view and all later ones.
@@ -160,8 +160,8 @@ class Planter:
 
     def current(self, view: View) -> View:
         """The view with redrawn plants in place of doubtful ones."""
-        shown = {test: self._shown.get((test, v), v) for test, v in view.variants.items()}
-        return view if shown == view.variants else self._view(shown)
+        variants = {test: self._shown.get((test, v), v) for test, v in view.variants.items()}
+        return view if variants == view.variants else self._view(variants)
 
     def _choose_spot(self, test: TestFunction, views: int) -> None:
         """Choose the function's spot, and its number of variants in the views."""

@@ -62,7 +62,7 @@ class OpenAIChat:
         self._dialect = ToolDialect(self.dialect_params(spec))
         self._logprobs_mode = spec.params.get("logprobs_mode")
         self._version_is_model = _version_is_model(spec)
-        self._wanted_version = script.policy_version
+        self._requested_version = script.policy_version
         self._settings = settings
         self._limiter = script.limiter
         self._endpoint = _endpoint(spec, script, settings)
@@ -290,10 +290,10 @@ class OpenAIChat:
             served = completion.model
         else:
             served = completion.policy_version
-        wanted = self._wanted_version
-        if wanted is not None and served not in (None, wanted, *self._other_versions):
+        requested = self._requested_version
+        if requested is not None and served not in (None, requested, *self._other_versions):
             self._other_versions.add(str(served))
-            events.append({"event": "policy_mismatch", "wanted": wanted, "served": served})
+            events.append({"event": "policy_mismatch", "wanted": requested, "served": served})
         return served
 
     def _require_tokens(self, completion: Completion) -> None:

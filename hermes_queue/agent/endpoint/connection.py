@@ -210,6 +210,8 @@ async def _shared(answer_max_bytes: int) -> _Connections:
     if answer_max_bytes in found.http:
         return found
     async with found.opening:
+        # Again: while this task waited for the lock, another one may have created the client. A
+        # second one would replace it, and its connections would never be closed.
         if answer_max_bytes not in found.http:
             found.http[answer_max_bytes] = await asyncio.to_thread(_http_client, answer_max_bytes)
     return found

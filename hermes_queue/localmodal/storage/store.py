@@ -165,6 +165,8 @@ class Store:
             )
             if taken or name in self._names:
                 raise GRPCError(Status.ALREADY_EXISTS, f"sandbox {definition.name!r} exists")
+            # The sandbox enters `boxes` only after its start. Without this reservation a second
+            # call in the meantime would create another one of the same name.
             self._names.add(name)
         try:
             return await self._create(app_id, definition, environment, v1)
