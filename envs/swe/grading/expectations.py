@@ -22,7 +22,7 @@ _CONSTRUCTORS = frozenset(
 )
 """Calls of these with constants change their value when the constants change."""
 _METHODS = frozenset("dedent encode join lstrip rstrip splitlines strip".split())
-"""Likewise for these methods on constants, and for `dedent` under its module's name."""
+"""The same for these methods of constants, and for `dedent` under its module's name."""
 _OTHER_ASSERTIONS = (
     "not assertin assert_in greater less regex match raises warns logs instance subclass true false"
 ).split()

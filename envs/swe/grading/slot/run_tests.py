@@ -189,7 +189,7 @@ class Session:
     def _waited_s(self) -> float:
         """Seconds for which the child was ready to run and had no processor.
 
-        0 if there are so many processes here that they keep each other from it.
+        0 if the processes here are enough to keep each other from it.
         """
         runnable = 0
         for path in glob.glob("/proc/[0-9]*/stat")[:1024]:
