@@ -1,4 +1,4 @@
-"""With what a record was made, as far as this process can tell."""
+"""Versions of the software with which this process makes records."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _LIBRARIES = {
     "modal": "modal",
     "renderers": "renderers",
 }
-"""Module -> distribution: what decides how jobs travel, models are called and slots are made."""
+"""Module -> distribution of the libraries that carry jobs, call models and make slots."""
 
 
 def packages() -> dict[str, str]:
-    """Versions of Python, of ours, and of the libraries that this process has loaded."""
+    """Return the versions of Python, of this package, and of the libraries that are loaded."""
     loaded = {name: _version(name) for module, name in _LIBRARIES.items() if module in sys.modules}
     return {
         "hermes-queue": package_version(),
@@ -29,7 +29,7 @@ def packages() -> dict[str, str]:
 
 
 def package_version() -> str:
-    """Our version, or "source" when run from a checkout that is not installed."""
+    """Return this package's version, or "source" if it runs from a checkout."""
     return _version("hermes-queue") or "source"
 
 

@@ -56,7 +56,10 @@ def test_a_lane_of_retries_is_neither_served_nor_paused_by_itself():
         WorkerSettings(lanes="eval, train.retry")
     assert WorkerSettings(lanes="eval,train.quarantine").lanes == "eval,train.quarantine"
     answer = CliRunner().invoke(lanes, ["pause", "train.retry"])
-    assert (answer.exit_code, "reserved for queues and keys of lane 'train'" in answer.output) == (2, True)
+    assert (answer.exit_code, "reserved for queues and keys of lane 'train'" in answer.output) == (
+        2,
+        True,
+    )
 
 
 def test_a_run_is_not_named_like_a_key_of_another():
