@@ -55,8 +55,7 @@ def _call(
     *,
     waiting_only: bool,
 ) -> dict[str, Found]:
-    args = [ledger.prefix, reason, "1" if waiting_only else "", len(groups), *groups]
-    args += [part for pair in pairs for part in pair]
-    flat = ledger.call("cancel", ["delayed", "waiting", "waiting:retry"], args)
-    words = [part.decode() for part in flat]
-    return dict(zip(words[::2], cast("list[Found]", words[1::2]), strict=True))
+    answer = ledger.call(
+        "cancel", reason=reason, waiting_only=waiting_only, groups=groups, trajectories=pairs
+    )
+    return {each.id.decode(): cast(Found, each.state.decode()) for each in answer.found}
