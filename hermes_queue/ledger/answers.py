@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from hermes_queue.models import TrajectoryJob, Usage
+from hermes_queue.wire.ids import message_id, sample_of
 
 Verdict = Literal[
     "run", "final", "cancelled", "surplus", "held", "paused", "stale_attempt", "busy", "unknown"
@@ -144,15 +145,15 @@ class DueJob:
 
     @property
     def task_id(self) -> str:
-        """Of its message. Celery drops messages whose id was revoked, hence `.cancel`."""
-        return f"{self.trajectory_id}.{self.attempt}{'.cancel' if self.cancel else ''}"
+        """Of its message."""
+        return message_id(self.trajectory_id, self.attempt, cancel=self.cancel)
 
     @property
     def label(self) -> str:
         """Short: the env, what of its dataset, and which sample, of which Flower cuts off none."""
         if not self.env:
             return self.trajectory_id
-        sample = self.trajectory_id.rpartition(".")[2]
+        sample = sample_of(self.trajectory_id)
         return f"{short_env(self.env)}:{middle(self.instance_id, INSTANCE_SHOWN)}#{sample}"
 
 

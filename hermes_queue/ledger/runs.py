@@ -14,6 +14,7 @@ from hermes_queue.ledger.answers import ENDED, RunStatus
 from hermes_queue.ledger.budgets import Account, accounts
 from hermes_queue.ledger.ledger import RUN_TTL_S, Ledger
 from hermes_queue.settings import ResultSettings
+from hermes_queue.wire.ids import group_of
 
 PausedBy = Literal["", "operator", "budget", "model_config"]
 """Who paused a run; "" when it is not paused."""
@@ -174,7 +175,7 @@ class Runs:
                 cursor, claims = client.sscan(
                     self.ledger.key(f"run:{run_id}:claimed"), cursor, count=BATCH
                 )
-            found = sorted({f"{run_id}.{claim.decode().rpartition('.')[0]}" for claim in claims})
+            found = sorted({group_of(f"{run_id}.{claim.decode()}") for claim in claims})
             for start in range(0, len(found), GROUPS_AT_ONCE):
                 yield found[start : start + GROUPS_AT_ONCE]
             if not cursor:
