@@ -74,8 +74,8 @@ class Format:
     help: str
     """What it is, and what --out names."""
     open: Callable[[Path, Any, RowChoice], DatasetSink]
-    """Opens the sink at a path with an instance of `Options`. Raises ConfigurationError where it
+    """Opens the sink at a path with an instance of `options`. Raises ConfigurationError where it
     cannot write to the path, InputError where an option names an unreadable file."""
     keeps_failed: bool = False
     """Whether by default trajectories without a score have rows, too."""
-    Options: type[SinkOptions] = SinkOptions
+    options: type[SinkOptions] = SinkOptions

@@ -113,7 +113,7 @@ def format_flags(name: str, kind: Format, taken: Iterable[click.Parameter]) -> l
         ConfigurationError: `taken`, the flags of the command, has one of them.
     """
     theirs = {option for parameter in taken for option in parameter.opts}
-    flags = [_flag(field, info) for field, info in kind.Options.model_fields.items()]
+    flags = [_flag(field, info) for field, info in kind.options.model_fields.items()]
     if clash := sorted(theirs.intersection(o for flag in flags for o in flag.opts)):
         raise ConfigurationError(
             f"sink {name!r}: rename its options {', '.join(clash)}: the command has them already"
@@ -127,9 +127,9 @@ def format_options(kind: Format, flags: Mapping[str, Any]) -> SinkOptions:
     Raises:
         click.BadParameter: one of them is unusable.
     """
-    given = {name: flags[name] for name in kind.Options.model_fields if flags[name] is not None}
+    given = {name: flags[name] for name in kind.options.model_fields if flags[name] is not None}
     try:
-        return kind.Options.model_validate(given)
+        return kind.options.model_validate(given)
     except ValidationError as error:
         first = error.errors()[0]
         flag = str(first["loc"][0] if first["loc"] else "").replace("_", "-")

@@ -295,5 +295,5 @@ def _notes(path: Path | None) -> str | None:
 FORMAT = Format(
     help="A Hugging Face dataset folder OUT: Parquet shards and a data card (extra: parquet).",
     open=_open,
-    Options=CardOptions,
+    options=CardOptions,
 )

@@ -260,5 +260,5 @@ FORMAT = Format(
     help="Whole records as Parquet shards in the directory OUT (extra: parquet).",
     open=_open,
     keeps_failed=True,
-    Options=ShardOptions,
+    options=ShardOptions,
 )
