@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from hermes_queue import extensions
 from producers.run.flags import Options, flag, switch
 from producers.run.numbers import at_least, number
 from producers.run.sandbox_options import SandboxOptions
@@ -319,16 +320,16 @@ _GROUPS: dict[str, type[Options]] = {
 _EPILOG = """\
 examples:
   two items, everything on this machine, no setup, no model:
-    python -m producers.{name} --items 2
+    {command} --items 2
   check a dataset, enqueue nothing:
-    python -m producers.{name} --dataset rows.jsonl --items all --dry-run
+    {command} --dataset rows.jsonl --items all --dry-run
   a model behind an OpenAI-compatible endpoint, 8 samples per item:
-    python -m producers.{name} --agent openai --model MODEL --base-url http://127.0.0.1:8000/v1 \\
+    {command} --agent openai --model MODEL --base-url http://127.0.0.1:8000/v1 \\
         --temperature 1.0 --group-size 8
   a fleet: workers run `celery -A hermes_queue worker`, this only enqueues and watches:
-    HERMES_QUEUE_REDIS_URL=redis://host:6379/0 python -m producers.{name} --items 500 --follow
+    HERMES_QUEUE_REDIS_URL=redis://host:6379/0 {command} --items 500 --follow
   go on with a run that was interrupted (only what is missing is made):
-    python -m producers.{name} --items 500 --run-id RUN-ID
+    {command} --items 500 --run-id RUN-ID
 
 exit codes: 0 everything published (and measured, where watched) | 1 some failed | 2 wrong flag,
   setting or row | 3 this machine cannot isolate slots | 4 Redis | 130 interrupted
@@ -336,13 +337,15 @@ exit codes: 0 everything published (and measured, where watched) | 1 some failed
 
 
 def build_parser(producer: Producer) -> argparse.ArgumentParser:
-    """The parser of `python -m producers.<name>`."""
+    """The parser of a producer's command line."""
+    dot = "." if producer.name in extensions.own("producer") else " "
+    command = f"python -m producers{dot}{producer.name}"
     parser = argparse.ArgumentParser(
-        prog=f"python -m producers.{producer.name}",
+        prog=command,
         description=producer.description
         + " Without HERMES_QUEUE_REDIS_URL everything runs on this machine and stops at the end;"
         " with it, jobs are only enqueued.",
-        epilog=producer.examples + _EPILOG.format(name=producer.name),
+        epilog=producer.examples + _EPILOG.format(command=command),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )

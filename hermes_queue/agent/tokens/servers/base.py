@@ -11,7 +11,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypedDict
 
-from hermes_queue.agent.endpoint.values import COUNT_MAX, MalformedReply, clean, read_ids
+from hermes_queue.agent.endpoint.values import COUNT_MAX, clean, read_ids
+from hermes_queue.agent.endpoint.values import MalformedReply as MalformedReply
+from hermes_queue.agent.endpoint.values import finished as finished
+from hermes_queue.agent.endpoint.values import read as read
+from hermes_queue.agent.endpoint.values import read_usage as read_usage
 from hermes_queue.agent.tokens.merge import round_float32
 from hermes_queue.errors import ModelConfigError
 from hermes_queue.models import Usage

@@ -7,25 +7,22 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from hermes_queue.agent.endpoint.values import (
-    MalformedReply,
-    clean,
-    finished,
-    read,
-    read_count,
-    read_usage,
-)
+from hermes_queue.agent.endpoint.values import clean, read_count
 from hermes_queue.agent.tokens.servers.base import (
     UNKNOWN_POLICY,
+    MalformedReply,
     Post,
     Rendered,
     Sampled,
     ServedBy,
     Server,
     conversation,
+    finished,
     json_object,
     needed_text,
     optional_text,
+    read,
+    read_usage,
     rendered,
     require_whole,
     sampled,

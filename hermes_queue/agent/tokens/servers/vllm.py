@@ -7,16 +7,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from hermes_queue.agent.endpoint.values import MalformedReply, finished, read, read_usage
 from hermes_queue.agent.tokens.servers.base import (
+    MalformedReply,
     Post,
     Rendered,
     Sampled,
     Server,
     conversation,
+    finished,
     json_object,
     needed_text,
     optional_text,
+    read,
+    read_usage,
     rendered,
     require_whole,
     sampled,
