@@ -48,11 +48,11 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     """The page's files, installed."""
     monkeypatch.syspath_prepend(tmp_path)
     plugin.install(tmp_path, "my-extensions", FILES, POINTS)
+    for name in FILES:  # those of another test's directory
+        monkeypatch.delitem(sys.modules, name.removesuffix(".py"), raising=False)
     extensions._plugins.cache_clear()
     yield tmp_path
     extensions._plugins.cache_clear()
-    for name in FILES:
-        sys.modules.pop(name.removesuffix(".py"), None)
 
 
 def test_the_page_registers_one_of_each_kind_and_each_can_be_used() -> None:
