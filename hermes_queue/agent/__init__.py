@@ -1,15 +1,15 @@
 """The agent loop and the agents.
 
-chat.py       interface of a model server or a scripted agent
-context.py    keeps a conversation within the model's context
-loop.py       model call, tool calls, observations, until a stop reason applies
-prices.py     prices of model calls
-registry.py   agents by name
-replaying.py  the agent that repeats a stored conversation
-scripted.py   agents that need no model
-endpoint/     calls of model servers
-parsers/      parsers for tool calls that a server left as text
-tokens/       exact token ids and logprobs
+chat.py      interface of a model server or a scripted agent
+context.py   keeps a conversation within the model's context
+loop.py      model call, tool calls, observations, until a stop reason applies
+prices.py    prices of model calls
+registry.py  agents by name
+scripted.py  common parts of agents that need no model
+endpoint/    calls of model servers
+kinds/       the agents
+parsers/     parsers for tool calls that a server left as text
+tokens/      exact token ids and logprobs
 """
 
 from hermes_queue.agent.chat import ChatClient, Reply

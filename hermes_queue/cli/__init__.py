@@ -9,7 +9,7 @@
     limits.py      permits of model endpoints
     localmodal.py  the Modal-compatible server
     overview.py    the whole deployment at a glance
-    places.py      positions in the stream, as options
+    plugins.py     extensions by name
     rescore.py     recompute recorded logprobs
     run.py         runs: show, pause, cancel, purge
     sandboxes.py   sandboxes at the provider
@@ -44,6 +44,10 @@ COMMANDS = {
     "lanes": ("lanes", "Show which lanes are paused, and why; pause and resume them."),
     "limits": ("limits", "Show the call limits of model endpoints, and how many calls wait."),
     "localmodal": ("localmodal", "Serve the Modal protocol on 127.0.0.1."),
+    "plugins": (
+        "plugins",
+        "List envs, tools, agents, sinks and other extensions, including those of plugins.",
+    ),
     "rescore": ("rescore", "Recompute the logprobs of recorded trajectories on the server."),
     "run": ("run", "List the runs of this deployment; pause, resume, cancel and purge them."),
     "sandboxes": (

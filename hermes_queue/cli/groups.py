@@ -9,7 +9,7 @@ from dataclasses import asdict
 
 import click
 
-from hermes_queue.cli.places import place
+from hermes_queue.cli.sinks.places import place
 from hermes_queue.cli.watch.table import age, print_table
 
 _HELP = """List the consumer groups of the results; rewind and remove them.

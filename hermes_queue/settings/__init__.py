@@ -117,8 +117,9 @@ class WorkerSettings(BaseSettings):
     """Comma-separated lanes to serve. Among jobs of one priority class, earlier lanes come first.
     Overridden by the lanes of `celery worker -Q`."""
     imports: str = "*"
-    """Comma-separated modules and packages whose envs, agents and parsers a job may name as
-    package.module:ATTRIBUTE. *: all installed ones. The standard library is never allowed."""
+    """Comma-separated modules and packages whose envs, agents, parsers and token servers a job may
+    name, as package.module:ATTRIBUTE or as plugins. *: all installed ones. The standard library is
+    never allowed."""
     soft_shutdown_s: float = Field(default=30.0, ge=0)
     """After SIGTERM, running trajectories may finish for this long; then they are handed back."""
     prepare_timeout_s: float = Field(default=7200.0, gt=0)

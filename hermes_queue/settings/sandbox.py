@@ -159,7 +159,7 @@ class SandboxSettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=PREFIX + "SANDBOX_", frozen=True)
 
     backend: str = "local"
-    """Name of a module in `hermes_queue.sandbox`, or `package.module:Class`."""
+    """local, modal, the name of a plugin, or `package.module:BACKEND`."""
     direct_urls: bool = False
     """Whether rows may require packages by URL or path (`name @ https://...`) instead of by
     version."""

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from hermes_queue.agent.endpoint.reply import clean
+from hermes_queue.agent.endpoint.values import clean
+from hermes_queue.agent.tokens.servers import Server
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +60,9 @@ _locks: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, str, bool],
 )
 
 
-async def server_facts(ask: Ask, server: str, model: str, *, logprobs: bool) -> ServerFacts:
+async def server_facts(
+    ask: Ask, server: str, model: str, kinds: Mapping[str, Server], *, logprobs: bool
+) -> ServerFacts:
     """The facts, from this process's cache or from the server; never fails.
 
     Ask after the server has answered something else: what it does not answer stays unknown only
@@ -69,6 +72,7 @@ async def server_facts(ask: Ask, server: str, model: str, *, logprobs: bool) -> 
         ask: sends a request to the server.
         server: URL of the endpoint without credentials.
         model: the model's name there.
+        kinds: the kinds of server that it may be, by name.
         logprobs: whether to find out the logprobs mode, which takes two completions.
     """
     loop = asyncio.get_running_loop()
@@ -78,7 +82,7 @@ async def server_facts(ask: Ask, server: str, model: str, *, logprobs: bool) -> 
         facts, until = known.get(key, (ServerFacts(), 0.0))
         if time.monotonic() < until:
             return facts
-        asking = _Asking(ask, model)
+        asking = _Asking(ask, model, kinds)
         try:
             async with asyncio.timeout(ASK_TIMEOUT_S):
                 found = await asking.facts(logprobs=logprobs)
@@ -101,11 +105,12 @@ async def server_facts(ask: Ask, server: str, model: str, *, logprobs: bool) -> 
 class _Asking:
     """One round of questions."""
 
-    def __init__(self, ask: Ask, model: str) -> None:
+    def __init__(self, ask: Ask, model: str, kinds: Mapping[str, Server]) -> None:
         self.failed = False
         """Whether an answer is missing that a later round may get."""
         self._ask = ask
         self._model = model
+        self._kinds = kinds
 
     async def facts(self, *, logprobs: bool) -> ServerFacts:
         """The facts from the server's answers."""
@@ -113,8 +118,8 @@ class _Asking:
         return ServerFacts(version, await self._logprobs_mode() if logprobs else None)
 
     async def _version(self) -> str | None:
-        for path, name in (("/version", "vllm"), ("/get_server_info", "sglang")):
-            answer = await self._answer(path, None)
+        for name, kind in self._kinds.items():
+            answer = await self._answer(kind.version_path, None)
             version = answer.get("version") if isinstance(answer, Mapping) else None
             if version and isinstance(version, str):
                 return clean(f"{name} {version}"[:VERSION_CHARACTERS])

@@ -1,8 +1,8 @@
 """Does the endpoint's chat template show `tools` to the model, or drop them?
 
 Some templates drop them silently, and every trajectory would then fail because the agent has
-never seen its tools. The probe counts the tokens of one prompt with and without a large tool:
-with the server's tokenizer (vLLM, SGLang), else from the usage of two completions of one token.
+never seen its tools. The probe counts the tokens of one prompt with and without a large tool: with
+the server's tokenizer (servers of token mode), else from the usage of two completions of one token.
 
 Each endpoint and model is probed once. The result is kept in the process and, if a worker has
 set one (`share`), in a cache for all workers.
@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal, Protocol
 from weakref import WeakKeyDictionary
 
-from hermes_queue.agent.tokens.servers import TEMPLATE_FIELDS
+from hermes_queue.agent.tokens.servers import TEMPLATE_FIELDS, Server
 from hermes_queue.errors import ModelConfigError
 
 logger = logging.getLogger(__name__)
@@ -84,17 +84,21 @@ def forget() -> None:
 class ToolProbe:
     """The probe of one endpoint and model."""
 
-    def __init__(self, base_url: str, server: str, model: str, *, ttl_s: float) -> None:
+    def __init__(
+        self, base_url: str, server: str, model: str, kinds: Mapping[str, Server], *, ttl_s: float
+    ) -> None:
         """Prepare the probe.
 
         Args:
             base_url: URL of the endpoint.
             server: the same without credentials, for logs and caches.
             model: the model's name there.
+            kinds: the kinds of server that it may be, by name.
             ttl_s: lifetime of a verdict.
         """
         self.base_url = base_url.rstrip("/")
         self.model = model
+        self.tokenizers = [kind.tokenizer_path for kind in kinds.values()]
         self._server = server.rstrip("/")
         self._ttl_s = ttl_s
 
@@ -187,7 +191,8 @@ class _Asking:
     ) -> None:
         self.failed = False
         """Whether an answer is missing that a later probe may get."""
-        self._base_url = probe.base_url
+        self._root = probe.base_url.removesuffix("/v1")
+        self._tokenizers = probe.tokenizers
         self._body = {"model": probe.model, **template}
         self._send = send
         cap = "max_completion_tokens" if "max_completion_tokens" in sampling else "max_tokens"
@@ -199,10 +204,11 @@ class _Asking:
         If a tokenizer says that tools are dropped, the usage has to confirm it: servers may
         accept tools in completions and ignore them when they only count.
         """
-        root = self._base_url.removesuffix("/v1")
         suspected = False
-        for path in ("/tokenize", f"{root}/tokenize"):  # SGLang, vLLM
-            result = await self._compare(path, {}, _tokens)
+        for path in self._tokenizers:
+            below = path.removeprefix("/v1")  # `_send` takes a path below /v1, or a URL
+            place = self._root + path if below == path else below
+            result = await self._compare(place, {}, _tokens)
             if result == "honoured":
                 return result
             suspected = suspected or result == "dropped"

@@ -1,51 +1,34 @@
 """Converts an endpoint's JSON to our records, and our messages to the endpoint's format.
 
-Servers differ, and none of their fields can be trusted to have the right type. Anything invalid
-raises `MalformedReply`, which the client treats like any other server fault.
+The rules of one kind of server are in its module of `hermes_queue.agent.tokens.servers`.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypedDict, TypeVar
+from functools import cache
+from typing import Any
 
+from hermes_queue.agent.endpoint.values import (
+    MalformedReply,
+    clean,
+    finished,
+    read_ids,
+    read_usage,
+)
 from hermes_queue.agent.tokens.merge import round_float32
+from hermes_queue.agent.tokens.servers import UNKNOWN_POLICY, ServedBy, own_servers
 from hermes_queue.models import FunctionCall, Message, ToolCall, Usage
 
 REASONING_FIELDS = ("reasoning", "reasoning_content")
 """vLLM and OpenRouter use the first, SGLang the second."""
-ID_MAX = 2**31 - 1
-"""Largest token id: records keep ids as int32."""
-COUNT_MAX = 2**31 - 1
-"""Largest token count or token index in one answer, so that sums stay exact in budgets and
-costs."""
-LARGE_BYTES = 1 << 20
-"""Larger answers are parsed in a thread: their lists of ids take a while."""
 NAME_MAX = 64
 """Length of a function name that every server accepts (OpenAI's limit, as is the pattern)."""
 _LEGAL_NAME = re.compile(rf"[A-Za-z0-9_-]{{1,{NAME_MAX}}}")
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
-GIVEN_UP = frozenset({"abort", "error"})
-"""Finish reasons of requests that the server aborted: to load weights (vLLM, SGLang), or after an
-error (vLLM, OpenRouter)."""
-
-
-T = TypeVar("T")
-
-
-class MalformedReply(ValueError):
-    """The server answered 200 with something other than a chat completion."""
-
-
-async def read(parse: Callable[[bytes], T], answer: bytes) -> T:
-    """`parse(answer)`, for a large answer in a thread. Raises the errors of `parse`."""
-    if len(answer) <= LARGE_BYTES:
-        return parse(answer)
-    return await asyncio.to_thread(parse, answer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +70,7 @@ def parse(body: bytes, *, turn: int) -> Completion:
         return Completion(
             message=message,
             reasoning_field=reasoning_field,
-            finish_reason=finished(_optional_text(choice.get("finish_reason"))),
+            finish_reason=finished(_optional_text(choice.get("finish_reason")), _given_up()),
             usage=_usage(data.get("usage") or {}),
             prompt_ids=ids,
             completion_ids=completion_ids,
@@ -102,58 +85,23 @@ def parse(body: bytes, *, turn: int) -> Completion:
         raise MalformedReply(f"{type(error).__name__}: {error}; body: {start!r}") from error
 
 
-def finished(reason: str | None) -> str | None:
-    """Return `reason` if it is the regular end of a reply.
-
-    A reply that the server aborted does not show what the policy would have said, so it is
-    neither a turn to train on nor the end of a trajectory.
-
-    Raises:
-        MalformedReply: the server aborted the request.
-    """
-    if reason in GIVEN_UP:
-        raise MalformedReply(f"the server aborted the request, finish_reason {reason!r}")
-    return reason
-
-
 def _given(*values: Any) -> Any:
     """The first value that is not None."""
     return next((value for value in values if value is not None), None)
 
 
-class ServedBy(TypedDict):
-    """The fields of `Turn` with the same names."""
-
-    policy_version: str | None
-    policy_spans: tuple[tuple[str, int], ...]
-
-
 def _served_by(data: Mapping[str, Any], choice: Mapping[str, Any]) -> ServedBy:
-    """SGLang's version in `metadata`, or in the choice's `meta_info`; proxies may move it up."""
-    for place in (data, data.get("metadata"), choice.get("meta_info")):
-        if isinstance(place, dict) and (served := served_by(place))["policy_version"] is not None:
+    """The weights that sampled, if the server reports them."""
+    for server in own_servers().values():
+        served = server.served_by(data, choice)
+        if served["policy_version"] is not None:
             return served
-    return ServedBy(policy_version=None, policy_spans=())
+    return UNKNOWN_POLICY
 
 
-def served_by(answer: Mapping[str, Any]) -> ServedBy:
-    """The weights that sampled the tokens, if the server reports them (SGLang does); else None.
-
-    SGLang reports "default" as long as nobody has named the weights. If they were updated during
-    a completion it adds `weight_versions`, a list of {version, start, end}.
-
-    Raises:
-        KeyError, TypeError, ValueError: the list or an index is malformed.
-    """
-    version = _optional_text(answer.get("weight_version"))
-    spans = tuple(
-        (clean(str(span["version"])), read_count(span["start"], "weight_versions: start"))
-        for span in answer.get("weight_versions") or ()
-    )
-    return ServedBy(
-        policy_version=None if version == "default" else version,
-        policy_spans=spans if len(spans) > 1 else (),
-    )
+@cache
+def _given_up() -> frozenset[str]:
+    return frozenset.union(*(server.given_up for server in own_servers().values()))
 
 
 def _choice(data: Any) -> dict[str, Any]:
@@ -209,54 +157,6 @@ def _optional_text(value: Any) -> str | None:
     if not isinstance(value, str | int | float):
         raise MalformedReply(f"expected text, not {type(value).__name__}")
     return clean(str(value))
-
-
-def clean(text: str) -> str:
-    """Replace lone surrogates, which are valid in JSON but not in UTF-8."""
-    return text.encode(errors="replace").decode()
-
-
-def read_ids(value: Any) -> tuple[int, ...] | None:
-    """The token ids, or None if there are none.
-
-    Raises:
-        MalformedReply: the value is something else.
-    """
-    if value is None:
-        return None
-    if not isinstance(value, list) or not all(type(n) is int for n in value):
-        raise MalformedReply("token ids are not a list of integers")
-    if value and not 0 <= min(value) <= max(value) <= ID_MAX:
-        raise MalformedReply(f"a token id is not within 0 and {ID_MAX}")
-    return tuple(value)
-
-
-def read_count(value: Any, name: str) -> int:
-    """A token count or token index; 0 if the value is None.
-
-    Raises:
-        MalformedReply: it is negative, too large, or not an integer.
-    """
-    if value is None:
-        return 0
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if type(value) is not int or not 0 <= value <= COUNT_MAX:
-        raise MalformedReply(f"{name} is {value!r:.60}, not within 0 and {COUNT_MAX}")
-    return value
-
-
-def read_usage(answer: Mapping[str, Any], cached: Any, prompt: int = 0) -> Usage:
-    """The usage that a server reports; without a prompt count, `prompt` stands in.
-
-    Raises:
-        MalformedReply: one of the numbers is invalid.
-    """
-    return Usage(
-        prompt_tokens=read_count(answer.get("prompt_tokens"), "prompt_tokens") or prompt,
-        completion_tokens=read_count(answer.get("completion_tokens"), "completion_tokens"),
-        cached_tokens=read_count(cached, "cached_tokens"),
-    )
 
 
 def _logprobs(value: Any, ids: Sequence[int] | None) -> tuple[float, ...] | None:
