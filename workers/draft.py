@@ -73,7 +73,7 @@ class Draft:
     waited_s: float = 0.0
     """Spent where no clock runs: the run was paused, the model's endpoint busy or failing."""
     on_stage: Callable[[Stage], None] | None = None
-    """Told of each stage as it begins."""
+    """Called with each stage as it begins."""
     _clock: asyncio.Timeout | None = None
     """Of the stage that runs."""
 
@@ -177,7 +177,7 @@ class Draft:
         return Spent.of(self.agent.usage, self.cost_usd(self.agent.usage))
 
     def cost_usd(self, usage: Usage) -> float | None:
-        """What so many tokens of the job's model cost; None when nobody knows."""
+        """Cost of `usage` with the job's model, in US dollars; None if the price is unknown."""
         return cost_usd(self.job.agent.model, usage, self.prices)
 
     @property

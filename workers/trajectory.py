@@ -139,7 +139,7 @@ class _Attempt:
         return Progress(draft.current, self._since, job.lane, label, turns, draft.attempt)
 
     async def run(self) -> str:
-        """Acknowledge, measure, conclude; whatever happens, say what became of the job."""
+        """Acknowledge, measure, conclude; returns the outcome of the job in any case."""
         try:
             await self._task.acknowledge()
             try:
