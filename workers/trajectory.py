@@ -105,6 +105,8 @@ async def _begin(runtime: Runtime, delivery: Delivery) -> Begun:
         )
     )
     try:
+        # Redis may grant the lease after we were cancelled. Unless it is handed back below, the job
+        # waits until that lease expires.
         return await asyncio.shield(asking)
     except asyncio.CancelledError:
         done, _ = await asyncio.wait({asking}, timeout=_LAST_WORDS_S)
