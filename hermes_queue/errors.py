@@ -110,6 +110,10 @@ class TrajectoryFailure(Exception):
     events: tuple[Mapping[str, Any], ...] = ()
     """What led to it, e.g. tries of a model call; kept on the record."""
 
+    def __init_subclass__(cls) -> None:
+        if getattr(cls, "kind", None) not in CAUSES:
+            raise TypeError(f"{cls.__name__}.kind must be one of {', '.join(CAUSES)}")
+
     @property
     def consequences(self) -> Cause:
         """Its row."""

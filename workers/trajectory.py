@@ -107,6 +107,8 @@ async def _begin(runtime: Runtime, delivery: Delivery) -> Begun:
     try:
         return await asyncio.shield(asking)
     except asyncio.CancelledError:
+        # The call goes on in its thread. A lease that it is granted now would be nobody's: the job
+        # would wait until it lapses, and that would count as a death.
         done, _ = await asyncio.wait({asking}, timeout=_LAST_WORDS_S)
         asking.cancel()
         if done and not asking.exception() and asking.result().verdict == "run":

@@ -65,3 +65,8 @@ def test_what_the_worker_decided_travels_and_a_kind_of_a_newer_worker_is_taken()
 def test_a_cause_that_nobody_knows_is_refused() -> None:
     with pytest.raises(ValueError, match=r"cause\n.*sandbox\|model"):
         Failure(cause="weather", stage="setup", type="X", message="rain")
+
+
+def test_a_failure_of_no_known_kind_cannot_be_defined() -> None:
+    with pytest.raises(TypeError, match=r"Hail\.kind must be one of sandbox"):
+        type("Hail", (TrajectoryFailure,), {"kind": "weather"})
