@@ -28,7 +28,6 @@ SCRIPTS = (
     "run_purge",
     "run_erase",
     "sandbox_renew",
-    "sandbox_claim",
     "reap_turn",
     "reap_judge",
     "creation_take",

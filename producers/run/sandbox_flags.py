@@ -6,43 +6,29 @@ Where workers run already, theirs are what their own settings say.
 from __future__ import annotations
 
 import argparse
+import os
+from collections.abc import Iterator
+from contextlib import suppress
 
-from hermes_queue.errors import ConfigurationError
-from hermes_queue.sandbox import profile_names
+from hermes_queue.errors import ConfigurationError, SandboxRejected
+from hermes_queue.sandbox import find_backend, known_backends
+from hermes_queue.sandbox.offers import Flag
 from hermes_queue.settings import PREFIX, SandboxSettings
 from producers.run.numbers import at_least
 
-_SETTINGS = {
-    "sandbox": "SANDBOX_BACKEND",
-    "modal_image": "MODAL_IMAGE",
-    "modal_slots_per_sandbox": "MODAL_SLOTS_PER_SANDBOX",
-    "modal_min_sandboxes": "MODAL_MIN_SANDBOXES",
-}
-"""Flag -> the setting it stands for."""
+_BACKEND = Flag(
+    "--sandbox",
+    f"{PREFIX}SANDBOX_BACKEND",
+    "backend: local (default), modal, or package.module:Class",
+    metavar="NAME",
+)
 
 
 def add(group: argparse._ArgumentGroup) -> None:
     """Add them to a parser."""
-    group.add_argument(
-        "--sandbox",
-        metavar="NAME",
-        help="backend: local (default), modal, or package.module:Class",
-    )
-    group.add_argument(
-        "--modal-image", metavar="IMAGE", help="registry name (default: python:3.11)"
-    )
-    group.add_argument(
-        "--modal-slots-per-sandbox",
-        type=at_least(1, 1000),
-        metavar="N",
-        help="trajectories that share a sandbox (default: 10)",
-    )
-    group.add_argument(
-        "--modal-min-sandboxes",
-        type=at_least(0, 1000),
-        metavar="N",
-        help="sandboxes kept running while the run lasts (default: 0)",
-    )
+    for _, flag in _flags():
+        kind = at_least(*flag.bounds) if flag.bounds else str
+        group.add_argument(flag.name, metavar=flag.metavar, help=flag.help, type=kind)
 
 
 def worker_settings(arguments: argparse.Namespace) -> dict[str, str]:
@@ -51,12 +37,16 @@ def worker_settings(arguments: argparse.Namespace) -> dict[str, str]:
     Raises:
         ConfigurationError: a flag of one backend, and another is chosen.
     """
-    given = {flag: value for flag in _SETTINGS if (value := getattr(arguments, flag)) is not None}
-    backend = given.get("sandbox") or SandboxSettings().backend
-    for flag in given:
-        if flag.startswith("modal_") and backend != "modal":
-            raise ConfigurationError(f"{_spelled(flag)} needs --sandbox modal")
-    return {PREFIX + _SETTINGS[flag]: str(value) for flag, value in given.items()}
+    backend = _chosen(arguments)
+    settings = {}
+    for owner, flag in _flags():
+        value = _value(arguments, flag)
+        if value is None:
+            continue
+        if owner not in (None, backend):
+            raise ConfigurationError(f"{flag.name} needs --sandbox {owner}")
+        settings[flag.setting] = str(value)
+    return settings
 
 
 def check_profile(arguments: argparse.Namespace) -> None:
@@ -65,8 +55,12 @@ def check_profile(arguments: argparse.Namespace) -> None:
     Raises:
         ConfigurationError: that worker would not know it; the message lists those it has.
     """
-    backend = arguments.sandbox or SandboxSettings().backend
-    profile_names.check_profile(arguments.profile, backend)
+    check = find_backend(_chosen(arguments)).check_profile
+    try:
+        if check is not None:
+            check(arguments.profile)
+    except SandboxRejected as error:
+        raise ConfigurationError(f"--profile: {error}") from error
 
 
 def refuse(arguments: argparse.Namespace) -> None:
@@ -75,13 +69,26 @@ def refuse(arguments: argparse.Namespace) -> None:
     Raises:
         ConfigurationError: one of the flags was given.
     """
-    for flag, setting in _SETTINGS.items():
-        if getattr(arguments, flag) is not None:
+    for _, flag in _flags():
+        if _value(arguments, flag) is not None:
             raise ConfigurationError(
-                f"{_spelled(flag)}: the workers of this Redis choose their sandboxes; set "
-                f"{PREFIX}{setting} where they are started"
+                f"{flag.name}: the workers of this Redis choose their sandboxes; set "
+                f"{flag.setting} where they are started"
             )
 
 
-def _spelled(flag: str) -> str:
-    return "--" + flag.replace("_", "-")
+def _flags() -> Iterator[tuple[str | None, Flag]]:
+    """Every flag and the backend that it belongs to; None = all."""
+    yield None, _BACKEND
+    for name in dict.fromkeys([*known_backends(), os.environ.get(_BACKEND.setting)]):
+        with suppress(ConfigurationError):  # said when it is used
+            for flag in find_backend(name).flags if name else ():
+                yield name, flag
+
+
+def _chosen(arguments: argparse.Namespace) -> str:
+    return arguments.sandbox or SandboxSettings().backend
+
+
+def _value(arguments: argparse.Namespace, flag: Flag) -> object:
+    return getattr(arguments, flag.name.removeprefix("--").replace("-", "_"))

@@ -9,13 +9,13 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
 from hermes_queue.errors import SandboxError
-from hermes_queue.sandbox import make_backend
 from hermes_queue.sandbox.base import (
     ExecutionRequest,
     ExecutionResult,
@@ -23,6 +23,8 @@ from hermes_queue.sandbox.base import (
     Slot,
     SlotSpec,
 )
+from hermes_queue.sandbox.fleet import Fleet, SandboxObserver
+from hermes_queue.sandbox.local.backend import LocalBackend
 from hermes_queue.sandbox.modal.backend import ModalBackend
 from hermes_queue.settings import LocalSandboxSettings, ModalSettings
 from hermes_queue.testing import ModalTestServer, localmodal, localmodal_server
@@ -48,7 +50,7 @@ class Candidate:
 def local(isolation: Literal["bwrap", "none"]) -> Callable[..., SandboxBackend]:
     # Its reaper must not come between a worker that a test has killed and what the test then sees.
     settings = LocalSandboxSettings(isolation=isolation, memory_mb=256, max_pids=400, reap_s=3600.0)
-    return lambda **options: make_backend("local", settings=settings, **options)
+    return partial(LocalBackend, settings)
 
 
 def modal(slots_per_sandbox: int) -> Callable[..., SandboxBackend]:
@@ -56,7 +58,7 @@ def modal(slots_per_sandbox: int) -> Callable[..., SandboxBackend]:
         settings = ModalSettings(
             slots_per_sandbox=slots_per_sandbox, slot_memory_mb=256, creates_per_s=1000.0
         )
-        return make_backend("modal", settings=settings, **options)
+        return ModalBackend(settings, **options)
 
     return make
 
@@ -199,7 +201,8 @@ async def start_modal(localmodal, cache, tmp_path, server_variant):
             settings["profiles"] = tmp_path / "profiles.yaml"
             settings["profiles"].write_text(profiles)
         section = ModalSettings(**{"creates_per_s": 1000.0, **settings})
-        backend = ModalBackend(section, slots=slots, cache=cache, observer=observer)
+        fleet = Fleet(observer or SandboxObserver())
+        backend = ModalBackend(section, slots=slots, cache=cache, fleet=fleet)
         started.append(backend)
         await backend.start()
         return backend

@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 from hermes_queue.errors import SlotLost
-from hermes_queue.sandbox import make_backend
 from hermes_queue.sandbox.base import ExecutionRequest
 from hermes_queue.sandbox.host import cgroups, descriptors, left_open
 from hermes_queue.sandbox.host.bubblewrap import Bubblewrap
 from hermes_queue.sandbox.host.execution import Child
 from hermes_queue.sandbox.host.processes import read_stat
+from hermes_queue.sandbox.local.backend import LocalBackend
 from hermes_queue.settings import LocalSandboxSettings
 from hermes_queue.tools.terminal import render
 
@@ -231,7 +231,7 @@ def test_the_kernel_ends_the_slots_of_a_killed_worker(cache):
 
 async def test_a_worker_that_lives_ends_what_a_dead_one_left(cache):
     settings = LocalSandboxSettings(memory_mb=256, reap_s=0.1)
-    live = make_backend("local", settings=settings, cache=cache, slots=1)
+    live = LocalBackend(settings, cache=cache, slots=1)
     await live.start()
     try:
         victim, sandbox_id = start_victim(cache, "reaped")
@@ -254,7 +254,7 @@ async def test_a_slot_that_was_just_being_started_is_ended_with_its_dead_worker(
     )
     victim.kill()
     victim.communicate()
-    heir = make_backend("local", settings=LocalSandboxSettings(), cache=cache, slots=1)
+    heir = LocalBackend(LocalSandboxSettings(), cache=cache, slots=1)
     await heir.start()
     await heir.stop()
     assert unrecorded.wait(10) == -signal.SIGKILL

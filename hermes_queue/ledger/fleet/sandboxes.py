@@ -56,19 +56,6 @@ class Sandboxes:
         if len(args) > 3:
             self._ledger.call("sandbox_renew", ["sandboxes"], args)
 
-    def claim(self, record: SandboxRecord, *, worker: str, lease_s: float) -> bool:
-        """Replace the record of a sandbox of `worker`, which is dead, by the caller's.
-
-        Returns whether it is the caller's now. One wins; it is not, when another one has
-        claimed it or the reaper has condemned it.
-        """
-        facts = asdict(record)
-        del facts["lease_s"]
-        args: list[Any] = [self._ledger.prefix, record.sandbox_id, worker, record.worker]
-        args += [json.dumps(facts), lease_s, RECORD_TTL_S]
-        keys = ["sandboxes", f"reaper:{record.backend}:suspects"]
-        return bool(self._ledger.call("sandbox_claim", keys, args))
-
     def forget(self, sandbox_id: str) -> None:
         """Drop a record: its sandbox is gone."""
         key = self._ledger.key
@@ -102,7 +89,7 @@ class Sandboxes:
     ) -> list[str]:
         """Ids whose worker neither beats nor holds their lease, for `grace_s` by now.
 
-        Their records are dropped: the caller is to end them, and nobody can claim them.
+        Their records are dropped: the caller is to end them.
         """
         args: list[Any] = [self._ledger.prefix, grace_s]
         for info in listed:

@@ -5,11 +5,10 @@
     assets.py       directories built once, then mounted
     backend.py      `SandboxBackend` on top of the rest
     box.py          one sandbox and the slots in it
+    check.py        what `hermes-queue doctor` and producers look at
     commands.py     commands and files of leased slots
     factory.py      sandboxes made, noted and ended
     failures.py     the SDK's errors as ours
-    files.py        a slot's files
-    inheritance.py  sandboxes of a dead worker, used on
     pool.py         sandboxes of one profile
     process.py      one command through the SDK
     profiles.py     what a sandbox is made of
@@ -18,6 +17,35 @@
 The SDK is imported when a backend starts, never with this package.
 """
 
+from hermes_queue.sandbox.fleet import BackendFactory
 from hermes_queue.sandbox.modal.backend import ModalBackend
+from hermes_queue.sandbox.modal.check import check, check_profile
+from hermes_queue.sandbox.offers import Flag
+from hermes_queue.settings import ModalSettings
 
-BACKEND = ModalBackend
+__all__ = ["BACKEND", "FLAGS", "SETTINGS", "check", "check_profile"]
+
+BACKEND: BackendFactory = ModalBackend
+SETTINGS = ModalSettings
+FLAGS = (
+    Flag(
+        "--modal-image",
+        "HERMES_QUEUE_MODAL_IMAGE",
+        "registry name (default: python:3.11)",
+        metavar="IMAGE",
+    ),
+    Flag(
+        "--modal-slots-per-sandbox",
+        "HERMES_QUEUE_MODAL_SLOTS_PER_SANDBOX",
+        "trajectories that share a sandbox (default: 10)",
+        metavar="N",
+        bounds=(1, 1000),
+    ),
+    Flag(
+        "--modal-min-sandboxes",
+        "HERMES_QUEUE_MODAL_MIN_SANDBOXES",
+        "sandboxes kept running while the run lasts (default: 0)",
+        metavar="N",
+        bounds=(0, 1000),
+    ),
+)
