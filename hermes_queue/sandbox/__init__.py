@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module, util
-from pkgutil import iter_modules
+from pathlib import Path
 
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.sandbox.base import SandboxBackend
@@ -34,15 +34,12 @@ CONTRACT = sorted(
 
 
 def known_backends() -> list[str]:
-    """Short names of the backends in this installation: modules here with a `BACKEND`."""
-    found = []
-    for module in iter_modules(__path__):
-        try:
-            if hasattr(import_module(f"{__name__}.{module.name}"), "BACKEND"):
-                found.append(module.name)
-        except ImportError:
-            continue
-    return sorted(found)
+    """Short names of the backends in this installation: folders here with a `BACKEND`."""
+    # Read off the sources: importing a backend takes longer than printing a producer's help.
+    sources = Path(__file__).parent.glob("*/__init__.py")
+    return sorted(
+        source.parent.name for source in sources if "\nBACKEND: " in source.read_text("utf-8")
+    )
 
 
 def find_backend(name: str) -> Offer:

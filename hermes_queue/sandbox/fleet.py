@@ -6,14 +6,16 @@ backend uses them without asking whether there is a deployment behind them.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from hermes_queue.sandbox.base import SandboxBackend, Slot
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 class SandboxObserver:
@@ -64,6 +66,8 @@ class ProcessCreationGate:
     @asynccontextmanager
     async def creating(self, rate: CreationRate) -> AsyncIterator[None]:
         """See `CreationGate`."""
+        import asyncio  # here, as producers look at this module before they print their help
+
         if self._starting is None:
             self._starting = asyncio.Semaphore(rate.max_starting)
         async with self._starting:
@@ -104,7 +108,7 @@ class Fleet:
 
 
 class BackendFactory(Protocol):
-    """What `BACKEND` of a backend's module is: a class whose constructor takes these keywords."""
+    """What makes a backend: its class, or a function, that takes these keywords."""
 
     def __call__(
         self,

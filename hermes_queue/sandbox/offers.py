@@ -44,7 +44,7 @@ class Offer:
     name: str
     """Of the backend, as the setting has it."""
     make: BackendFactory
-    """[BACKEND] Its class."""
+    """[BACKEND] Its class, or a function that makes it."""
     settings: type[BaseSettings] | None
     """[SETTINGS] Its section; variables of this prefix are known, and checked at every start."""
     flags: tuple[Flag, ...]

@@ -10,13 +10,38 @@ registry.py  which processes of this host hold which slots
 uids.py      a user of its own for every slot
 """
 
-from hermes_queue.sandbox.fleet import BackendFactory
-from hermes_queue.sandbox.local.backend import LocalBackend
-from hermes_queue.sandbox.local.check import check
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+
+from hermes_queue.sandbox.base import SandboxBackend
+from hermes_queue.sandbox.fleet import BackendFactory, Fleet
+from hermes_queue.sandbox.offers import Condition
 from hermes_queue.sandbox.profiles import refuse_but_default as check_profile
 from hermes_queue.settings import LocalSandboxSettings
 
 __all__ = ["BACKEND", "SETTINGS", "check", "check_profile"]
 
-BACKEND: BackendFactory = LocalBackend
+
+# Loaded when it is used: producers look into this module before they print their help.
+def _make(
+    *,
+    slots: int | None = None,
+    labels: Mapping[str, str] | None = None,
+    fleet: Fleet | None = None,
+) -> SandboxBackend:
+    from hermes_queue.sandbox.local.backend import LocalBackend
+
+    return LocalBackend(slots=slots, labels=labels, fleet=fleet)
+
+
+async def check() -> AsyncIterator[Condition]:
+    """See `Offer.check`."""
+    from hermes_queue.sandbox.local.check import conditions
+
+    async for condition in conditions():
+        yield condition
+
+
+BACKEND: BackendFactory = _make
 SETTINGS = LocalSandboxSettings

@@ -14,7 +14,7 @@ from hermes_queue.sandbox.offers import Condition
 from hermes_queue.settings import LocalSandboxSettings, PathSettings, RedisSettings
 
 
-async def check() -> AsyncIterator[Condition]:
+async def conditions() -> AsyncIterator[Condition]:
     """See `Offer.check`."""
     settings, cache = LocalSandboxSettings(), PathSettings().cache.absolute()
     yield await asyncio.to_thread(_fence, settings)

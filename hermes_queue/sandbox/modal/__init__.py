@@ -5,7 +5,6 @@
     assets.py       directories built once, then mounted
     backend.py      `SandboxBackend` on top of the rest
     box.py          one sandbox and the slots in it
-    check.py        what `hermes-queue doctor` and producers look at
     commands.py     commands and files of leased slots
     factory.py      sandboxes made, noted and ended
     failures.py     the SDK's errors as ours
@@ -17,15 +16,45 @@
 The SDK is imported when a backend starts, never with this package.
 """
 
-from hermes_queue.sandbox.fleet import BackendFactory
-from hermes_queue.sandbox.modal.backend import ModalBackend
-from hermes_queue.sandbox.modal.check import check, check_profile
-from hermes_queue.sandbox.offers import Flag
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+
+from hermes_queue.sandbox.base import SandboxBackend
+from hermes_queue.sandbox.fleet import BackendFactory, Fleet
+from hermes_queue.sandbox.offers import Condition, Flag
 from hermes_queue.settings import ModalSettings
 
 __all__ = ["BACKEND", "FLAGS", "SETTINGS", "check", "check_profile"]
 
-BACKEND: BackendFactory = ModalBackend
+
+# Loaded when it is used: producers look into this module before they print their help.
+def _make(
+    *,
+    slots: int | None = None,
+    labels: Mapping[str, str] | None = None,
+    fleet: Fleet | None = None,
+) -> SandboxBackend:
+    from hermes_queue.sandbox.modal.backend import ModalBackend
+
+    return ModalBackend(slots=slots, labels=labels, fleet=fleet)
+
+
+async def check() -> AsyncIterator[Condition]:
+    """See `Offer.check`. Makes no sandbox, which would bill."""
+    from hermes_queue.sandbox.modal.account import answering
+
+    yield Condition("sandbox.modal", await answering(ModalSettings()))
+
+
+def check_profile(name: str) -> None:
+    """See `Offer.check_profile`."""
+    from hermes_queue.sandbox.modal.profiles import Profiles
+
+    Profiles(ModalSettings())[name]
+
+
+BACKEND: BackendFactory = _make
 SETTINGS = ModalSettings
 FLAGS = (
     Flag(
