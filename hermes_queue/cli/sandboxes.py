@@ -17,7 +17,7 @@ from hermes_queue.cli.watch.table import age, print_table
 
 if TYPE_CHECKING:
     from hermes_queue.ledger import Ledger
-    from hermes_queue.sandbox.selfcheck import Check, Outcome, Subject
+    from hermes_queue.sandbox.selfcheck import Check, CheckResult, Subject
 
 
 def _rows(ledger: Ledger) -> dict[str, dict[str, Any]]:
@@ -172,7 +172,7 @@ def check(backend: str, memory_mb: int | None, only: str, timeout_s: float) -> N
         raise SystemExit(1)
 
 
-async def _try(checks: list[Check], subject: Subject, timeout_s: float) -> list[Outcome]:
+async def _try(checks: list[Check], subject: Subject, timeout_s: float) -> list[CheckResult]:
     """What became of each check; progress to stderr."""
     from hermes_queue.sandbox.selfcheck import outcomes
 

@@ -17,9 +17,9 @@ selfcheck/         the checks that every backend passes
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module, util
-from pathlib import Path
+from importlib import import_module
 
+from hermes_queue import extensions
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.sandbox.base import SandboxBackend
 from hermes_queue.sandbox.fleet import Fleet
@@ -34,31 +34,21 @@ CONTRACT = sorted(
 
 
 def known_backends() -> list[str]:
-    """Short names of the backends in this installation: folders here with a `BACKEND`."""
-    # Read off the sources: importing a backend takes longer than printing a producer's help.
-    sources = Path(__file__).parent.glob("*/__init__.py")
-    return sorted(
-        source.parent.name for source in sources if "\nBACKEND: " in source.read_text("utf-8")
-    )
+    """Short names of the backends in this installation, plugins included."""
+    return extensions.known("backend")
 
 
 def find_backend(name: str) -> Offer:
-    """The backend called `name`: a module in this package, or `package.module:Class`.
+    """The backend called `name`: a room here, `package.module:Class`, or that of a plugin.
 
     Raises:
-        ConfigurationError: there is no such backend; the message lists the known ones.
+        ConfigurationError: see `hermes_queue.extensions.load`; or what its module offers besides
+            is of another type.
     """
-    module, _, attribute = name.partition(":") if ":" in name else (f"{__name__}.{name}", "", "")
-    if not attribute and (not name.isidentifier() or util.find_spec(module) is None):
-        raise _unknown(name)
-    try:
-        loaded = import_module(module)
-        make = getattr(loaded, attribute) if attribute else getattr(loaded, "BACKEND", None)
-    except (ImportError, AttributeError) as error:
-        raise ConfigurationError(f"sandbox backend {name!r} cannot be loaded: {error}") from error
-    if make is None:
-        raise _unknown(name)
-    return offer_of(name, loaded, make)
+    make = extensions.load("backend", name)
+    module = extensions.module_of("backend", name)
+    assert module is not None  # noqa: S101 - it was loaded
+    return offer_of(name, import_module(module), make)
 
 
 def make_backend(
@@ -88,10 +78,3 @@ def make_backend(
             "hermes_queue.sandbox.base.SandboxBackend says of it"
         )
     return backend
-
-
-def _unknown(name: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"sandbox backend {name!r} is unknown; known: {', '.join(known_backends())}; "
-        "your own: HERMES_QUEUE_SANDBOX_BACKEND=package.module:Class"
-    )

@@ -18,7 +18,7 @@ _WRITE = (
 )
 
 
-class Run(Protocol):
+class RunInSlot(Protocol):
     """Runs a program in one slot, as `ExecutionResult` describes; raises SandboxError."""
 
     async def __call__(
@@ -34,7 +34,7 @@ class Run(Protocol):
         ...
 
 
-async def read_file(run: Run, path: str, *, max_bytes: int) -> bytes:
+async def read_file(run: RunInSlot, path: str, *, max_bytes: int) -> bytes:
     """See `SandboxBackend.read_file`."""
     words = ["/bin/bash", "-c", _READ, "read", _checked(path), str(max_bytes + 1)]
     result = await run(words, cwd="/", timeout_s=TIMEOUT_S, max_output_bytes=max_bytes + 2)
@@ -46,7 +46,7 @@ async def read_file(run: Run, path: str, *, max_bytes: int) -> bytes:
     return result.stdout
 
 
-async def write_file(run: Run, path: str, data: bytes) -> None:
+async def write_file(run: RunInSlot, path: str, data: bytes) -> None:
     """See `SandboxBackend.write_file`."""
     words = ["/bin/bash", "-c", _WRITE, "write", _checked(path)]
     result = await run(words, stdin=data, cwd="/", timeout_s=TIMEOUT_S)

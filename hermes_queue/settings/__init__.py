@@ -25,6 +25,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from hermes_queue import extensions
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.settings.model import LimiterSettings, ModelSettings
 from hermes_queue.settings.observability import LogSettings, MetricsSettings
@@ -120,8 +121,9 @@ class WorkerSettings(BaseSettings):
     """Comma-separated lanes to serve, of jobs of one class of priority earlier lanes first; lanes
     that `celery worker -Q` names win over it."""
     imports: str = "*"
-    """Comma-separated modules and packages whose envs, agents and parsers a job may name as
-    package.module:ATTRIBUTE. *: all that are installed. Python's own never are."""
+    """Comma-separated modules and packages whose envs, agents, parsers and token servers a job may
+    name, as package.module:ATTRIBUTE or as plugins. *: all that are installed. Python's own never
+    are."""
     soft_shutdown_s: float = Field(default=30.0, ge=0)
     """After SIGTERM running trajectories may finish for this long, then are handed back."""
     prepare_timeout_s: float = Field(default=7200.0, gt=0)
@@ -333,11 +335,13 @@ def variable_names(sections: Iterable[type[BaseSettings]] = SECTIONS) -> list[st
 
 
 def _sections_of_backend() -> Iterator[type[BaseSettings]]:
-    """`SETTINGS` of a sandbox backend of somebody else's, if one is named by its module."""
-    module, colon, _ = os.environ.get(f"{PREFIX}SANDBOX_BACKEND", "").partition(":")
-    if colon and not module.startswith("hermes_queue."):
+    """`SETTINGS` of the sandbox backend that is set, if it is somebody else's."""
+    name = os.environ.get(f"{PREFIX}SANDBOX_BACKEND", "")
+    if name and name not in extensions.own("backend"):
+        module = extensions.module_of("backend", name)
         with suppress(ImportError):  # said when the backend is made
-            if (section := getattr(import_module(module), "SETTINGS", None)) is not None:
+            section = getattr(import_module(module), "SETTINGS", None) if module else None
+            if section is not None and section not in SECTIONS:
                 yield section
 
 

@@ -87,7 +87,7 @@ WANTED = set(os.environ.get("BACKENDS", "").split()) or BACKENDS.keys() - REPEAT
 TRIED = {name: candidate for name, candidate in BACKENDS.items() if name in WANTED}
 
 
-class Bench(selfcheck.Bench):
+class Bench(selfcheck.SlotBench):
     """A started backend with one-line access to commands."""
 
     def __init__(self, backend: SandboxBackend, candidate: Candidate) -> None:

@@ -29,7 +29,7 @@ class FleetCreationGate:
 
     def __init__(self, ledger: Ledger, backend: str) -> None:
         self._ledger = ledger
-        self._keys = [f"creation:{backend}", f"creation:{backend}:starting"]
+        self._backend = backend
         self._alone = ProcessCreationGate()
 
     @asynccontextmanager
@@ -75,13 +75,21 @@ class FleetCreationGate:
         Raises:
             RedisUnavailable, RedisFull: not known; may be repeated.
         """
-        args = [rate.creates_per_s, rate.max_starting, token, STARTING_TTL_S]
-        return float(self._ledger.call("creation_take", self._keys, args))
+        wait_s = self._ledger.call(
+            "creation_take",
+            backend=self._backend,
+            creates_per_s=rate.creates_per_s,
+            max_starting=rate.max_starting,
+            token=token,
+            starting_ttl_s=STARTING_TTL_S,
+        )
+        return float(wait_s)
 
     def leave(self, token: str) -> None:
         """The sandbox has started, or will not. Blocks."""
         with explained(self._ledger.url):
-            self._ledger.client.zrem(self._ledger.key(self._keys[1]), token)
+            key = self._ledger.key(f"creation:{self._backend}:starting")
+            self._ledger.client.zrem(key, token)
 
     async def _leave(self, token: str) -> None:
         try:

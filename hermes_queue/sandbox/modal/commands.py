@@ -81,6 +81,6 @@ class SlotCommands:
         return held
 
 
-def _whole(held: Held) -> files.Run:
+def _whole(held: Held) -> files.RunInSlot:
     """A part of a file would be taken for all of it."""
     return functools.partial(held.box.run, held.lease, whole=True)

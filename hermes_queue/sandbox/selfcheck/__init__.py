@@ -22,9 +22,9 @@ from hermes_queue.sandbox.selfcheck import (
     processes,
 )
 from hermes_queue.sandbox.selfcheck.bench import Check, NotApplicable, Subject, trial
-from hermes_queue.sandbox.selfcheck.report import Outcome, outcomes
+from hermes_queue.sandbox.selfcheck.report import CheckResult, outcomes
 
-__all__ = ["CHECKS", "Check", "NotApplicable", "Outcome", "Subject", "outcomes", "trial"]
+__all__ = ["CHECKS", "Check", "CheckResult", "NotApplicable", "Subject", "outcomes", "trial"]
 
 CHECKS: tuple[Check, ...] = tuple(
     value

@@ -41,7 +41,7 @@ class Subject:
     """What one slot may use; None = not known, so that the limit is not checked."""
 
 
-class Bench:
+class SlotBench:
     """A started backend with one-line access to commands."""
 
     def __init__(self, backend: SandboxBackend) -> None:
@@ -77,7 +77,7 @@ class Bench:
         return result.stdout.decode().rstrip("\n")
 
 
-class Trial(Bench):
+class Trial(SlotBench):
     """What a check is given: a bench, and whatever else it needs of the same subject."""
 
     def __init__(
@@ -99,7 +99,7 @@ class Trial(Bench):
         self._stack.push_async_callback(self.backend.stop)
         await self.backend.start()
 
-    async def another(self) -> Bench:
+    async def another(self) -> SlotBench:
         """Another backend of this kind with as many slots, as a second worker has it."""
         trial = Trial(self.subject, self.labels, slots=self.slots, stack=self._stack)
         await trial.start()

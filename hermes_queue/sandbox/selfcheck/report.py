@@ -12,7 +12,7 @@ from hermes_queue.sandbox.selfcheck.bench import Check, CheckFailed, NotApplicab
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CheckResult:
     """Of one check."""
 
     check: Check
@@ -24,7 +24,7 @@ class Outcome:
 
 async def outcomes(
     checks: Iterable[Check], subject: Subject, *, timeout_s: float
-) -> AsyncIterator[Outcome]:
+) -> AsyncIterator[CheckResult]:
     """What becomes of each check, as soon as it is known. Raises nothing of the backend's.
 
     Args:
@@ -35,7 +35,7 @@ async def outcomes(
     for check in checks:
         began = time.monotonic()
         verdict, why = await _verdict(check, subject, timeout_s)
-        yield Outcome(check, verdict, why, time.monotonic() - began)
+        yield CheckResult(check, verdict, why, time.monotonic() - began)
 
 
 async def _verdict(

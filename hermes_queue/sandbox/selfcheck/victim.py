@@ -6,13 +6,13 @@ import asyncio
 import sys
 
 from hermes_queue.sandbox import make_backend
-from hermes_queue.sandbox.selfcheck.bench import Bench
+from hermes_queue.sandbox.selfcheck.bench import SlotBench
 
 
 async def main(name: str, worker: str) -> None:
     """Lease, print, wait."""
     labels = {"deployment": "selfcheck", "worker": worker}
-    bench = Bench(make_backend(name, slots=1, labels=labels))
+    bench = SlotBench(make_backend(name, slots=1, labels=labels))
     await bench.backend.start()
     slot = await bench.slot()
     await bench.out(slot, "setsid sleep 4242 & touch x")
