@@ -304,6 +304,7 @@ def layers() -> ROOMS:
     )
 
 
+@cache
 def imports() -> dict[str, set[str]]:
     """Which room imports which, from the source."""
     found: dict[str, set[str]] = {}

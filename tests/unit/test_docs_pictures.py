@@ -47,10 +47,9 @@ def without_script(transitions: Mapping[tuple[str, str], str]) -> set[tuple[str,
 
 
 def source(name: str) -> str:
-    """A script with what it includes."""
-    text = (LUA / f"{name}.lua").read_text(encoding="utf-8")
-    included = re.findall(r"^-- include: (\w+)", text, re.MULTILINE)
-    return text + "".join((LUA / "include" / f"{part}.lua").read_text() for part in included)
+    """A script with its parts: the files in the folder of its name."""
+    paths = [LUA / f"{name}.lua", *sorted((LUA / name).glob("*.lua"))]
+    return "".join(path.read_text(encoding="utf-8") for path in paths)
 
 
 def test_every_change_of_state_in_the_picture_is_made_by_the_script_that_it_names() -> None:
@@ -63,7 +62,7 @@ def test_every_script_that_begins_or_takes_back_a_job_is_in_the_picture() -> Non
     writing = {
         path.stem
         for path in LUA.glob("*.lua")
-        if re.search(r"'state', '(queued|running)'", path.read_text(encoding="utf-8"))
+        if re.search(r"'state', '(queued|running)'", source(path.stem))
     }
     assert writing - {"publish"} == drawn  # `publish` queues other samples: refills
     assert {state for _, state in DRAWN["TRANSITIONS"]} == STATES
