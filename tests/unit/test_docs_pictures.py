@@ -74,3 +74,11 @@ def test_arrows_between_rooms_point_down() -> None:
     drawn = DRAWN["arrows"](set(height), DRAWN["imports"]())
     assert len(drawn) > 20
     assert {(above, below) for above, below in drawn if height[above] > height[below]} == set()
+
+
+def test_the_architecture_page_says_what_each_room_in_the_picture_holds() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = page.partition("| room of `hermes_queue` |")[2].partition("\n\n")[0]
+    explained = re.findall(r"`(\w+)`", "".join(re.findall(r"^\|[^|]*\|", table, re.MULTILINE)))
+    drawn = {room for floor in DRAWN["layers"]()[:-1] for room in floor}
+    assert set(explained) == drawn - set(DRAWN["PACKAGES"])
