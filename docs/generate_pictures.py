@@ -297,11 +297,15 @@ def layers() -> ROOMS:
         [re.split(r" [|:] ", layer) for layer in contract["layers"]]
         for contract in project["tool"]["importlinter"]["contracts"][:2]
     )
-    modules = {"celery", "testing", "queues", "policy"}  # one file each: not drawn
     floors = [*packages[:-1], *inside]
-    return tuple(
-        tuple(r for r in floor if r not in modules) for floor in floors if set(floor) - modules
-    )
+    drawn = [tuple(room for room in floor if _is_room(room)) for floor in floors[:-1]]
+    return (*(floor for floor in drawn if floor), tuple(floors[-1]))
+
+
+def _is_room(name: str) -> bool:
+    """Whether a layer's member is drawn: folders, and the module that every reader knows."""
+    folder = ROOT / name if name in PACKAGES else ROOT / "hermes_queue" / name
+    return folder.is_dir() or name == "models"
 
 
 @cache

@@ -24,7 +24,7 @@ AVOIDED = re.compile(
 )
 """Words of a dialect: name the thing, and use a verb of the field (reported, released, counted)."""
 PRODUCERS = sorted(
-    path.stem for path in (ROOT / "producers").glob("*.py") if "__main__" in path.read_text()
+    path.stem for path in (ROOT / "producers").glob("*.py") if '== "__main__"' in path.read_text()
 )
 
 
