@@ -172,7 +172,7 @@ def _sequences(member: ScoredTrajectory, policy: SequencePolicy) -> list[tuple[i
         raise Refused(
             "no_tokens",
             f"{member.trajectory_id} has no token ids: its model server gave none, and they "
-            "are never invented (docs/models.md)",
+            "are never invented (docs/tokens.md)",
         )
     if policy == "longest":
         found = [max(found, key=lambda pair: len(pair[1].ids))]
