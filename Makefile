@@ -52,7 +52,7 @@ test: redis lint ## Install the development tools, then linters and the tests th
 test-all: $(VENV)/.dev ## Everything that `make test` leaves out, one table at the end (hours)
 	$(BIN)/python tests/support/run_targets.py $(subst |, ,$(SLOW))
 
-test-exhaustive: redis $(VENV)/.dev ## The same proofs on the other Redis servers, users and protocols
+test-exhaustive: redis $(VENV)/.dev ## The same proofs with the other Redis servers, users, protocols and seeds
 	$(BIN)/python -m pytest -n $(JOBS) -m exhaustive tests
 
 test-modal-oldest: redis ## The Modal backend and its server with the oldest SDK we take

@@ -22,6 +22,9 @@ from hermes_queue.models import AgentSpec, Message
 from hermes_queue.settings import ModelSettings
 from workers.draft import Draft
 
+pytestmark = pytest.mark.xdist_group("openai")
+"""One process imports the OpenAI SDK."""
+
 SERVERS = ["vllm", "sglang"]
 
 

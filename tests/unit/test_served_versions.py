@@ -20,6 +20,9 @@ from producers.run.flags import build_parser
 from producers.run.plan import make_plan
 from workers.draft import Draft
 
+pytestmark = pytest.mark.xdist_group("openai")
+"""One process imports the OpenAI SDK."""
+
 USER = Message(role="user", content="hello")
 
 
