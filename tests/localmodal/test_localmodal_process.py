@@ -14,6 +14,7 @@ import modal
 import pytest
 from zygote import run_forked, zygote
 
+from hermes_queue.sandbox.host.interpreter import prepare
 from hermes_queue.testing import forget_modal_client
 
 NAP = f"sleep {4_000_000 + os.getpid()}"
@@ -43,10 +44,20 @@ class Process:
         return self.process.wait(30)
 
 
+@pytest.fixture(scope="module")
+def python() -> Iterator[Path]:
+    """The interpreter as a server copies it to its root."""
+    directory = Path(tempfile.mkdtemp(prefix="hermes-queue-test-"))
+    yield prepare(None, directory).home
+    shutil.rmtree(directory, ignore_errors=True)
+
+
 @pytest.fixture
-def root() -> Iterator[Path]:
+def root(python: Path) -> Iterator[Path]:
     directory = Path(tempfile.mkdtemp(prefix="hermes-queue-test-"))
     directory.chmod(0o755)
+    place = directory / "python" / python.name
+    shutil.copytree(python, place, symlinks=True, copy_function=os.link)
     yield directory
     shutil.rmtree(directory, ignore_errors=True)
 

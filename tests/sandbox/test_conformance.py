@@ -31,6 +31,7 @@ def asset(script: str, **options: float) -> AssetSpec:
 # --- commands ---------------------------------------------------------------------------
 
 
+@pytest.mark.rights
 async def test_a_non_zero_exit_is_a_result_not_an_error(bench):
     slot = await bench.slot()
     result = await bench.sh(slot, "echo out; echo err >&2; exit 3")
@@ -91,6 +92,7 @@ async def test_long_output_keeps_head_and_tail(bench):
     assert result.truncated
 
 
+@pytest.mark.rights
 async def test_a_command_can_open_its_output_by_name(bench):
     slot = await bench.slot()
     result = await bench.sh(slot, "echo out >/dev/stdout && echo err >/dev/stderr")
@@ -119,6 +121,7 @@ async def test_the_workers_environment_does_not_reach_commands(bench, monkeypatc
     assert "hunter2" not in await bench.out(slot, "env")
 
 
+@pytest.mark.rights
 async def test_the_environment_is_the_same_on_every_backend(bench):
     slot = await bench.slot()
     found = dict(line.split("=", 1) for line in (await bench.out(slot, "env")).splitlines())
@@ -129,6 +132,7 @@ async def test_the_environment_is_the_same_on_every_backend(bench):
     assert found == {"LANG": "C.UTF-8", "USER": "agent", "LOGNAME": "agent"}
 
 
+@pytest.mark.rights
 async def test_python_is_the_workers_version_under_both_names(bench):
     slot = await bench.slot()
     wanted = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -149,6 +153,7 @@ async def test_fifty_commands_run_at_once(bench):
     assert [a.stderr for a in answers] == [f"{n}\n".encode() for n in range(50)]
 
 
+@pytest.mark.rights
 async def test_a_command_over_the_memory_limit_fails_and_the_slot_lives(bench):
     slot = await bench.slot()
     result = await bench.sh(slot, "exec python3 -c 'bytearray(600 << 20)'")
@@ -174,6 +179,7 @@ TREES = {
 }
 
 
+@pytest.mark.rights
 @pytest.mark.parametrize("tree", TREES.values(), ids=TREES)
 async def test_a_timeout_kills_the_whole_tree(bench, tree):
     slot = await bench.slot()
@@ -181,6 +187,7 @@ async def test_a_timeout_kills_the_whole_tree(bench, tree):
     assert await bench.out(slot, COUNT) == "0"
 
 
+@pytest.mark.rights
 async def test_a_timeout_spares_the_slots_other_commands(bench):
     slot = await bench.slot()
     slow = ExecutionRequest(slot, "sleep 1; echo done")
@@ -201,6 +208,7 @@ async def test_cancellation_kills_the_whole_tree(bench):
     assert await bench.out(slot, COUNT) == "0"
 
 
+@pytest.mark.rights
 async def test_a_background_server_outlives_its_command_and_dies_with_the_slot(bench):
     slot = await bench.slot()
     # It keeps both pipes, and goes on writing to them after the command is over.
@@ -266,6 +274,7 @@ async def test_a_released_slot_is_lost_in_place(bench):
         await bench.backend.renew(gone)
 
 
+@pytest.mark.rights
 async def test_releasing_under_a_command_loses_it_in_place(bench):
     slot = await bench.slot()
     running = asyncio.create_task(
@@ -278,6 +287,7 @@ async def test_releasing_under_a_command_loses_it_in_place(bench):
     assert isinstance(answer, SlotLost)
 
 
+@pytest.mark.rights
 async def test_a_terminated_sandbox_is_lost_in_place_and_replaced(bench):
     slot = await bench.slot()
     await bench.backend.terminate(slot.sandbox_id)
@@ -297,6 +307,7 @@ LITTER = (
 LOOK = 'find . ~ "$TMPDIR" -mindepth 1; ' + COUNT
 
 
+@pytest.mark.rights
 @pytest.mark.parametrize("way", ["release", "renew"])
 async def test_reset_leaves_nothing(make_bench, backend_name, way):
     bench = await make_bench(backend_name, slots=1)
@@ -316,6 +327,7 @@ async def test_reset_leaves_nothing(make_bench, backend_name, way):
     assert bench.backend.free_slots == 0
 
 
+@pytest.mark.rights
 async def test_stopping_ends_every_slot_and_may_be_repeated(bench):
     slot = await bench.slot()
     await bench.out(slot, "sleep 4242 & true")
@@ -331,6 +343,7 @@ async def test_stopping_ends_every_slot_and_may_be_repeated(bench):
 # --- files ------------------------------------------------------------------------------
 
 
+@pytest.mark.rights
 async def test_files_are_written_with_parents_and_read_back(bench):
     slot = await bench.slot()
     data = bytes(range(256)) * 5000
@@ -341,6 +354,7 @@ async def test_files_are_written_with_parents_and_read_back(bench):
     assert await bench.backend.read_file(slot, path) == b""
 
 
+@pytest.mark.rights
 async def test_replacing_a_file_keeps_its_mode(bench):
     slot = await bench.slot()
     await bench.out(slot, "echo old >tool; chmod 755 tool")
@@ -348,6 +362,7 @@ async def test_replacing_a_file_keeps_its_mode(bench):
     assert await bench.out(slot, "find tool -printf '%m\\n'; cat tool") == "755\nnew"
 
 
+@pytest.mark.rights
 @pytest.mark.parametrize("name", ["missing", "directory", "dangling", "fifo", "closed", "a\0b"])
 async def test_what_cannot_be_read_is_not_found(make_bench, backend_name, name):
     bench = await make_bench(backend_name, slots=1)
@@ -369,12 +384,14 @@ async def test_a_file_over_the_limit_is_refused(bench):
     assert error.value.errno == errno.EFBIG
 
 
+@pytest.mark.rights
 async def test_a_link_is_read_with_the_slots_own_rights(bench):
     slot = await bench.slot()
     await bench.out(slot, "echo text >file; ln -s file link")
     assert await bench.backend.read_file(slot, f"{slot.workspace}/link") == b"text\n"
 
 
+@pytest.mark.rights
 async def test_writing_where_the_slot_may_not_is_an_os_error(bench):
     slot = await bench.slot()
     await bench.out(slot, "touch file")
@@ -386,6 +403,7 @@ async def test_writing_where_the_slot_may_not_is_an_os_error(bench):
 # --- isolation --------------------------------------------------------------------------
 
 
+@pytest.mark.rights
 async def test_reset_also_empties_the_shared_temporary_places(make_bench, fenced):
     slot = await fenced.slot()
     await fenced.out(slot, "touch /tmp/x /var/tmp/x /dev/shm/x")
@@ -393,6 +411,7 @@ async def test_reset_also_empties_the_shared_temporary_places(make_bench, fenced
     assert await fenced.out(again, "find /tmp /var/tmp /dev/shm -mindepth 1") == ""
 
 
+@pytest.mark.rights
 async def test_only_these_places_are_writable(fenced):
     slot = await fenced.slot()
     # /dev/stdin and the like are links into the command's own /proc entry.
@@ -407,6 +426,7 @@ async def test_only_these_places_are_writable(fenced):
         assert not (await fenced.sh(slot, f"touch {place}/x")).ok, place
 
 
+@pytest.mark.rights
 async def test_a_slot_cannot_see_or_signal_another(fenced):
     one, other = await fenced.slot(), await fenced.slot()
     await fenced.out(one, "echo secret >f; sleep 4242 & echo $! >/tmp/pid")
@@ -421,6 +441,7 @@ async def test_a_slot_cannot_see_or_signal_another(fenced):
     assert await fenced.out(one, COUNT) == "1"
 
 
+@pytest.mark.rights
 async def test_commands_have_no_capabilities_and_cannot_gain_any(fenced):
     slot = await fenced.slot()
     status = await fenced.out(slot, "grep Cap /proc/self/status")
@@ -433,6 +454,7 @@ async def test_commands_have_no_capabilities_and_cannot_gain_any(fenced):
     assert not (await fenced.sh(slot, "mount -o remount,rw /usr || mount -t tmpfs x /tmp")).ok
 
 
+@pytest.mark.rights
 async def test_the_workers_files_and_processes_are_out_of_sight(fenced, tmp_path):
     secret = tmp_path / "secret"
     secret.write_text("hunter2")
@@ -447,6 +469,7 @@ async def test_the_workers_files_and_processes_are_out_of_sight(fenced, tmp_path
     assert len(pids) < 10
 
 
+@pytest.mark.rights
 async def test_the_hosts_python_packages_are_out_of_sight(fenced):
     if fenced.candidate.own_image:
         pytest.skip("the image is the user's")
@@ -459,6 +482,7 @@ async def test_the_hosts_python_packages_are_out_of_sight(fenced):
     assert found == ""
 
 
+@pytest.mark.rights
 async def test_there_is_no_network(fenced):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -469,6 +493,7 @@ async def test_there_is_no_network(fenced):
     assert interfaces.split() == ["lo"]
 
 
+@pytest.mark.rights
 async def test_a_slot_outlives_whatever_its_commands_kill(fenced):
     slot = await fenced.slot()
     await fenced.sh(slot, "kill -9 1; kill -TERM 1; kill -STOP 1; kill -9 -1; true")
@@ -487,6 +512,7 @@ async def test_an_asset_is_built_once_by_five_at_once(make_bench, isolated_name)
     assert len(stamps) == 1
 
 
+@pytest.mark.rights
 async def test_an_asset_is_mounted_read_only_and_only_where_asked_for(fenced):
     spec = asset("mkdir bin; echo text >bin/file")
     slot = await fenced.slot(SlotSpec(assets=(spec,)))
@@ -509,6 +535,7 @@ async def test_a_build_is_strict_and_starts_in_its_mount(fenced):
         await fenced.backend.prepare(SlotSpec(assets=(broken,)))
 
 
+@pytest.mark.rights
 async def test_a_failed_build_says_why_and_leaves_nothing(fenced):
     broken = asset("echo no such wheel >&2; touch half; exit 7")
     with pytest.raises(EnvInfraError, match=r"exit code 7(.|\n)*no such wheel"):
@@ -527,6 +554,7 @@ async def test_a_build_that_takes_too_long_is_ended(fenced):
         await fenced.backend.prepare(SlotSpec(assets=(slow,)))
 
 
+@pytest.mark.rights
 async def test_reading_an_asset_follows_no_link(fenced):
     script = (
         "echo text >file; mkdir -p d/e; echo deep >d/e/f; ln -s /etc/passwd link; "
@@ -583,6 +611,7 @@ async def test_a_profile_nobody_described_is_refused_with_those_there_are(bench)
     assert bench.backend.free_slots == free
 
 
+@pytest.mark.rights
 async def test_a_killed_workers_sandbox_is_listed_and_can_be_terminated(
     make_bench, backend_name, cache
 ):
