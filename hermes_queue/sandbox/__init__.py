@@ -16,11 +16,10 @@ modal/             slots at Modal
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module, util
 from inspect import Parameter, signature
-from pkgutil import iter_modules
 from typing import Any
 
+from hermes_queue import extensions
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.sandbox.base import SandboxBackend
 
@@ -33,21 +32,14 @@ CONTRACT = sorted(
 
 
 def known_backends() -> list[str]:
-    """Short names of the backends in this installation: modules here with a `BACKEND`."""
-    found = []
-    for module in iter_modules(__path__):
-        try:
-            if hasattr(import_module(f"{__name__}.{module.name}"), "BACKEND"):
-                found.append(module.name)
-        except ImportError:
-            continue
-    return sorted(found)
+    """Short names of the backends in this installation, plugins included."""
+    return extensions.known("backend")
 
 
 def make_backend(
     name: str, *, offers: Mapping[str, Any] | None = None, **options: Any
 ) -> SandboxBackend:
-    """The backend called `name`: a module in this package, or `package.module:Class`.
+    """The backend called `name`: a room here, `package.module:Class`, or that of a plugin.
 
     Args:
         name: as above.
@@ -56,19 +48,10 @@ def make_backend(
         options: go to the class's constructor.
 
     Raises:
-        ConfigurationError: there is no such backend; the message lists the known ones. Or it
-            lacks a part of the contract, which the message names.
+        ConfigurationError: see `hermes_queue.extensions.load`; or it lacks a part of the contract,
+            which the message names.
     """
-    module, _, attribute = name.partition(":") if ":" in name else (f"{__name__}.{name}", "", "")
-    if not attribute and (not name.isidentifier() or util.find_spec(module) is None):
-        raise _unknown(name)
-    try:
-        loaded = import_module(module)
-        factory = getattr(loaded, attribute) if attribute else getattr(loaded, "BACKEND", None)
-    except (ImportError, AttributeError) as error:
-        raise ConfigurationError(f"sandbox backend {name!r} cannot be loaded: {error}") from error
-    if factory is None:
-        raise _unknown(name)
+    factory = extensions.load("backend", name)
     backend: SandboxBackend = factory(**options, **_accepted(factory, offers or {}))
     if missing := [part for part in CONTRACT if not hasattr(backend, part)]:
         raise ConfigurationError(
@@ -84,10 +67,3 @@ def _accepted(factory: Any, offers: Mapping[str, Any]) -> dict[str, Any]:
     if any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values()):
         return dict(offers)
     return {name: offer for name, offer in offers.items() if name in parameters}
-
-
-def _unknown(name: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"sandbox backend {name!r} is unknown; known: {', '.join(known_backends())}; "
-        "your own: HERMES_QUEUE_SANDBOX_BACKEND=package.module:Class"
-    )

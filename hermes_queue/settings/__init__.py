@@ -117,8 +117,9 @@ class WorkerSettings(BaseSettings):
     """Comma-separated lanes to serve, of jobs of one class of priority earlier lanes first; lanes
     that `celery worker -Q` names win over it."""
     imports: str = "*"
-    """Comma-separated modules and packages whose envs, agents and parsers a job may name as
-    package.module:ATTRIBUTE. *: all that are installed. Python's own never are."""
+    """Comma-separated modules and packages whose envs, agents, parsers and token servers a job may
+    name, as package.module:ATTRIBUTE or as plugins. *: all that are installed. Python's own never
+    are."""
     soft_shutdown_s: float = Field(default=30.0, ge=0)
     """After SIGTERM running trajectories may finish for this long, then are handed back."""
     prepare_timeout_s: float = Field(default=7200.0, gt=0)

@@ -155,7 +155,7 @@ class SandboxSettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=PREFIX + "SANDBOX_", frozen=True)
 
     backend: str = "local"
-    """Name of a module in `hermes_queue.sandbox`, or `package.module:Class`."""
+    """local, modal, the name of a plugin, or `package.module:BACKEND`."""
     direct_urls: bool = False
     """Whether rows may require packages by URL or path (`name @ https://...`), not by version."""
     reap_s: float = Field(default=30.0, gt=0)

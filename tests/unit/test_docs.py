@@ -15,7 +15,7 @@ from hermes_queue.settings import SECTIONS
 
 GENERATED = ROOT / "docs" / "configuration.md"
 PRODUCERS = sorted(
-    path.stem for path in (ROOT / "producers").glob("*.py") if "__main__" in path.read_text()
+    path.stem for path in (ROOT / "producers").glob("*.py") if '== "__main__"' in path.read_text()
 )
 
 

@@ -16,7 +16,7 @@ from hermes_queue.models import AgentSpec, Message, Turn
 from hermes_queue.policy import oldest_number, span, version_number
 from hermes_queue.settings import ModelSettings
 from producers.base import Producer
-from producers.run.flags import build_parser
+from producers.run.options import parse
 from producers.run.plan import make_plan
 from workers.draft import Draft
 
@@ -161,7 +161,7 @@ PRODUCER = Producer(name="sums", env="sums_env:ENV", description="Sums.")
 def plan(*flags: str) -> Any:
     from envs.base import load_env
 
-    return make_plan(PRODUCER, load_env("sums_env:ENV"), build_parser(PRODUCER).parse_args(flags))
+    return make_plan(PRODUCER, load_env("sums_env:ENV"), parse(PRODUCER, flags))
 
 
 def test_the_flags_of_a_bound_become_the_groups_policy() -> None:
@@ -169,7 +169,7 @@ def test_the_flags_of_a_bound_become_the_groups_policy() -> None:
     policy = made._policy(8)
     assert (policy.max_policy_lag, policy.on_stale, policy.max_requeues) == (2, "requeue", 8)
     assert made.policy_version == "7"
-    assert "policy_version" not in made.config(), "a run goes on with later versions"
+    assert "policy_version" not in made.config("d"), "a run goes on with later versions"
     assert plan("--max-policy-lag", "2")._policy(8).max_requeues == 0
 
 

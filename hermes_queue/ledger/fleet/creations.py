@@ -31,7 +31,7 @@ class FleetCreationGate:
         self, ledger: Ledger, backend: str, *, creates_per_s: float, max_starting: int
     ) -> None:
         self._ledger = ledger
-        self._keys = [f"creation:{backend}", f"creation:{backend}:starting"]
+        self._backend = backend
         self._rate = creates_per_s
         self._max_starting = max_starting
         self._alone = ProcessCreationGate(creates_per_s=creates_per_s, max_starting=max_starting)
@@ -79,13 +79,21 @@ class FleetCreationGate:
         Raises:
             RedisUnavailable, RedisFull: not known; may be repeated.
         """
-        args = [self._rate, self._max_starting, token, STARTING_TTL_S]
-        return float(self._ledger.call("creation_take", self._keys, args))
+        wait_s = self._ledger.call(
+            "creation_take",
+            backend=self._backend,
+            creates_per_s=self._rate,
+            max_starting=self._max_starting,
+            token=token,
+            starting_ttl_s=STARTING_TTL_S,
+        )
+        return float(wait_s)
 
     def leave(self, token: str) -> None:
         """The sandbox has started, or will not. Blocks."""
         with explained(self._ledger.url):
-            self._ledger.client.zrem(self._ledger.key(self._keys[1]), token)
+            key = self._ledger.key(f"creation:{self._backend}:starting")
+            self._ledger.client.zrem(key, token)
 
     async def _leave(self, token: str) -> None:
         try:

@@ -127,3 +127,6 @@ def _opened(root: Path, path: str) -> IO[bytes]:
         os.close(file)
         raise ValueError("it is no regular file")
     return os.fdopen(file, "rb")
+
+
+AGENT = replay

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hermes_queue.models import Message, ScoredTrajectory
+from hermes_queue.sinks.base import Format
 from hermes_queue.sinks.datasets.lines import LinesSink, Unfit
 
 
@@ -63,3 +64,9 @@ def _is_object(arguments: str) -> bool:
         return isinstance(json.loads(arguments), dict)
     except (ValueError, RecursionError):  # nested without end
         return False
+
+
+FORMAT = Format(
+    help="OpenAI's fine-tuning chat format, in the JSON-lines file OUT.",
+    open=lambda out, options, choice: OpenAiSink(out),
+)
