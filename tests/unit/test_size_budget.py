@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from source_trees import ROOT, modules, nodes
+from source_trees import PACKAGES, ROOT, modules, nodes
 
 pytestmark = pytest.mark.xdist_group("sources")
 """One process parses all modules."""
