@@ -17,32 +17,44 @@ import psutil
 import pytest
 from redis_server import redis_binary_of
 from worker_process import wait_until
+from zygote import ForkedCommand, start_forked
 
 from hermes_queue.broker import embedded
 from hermes_queue.broker.embedded import Embedded
 from hermes_queue.errors import EXIT_BLOCKED, HermesQueueError
 from hermes_queue.settings import PathSettings
 
-Run = Callable[..., subprocess.Popen[str]]
+Started = subprocess.Popen[str] | ForkedCommand
+Run = Callable[..., Started]
 
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Run]:
-    """Start a producer with no Redis configured, in an empty directory."""
+    """Start a producer with no Redis configured, in an empty directory.
 
-    started: list[subprocess.Popen[str]] = []
+    `forked`: from a process that has imported it; False = by the command that people type.
+    """
+
+    started: list[Started] = []
     run_ids: list[str] = []
 
-    def run(module: str, *flags: str, **environment: str) -> subprocess.Popen[str]:
+    def run(module: str, *flags: str, forked: bool = True, **environment: str) -> Started:
         if "--run-id" not in flags:
             flags = (*flags, "--run-id", f"e2e-{uuid4().hex}")
         run_ids.append(flags[flags.index("--run-id") + 1])
         clean = {k: v for k, v in os.environ.items() if not k.startswith("HERMES_QUEUE_")}
         source = str(Path(__file__).parents[2])
+        settings = {**clean, "PYTHONPATH": source, **environment}
+        if forked:
+            command = start_forked(
+                f"producers.{module}", *flags, environment=settings, directory=tmp_path
+            )
+            started.append(command)
+            return command
         process = subprocess.Popen(
             [sys.executable, "-m", f"producers.{module}", *flags],
             cwd=tmp_path,
-            env={**clean, "PYTHONPATH": source, **environment},
+            env=settings,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -59,7 +71,7 @@ def start(tmp_path: Path) -> Iterator[Run]:
         shutil.rmtree(PathSettings().cache / "embedded" / run_id, ignore_errors=True)
 
 
-def wait_for_slots(process: subprocess.Popen[str], count: int) -> list[psutil.Process]:
+def wait_for_slots(process: Started, count: int) -> list[psutil.Process]:
     """Until `count` slots run the slow agent's command; returns all the producer started."""
 
     def probe() -> list[psutil.Process]:
@@ -89,7 +101,7 @@ def records(path: Path) -> list[dict]:
 
 
 def test_the_oracle_scores_one_and_the_file_is_written(start, tmp_path):
-    process = start("gsm8k", "--items", "2", "--out", "out.jsonl")
+    process = start("gsm8k", "--items", "2", "--out", "out.jsonl", forked=False)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, out + err
     assert [r["score"] for r in records(tmp_path / "out.jsonl")] == [1.0, 1.0]
@@ -120,7 +132,7 @@ def test_ctrl_c_leaves_nothing_running_and_the_run_can_be_taken_up(start, tmp_pa
 
 
 def test_killing_the_producer_takes_redis_worker_and_slots_with_it(start):
-    process = start("gsm8k", "--items", "1", *slow(300))
+    process = start("gsm8k", "--items", "1", *slow(300), forked=False)
     started = wait_for_slots(process, 1)
     process.kill()
     process.communicate()
