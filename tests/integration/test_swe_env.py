@@ -36,28 +36,40 @@ from producers.swe_smith import PRODUCER
 ROW = sdist_row("0" * 64)
 OF_EACH_KIND = {
     "assertions_do_not_raise",
-    "conftest_forces_passed",
     "counter_forged",
-    "delete_tests",
     "dist_info_entry_point",
     "equal_to_everything",
     "first_process_ended",
-    "forged_bytecode",
-    "git_replaced_commit",
-    "package_hard_exit",
-    "package_never_returns",
     "pipe_written_at_once",
     "plants_told_by_running",
-    "process_rewrites_settings",
     "reporter_inverts",
     "source_becomes_link",
-    "workspace_unreadable",
 }
 TAMPERINGS = [
     pytest.param(case, marks=() if case in OF_EACH_KIND else pytest.mark.exhaustive)
     for case in sorted(ENV.tamper(Item.model_validate(ROW)))
 ]
 """All of them on real packages: `make tamper`."""
+LEFT_OUT = (
+    "conftest_collect_ignore",
+    "conftest_forces_passed",
+    "delete_tests",
+    "empty_tests",
+    "empty_tests_and_commit",
+    "forged_bytecode",
+    "git_head_garbage",
+    "git_replaced_commit",
+    "git_settings_and_hooks",
+    "git_tests_ignored",
+    "home_directory",
+    "process_rewrites_settings",
+    "root_pytest_module",
+    "root_shadows_stdlib",
+    "root_sitecustomize",
+    "settings_collect_only",
+    "workspace_unreadable",
+)
+"""Those of which nothing gets as far as the tests."""
 TEST_LIMIT_S = 12.0
 """For tests that never end; the sample's take half a second, and longer on a busy machine."""
 FIX = "sed -i '/return min/s/, lowest_allowed_value)$/, highest_allowed_value)/' sample/core.py"
@@ -184,6 +196,15 @@ async def test_tampering_scores_zero(
     assert verdict.report["reason"] != "resolved"
 
 
+@pytest.mark.parametrize("case", LEFT_OUT)
+async def test_tampering_beside_the_package_is_left_out(row: dict[str, Any], case: str) -> None:
+    """What is tested is what the agent was given, which scores 0."""
+    async with attempt(row) as agent:
+        await agent.call(ENV.tamper(agent.item)[case])
+        trees = await agent.trees()
+    assert trees.tested == trees.buggy
+
+
 @pytest.mark.parametrize(
     ("case", "reason"),
     [
@@ -235,14 +256,14 @@ async def test_a_verdict_says_what_gave_the_cheat_away(
         pytest.param(["(setsid sleep 600 > /dev/null 2>&1 &)"], id="process left behind"),
     ],
 )
-async def test_honest_work_scores_one_however_it_looks(
+async def test_honest_work_is_tested_as_the_known_fix_however_it_looks(
     row: dict[str, Any], commands: list[str]
 ) -> None:
     async with attempt(row) as agent:
         await agent.solve()
         await agent.run(*commands)
-        verdict = await agent.verify()
-    assert (verdict.score, verdict.report["reason"]) == (1.0, "resolved")
+        trees = await agent.trees()
+    assert trees.tested == trees.fixed != trees.buggy
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ OURS = (
     "celery.bin.celery",
     "hermes_queue.cli",
     "hermes_queue.sandbox.local.backend",
+    "openai",
     "producers.base",
     "workers.lifecycle",
     "workers.trajectory",
