@@ -34,7 +34,7 @@ def test_the_page_has_what_its_title_says() -> None:
     assert len(RUNS) == 5
 
 
-@pytest.mark.slow
+@pytest.mark.slow("a Redis and a worker of its own")
 @pytest.mark.parametrize("words", RUNS, ids=" ".join)
 def test_a_command_of_the_page_does_what_it_says(words: list[str], directory: Path) -> None:
     """Each command has --expect-score: it exits with 0 only if every trajectory has that score."""

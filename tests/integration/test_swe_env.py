@@ -235,7 +235,6 @@ async def test_a_verdict_says_what_gave_the_cheat_away(
             ["mkdir x && cd x && git init -q && git commit -q --allow-empty -m m"],
             id="nested repository with a commit",
         ),
-        pytest.param(["echo 'print(1)' > helper.py"], id="helper script at the root"),
         pytest.param(["PYTHONPATH=. python3 -c 'import sample.core'"], id="stale bytecode"),
         pytest.param(
             ["printf 'def test_x():\\n    assert 0\\n' > tests/test_label.py"],
@@ -246,9 +245,6 @@ async def test_a_verdict_says_what_gave_the_cheat_away(
         ),
         pytest.param(["ln -s /etc/passwd sample/link.py", "mkfifo sample/pipe"], id="odd files"),
         pytest.param(["chmod -R 000 ."], id="rights taken away"),
-        pytest.param(
-            ["touch \"$(printf 'sample/a\\nb\\t.py')\" 'sample/\u00e4 $x.py'"], id="odd names"
-        ),
         pytest.param(["printf '* text eol=crlf -diff\\n' > .gitattributes"], id="own attributes"),
         pytest.param(
             ["git config core.fsmonitor false; git config core.bare true"], id="git config"
@@ -269,6 +265,10 @@ async def test_honest_work_is_tested_as_the_known_fix_however_it_looks(
 @pytest.mark.parametrize(
     "commands",
     [
+        pytest.param(["echo 'print(1)' > helper.py"], id="helper script at the root"),
+        pytest.param(
+            ["touch \"$(printf 'sample/a\\nb\\t.py')\" 'sample/\u00e4 $x.py'"], id="odd names"
+        ),
         pytest.param(["sed -i 's/$/\\r/' sample/core.py"], id="CRLF"),
         pytest.param(["sed -i 's/^    /        /' sample/core.py"], id="indented anew"),
         pytest.param(["rm sample/extra.py"], id="module deleted"),
@@ -648,13 +648,18 @@ async def test_a_package_that_needs_its_own_metadata_is_graded_right(
         assert (await agent.look("git status --short")).output == ""
         shown = await agent.look(line)
         assert f"{len(package.passing)} passed" in shown.output
-        nop = await agent.verify()
-        await agent.context.renew()
-        await ENV.setup(agent.item, agent.context)
         await agent.solve()
         verdict = await agent.verify()
-    assert (nop.score, nop.report["tests_status"]["PASS_TO_PASS"]["failure"]) == (0.0, 0)
     assert (verdict.score, verdict.report["dropped"]) == (1.0, [])
+
+
+async def test_a_package_that_needs_its_own_metadata_fails_by_its_bug_alone(
+    row: dict[str, Any], tmp_path: Path
+) -> None:
+    async with attempt(READS_ITS_VERSION.row(tmp_path)) as agent:
+        verdict = await agent.verify()
+    assert verdict.score == 0.0
+    assert verdict.report["tests_status"]["PASS_TO_PASS"]["failure"] == 0
 
 
 async def test_metadata_that_the_agent_wrote_does_not_reach_grading(
