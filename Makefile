@@ -154,6 +154,7 @@ bench: $(VENV)/.dev redis ## Measure what the queue itself costs
 docs: $(VENV)/.dev ## Generate the pages made from code: settings and commands
 	$(BIN)/python docs/generate_configuration.py
 	$(BIN)/python docs/generate_cli.py
+	$(BIN)/python docs/generate_tables.py
 
 site: $(VENV)/.dev ## Build the documentation into site/; pages open as files, python -m http.server -d site searches
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

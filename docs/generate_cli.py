@@ -125,7 +125,7 @@ def producer_modules() -> list[str]:
 
 def parser_of(name: str) -> argparse.ArgumentParser:
     """The parser of `python -m producers.<name>`."""
-    from producers.run.flags import build_parser
+    from producers.run.options import build_parser
 
     module = importlib.import_module(f"producers.{name}")
     own = getattr(module, "PRODUCER", None)

@@ -1,22 +1,18 @@
 """What a task environment is: item, prompt, setup, verification. Nothing about queues.
 
-An env is one module below `envs/` with a module-level `ENV`, or any object named
-`package.module:Attribute`. It is stateless: the item and the slot hold all state.
+An env is one object, `ENV` in a module of its own (docs/extensions.md). It is stateless: the item
+and the slot hold all state.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from importlib import import_module, util
-from pkgutil import iter_modules
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from pydantic import BaseModel
 
-import envs
-from hermes_queue.errors import ConfigurationError
+from hermes_queue import extensions
 from hermes_queue.models import Message, ToolCall
 from hermes_queue.sandbox.base import SlotSpec
 from hermes_queue.sandbox.context import SlotContext
@@ -43,7 +39,7 @@ class Environment(Protocol[ItemT]):
     version: ClassVar[str]
     """Rises whenever the same answer could get another score."""
     tools: ClassVar[Sequence[str]]
-    """Names under `hermes_queue.tools`, or `package.module:ATTRIBUTE`."""
+    """Names of tools: those in `hermes_queue.tools`, `package.module:TOOL`, or of plugins."""
     Item: type[ItemT]
     """Validates one dataset row. Must have a field or property `instance_id: str`."""
 
@@ -92,28 +88,11 @@ class Environment(Protocol[ItemT]):
         ...
 
 
-def known_envs() -> list[str]:
-    """Short names of the envs in this installation."""
-    return sorted(m.name for m in iter_modules(envs.__path__) if m.name != "base" and not m.ispkg)
-
-
-@cache
 def load_env(name: str) -> Environment[Any]:
-    """The env called `name`: `envs.<name>`, or `package.module:Attribute`.
+    """The env called `name`: `envs.<name>`, `package.module:ENV`, or that of a plugin.
 
     Raises:
-        ConfigurationError: there is no such env; the message lists the known ones.
+        ConfigurationError: see `hermes_queue.extensions.load`.
     """
-    module, _, attribute = name.partition(":") if ":" in name else (f"envs.{name}", "", "ENV")
-    if ":" not in name and (
-        not name.isidentifier() or name == "base" or util.find_spec(module) is None
-    ):
-        raise ConfigurationError(
-            f"env {name!r} is unknown; known: {', '.join(known_envs())}; "
-            "your own: --env package.module:Attribute"
-        )
-    try:
-        env: Environment[Any] = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ConfigurationError(f"env {name!r} cannot be loaded: {error}") from error
+    env: Environment[Any] = extensions.load("env", name)
     return env

@@ -5,6 +5,7 @@ and extensions import from the rooms:
 
     models.py                   what travels over Redis: jobs, trajectories, groups
     errors.py                   every error, named after the boundary that was crossed
+    extensions.py               envs, tools, sinks, ... by name, those of plugins too
     queues.py                   names of lanes and queues
     policy.py                   versions of a policy, and how old a sample is
     testing.py                  what we ship for tests of your own

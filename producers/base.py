@@ -1,14 +1,13 @@
 """What every producer shares: flags, validation, enqueueing, progress, summary.
 
-A producer is one module here that describes its source as a `Producer` and calls
-`main`. In file order, below `run/`: flags -> `selection.py` reads and validates every row
+A producer is one module that describes its source as a `Producer`, its `PRODUCER`, and calls
+`main`. In file order, below `run/`: `options.py` -> `selection.py` reads and validates every row
 -> `plan.py` turns them into jobs -> `hermes_queue.broker.enqueue`; where results are
 wanted, `follow.py` consumes them. Nothing is enqueued before all rows were validated.
 """
 
 from __future__ import annotations
 
-import argparse
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -26,7 +25,8 @@ from hermes_queue.errors import (
 )
 from hermes_queue.installation import check_installation
 from producers.run.dataset import BUNDLED
-from producers.run.flags import build_parser
+from producers.run.flags import Options
+from producers.run.options import ProducerOptions, parse
 
 if TYPE_CHECKING:
     from producers.run.selection import SelectedItem
@@ -35,19 +35,15 @@ _EXTRAS = {"celery": "producer", "kombu": "producer", "rich": "producer", "click
 """Modules that a plain `pip install hermes-queue` lacks, and the extra that has them."""
 
 
-def _as_it_is(row: dict[str, Any], _: argparse.Namespace) -> dict[str, Any]:
+def _as_it_is(row: dict[str, Any], _: Any) -> dict[str, Any]:
     return row
 
 
-def _keep(_: dict[str, Any], __: argparse.Namespace) -> str | None:
+def _keep(_: dict[str, Any], __: Any) -> str | None:
     return None
 
 
-def _no_check(_: Sequence[SelectedItem], __: argparse.Namespace) -> int | None:
-    return None
-
-
-def _no_flags(_: argparse.ArgumentParser) -> None:
+def _no_check(_: Sequence[SelectedItem], __: ProducerOptions) -> int | None:
     return None
 
 
@@ -62,14 +58,16 @@ class Producer:
     """First sentence of `--help`."""
     dataset: str = BUNDLED
     """What `--dataset` means when it is not given."""
-    prepare: Callable[[dict[str, Any], argparse.Namespace], dict[str, Any]] = _as_it_is
-    """Adapt a raw row to the env's `Item`. Must not change its argument."""
-    skip_reason: Callable[[dict[str, Any], argparse.Namespace], str | None] = _keep
-    """Why a prepared row is no task, or None; such rows are counted and passed over."""
-    check: Callable[[Sequence[SelectedItem], argparse.Namespace], int | None] = _no_check
-    """Instead of a run: examine the selected rows and answer the exit code. None = run."""
-    add_flags: Callable[[argparse.ArgumentParser], None] = _no_flags
-    """Flags of this producer alone; they reach the three hooks above."""
+    options: type[Options] = Options
+    """Flags of this producer alone, as a class of `producers.run.flags.Options`."""
+    prepare: Callable[[dict[str, Any], Any], dict[str, Any]] = _as_it_is
+    """Adapt a raw row to the env's `Item`, given an instance of `options`. Must not change its
+    argument."""
+    skip_reason: Callable[[dict[str, Any], Any], str | None] = _keep
+    """Why a prepared row is no task, or None, given an instance of `options`; such rows are counted
+    and passed over."""
+    check: Callable[[Sequence[SelectedItem], ProducerOptions], int | None] = _no_check
+    """Instead of a run: examine the selected rows and return the exit code. None = run."""
     examples: str = ""
     """Lines before the shared examples of `--help`."""
 
@@ -85,13 +83,13 @@ def main(producer: Producer, argv: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: for `--help` and for flags that cannot be parsed (exit code 2).
     """
-    arguments = build_parser(producer).parse_args(argv)
+    options = parse(producer, argv)
     previous = signal.signal(signal.SIGTERM, _interrupt)
     try:
         check_installation()
         from producers.run.launch import run
 
-        return run(producer, arguments)
+        return run(producer, options)
     except HermesQueueError as error:
         return _fail(str(error), error.exit_code)
     except IsolationUnavailable as error:

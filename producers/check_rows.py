@@ -6,7 +6,6 @@ its patch applied, its test files looked for. All faults are listed, equal ones 
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import os
@@ -21,7 +20,7 @@ from hermes_queue.errors import EXIT_FAILED, TrajectoryFailure
 from hermes_queue.sandbox import make_backend
 from hermes_queue.sandbox.base import AssetSpec, SandboxBackend, SlotSpec
 from hermes_queue.settings import SandboxSettings
-from producers.run import sandbox_flags
+from producers.run.options import ProducerOptions
 from producers.run.progress import Progress
 from producers.run.report import listed
 from producers.run.selection import SelectedItem
@@ -30,19 +29,19 @@ AT_ONCE = 4
 """Rows that are pinned at a time."""
 
 
-def check_rows(items: Sequence[SelectedItem], arguments: argparse.Namespace) -> int:
+def check_rows(items: Sequence[SelectedItem], options: ProducerOptions) -> int:
     """Check the rows on this machine and say what is wrong; the exit code."""
     rows = {item.instance_id: Item.model_validate(item.item()) for item in items}
-    with Progress(quiet=arguments.quiet) as progress:
+    with Progress(quiet=options.output.quiet) as progress:
         for note in _notes(rows.values()):
             progress.say(f"note: {note}")
         progress.say(f"checking {len(rows)} rows: environments, sources and pins; no tests")
-        faults = asyncio.run(_faults(list(rows.values()), arguments))
+        faults = asyncio.run(_faults(list(rows.values()), options))
         for fault, ids in faults.items():
             sys.stderr.write(f"error: {fault}: {listed(ids)}\n")
         bad = sum(map(len, faults.values()))
         progress.say(f"{len(rows) - bad} of {len(rows)} rows can be worked on, {bad} cannot")
-    if arguments.json:
+    if options.output.json:
         found = [{"message": fault, "instance_ids": ids} for fault, ids in faults.items()]
         sys.stdout.write(json.dumps({"checked": len(rows), "faults": found}) + "\n")
     return EXIT_FAILED if faults else 0
@@ -58,13 +57,13 @@ def _notes(rows: Iterable[Item]) -> list[str]:
     ]
 
 
-async def _faults(rows: Sequence[Item], arguments: argparse.Namespace) -> dict[str, list[str]]:
+async def _faults(rows: Sequence[Item], options: ProducerOptions) -> dict[str, list[str]]:
     """Fault -> ids of the rows that have it, in the order of the rows."""
-    os.environ.update(sandbox_flags.worker_settings(arguments))
+    os.environ.update(options.sandbox.worker_settings())
     backend = make_backend(SandboxSettings().backend, slots=1)
     await backend.start()
     try:
-        checker = _Checker(backend, arguments.profile)
+        checker = _Checker(backend, options.run.profile)
         found = await asyncio.gather(*map(checker.fault, rows))
     finally:
         await backend.stop()

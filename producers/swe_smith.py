@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from hermes_queue.errors import ConfigurationError
 from producers.base import Producer, main
 from producers.environments import own_environment, read_environments, with_environment
+from producers.run.flags import Options, flag, switch
 from producers.run.numbers import at_least
 
 if TYPE_CHECKING:
+    from producers.run.options import ProducerOptions
     from producers.run.selection import SelectedItem
 
 _EXAMPLES = """\
@@ -31,48 +33,43 @@ SWE-smith:
 """
 
 
-def _add_flags(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("SWE-smith")
-    group.add_argument(
-        "--repo-base-url",
+@dataclass(frozen=True)
+class SweSmithOptions(Options):
+    """What only these rows have."""
+
+    title: ClassVar[str] = "SWE-smith"
+    repo_base_url: str | None = flag(
+        "git rows clone <URL>/<repo>.git; may be a local directory (default: the row's own)",
         metavar="URL",
-        help="git rows clone <URL>/<repo>.git; may be a local directory (default: the row's own)",
     )
-    group.add_argument(
-        "--environments",
+    environments: Path | None = flag(
+        "repo -> environment, once for all rows of a repository (JSON, TOML or YAML, see "
+        "producers.make_environment); what a row says itself wins",
         type=Path,
         metavar="FILE",
-        help="repo -> environment, once for all rows of a repository (JSON, TOML or YAML, see "
-        "producers.make_environment); what a row says itself wins",
     )
-    group.add_argument(
-        "--check",
-        action="store_true",
-        help="fetch sources, apply patches and build environments on this machine, run no tests "
-        "and enqueue nothing; list all faults",
+    check: bool = switch(
+        "fetch sources, apply patches and build environments on this machine, run no tests "
+        "and enqueue nothing; list all faults"
     )
-    group.add_argument(
-        "--python",
+    python: str | None = flag(
+        "set up and grade with this Python instead of the row's own or the worker's",
         metavar="X.Y",
-        help="set up and grade with this Python instead of the row's own or the worker's",
     )
-    group.add_argument(
-        "--max-tests",
-        type=at_least(1),
-        metavar="N",
-        help="pass over rows with more tests than N (default: no limit)",
+    max_tests: int | None = flag(
+        "pass over rows with more tests than N (default: no limit)", type=at_least(1), metavar="N"
     )
 
 
-def _prepare(row: dict[str, Any], arguments: argparse.Namespace) -> dict[str, Any]:
+def _prepare(row: dict[str, Any], options: SweSmithOptions) -> dict[str, Any]:
     """Apply `--environments`, and `--repo-base-url` and `--python`, which win over the row."""
-    if arguments.environments is not None:
-        row = with_environment(row, read_environments(arguments.environments))
-    if arguments.python is not None and (own := own_environment(row)) is not None:
-        row = {**row, "environment": {**own, "python": arguments.python}}
-    if arguments.repo_base_url is None:
+    if options.environments is not None:
+        row = with_environment(row, read_environments(options.environments))
+    if options.python is not None and (own := own_environment(row)) is not None:
+        row = {**row, "environment": {**own, "python": options.python}}
+    if options.repo_base_url is None:
         return row
-    row = {**row, "repo_base_url": absolute_base_url(arguments.repo_base_url)}
+    row = {**row, "repo_base_url": absolute_base_url(options.repo_base_url)}
     source = row.get("source")
     if isinstance(source, Mapping) and source.get("repo_base_url"):
         row["source"] = {**source, "repo_base_url": row["repo_base_url"]}
@@ -89,23 +86,23 @@ def absolute_base_url(base_url: str) -> str:
     return base_url
 
 
-def _skip_reason(row: dict[str, Any], arguments: argparse.Namespace) -> str | None:
+def _skip_reason(row: dict[str, Any], options: SweSmithOptions) -> str | None:
     from envs.swe.item import skip_reason
 
     reason = skip_reason(row)
-    if reason is None and arguments.max_tests is not None:
+    if reason is None and options.max_tests is not None:
         tests = _count(row.get("FAIL_TO_PASS")) + _count(row.get("PASS_TO_PASS"))
-        if tests > arguments.max_tests:
-            return f"more than {arguments.max_tests} tests (--max-tests)"
+        if tests > options.max_tests:
+            return f"more than {options.max_tests} tests (--max-tests)"
     return reason
 
 
-def _check(items: Sequence[SelectedItem], arguments: argparse.Namespace) -> int | None:
-    if not arguments.check:
+def _check(items: Sequence[SelectedItem], options: ProducerOptions) -> int | None:
+    if not options.own.check:
         return None
     from producers.check_rows import check_rows
 
-    return check_rows(items, arguments)
+    return check_rows(items, options)
 
 
 def _count(test_ids: object) -> int:
@@ -121,11 +118,11 @@ def _count(test_ids: object) -> int:
 PRODUCER = Producer(
     name="swe_smith",
     env="swe_smith",
+    options=SweSmithOptions,
     description="Repositories with a bug and the tests that show it, as trajectory jobs.",
     prepare=_prepare,
     skip_reason=_skip_reason,
     check=_check,
-    add_flags=_add_flags,
     examples=_EXAMPLES,
 )
 

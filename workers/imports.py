@@ -1,4 +1,4 @@
-"""Importing what a job names: its env, agent and parser, beside the event loop and within bounds.
+"""Importing what a job names: env, agent, parser, token server; within bounds, off the event loop.
 
 A job is somebody else's text, and importing a module runs it. Which modules a job may name is the
 operator's to say (`HERMES_QUEUE_WORKER_IMPORTS`); those of Python itself, some of which end the
@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from importlib import import_module
 
+from hermes_queue import extensions
 from hermes_queue.agent.parsers.from_renderers import FAMILIES
 from hermes_queue.errors import EnvBug, EnvInfraError
 from hermes_queue.models import TrajectoryJob
@@ -34,14 +34,14 @@ async def import_named(job: TrajectoryJob, *, allowed: str) -> None:
     One that is missing is left to whoever loads from it: that message says more.
 
     Args:
-        job: names an env, an agent and, among its parameters, a parser.
+        job: names an env, an agent and, among its parameters, a parser and a token server.
         allowed: modules and packages, separated by commas; * = all but Python's own.
 
     Raises:
         EnvBug: a module must not be named, or ends the process when it is imported.
         EnvInfraError: it was not imported in time.
     """
-    for module in _named(job):
+    for module in await asyncio.to_thread(_named, job):  # it may read the plugins' metadata
         if not may_import(module, allowed):
             raise EnvBug(
                 f"the job names the module {module!r}, which this worker does not import for a "
@@ -60,15 +60,18 @@ def may_import(module: str, allowed: str) -> bool:
     return "*" in names or any(module == name or module.startswith(f"{name}.") for name in names)
 
 
-def _named(job: TrajectoryJob) -> Iterator[str]:
-    if ":" not in job.env:
-        yield f"envs.{job.env}"
-    parser = job.agent.params.get("parser")
-    for name in (job.env, job.agent.kind, parser):
-        if isinstance(name, str) and ":" in name:
-            yield name.partition(":")[0]
-    if parser in FAMILIES:
-        yield "renderers"
+def _named(job: TrajectoryJob) -> list[str]:
+    """The modules that hold what the job names, those of plugins among them."""
+    params = job.agent.params
+    names = {
+        "env": job.env,
+        "agent": job.agent.kind,
+        "parser": params.get("parser"),
+        "token_server": params.get("server"),
+    }
+    found = (extensions.module_of(kind, n) for kind, n in names.items() if isinstance(n, str))
+    library = "renderers" if names["parser"] in FAMILIES else None
+    return [module for module in (*found, library) if module]
 
 
 async def _imported(module: str) -> None:

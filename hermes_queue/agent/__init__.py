@@ -1,15 +1,15 @@
 """The agent loop and who acts in it.
 
-chat.py       what the loop needs from a model or a script
-context.py    keeps a conversation within the model's context
-loop.py       model, tool calls, observations, until a stop reason holds
-prices.py     what model calls cost
-registry.py   agents by name
-replaying.py  the agent that repeats a stored conversation
-scripted.py   agents that need no model
-endpoint/     calls of model servers
-parsers/      tool calls that a server left as text
-tokens/       exact token ids and logprobs
+chat.py      what the loop needs from a model or a script
+context.py   keeps a conversation within the model's context
+loop.py      model, tool calls, observations, until a stop reason holds
+prices.py    what model calls cost
+registry.py  agents by name
+scripted.py  what agents that need no model are made of
+endpoint/    calls of model servers
+kinds/       the agents
+parsers/     tool calls that a server left as text
+tokens/      exact token ids and logprobs
 """
 
 from hermes_queue.agent.chat import ChatClient, Reply

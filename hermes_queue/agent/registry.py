@@ -9,9 +9,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 
+from hermes_queue import extensions
 from hermes_queue.agent.chat import ChatClient
 from hermes_queue.agent.endpoint.limiter import Limiter, Unlimited
-from hermes_queue.errors import ConfigurationError
 from hermes_queue.models import AgentSpec, ToolCall
 from hermes_queue.settings import ModelSettings
 
@@ -40,17 +40,6 @@ class AgentScript:
 
 Factory = Callable[[AgentSpec, AgentScript, ModelSettings], ChatClient]
 
-_AGENTS = {
-    "garbage": "hermes_queue.agent.scripted:garbage",
-    "nop": "hermes_queue.agent.scripted:nop",
-    "openai": "hermes_queue.agent.tokens.chat:openai_agent",
-    "oracle": "hermes_queue.agent.scripted:oracle",
-    "replay": "hermes_queue.agent.replaying:replay",
-    "slow": "hermes_queue.agent.scripted:slow",
-    "tamper": "hermes_queue.agent.scripted:tamper",
-}
-
-
 _LIBRARIES = {"openai": ("aiohttp", "openai", "openai.resources.chat.completions")}
 """What an agent imports at its first turn and takes seconds."""
 
@@ -67,26 +56,17 @@ async def warm_up(kind: str) -> None:
 
 
 def known_agents() -> list[str]:
-    """Kinds that need no module of the user's."""
-    return sorted(_AGENTS)
+    """Kinds that need no module path, plugins included."""
+    return extensions.known("agent")
 
 
 def load_agent(kind: str) -> Factory:
-    """What builds the agent `kind`: a known name, or `package.module:Factory`.
+    """What builds the agent `kind`: a known name, or `package.module:AGENT`.
 
     Raises:
-        ConfigurationError: there is no such agent; the message lists the known ones.
+        ConfigurationError: see `hermes_queue.extensions.load`.
     """
-    if ":" not in kind and kind not in _AGENTS:
-        raise ConfigurationError(
-            f"agent {kind!r} is unknown; known: {', '.join(known_agents())}; "
-            "your own: package.module:Factory"
-        )
-    module, _, attribute = _AGENTS.get(kind, kind).partition(":")
-    try:
-        factory: Factory = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigurationError(f"agent {kind!r} cannot be loaded: {error}") from error
+    factory: Factory = extensions.load("agent", kind)
     return factory
 
 

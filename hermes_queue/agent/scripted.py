@@ -1,4 +1,4 @@
-"""Agents that need no model: the whole chain can be proven with them.
+"""What agents that need no model are made of: the whole chain can be proven with them.
 
 Each is a coroutine that writes the assistant's messages down; `Scripted` plays them.
 """
@@ -8,12 +8,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from hermes_queue.agent.chat import ChatClient, Reply
-from hermes_queue.agent.registry import AgentScript
-from hermes_queue.errors import ModelConfigError
-from hermes_queue.models import AgentSpec, FunctionCall, Message, ToolCall, Turn
-from hermes_queue.settings import ModelSettings
-from hermes_queue.tools.base import make_call
+from hermes_queue.agent.chat import Reply
+from hermes_queue.models import Message, ToolCall, Turn
 
 DONE = "Done."
 
@@ -52,81 +48,3 @@ def say(text: str) -> Message:
 def act(*calls: ToolCall) -> Message:
     """A message with tool calls."""
     return Message(role="assistant", tool_calls=calls)
-
-
-def oracle(spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> ChatClient:
-    """Applies the gold answer through the tools, one call per turn, then states it."""
-
-    async def write() -> list[Message]:
-        calls, answer = await script.oracle()
-        return [*(act(call) for call in calls), say(answer)]
-
-    return Scripted(write)
-
-
-def nop(spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> ChatClient:
-    """Ends at once."""
-
-    async def write() -> list[Message]:
-        return [say("Nothing to do.")]
-
-    return Scripted(write)
-
-
-def garbage(spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> ChatClient:
-    """Malformed calls of every kind, then ends."""
-    broken = [
-        ("terminal", '{"command": "echo unclosed'),
-        ("no_such_tool", "{}"),
-        ("terminal", '{"command": 7, "colour": "red"}'),
-        ("terminal", "[1, 2]"),
-        ("", ""),
-    ]
-
-    async def write() -> list[Message]:
-        return [
-            act(ToolCall(id=f"garbage_{i}", function=FunctionCall(name=name, arguments=text)))
-            for i, (name, text) in enumerate(broken)
-        ]
-
-    return Scripted(write)
-
-
-def slow(spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> ChatClient:
-    """Sleeps in the slot: params {"seconds": 5, "turns": 1}."""
-    seconds = _number(spec, "seconds", 5.0)
-    turns = int(_number(spec, "turns", 1.0))
-
-    async def write() -> list[Message]:
-        command = f"sleep {seconds:g}"
-        return [act(make_call(f"slow_{i}", "terminal", command=command)) for i in range(turns)]
-
-    return Scripted(write)
-
-
-def tamper(spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> ChatClient:
-    """Tries to cheat the verifier: params {"case": name}, else one case per sample index.
-
-    Ends at once where the env knows no case.
-    """
-    names = sorted(script.tamper)
-    case = spec.params.get("case")
-    if case is None and names:
-        case = names[script.sample_index % len(names)]
-    if case is not None and case not in script.tamper:
-        raise ModelConfigError(
-            f"agent tamper: unknown case {case!r}; known: {', '.join(names) or 'none'}"
-        )
-
-    async def write() -> list[Message]:
-        steps = script.tamper[case] if case is not None else ()
-        return [say(step) if isinstance(step, str) else act(step) for step in steps]
-
-    return Scripted(write)
-
-
-def _number(spec: AgentSpec, name: str, default: float) -> float:
-    value = spec.params.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
-        raise ModelConfigError(f"agent {spec.kind}: {name} must be a number >= 0, not {value!r}")
-    return float(value)

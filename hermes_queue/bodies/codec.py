@@ -20,6 +20,7 @@ import zstandard
 
 from hermes_queue.errors import PayloadTooLarge, SchemaTooNew
 from hermes_queue.models import SCHEMA_VERSION, ScoredTrajectory, TrajectoryJob
+from hermes_queue.wire.ids import sample_of
 
 CODEC = "msgpack+zstd/1"
 MAX_DECODED_BYTES = 512 << 20
@@ -96,7 +97,7 @@ def decode_job(data: bytes | str, trajectory_id: str | None = None) -> Trajector
     _check_schema(parsed, "job")
     if trajectory_id is not None:
         parsed["trajectory_id"] = trajectory_id
-        parsed["sample_index"] = int(trajectory_id.rpartition(".")[2])
+        parsed["sample_index"] = int(sample_of(trajectory_id))
     return TrajectoryJob.model_validate(parsed)
 
 

@@ -9,7 +9,7 @@
     limits.py      permits of model endpoints
     localmodal.py  the Modal-compatible server
     overview.py    the whole deployment at a glance
-    places.py      positions in the stream, as options
+    plugins.py     extensions by name
     rescore.py     recompute recorded logprobs
     run.py         runs: show, pause, cancel, purge
     sandboxes.py   what exists at the provider
@@ -43,6 +43,10 @@ COMMANDS = {
     "lanes": ("lanes", "See which lanes are paused, and why; pause and resume them."),
     "limits": ("limits", "See how many calls model endpoints are given, and who waits."),
     "localmodal": ("localmodal", "Serve the Modal protocol on 127.0.0.1."),
+    "plugins": (
+        "plugins",
+        "List envs, tools, agents, sinks and other extensions, those of plugins too.",
+    ),
     "rescore": ("rescore", "Recompute the logprobs of recorded trajectories at the server."),
     "run": ("run", "See the runs of this deployment; pause, resume, cancel and purge them."),
     "sandboxes": ("sandboxes", "List sandboxes of this deployment, at the provider too; end them."),

@@ -9,7 +9,7 @@ from dataclasses import asdict
 
 import click
 
-from hermes_queue.cli.places import place
+from hermes_queue.cli.sinks.places import place
 from hermes_queue.cli.watch.table import age, print_table
 
 _HELP = """See who reads the results, and remove readers that are gone for good.

@@ -22,6 +22,7 @@ from hermes_queue.ledger.ledger import Ledger
 from hermes_queue.ledger.runs import RunInfo, Runs
 from hermes_queue.queues import lanes_with_quarantine, queue_keys
 from hermes_queue.results.consumers import ConsumerGroup, consumer_groups
+from hermes_queue.wire.ids import of_message
 
 logger = logging.getLogger(__name__)
 
@@ -234,7 +235,7 @@ def _longest_wait(ledger: Ledger, heads: Sequence[bytes], now: float) -> float |
     ids = []
     for head in heads:
         try:
-            ids.append(json.loads(head)["headers"]["id"].rpartition(".")[0])
+            ids.append(of_message(json.loads(head)["headers"]["id"])[0])
         except (ValueError, KeyError, TypeError, AttributeError):  # no message of ours
             continue
     if not ids:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hermes_queue import extensions
+
 if TYPE_CHECKING:
     from hermes_queue.agent.tokens.rescore import Difference
     from hermes_queue.models import ScoredTrajectory
@@ -22,7 +24,12 @@ BOUND = 1e-3
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--base-url", help="Endpoint up to /v1; default: the record's own.")
 @click.option("--model", help="Default: the record's own.")
-@click.option("--server", type=click.Choice(["vllm", "sglang"]), help="Default: the record's own.")
+@click.option(
+    "--server",
+    metavar="NAME",
+    help=f"Kind of server: {', '.join(extensions.own('token_server'))}, that of a plugin, or "
+    "package.module:SERVER; default: the record's own.",
+)
 @click.option("--bound", type=float, default=BOUND, show_default=True, help="In nats.")
 @click.option("--limit", type=click.IntRange(min=1), help="Only the first so many records.")
 def rescore(

@@ -122,19 +122,22 @@ def _call(
     newest: bytes = b"",
     keep: Collection[str] = (),
 ) -> tuple[Trimmed, list[bytes]] | None:
-    count, abandoned, ids = ledger.call(
+    answer = ledger.call(
         "trim",
-        ["results", "results:trimmed", "results:bytes"],
-        [
-            *(ledger.prefix, interval_s, settings.retention_s, settings.abandoned_after_s, _BATCH),
-            *(settings.soft_max_groups, settings.soft_max_bytes, "1" if only_name else "", newest),
-            *keep,
-        ],
+        interval_s=interval_s,
+        retention_s=settings.retention_s,
+        abandoned_after_s=settings.abandoned_after_s,
+        most=_BATCH,
+        soft_max_groups=settings.soft_max_groups,
+        soft_max_bytes=settings.soft_max_bytes,
+        only_name=only_name,
+        newest=newest,
+        kept=keep,
     )
-    if count < 0:
+    if answer.entries < 0:
         return None
-    names = tuple(name.decode() for name in abandoned)
-    return Trimmed(0 if only_name else int(count), names), ids
+    abandoned = tuple(name.decode() for name in answer.abandoned)
+    return Trimmed(0 if only_name else answer.entries, abandoned), answer.named
 
 
 def _entries(ledger: Ledger, ids: Sequence[bytes]) -> Iterator[tuple[bytes, Any]]:

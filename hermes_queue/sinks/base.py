@@ -1,13 +1,18 @@
 """What takes finished trajectories away.
 
-A sink is one module in this package, handed groups by whoever consumes the results
-stream. Delivery is at least once, so a sink drops what it already has, by trajectory id.
+A sink is handed groups by whoever consumes the results stream. Delivery is at least once, so a sink
+drops what it already has, by trajectory id. One that `hermes-queue sink` and `export` offer is one
+module with a `FORMAT` (docs/extensions.md).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from pydantic import BaseModel, ConfigDict
 
 from hermes_queue.models import ScoredTrajectory
 
@@ -40,3 +45,37 @@ class DatasetSink(Sink, Protocol):
     def held(self) -> Mapping[str, str]:
         """The instance id of every trajectory id in the dataset, earlier lives included."""
         ...
+
+
+class SinkOptions(BaseModel):
+    """Options of a format: each field is a flag of the commands, its description the flag's help.
+
+    `shard_rows: int = Field(2000, ge=1, description="...")` is `--shard-rows INTEGER`. Fields are
+    numbers, texts, paths or booleans, all with a default.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+@dataclass(frozen=True, slots=True)
+class RowChoice:
+    """By what the rows of a dataset are chosen, for formats that describe it."""
+
+    filters: Mapping[str, Any] = field(default_factory=dict)
+    """Those that differ from their default."""
+    decontaminated: int | None = None
+    """Instances and repositories on the list that is kept out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """One kind of dataset: `FORMAT` in its module, whose name is that of the format."""
+
+    help: str
+    """What it is, and what --out names."""
+    open: Callable[[Path, Any, RowChoice], DatasetSink]
+    """Opens the sink at a path with an instance of `options`. Raises ConfigurationError where it
+    cannot write to the path, InputError where an option names an unreadable file."""
+    keeps_failed: bool = False
+    """Whether by default trajectories without a score have rows, too."""
+    options: type[SinkOptions] = SinkOptions

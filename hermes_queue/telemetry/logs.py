@@ -17,6 +17,7 @@ from typing import Any
 
 from hermes_queue.settings import LogSettings
 from hermes_queue.telemetry.scrubbing import Scrubber, scrubber
+from hermes_queue.wire.ids import of_message, run_of
 
 _TEXT = "[%(asctime)s: %(levelname)s/%(processName)s] %(message)s"
 """Celery's own format, for processes that are not workers."""
@@ -108,7 +109,7 @@ class JsonFormatter(logging.Formatter):
 def _ids(extra: dict[str, Any]) -> dict[str, str]:
     """Which trajectory and run an event is about, as far as anybody said."""
     trajectory_id = extra.get("trajectory_id") or _trajectory.get() or _of_celery(extra.get("data"))
-    run_id = extra.get("run_id") or trajectory_id.rsplit(".", 2)[0]
+    run_id = extra.get("run_id") or run_of(trajectory_id)
     return {
         name: value
         for name, value in (("trajectory_id", trajectory_id), ("run_id", run_id))
@@ -124,4 +125,4 @@ def _of_celery(data: object) -> str:
     """The trajectory of Celery's own lines on a task, whose id is `<trajectory>.<attempt>`."""
     if not isinstance(data, dict) or not str(data.get("name")).startswith(_TASK_NAMES):
         return ""
-    return str(data.get("id", "")).rpartition(".")[0]
+    return of_message(str(data.get("id", "")))[0]

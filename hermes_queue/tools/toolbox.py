@@ -8,13 +8,11 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
-from pkgutil import iter_modules
 from typing import Any
 
 from pydantic import ValidationError
 
-from hermes_queue import tools
+from hermes_queue import extensions
 from hermes_queue.errors import ConfigurationError, SandboxError
 from hermes_queue.models import ToolCall
 from hermes_queue.tools.base import Tool, ToolContext
@@ -30,8 +28,6 @@ _MAX_PROBLEMS = 10
 """Told of a call with invalid arguments."""
 _MAX_LISTED_PROBLEMS = 1000
 """More of them are counted and not listed: each is an object of its own."""
-
-_NOT_TOOLS = frozenset({"base", "toolbox"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,32 +45,17 @@ class Outcome:
 
 
 def known_tools() -> list[str]:
-    """Short names of the tools in this installation."""
-    return sorted(m.name for m in iter_modules(tools.__path__) if m.name not in _NOT_TOOLS)
+    """Short names of the tools in this installation, plugins included."""
+    return extensions.known("tool")
 
 
-@cache
 def load_tool(name: str) -> Tool:
-    """The tool called `name`: a module of this package, or `package.module:ATTRIBUTE`.
+    """The tool called `name`: a module of this package, `package.module:TOOL`, or of a plugin.
 
     Raises:
-        ConfigurationError: there is no such tool; the message lists the known ones.
+        ConfigurationError: see `hermes_queue.extensions.load`.
     """
-    if ":" in name:
-        module, _, attribute = name.partition(":")
-    elif name in known_tools():
-        module, attribute = f"hermes_queue.tools.{name}", "TOOL"
-    else:
-        raise ConfigurationError(
-            f"tool {name!r} is unknown; known: {', '.join(known_tools())}; "
-            "your own: package.module:ATTRIBUTE"
-        )
-    try:
-        tool = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigurationError(f"tool {name!r} cannot be loaded: {error}") from error
-    if not isinstance(tool, Tool):
-        raise ConfigurationError(f"tool {name!r} is a {type(tool).__name__}, not a Tool")
+    tool: Tool = extensions.load("tool", name)
     return tool
 
 

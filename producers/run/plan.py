@@ -1,8 +1,7 @@
-"""From flags and selected items to jobs. The same flags and run id give the same jobs."""
+"""From options and selected items to jobs. The same options and run id give the same jobs."""
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -12,6 +11,8 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from envs.base import Environment
+from hermes_queue import extensions
+from hermes_queue.agent.registry import load_agent
 from hermes_queue.broker.submission import RUN_ID_MAX, new_run_id, own_version
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.models import (
@@ -21,9 +22,10 @@ from hermes_queue.models import (
     Provenance,
     TrajectoryJob,
 )
+from hermes_queue.tools import load_tool
 from hermes_queue.wire.names import Name, check_lane, check_run_id, make_ids
 from producers.base import Producer
-from producers.run.flags import DEFAULT_REFILLS
+from producers.run.options import DEFAULT_REFILLS, AgentOptions, ProducerOptions
 from producers.run.selection import SelectedItem, Selection
 
 
@@ -31,6 +33,7 @@ from producers.run.selection import SelectedItem, Selection
 class Plan:
     """What the jobs of a run have in common."""
 
+    producer: str
     run_id: str
     env: str
     agent: AgentSpec
@@ -68,13 +71,15 @@ class Plan:
             if keep(group_id):
                 yield from self._jobs_of(selected)
 
-    def config(self) -> dict[str, Any]:
+    def config(self, dataset: str) -> dict[str, Any]:
         """What all producers of one run id must agree in; the rest may differ.
 
         Free to differ: which and how many rows, --priority, --lane, --concurrency, --base-url,
         --policy-version, and the output flags.
         """
         return {
+            "producer": self.producer,
+            "dataset": dataset,
             "env": self.env,
             "agent": self.agent.kind,
             "model": self.agent.model,
@@ -160,88 +165,68 @@ class Plan:
             )
 
 
-def make_plan(producer: Producer, env: Environment[Any], arguments: argparse.Namespace) -> Plan:
-    """The plan that the flags describe.
+def make_plan(producer: Producer, env: Environment[Any], options: ProducerOptions) -> Plan:
+    """The plan that the options describe.
 
     Raises:
         ConfigurationError: names the flag and the fix.
     """
-    _check_tools(env)
-    if arguments.max_policy_lag is None and arguments.on_stale != "label":
+    for name in env.tools:
+        load_tool(name)
+    run, groups, stale = options.run, options.groups, options.staleness
+    if stale.max_policy_lag is None and stale.on_stale != "label":
         raise ConfigurationError("--on-stale: says nothing without --max-policy-lag N")
-    if arguments.max_requeues is not None and arguments.on_stale != "requeue":
+    if stale.max_requeues is not None and stale.on_stale != "requeue":
         raise ConfigurationError("--max-requeues: only goes with --on-stale requeue")
     return Plan(
-        run_id=_name("--run-id", arguments.run_id or new_run_id(producer.name), RUN_ID_MAX),
-        env=arguments.env,
-        agent=_agent(arguments),
-        limits=_limits(arguments),
-        group_size=arguments.group_size,
-        lane=_name("--lane", arguments.lane),
-        profile=_name("--profile", arguments.profile),
-        priority=arguments.priority,
-        tamper_case=arguments.tamper_case,
-        provenance=_provenance(producer),
-        max_refills=arguments.max_refills,
-        max_requeues=arguments.max_requeues,
-        policy_version=arguments.policy_version,
+        producer=producer.name,
+        run_id=_name("--run-id", run.run_id or new_run_id(producer.name), RUN_ID_MAX),
+        env=run.env,
+        agent=_agent(options.agent),
+        limits=Limits(**options.limits.given()),
+        group_size=groups.group_size,
+        lane=_name("--lane", run.lane),
+        profile=_name("--profile", run.profile),
+        priority=run.priority,
+        tamper_case=options.agent.tamper_case,
+        provenance=Provenance(
+            producer=f"producers.{producer.name}", version=own_version(), git=_commit()
+        ),
+        max_refills=groups.max_refills,
+        max_requeues=stale.max_requeues,
+        policy_version=run.policy_version,
         group_policy=GroupPolicy(
-            extra_samples=arguments.extra_samples,
-            drop_zero_variance=arguments.drop_zero_variance,
-            stop_after_equal=arguments.stop_after_equal,
-            on_incomplete=arguments.on_incomplete,
-            max_policy_lag=arguments.max_policy_lag,
-            on_stale=arguments.on_stale,
+            extra_samples=groups.extra_samples,
+            drop_zero_variance=groups.drop_zero_variance,
+            stop_after_equal=groups.stop_after_equal,
+            on_incomplete=groups.on_incomplete,
+            max_policy_lag=stale.max_policy_lag,
+            on_stale=stale.on_stale,
         ),
     )
 
 
-def _check_tools(env: Environment[Any]) -> None:
-    from hermes_queue.tools import load_tool
-
-    for name in env.tools:
-        load_tool(name)
-
-
-def _agent(arguments: argparse.Namespace) -> AgentSpec:
-    from hermes_queue.agent.registry import known_agents, load_agent
-
-    kind = arguments.agent
-    if kind not in known_agents():  # a known one is not loaded: openai alone takes a second
+def _agent(options: AgentOptions) -> AgentSpec:
+    kind = options.kind
+    if kind not in extensions.own("agent"):  # ours are not loaded: openai alone takes a second
         load_agent(kind)
-    if kind == "openai" and not arguments.model:
+    if kind == "openai" and not options.model:
         raise ConfigurationError("--agent openai: say which model with --model NAME")
-    if arguments.tamper_case and kind != "tamper":
+    if options.tamper_case and kind != "tamper":
         raise ConfigurationError(f"--tamper-case: only goes with --agent tamper, not {kind}")
-    for url in arguments.base_url or ():
+    for url in options.base_url:
         if not url.lower().startswith(("http://", "https://")):
             raise ConfigurationError(f"--base-url {url}: begin it with http:// or https://")
-    sampling = dict(arguments.sampling)
-    if arguments.temperature is not None:
-        sampling["temperature"] = arguments.temperature
+    sampling = dict(options.sampling)
+    if options.temperature is not None:
+        sampling["temperature"] = options.temperature
     return AgentSpec(
         kind=kind,
-        model=arguments.model,
-        base_url=",".join(arguments.base_url or ()) or None,
+        model=options.model,
+        base_url=",".join(options.base_url) or None,
         sampling=sampling,
-        params=dict(arguments.agent_param),
+        params=dict(options.params),
     )
-
-
-def _limits(arguments: argparse.Namespace) -> Limits:
-    given = {
-        "max_turns": arguments.max_turns,
-        "max_tokens": arguments.max_tokens,
-        "max_cost_usd": arguments.max_cost,
-        "observation_bytes": arguments.observation_bytes,
-        "max_format_errors": arguments.max_format_errors,
-        "tool_timeout_s": arguments.tool_timeout,
-        "setup_timeout_s": arguments.setup_timeout,
-        "agent_timeout_s": arguments.agent_timeout,
-        "verify_timeout_s": arguments.verify_timeout,
-        "total_timeout_s": arguments.total_timeout,
-    }
-    return Limits(**{name: value for name, value in given.items() if value is not None})
 
 
 def _name(flag: str, value: str, max_length: int = 256) -> str:
@@ -262,11 +247,6 @@ def _name(flag: str, value: str, max_length: int = 256) -> str:
 
 
 _OWN_RULES = {"--run-id": check_run_id, "--lane": check_lane}
-
-
-def _provenance(producer: Producer) -> Provenance:
-    name = f"producers.{producer.name}"
-    return Provenance(producer=name, version=own_version(), git=_commit())
 
 
 def _commit() -> str | None:

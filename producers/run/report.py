@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from hermes_queue.errors import EXIT_FAILED
 from hermes_queue.ledger import Pause
 from hermes_queue.sinks.datasets.jsonl import JsonlSink
+from hermes_queue.wire.ids import group_of
 from producers.run.follow import Follower
-from producers.run.progress import ResultRow, console, print_table
+from producers.run.options import OutputOptions
+from producers.run.plan import Plan
+from producers.run.progress import Progress, ResultRow, console, print_table
+from producers.run.selection import Selection
 
 MAX_CAUSES = 20
 """Different reasons for unexpected scores that are worded."""
@@ -57,17 +60,41 @@ class Summary:
 class Report:
     """The outcome of one run in the making."""
 
-    def __init__(
-        self, summary: Summary, groups: Collection[str], arguments: argparse.Namespace
-    ) -> None:
+    def __init__(self, summary: Summary, groups: Mapping[str, int], options: OutputOptions) -> None:
+        """Prepare; `groups` are the sizes of the run's groups by id."""
         self.summary = summary
         self.groups = groups
-        self.arguments = arguments
+        self.options = options
+        self.progress = Progress(quiet=options.quiet)
         self.rows: Sequence[ResultRow] = ()
+
+    @classmethod
+    def of(cls, plan: Plan, selection: Selection, options: OutputOptions) -> Report:
+        """The report of a run that begins: says what was read."""
+        groups = plan.group_sizes(selection)
+        summary = Summary(
+            run_id=plan.run_id,
+            mode="dry-run",
+            dataset=selection.dataset,
+            items=len(selection.items),
+            jobs=sum(groups.values()),
+            skipped=dict(selection.skipped),
+            notes=selection.notes,
+        )
+        report = cls(summary, groups, options)
+        for note in selection.notes:
+            report.progress.say(f"note: {note}")
+        for reason, count in selection.skipped.items():
+            report.progress.say(f"passed over {count} rows: {reason}")
+        report.progress.say(
+            f"run {plan.run_id}: {summary.jobs} trajectories of {summary.items} items from "
+            f"{selection.dataset}, env {plan.env}, agent {plan.agent.kind}"
+        )
+        return report
 
     def unexpected(self) -> int:
         """1 if `--expect-score` does not hold, after naming each cause and where; else 0."""
-        wanted = self.arguments.expect_score
+        wanted = self.options.expect_score
         other = [row for row in self.rows if wanted is not None and row.score != wanted]
         causes: dict[str, list[str]] = {}
         for row in other:
@@ -107,8 +134,8 @@ class Report:
             written = members_by_group(sink)
             count = sum(written[group_id] for group_id in self.groups)
             done = f"{count} of {self.summary.jobs} trajectories are in {sink.path}"
-        out = f" --out {self.arguments.out}" if self.arguments.out else ""
-        follow = " --follow" if self.arguments.follow else ""
+        out = f" --out {self.options.out}" if self.options.out else ""
+        follow = " --follow" if self.options.follow else ""
         run_id = self.summary.run_id
         where = "" if self.summary.mode == "embedded" else "; its workers go on"
         sys.stderr.write(
@@ -119,7 +146,7 @@ class Report:
     def results(self, code: int, sink: JsonlSink | None) -> int:
         """The table, the figures and where the records are."""
         summary = self.summary
-        if not self.arguments.quiet and not self.arguments.json:
+        if not self.options.quiet and not self.options.json:
             target = console(sys.stdout)
             if self.rows:
                 print_table(self.rows, target)
@@ -145,7 +172,7 @@ class Report:
     def finish(self, code: int) -> int:
         """Print the JSON summary if it is wanted."""
         self.summary.exit_code = code
-        if self.arguments.json:
+        if self.options.json:
             self.summary.results = [_plain(row) for row in self.rows]
             fields = {name: getattr(self.summary, name) for name in Summary.__slots__}
             sys.stdout.write(json.dumps(fields) + "\n")
@@ -154,7 +181,7 @@ class Report:
 
 def members_by_group(sink: JsonlSink) -> Counter[str]:
     """How many trajectories of each group the file holds; a refill counts like any other."""
-    return Counter(trajectory_id.rpartition(".")[0] for trajectory_id in sink.trajectory_ids)
+    return Counter(group_of(trajectory_id) for trajectory_id in sink.trajectory_ids)
 
 
 def _plain(row: ResultRow) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from hermes_queue.settings import ProducerSettings
 from hermes_queue.wire.names import group_key
 from producers.base import Producer
 from producers.run.dataset import Dataset, Row
-from producers.run.flags import DEFAULT_ITEMS
+from producers.run.options import DEFAULT_ITEMS, ProducerOptions, RowOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +48,9 @@ class Selection:
 
 
 def select(
-    producer: Producer, env: Environment[Any], dataset: Dataset, arguments: argparse.Namespace
+    producer: Producer, env: Environment[Any], dataset: Dataset, options: ProducerOptions
 ) -> Selection:
-    """The items `arguments` ask for, validated with the env's `Item`.
+    """The items `options` ask for, validated with the env's `Item`.
 
     Rows that are no tasks (no tests, no statement) are counted in `skipped`; every
     other unusable row is an error, because silence would hide a broken dataset.
@@ -62,7 +61,7 @@ def select(
         PayloadTooLarge: a row is over the size cap.
         ConfigurationError: flags contradict each other.
     """
-    return _Selector(producer, env, dataset, arguments).run()
+    return _Selector(producer, env, dataset, options).run()
 
 
 class _Selector:
@@ -73,14 +72,16 @@ class _Selector:
         producer: Producer,
         env: Environment[Any],
         dataset: Dataset,
-        arguments: argparse.Namespace,
+        options: ProducerOptions,
     ) -> None:
         self._producer = producer
         self._env = env
         self._dataset = dataset
-        self._arguments = arguments
-        self._wanted_ids = set(arguments.instance_id)
-        self._limit = _limit(arguments)
+        self._options = options.rows
+        self._own = options.own
+        self._tampers = options.agent.kind == "tamper"
+        self._wanted_ids = set(self._options.instance_id)
+        self._limit = _limit(self._options)
         self._cap_bytes = ProducerSettings().item_max_bytes
         self._columns = _columns(env.Item)
         self._places: dict[str, SelectedItem] = {}
@@ -92,7 +93,7 @@ class _Selector:
         for row in self._rows():
             if len(items) == self._limit or (self._wanted_ids and not missing):
                 break
-            data = self._producer.prepare(row.data, self._arguments)
+            data = self._producer.prepare(row.data, self._own)
             if self._wanted_ids:
                 instance_id = self._id_of(data)
                 if instance_id not in missing:
@@ -109,9 +110,9 @@ class _Selector:
         return self._selection
 
     def _rows(self) -> Iterator[Row]:
-        arguments = self._arguments
-        rows = self._dataset.shuffled(arguments.seed) if arguments.shuffle else self._dataset.rows()
-        return islice(rows, arguments.offset, None)
+        options = self._options
+        rows = self._dataset.shuffled(options.seed) if options.shuffle else self._dataset.rows()
+        return islice(rows, options.offset, None)
 
     def _id_of(self, data: dict[str, Any]) -> str | None:
         """The instance id of a row that may be bad: only wanted rows have to be good."""
@@ -129,7 +130,7 @@ class _Selector:
                 f"{', '.join(map(repr, list(data)[:12])) or '(none)'}; it needs "
                 f"{', '.join(_required(self._env.Item))}: rename them or choose another --env"
             )
-        reason = self._producer.skip_reason(data, self._arguments)
+        reason = self._producer.skip_reason(data, self._own)
         if reason is not None:
             self._selection.skipped[reason] += 1
             return
@@ -142,7 +143,7 @@ class _Selector:
                 f"{self._cap_bytes}; drop columns it does not need or raise "
                 "HERMES_QUEUE_PRODUCER_ITEM_MAX_BYTES"
             )
-        cases = tuple(self._env.tamper(item)) if self._arguments.agent == "tamper" else ()
+        cases = tuple(self._env.tamper(item)) if self._tampers else ()
         selected = SelectedItem(
             place,
             instance_id,
@@ -187,8 +188,8 @@ class _Selector:
         if skipped:
             reasons = ", ".join(f"{count} x {reason}" for reason, count in skipped.items())
             return f"{name}: no row is a task for the {self._env.name} env: {reasons}"
-        if self._arguments.offset:
-            return f"{name}: has no rows after --offset {self._arguments.offset}"
+        if self._options.offset:
+            return f"{name}: has no rows after --offset {self._options.offset}"
         return f"{name}: holds no rows"
 
     def _repeat(self) -> None:
@@ -197,8 +198,8 @@ class _Selector:
         if self._limit is None or self._wanted_ids:
             return
         unique = len(items)
-        if unique < self._limit and not self._arguments.cycle:
-            if self._arguments.items is not None:
+        if unique < self._limit and not self._options.cycle:
+            if self._options.items is not None:
                 self._selection.notes.append(
                     f"{self._dataset.name} has only {unique} usable rows after the offset; "
                     "--cycle would repeat them"
@@ -219,13 +220,13 @@ class _Selector:
             )
 
 
-def _limit(arguments: argparse.Namespace) -> int | None:
+def _limit(options: RowOptions) -> int | None:
     """How many items are wanted; None = all."""
-    if arguments.items == "all" or (arguments.items is None and arguments.instance_id):
-        if arguments.cycle:
+    if options.items == "all" or (options.items is None and options.instance_id):
+        if options.cycle:
             raise ConfigurationError("--cycle never ends by itself: say how many with --items N")
         return None
-    return DEFAULT_ITEMS if arguments.items is None else int(arguments.items)
+    return DEFAULT_ITEMS if options.items is None else int(options.items)
 
 
 def _columns(item: type[BaseModel]) -> set[str]:

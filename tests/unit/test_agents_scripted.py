@@ -209,7 +209,7 @@ async def test_replay_follows_no_link_and_opens_no_device(records: Path) -> None
 async def test_replay_reads_no_record_without_end(
     records: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hermes_queue.agent.replaying.LINE_MAX_BYTES", 1000)
+    monkeypatch.setattr("hermes_queue.agent.kinds.replay.LINE_MAX_BYTES", 1000)
     (records / "long").write_bytes(b"[" * 1001)
     assert "at most 1000 bytes a record" in await replayed("long")
     (records / "deep").write_bytes(b"[" * 999)
@@ -219,7 +219,7 @@ async def test_replay_reads_no_record_without_end(
 async def test_replay_reads_no_file_without_end(
     records: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hermes_queue.agent.replaying.FILE_MAX_BYTES", 100)
+    monkeypatch.setattr("hermes_queue.agent.kinds.replay.FILE_MAX_BYTES", 100)
     (records / "long").write_bytes(b'{"messages": []}\n' * 10)
     assert "100 bytes are read" in await replayed("long")
 
@@ -258,7 +258,7 @@ def test_an_unknown_agent_is_refused_with_the_known_ones() -> None:
 
 
 def test_an_agent_of_ones_own_is_named_by_module_and_factory() -> None:
-    spec = AgentSpec(kind="hermes_queue.agent.scripted:nop")
+    spec = AgentSpec(kind="hermes_queue.agent.kinds.nop:AGENT")
     assert make_chat(spec, script(), ModelSettings()) is not None
     for kind in ("no.such:thing", "json:nothing"):
         with pytest.raises(ConfigurationError, match="cannot be loaded"):

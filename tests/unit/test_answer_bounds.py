@@ -17,8 +17,9 @@ from chat_endpoint import ChatEndpoint, Raw, completion
 from hermes_queue.agent import AgentResult, AgentScript, make_chat
 from hermes_queue.agent.endpoint.connection import Endpoint, close_clients
 from hermes_queue.agent.endpoint.facts import server_facts
-from hermes_queue.agent.endpoint.reply import LARGE_BYTES, MalformedReply, read
-from hermes_queue.agent.tokens.servers import _rendered, _sglang_sampled, _vllm_sampled
+from hermes_queue.agent.endpoint.values import LARGE_BYTES, MalformedReply, read
+from hermes_queue.agent.tokens.servers import own_servers, sglang, vllm
+from hermes_queue.agent.tokens.servers.base import rendered
 from hermes_queue.errors import ModelError
 from hermes_queue.models import AgentSpec, Message, Turn, Usage
 
@@ -145,7 +146,7 @@ async def test_what_a_server_says_it_is_stays_short() -> None:
     async def ask_root(path: str, body: Any) -> tuple[int, Any]:
         return 200, {"version": "9" * 1_000_000}
 
-    facts = await server_facts(ask_root, "http://here", "long", logprobs=False)
+    facts = await server_facts(ask_root, "http://here", "long", own_servers(), logprobs=False)
     assert facts.version is not None
     assert len(facts.version) <= 100
 
@@ -202,18 +203,18 @@ async def test_the_numbers_of_an_answer_are_taken_as_they_are() -> None:
 @pytest.mark.parametrize("number", [2**64, 10**400, -1, "x"], ids=["wide", "huge", "-1", "text"])
 def test_token_servers_are_held_to_the_same_numbers(number: Any) -> None:
     logprobs = {"logprobs": {"token_logprobs": [-1.0]}, "token_ids": [1], "finish_reason": "stop"}
-    vllm = {"choices": [logprobs], "usage": {"completion_tokens": number}}
+    answer = {"choices": [logprobs], "usage": {"completion_tokens": number}}
     with pytest.raises(MalformedReply, match="completion_tokens is"):
-        _vllm_sampled(1, json.dumps(vllm).encode())
+        vllm._completion(1, json.dumps(answer).encode())
     meta = {"output_token_logprobs": [[-1.0, 1]], "cached_tokens": number}
     with pytest.raises(MalformedReply, match="cached_tokens is"):
-        _sglang_sampled(1, json.dumps({"meta_info": meta}).encode())
+        sglang._completion(1, json.dumps({"meta_info": meta}).encode())
 
 
 @pytest.mark.parametrize(("said", "taken"), [(4096, 4096), (10**30, None), (-1, None), (0, None)])
 def test_a_context_length_that_is_none_is_not_known(said: int, taken: int | None) -> None:
     answer = json.dumps({"tokens": [1, 2], "max_model_len": said}).encode()
-    assert _rendered(answer).max_model_tokens == taken
+    assert rendered(answer).max_model_tokens == taken
 
 
 def test_no_chat_client_can_make_the_usage_of_a_trajectory_negative_or_endless() -> None:

@@ -16,7 +16,7 @@ from hermes_queue.models import (
     ToolCall,
     TrajectoryGroup,
 )
-from hermes_queue.sinks.datasets.openai_chat import OpenAiSink
+from hermes_queue.sinks.datasets.openai import OpenAiSink
 from hermes_queue.sinks.datasets.sharegpt import ShareGptSink
 
 TOOL = {

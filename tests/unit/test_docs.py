@@ -15,7 +15,7 @@ from hermes_queue.settings import SECTIONS
 
 GENERATED = ROOT / "docs" / "configuration.md"
 PRODUCERS = sorted(
-    path.stem for path in (ROOT / "producers").glob("*.py") if "__main__" in path.read_text()
+    path.stem for path in (ROOT / "producers").glob("*.py") if '== "__main__"' in path.read_text()
 )
 
 
@@ -118,6 +118,13 @@ def test_messages_under_troubleshooting_are_ones_that_we_print() -> None:
 def test_configuration_page_is_what_the_settings_render() -> None:
     render = runpy.run_path(str(ROOT / "docs" / "generate_configuration.py"))["render"]
     assert GENERATED.read_text(encoding="utf-8") == render(), "stale: run `make docs`"
+
+
+@pytest.mark.parametrize("page", ["architecture.md", "security.md", "retries.md"])
+def test_tables_are_what_keys_and_causes_render(page: str) -> None:
+    render = runpy.run_path(str(ROOT / "docs" / "generate_tables.py"))["render"]
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    assert text == render(page, text), "stale: run `make docs`"
 
 
 def test_every_setting_has_its_line() -> None:

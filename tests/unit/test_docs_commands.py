@@ -127,6 +127,9 @@ def parse_python(block: Block, words: Sequence[str]) -> None:
         assert words[0] in files or (ROOT / words[0]).is_file(), words
         return
     module, arguments = words[1], list(words[2:])
+    if module == "producers":  # whose name is the reader's; all share these flags
+        producer_parser("gsm8k").parse_args(arguments[1:])
+        return
     name = module.removeprefix("producers.")
     if name != module and name in GENERATE["producer_modules"]():
         producer_parser(name).parse_args(arguments)
@@ -161,6 +164,11 @@ def test_commands_are_accepted_as_they_are_written(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(click.Path, "convert", lambda *_: Path("any"))  # files are the reader's
+    for other in all_blocks("python"):
+        if other.page == block.page and (name := other.says("file")):
+            (tmp_path / name).write_text(other.text)
+            monkeypatch.delitem(sys.modules, name.removesuffix(".py"), raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
     for words in commands(block):
         try:
             check(block, words)

@@ -14,7 +14,7 @@ from envs.swe_smith import ENV
 from hermes_queue.errors import InputError
 from producers.environments import read_environments
 from producers.run.dataset import open_dataset
-from producers.run.flags import build_parser
+from producers.run.options import parse
 from producers.run.selection import select
 from producers.swe_smith import PRODUCER
 
@@ -25,7 +25,7 @@ def items(directory: Path, rows: list[dict[str, Any]], *flags: str) -> list[Item
     """The items that the producer makes of `rows`."""
     path = directory / "rows.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    arguments = build_parser(PRODUCER).parse_args(["--dataset", str(path), *flags])
+    arguments = parse(PRODUCER, ["--dataset", str(path), *flags])
     selection = select(PRODUCER, ENV, open_dataset(str(path), bundled=path), arguments)
     return [Item.model_validate(selected.item()) for selected in selection.items]
 

@@ -14,7 +14,7 @@ from envs.base import load_env
 from hermes_queue.errors import ConfigurationError, InputError, PayloadTooLarge
 from producers.base import Producer
 from producers.run.dataset import open_dataset
-from producers.run.flags import build_parser
+from producers.run.options import parse
 from producers.run.plan import make_plan
 from producers.run.selection import Selection, select
 from producers.swe_smith import PRODUCER as SWE_SMITH
@@ -38,7 +38,7 @@ def path(tmp_path: Path) -> Path:
 
 def chosen(path: Path, rows: list[dict[str, Any]], *flags: str) -> Selection:
     path.write_text("".join(json.dumps(r) + "\n" for r in rows))
-    arguments = build_parser(PRODUCER).parse_args(["--dataset", str(path), *flags])
+    arguments = parse(PRODUCER, ["--dataset", str(path), *flags])
     return select(PRODUCER, sums_env.ENV, open_dataset(str(path), bundled=path), arguments)
 
 
@@ -149,7 +149,7 @@ def test_a_row_over_the_cap_is_named_with_its_size(
 
 
 def planned(*flags: str) -> Any:
-    arguments = build_parser(PRODUCER).parse_args(["--run-id", "r", *flags])
+    arguments = parse(PRODUCER, ["--run-id", "r", *flags])
     return make_plan(PRODUCER, sums_env.ENV, arguments)
 
 
@@ -176,12 +176,12 @@ def test_jobs_are_deterministic_and_carry_the_flags(path: Path) -> None:
 def test_a_profile_reaches_the_slots_of_every_producer_and_the_runs_lock(module: str) -> None:
     producer: Producer = importlib.import_module(f"producers.{module}").PRODUCER
     env = load_env(producer.env)
-    arguments = build_parser(producer).parse_args(["--items", "1", "--profile", "gpu"])
+    arguments = parse(producer, ["--items", "1", "--profile", "gpu"])
     dataset = open_dataset(producer.dataset, bundled=producer.bundled)
     selection = select(producer, env, dataset, arguments)
     plan = make_plan(producer, env, arguments)
     [job] = plan.jobs(selection, lambda _: True)
-    assert plan.config()["profile"] == "gpu"
+    assert plan.config("d")["profile"] == "gpu"
     assert env.spec(env.Item.model_validate(job.item), job.profile).profile == "gpu"
 
 
@@ -230,7 +230,7 @@ SWE_ROW = {
 
 
 def swe_arguments(*flags: str) -> Any:
-    return build_parser(SWE_SMITH).parse_args(list(flags))
+    return parse(SWE_SMITH, flags).own
 
 
 def test_swe_rows_with_too_many_tests_are_passed_over_on_request() -> None:

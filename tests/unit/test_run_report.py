@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import io
 from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
+from producers.run.options import OutputOptions
 from producers.run.progress import ResultRow, console, print_table
 from producers.run.report import Report, Summary
 
@@ -44,7 +44,7 @@ def test_ids_are_folded_on_a_narrow_terminal() -> None:
 
 def test_unexpected_scores_name_each_cause_once(capsys: pytest.CaptureFixture[str]) -> None:
     summary = Summary("r", "embedded", "d", 8, 8, {}, [])
-    report = Report(summary, [], argparse.Namespace(expect_score=1.0))
+    report = Report(summary, {}, OutputOptions(expect_score=1.0))
     report.rows = [replace(ROW, instance_id=f"o__p.{n}") for n in range(7)]
     report.rows = [replace(ROW, score=None, note="EnvBug in setup: no"), *report.rows]
     assert report.unexpected() == 1
@@ -58,7 +58,7 @@ def test_unexpected_scores_name_each_cause_once(capsys: pytest.CaptureFixture[st
 
 def test_expected_scores_are_no_error(capsys: pytest.CaptureFixture[str]) -> None:
     summary = Summary("r", "embedded", "d", 1, 1, {}, [])
-    report = Report(summary, [], argparse.Namespace(expect_score=0.0))
+    report = Report(summary, {}, OutputOptions(expect_score=0.0))
     report.rows = [ROW]
     assert report.unexpected() == 0
     assert capsys.readouterr().err == ""

@@ -16,9 +16,10 @@ from hermes_queue.models import AgentSpec, Message, Turn
 from hermes_queue.policy import oldest_number, span, version_number
 from hermes_queue.settings import ModelSettings
 from producers.base import Producer
-from producers.run.flags import build_parser
+from producers.run.options import parse
 from producers.run.plan import make_plan
 from workers.draft import Draft
+from workers.record import record_of
 
 USER = Message(role="user", content="hello")
 
@@ -144,7 +145,7 @@ def test_a_turn_of_no_known_version_is_as_old_as_the_attempt(
     from envs.base import Verdict
 
     draft.verdict = Verdict(score=1.0)
-    record = draft.record(owner="w", host="h")
+    record = record_of(draft, owner="w", host="h")
     assert oldest_number(record) == number
     assert (record.policy_version, record.policy_begun) == ("8", begun)
     assert (record.policy_oldest, record.policy_newest) == span(record.turns)
@@ -158,7 +159,7 @@ PRODUCER = Producer(name="sums", env="sums_env:ENV", description="Sums.")
 def plan(*flags: str) -> Any:
     from envs.base import load_env
 
-    return make_plan(PRODUCER, load_env("sums_env:ENV"), build_parser(PRODUCER).parse_args(flags))
+    return make_plan(PRODUCER, load_env("sums_env:ENV"), parse(PRODUCER, flags))
 
 
 def test_the_flags_of_a_bound_become_the_groups_policy() -> None:
@@ -166,7 +167,7 @@ def test_the_flags_of_a_bound_become_the_groups_policy() -> None:
     policy = made._policy(8)
     assert (policy.max_policy_lag, policy.on_stale, policy.max_requeues) == (2, "requeue", 8)
     assert made.policy_version == "7"
-    assert "policy_version" not in made.config(), "a run goes on with later versions"
+    assert "policy_version" not in made.config("d"), "a run goes on with later versions"
     assert plan("--max-policy-lag", "2")._policy(8).max_requeues == 0
 
 

@@ -189,5 +189,5 @@ async def test_a_server_that_takes_no_ids_is_a_wrong_setting():
     spec = AgentSpec(
         kind="openai", model="m", base_url="http://x", params={"mode": "tokens", "server": "ollama"}
     )
-    with pytest.raises(ModelConfigError, match="known: vllm, sglang"):
+    with pytest.raises(ModelConfigError, match="known: sglang, vllm"):
         make_chat(spec, AgentScript(lambda: None), ModelSettings(trusted_urls="http://x"))

@@ -15,6 +15,7 @@ from chat_endpoint import Answer, ChatEndpoint, completion, no_such_path
 from hermes_queue.agent import AgentScript, Reply, make_chat
 from hermes_queue.agent.endpoint import probe
 from hermes_queue.agent.endpoint.probe import Verdict
+from hermes_queue.agent.tokens.servers import own_servers
 from hermes_queue.errors import ModelConfigError
 from hermes_queue.models import AgentSpec, Message, ToolCall
 from hermes_queue.settings import ModelSettings
@@ -226,7 +227,7 @@ async def test_the_deadline_holds(endpoint: ChatEndpoint) -> None:
         await release.wait()
         return 0, None
 
-    asking = probe.ToolProbe(endpoint.url, endpoint.url, "m", ttl_s=60)
+    asking = probe.ToolProbe(endpoint.url, endpoint.url, "m", own_servers(), ttl_s=60)
     with pytest.raises(TimeoutError):
         await asking.require_tools(silent, {}, deadline=time.monotonic() + 0.05)
 

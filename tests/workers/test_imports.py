@@ -26,7 +26,7 @@ from workers.imports import import_named, may_import
         ("mypkg", "mypkg.tasks", False),
         ("mypkg", "", False),
         ("envs.gsm8k", "", True),
-        ("hermes_queue.agent.scripted", "", True),
+        ("hermes_queue.agent.kinds.nop", "", True),
         ("os", "*", False),
         ("unittest.__main__", "*", False),
         ("antigravity", "*,antigravity", False),
@@ -43,8 +43,9 @@ def test_an_operator_says_which_modules_jobs_may_name(module: str, allowed: str,
         {"env": "other:ENV"},
         {"agent": {"kind": "other:Agent"}},
         {"agent": {"kind": "nop", "params": {"parser": "other:PARSER"}}},
+        {"agent": {"kind": "openai", "params": {"server": "other:SERVER"}}},
     ],
-    ids=["env", "agent", "parser"],
+    ids=["env", "agent", "parser", "token server"],
 )
 async def test_every_name_of_a_job_is_asked_about(fields: dict[str, object]) -> None:
     with pytest.raises(EnvBug, match=r"'other'.*HERMES_QUEUE_WORKER_IMPORTS"):

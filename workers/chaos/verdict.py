@@ -9,29 +9,17 @@ from typing import Any
 
 from hermes_queue.bodies import codec
 from hermes_queue.bodies.store import resolve
+from hermes_queue.keyspace.keys import may_stay
 from hermes_queue.ledger import DeadLetters, Ledger
 from workers.chaos.env import expected_score
-from workers.chaos.fleet import CONSUMERS, Fleet
+from workers.chaos.fleet import CONSUMERS, DoomedFleet
 from workers.chaos.producer import group, poisoned
-
-LASTING_KEYS = (
-    "deployment",
-    "results",
-    "dead",
-    "body:",
-    "objects",
-    "consumer-group:",
-    "totals",
-    "_kombu.",
-    "unacked_mutex",
-)
-"""Prefixes of the keys that may stay without expiry."""
 
 
 class Verdict:
     """Every way in which a run broke a promise, as one line each."""
 
-    def __init__(self, fleet: Fleet, groups: int, seed: int) -> None:
+    def __init__(self, fleet: DoomedFleet, groups: int, seed: int) -> None:
         self.problems: list[str] = []
         self.figures: dict[str, float] = {}
         self._fleet = fleet
@@ -135,7 +123,7 @@ class Verdict:
                 self.problems.append(f"left on disk: {path}")
         for raw in ledger.client.scan_iter(ledger.key("*"), count=1000):
             name = raw.decode().removeprefix(ledger.prefix)
-            if not name.startswith(LASTING_KEYS) and ledger.client.ttl(raw) == -1:
+            if not may_stay(name) and ledger.client.ttl(raw) == -1:
                 self.problems.append(f"key without expiry: {name}")
 
 

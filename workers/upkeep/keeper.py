@@ -23,6 +23,7 @@ from hermes_queue.ledger import Breakers, Claim, DeadLetters, Ledger
 from hermes_queue.ledger.fleet.tally import Tally
 from hermes_queue.queues import lanes_with_quarantine, queue_keys
 from hermes_queue.settings import RedisSettings
+from hermes_queue.wire.ids import run_of
 from workers.runtime import Runtime
 from workers.upkeep.blocked_loop import BlockedLoop, WatchedLoop
 from workers.upkeep.duties import Duties, Duty
@@ -155,7 +156,7 @@ class Keeper:
                 self._on_lost(job, reason)
 
     def _note_pauses(self, claims: set[Claim]) -> None:
-        runs = frozenset(claim.trajectory_id.rsplit(".", 2)[0] for claim in claims)
+        runs = frozenset(run_of(claim.trajectory_id) for claim in claims)
         for run_id in self._runtime.pauses.replace(runs):
             logger.info(
                 "run %s is paused: its trajectories wait at their next turn",

@@ -23,9 +23,11 @@ from hermes_queue.agent.endpoint.dialect import ToolDialect
 from hermes_queue.agent.endpoint.facts import ServerFacts, server_facts
 from hermes_queue.agent.endpoint.limiter import Permit
 from hermes_queue.agent.endpoint.probe import ToolProbe
-from hermes_queue.agent.endpoint.reply import Completion, parse, read, to_wire
+from hermes_queue.agent.endpoint.reply import Completion, parse, to_wire
 from hermes_queue.agent.endpoint.tries import Tries
+from hermes_queue.agent.endpoint.values import read
 from hermes_queue.agent.registry import AgentScript
+from hermes_queue.agent.tokens.servers import Server, own_servers
 from hermes_queue.errors import ModelConfigError, ModelError, TrajectoryFailure
 from hermes_queue.models import AgentSpec, Message, Turn
 from hermes_queue.settings import ModelSettings
@@ -61,6 +63,7 @@ class OpenAIChat:
         self._model = spec.model
         self._wants_ids = bool(spec.params.get("token_ids"))
         self._dialect = ToolDialect(self.dialect_params(spec))
+        self._servers = self.servers_of(spec)
         self._logprobs_mode = spec.params.get("logprobs_mode")
         self._version_is_model = _version_is_model(spec)
         self._wanted_version = script.policy_version
@@ -79,6 +82,11 @@ class OpenAIChat:
     def dialect_params(spec: AgentSpec) -> Mapping[str, Any]:
         """What `ToolDialect` is made with."""
         return spec.params
+
+    @staticmethod
+    def servers_of(spec: AgentSpec) -> Mapping[str, Server]:
+        """The kinds of server that the endpoint may be of."""
+        return own_servers()
 
     async def complete(
         self,
@@ -166,7 +174,8 @@ class OpenAIChat:
                 raise
             return error
         except Exception as error:
-            failure = endpoint_errors.classify(error, first_turn=self._turn == 0)
+            first = self._turn == 0
+            failure = endpoint_errors.classify(error, self._servers, first_turn=first)
             if failure is not None:
                 raise failure from error
             logger.warning(
@@ -228,7 +237,7 @@ class OpenAIChat:
         started = time.monotonic()
         unknown = self._logprobs_mode is None
         self._facts = await server_facts(
-            self._endpoint.ask_root, self._server, self._model, logprobs=unknown
+            self._endpoint.ask_root, self._server, self._model, self._servers, logprobs=unknown
         )
         return time.monotonic() - started
 
@@ -237,7 +246,8 @@ class OpenAIChat:
         base_url = self._endpoint.base_url
         if base_url is None or not spec.params.get("probe_tools", True):
             return None
-        return ToolProbe(base_url, self._server, self._model, ttl_s=self._settings.probe_ttl_s)
+        ttl_s = self._settings.probe_ttl_s
+        return ToolProbe(base_url, self._server, self._model, self._servers, ttl_s=ttl_s)
 
     async def _reply(
         self,

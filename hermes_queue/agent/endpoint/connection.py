@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 from weakref import WeakKeyDictionary
 
 from hermes_queue.agent.endpoint.choice import OPENAI_URL, without_credentials
-from hermes_queue.agent.endpoint.reply import read
+from hermes_queue.agent.endpoint.values import read
 from hermes_queue.errors import ModelConfigError
 from hermes_queue.settings.model import ANSWER_MAX_BYTES
 

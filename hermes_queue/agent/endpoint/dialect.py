@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from hermes_queue.agent.endpoint.reply import clean
+from hermes_queue.agent.endpoint.values import clean
 from hermes_queue.agent.parsers import ParsedCall, ToolCallParser, load_parser
 from hermes_queue.errors import ConfigurationError, ModelConfigError
 from hermes_queue.models import FunctionCall, Message, ToolCall

@@ -1,6 +1,7 @@
 """What an endpoint's errors mean: try again, wait, or have a person mend it.
 
-There is no common code for most of it; each rule names the server that it is for.
+There is no common code for most of it; each rule names the server that it is for. What is
+particular to a server of token mode is in its module of `hermes_queue.agent.tokens.servers`.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ import math
 import random
 import re
 from collections.abc import Mapping
+from itertools import chain
 from typing import TYPE_CHECKING
 
-from hermes_queue.agent.endpoint.reply import MalformedReply
+from hermes_queue.agent.endpoint.values import MalformedReply
+from hermes_queue.agent.tokens.servers import Server
 from hermes_queue.errors import (
     ContextLengthExceeded,
     ModelConfigError,
@@ -33,10 +36,7 @@ PAUSE_HEADERS = ("x-agl-paused",)
 agent-lightning's (its proxy)."""
 
 _CONTEXT_PHRASES = (
-    "maximum context length",  # OpenAI, vLLM
-    "longer than the maximum model length",  # vLLM's engine
-    "model's context length",  # SGLang
-    "exceeds the maximum allowed length",  # SGLang's scheduler
+    "maximum context length",  # OpenAI
     "context_length_exceeded",
     "exceeds the available context",  # llama.cpp
     "prompt is too long",
@@ -45,8 +45,10 @@ _HISTORY = re.compile(r"\b(?:messages|tool_calls?)\b")
 _TRANSIENT = frozenset({408, 409, 425, 429})
 
 
-def classify(error: Exception, *, first_turn: bool) -> TrajectoryFailure | None:
-    """The failure that `error` means; None = try again.
+def classify(
+    error: Exception, servers: Mapping[str, Server], *, first_turn: bool
+) -> TrajectoryFailure | None:
+    """The failure that `error` of one of `servers`, or of another, means; None = try again.
 
     Raises:
         Exception: `error` itself, when it is none of an endpoint.
@@ -59,7 +61,7 @@ def classify(error: Exception, *, first_turn: bool) -> TrajectoryFailure | None:
         return error
     if not isinstance(error, openai.APIStatusError):
         raise error
-    if _is_overflow(error, first_turn=first_turn):
+    if _is_overflow(error, servers, first_turn=first_turn):
         return ContextLengthExceeded(describe(error))
     if error.status_code == 429 and error.code == "insufficient_quota":
         return ModelConfigError(describe(error))
@@ -76,7 +78,7 @@ def classify(error: Exception, *, first_turn: bool) -> TrajectoryFailure | None:
     return ModelConfigError(describe(error))
 
 
-def _is_overflow(error: APIStatusError, *, first_turn: bool) -> bool:
+def _is_overflow(error: APIStatusError, servers: Mapping[str, Server], *, first_turn: bool) -> bool:
     """Whether the conversation is too long; there is no common code for it.
 
     A `max_tokens` that never fitted is a mistake in the job. One that fitted at first is
@@ -88,7 +90,8 @@ def _is_overflow(error: APIStatusError, *, first_turn: bool) -> bool:
     about_max_tokens = getattr(error, "param", None) in ("max_tokens", "max_completion_tokens")
     if about_max_tokens and first_turn:
         return False
-    return error.status_code == 413 or any(phrase in text for phrase in _CONTEXT_PHRASES)
+    phrases = chain(_CONTEXT_PHRASES, *(server.too_long for server in servers.values()))
+    return error.status_code == 413 or any(phrase in text for phrase in phrases)
 
 
 def _is_about_history(error: APIStatusError, *, first_turn: bool) -> bool:

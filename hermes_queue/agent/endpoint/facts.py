@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from hermes_queue.agent.endpoint.reply import clean
+from hermes_queue.agent.endpoint.values import clean
+from hermes_queue.agent.tokens.servers import Server
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +58,9 @@ _locks: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, str, bool],
 )
 
 
-async def server_facts(ask: Ask, server: str, model: str, *, logprobs: bool) -> ServerFacts:
+async def server_facts(
+    ask: Ask, server: str, model: str, kinds: Mapping[str, Server], *, logprobs: bool
+) -> ServerFacts:
     """The facts, from this process's memory or from the server; never fails.
 
     Best asked after the server has answered something else: what it does not answer stays
@@ -67,6 +70,7 @@ async def server_facts(ask: Ask, server: str, model: str, *, logprobs: bool) -> 
         ask: reaches the server.
         server: the endpoint without credentials.
         model: its name there.
+        kinds: the kinds of server that it may be of, by name.
         logprobs: whether to find out what logprobs mean, which takes two completions.
     """
     loop = asyncio.get_running_loop()
@@ -76,7 +80,7 @@ async def server_facts(ask: Ask, server: str, model: str, *, logprobs: bool) -> 
         facts, until = known.get(key, (ServerFacts(), 0.0))
         if time.monotonic() < until:
             return facts
-        asking = _Asking(ask, model)
+        asking = _Asking(ask, model, kinds)
         try:
             async with asyncio.timeout(ASK_TIMEOUT_S):
                 found = await asking.facts(logprobs=logprobs)
@@ -99,11 +103,12 @@ async def server_facts(ask: Ask, server: str, model: str, *, logprobs: bool) -> 
 class _Asking:
     """One round of questions."""
 
-    def __init__(self, ask: Ask, model: str) -> None:
+    def __init__(self, ask: Ask, model: str, kinds: Mapping[str, Server]) -> None:
         self.failed = False
         """Whether an answer is missing that might come another time."""
         self._ask = ask
         self._model = model
+        self._kinds = kinds
 
     async def facts(self, *, logprobs: bool) -> ServerFacts:
         """What the server says."""
@@ -111,8 +116,8 @@ class _Asking:
         return ServerFacts(version, await self._logprobs_mode() if logprobs else None)
 
     async def _version(self) -> str | None:
-        for path, name in (("/version", "vllm"), ("/get_server_info", "sglang")):
-            said = await self._said(path, None)
+        for name, kind in self._kinds.items():
+            said = await self._said(kind.version_path, None)
             version = said.get("version") if isinstance(said, Mapping) else None
             if version and isinstance(version, str):
                 return clean(f"{name} {version}"[:VERSION_CHARACTERS])

@@ -2,7 +2,7 @@
 
 Some templates drop them in silence, and every trajectory would then fail of an agent that has
 never seen its tools. Tokens are counted for one prompt with and without a large tool: by the
-server's tokenizer (vLLM, SGLang), else by the usage of two completions of one token.
+server's tokenizer (of servers of token mode), else by the usage of two completions of one token.
 
 Asked once per endpoint and model; the answer is kept in the process and, where a worker shares
 one (`share`), in a cache for all workers.
@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal, Protocol
 from weakref import WeakKeyDictionary
 
-from hermes_queue.agent.tokens.servers import TEMPLATE_FIELDS
+from hermes_queue.agent.tokens.servers import TEMPLATE_FIELDS, Server
 from hermes_queue.errors import ModelConfigError
 
 logger = logging.getLogger(__name__)
@@ -83,17 +83,21 @@ def forget() -> None:
 class ToolProbe:
     """The question for one endpoint and model."""
 
-    def __init__(self, base_url: str, server: str, model: str, *, ttl_s: float) -> None:
+    def __init__(
+        self, base_url: str, server: str, model: str, kinds: Mapping[str, Server], *, ttl_s: float
+    ) -> None:
         """Prepare the question.
 
         Args:
             base_url: of the endpoint.
             server: the same without credentials, for logs and caches.
             model: its name there.
+            kinds: the kinds of server that it may be of, by name.
             ttl_s: how long a verdict holds.
         """
         self.base_url = base_url.rstrip("/")
         self.model = model
+        self.tokenizers = [kind.tokenizer_path for kind in kinds.values()]
         self._server = server.rstrip("/")
         self._ttl_s = ttl_s
 
@@ -185,7 +189,8 @@ class _Asking:
     ) -> None:
         self.failed = False
         """Whether an answer is missing that might come another time."""
-        self._base_url = probe.base_url
+        self._root = probe.base_url.removesuffix("/v1")
+        self._tokenizers = probe.tokenizers
         self._body = {"model": probe.model, **template}
         self._send = send
         cap = "max_completion_tokens" if "max_completion_tokens" in sampling else "max_tokens"
@@ -197,10 +202,11 @@ class _Asking:
         That of a tokenizer against tools has to be confirmed by the usage: servers may take
         tools in completions and ignore them where they only count.
         """
-        root = self._base_url.removesuffix("/v1")
         suspected = False
-        for path in ("/tokenize", f"{root}/tokenize"):  # SGLang, vLLM
-            said = await self._compare(path, {}, _tokens)
+        for path in self._tokenizers:
+            below = path.removeprefix("/v1")  # `_send` takes what lies below /v1, or a URL
+            place = self._root + path if below == path else below
+            said = await self._compare(place, {}, _tokens)
             if said == "honoured":
                 return said
             suspected = suspected or said == "dropped"

@@ -1,50 +1,34 @@
 """An endpoint's JSON to our records, and our messages to what the endpoint takes.
 
-Servers differ and none of their fields can be trusted to have its type: whatever does
-not fit raises `MalformedReply`, which the client treats like any other server fault.
+What is particular to one kind of server is in its module of `hermes_queue.agent.tokens.servers`.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypedDict, TypeVar
+from functools import cache
+from typing import Any
 
+from hermes_queue.agent.endpoint.values import (
+    MalformedReply,
+    clean,
+    finished,
+    read_ids,
+    read_usage,
+)
 from hermes_queue.agent.tokens.merge import round_float32
+from hermes_queue.agent.tokens.servers import UNKNOWN_POLICY, ServedBy, own_servers
 from hermes_queue.models import FunctionCall, Message, ToolCall, Usage
 
 REASONING_FIELDS = ("reasoning", "reasoning_content")
 """vLLM and OpenRouter use the first, SGLang the second."""
-ID_MAX = 2**31 - 1
-"""Records keep ids as int32."""
-COUNT_MAX = 2**31 - 1
-"""Of tokens in one answer, and of places among them: their sums are exact in budgets and prices."""
-LARGE_BYTES = 1 << 20
-"""Larger answers are read in a thread: their lists of ids take a while."""
 NAME_MAX = 64
 """Characters of a function's name that every server takes (OpenAI's bound, as is the form)."""
 _LEGAL_NAME = re.compile(rf"[A-Za-z0-9_-]{{1,{NAME_MAX}}}")
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
-GIVEN_UP = frozenset({"abort", "error"})
-"""Finish reasons of requests that the server ended itself: to load weights (vLLM, SGLang), or
-because something failed (vLLM, OpenRouter)."""
-
-
-T = TypeVar("T")
-
-
-class MalformedReply(ValueError):
-    """The server answered 200 with something that is no chat completion."""
-
-
-async def read(parse: Callable[[bytes], T], answer: bytes) -> T:
-    """What `parse` makes of an answer; of a large one in a thread. Raises what `parse` does."""
-    if len(answer) <= LARGE_BYTES:
-        return parse(answer)
-    return await asyncio.to_thread(parse, answer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +70,7 @@ def parse(body: bytes, *, turn: int) -> Completion:
         return Completion(
             message=message,
             reasoning_field=reasoning_field,
-            finish_reason=finished(_optional_text(choice.get("finish_reason"))),
+            finish_reason=finished(_optional_text(choice.get("finish_reason")), _given_up()),
             usage=_usage(data.get("usage") or {}),
             prompt_ids=ids,
             completion_ids=completion_ids,
@@ -101,58 +85,23 @@ def parse(body: bytes, *, turn: int) -> Completion:
         raise MalformedReply(f"{type(error).__name__}: {error}; body: {start!r}") from error
 
 
-def finished(reason: str | None) -> str | None:
-    """`reason`, when it is one for which a reply ends.
-
-    A reply that was given up says nothing of what the policy would have said, so that it is
-    neither a turn to train on nor the end of a trajectory.
-
-    Raises:
-        MalformedReply: the server gave the request up.
-    """
-    if reason in GIVEN_UP:
-        raise MalformedReply(f"the server gave the request up, finish_reason {reason!r}")
-    return reason
-
-
 def _given(*values: Any) -> Any:
     """The first that is there; an empty list is."""
     return next((value for value in values if value is not None), None)
 
 
-class ServedBy(TypedDict):
-    """The fields of `Turn` of the same names."""
-
-    policy_version: str | None
-    policy_spans: tuple[tuple[str, int], ...]
-
-
 def _served_by(data: Mapping[str, Any], choice: Mapping[str, Any]) -> ServedBy:
-    """SGLang's: in `metadata`, or with `return_meta_info` in the choice; proxies may lift it."""
-    for place in (data, data.get("metadata"), choice.get("meta_info")):
-        if isinstance(place, dict) and (served := served_by(place))["policy_version"] is not None:
+    """The weights that sampled, where the server is one that says so."""
+    for server in own_servers().values():
+        served = server.served_by(data, choice)
+        if served["policy_version"] is not None:
             return served
-    return ServedBy(policy_version=None, policy_spans=())
+    return UNKNOWN_POLICY
 
 
-def served_by(said: Mapping[str, Any]) -> ServedBy:
-    """The weights that sampled, where the server tells (SGLang does); None = it does not.
-
-    "default" is what SGLang says as long as nobody has named the weights. Where they were updated
-    in the middle of a completion it adds `weight_versions`, a list of {version, start, end}.
-
-    Raises:
-        KeyError, TypeError, ValueError: the list has another form, or an index is none.
-    """
-    version = _optional_text(said.get("weight_version"))
-    spans = tuple(
-        (clean(str(span["version"])), read_count(span["start"], "weight_versions: start"))
-        for span in said.get("weight_versions") or ()
-    )
-    return ServedBy(
-        policy_version=None if version == "default" else version,
-        policy_spans=spans if len(spans) > 1 else (),
-    )
+@cache
+def _given_up() -> frozenset[str]:
+    return frozenset.union(*(server.given_up for server in own_servers().values()))
 
 
 def _choice(data: Any) -> dict[str, Any]:
@@ -208,54 +157,6 @@ def _optional_text(value: Any) -> str | None:
     if not isinstance(value, str | int | float):
         raise MalformedReply(f"expected text, not {type(value).__name__}")
     return clean(str(value))
-
-
-def clean(text: str) -> str:
-    """Lone surrogates can be written in JSON but not in UTF-8, where all of this will go."""
-    return text.encode(errors="replace").decode()
-
-
-def read_ids(value: Any) -> tuple[int, ...] | None:
-    """Token ids, or None when there are none.
-
-    Raises:
-        MalformedReply: it is something else.
-    """
-    if value is None:
-        return None
-    if not isinstance(value, list) or not all(type(n) is int for n in value):
-        raise MalformedReply("token ids are not a list of integers")
-    if value and not 0 <= min(value) <= max(value) <= ID_MAX:
-        raise MalformedReply(f"a token id is not within 0 and {ID_MAX}")
-    return tuple(value)
-
-
-def read_count(value: Any, name: str) -> int:
-    """A number of tokens, or a place among them; 0 where there is none.
-
-    Raises:
-        MalformedReply: it is negative, too large, or no integer.
-    """
-    if value is None:
-        return 0
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if type(value) is not int or not 0 <= value <= COUNT_MAX:
-        raise MalformedReply(f"{name} is {value!r:.60}, not within 0 and {COUNT_MAX}")
-    return value
-
-
-def read_usage(said: Mapping[str, Any], cached: Any, prompt: int = 0) -> Usage:
-    """The usage that a server tells; of one that does not count the prompt, as long as `prompt`.
-
-    Raises:
-        MalformedReply: one of the numbers is none.
-    """
-    return Usage(
-        prompt_tokens=read_count(said.get("prompt_tokens"), "prompt_tokens") or prompt,
-        completion_tokens=read_count(said.get("completion_tokens"), "completion_tokens"),
-        cached_tokens=read_count(cached, "cached_tokens"),
-    )
 
 
 def _logprobs(value: Any, ids: Sequence[int] | None) -> tuple[float, ...] | None:

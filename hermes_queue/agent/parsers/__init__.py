@@ -12,11 +12,9 @@ For replies in which the server left the calls as text, and for servers that nev
 
 from __future__ import annotations
 
-from importlib import import_module
-
+from hermes_queue import extensions
 from hermes_queue.agent.parsers.base import CallStatus, ParsedCall, ParsedReply, ToolCallParser
 from hermes_queue.agent.parsers.from_renderers import FAMILIES, RenderersParser
-from hermes_queue.errors import ConfigurationError
 
 __all__ = [
     "CallStatus",
@@ -27,36 +25,21 @@ __all__ = [
     "load_parser",
 ]
 
-_OWN = ("hermes", "llama3_json", "mistral", "qwen3_coder")
-
 
 def known_parsers() -> list[str]:
-    """Names that need no module of the user's; some need the extra `renderers`."""
-    return sorted([*_OWN, *FAMILIES])
+    """Names that need no module path; some need the extra `renderers`."""
+    return sorted({*extensions.known("parser"), *FAMILIES})
 
 
 def load_parser(name: str) -> ToolCallParser:
-    """The parser called `name`: a known one, or `package.module:ATTRIBUTE`.
+    """The parser called `name`: one of these, `package.module:PARSER`, or that of a plugin.
 
     Raises:
-        ConfigurationError: there is no such parser, the message lists the known ones; or its
-            library is not installed.
+        ConfigurationError: see `hermes_queue.extensions.load`; or its library is not installed.
     """
     if name in FAMILIES:
         parser = RenderersParser(name)
         parser.require()
         return parser
-    if ":" in name:
-        module, _, attribute = name.partition(":")
-    elif name in _OWN:
-        module, attribute = f"{__name__}.{name}", "PARSER"
-    else:
-        raise ConfigurationError(
-            f"tool-call parser {name!r} is unknown; known: {', '.join(known_parsers())}; "
-            "your own: package.module:ATTRIBUTE"
-        )
-    try:
-        loaded: ToolCallParser = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigurationError(f"tool-call parser {name!r} cannot be loaded: {error}") from error
+    loaded: ToolCallParser = extensions.load("parser", name, also=FAMILIES)
     return loaded

@@ -4,5 +4,5 @@ chat.py        token mode: each prompt continues the last one exactly
 invariants.py  checks a record's tokens independently of the code that merged them
 merge.py       records of turns merged into training sequences
 rescore.py     recompute recorded logprobs at the server
-servers.py     servers that take and give token ids
+servers/       servers that take and give token ids
 """

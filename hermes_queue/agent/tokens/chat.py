@@ -19,7 +19,14 @@ from hermes_queue.agent.chat import Reply
 from hermes_queue.agent.endpoint.chat import OpenAIChat
 from hermes_queue.agent.endpoint.reply import Completion, to_wire
 from hermes_queue.agent.registry import AgentScript
-from hermes_queue.agent.tokens.servers import TEMPLATE_FIELDS, Rendered, Sampled, token_server
+from hermes_queue.agent.tokens.servers import (
+    TEMPLATE_FIELDS,
+    Rendered,
+    Sampled,
+    Server,
+    load_server,
+    own_servers,
+)
 from hermes_queue.errors import ContextLengthExceeded
 from hermes_queue.models import AgentSpec, Message
 from hermes_queue.settings import ModelSettings
@@ -30,16 +37,16 @@ _NO_SAMPLING = frozenset(
 
 
 class TokenChat(OpenAIChat):
-    """A model behind vLLM or SGLang, by token ids.
+    """A model behind a server of `hermes_queue.agent.tokens.servers`, by token ids.
 
-    Agent params: {"mode": "tokens", "server": "vllm" | "sglang", "parser": "hermes", ...}.
+    Agent params: {"mode": "tokens", "server": "vllm", "parser": "hermes", ...}.
     """
 
     def __init__(self, spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> None:
         super().__init__(spec, script, settings)
         self._wants_ids = True
-        kind = str(spec.params.get("server", "vllm"))
-        self._tokens = token_server(kind, self._endpoint.post_to_root, str(spec.model))
+        connect = self._servers[_server_name(spec)].connect
+        self._tokens = connect(self._endpoint.post_to_root, str(spec.model))
         self._held: tuple[int, ...] = ()
         """Ids of the conversation so far, the last completion included."""
         self._said: list[dict[str, Any]] = []
@@ -56,6 +63,12 @@ class TokenChat(OpenAIChat):
     def dialect_params(spec: AgentSpec) -> Mapping[str, Any]:
         """The server sees no calls in ids, so a parser of ours has to."""
         return {"parser": "hermes", **spec.params}
+
+    @staticmethod
+    def servers_of(spec: AgentSpec) -> Mapping[str, Server]:
+        """Ours, and the one that the job names."""
+        name = _server_name(spec)
+        return {**own_servers(), name: load_server(name)}
 
     async def complete(
         self,
@@ -179,7 +192,5 @@ class TokenChat(OpenAIChat):
         return await self._tokens.text(ids) if ids else ""
 
 
-def openai_agent(spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> OpenAIChat:
-    """The agent `openai` in the mode that its params ask for."""
-    chat = TokenChat if spec.params.get("mode") == "tokens" else OpenAIChat
-    return chat(spec, script, settings)
+def _server_name(spec: AgentSpec) -> str:
+    return str(spec.params.get("server", "vllm"))

@@ -13,12 +13,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from hermes_queue import extensions
 from hermes_queue.agent.endpoint.choice import NO_KEY, OwnEndpoints
 from hermes_queue.agent.endpoint.connection import Endpoint
 from hermes_queue.agent.endpoint.errors import classify, delay_s, describe
 from hermes_queue.agent.endpoint.facts import PROCESSED
-from hermes_queue.agent.endpoint.reply import MalformedReply
-from hermes_queue.agent.tokens.servers import SERVERS, TokenServer, token_server
+from hermes_queue.agent.endpoint.values import MalformedReply
+from hermes_queue.agent.tokens.servers import TokenServer, load_server, own_servers
 from hermes_queue.errors import InputError, ModelError
 from hermes_queue.models import ScoredTrajectory, Turn
 from hermes_queue.settings import ModelSettings
@@ -115,7 +116,7 @@ async def _scores(
             return await server.score(ids), tuple(again)
         except (openai.OpenAIError, TimeoutError, MalformedReply) as error:
             again.append(describe(error))
-            if len(again) == TRIES or classify(error, first_turn=True) is not None:
+            if len(again) == TRIES or classify(error, own_servers(), first_turn=True):
                 raise
             await asyncio.sleep(delay_s(error, len(again)))
 
@@ -150,7 +151,7 @@ async def rescore_at(
             trust it, since a file can name any.
         base_url: up to `/v1`, in place of the record's.
         model: in place of the record's.
-        kind: `vllm` or `sglang`, in place of the record's.
+        kind: name of a token server, in place of the record's.
         timeout_s: of one request.
 
     Raises:
@@ -165,7 +166,8 @@ async def rescore_at(
         api_key = NO_KEY
     base_url, model = base_url or last.server, model or record.agent.model
     said = (last.server_version or "").partition(" ")[0]
-    kind = kind or (said if said in SERVERS else None) or record.agent.params.get("server")
+    recorded = said if said in extensions.known("token_server") else None
+    kind = kind or recorded or record.agent.params.get("server")
     if not (base_url and model and kind):
         raise InputError(
             f"{record.trajectory_id}: the record does not tell endpoint, model and kind of server; "
@@ -174,6 +176,7 @@ async def rescore_at(
     bound = settings.answer_max_bytes
     endpoint = Endpoint(base_url, api_key, timeout_s=timeout_s, answer_max_bytes=bound)
     try:
-        return await rescore(record, token_server(str(kind), endpoint.post_to_root, model))
+        server = load_server(str(kind)).connect(endpoint.post_to_root, model)
+        return await rescore(record, server)
     except (openai.OpenAIError, TimeoutError, ValueError) as error:
         raise ModelError(f"{endpoint.name}: {describe(error)}") from error

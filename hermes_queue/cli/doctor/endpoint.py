@@ -10,6 +10,7 @@ from hermes_queue.agent.endpoint.choice import OwnEndpoints, split_urls
 from hermes_queue.agent.endpoint.connection import Endpoint, close_clients
 from hermes_queue.agent.endpoint.errors import describe
 from hermes_queue.agent.endpoint.probe import ToolProbe, forget
+from hermes_queue.agent.tokens.servers import own_servers
 from hermes_queue.cli.doctor.finding import Finding, error, ok, warning
 from hermes_queue.settings import ModelSettings
 
@@ -121,7 +122,7 @@ def _refused(endpoint: Endpoint, problem: Exception) -> Finding:
 
 async def _tools(endpoint: Endpoint, model: str) -> Finding:
     forget()
-    probe = ToolProbe(str(endpoint.base_url), endpoint.name, model, ttl_s=1.0)
+    probe = ToolProbe(str(endpoint.base_url), endpoint.name, model, own_servers(), ttl_s=1.0)
     try:
         verdict: str = await probe.ask(endpoint.ask, {}, deadline=time.monotonic() + PROBE_S)
     except TimeoutError:
@@ -144,7 +145,8 @@ async def _tools(endpoint: Endpoint, model: str) -> Finding:
 
 
 def _ids(endpoint: Endpoint, answer: bytes, needed: bool) -> Finding:
-    from hermes_queue.agent.endpoint.reply import MalformedReply, parse
+    from hermes_queue.agent.endpoint.reply import parse
+    from hermes_queue.agent.endpoint.values import MalformedReply
 
     try:
         completion = parse(answer, turn=0)

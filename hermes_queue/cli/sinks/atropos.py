@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hermes_queue.cli.places import place
+from hermes_queue.cli.sinks.places import place
 
 if TYPE_CHECKING:
     from hermes_queue.sinks.atropos.options import AtroposCounts, AtroposOptions

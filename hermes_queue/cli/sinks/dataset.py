@@ -8,18 +8,17 @@ import logging
 import secrets
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
-from hermes_queue.cli.places import place
+from hermes_queue import extensions
 from hermes_queue.cli.sinks import options
+from hermes_queue.cli.sinks.places import place
 from hermes_queue.disk import locked as files
 from hermes_queue.errors import EXIT_INTERRUPTED, ConfigurationError, RedisUnavailable
-from hermes_queue.sinks.base import DatasetSink
-from hermes_queue.sinks.datasets.formats import FORMATS, Format
+from hermes_queue.sinks.base import DatasetSink, Format
 from hermes_queue.sinks.feed import MAX_DELIVERIES, Fed, feed
 from hermes_queue.sinks.selection import Selection, counted
 
@@ -63,15 +62,15 @@ def _stream_options(command: Any) -> Any:
 class _Feeding:
     """One sink on the stream: its progress, and how it ends."""
 
-    def __init__(self, kind: Format, out: Path, flags: dict[str, Any]) -> None:
-        self.kind = kind
+    def __init__(self, name: str, out: Path, flags: dict[str, Any]) -> None:
+        self.name = name
         self.out = out
         self.flags = flags
         self.fed = Fed()
         self.stop = asyncio.Event()
         self.interrupted = False
         self.identity = identity(out)
-        self.group = flags["group"] or f"sink.{kind.name}.{self.identity}"
+        self.group = flags["group"] or f"sink.{name}.{self.identity}"
         self._said = time.monotonic()
 
     async def run(self, dataset: DatasetSink, selection: Selection) -> None:
@@ -104,7 +103,7 @@ class _Feeding:
                 click.echo(self.said(selection), err=True)
             return self.stop.is_set()
 
-        with metered(self.kind.name) as meter:
+        with metered(self.name) as meter:
             await feed(dataset, selection, source, self.fed, meter, done=done, stop=after_write)
 
     def said(self, selection: Selection) -> str:
@@ -161,17 +160,18 @@ def identity(out: Path) -> str:
     return fresh
 
 
-def _feed(kind: Format, out: Path, flags: dict[str, Any]) -> None:
+def _feed(name: str, kind: Format, out: Path, flags: dict[str, Any]) -> None:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     if flags["until_done"] and not flags["run_id"]:
         raise click.UsageError("--until-done needs --run")
     place(flags["start"])
     filters = options.filters_of(kind, flags)
     exclude = options.exclusion_of(flags)
-    dataset = kind.open(out, options.shape_of(flags, filters, exclude))
+    own = options.format_options(kind, flags)
+    dataset = kind.open(out, own, options.choice_of(filters, exclude))
     selection = Selection(filters, dataset.held, exclude, getattr(dataset, "refusal", None))
     try:
-        feeding = _Feeding(kind, out, flags)
+        feeding = _Feeding(name, out, flags)
         asyncio.run(feeding.run(dataset, selection))
     finally:
         dataset.close()
@@ -192,19 +192,19 @@ def _feed(kind: Format, out: Path, flags: dict[str, Any]) -> None:
         raise SystemExit(EXIT_INTERRUPTED)
 
 
-def _command(kind: Format) -> click.Command:
+def command(name: str) -> click.Command:
+    """The command of a format, as `hermes_queue.extensions` finds it.
+
+    Raises:
+        ConfigurationError: there is no such format, or it cannot be loaded.
+    """
+    kind: Format = extensions.load("sink", name)
+
     def run(out: Path, **flags: Any) -> None:
-        _feed(kind, out, flags)
+        _feed(name, kind, out, flags)
 
-    decorators: list[Callable[[Any], Any]] = [options.out_option, _stream_options]
-    decorators.append(options.row_options)
-    if kind.name in ("parquet", "hf"):
-        decorators.append(options.shard_options)
-    if kind.name == "hf":
-        decorators.append(options.card_options)
-    for decorator in reversed(decorators):
+    for decorator in (options.row_options, _stream_options, options.out_option):
         run = decorator(run)
-    return click.command(kind.name, help=kind.help)(run)
-
-
-COMMANDS = tuple(_command(kind) for kind in FORMATS.values())
+    made = click.command(name, help=kind.help)(run)
+    made.params += options.format_flags(name, kind, made.params)
+    return made

@@ -12,10 +12,11 @@ from typing import Any
 import click
 from pydantic import ValidationError
 
+from hermes_queue import extensions
 from hermes_queue.cli.sinks import options
 from hermes_queue.errors import EXIT_FAILED, InputError, SchemaTooNew
 from hermes_queue.models import SCHEMA_VERSION, ScoredTrajectory, TrajectoryGroup
-from hermes_queue.sinks.datasets.formats import FORMATS
+from hermes_queue.sinks.base import Format
 from hermes_queue.sinks.datasets.storing import store
 from hermes_queue.sinks.selection import Selection, counted
 
@@ -39,8 +40,42 @@ exit codes: 0 all written
 """
 
 
-@click.command(help=_HELP)
-@click.option("--format", "kind", required=True, type=click.Choice(list(FORMATS)))
+class _Export(click.Command):
+    """Has the options of our formats, and those of the one that is asked for."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        asked = [_value(args, at) for at, word in enumerate(args) if word.startswith("--format")]
+        ctx.meta[__name__] = self._flags([*extensions.own("sink"), *filter(None, asked)])
+        return super().parse_args(ctx, args)
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        own = ctx.meta.get(__name__) or self._flags(extensions.own("sink"))
+        *shared, help_flag = super().get_params(ctx)
+        return [*shared, *own, help_flag]
+
+    def _flags(self, names: Iterable[str]) -> list[click.Option]:
+        """The options of these formats; those that several have stand once."""
+        found: dict[str, click.Option] = {}
+        for name in names:
+            kind: Format = extensions.load("sink", name)
+            flags = options.format_flags(name, kind, self.params)
+            found.update({str(flag.name): flag for flag in flags if flag.name not in found})
+        return list(found.values())
+
+
+def _value(args: list[str], at: int) -> str:
+    _, equals, value = args[at].partition("=")
+    return value if equals else (args[at + 1 : at + 2] or [""])[0]
+
+
+@click.command(cls=_Export, help=_HELP)
+@click.option(
+    "--format",
+    "kind",
+    required=True,
+    metavar="NAME",
+    help=f"{', '.join(extensions.own('sink'))}, that of a plugin, or package.module:FORMAT.",
+)
 @options.out_option
 @click.option("--run", "run_id", metavar="ID", help="Only this run.")
 @click.option("--env", metavar="NAME", help="Only this env.")
@@ -54,19 +89,18 @@ exit codes: 0 all written
 )
 @click.option("--archive-only", is_flag=True, help="Do not look into Redis.")
 @options.row_options
-@options.shard_options
-@options.card_options
 @click.option("--quiet", is_flag=True, help="Say nothing.")
 @click.option("--json", "as_json", is_flag=True, help="A summary as JSON at the end.")
 def export(kind: str, out: Path, **flags: Any) -> None:
     """See `_HELP`."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
-    form = FORMATS[kind]
+    form: Format = extensions.load("sink", kind)
     filters = options.filters_of(form, flags)
     exclude = options.exclusion_of(flags)
     missing: list[str] = []
     groups = _groups(flags, missing)
-    dataset = form.open(out, options.shape_of(flags, filters, exclude))
+    own = options.format_options(form, flags)
+    dataset = form.open(out, own, options.choice_of(filters, exclude))
     selection = Selection(filters, dataset.held, exclude, getattr(dataset, "refusal", None))
     count, rows = 0, 0
     try:

@@ -1,18 +1,19 @@
-"""The options that `sink` and `export` share: which rows, and how the dataset is cut."""
+"""The options that `sink` and `export` share: which rows, and those of the format."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import NoneType
 from typing import Any, TypeVar, get_args
 
 import click
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
 
-from hermes_queue.errors import InputError
+from hermes_queue.errors import ConfigurationError
 from hermes_queue.models import StopReason
-from hermes_queue.sinks.datasets.formats import Format, Shape
-from hermes_queue.sinks.datasets.hf import CardFacts
-from hermes_queue.sinks.datasets.parquet import SHARD_BYTES, SHARD_ROWS, SHARD_S
+from hermes_queue.sinks.base import Format, RowChoice, SinkOptions
 from hermes_queue.sinks.selection import Decontamination, Filters
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -68,57 +69,6 @@ def row_options(command: F) -> F:
     return command
 
 
-def shard_options(command: F) -> F:
-    """How Parquet shards are cut."""
-    for option in reversed(
-        (
-            click.option(
-                "--shard-rows",
-                type=click.IntRange(1),
-                default=SHARD_ROWS,
-                show_default=True,
-                help="A shard has at most about so many rows,",
-            ),
-            click.option(
-                "--shard-mb",
-                type=click.IntRange(1),
-                default=SHARD_BYTES >> 20,
-                show_default=True,
-                help="or so many MiB,",
-            ),
-            click.option(
-                "--shard-s",
-                type=click.FloatRange(0, min_open=True),
-                default=SHARD_S,
-                show_default=True,
-                help="or what came in so many seconds.",
-            ),
-        )
-    ):
-        command = option(command)
-    return command
-
-
-def card_options(command: F) -> F:
-    """What the data card says beyond the counts."""
-    for option in reversed(
-        (
-            click.option("--name", default="Trajectories", help="The dataset's name on its card."),
-            click.option(
-                "--licence", metavar="ID", help="The dataset's licence: mit, cc-by-4.0, ..."
-            ),
-            click.option(
-                "--licence-notes",
-                type=_FILE,
-                metavar="FILE",
-                help="Text about the licences of what the rows are made from, for the card.",
-            ),
-        )
-    ):
-        command = option(command)
-    return command
-
-
 def out_option(command: F) -> F:
     """Where to."""
     return click.option(
@@ -151,30 +101,52 @@ def exclusion_of(flags: dict[str, Any]) -> Decontamination | None:
     return Decontamination(flags["exclude"]) if flags["exclude"] else None
 
 
-def shape_of(flags: dict[str, Any], filters: Filters, exclude: Decontamination | None) -> Shape:
-    """How the dataset is cut and described.
+def choice_of(filters: Filters, exclude: Decontamination | None) -> RowChoice:
+    """By what rows are chosen, for the format."""
+    return RowChoice(filters.described(), len(exclude) if exclude else None)
+
+
+def format_flags(name: str, kind: Format, taken: Iterable[click.Parameter]) -> list[click.Option]:
+    """The format's own options as flags.
 
     Raises:
-        InputError: the notes about licences cannot be read.
+        ConfigurationError: `taken`, the flags of the command, has one of them.
     """
-    shards = {}
-    if "shard_rows" in flags:
-        shards = {
-            "shard_rows": flags["shard_rows"],
-            "shard_bytes": flags["shard_mb"] << 20,
-            "shard_s": flags["shard_s"],
-        }
-    notes = None
-    if flags.get("licence_notes"):
-        try:
-            notes = flags["licence_notes"].read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"{flags['licence_notes']}: cannot be read: {error}") from error
-    card = CardFacts(
-        name=flags.get("name", "Trajectories"),
-        licence=flags.get("licence"),
-        licence_notes=notes,
-        filters=filters.described(),
-        decontaminated=len(exclude) if exclude else None,
-    )
-    return Shape(shards, card)
+    theirs = {option for parameter in taken for option in parameter.opts}
+    flags = [_flag(field, info) for field, info in kind.options.model_fields.items()]
+    if clash := sorted(theirs.intersection(o for flag in flags for o in flag.opts)):
+        raise ConfigurationError(
+            f"sink {name!r}: rename its options {', '.join(clash)}: the command has them already"
+        )
+    return flags
+
+
+def format_options(kind: Format, flags: Mapping[str, Any]) -> SinkOptions:
+    """The format's own options, validated.
+
+    Raises:
+        click.BadParameter: one of them is unusable.
+    """
+    given = {name: flags[name] for name in kind.options.model_fields if flags[name] is not None}
+    try:
+        return kind.options.model_validate(given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        flag = str(first["loc"][0] if first["loc"] else "").replace("_", "-")
+        raise click.BadParameter(first["msg"], param_hint=f"--{flag}") from error
+
+
+_TYPES: Mapping[Any, Any] = {int: click.INT, float: click.FLOAT, Path: _FILE}
+
+
+def _flag(field: str, info: FieldInfo) -> click.Option:
+    kinds = {
+        kind for kind in get_args(info.annotation) or (info.annotation,) if kind is not NoneType
+    }
+    text = info.description or ""
+    if info.default not in (None, False):
+        text += f"  [default: {info.default}]"
+    name = field.replace("_", "-")
+    if kinds == {bool}:
+        return click.Option([f"--{name}", field], is_flag=True, default=None, help=text)
+    return click.Option([f"--{name}", field], type=_TYPES.get(kinds.pop(), click.STRING), help=text)

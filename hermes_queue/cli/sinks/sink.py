@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import click
 
-from hermes_queue.cli.sinks import dataset as sink_dataset
+from hermes_queue import extensions
+from hermes_queue.cli.sinks import dataset
 from hermes_queue.cli.sinks.atropos import atropos
+from hermes_queue.errors import ConfigurationError
 
 _HELP = """Take results out of the stream as they come, until told to stop.
 
@@ -26,10 +28,33 @@ exit codes: 0 ended as asked (SIGTERM, --until-done, --idle-timeout)
 """
 
 
-@click.group(help=_HELP)
+class _Sinks(click.Group):
+    """Atropos, and one command for each format, those of plugins among them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *extensions.known("sink")})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        found = super().get_command(ctx, cmd_name)
+        if found or not (":" in cmd_name or cmd_name in extensions.known("sink")):
+            return found
+        try:
+            return dataset.command(cmd_name)
+        except ConfigurationError as error:  # the list of commands must not fail of one of them
+            return _broken(cmd_name, error)
+
+
+def _broken(name: str, error: ConfigurationError) -> click.Command:
+    def fail(**_: object) -> None:
+        raise error
+
+    anything = {"ignore_unknown_options": True, "allow_extra_args": True}
+    return click.Command(name, callback=fail, help=str(error), context_settings=anything)
+
+
+@click.group(help=_HELP, cls=_Sinks)
 def sink() -> None:
     """Long-running consumers; each destination is one command."""
 
 
-for _command in (*sink_dataset.COMMANDS, atropos):
-    sink.add_command(_command)
+sink.add_command(atropos)

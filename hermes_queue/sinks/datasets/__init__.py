@@ -1,13 +1,12 @@
-"""Formats of datasets.
+"""Formats of datasets; those that the commands offer have a `FORMAT`.
 
-arrow_rows.py   rows of Arrow tables
-formats.py      formats by name
-hf.py           a Hugging Face folder
-jsonl.py        one record per line
-lines.py        lines in formats without our ids
-openai_chat.py  OpenAI's fine-tuning format
-ownership.py    binds a consumer group to one dataset
-parquet.py      Parquet shards
-sharegpt.py     ShareGPT
-storing.py      groups become rows
+arrow_rows.py rows of Arrow tables
+hf.py         a Hugging Face folder
+jsonl.py      one record per line
+lines.py      lines in formats without our ids
+openai.py     OpenAI's fine-tuning format
+ownership.py  binds a consumer group to one dataset
+parquet.py    Parquet shards
+sharegpt.py   ShareGPT
+storing.py    groups become rows
 """

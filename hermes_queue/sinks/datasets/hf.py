@@ -14,10 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
+
 from hermes_queue.disk import locked as files
-from hermes_queue.errors import ConfigurationError
+from hermes_queue.errors import ConfigurationError, InputError
 from hermes_queue.models import ScoredTrajectory
-from hermes_queue.sinks.datasets.parquet import ParquetSink
+from hermes_queue.sinks.base import Format, RowChoice
+from hermes_queue.sinks.datasets.parquet import ParquetSink, ShardOptions
 
 _COLUMNS = ("run_id", "env", "instance_id", "agent_kind", "model", "policy_version", "status")
 _MORE = ("stop_reason", "score", "provenance", "completion_tokens")
@@ -255,3 +258,42 @@ def _section(title: str, text: str) -> str:
 def _table(title: str, rows: Iterable[tuple[str, object]]) -> str:
     lines = [f"| {str(name).replace('|', chr(92) + '|')} | {value} |" for name, value in rows]
     return _section(title, "\n".join(["| | |", "|---|---:|", *lines, ""]))
+
+
+class CardOptions(ShardOptions):
+    """What the data card says beyond the counts, and when a shard ends."""
+
+    name: str = Field("Trajectories", description="The dataset's name on its card.")
+    licence: str | None = Field(
+        None, description="The dataset's licence: the hub's identifier, such as mit or cc-by-4.0."
+    )
+    licence_notes: Path | None = Field(
+        None,
+        description="File whose text, about the licences of what the rows are made from, goes "
+        "into the card.",
+    )
+
+
+def _open(out: Path, options: CardOptions, choice: RowChoice) -> HfSink:
+    facts = CardFacts(
+        name=options.name,
+        licence=options.licence,
+        licence_notes=_notes(options.licence_notes),
+        filters=choice.filters,
+        decontaminated=choice.decontaminated,
+    )
+    return HfSink(out, facts, **options.limits())
+
+
+def _notes(path: Path | None) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8") if path else None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read: {error}") from error
+
+
+FORMAT = Format(
+    help="A Hugging Face dataset folder OUT: Parquet shards and a data card (extra: parquet).",
+    open=_open,
+    options=CardOptions,
+)

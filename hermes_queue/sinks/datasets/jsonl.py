@@ -17,6 +17,7 @@ from pathlib import Path
 from hermes_queue.disk import locked as files
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.models import ScoredTrajectory
+from hermes_queue.sinks.base import Format
 
 logger = logging.getLogger(__name__)
 
@@ -135,3 +136,10 @@ class JsonlSink:
         ids.update([self._id_of(line, number)])
         os.lseek(self._fd, 0, os.SEEK_END)
         files.write_all(self._fd, b"\n")
+
+
+FORMAT = Format(
+    help="Whole records, one JSON object per line of the file OUT.",
+    open=lambda out, options, choice: JsonlSink(out),
+    keeps_failed=True,
+)

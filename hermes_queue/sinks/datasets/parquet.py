@@ -16,10 +16,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
+
 from hermes_queue.disk import locked as files
 from hermes_queue.disk.frames import FrameLog
 from hermes_queue.errors import ConfigurationError, HermesQueueError
 from hermes_queue.models import ScoredTrajectory
+from hermes_queue.sinks.base import Format, RowChoice, SinkOptions
 from hermes_queue.sinks.datasets import arrow_rows
 
 logger = logging.getLogger(__name__)
@@ -227,3 +230,35 @@ def _read_ids(shard: Path) -> Iterable[tuple[str, str]]:
             return list(_ids(file.read(columns=["trajectory_id", "instance_id"])))
     except (OSError, arrow_rows.arrow().ArrowInvalid) as error:
         raise ConfigurationError(f"{shard}: cannot be read: {error}") from error
+
+
+class ShardOptions(SinkOptions):
+    """When a shard ends."""
+
+    shard_rows: int = Field(SHARD_ROWS, ge=1, description="End a shard at about this many rows.")
+    shard_mb: int = Field(
+        SHARD_BYTES >> 20, ge=1, description="End a shard at about this size in MiB."
+    )
+    shard_s: float = Field(
+        SHARD_S, gt=0, description="End a shard this many seconds after its first row."
+    )
+
+    def limits(self) -> dict[str, Any]:
+        """Arguments of `ParquetSink`."""
+        return {
+            "shard_rows": self.shard_rows,
+            "shard_bytes": self.shard_mb << 20,
+            "shard_s": self.shard_s,
+        }
+
+
+def _open(out: Path, options: ShardOptions, choice: RowChoice) -> ParquetSink:
+    return ParquetSink(out, **options.limits())
+
+
+FORMAT = Format(
+    help="Whole records as Parquet shards in the directory OUT (extra: parquet).",
+    open=_open,
+    keeps_failed=True,
+    options=ShardOptions,
+)

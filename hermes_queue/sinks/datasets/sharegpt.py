@@ -15,9 +15,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from hermes_queue import extensions
 from hermes_queue.models import Message, ScoredTrajectory, ToolCall
+from hermes_queue.sinks.base import Format
 from hermes_queue.sinks.datasets.lines import LinesSink, Unfit
-from hermes_queue.tools import known_tools
 
 _SYSTEM = (
     "You can call functions. Those there are stand as JSON between <tools> and </tools>:\n"
@@ -133,7 +134,7 @@ def _check_tools(trajectory: ScoredTrajectory) -> None:
         Unfit: a call of a tool that there is not. It would add a key to the statistics, and
             readers that took their schema from earlier rows could not open the file any more.
     """
-    there = {*known_tools(), *(tool["function"]["name"] for tool in trajectory.tools)}
+    there = {*extensions.own("tool"), *(tool["function"]["name"] for tool in trajectory.tools)}
     for message in trajectory.messages:
         if any(call.function.name not in there for call in message.tool_calls):
             raise Unfit("call of an unknown tool")
@@ -152,7 +153,7 @@ def tool_stats(trajectory: ScoredTrajectory) -> dict[str, dict[str, int]]:
             counts[call.function.name, "count"] += 1
         if message.role == "tool" and (name := names.get(message.tool_call_id or "")):
             counts[name, "success" if _succeeded(message.content or "") else "failure"] += 1
-    tools = sorted({*known_tools(), *names.values()})
+    tools = sorted({*extensions.own("tool"), *names.values()})
     return {name: {k: counts[name, k] for k in ("count", "success", "failure")} for name in tools}
 
 
@@ -236,3 +237,10 @@ def _json(value: Any) -> str:
     except UnicodeEncodeError:
         return json.dumps(value)
     return text
+
+
+FORMAT = Format(
+    help="Conversations as hermes-agent's batch runner writes them, with a reward, in the "
+    "JSON-lines file OUT.",
+    open=lambda out, options, choice: ShareGptSink(out),
+)

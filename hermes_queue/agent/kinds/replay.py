@@ -1,0 +1,132 @@
+"""The agent that repeats the assistant's side of a stored conversation.
+
+A job names the file, and it lies on the worker's host, outside of any sandbox: so only regular
+files below a directory of the operator's are opened, and only so much of them is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path, PurePath
+from typing import IO, Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from hermes_queue.agent.chat import ChatClient
+from hermes_queue.agent.registry import AgentScript
+from hermes_queue.agent.scripted import Scripted
+from hermes_queue.errors import ModelConfigError
+from hermes_queue.models import AgentSpec, Message
+from hermes_queue.settings import ModelSettings, PathSettings
+
+FILE_MAX_BYTES = 256 << 20
+LINE_MAX_BYTES = 32 << 20
+"""Of one record."""
+
+_MESSAGES = TypeAdapter(list[Message])
+_HERE = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+"""No link leads out of the directory, and opening a pipe waits for nobody."""
+
+
+def replay(spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> ChatClient:
+    """Repeats the assistant's side of a stored conversation.
+
+    Params: {"messages": [...]}, or {"path": JSONL file of records below the worker's
+    `PathSettings.replay`}. Of a file, the records of the same instance are used if there are
+    any; among those `sample_index` picks one.
+    """
+    path, messages = spec.params.get("path"), spec.params.get("messages")
+    if (path is None) == (messages is None) or not isinstance(path, str | None):
+        raise ModelConfigError('agent replay: give one of the params "path" and "messages"')
+
+    async def write() -> list[Message]:
+        stored = messages
+        if path is not None:
+            stored = await asyncio.to_thread(_stored_messages, path, script)
+        try:
+            return [m for m in _MESSAGES.validate_python(stored) if m.role == "assistant"]
+        except ValidationError as error:
+            raise ModelConfigError(f"agent replay: unusable messages: {error}") from error
+
+    return Scripted(write)
+
+
+def _stored_messages(path: str, script: AgentScript) -> Any:
+    root = PathSettings().replay
+    if root is None:
+        raise ModelConfigError(
+            f"agent replay: {path}: this worker opens no files for jobs: set "
+            "HERMES_QUEUE_PATHS_REPLAY to the directory of the records, or send them in the job "
+            '(the param "messages")'
+        )
+    try:
+        with _opened(root, path) as lines:
+            return _chosen(lines, script)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ModelConfigError(f"agent replay: {path}: {type(error).__name__}: {error}") from error
+
+
+def _chosen(lines: IO[bytes], script: AgentScript) -> Any:
+    """The messages of one record; of the others only the places are kept."""
+    every: list[int] = []
+    same: list[int] = []
+    for start, record in _records(lines):
+        every.append(start)
+        if record.get("instance_id") == script.instance_id:
+            same.append(start)
+    places = same or every
+    if not places:
+        raise ValueError("there are no records")
+    lines.seek(places[script.sample_index % len(places)])
+    return next(_records(lines))[1]["messages"]
+
+
+def _records(lines: IO[bytes]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Each record with the place of its line."""
+    start = lines.tell()
+    while line := lines.readline(LINE_MAX_BYTES + 1):
+        if len(line) > LINE_MAX_BYTES or start > FILE_MAX_BYTES:
+            raise ValueError(
+                f"at most {LINE_MAX_BYTES} bytes a record and {FILE_MAX_BYTES} bytes are read"
+            )
+        record = json.loads(line)
+        if "messages" not in record:
+            raise ValueError("a record without messages")
+        yield start, record
+        start += len(line)
+
+
+def _opened(root: Path, path: str) -> IO[bytes]:
+    """A regular file below `root`.
+
+    Raises:
+        ValueError: it lies elsewhere, or is something else.
+        OSError: there is none, or a link on the way.
+    """
+    given = PurePath(path)
+    base = root.absolute()
+    with suppress(ValueError):  # relative ones are relative to the directory
+        given = given.relative_to(base)
+    if given.is_absolute() or ".." in given.parts or not given.parts:
+        raise ValueError(f"it does not lie below {base} (HERMES_QUEUE_PATHS_REPLAY)")
+    at = os.open(base, os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for part in given.parts[:-1]:
+            inner = os.open(part, os.O_DIRECTORY | _HERE, dir_fd=at)
+            os.close(at)
+            at = inner
+        file = os.open(given.parts[-1], os.O_RDONLY | _HERE, dir_fd=at)
+    finally:
+        os.close(at)
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise ValueError("it is no regular file")
+    return os.fdopen(file, "rb")
+
+
+AGENT = replay

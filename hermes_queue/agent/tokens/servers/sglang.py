@@ -1,0 +1,156 @@
+"""SGLang: `/v1/tokenize`, `/generate` with `input_ids`, `/v1/detokenize`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from hermes_queue.agent.endpoint.values import clean, read_count
+from hermes_queue.agent.tokens.servers.base import (
+    UNKNOWN_POLICY,
+    MalformedReply,
+    Post,
+    Rendered,
+    Sampled,
+    ServedBy,
+    Server,
+    conversation,
+    finished,
+    json_object,
+    needed_text,
+    optional_text,
+    read,
+    read_usage,
+    rendered,
+    require_whole,
+    sampled,
+    whole_scores,
+)
+
+GIVEN_UP = frozenset({"abort"})
+"""Of requests that are ended to load weights."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sglang:
+    """The client of token mode."""
+
+    post: Post
+    model: str
+
+    async def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Any],
+        *,
+        reply: bool,
+        template: Mapping[str, Any],
+    ) -> Rendered:
+        """See `TokenServer.render`."""
+        body = conversation(self.model, messages, tools, reply=reply)
+        return await read(rendered, await self.post("/v1/tokenize", {**body, **template}))
+
+    async def sample(self, ids: Sequence[int], sampling: Mapping[str, Any]) -> Sampled:
+        """See `TokenServer.sample`."""
+        names = {"max_tokens": "max_new_tokens", "max_completion_tokens": "max_new_tokens"}
+        renamed = {names.get(name, name): value for name, value in sampling.items()}
+        renamed["skip_special_tokens"] = False
+        body = {"input_ids": list(ids), "sampling_params": renamed, "return_logprob": True}
+        return await read(partial(_completion, len(ids)), await self.post("/generate", body))
+
+    async def text(self, ids: Sequence[int]) -> str:
+        """See `TokenServer.text`."""
+        body = {"model": self.model, "tokens": list(ids), "skip_special_tokens": False}
+        return needed_text(json_object(await self.post("/v1/detokenize", body)).get("text"))
+
+    async def score(self, ids: Sequence[int]) -> tuple[float | None, ...]:
+        """See `TokenServer.score`."""
+        sampling = {"max_new_tokens": 1, "temperature": 1.0}
+        asked = {"return_logprob": True, "logprob_start_len": 0}
+        body = {"input_ids": list(ids), "sampling_params": sampling, **asked}
+        return await read(partial(_prompt_scores, ids), await self.post("/generate", body))
+
+
+def _completion(sent: int, answer: bytes) -> Sampled:
+    """Of a completion after `sent` ids."""
+    data = json_object(answer)
+    try:
+        meta = data["meta_info"]
+        finish = meta.get("finish_reason") or {}
+        logprobs = [entry[0] for entry in meta["output_token_logprobs"]]
+        sampled_ids = [entry[1] for entry in meta["output_token_logprobs"]]
+        matched = finish.get("matched")
+        reason = finished(optional_text(finish.get("type")), GIVEN_UP)
+        require_whole(sent, meta.get("prompt_tokens"), "started with --allow-auto-truncate")
+        tokens = meta.get("completion_tokens", len(sampled_ids))
+        if tokens != len(sampled_ids):
+            raise MalformedReply(f"{tokens} tokens but {len(sampled_ids)} logprobs")
+        return sampled(
+            sampled_ids,
+            logprobs,
+            finish_reason=reason,
+            stopped_by=matched if isinstance(matched, str) else None,
+            usage=read_usage(meta, meta.get("cached_tokens"), sent),
+            **_served_by(meta),
+        )
+    except MalformedReply:
+        raise
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise MalformedReply(f"{type(error).__name__}: {error}") from error
+
+
+def _prompt_scores(ids: Sequence[int], answer: bytes) -> tuple[float | None, ...]:
+    data = json_object(answer)
+    try:
+        found = data["meta_info"]["input_token_logprobs"]
+        told = [entry[1] for entry in found]
+        if told != list(ids):
+            pairs = enumerate(zip(told, ids, strict=False))
+            place = next((at for at, (one, other) in pairs if one != other), "the end")
+            raise MalformedReply(
+                f"logprobs of {len(told)} tokens for {len(ids)}, others from {place} on"
+            )
+        scores = [None if entry[0] is None else float(entry[0]) for entry in found]
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise MalformedReply(f"prompt logprobs: {type(error).__name__}: {error}") from error
+    return whole_scores(scores)
+
+
+def _of_chat(data: Mapping[str, Any], choice: Mapping[str, Any]) -> ServedBy:
+    """In `metadata`, or with `return_meta_info` in the choice; proxies may lift it."""
+    for place in (data, data.get("metadata"), choice.get("meta_info")):
+        if isinstance(place, dict) and (served := _served_by(place))["policy_version"] is not None:
+            return served
+    return UNKNOWN_POLICY
+
+
+def _served_by(said: Mapping[str, Any]) -> ServedBy:
+    """The weights that sampled.
+
+    `weight_version` is "default" as long as nobody has named the weights. Where they were updated
+    in the middle of a completion SGLang adds `weight_versions`, a list of {version, start, end}.
+
+    Raises:
+        KeyError, TypeError, ValueError: the list has another form, or an index is none.
+    """
+    version = optional_text(said.get("weight_version"))
+    spans = tuple(
+        (clean(str(span["version"])), read_count(span["start"], "weight_versions: start"))
+        for span in said.get("weight_versions") or ()
+    )
+    return ServedBy(
+        policy_version=None if version == "default" else version,
+        policy_spans=spans if len(spans) > 1 else (),
+    )
+
+
+SERVER = Server(
+    connect=Sglang,
+    version_path="/get_server_info",
+    tokenizer_path="/v1/tokenize",
+    too_long=("model's context length", "exceeds the maximum allowed length"),
+    given_up=GIVEN_UP,
+    served_by=_of_chat,
+)

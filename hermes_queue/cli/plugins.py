@@ -1,0 +1,37 @@
+"""`hermes-queue plugins`: extensions by name, and what is wrong with those of plugins."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import click
+
+from hermes_queue import extensions
+from hermes_queue.cli.watch.table import print_table
+from hermes_queue.errors import EXIT_FAILED
+
+_HELP = """List envs, tools, agents, sinks and other extensions that have a name here.
+
+Imports every plugin that is installed, and exits with 1 if one of them cannot be used. What is
+only used as package.module:ATTRIBUTE is not listed (docs/extensions.md).
+"""
+
+
+@click.command(help=_HELP)
+@click.argument("kinds", nargs=-1, type=click.Choice(list(extensions.KINDS)), metavar="[KIND]...")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+def plugins(kinds: tuple[str, ...], as_json: bool) -> None:
+    """See `_HELP`."""
+    found = [each for each in extensions.listed() if not kinds or each.kind in kinds]
+    if as_json:
+        for each in found:
+            click.echo(json.dumps(asdict(each)))
+    else:
+        rows = [(each.kind, each.name, each.origin, each.target) for each in found]
+        print_table([("kind", "name", "from", "object"), *rows])
+    wrong = [each.error for each in found if each.error]
+    for error in wrong:
+        click.echo(f"error: {error}", err=True)
+    if wrong:
+        raise SystemExit(EXIT_FAILED)

@@ -1,0 +1,231 @@
+"""Extensions by name: envs, tools, agents, sinks, backends, producers, parsers, token servers.
+
+All eight kinds are found in one way (docs/extensions.md). A name is one of these, in this order:
+
+- `package.module:ATTRIBUTE`;
+- a module in the kind's folder of this project, which has the kind's attribute in upper case, as
+  `hermes_queue/tools/terminal.py` has `TOOL`. A plugin cannot replace it;
+- an entry point in the kind's group (`hermes_queue.tools`) of an installed distribution, a plugin.
+
+Entry points are read when a name is asked for that is not ours, or when names are listed. What
+is installed later is found by the next process.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from operator import attrgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hermes_queue.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of extension."""
+
+    name: str
+    """In the singular, with an underscore: `token_server`."""
+    attribute: str
+    """Name of the object in its module."""
+    folder: str
+    """Package of ours whose modules have the attribute."""
+    contract: str
+    """`module:Class` of the class or protocol that the object has to be of."""
+
+    @property
+    def title(self) -> str:
+        """The kind in messages."""
+        return self.name.replace("_", " ")
+
+    @property
+    def group(self) -> str:
+        """The entry point group of plugins."""
+        return f"hermes_queue.{self.name}s"
+
+
+KINDS = {
+    kind.name: kind
+    for kind in (
+        Kind("env", "ENV", "envs", "envs.base:Environment"),
+        Kind("tool", "TOOL", "hermes_queue.tools", "hermes_queue.tools.base:Tool"),
+        Kind("agent", "AGENT", "hermes_queue.agent.kinds", "collections.abc:Callable"),
+        Kind("sink", "FORMAT", "hermes_queue.sinks.datasets", "hermes_queue.sinks.base:Format"),
+        Kind("backend", "BACKEND", "hermes_queue.sandbox", "collections.abc:Callable"),
+        Kind("producer", "PRODUCER", "producers", "producers.base:Producer"),
+        Kind(
+            "parser",
+            "PARSER",
+            "hermes_queue.agent.parsers",
+            "hermes_queue.agent.parsers.base:ToolCallParser",
+        ),
+        Kind(
+            "token_server",
+            "SERVER",
+            "hermes_queue.agent.tokens.servers",
+            "hermes_queue.agent.tokens.servers.base:Server",
+        ),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where an extension is, before anything is imported."""
+
+    kind: Kind
+    name: str
+    module: str
+    attribute: str
+    plugin: str = ""
+    """Distribution and version, of a plugin."""
+
+    def load(self) -> Any:
+        """Import it and check that it is what its kind asks for.
+
+        Raises:
+            ConfigurationError: it cannot be imported, or is something else.
+        """
+        asked = f"{self.kind.title} {self.name!r}"
+        if self.plugin:
+            asked += f" (plugin {self.plugin}, {self.module}:{self.attribute})"
+        try:
+            found = attrgetter(self.attribute)(import_module(self.module))
+        except Exception as error:  # a foreign module may raise anything at its import
+            cause = f"{type(error).__name__}: {error}"
+            raise ConfigurationError(f"{asked} cannot be loaded: {cause}") from error
+        if problem := _problem(self.kind.contract, found):
+            raise ConfigurationError(f"{asked} {problem}: see {self.kind.contract}")
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One extension of this installation, for people."""
+
+    kind: str
+    name: str
+    origin: str
+    """Distribution and version."""
+    target: str
+    """`module:ATTRIBUTE`."""
+    error: str = ""
+    """Why it cannot be used; ours are listed without being imported."""
+
+
+def load(kind: str, name: str, *, also: Iterable[str] = ()) -> Any:
+    """The extension called `name`.
+
+    Args:
+        kind: one of `KINDS`.
+        name: see the module.
+        also: further names that the caller knows, for the message.
+
+    Raises:
+        ConfigurationError: there is none, and the message lists the known ones and says how to
+            register one; two plugins have the name; or it cannot be imported or is no such thing.
+    """
+    return _place(KINDS[kind], name, also).load()
+
+
+def module_of(kind: str, name: str) -> str | None:
+    """The module that `load` would import; None where it would import none. Imports nothing."""
+    try:
+        return _place(KINDS[kind], name).module
+    except ConfigurationError:
+        return None
+
+
+@cache
+def own(kind: str) -> tuple[str, ...]:
+    """Names of ours, sorted. Read off the sources: nothing is imported."""
+    given = KINDS[kind]
+    pattern = re.compile(rf"^{given.attribute}\b[^=\n]*=", re.MULTILINE)
+    names = []
+    for file in [*_folder(given).glob("*.py"), *_folder(given).glob("*/__init__.py")]:
+        if pattern.search(file.read_text(encoding="utf-8")):
+            names.append(file.stem if file.name != "__init__.py" else file.parent.name)
+    return tuple(sorted(names))
+
+
+def known(kind: str) -> list[str]:
+    """All names that need no module path, sorted. Imports nothing."""
+    return sorted({*own(kind), *(point.name for point in _plugins(KINDS[kind].group))})
+
+
+def listed() -> Iterator[Listed]:
+    """Every extension with a name, plugins with what is wrong with them. Imports all plugins."""
+    for kind in KINDS.values():
+        for name in own(kind.name):
+            target = f"{kind.folder}.{name}:{kind.attribute}"
+            yield Listed(kind.name, name, "hermes-queue", target)
+        for point in sorted(_plugins(kind.group)):
+            error = ""
+            if point.name in own(kind.name):
+                error = f"hermes-queue has a {kind.title} of this name, which is used instead"
+            else:
+                try:
+                    load(kind.name, point.name)
+                except ConfigurationError as failure:
+                    error = str(failure)
+            yield Listed(kind.name, point.name, _plugin(point), point.value, error)
+
+
+def _place(kind: Kind, name: str, also: Iterable[str] = ()) -> _Place:
+    if ":" in name:
+        module, _, attribute = name.partition(":")
+        return _Place(kind, name, module, attribute)
+    if name in own(kind.name):
+        return _Place(kind, name, f"{kind.folder}.{name}", kind.attribute)
+    points = [point for point in _plugins(kind.group) if point.name == name]
+    if len(points) > 1:
+        both = " and ".join(f"{_plugin(point)} ({point.value})" for point in points)
+        raise ConfigurationError(
+            f"{kind.title} {name!r} is registered by {both}: uninstall one of them, or name "
+            f"package.module:{kind.attribute}"
+        )
+    if not points:
+        raise ConfigurationError(
+            f"{kind.title} {name!r} is unknown; known: "
+            f"{', '.join(sorted({*known(kind.name), *also}))}; your own: "
+            f"package.module:{kind.attribute}, or an entry point in the group {kind.group} "
+            "(docs/extensions.md)"
+        )
+    point = points[0]
+    return _Place(kind, name, point.module, point.attr or kind.attribute, _plugin(point))
+
+
+def _folder(kind: Kind) -> Path:
+    # Looked up in the file system: importing `hermes_queue.agent` for its listing takes a second.
+    top, *below = kind.folder.split(".")
+    return Path(str(import_module(top).__file__)).parent.joinpath(*below)
+
+
+@cache
+def _plugins(group: str) -> tuple[EntryPoint, ...]:
+    from importlib.metadata import entry_points  # takes as long as the rest of `hermes-queue`
+
+    return tuple(entry_points(group=group))
+
+
+def _plugin(point: EntryPoint) -> str:
+    return f"{point.dist.name} {point.dist.version}" if point.dist else "of an unknown distribution"
+
+
+def _problem(contract: str, found: object) -> str:
+    """What keeps `found` from being what the contract asks for; "" if nothing does."""
+    module, _, name = contract.partition(":")
+    wanted = getattr(import_module(module), name)
+    if getattr(wanted, "_is_protocol", False):
+        parts = {*vars(wanted), *wanted.__annotations__}
+        missing = sorted(p for p in parts if not p.startswith("_") and not hasattr(found, p))
+        return f"has no {', '.join(missing)}" if missing else ""
+    return "" if isinstance(found, wanted) else f"is a {type(found).__name__}, not a {name}"

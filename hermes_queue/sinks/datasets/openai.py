@@ -1,0 +1,72 @@
+"""OpenAI's fine-tuning format: one `{"messages": ..., "tools": ...}` per line.
+
+As https://platform.openai.com/docs/guides/fine-tuning has it: arguments of calls are valid JSON
+text, every call but the last message's is answered, the last message is the assistant's, and there
+are no other keys, so that our ids lie in the index beside the file only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hermes_queue.models import Message, ScoredTrajectory
+from hermes_queue.sinks.base import Format
+from hermes_queue.sinks.datasets.lines import LinesSink, Unfit
+
+
+class OpenAiSink(LinesSink):
+    """Appends one row per trajectory to `path` (`*.jsonl`). See `LinesSink`."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, row)
+
+
+def row(trajectory: ScoredTrajectory) -> Mapping[str, Any]:
+    """The row of one trajectory. What the tools answered last has nobody to read it and goes.
+
+    Raises:
+        Unfit: the format has no place for such a conversation.
+    """
+    messages = list(trajectory.messages)
+    while messages and messages[-1].role != "assistant":
+        messages.pop()
+    if not messages:
+        raise Unfit("no assistant message")
+    if not any(message.role == "user" for message in messages):
+        raise Unfit("no user message")
+    _check_calls(messages)
+    made: dict[str, Any] = {"messages": [message.to_openai() for message in messages]}
+    if trajectory.tools:
+        made["tools"] = list(trajectory.tools)
+    return made
+
+
+def _check_calls(messages: list[Message]) -> None:
+    open_calls: set[str] = set()
+    for message in messages:
+        if message.role == "tool":
+            if message.tool_call_id not in open_calls:
+                raise Unfit("an answer to no call")
+            open_calls.discard(message.tool_call_id)
+            continue
+        if open_calls:
+            raise Unfit("a call without an answer")
+        open_calls = {call.id for call in message.tool_calls}
+        if not all(_is_object(call.function.arguments) for call in message.tool_calls):
+            raise Unfit("malformed tool call")
+
+
+def _is_object(arguments: str) -> bool:
+    try:
+        return isinstance(json.loads(arguments), dict)
+    except (ValueError, RecursionError):  # nested without end
+        return False
+
+
+FORMAT = Format(
+    help="OpenAI's fine-tuning chat format, in the JSON-lines file OUT.",
+    open=lambda out, options, choice: OpenAiSink(out),
+)

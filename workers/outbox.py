@@ -1,0 +1,119 @@
+"""The final record of one attempt: made once, on disk before anything else, then published."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from hermes_queue.errors import TrajectoryFailure
+from hermes_queue.ledger import Claim, PublishVerdict
+from hermes_queue.models import ScoredTrajectory
+from workers.draft import Draft
+from workers.record import final_record
+from workers.runtime import Runtime
+from workers.spool import SpooledRecord
+from workers.upkeep.recovery import put_away
+
+logger = logging.getLogger(__name__)
+
+
+class Outbox:
+    """Owns the record of one attempt. Nothing replaces a record that is kept."""
+
+    def __init__(self, runtime: Runtime, claim: Claim) -> None:
+        self._runtime = runtime
+        self._claim = claim
+        self._spooling: asyncio.Future[None] | None = None
+        self._final: tuple[ScoredTrajectory, bytes] | None = None
+        """The record and its encoding, once there is one."""
+        self._spooled: SpooledRecord | None = None
+
+    async def keep(self, draft: Draft, failure: TrajectoryFailure | None = None) -> None:
+        """Make the record, on disk and fsynced: from here on it cannot be lost.
+
+        Does nothing when there is one. Goes on to its end when the caller is cancelled.
+        """
+        if self._spooling is None:
+            self._spooling = asyncio.ensure_future(
+                self._runtime.in_thread(self._keep_now, draft, failure)
+            )
+        await asyncio.shield(self._spooling)
+
+    def _keep_now(self, draft: Draft, failure: TrajectoryFailure | None) -> None:
+        runtime = self._runtime
+        self._final = final_record(
+            draft,
+            failure,
+            owner=runtime.owner,
+            host=runtime.host,
+            cap_bytes=runtime.bodies.max_bytes,
+        )
+        self._spool_now()
+
+    def _spool_now(self) -> None:
+        if self._final is None:
+            return
+        record, body = self._final
+        try:
+            self._spooled = self._runtime.spool.put(record.trajectory_id, body)
+        except OSError as error:
+            logger.error(
+                "spool: %s; %s is published from memory",
+                error,
+                record.trajectory_id,
+                extra={"action": "spool_failed", "trajectory_id": record.trajectory_id},
+            )
+
+    async def kept(self) -> bool:
+        """Whether there is a record; waits for one that is just being written."""
+        if self._spooling is not None:
+            await asyncio.wait({self._spooling})
+            if self._final is None:  # it could not be made; the failure that says so can
+                self._spooling = None
+        return self._final is not None
+
+    async def publish(self) -> str:
+        """Publish the record that is kept, as soon as Redis and the store let us.
+
+        Returns:
+            Its score and the ledger's verdict, for Flower.
+
+        Raises:
+            RuntimeError: nothing is kept.
+        """
+        if self._final is None:
+            raise RuntimeError("there is no record to publish")
+        record, body = self._final
+        verdict: PublishVerdict = "unstored"
+        while verdict == "unstored":
+            stored = await self._runtime.stored(record, body)
+            verdict = await self._runtime.persist(self._publish_now, record, stored)
+        logger.info(
+            "%s %s: score %s, %s",
+            record.trajectory_id,
+            record.stop_reason,
+            record.score,
+            verdict,
+            extra={"action": "published", "trajectory_id": record.trajectory_id},
+        )
+        return f"{record.stop_reason} {record.score} ({verdict})"
+
+    def _publish_now(self, record: ScoredTrajectory, stored: bytes) -> PublishVerdict:
+        """Publish, then let go of lease and spool file. In a thread; may be repeated."""
+        runtime = self._runtime
+        if record.failure:
+            runtime.tell_log(runtime.ledger)
+        verdict = runtime.ledger.publish(
+            record,
+            stored,
+            owner=runtime.owner,
+            finished_ttl_s=runtime.results.finished_ttl_s,
+        )
+        if verdict != "unstored":
+            runtime.settle(self._claim)
+            runtime.published(record, verdict)
+            if verdict == "unknown" and self._spooled is None:
+                self._spool_now()  # the disk may have room again, and nobody else has the record
+            if self._spooled:
+                put_away(self._spooled, record, verdict)
+        return verdict
