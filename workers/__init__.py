@@ -1,12 +1,13 @@
 """The code that runs inside a worker process.
 
 bodies.py       stores large bodies in the object store
+clock.py        deadlines and stages of an attempt
 draft.py        a record in the making
 evidence.py     transcripts of failed attempts
 imports.py      imports the modules a job names
 lifecycle.py    start and stop of a worker
-provenance.py   versions of the software that made a record
-publication.py  makes, stores and publishes the final record
+outbox.py       owns a finished record: stores it, then publishes it
+record.py       makes the record of an attempt
 retry.py        whether and when a failed attempt is repeated
 rollout.py      one trajectory, top to bottom: read this first
 runtime.py      resources that one process shares

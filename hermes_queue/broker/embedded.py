@@ -10,7 +10,6 @@ kernel signals them.
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import shutil
@@ -26,6 +25,7 @@ import redis
 import hermes_queue
 from hermes_queue.broker import child_process
 from hermes_queue.broker.worker import command as worker_command
+from hermes_queue.disk.locks import try_hold
 from hermes_queue.errors import (
     EXIT_BLOCKED,
     EXIT_ISOLATION,
@@ -205,17 +205,13 @@ class Embedded:
             self._lock = None
 
     def _take_lock(self) -> None:
-        # Two processes with one run id would start two Redis servers on the same append-only file.
-        self._lock = os.open(self._state / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(self._lock)
-            self._lock = None
+        # Two processes with one run id would start two Redis servers on one append-only file.
+        self._lock = try_hold(self._state / "lock")
+        if self._lock is None:
             raise ConfigurationError(
                 f"--run-id: another process is running {self._run_id!r}; choose "
                 "another id or wait for it"
-            ) from error
+            )
 
     def _start_redis(self) -> None:
         if len(str(self._socket)) > _SOCKET_PATH_MAX:

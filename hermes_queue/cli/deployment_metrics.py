@@ -12,10 +12,10 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, get_args
+from typing import Any
 
 from hermes_queue.cli.overview import lane_now
-from hermes_queue.errors import Cause, RedisFull, RedisUnavailable
+from hermes_queue.errors import CAUSES, WIDE_CAUSES, RedisFull, RedisUnavailable
 from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.answers import ENDED
@@ -24,7 +24,8 @@ from hermes_queue.ledger.fleet.sandboxes import Sandboxes
 from hermes_queue.ledger.fleet.totals import Totals, totals
 from hermes_queue.queues import queue_name, retry_queue_name
 from hermes_queue.results.consume import STREAM
-from hermes_queue.results.consumers import behind
+from hermes_queue.results.lag import lag_of
+from hermes_queue.sandbox import known_backends
 from hermes_queue.telemetry import metrics
 from hermes_queue.telemetry.meter import Values
 from hermes_queue.telemetry.metrics import Metric
@@ -35,7 +36,7 @@ _BINDING = "_kombu.binding."
 _LIMIT_PARTS = (":leases", ":waiting", ":seen")
 _MOST_RUNS = 1000
 _MOST_UNREAD = 10_000
-"""Largest count of a consumer group's unread entries on Redis 6.2, which does not report it."""
+"""Of a consumer group: a scrape counts no further."""
 
 _TOTALS: dict[str, Metric] = {
     "trajectories": metrics.TRAJECTORIES,
@@ -176,7 +177,7 @@ class Exporter:
         counts: Counter[tuple[str, ...]] = Counter()
         for record in Sandboxes(self._ledger).all():
             counts[record.backend, "running" if record.lease_s > 0 else "leaked"] += 1
-        for backend in {"local", "modal", *(backend for backend, _ in counts)}:
+        for backend in {*known_backends(), *(backend for backend, _ in counts)}:
             key = self._ledger.key(f"creation:{backend}:starting")
             counts[backend, "starting"] += self._client.zcount(key, now, "+inf")
             counts[backend, "running"] += 0
@@ -220,15 +221,9 @@ class Exporter:
         groups = self._client.xinfo_groups(stream) if self._client.exists(stream) else []
         for group in groups:
             name = (group["name"].decode(),)
-            last = group["last-delivered-id"].decode()
-            oldest = self._client.xrange(stream, min=f"({last}", count=1)
-            first = [entry[0] for entry in oldest]
-            if group["pending"]:
-                summary = self._client.xpending(stream, group["name"])
-                first += [summary["min"]] if summary["min"] else []
-            unread[name] = behind(self._client, stream, group, at_most=_MOST_UNREAD)
-            pending[name] = group["pending"]
-            ages[name] = max([0.0, *(now - int(i.partition(b"-")[0]) / 1000 for i in first)])
+            lag = lag_of(self._client, stream, group, at_most=_MOST_UNREAD, now=now)
+            unread[name], pending[name] = lag.behind, lag.pending
+            ages[name] = lag.oldest_s or 0.0
         yield metrics.CONSUMER_BEHIND, unread
         yield metrics.CONSUMER_PENDING, pending
         yield metrics.CONSUMER_AGE_SECONDS, ages
@@ -241,16 +236,16 @@ def _counted(found: Totals) -> Iterator[Answer]:
     has no rate.
     """
     values: dict[Metric, dict[tuple[str, ...], float]] = {m: {} for m in _TOTALS.values()}
-    for cause in get_args(Cause):
+    for cause in WIDE_CAUSES:
         values[metrics.RETRIES][cause,] = 0.0
-    for cause in ("env_bug", "poison"):
+    for cause in (name for name, row in CAUSES.items() if row.dead_letter):
         values[metrics.DEAD_LETTERS_TOTAL][cause,] = 0.0
     for metric in (metrics.LEASE_EXPIRIES, metrics.COST_USD, metrics.UNPRICED, metrics.TOKENS):
         values[metric][()] = 0.0
     for env in {key[1] for key in found if key[0] == "trajectories"}:
         for outcome in ("scored", "failed", "cancelled"):
             values[metrics.TRAJECTORIES][env, outcome] = 0.0
-        for cause in get_args(Cause):
+        for cause in WIDE_CAUSES:
             values[metrics.FAILURES][env, cause] = 0.0
     for (name, *labels), value in found.items():
         counter = _TOTALS.get(name)

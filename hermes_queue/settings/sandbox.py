@@ -64,8 +64,6 @@ class ModalSettings(BaseSettings):
     patience_s: float = Field(default=300.0, ge=0)
     """Time for which a job waits while Modal refuses sandboxes because of a quota; then it is
     handed back."""
-    reattach: bool = True
-    """Whether a starting worker reuses sandboxes that a killed worker of its host left running."""
     image: str = "python:3.11"
     """Registry name, or the id (im-...) of a Modal image. Needs bash and coreutils."""
     dockerfile: Path | None = None

@@ -52,6 +52,6 @@ class StoreSettings(BaseSettings):
         if parts.password:
             raise ValueError(
                 "must hold no password: it would be in every claim; give it to the library of the "
-                "scheme, see docs/results.md"
+                "scheme, see docs/object-store.md"
             )
         return url

@@ -55,7 +55,7 @@ def boot_id() -> str:
 class PoisonJob(SandboxError):
     """Too many workers died while they ran this job."""
 
-    retryable = False
+    kind = "poison"
 
 
 async def isolated(runtime: Runtime, claim: Claim, begun: Begun, job: TrajectoryJob) -> str:

@@ -172,7 +172,7 @@ def _sequences(member: ScoredTrajectory, policy: SequencePolicy) -> list[tuple[i
         raise Refused(
             "no_tokens",
             f"{member.trajectory_id} has no token ids: its model server returned none, and "
-            "they are never made up (docs/models.md)",
+            "they are never made up (docs/tokens.md)",
         )
     if policy == "longest":
         found = [max(found, key=lambda pair: len(pair[1].ids))]

@@ -8,7 +8,8 @@ import logging
 from hermes_queue.errors import TrajectoryFailure
 from hermes_queue.ledger import Claim, PublishVerdict
 from hermes_queue.models import ScoredTrajectory
-from workers.draft import Draft, final_record
+from workers.draft import Draft
+from workers.record import final_record
 from workers.runtime import Runtime
 from workers.spool import SpooledRecord
 from workers.upkeep.recovery import put_away
@@ -16,8 +17,8 @@ from workers.upkeep.recovery import put_away
 logger = logging.getLogger(__name__)
 
 
-class Publication:
-    """The record of one attempt. Once it exists, nothing replaces it."""
+class Outbox:
+    """Owns the record of one attempt. Once it exists, nothing replaces it."""
 
     def __init__(self, runtime: Runtime, claim: Claim) -> None:
         self._runtime = runtime
@@ -30,7 +31,7 @@ class Publication:
     async def keep(self, draft: Draft, failure: TrajectoryFailure | None = None) -> None:
         """Make the record and store it durably on disk: from here on it cannot be lost.
 
-        Finishes even if the caller is cancelled.
+        Does nothing if it exists already. Finishes even if the caller is cancelled.
         """
         if self._spooling is None:
             self._spooling = asyncio.ensure_future(
@@ -65,7 +66,7 @@ class Publication:
                 extra={"action": "spool_failed", "trajectory_id": record.trajectory_id},
             )
 
-    async def exists(self) -> bool:
+    async def kept(self) -> bool:
         """Whether the record exists; waits while it is being written."""
         if self._spooling is not None:
             await asyncio.wait({self._spooling})
@@ -73,16 +74,15 @@ class Publication:
                 self._spooling = None
         return self._final is not None
 
-    async def publish(
-        self, draft: Draft | None = None, failure: TrajectoryFailure | None = None
-    ) -> str:
-        """Publish the record as soon as possible; make it of `failure` unless one exists.
+    async def publish(self) -> str:
+        """Publish the record as soon as Redis and the object store allow it.
 
         Returns:
             A short text for Flower: stop reason, score and the ledger's answer.
+
+        Raises:
+            RuntimeError: there is no record.
         """
-        if draft is not None:
-            await self.keep(draft, failure)
         if self._final is None:
             raise RuntimeError("there is no record to publish")
         record, body = self._final
