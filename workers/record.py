@@ -199,7 +199,7 @@ def _message(text: str) -> str:
 
 
 def describe(failure: TrajectoryFailure) -> Failure:
-    """Return the failure for a record. The message is capped; tracebacks are in the worker's log."""
+    """The failure for a record. The message is capped; tracebacks are in the worker's log."""
     return Failure(
         cause=failure.cause,
         stage=failure.stage or "load",
