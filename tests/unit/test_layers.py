@@ -12,31 +12,6 @@ from source_trees import PACKAGES, ROOT, modules, nodes
 
 pytestmark = pytest.mark.xdist_group("sources")
 """One process parses all modules."""
-CELERY_SEAM = ("broker/", "queues.py", "cli/__init__.py", "workers/")
-"""The only places that may import Celery; all but the last are below `hermes_queue/`."""
-
-
-def imported_packages(path: Path) -> set[str]:
-    """Top-level names that the file imports anywhere, also inside functions."""
-    names: set[str] = set()
-    for node in nodes(path):
-        if isinstance(node, ast.Import):
-            names |= {alias.name.split(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names.add(node.module.split(".")[0])
-    return names
-
-
-def test_celery_stays_behind_its_seam() -> None:
-    strangers = {
-        name
-        for path in modules()
-        if imported_packages(path) & {"celery", "kombu", "billiard"}
-        and not (
-            name := path.relative_to(ROOT).as_posix().removeprefix("hermes_queue/")
-        ).startswith(CELERY_SEAM)
-    }
-    assert strangers == set()
 
 
 @pytest.mark.parametrize(
@@ -57,3 +32,38 @@ def test_importing_a_package_prints_nothing_and_reads_no_setting(package: str) -
     command = [sys.executable, "-W", "error", "-c", f"import {package}"]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=env)
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+SEAMS = {
+    "fcntl": ("hermes_queue/disk/", "hermes_queue/sandbox/host/"),
+    "flock": ("hermes_queue/disk/locks.py",),
+    "fsync": ("hermes_queue/disk/",),
+    "celery": ("hermes_queue/broker/",),
+    "kombu": ("hermes_queue/broker/",),
+    "billiard": ("hermes_queue/broker/",),
+}
+"""Name in the code -> the only places that may use it."""
+
+
+def names_used(path: Path) -> set[str]:
+    """Attributes and imported names in the file, also inside functions."""
+    names: set[str] = set()
+    for node in nodes(path):
+        if isinstance(node, ast.Attribute):
+            names.add(node.attr)
+        elif isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names |= {str(node.module).split(".")[0], *(alias.name for alias in node.names)}
+    return names
+
+
+@pytest.mark.parametrize("name", SEAMS)
+def test_celery_file_locks_and_syncs_have_one_home_each(name: str) -> None:
+    strangers = {
+        place
+        for path in modules()
+        if name in names_used(path)
+        and not (place := path.relative_to(ROOT).as_posix()).startswith(SEAMS[name])
+    }
+    assert strangers == set()
