@@ -4,11 +4,14 @@ A worker that starts from nothing spends two seconds of processor time on import
 more than a hundred. What is forked is a process of its own all the same: it has a pid, gets
 signals, dies of SIGKILL, and reads its settings from the environment it is given. Tests of the
 command `celery -A hermes_queue worker` itself start that command.
+
+Other processes are forked likewise, from a zygote that has imported what they need.
 """
 
 from __future__ import annotations
 
 import gc
+import importlib
 import json
 import os
 import runpy
@@ -25,6 +28,8 @@ from pathlib import Path
 from typing import IO, Any
 
 MAX_REQUEST_BYTES = 1 << 20
+OF_A_WORKER = ("workers.lifecycle", "workers.trajectory")
+"""What a zygote imports unless it is given other modules."""
 
 
 class ForkedProcess:
@@ -70,15 +75,18 @@ def run_forked(
     environment: Mapping[str, str] | None = None,
     directory: Path | None = None,
     timeout_s: float = 120.0,
+    imported: Sequence[str] = OF_A_WORKER,
 ) -> subprocess.CompletedProcess[str]:
     """`python -m module *arguments` in a fork, to its end, with what it prints.
+
+    `imported` names modules that the fork has from the start.
 
     Raises:
         subprocess.TimeoutExpired: it does not end; it has been killed.
     """
     words = list(map(str, arguments))
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as error:
-        process = zygote().start(
+        process = zygote(*imported).start(
             module, words, os.environ if environment is None else environment, out, directory, error
         )
         try:
@@ -93,9 +101,9 @@ def run_forked(
 
 
 class Zygote:
-    """The process that forks. It ends with the socket to it."""
+    """The process that forks, with `imported` imported. It ends with the socket to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, imported: Sequence[str]) -> None:
         self._lock = threading.Lock()
         self._ended: dict[int, int] = {}
         self._rest = b""
@@ -104,7 +112,8 @@ class Zygote:
         self._socket, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, __file__, str(theirs.fileno())], pass_fds=[theirs.fileno()]
+                [sys.executable, __file__, str(theirs.fileno()), *imported],
+                pass_fds=[theirs.fileno()],
             )
 
     def start(
@@ -159,20 +168,20 @@ class Zygote:
         return messages
 
 
-_zygote: Zygote | None = None
+_zygotes: dict[tuple[str, ...], Zygote] = {}
 
 
-def zygote() -> Zygote:
-    """The one of this test process, started on first use."""
-    global _zygote
-    if _zygote is None:
-        _zygote = Zygote()
-    return _zygote
+def zygote(*imported: str) -> Zygote:
+    """The one of this test process that has imported these, started on first use."""
+    modules = imported or OF_A_WORKER
+    if modules not in _zygotes:
+        _zygotes[modules] = Zygote(modules)
+    return _zygotes[modules]
 
 
 def cpu_of_forks_s() -> float:
     """Processor time of all forks of this process that have ended."""
-    return _zygote.cpu_s if _zygote else 0.0
+    return sum(each.cpu_s for each in _zygotes.values())
 
 
 def _serve(link: socket.socket) -> dict[str, Any] | None:
@@ -232,15 +241,10 @@ def _become(request: dict[str, Any]) -> None:
     sys.modules.pop(sys.argv[0], None)  # it is to be run, as `__main__`
 
 
-def _imports() -> None:
-
-    import workers.lifecycle
-    import workers.trajectory  # noqa: F401 - so that the forks have it
-
-
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).parents[2])
-    _imports()
+    for name in sys.argv[2:]:
+        importlib.import_module(name)
     gc.freeze()
     channel = socket.socket(fileno=int(sys.argv[1]))
     wanted = _serve(channel)

@@ -147,5 +147,5 @@ async def a_profile_nobody_described_is_refused_with_those_there_are(bench: Tria
     for lease in (bench.backend.prepare, lambda spec: bench.backend.acquire("t", spec)):
         with raising(SandboxRejected, "'gpu' is unknown .*known: default") as caught:
             await lease(SlotSpec(profile="gpu"))
-        expect(not caught[0].retryable, "the failure is marked as retryable")
+        expect(caught[0].consequences.attempts is None, "the failure is marked as retryable")
     same(bench.backend.free_slots, free, "free_slots")
