@@ -14,7 +14,7 @@ from hermes_queue.sandbox.fleet import BackendFactory
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """A flag of all producers that stands for a setting of the worker which they start."""
+    """A flag of every producer that sets one setting of the worker it starts."""
 
     name: str
     """As it is typed, e.g. `--modal-image`."""
@@ -28,7 +28,7 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One thing that `check()` found out about this host or the provider."""
+    """One fact about this host or the provider that `check()` found."""
 
     check: str
     """What was looked at, e.g. `sandbox.local`; stable."""
