@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from redis_server import RedisServer
+from test_costs import slow_reason
 from xdist.scheduler import LoadScopeScheduling
 
 from hermes_queue.ledger import Ledger
@@ -23,6 +24,12 @@ def pytest_configure() -> None:
     """A shell starts background jobs with SIGINT ignored, and all their children inherit that."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test that is marked as slow says what it waits for."""
+    for item in items:
+        slow_reason(item)
 
 
 class Together(LoadScopeScheduling):
