@@ -144,6 +144,16 @@ def module_of(kind: str, name: str) -> str | None:
         return None
 
 
+def beside(kind: str, name: str, attribute: str) -> Any:
+    """Another attribute of the module of the extension called `name`; None if it has none.
+
+    Raises:
+        ImportError: the module cannot be imported.
+    """
+    module = module_of(kind, name)
+    return getattr(import_module(module), attribute, None) if module else None
+
+
 @cache
 def own(kind: str) -> tuple[str, ...]:
     """Names of ours, sorted. Read off the sources: nothing is imported."""

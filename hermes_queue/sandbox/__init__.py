@@ -17,7 +17,6 @@ selfcheck/         the checks that every backend passes
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
 
 from hermes_queue import extensions
 from hermes_queue.errors import ConfigurationError
@@ -45,10 +44,7 @@ def find_backend(name: str) -> Offer:
         ConfigurationError: see `hermes_queue.extensions.load`; or what its module offers besides
             is of another type.
     """
-    make = extensions.load("backend", name)
-    module = extensions.module_of("backend", name)
-    assert module is not None  # noqa: S101 - it was loaded
-    return offer_of(name, import_module(module), make)
+    return offer_of(name, extensions.load("backend", name))
 
 
 def make_backend(

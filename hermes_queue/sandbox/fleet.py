@@ -1,7 +1,7 @@
-"""What workers of a deployment share through their backends. Backends themselves know no Redis.
+"""What a backend shares with the other workers of its deployment, without knowing about Redis.
 
-A backend's constructor is given one `Fleet`. Its defaults are a fleet of one process, so that a
-backend uses them without asking whether there is a deployment behind them.
+A backend's constructor receives one `Fleet`. The default is a fleet of one process, so a backend
+uses it without asking whether there is a deployment.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 class SandboxObserver:
-    """Is notified of a backend's sandboxes and slots, on its event loop; this one ignores it.
+    """Receives events of a backend's sandboxes and slots, on its event loop; this one ignores them.
 
-    Workers keep the ledger by it, from which the reaper knows what a dead worker left behind.
+    Workers record them in the ledger, so that the reaper can end what a dead worker left behind.
     """
 
     async def created(self, sandbox_id: str, labels: Mapping[str, str]) -> None:
@@ -39,7 +39,7 @@ class SandboxObserver:
 
 @dataclass(frozen=True, slots=True)
 class CreationRate:
-    """What a provider takes of a whole fleet: a backend knows it, mostly from its settings."""
+    """The most that a provider accepts from a whole fleet; chosen by the backend."""
 
     creates_per_s: float
     """Sandboxes created per second."""
@@ -48,7 +48,7 @@ class CreationRate:
 
 
 class CreationGate(Protocol):
-    """Passed once per sandbox: providers refuse bursts, and thousands at once start slowly."""
+    """Entered once per sandbox: providers refuse bursts, and thousands at once start slowly."""
 
     def creating(self, rate: CreationRate) -> AbstractAsyncContextManager[None]:
         """Waits for its turn on entry; the sandbox counts as starting until the exit."""
@@ -100,9 +100,9 @@ class Fleet:
     """The fleet as one worker's backend sees it."""
 
     observer: SandboxObserver = field(default_factory=SandboxObserver)
-    """To be notified of every sandbox and slot."""
+    """Called for every sandbox and slot."""
     gate: CreationGate = field(default_factory=ProcessCreationGate)
-    """To be passed before each sandbox is created, with the backend's own rate."""
+    """Entered before each sandbox is created, with the backend's own rate."""
     snapshots: SnapshotNotes = field(default_factory=SnapshotNotes)
     """For a provider that keeps snapshots of directories or file systems."""
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from types import ModuleType
 
 from pydantic_settings import BaseSettings
 
+from hermes_queue import extensions
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.sandbox.fleet import BackendFactory
 
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """A flag of all producers that stands for a setting of the worker which they start."""
+    """A flag of every producer that sets one setting of the worker it starts."""
 
     name: str
     """As it is typed, e.g. `--modal-image`."""
@@ -28,7 +28,7 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One thing that `check()` found out about this host or the provider."""
+    """One fact about this host or the provider that `check()` found."""
 
     check: str
     """What was looked at, e.g. `sandbox.local`; stable."""
@@ -57,25 +57,24 @@ class Offer:
     not know, and ConfigurationError for settings that cannot be read."""
 
 
-def offer_of(name: str, module: ModuleType, make: BackendFactory) -> Offer:
-    """What `module`, that of the backend called `name`, offers.
+def offer_of(name: str, make: BackendFactory) -> Offer:
+    """What the module of the backend called `name`, which has been loaded, offers.
 
     Raises:
         ConfigurationError: an attribute is of another type; names it.
     """
-    settings = getattr(module, "SETTINGS", None)
+    settings, flags, look, check_profile = (
+        extensions.beside("backend", name, attribute)
+        for attribute in ("SETTINGS", "FLAGS", "check", "check_profile")
+    )
     if settings is not None and not (
         isinstance(settings, type) and issubclass(settings, BaseSettings)
     ):
-        raise ConfigurationError(f"{module.__name__}.SETTINGS is no section of pydantic-settings")
-    flags = tuple(getattr(module, "FLAGS", ()))
-    if not all(isinstance(flag, Flag) for flag in flags):
-        raise ConfigurationError(f"{module.__name__}.FLAGS holds something else than a Flag")
-    return Offer(
-        name=name,
-        make=make,
-        settings=settings,
-        flags=flags,
-        check=getattr(module, "check", None),
-        check_profile=getattr(module, "check_profile", None),
-    )
+        raise ConfigurationError(
+            f"sandbox backend {name!r}: SETTINGS is no pydantic-settings class"
+        )
+    if not all(isinstance(flag, Flag) for flag in flags or ()):
+        raise ConfigurationError(
+            f"sandbox backend {name!r}: FLAGS holds something else than a Flag"
+        )
+    return Offer(name, make, settings, tuple(flags or ()), look, check_profile)

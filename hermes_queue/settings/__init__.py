@@ -18,7 +18,6 @@ import os
 import tempfile
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -346,9 +345,8 @@ def _sections_of_backend() -> Iterator[type[BaseSettings]]:
     """`SETTINGS` of the sandbox backend that is set, if it is somebody else's."""
     name = os.environ.get(f"{PREFIX}SANDBOX_BACKEND", "")
     if name and name not in extensions.own("backend"):
-        module = extensions.module_of("backend", name)
         with suppress(ImportError):  # said when the backend is made
-            section = getattr(import_module(module), "SETTINGS", None) if module else None
+            section = extensions.beside("backend", name, "SETTINGS")
             if section is not None and section not in SECTIONS:
                 yield section
 

@@ -96,7 +96,7 @@ def test_flags_settings_and_checks_of_a_backend_come_with_its_module(theirs):
 @pytest.mark.parametrize("attribute", ["SETTINGS", "FLAGS"])
 def test_what_is_no_settings_or_flag_is_refused_with_its_name(theirs, attribute):
     theirs(Plain=Plain, **{attribute: ("--region",)})
-    with pytest.raises(ConfigurationError, match=rf"their_backend\.{attribute}"):
+    with pytest.raises(ConfigurationError, match=f"{attribute} "):
         find_backend("their_backend:Plain")
 
 

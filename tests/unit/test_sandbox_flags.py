@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import sys
+import types
 
 import pytest
 
 from hermes_queue.errors import ConfigurationError
+from hermes_queue.sandbox.offers import Flag
 from hermes_queue.settings import variable_names
 from producers.run.options import parse
 
@@ -55,3 +58,15 @@ def test_slots_per_sandbox_is_at_least_one(count, capsys):
     with pytest.raises(SystemExit):
         parsed("--modal-slots-per-sandbox", count)
     assert "--modal-slots-per-sandbox" in capsys.readouterr().err
+
+
+def test_flags_of_a_backend_of_your_own_are_there_where_it_is_set(monkeypatch):
+    module = types.ModuleType("their_backend")
+    module.Theirs = object
+    module.FLAGS = (Flag("--region", "THEIRS_REGION", "where", metavar="NAME"),)
+    monkeypatch.setitem(sys.modules, "their_backend", module)
+    monkeypatch.setenv("HERMES_QUEUE_SANDBOX_BACKEND", "their_backend:Theirs")
+    chosen = parsed("--region", "west")
+    assert chosen.sandbox.worker_settings() == {"THEIRS_REGION": "west"}
+    with pytest.raises(ConfigurationError, match="--region needs --sandbox their_backend:Theirs"):
+        parsed("--region", "west", "--sandbox", "local").sandbox.worker_settings()
