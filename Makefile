@@ -151,9 +151,11 @@ bench: $(VENV)/.dev redis ## Measure what the queue itself costs
 	$(BIN)/python -m benchmarks.atropos
 	$(BIN)/python -m benchmarks.modal
 
-docs: $(VENV)/.dev ## Generate the pages made from code: settings and commands
+docs: $(VENV)/.dev ## Generate what is made from code: pages of settings and commands, tables, pictures
 	$(BIN)/python docs/generate_configuration.py
 	$(BIN)/python docs/generate_cli.py
+	$(BIN)/python docs/generate_tables.py
+	$(BIN)/python docs/generate_pictures.py
 
 site: $(VENV)/.dev ## Build the documentation into site/; pages open as files, python -m http.server -d site searches
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

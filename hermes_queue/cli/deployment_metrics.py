@@ -1,8 +1,8 @@
-"""What Redis says of the whole deployment, as metrics: `hermes-queue exporter`.
+"""Metrics of the whole deployment, read from Redis: `hermes-queue exporter`.
 
-Reads only, so that a Redis user without any right to write will do. Each scrape reads anew in a
-few round trips; only the look through all keys, for lanes and limits, is repeated less
-often, because its cost grows with Redis.
+It only reads, so a Redis user without write permission suffices. Each scrape reads everything in
+a few round trips, except for the scan of all keys for lanes and limits, which is done less often
+because its cost grows with Redis.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, get_args
+from typing import Any
 
 from hermes_queue.cli.overview import lane_now
-from hermes_queue.errors import Cause, RedisFull, RedisUnavailable
+from hermes_queue.errors import CAUSES, WIDE_CAUSES, RedisFull, RedisUnavailable
 from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.answers import ENDED
@@ -24,7 +24,8 @@ from hermes_queue.ledger.fleet.sandboxes import Sandboxes
 from hermes_queue.ledger.fleet.totals import Totals, totals
 from hermes_queue.queues import queue_name, retry_queue_name
 from hermes_queue.results.consume import STREAM
-from hermes_queue.results.consumers import behind
+from hermes_queue.results.lag import lag_of
+from hermes_queue.sandbox import known_backends
 from hermes_queue.telemetry import metrics
 from hermes_queue.telemetry.meter import Values
 from hermes_queue.telemetry.metrics import Metric
@@ -35,7 +36,7 @@ _BINDING = "_kombu.binding."
 _LIMIT_PARTS = (":leases", ":waiting", ":seen")
 _MOST_RUNS = 1000
 _MOST_UNREAD = 10_000
-"""Of a consumer group on Redis 6.2, which has no count of what is unread: more are not counted."""
+"""Of a consumer group: a scrape counts no further."""
 
 _TOTALS: dict[str, Metric] = {
     "trajectories": metrics.TRAJECTORIES,
@@ -54,12 +55,12 @@ class Exporter:
     """Answers scrapes from one deployment's Redis. Thread-safe."""
 
     def __init__(self, ledger: Ledger, *, lanes: Sequence[str], scan_s: float) -> None:
-        """Prepare; nothing is read.
+        """Prepare; reads nothing.
 
         Args:
             ledger: the deployment.
-            lanes: to report even when nothing of them is in Redis.
-            scan_s: how often to look through all keys.
+            lanes: lanes to report even if Redis holds nothing about them.
+            scan_s: interval between scans of all keys.
         """
         self._ledger = ledger
         self._client: Any = ledger.client
@@ -71,7 +72,7 @@ class Exporter:
         self._limits: list[str] = []
 
     def values(self) -> Iterator[Answer]:
-        """Every metric as of now; `redis_up` 0 and nothing else while Redis does not answer."""
+        """All metrics as of now; only `redis_up` 0 while Redis does not answer."""
         try:
             with explained(self._ledger.url):
                 answers = list(self._read())
@@ -85,7 +86,7 @@ class Exporter:
         """The workers' endpoints for Prometheus' `http_sd_configs`, and the content type.
 
         Raises:
-            RedisUnavailable: Prometheus then keeps the targets it knows.
+            RedisUnavailable: Prometheus then keeps its known targets.
         """
         found = [
             {"targets": [worker["metrics"]], "labels": {"hermes_host": str(worker["host"])}}
@@ -112,7 +113,7 @@ class Exporter:
     # --- who is there -------------------------------------------------------------------------
 
     def _scan(self) -> None:
-        """Look through all keys, if that was long ago. One pass finds all that we look for."""
+        """Scan all keys, unless that was done recently. One pass finds lanes and limits."""
         with self._scan_lock:
             if time.monotonic() - self._scanned_at < self._scan_s:
                 return
@@ -176,7 +177,7 @@ class Exporter:
         counts: Counter[tuple[str, ...]] = Counter()
         for record in Sandboxes(self._ledger).all():
             counts[record.backend, "running" if record.lease_s > 0 else "leaked"] += 1
-        for backend in {"local", "modal", *(backend for backend, _ in counts)}:
+        for backend in {*known_backends(), *(backend for backend, _ in counts)}:
             key = self._ledger.key(f"creation:{backend}:starting")
             counts[backend, "starting"] += self._client.zcount(key, now, "+inf")
             counts[backend, "running"] += 0
@@ -220,15 +221,9 @@ class Exporter:
         groups = self._client.xinfo_groups(stream) if self._client.exists(stream) else []
         for group in groups:
             name = (group["name"].decode(),)
-            last = group["last-delivered-id"].decode()
-            oldest = self._client.xrange(stream, min=f"({last}", count=1)
-            first = [entry[0] for entry in oldest]
-            if group["pending"]:
-                summary = self._client.xpending(stream, group["name"])
-                first += [summary["min"]] if summary["min"] else []
-            unread[name] = behind(self._client, stream, group, at_most=_MOST_UNREAD)
-            pending[name] = group["pending"]
-            ages[name] = max([0.0, *(now - int(i.partition(b"-")[0]) / 1000 for i in first)])
+            lag = lag_of(self._client, stream, group, at_most=_MOST_UNREAD, now=now)
+            unread[name], pending[name] = lag.behind, lag.pending
+            ages[name] = lag.oldest_s or 0.0
         yield metrics.CONSUMER_BEHIND, unread
         yield metrics.CONSUMER_PENDING, pending
         yield metrics.CONSUMER_AGE_SECONDS, ages
@@ -237,20 +232,20 @@ class Exporter:
 def _counted(found: Totals) -> Iterator[Answer]:
     """The ledger's totals.
 
-    What may rise is there from the start: a counter that appears with its first increment has
-    no rate.
+    Counters that may increase exist from the start: one that appears with its first increment
+    has no rate.
     """
     values: dict[Metric, dict[tuple[str, ...], float]] = {m: {} for m in _TOTALS.values()}
-    for cause in get_args(Cause):
+    for cause in WIDE_CAUSES:
         values[metrics.RETRIES][cause,] = 0.0
-    for cause in ("env_bug", "poison"):
+    for cause in (name for name, row in CAUSES.items() if row.dead_letter):
         values[metrics.DEAD_LETTERS_TOTAL][cause,] = 0.0
     for metric in (metrics.LEASE_EXPIRIES, metrics.COST_USD, metrics.UNPRICED, metrics.TOKENS):
         values[metric][()] = 0.0
     for env in {key[1] for key in found if key[0] == "trajectories"}:
         for outcome in ("scored", "failed", "cancelled"):
             values[metrics.TRAJECTORIES][env, outcome] = 0.0
-        for cause in get_args(Cause):
+        for cause in WIDE_CAUSES:
             values[metrics.FAILURES][env, cause] = 0.0
     for (name, *labels), value in found.items():
         counter = _TOTALS.get(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 import redis
@@ -24,9 +24,7 @@ class Deployment:
         self.client = client
         self.prefix = prefix
         self.url = url
-        self._scripts = {
-            name: client.register_script(scripts.source(name)) for name in scripts.SCRIPTS
-        }
+        self._registered: dict[str, Callable[..., Any]] = {}
 
     @classmethod
     def connect(
@@ -60,14 +58,20 @@ class Deployment:
         """`name` under the deployment's prefix."""
         return self.prefix + name
 
-    def call(self, name: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
-        """Run one of our scripts; `keys` are given without the prefix.
+    def call(self, name: str, /, **given: Any) -> Any:
+        """Run one of our scripts with what its header names; returns its answer by name.
 
         Raises:
+            TypeError: a name is missing, or is none of the script's.
             RedisFull, RedisUnavailable: whether it ran is not known; scripts may be repeated.
         """
+        script = scripts.script(name)
+        keys, args = script.packed(self.prefix, given)
+        run = self._registered.get(name)
+        if run is None:
+            run = self._registered[name] = self.client.register_script(script.source)
         with explained(self.url):
-            return self._scripts[name](keys=[self.key(k) for k in keys], args=list(args))
+            return script.answer(run(keys=keys, args=args))
 
     def deployment_id(self) -> str:
         """A random name of this Redis' data, made by whoever asks first."""
@@ -94,10 +98,15 @@ class Deployment:
         `boot_id` names the time since its host was started, "" = not known. When it was
         `told_to_go` its death is held against none of its jobs.
         """
-        keys = [f"worker:{owner}", "workers", f"life:{owner}", f"boot:{boot_id}"]
-        told = "1" if told_to_go else ""
-        args = [owner, json.dumps(dict(facts)), ttl_s, boot_id, told, LIFE_TTL_S]
-        self.call("beat", keys, args)
+        self.call(
+            "beat",
+            owner=owner,
+            facts=json.dumps(dict(facts)),
+            ttl_s=ttl_s,
+            boot_id=boot_id,
+            told_to_go=told_to_go,
+            life_ttl_s=LIFE_TTL_S,
+        )
 
     def worker_ended(self, owner: str, *, boot_id: str, witnessed: bool = False) -> int:
         """Have the leases of a worker end that this process, under `boot_id`, has found dead.
@@ -107,9 +116,14 @@ class Deployment:
         Returns:
             How many leases end; -1 when the worker is unknown or ran under another boot.
         """
-        keys = ["leases", f"life:{owner}", f"worker:{owner}", "workers"]
-        args = [self.prefix, owner, boot_id, "1" if witnessed else "", LIFE_TTL_S]
-        return int(self.call("worker_ended", keys, args))
+        ended = self.call(
+            "worker_ended",
+            owner=owner,
+            boot_id=boot_id,
+            witnessed=witnessed,
+            life_ttl_s=LIFE_TTL_S,
+        )
+        return int(ended)
 
     def unregister(self, owner: str) -> None:
         """Take this worker off the list of live ones."""

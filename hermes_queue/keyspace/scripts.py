@@ -1,62 +1,228 @@
-"""The Lua scripts, each in its file with keys and arguments documented at the top."""
+"""The Lua scripts: what each takes and answers stands in its header, and nowhere else.
+
+    -- @include time, publish/settle    files of `lua/include/`, or of a folder beside the script
+    -- @key run = run:{run_id}, leases  keys without the prefix: name = pattern, or the key itself
+    -- @key lists[]                     any number of keys
+    -- @arg id, owner  a remark         what follows two spaces is for people
+    -- @arg claims[id, epoch]           any number of rows; `ids[]`: of single values
+    -- @answer verdict, jobs[id, lane]  the parts of an answer that is a list
+
+A preamble gives all of it these names in Lua, and `Deployment.call` takes it by name: the
+arguments, and what the patterns of keys leave open. `prefix` is passed by itself. Lists other than
+the last one of keys and of arguments are preceded by how many rows they have.
+"""
 
 from __future__ import annotations
 
 import re
+from collections import namedtuple
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from typing import Any
 
-SCRIPTS = (
-    "enqueue",
-    "begin",
-    "renew",
-    "sweep",
-    "requeue",
-    "isolate",
-    "due",
-    "published",
-    "reconcile",
-    "publish",
-    "breaker",
-    "trim",
-    "run_state",
-    "run_budget",
-    "run_policy",
-    "run_unpark",
-    "run_cancel",
-    "cancel",
-    "run_purge",
-    "run_erase",
-    "sandbox_renew",
-    "sandbox_claim",
-    "reap_turn",
-    "reap_judge",
-    "creation_take",
-    "probe_save",
-    "snapshot_save",
-    "snapshot_forget",
-    "object_note",
-    "object_sweep",
-    "limit_acquire",
-    "limit_release",
-    "limit_renew",
-    "beat",
-    "worker_ended",
-    "tally",
-    "lanes_note",
-    "lane_pause",
-)
+_tuple_of: Any = namedtuple  # whose fields are known at run time
+
+_LINE = re.compile(r"^-- @(\w+) (.*?)(?:  .*)?$", re.MULTILINE)
+_NAME = re.compile(r"(\w+)(?:\[([^]]*)\]| = ([^\s,]+))?(?:, |$)")
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
-_INCLUDE = re.compile(r"^-- include: (\w+)$", re.MULTILINE)
+class _Part:
+    """One name of a header line."""
+
+    def __init__(self, name: str, fields: str | None, pattern: str | None) -> None:
+        self.name = name
+        self.pattern = pattern or name
+        """Of a key."""
+        self.fields = None if fields is None else re.findall(r"\w+", fields)
+        """Of each row of a list; empty = rows are single values."""
+        self.row: Any = _tuple_of(name, self.fields) if self.fields else None
+
+    @property
+    def width(self) -> int:
+        return len(self.fields or "x")
+
+
+@dataclass(frozen=True)
+class Script:
+    """One script: its text as it is sent, and what goes in and comes out."""
+
+    name: str
+    source: str
+    keys: tuple[_Part, ...]
+    args: tuple[_Part, ...]
+    takes: frozenset[str]
+    """Names that a call gives."""
+    _answer: tuple[_Part, ...]
+    _answer_type: Any
+
+    def packed(self, prefix: str, given: Mapping[str, Any]) -> tuple[list[str], list[Any]]:
+        """Keys and arguments in the order of the header.
+
+        Raises:
+            TypeError: a name is missing, or is none of this script's.
+        """
+        if given.keys() != self.takes:
+            missing, unknown = sorted(self.takes - given.keys()), sorted(given.keys() - self.takes)
+            raise TypeError(
+                f"script {self.name}: "
+                + "; ".join(
+                    f"{what} {', '.join(names)}"
+                    for what, names in (("missing", missing), ("it takes no", unknown))
+                    if names
+                )
+            )
+        values = {**given, "prefix": prefix}
+        keys = [
+            prefix + key
+            for part in self.keys
+            for key in (
+                values[part.name] if part.fields is not None else [part.pattern.format_map(values)]
+            )
+        ]
+        args = [_plain(values[part.name]) for part in self.args if part.fields is None]
+        args += [len(values[part.name]) for part in _counted(self.keys, self.args)]
+        for part in self.args:
+            if part.fields is not None:
+                args += _flat(part, values[part.name])
+        return keys, args
+
+    def answer(self, raw: Any) -> Any:
+        """A list as a tuple of the names in the header; what is cut off at its end is None."""
+        if not self._answer or not isinstance(raw, list):
+            return raw
+        return self._answer_type(
+            *(
+                [part.row(*row) for row in value] if part.row else value
+                for part, value in zip(self._answer, raw, strict=False)
+            )
+        )
 
 
 @cache
-def source(name: str) -> str:
-    """The text of `lua/<name>.lua`, after the functions that it includes."""
-    folder = resources.files("hermes_queue.keyspace").joinpath("lua")
-    text = folder.joinpath(f"{name}.lua").read_text("utf-8")
-    parts = [
-        folder.joinpath(f"include/{part}.lua").read_text("utf-8") for part in _INCLUDE.findall(text)
+def script(name: str) -> Script:
+    """The script `lua/<name>.lua`.
+
+    Raises:
+        FileNotFoundError: there is none.
+        ValueError: a line of its header cannot be read, or a name is there twice.
+    """
+    text = _text(name)
+    header: dict[str, list[_Part]] = {"key": [], "arg": [], "answer": []}
+    for what, body in _LINE.findall(text):
+        if what != "include":
+            header[what] += _parts(name, body)
+    keys, args, answer = (tuple(parts) for parts in header.values())
+    names = [part.name for part in (*keys, *args)]
+    if twice := {each for each in names if names.count(each) > 1}:
+        raise ValueError(f"lua/{name}.lua: {', '.join(sorted(twice))} is named twice")
+    takes = {part.name for part in args} | {part.name for part in keys if part.fields is not None}
+    takes |= {each for part in keys for each in _PLACEHOLDER.findall(part.pattern)}
+    answer_type = _tuple_of(
+        f"{name}_answer", [part.name for part in answer], defaults=[None] * len(answer)
+    )
+    source = "\n".join([_preamble(keys, args), *_included(text, set()), text])
+    return Script(name, source, keys, args, frozenset(takes - {"prefix"}), answer, answer_type)
+
+
+def names() -> list[str]:
+    """All scripts."""
+    return sorted(path.name[:-4] for path in _folder().iterdir() if path.name.endswith(".lua"))
+
+
+def _folder() -> Any:
+    return resources.files("hermes_queue.keyspace").joinpath("lua")
+
+
+@cache
+def _text(name: str) -> str:
+    return str(_folder().joinpath(f"{name}.lua").read_text("utf-8"))
+
+
+def _included(text: str, known: set[str]) -> Iterator[str]:
+    """The texts of what a text includes, each once, after those that it needs itself."""
+    for what, body in _LINE.findall(text):
+        for part in body.split(", ") if what == "include" else ():
+            if part not in known:
+                known.add(part)
+                found = _text(part if "/" in part else f"include/{part}")
+                yield from _included(found, known)
+                yield found
+
+
+def _parts(name: str, body: str) -> Iterator[_Part]:
+    end = 0
+    for match in _NAME.finditer(body):
+        if match.start() != end:
+            break
+        end = match.end()
+        yield _Part(match[1], match[2], match[3])
+    if end != len(body):
+        raise ValueError(f"lua/{name}.lua: {body!r} is no list of names")
+
+
+def _counted(keys: Iterable[_Part], args: Iterable[_Part]) -> list[_Part]:
+    """Lists after which another one follows."""
+    return [
+        part
+        for parts in (keys, args)
+        for part in [each for each in parts if each.fields is not None][:-1]
     ]
-    return "\n".join([*parts, text])
+
+
+def _preamble(keys: tuple[_Part, ...], args: tuple[_Part, ...]) -> str:
+    """Lua that names keys and arguments, on one line."""
+    single = [part for part in args if part.fields is None]
+    counts = {
+        part.name: f"ARGV[{n}]" for n, part in enumerate(_counted(keys, args), len(single) + 1)
+    }
+    plain_keys = [part for part in keys if part.fields is None]
+    lines = [_named("KEYS", plain_keys), _named("ARGV", single)]
+    lines += _lists("KEYS", len(plain_keys), [p for p in keys if p.fields is not None], counts)
+    first = len(single) + len(counts)
+    lines += _lists("ARGV", first, [p for p in args if p.fields is not None], counts)
+    return " ".join(filter(None, lines))
+
+
+def _named(table: str, parts: list[_Part]) -> str:
+    if not parts:
+        return ""
+    values = ", ".join(f"{table}[{n}]" for n in range(1, len(parts) + 1))
+    return f"local {', '.join(part.name for part in parts)} = {values}"
+
+
+def _lists(table: str, before: int, parts: list[_Part], counts: Mapping[str, str]) -> Iterator[str]:
+    """Loops that fill the lists; `before` entries of the table come first."""
+    begin = str(before)
+    for part in parts:
+        count = counts.get(part.name)
+        end = f"{begin} + {part.width} * {count}" if count else f"#{table}"
+        fields = ", ".join(
+            f"{field} = {table}[i + {n}]" for n, field in enumerate(part.fields or ())
+        )
+        row = f"{{{fields}}}" if fields else f"{table}[i]"
+        yield (
+            f"local {part.name} = {{}} for i = {begin} + 1, {end}, {part.width} do "
+            f"{part.name}[#{part.name} + 1] = {row} end"
+        )
+        begin = end
+
+
+def _plain(value: Any) -> Any:
+    """As Redis takes it: None and False are '', True is '1'."""
+    if value is None or value is False:
+        return ""
+    return "1" if value is True else value
+
+
+def _flat(part: _Part, rows: Iterable[Any]) -> list[Any]:
+    if not part.fields:
+        return [_plain(row) for row in rows]
+    flat: list[Any] = []
+    for row in rows:
+        if len(row) != part.width:
+            raise TypeError(f"a row of {part.name} is {', '.join(part.fields)}, not {row!r:.200}")
+        flat += map(_plain, row)
+    return flat

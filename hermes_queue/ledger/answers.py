@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import Any, Literal
 
 from hermes_queue.models import TrajectoryJob, Usage
+from hermes_queue.wire.ids import message_id, sample_of
 
 Verdict = Literal[
     "run", "final", "cancelled", "surplus", "held", "paused", "stale_attempt", "busy", "unknown"
@@ -86,9 +87,9 @@ class Spent:
         return cls(tokens, cost_usd if tokens else cost_usd or 0.0)
 
     @property
-    def as_arguments(self) -> tuple[str, int]:
-        """As the ledger's scripts take it."""
-        return "" if self.cost_usd is None else repr(float(self.cost_usd)), self.tokens
+    def cost(self) -> float | None:
+        """As the ledger's scripts take it: a plain float, whatever kind of number it was."""
+        return None if self.cost_usd is None else float(self.cost_usd)
 
 
 NOTHING_SPENT = Spent()
@@ -128,28 +129,32 @@ class DueJob:
     cancel: bool = False
     """Whether it only has to end as cancelled."""
 
+    @classmethod
+    def of(cls, row: Any) -> DueJob:
+        """From a row of `due.lua`."""
+        texts = {name: value.decode(errors="replace") for name, value in row._asdict().items()}
+        return cls(
+            texts["id"],
+            int(texts["attempt"]),
+            texts["lane"],
+            int(texts["priority"]),
+            texts["env"],
+            texts["instance_id"],
+            bool(texts["cancel"]),
+        )
+
     @property
     def task_id(self) -> str:
-        """Of its message. Celery drops messages whose id was revoked, hence `.cancel`."""
-        return f"{self.trajectory_id}.{self.attempt}{'.cancel' if self.cancel else ''}"
+        """Of its message."""
+        return message_id(self.trajectory_id, self.attempt, cancel=self.cancel)
 
     @property
     def label(self) -> str:
         """Short: the env, what of its dataset, and which sample, of which Flower cuts off none."""
         if not self.env:
             return self.trajectory_id
-        sample = self.trajectory_id.rpartition(".")[2]
+        sample = sample_of(self.trajectory_id)
         return f"{short_env(self.env)}:{middle(self.instance_id, INSTANCE_SHOWN)}#{sample}"
-
-
-def due_jobs(flat: Sequence[str]) -> list[DueJob]:
-    """What `due.lua` says of each job: id, attempt, lane, priority, env, instance id, cancel."""
-    return [
-        DueJob(name, int(attempt), lane, int(priority), env, instance_id, cancel == "1")
-        for name, attempt, lane, priority, env, instance_id, cancel in zip(
-            *(flat[n::7] for n in range(7)), strict=True
-        )
-    ]
 
 
 def middle(text: str, most: int) -> str:

@@ -34,10 +34,8 @@ def set_budgets(ledger: Ledger, run_id: str, budgets: Mapping[str, float | None]
 
     The run need not exist yet. A run that pauses does not go on by this.
     """
-    args: list[Any] = [RUN_TTL_S]
-    for name, limit in budgets.items():
-        args += [name, "" if limit is None else repr(float(limit))]
-    ledger.call("run_budget", [f"run:{run_id}"], args)
+    rows = [(name, None if limit is None else float(limit)) for name, limit in budgets.items()]
+    ledger.call("run_budget", run_id=run_id, run_ttl_s=RUN_TTL_S, budgets=rows)
 
 
 def accounts(ledger: Ledger, run_id: str, *, now: float) -> dict[str, Account]:

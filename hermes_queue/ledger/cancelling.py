@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import Literal, cast
 
 from hermes_queue.ledger.ledger import Ledger
+from hermes_queue.wire.ids import of_message
 
 Found = Literal["waiting", "running", "final", "cancelled", "surplus", "closed", "unknown"]
 """What a trajectory was when it was to be cancelled; only of `waiting` and `running` anything is
 left to do. `closed`: of a group."""
-
-_TASK_ID = re.compile(r"(.*\..*\.\d+)\.(\d+)(?:\.cancel)?")
 
 
 def cancel(
@@ -42,8 +40,7 @@ def cancel_tasks(
 
     An id of a former attempt, or of something else, is passed over.
     """
-    found = (_TASK_ID.fullmatch(task_id) for task_id in task_ids)
-    pairs = [(match[1], match[2]) for match in found if match]
+    pairs = [found for found in map(of_message, task_ids) if found[0]]
     return _call(ledger, [], pairs, reason, waiting_only=waiting_only)
 
 
@@ -55,8 +52,7 @@ def _call(
     *,
     waiting_only: bool,
 ) -> dict[str, Found]:
-    args = [ledger.prefix, reason, "1" if waiting_only else "", len(groups), *groups]
-    args += [part for pair in pairs for part in pair]
-    flat = ledger.call("cancel", ["delayed", "waiting", "waiting:retry"], args)
-    words = [part.decode() for part in flat]
-    return dict(zip(words[::2], cast("list[Found]", words[1::2]), strict=True))
+    answer = ledger.call(
+        "cancel", reason=reason, waiting_only=waiting_only, groups=groups, trajectories=pairs
+    )
+    return {each.id.decode(): cast(Found, each.state.decode()) for each in answer.found}

@@ -8,6 +8,7 @@ from typing import Any
 from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger.ledger import Ledger
 from hermes_queue.models import GroupPolicy, TrajectoryJob
+from hermes_queue.wire.ids import group_of, run_of, sample_of
 
 
 def dropped_groups(ledger: Ledger, group_ids: Sequence[str]) -> list[str]:
@@ -20,18 +21,18 @@ def dropped_groups(ledger: Ledger, group_ids: Sequence[str]) -> list[str]:
 
 def stand_in_job(ledger: Ledger, trajectory_id: str) -> TrajectoryJob:
     """What the ids and the group tell of a job that cannot be read itself."""
-    group_id, _, index = trajectory_id.rpartition(".")
+    group_id, index = group_of(trajectory_id), int(sample_of(trajectory_id))
     with explained(ledger.url):
         raw: Any = ledger.client.hmget(
             ledger.key(f"group:{group_id}"), ["size", "env", "instance_id"]
         )
     size, env, instance_id = (value.decode() if value else "" for value in raw)
-    any_sample = GroupPolicy.model_construct(max_refills=int(index))
+    any_sample = GroupPolicy.model_construct(max_refills=index)
     return TrajectoryJob(
-        run_id=group_id.rpartition(".")[0],
+        run_id=run_of(trajectory_id),
         group_id=group_id,
         trajectory_id=trajectory_id,
-        sample_index=int(index),
+        sample_index=index,
         group_size=int(size or 1),
         env=env,
         instance_id=instance_id,

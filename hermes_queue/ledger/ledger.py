@@ -33,7 +33,6 @@ from hermes_queue.ledger.answers import (
     QueueKeys,
     RunStatus,
     Spent,
-    due_jobs,
 )
 from hermes_queue.ledger.attempts import packed
 from hermes_queue.ledger.letters import described_failure
@@ -41,6 +40,7 @@ from hermes_queue.ledger.run_lock import explained_refusal
 from hermes_queue.models import AttemptRecord, ScoredTrajectory, TrajectoryJob
 from hermes_queue.policy import oldest_number
 from hermes_queue.settings import ResultSettings, RetrySettings
+from hermes_queue.wire.ids import group_of, run_of
 
 logger = logging.getLogger(__name__)
 
@@ -50,16 +50,30 @@ PUBLISH_CLAIM_S = 30.0
 MOVE_CLAIM_S = 10.0
 """Likewise a mover, whose jobs may have waited for a dead worker already."""
 RECONCILED_AT_ONCE = 1000
+SWEPT_AT_ONCE = 1000
 
 
-def _run_key(trajectory_id: str) -> str:
-    return f"run:{trajectory_id.rsplit('.', 2)[0]}"
+def _row(job: TrajectoryJob) -> tuple[str | bytes | int, ...]:
+    """A job as `enqueue.lua` takes it."""
+    return (
+        job.trajectory_id.removeprefix(f"{job.run_id}."),
+        job.trajectory_id,
+        job.group_id,
+        job.group_size,
+        job.env,
+        job.instance_id,
+        job.lane,
+        job.priority,
+        codec.encode_job(job),
+        job.group_size + job.group_policy.extra_samples,
+        job.group_policy.model_dump_json(exclude_defaults=True),
+    )
 
 
-def _say(run_key: str, warning: bytes) -> None:
-    """Pass on what a script has to say of a run's budget."""
+def _warn(run_id: str, warning: bytes) -> None:
+    """Log a script's warning about a run's budget, if there is one."""
     if warning:
-        logger.warning("%s: %s", run_key, warning.decode(), extra={"action": "budget"})
+        logger.warning("run:%s: %s", run_id, warning.decode(), extra={"action": "budget"})
 
 
 class Ledger(Deployment):
@@ -87,31 +101,22 @@ class Ledger(Deployment):
                 or policy, or it is cancelled, or a job's ids do not fit; nothing was claimed.
         """
         wanted = "" if config is None else json.dumps(dict(config), sort_keys=True)
-        args: list[Any] = [self.prefix, PUBLISH_CLAIM_S, RUN_TTL_S, wanted]
-        args.append(self._results.finished_ttl_s)
-        for job in jobs:
-            args += [
-                job.trajectory_id.removeprefix(f"{run_id}."),
-                job.trajectory_id,
-                job.group_id,
-                job.group_size,
-                job.env,
-                job.instance_id,
-                job.lane,
-                job.priority,
-                codec.encode_job(job),
-                job.group_size + job.group_policy.extra_samples,
-                job.group_policy.model_dump_json(exclude_defaults=True),
-            ]
-        keys = [f"run:{run_id}", f"run:{run_id}:claimed", "delayed", "runs", f"purged:{run_id}"]
         try:
-            claim, *positions = self.call("enqueue", keys, args)
+            answer = self.call(
+                "enqueue",
+                run_id=run_id,
+                claim_s=PUBLISH_CLAIM_S,
+                run_ttl_s=RUN_TTL_S,
+                config=wanted,
+                finished_ttl_s=self._results.finished_ttl_s,
+                jobs=[_row(job) for job in jobs],
+            )
         except redis.ResponseError as error:
             refusal = explained_refusal(run_id, str(error), wanted)
             if refusal is None:
                 raise
             raise refusal from error
-        return Accepted([jobs[position - 1] for position in positions], claim.decode())
+        return Accepted([jobs[place - 1] for place in answer.positions], answer.claim.decode())
 
     def published(
         self, trajectory_ids: Iterable[str], *, claim: str = "", first: bool = False
@@ -122,9 +127,7 @@ class Ledger(Deployment):
         """
         ids = list(trajectory_ids)
         if ids:
-            keys = ["delayed", "waiting", "waiting:retry"]
-            retry = "1" if claim and not first else ""
-            self.call("published", keys, [self.prefix, claim, retry, *ids])
+            self.call("published", claim=claim, is_retry=bool(claim) and not first, ids=ids)
 
     def reconcile(
         self, lane: str, *, queues: QueueKeys, age_s: float, retry_age_s: float
@@ -139,8 +142,12 @@ class Ledger(Deployment):
         """
         found = self.call(
             "reconcile",
-            ["waiting", "waiting:retry", "delayed", "unacked", *queues.retry, *queues.first],
-            [self.prefix, lane, age_s, retry_age_s, RECONCILED_AT_ONCE, len(queues.retry)],
+            lane=lane,
+            retry_lists=queues.retry,
+            first_lists=queues.first,
+            age_s=age_s,
+            retry_age_s=retry_age_s,
+            most=RECONCILED_AT_ONCE,
         )
         return [part.decode(errors="replace") for part in found]
 
@@ -171,29 +178,33 @@ class Ledger(Deployment):
         """
         answer = self.call(
             "begin",
-            [
-                *(f"traj:{trajectory_id}", "leases", "delayed", "waiting"),
-                *(_run_key(trajectory_id), "results", "results:bytes"),
-                f"group:{trajectory_id.rpartition('.')[0]}",
-            ],
-            [
-                *(trajectory_id, attempt, owner, lease_s, nonce, self.prefix),
-                *(self._results.soft_max_groups, self._results.soft_max_bytes),
-            ],
+            id=trajectory_id,
+            group_id=group_of(trajectory_id),
+            run_id=run_of(trajectory_id),
+            attempt=attempt,
+            owner=owner,
+            lease_s=lease_s,
+            nonce=nonce,
+            soft_max_groups=self._results.soft_max_groups,
+            soft_max_bytes=self._results.soft_max_bytes,
         )
-        verdict = answer[0].decode()
-        _say(_run_key(trajectory_id), answer[7] if verdict == "run" else b"".join(answer[1:]))
+        _warn(run_of(trajectory_id), answer.warning)
+        verdict = answer.verdict.decode()
         if verdict != "run":
             return Begun(verdict)
-        _, epoch, current, deaths, job, used, attempts, _, version, *times, cancel, poison = answer
-        earlier, policy = tuple(attempts.splitlines()), int(version) if version else None
-        queued_at, begun_at = (float(time) if time else None for time in times)
         return Begun(
-            *("run", epoch, current, deaths, job, float(used), earlier, policy),
-            queued_at=queued_at,
-            begun_at=begun_at,
-            cancel=cancel.decode(),
-            any_poison=poison == b"1",
+            verdict,
+            answer.epoch,
+            answer.attempt,
+            answer.deaths,
+            answer.job,
+            float(answer.used_s),
+            tuple(answer.attempts.splitlines()),
+            int(answer.policy_version) if answer.policy_version else None,
+            queued_at=float(answer.queued_at) if answer.queued_at else None,
+            begun_at=float(answer.begun_at) if answer.begun_at else None,
+            cancel=answer.cancel.decode(),
+            any_poison=bool(answer.any_poison),
         )
 
     def renew(
@@ -208,13 +219,12 @@ class Ledger(Deployment):
 
         `stages` says how far each is, for whoever looks into the death of its worker.
         """
-        args: list[Any] = [self.prefix, owner, lease_s]
-        for claim in claims:
-            args += [claim.trajectory_id, claim.epoch, (stages or {}).get(claim, "")]
-        flat = [part.decode() for part in self.call("renew", ["leases"], args)]
+        stages = stages or {}
+        rows = [(claim.trajectory_id, claim.epoch, stages.get(claim, "")) for claim in claims]
+        answer = self.call("renew", owner=owner, lease_s=lease_s, claims=rows)
         return {
-            Claim(flat[i], int(flat[i + 1])): cast(Notice, flat[i + 2])
-            for i in range(0, len(flat), 3)
+            Claim(each.id.decode(), int(each.epoch)): cast(Notice, each.reason.decode())
+            for each in answer.notices
         }
 
     def sweep(
@@ -223,14 +233,14 @@ class Ledger(Deployment):
         """Queue the jobs of dead owners again; returns their ids. See `sweep.lua`."""
         answer = self.call(
             "sweep",
-            [
-                *("leases", "delayed", "sweep:last", "totals", "lanes"),
-                *("waiting", "waiting:retry", "sandboxes"),
-            ],
-            [self.prefix, interval_s, gap_s, grace_s, 1000, quarantine_deaths],
+            interval_s=interval_s,
+            gap_s=gap_s,
+            grace_s=grace_s,
+            most=SWEPT_AT_ONCE,
+            quarantine_deaths=quarantine_deaths,
         )
-        self._tell_bad("leases", answer[1])
-        return [part.decode() for part in answer[2:]]
+        self._report_bad("leases", answer.bad)
+        return [trajectory_id.decode() for trajectory_id in answer.taken]
 
     def requeue(
         self,
@@ -254,36 +264,29 @@ class Ledger(Deployment):
         facts, transcript = packed(failed_attempt) if failed_attempt else ("", "")
         answer = self.call(
             "requeue",
-            [
-                f"traj:{claim.trajectory_id}",
-                "leases",
-                "delayed",
-                _run_key(claim.trajectory_id),
-                "totals",
-            ],
-            [
-                claim.trajectory_id,
-                owner,
-                claim.epoch,
-                1 if failed_attempt else 0,
-                max(0.0, delay_s),
-                facts,
-                max(0.0, used_s),
-                *spent.as_arguments,
-                transcript,
-                self._retry.evidence_total_bytes,
-            ],
+            id=claim.trajectory_id,
+            run_id=run_of(claim.trajectory_id),
+            owner=owner,
+            epoch=claim.epoch,
+            attempts_added=1 if failed_attempt else 0,
+            delay_s=max(0.0, delay_s),
+            facts=facts,
+            used_s=max(0.0, used_s),
+            cost_usd=spent.cost,
+            tokens=spent.tokens,
+            transcript=transcript,
+            evidence_bytes=self._retry.evidence_total_bytes,
         )
-        _say(_run_key(claim.trajectory_id), answer[1])
-        return bool(answer[0] == b"ok")
+        _warn(run_of(claim.trajectory_id), answer.warning)
+        return bool(answer.verdict == b"ok")
 
     def due(self, *, limit: int = 500) -> tuple[str, list[DueJob]]:
         """Claim delayed jobs that are due: (claim for `published`, jobs)."""
-        claim, bad, *jobs = self.call("due", ["delayed"], [self.prefix, MOVE_CLAIM_S, limit])
-        self._tell_bad("delayed", bad)
-        return claim.decode(), due_jobs([part.decode(errors="replace") for part in jobs])
+        answer = self.call("due", claim_s=MOVE_CLAIM_S, most=limit)
+        self._report_bad("delayed", answer.bad)
+        return answer.claim.decode(), [DueJob.of(row) for row in answer.jobs]
 
-    def _tell_bad(self, place: str, entries: Sequence[bytes]) -> None:
+    def _report_bad(self, place: str, entries: Sequence[bytes]) -> None:
         """Name what was taken out because it is no job of ours."""
         if entries:
             logger.warning(
@@ -311,48 +314,33 @@ class Ledger(Deployment):
                 no room; nothing was published.
             RedisUnavailable: it may be published.
         """
-        claim = ClaimCheck.parse(body)
+        claim, spent = ClaimCheck.parse(body), Spent.of(record.usage, record.cost_usd)
         answer = self.call(
             "publish",
-            [
-                f"traj:{record.trajectory_id}",
-                "leases",
-                "delayed",
-                f"group:{record.group_id}",
-                f"body:{record.trajectory_id}",
-                "results",
-                f"run:{record.run_id}",
-                "waiting",
-                "results:bytes",
-                "dead",
-                "objects",
-            ],
-            [
-                record.trajectory_id,
-                owner,
-                record.epoch,
-                "" if record.score is None else repr(float(record.score)),
-                body,
-                record.sample_index,
-                finished_ttl_s,
-                record.schema_version,
-                codec.CODEC,
-                record.group_id,
-                record.run_id,
-                "1" if record.failure and record.failure.refillable else "0",
-                self.prefix,
-                self._results.hard_max_groups,
-                self._results.hard_max_bytes,
-                described_failure(record, self._results.dead_retention_s),
-                *Spent.of(record.usage, record.cost_usd).as_arguments,
-                "" if (oldest := oldest_number(record)) is None else oldest,
-                f"{record.trajectory_id} {claim.url}" if claim else "",
-            ],
+            id=record.trajectory_id,
+            group_id=record.group_id,
+            run_id=record.run_id,
+            owner=owner,
+            epoch=record.epoch,
+            score=None if record.score is None else float(record.score),
+            body=body,
+            object=claim and f"{record.trajectory_id} {claim.url}",
+            sample_index=record.sample_index,
+            finished_ttl_s=finished_ttl_s,
+            schema_version=record.schema_version,
+            codec=codec.CODEC,
+            refillable=bool(record.failure and record.failure.refillable),
+            failure=described_failure(record, self._results.dead_retention_s),
+            hard_max_groups=self._results.hard_max_groups,
+            hard_max_bytes=self._results.hard_max_bytes,
+            cost_usd=spent.cost,
+            tokens=spent.tokens,
+            policy_oldest=oldest_number(record),
         )
-        _say(f"run:{record.run_id}", answer[1])
-        if answer[0] == b"full":
+        _warn(record.run_id, answer.warning)
+        if answer.verdict == b"full":
             raise RedisFull(
                 "the results stream is full: too many groups wait for a consumer group that has "
                 "not acknowledged them (see hermes-queue groups list)"
             )
-        return cast(PublishVerdict, answer[0].decode())
+        return cast(PublishVerdict, answer.verdict.decode())

@@ -38,9 +38,15 @@ def isolate(ledger: Ledger, claim: Claim, job: TrajectoryJob, *, owner: str) -> 
     Returns:
         The id of the earlier dead letter; "" when the job is still the caller's to run.
     """
-    keys = [f"traj:{claim.trajectory_id}", "leases", "delayed", f"run:{job.run_id}", "poison"]
-    args = [claim.trajectory_id, owner, claim.epoch, item_hash(job)]
-    return str(ledger.call("isolate", keys, args).decode())
+    answer = ledger.call(
+        "isolate",
+        id=claim.trajectory_id,
+        run_id=job.run_id,
+        owner=owner,
+        epoch=claim.epoch,
+        item=item_hash(job),
+    )
+    return str(answer.decode())
 
 
 def poison_items(ledger: Ledger) -> list[PoisonItem]:

@@ -21,13 +21,15 @@ def set_version(ledger: Ledger, run_id: str, version: int, *, force: bool = Fals
     """
     if not 0 <= version <= VERSION_MAX:
         raise ConfigurationError(f"policy version {version}: use 0 to {VERSION_MAX}")
-    args = [version, "1" if force else "", RUN_TTL_S]
-    done, before = ledger.call("run_policy", [f"run:{run_id}"], args)
-    if not done:
+    answer = ledger.call(
+        "run_policy", run_id=run_id, version=version, force=force, run_ttl_s=RUN_TTL_S
+    )
+    if not answer.done:
         raise ConfigurationError(
-            f"run {run_id!r} is at policy version {before.decode()}, which is newer than {version}"
+            f"run {run_id!r} is at policy version {answer.before.decode()}, which is newer than "
+            f"{version}"
         )
-    return int(before) if before else None
+    return int(answer.before) if answer.before else None
 
 
 def version_of(ledger: Ledger, run_id: str) -> int | None:

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.keyspace.connection import explained
@@ -14,9 +14,7 @@ from hermes_queue.ledger.answers import ENDED, RunStatus
 from hermes_queue.ledger.budgets import Account, accounts
 from hermes_queue.ledger.ledger import RUN_TTL_S, Ledger
 from hermes_queue.settings import ResultSettings
-
-PausedBy = Literal["", "operator", "budget", "model_config"]
-"""Who paused a run; "" when it is not paused."""
+from hermes_queue.wire.ids import group_of
 
 BATCH = 500
 """Jobs or claims per call: a few milliseconds of Redis."""
@@ -29,7 +27,7 @@ class Pause:
     """Why nothing of a run begins."""
 
     by: str
-    """See `PausedBy`."""
+    """operator, budget, or the cause of a failure."""
     reason: str
 
 
@@ -41,7 +39,8 @@ class RunInfo:
     state: str
     reason: str
     """Why it was paused or cancelled."""
-    paused_by: PausedBy
+    paused_by: str
+    """As `Pause.by`; "" when it is not paused."""
     created: float
     """Unix seconds of Redis' clock."""
     config: dict[str, Any]
@@ -85,7 +84,7 @@ class Runs:
         )
         if not state:
             raise _unknown(run_id)
-        paused_by = cast(PausedBy, by if state == "paused" else "")
+        paused_by = by if state == "paused" else ""
         counters = ledger.run_status(run_id)
         if counters.done and state != "cancelled":
             state = "done"
@@ -111,7 +110,7 @@ class Runs:
         state, by, reason = (value.decode() if value else "" for value in raw)
         return Pause(by, reason) if state == "paused" else None
 
-    def pause(self, run_id: str, reason: str = "", *, by: PausedBy = "operator") -> None:
+    def pause(self, run_id: str, reason: str = "", *, by: str = "operator") -> None:
         """Begin no more jobs; running trajectories wait at their next turn. Idempotent.
 
         Raises:
@@ -135,12 +134,12 @@ class Runs:
                     f"--{account.name.partition('_')[0]} AMOUNT"
                 )
         self._enter(run_id, "active", "")
-        keys = [f"run:{run_id}", f"run:{run_id}:parked", "delayed"]
-        back, left = 0, 1
-        while left:
-            moved, left = self.ledger.call("run_unpark", keys, [self.ledger.prefix, BATCH])
-            back += moved
-        return back
+        back: int = 0
+        while True:
+            answer = self.ledger.call("run_unpark", run_id=run_id, most=BATCH)
+            back += answer.moved
+            if not answer.left:
+                return back
 
     def cancel(self, run_id: str, reason: str = "") -> int:
         """End a run for good; returns how many trajectories this call has cancelled.
@@ -156,12 +155,13 @@ class Runs:
 
     def _close_groups(self, run_id: str) -> int:
         """Cancel what is open of a cancelled run; returns how many trajectories that were."""
-        keys = [f"run:{run_id}", f"run:{run_id}:parked", "leases", "delayed", "waiting"]
-        keys.append("results:bytes")
+        ttl_s = ResultSettings().finished_ttl_s
         cancelled = 0
         for groups in self._groups(run_id):
-            args = [self.ledger.prefix, ResultSettings().finished_ttl_s, *groups]
-            cancelled += max(0, self.ledger.call("run_cancel", keys, args))
+            ended = self.ledger.call(
+                "run_cancel", run_id=run_id, finished_ttl_s=ttl_s, groups=groups
+            )
+            cancelled += max(0, ended)
         return cancelled
 
     def _groups(self, run_id: str) -> Iterator[list[str]]:
@@ -173,7 +173,7 @@ class Runs:
                 cursor, claims = client.sscan(
                     self.ledger.key(f"run:{run_id}:claimed"), cursor, count=BATCH
                 )
-            found = sorted({f"{run_id}.{claim.decode().rpartition('.')[0]}" for claim in claims})
+            found = sorted({group_of(f"{run_id}.{claim.decode()}") for claim in claims})
             for start in range(0, len(found), GROUPS_AT_ONCE):
                 yield found[start : start + GROUPS_AT_ONCE]
             if not cursor:
@@ -189,9 +189,7 @@ class Runs:
         Raises:
             ConfigurationError: the run is unknown, or some of it waits or runs.
         """
-        keys = [f"run:{run_id}", f"run:{run_id}:claimed", f"run:{run_id}:parked", "runs"]
-        keys += [f"failed:{run_id}", f"purged:{run_id}"]
-        open_jobs = self.ledger.call("run_purge", keys, [run_id, "close", RUN_TTL_S, *ENDED])
+        open_jobs = self._purge(run_id, "close")
         if open_jobs < 0:
             raise _unknown(run_id)
         if open_jobs:
@@ -201,11 +199,20 @@ class Runs:
             )
         self._close_groups(run_id)
         for groups in self._groups(run_id):
-            self.ledger.call("run_erase", [f"run:{run_id}"], [self.ledger.prefix, *groups])
-        self.ledger.call("run_purge", keys, [run_id, "forget", RUN_TTL_S, *ENDED])
+            self.ledger.call("run_erase", run_id=run_id, groups=groups)
+        self._purge(run_id, "forget")
 
-    def _enter(self, run_id: str, state: str, reason: str, by: PausedBy = "operator") -> None:
-        before = self.ledger.call("run_state", [f"run:{run_id}"], [state, reason, by]).decode()
+    def _purge(self, run_id: str, step: Literal["close", "forget"]) -> int:
+        """See `run_purge.lua`."""
+        return int(
+            self.ledger.call(
+                "run_purge", run_id=run_id, step=step, run_ttl_s=RUN_TTL_S, ended=ENDED
+            )
+        )
+
+    def _enter(self, run_id: str, state: str, reason: str, by: str = "operator") -> None:
+        answer = self.ledger.call("run_state", run_id=run_id, state=state, reason=reason, by=by)
+        before = answer.decode()
         if before == "unknown":
             raise _unknown(run_id)
         if before == "cancelled" != state:

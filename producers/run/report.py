@@ -12,6 +12,7 @@ from typing import Any
 from hermes_queue.errors import EXIT_FAILED
 from hermes_queue.ledger import Pause
 from hermes_queue.sinks.datasets.jsonl import JsonlSink
+from hermes_queue.wire.ids import group_of
 from producers.run.follow import Follower
 from producers.run.options import OutputOptions
 from producers.run.plan import Plan
@@ -180,7 +181,7 @@ class Report:
 
 def members_by_group(sink: JsonlSink) -> Counter[str]:
     """How many trajectories of each group the file holds; a refill counts like any other."""
-    return Counter(trajectory_id.rpartition(".")[0] for trajectory_id in sink.trajectory_ids)
+    return Counter(group_of(trajectory_id) for trajectory_id in sink.trajectory_ids)
 
 
 def _plain(row: ResultRow) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Which of our keys each Redis user reaches: docs/security.md says it, a real server must agree."""
+"""Which keys each Redis user reaches: the table of keys says it, a real server must agree."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import re
 import pytest
 import redis
 from guarded_redis import ROLES
-from ledger_keys import ROOT, is_listed, keys_in_code, rights_of_users
+from ledger_keys import ROOT, is_listed, keys_in_code
+
+from hermes_queue.keyspace.keys import KEYS
 
 COMMANDS = {
     "string": (("GET",), ("SET", "x")),
@@ -19,9 +21,7 @@ COMMANDS = {
 }
 """How each type is read and written: the command, and what follows the key."""
 RIGHTS = {"rw": (True, True), "r": (True, False), "w": (False, True), "-": (False, False)}
-
-
-TABLE = rights_of_users()
+EVERYTHING = {"worker": "rw", "operator": "rw"}
 
 
 def may(client: redis.Redis, command: tuple[str, ...], key: str) -> bool:
@@ -34,32 +34,32 @@ def may(client: redis.Redis, command: tuple[str, ...], key: str) -> bool:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_a_user_reaches_of_each_key_what_the_page_says(guarded, role):
+def test_a_user_reaches_of_each_key_what_its_row_says(guarded, role):
     with guarded.client(role) as client:
         found = {
-            name: tuple(
-                may(client, each, "hq:" + re.sub(r"[{}]", "", name)) for each in COMMANDS[kind]
+            key.pattern: tuple(
+                may(client, each, "hq:" + re.sub(r"[{}]", "", key.pattern))
+                for each in COMMANDS[key.type]
             )
-            for name, (kind, _) in TABLE.items()
+            for key in KEYS
         }
-    assert found == {name: RIGHTS[rights[role]] for name, (_, rights) in TABLE.items()}
+    assert found == {key.pattern: RIGHTS[(EVERYTHING | key.rights)[role]] for key in KEYS}
 
 
-def test_every_key_that_the_code_names_is_in_the_page():
-    missing = {k: p.name for k, p in keys_in_code().items() if not is_listed(k.replace("{}", "x"))}
+def test_every_pattern_of_the_users_is_for_a_key_with_a_row():
+    users = (ROOT / "deploy/redis/users.acl").read_text(encoding="utf-8")
+    patterns = set(re.findall(r"~hq:(\S+[^\s)])", re.sub(r"(?m)^#.*", "", users)))
+    names = [re.sub(r"[{}]", "", key.pattern) for key in KEYS]
+    fits = {p: re.compile(re.escape(p).replace(r"\*", ".*")) for p in patterns}
+    assert {p for p, fit in fits.items() if not any(map(fit.fullmatch, names))} == set()
+
+
+def test_every_key_that_the_code_names_has_a_row():
+    missing = {k: p for k, p in keys_in_code().items() if not is_listed(k.replace("{}", "x"))}
     assert missing == {}
 
 
-def test_the_code_names_every_key_of_ours_in_the_page():
-    named = {re.sub(r"\{[^}]*\}", "{}", name) for name in TABLE}
-    celery = {"v1.{}", "_kombu.binding.{}", "unacked_index"}
-    put_together = {"sink:{}", "objects:doomed"}  # not spelt out where they are named
-    assert named - celery - put_together <= set(keys_in_code())
-
-
-def test_every_key_of_the_page_is_explained_in_the_architecture():
-    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
-    section = page.split("## What Redis holds")[1].split("\n## ")[0]
-    explained = re.findall(r"`([^`]+)`", section)
-    heads = {re.split(r"[{<*]", name)[0] for name in explained}
-    assert {name for name in TABLE if re.split(r"\{", name)[0] not in heads} == set()
+def test_the_code_names_every_key_of_ours_that_has_a_row():
+    ours = {re.sub(r"\{[^}]*\}", "{}", key.pattern) for key in KEYS if key.owner != "broker"}
+    put_together = {"sink:{}"}  # not spelt out where it is named
+    assert ours - put_together <= set(keys_in_code())

@@ -273,7 +273,7 @@ def test_a_trainer_says_which_policy_it_has_come_to(guarded):
 def test_a_script_that_asks_for_more_than_the_user_may_is_explained(guarded):
     ledger = Ledger.connect(url=guarded.url("producer"))
     with pytest.raises(RedisUnavailable, match="refuses us"):
-        ledger.call("run_policy", ["results"], ["1", "", 10])
+        ledger.call("reap_turn", backend="local", interval_s=1)
     ledger.close()
 
 

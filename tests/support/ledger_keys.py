@@ -1,4 +1,4 @@
-"""Names of the keys in Redis: those that the code spells out, and those that the pages list."""
+"""Names of the keys in Redis that the code spells out, to be held against the table of them."""
 
 from __future__ import annotations
 
@@ -7,17 +7,14 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from hermes_queue.keyspace import scripts
+from hermes_queue.keyspace.keys import KEYS
+
 ROOT = Path(__file__).parents[2]
 _PACKAGES = ("hermes_queue", "workers", "producers")
-_IN_LUA = re.compile(r"(?:\bprefix|\bARGV\[\d+\]) \.\. '([a-z][a-z_-]*:?)'")
+_IN_LUA = re.compile(r"\bprefix \.\. '([a-z][a-z_-]*:?)'")
 _NOT_OURS = {"limit:"}
 """Begins of scans, not keys."""
-
-
-def _pattern_of(name: str) -> re.Pattern[str]:
-    """What keys a name as in the pages stands for: `{anything}`."""
-    parts = re.split(r"\{[^}]*\}", name)
-    return re.compile(".+".join(map(re.escape, parts)))
 
 
 def _spelt(node: ast.AST) -> Iterator[str]:
@@ -33,39 +30,42 @@ def _spelt(node: ast.AST) -> Iterator[str]:
 
 
 def _places(tree: ast.AST) -> Iterator[ast.AST]:
-    """Expressions that name keys: for `key(…)`, for `call(script, …)`, in lists called `keys`."""
+    """Expressions that name keys: for `key(…)`, in lists called `keys`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             if node.func.attr == "key":
                 yield from node.args[:1]
-            elif node.func.attr == "call":
-                yield from node.args[1:2]
         elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).endswith("keys"):
             yield node.value
         elif isinstance(node, ast.FunctionDef) and re.search(r"_keys?$", node.name):
             yield from (n.value for n in ast.walk(node) if isinstance(n, ast.Return) and n.value)
 
 
-def keys_in_python(paths: Iterable[Path]) -> dict[str, Path]:
+def keys_in_python(paths: Iterable[Path]) -> dict[str, str]:
     found = {}
     for path in paths:
         for place in _places(ast.parse(path.read_text(encoding="utf-8"))):
-            found |= dict.fromkeys(_spelt(place), path)
+            found |= dict.fromkeys(_spelt(place), path.name)
     return found
 
 
-def keys_in_lua(paths: Iterable[Path]) -> dict[str, Path]:
+def keys_in_lua() -> dict[str, str]:
+    """Those of the headers, and those that a script puts together."""
     found = {}
-    for path in paths:
-        for name in _IN_LUA.findall(path.read_text(encoding="utf-8")):
-            found[name + "{}" if name.endswith(":") else name] = path
+    for name in scripts.names():
+        script = scripts.script(name)
+        for part in script.keys:
+            if part.fields is None:
+                found[re.sub(r"\{[^}]*\}", "{}", part.pattern)] = name
+        for begin in _IN_LUA.findall(script.source):
+            found[begin + "{}" if begin.endswith(":") else begin] = name
     return found
 
 
-def keys_in_code() -> dict[str, Path]:
+def keys_in_code() -> dict[str, str]:
     """Every name of a key that the ledger's code spells out, and a file that does."""
     python = [path for package in _PACKAGES for path in (ROOT / package).rglob("*.py")]
-    found = keys_in_python(python) | keys_in_lua((ROOT / "hermes_queue/keyspace").rglob("*.lua"))
+    found = keys_in_python(python) | keys_in_lua()
     return {
         name: path
         for name, path in found.items()
@@ -73,19 +73,6 @@ def keys_in_code() -> dict[str, Path]:
     }
 
 
-def rights_of_users() -> dict[str, tuple[str, dict[str, str]]]:
-    """What docs/security.md says, by key: its type, and the rights of each role."""
-    page = (ROOT / "docs/security.md").read_text(encoding="utf-8")
-    section = page.split("### Keys, user by user")[1].split("\n## ")[0]
-    lines = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("|")]
-    head, _, *rows = [[cell.strip() for cell in line] for line in lines]
-    everything = {"worker": "rw", "operator": "rw"}
-    return {
-        key.strip("`"): (kind, everything | dict(zip(head[2:], rights, strict=True)))
-        for key, kind, *rights in rows
-    }
-
-
 def is_listed(key: str) -> bool:
-    """Whether docs/security.md names a key (without its prefix)."""
-    return any(_pattern_of(name).fullmatch(key) for name in rights_of_users())
+    """Whether there is a row for a key (without its prefix)."""
+    return any(each.matches(key) for each in KEYS)

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import io
+import json
 import re
 import runpy
 import tomllib
 from pathlib import Path
 
 import pytest
-from pages import PAGES, ROOT, page_id
+from pages import PAGES, ROOT, blocks, page_id, prose
 
 from hermes_queue import errors
+from hermes_queue.models import ScoredTrajectory
 from hermes_queue.settings import SECTIONS
+from producers.run.progress import ResultRow, console, print_table
 
 GENERATED = ROOT / "docs" / "configuration.md"
+FROM_CODE = {"CHANGELOG.md", "docs/cli.md", "docs/configuration.md"}
+AVOIDED = re.compile(
+    r"\b([Tt]old|[Ll]ikewise|[Ss]o (?:much|many)|[Ww]hat bec(?:omes|ame) of|(?:is|are) none)\b"
+)
+"""Words of a dialect: name the thing, and use a verb of the field (reported, released, counted)."""
 PRODUCERS = sorted(
     path.stem for path in (ROOT / "producers").glob("*.py") if '== "__main__"' in path.read_text()
 )
@@ -51,6 +60,14 @@ def test_variables_named_in_the_text_are_settings(page: Path) -> None:
     }
     named = set(re.findall(r"HERMES_QUEUE_[A-Z0-9_]*[A-Z0-9]", page.read_text(encoding="utf-8")))
     assert named - known == set()
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page_id(page) not in FROM_CODE], ids=page_id
+)
+def test_sentences_of_a_page_use_the_words_of_the_field(page: Path) -> None:
+    text = re.sub(r"^\|.*$", "", prose(page), flags=re.MULTILINE)  # tables may come from code
+    assert AVOIDED.findall(text) == []
 
 
 @pytest.mark.parametrize("name", PRODUCERS)
@@ -120,11 +137,39 @@ def test_configuration_page_is_what_the_settings_render() -> None:
     assert GENERATED.read_text(encoding="utf-8") == render(), "stale: run `make docs`"
 
 
+@pytest.mark.parametrize("page", ["architecture.md", "security.md", "retries.md"])
+def test_tables_are_what_keys_and_causes_render(page: str) -> None:
+    render = runpy.run_path(str(ROOT / "docs" / "generate_tables.py"))["render"]
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    assert text == render(page, text), "stale: run `make docs`"
+
+
 def test_every_setting_has_its_line() -> None:
     text = GENERATED.read_text(encoding="utf-8")
     for section in SECTIONS:
         for name in section.model_fields:
             assert f"`{section.model_config.get('env_prefix', '')}{name}".upper() in text.upper()
+
+
+def test_the_quickstart_shows_what_the_command_prints() -> None:
+    [shown] = blocks(ROOT / "docs" / "quickstart.md", "text")
+    lines = [line.rstrip() for line in shown.text.splitlines()]
+    rows = [
+        ResultRow(id_, int(sample), stop, float(score), int(turns), float(seconds), "")
+        for id_, sample, stop, score, turns, seconds in re.findall(
+            r"^(pypi__\S+) +(\d+) +(\w+) +(\d+) +(\d+) +([\d.]+)$", shown.text, re.MULTILINE
+        )
+    ]
+    printed = io.StringIO()
+    print_table(rows, console(printed))
+    table = [line.rstrip() for line in printed.getvalue().splitlines()]
+    assert len(rows) == 2
+    assert lines[lines.index(table[0]) :][: len(table)] == table
+
+
+def test_the_record_in_the_quickstart_has_fields_that_records_have() -> None:
+    [record] = blocks(ROOT / "docs" / "quickstart.md", "json")
+    assert set(json.loads(record.text)) <= set(ScoredTrajectory.model_fields)
 
 
 def test_changelog_knows_the_current_version() -> None:

@@ -46,6 +46,7 @@ FOREIGN_FLAGS = {
     "--jinja": "llama.cpp",
     "--allow-auto-truncate": "SGLang",
     "--logprobs-mode": "vLLM",
+    "--max-num-batched-tokens": "vLLM",
     "--max-num-seqs": "vLLM",
     "--no-compile": "pip",
     "--reuid": "setpriv",

@@ -1,4 +1,4 @@
-"""What a model endpoint can do to us, one server on loopback per test (docs/models.md, Faults)."""
+"""What a model endpoint can do to us, one server on loopback per test (docs/endpoint-faults.md)."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ async def test_a_server_that_asks_not_to_be_tried_again_is_left_alone(
     endpoint: ChatEndpoint,
 ) -> None:
     endpoint.handler = in_turn(Raw(b"{}", 503, {"x-should-retry": "false"}), completion())
-    with pytest.raises(ModelError, match="asks not to be tried again"):
+    with pytest.raises(ModelError, match="asked not to be called again"):
         await ask(chat(endpoint.url))
     assert len(endpoint.requests) == 1
 
@@ -537,9 +537,8 @@ async def test_every_request_of_a_trajectory_carries_its_session(endpoint: ChatE
 
 def test_every_row_of_the_page_names_a_test_that_exists() -> None:
     root = Path(__file__).parents[2]
-    page = (root / "docs" / "models.md").read_text("utf-8")
-    table = page.partition("## Faults of endpoints")[2].partition("## Costs")[0]
-    rows = [line for line in table.splitlines() if line.startswith("| ")][1:]
+    page = (root / "docs" / "endpoint-faults.md").read_text("utf-8")
+    rows = [line for line in page.splitlines() if line.startswith("| ")][1:]
     tests = "".join(path.read_text("utf-8") for path in (root / "tests").rglob("test_*.py"))
     assert len(rows) >= 25
     for row in rows:

@@ -1,4 +1,4 @@
-"""The sandboxes of this worker, as the ledger is told of them."""
+"""The sandboxes of this worker, as reported to the ledger."""
 
 from __future__ import annotations
 
@@ -13,20 +13,18 @@ from dataclasses import replace
 from hermes_queue.errors import HermesQueueError
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.fleet.sandboxes import Sandboxes, SandboxRecord
-from hermes_queue.sandbox.base import SandboxObserver, Slot
-from hermes_queue.sandbox.predecessors import LeftSandbox
+from hermes_queue.sandbox.base import Slot
+from hermes_queue.sandbox.fleet import SandboxObserver
 from hermes_queue.settings import LeaseSettings
 
 logger = logging.getLogger(__name__)
 
 
 class Inventory(SandboxObserver):
-    """Hears of sandboxes on the event loop; the keeper renews them from its thread.
+    """Observes sandboxes on the event loop; the keeper renews their leases from its thread.
 
-    Also the `Predecessors` of a worker that starts on the host of one that was killed.
-
-    A record that Redis did not take is written with the next renewal. Until then the labels
-    that the provider holds are enough for the reaper, so creation does not wait for Redis.
+    A record that Redis did not take is written with the next renewal. Until then the labels that
+    the provider holds are enough for the reaper, so creation does not wait for Redis.
     """
 
     def __init__(self, ledger: Ledger, backend: str) -> None:
@@ -55,41 +53,6 @@ class Inventory(SandboxObserver):
                 extra={"action": "sandbox_unrecorded"},
             )
 
-    async def recorded(self) -> list[LeftSandbox] | None:
-        """See `Predecessors`."""
-        try:
-            found = await asyncio.to_thread(Sandboxes(self._ledger).all)
-        except HermesQueueError as error:
-            logger.warning("no sandbox is taken over: %s", error, extra={"action": "inheritance"})
-            return None
-        here = socket.gethostname()
-        return [
-            LeftSandbox(record.sandbox_id, record.labels)
-            for record in found
-            if (record.backend, record.host) == (self._backend, here)
-        ]
-
-    async def claim(self, left: LeftSandbox, labels: Mapping[str, str]) -> bool:
-        """See `Predecessors`."""
-        record = SandboxRecord(
-            left.sandbox_id, self._backend, socket.gethostname(), time.time(), dict(labels)
-        )
-        call = Sandboxes(self._ledger).claim
-        try:
-            won = await asyncio.to_thread(call, record, worker=left.worker, lease_s=self._lease_s)
-        except HermesQueueError as error:
-            logger.warning(
-                "sandbox %s is not claimed: %s",
-                left.sandbox_id,
-                error,
-                extra={"action": "inheritance"},
-            )
-            return False
-        if won:
-            with self._lock:
-                self._records[left.sandbox_id] = record
-        return won
-
     def leased(self, slot: Slot) -> None:
         """See `SandboxObserver`."""
         with self._lock:
@@ -107,15 +70,15 @@ class Inventory(SandboxObserver):
                 self._gone.add(sandbox_id)
 
     def counts(self) -> dict[str, int]:
-        """For people: sandboxes of this worker, and slots that are leased in them."""
+        """Return, for display, the sandboxes of this worker and their leased slots."""
         with self._lock:
             return {"sandboxes": len(self._records), "leased_slots": len(self._slots)}
 
     def renew(self, ledger: Ledger) -> None:
-        """Renew every sandbox's lease, drop the records of those that are gone. Blocks.
+        """Renew every sandbox's lease and drop the records of ended ones. Blocks.
 
         Raises:
-            RedisUnavailable, RedisFull: to be repeated.
+            RedisUnavailable, RedisFull: repeat the call.
         """
         with self._lock:
             gone = set(self._gone)
@@ -130,5 +93,6 @@ class Inventory(SandboxObserver):
         sandboxes.renew(records, lease_s=self._lease_s)
         for sandbox_id in gone:
             sandboxes.forget(sandbox_id)
+        # Only those forgotten above: the event loop may have added others in the meantime.
         with self._lock:
             self._gone -= gone

@@ -23,6 +23,6 @@ def store_findings() -> Iterator[Finding]:
             return
         store.probe()
     except HermesQueueError as problem:
-        yield error("store", str(problem), "see docs/results.md, large records in an object store")
+        yield error("store", str(problem), "see docs/object-store.md")
         return
     yield ok("store", f"{store.url}: an object can be written, read and deleted")

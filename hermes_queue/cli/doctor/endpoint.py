@@ -156,6 +156,6 @@ def _ids(endpoint: Endpoint, answer: bytes, needed: bool) -> Finding:
     if given:
         return ok("model.token_ids", "token ids and logprobs come with completions")
     said = f"{endpoint.name} sends no token ids or logprobs"
-    remedy = "RL needs them: serve with vLLM or SGLang, see docs/models.md"
+    remedy = "RL needs them: serve with vLLM or SGLang, see docs/tokens.md"
     level = error if needed else warning
     return level("model.token_ids", said, remedy)

@@ -1,8 +1,9 @@
 -- Keep what a probe of an endpoint and model found, for the workers that come later.
 --
--- KEYS[1] probe:{hash}   hash: endpoint, model, verdict
--- ARGV[1] endpoint  ARGV[2] model  ARGV[3] verdict  ARGV[4] how long it holds, s
+-- @key probe = probe:{hash}  endpoint, model, verdict
+-- @arg endpoint, model, verdict
+-- @arg ttl_s  how long it holds
 -- The last finding stands. Returns 1.
-redis.call('HSET', KEYS[1], 'endpoint', ARGV[1], 'model', ARGV[2], 'verdict', ARGV[3])
-redis.call('PEXPIRE', KEYS[1], math.max(1, math.ceil(1000 * tonumber(ARGV[4]))))
+redis.call('HSET', probe, 'endpoint', endpoint, 'model', model, 'verdict', verdict)
+redis.call('PEXPIRE', probe, math.max(1, math.ceil(1000 * tonumber(ttl_s))))
 return 1

@@ -1,49 +1,54 @@
--- include: budget
+-- @include budget, hash
 -- Cancel what waits or runs of these groups of a cancelled run. May be repeated.
 --
--- KEYS[1] run:{id}  KEYS[2] run:{id}:parked  KEYS[3] leases  KEYS[4] delayed  KEYS[5] waiting
--- KEYS[6] results:bytes
--- ARGV[1] prefix  ARGV[2] TTL of finished state, s  ARGV[3...] group ids
+-- @key run = run:{run_id}, parked = run:{run_id}:parked, leases, delayed, waiting
+-- @key unread_bytes = results:bytes
+-- @arg prefix, finished_ttl_s
+-- @arg groups[]  ids
 -- A group is closed without being published; members that were measured already expire.
 -- Owners of running members learn of it with their next beat. Messages of waiting ones that
 -- are still in the broker are answered `cancelled` by `begin`.
 -- Returns the number of trajectories that this call has cancelled, -1 when the run is not
 -- cancelled (any more: it was purged).
-if redis.call('HGET', KEYS[1], 'state') ~= 'cancelled' then return -1 end
-redis.call('SREM', KEYS[2], '')  -- first, so that a Redis that is full lets it pass, see trim.lua
-local prefix, ttl, n = ARGV[1], ARGV[2], 0
-for i = 3, #ARGV do
-  local group = prefix .. 'group:' .. ARGV[i]
-  local g = redis.call('HMGET', group, 'size', 'planned', 'closed')
-  if g[1] and not g[3] then
-    for index = 0, tonumber(g[2] or g[1]) - 1 do
-      local id = ARGV[i] .. '.' .. index
-      local key = prefix .. 'traj:' .. id
-      local state = redis.call('HGET', key, 'state')
-      if state == 'queued' or state == 'running' then
-        redis.call('HDEL', key, 'job', 'attempts')
-        redis.call('HSET', key, 'state', 'cancelled')
-        redis.call('EXPIRE', key, ttl)
-        redis.call('SREM', KEYS[2], id)
-        redis.call('ZREM', KEYS[3], id)
-        redis.call('ZREM', KEYS[4], id)
-        redis.call('ZREM', KEYS[5], id)
-        if state == 'running' then
-          redis.call('HINCRBY', KEYS[1], 'running', -1)
-          budget_settle(KEYS[1], key, nil, 0)
-        end
-        n = n + 1
-      end
+if redis.call('HGET', run, 'state') ~= 'cancelled' then return -1 end
+redis.call('SREM', parked, '')  -- first, so that a Redis that is full lets it pass, see trim.lua
+
+-- Whether this call has cancelled it.
+local function cancel(id)
+  local traj = prefix .. 'traj:' .. id
+  local state = redis.call('HGET', traj, 'state')
+  if state ~= 'queued' and state ~= 'running' then return false end
+  redis.call('HDEL', traj, 'job', 'attempts')
+  redis.call('HSET', traj, 'state', 'cancelled')
+  redis.call('EXPIRE', traj, finished_ttl_s)
+  redis.call('SREM', parked, id)
+  redis.call('ZREM', leases, id)
+  redis.call('ZREM', delayed, id)
+  redis.call('ZREM', waiting, id)
+  if state == 'running' then
+    redis.call('HINCRBY', run, 'running', -1)
+    budget_settle(run, traj, nil, 0)
+  end
+  return true
+end
+
+local n = 0
+for _, group_id in ipairs(groups) do
+  local group = prefix .. 'group:' .. group_id
+  local g = hash(group, 'size', 'planned', 'closed')
+  if g.size and not g.closed then
+    for index = 0, tonumber(g.planned or g.size) - 1 do
+      if cancel(group_id .. '.' .. index) then n = n + 1 end
       local kept = redis.call('HGET', group, 'm:' .. index) or redis.call('HGET', group, 'x:' .. index)
       if kept then
         kept = cjson.decode(kept)
-        redis.call('EXPIRE', prefix .. 'body:' .. kept[1], ttl)
-        redis.call('DECRBY', KEYS[6], kept[3])
+        redis.call('EXPIRE', prefix .. 'body:' .. kept[1], finished_ttl_s)
+        redis.call('DECRBY', unread_bytes, kept[3])
       end
     end
     redis.call('HSET', group, 'closed', 'cancelled')
-    redis.call('EXPIRE', group, ttl)
+    redis.call('EXPIRE', group, finished_ttl_s)
   end
 end
-redis.call('HINCRBY', KEYS[1], 'cancelled', n)
+redis.call('HINCRBY', run, 'cancelled', n)
 return n

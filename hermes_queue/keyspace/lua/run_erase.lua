@@ -1,16 +1,18 @@
+-- @include hash
 -- Delete what is known of groups of a run that is being purged, and of their trajectories. May be
 -- repeated. Their results stay.
 --
--- KEYS[1] run:{id}
--- ARGV[1] prefix  ARGV[2...] group ids
+-- @key run = run:{run_id}
+-- @arg prefix
+-- @arg groups[]  ids
 -- Returns how many trajectories were deleted; -1 when the run is not cancelled (any more: it was purged).
-if redis.call('HGET', KEYS[1], 'state') ~= 'cancelled' then return -1 end
+if redis.call('HGET', run, 'state') ~= 'cancelled' then return -1 end
 local n = 0
-for i = 2, #ARGV do
-  local group = ARGV[1] .. 'group:' .. ARGV[i]
-  local g = redis.call('HMGET', group, 'size', 'planned')
-  for index = 0, (tonumber(g[2] or g[1] or '') or 0) - 1 do
-    n = n + redis.call('DEL', ARGV[1] .. 'traj:' .. ARGV[i] .. '.' .. index)
+for _, group_id in ipairs(groups) do
+  local group = prefix .. 'group:' .. group_id
+  local g = hash(group, 'size', 'planned')
+  for index = 0, (tonumber(g.planned or g.size or '') or 0) - 1 do
+    n = n + redis.call('DEL', prefix .. 'traj:' .. group_id .. '.' .. index)
   end
   redis.call('DEL', group)
 end

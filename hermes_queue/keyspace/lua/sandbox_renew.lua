@@ -1,14 +1,14 @@
+-- @include time
 -- Record sandboxes and renew their leases; a record that was lost is written again.
 --
--- KEYS[1] sandboxes (ids by the end of their lease)
--- ARGV[1] prefix  ARGV[2] lease, s  ARGV[3] seconds that records outlive the last renewal
--- ARGV[4...] pairs of id, facts (JSON)
+-- @key sandboxes  ids by the end of their lease
+-- @arg prefix, lease_s
+-- @arg record_ttl_s  for which records outlive the last renewal
+-- @arg records[id, facts]  facts in JSON
 -- Returns how many.
-local t = redis.call('TIME')
-local expires = string.format('%.6f', tonumber(t[1]) + tonumber(t[2]) / 1e6 + tonumber(ARGV[2]))
-for i = 4, #ARGV, 2 do
-  redis.call('ZADD', KEYS[1], expires, ARGV[i])
-  redis.call('SET', ARGV[1] .. 'sandbox:' .. ARGV[i], ARGV[i + 1], 'EX', ARGV[3])
+for _, sandbox in ipairs(records) do
+  redis.call('ZADD', sandboxes, stamp(now + tonumber(lease_s)), sandbox.id)
+  redis.call('SET', prefix .. 'sandbox:' .. sandbox.id, sandbox.facts, 'EX', record_ttl_s)
 end
-redis.call('EXPIRE', KEYS[1], ARGV[3])
-return (#ARGV - 3) / 2
+redis.call('EXPIRE', sandboxes, record_ttl_s)
+return #records

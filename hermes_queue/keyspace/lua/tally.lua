@@ -1,16 +1,17 @@
--- include: numbers
+-- @include time, numbers
 -- Add to the fleet's counts of the current two minutes.
 --
--- ARGV[1] prefix  ARGV[2] width of a bucket, s  ARGV[3] seconds that a bucket is kept
--- ARGV[4...] pairs of name, count
+-- @arg prefix
+-- @arg bucket_s  width of a bucket
+-- @arg kept_s  for which a bucket is kept
+-- @arg counts[name, by]
 -- The bucket is the hash tally:{number}. Returns its number. Repeating a call counts twice.
-local checked = {{'width, s', ARGV[2], 1, 1e9}, {'seconds kept', ARGV[3], 1, 1e9, true}}
-for i = 4, #ARGV, 2 do checked[#checked + 1] = {ARGV[i], ARGV[i + 1], -1e15, 1e15, true} end
+local checked = {{'width, s', bucket_s, 1, 1e9}, {'seconds kept', kept_s, 1, 1e9, true}}
+for _, count in ipairs(counts) do checked[#checked + 1] = {count.name, count.by, -1e15, 1e15, true} end
 local refused = refused_number(checked)
 if refused then return refused end
-local t = redis.call('TIME')
-local bucket = math.floor(tonumber(t[1]) / tonumber(ARGV[2]))
-local key = ARGV[1] .. 'tally:' .. string.format('%.0f', bucket)
-for i = 4, #ARGV, 2 do redis.call('HINCRBY', key, ARGV[i], ARGV[i + 1]) end
-redis.call('EXPIRE', key, ARGV[3])
+local bucket = math.floor(math.floor(now) / tonumber(bucket_s))
+local key = prefix .. 'tally:' .. string.format('%.0f', bucket)
+for _, count in ipairs(counts) do redis.call('HINCRBY', key, count.name, count.by) end
+redis.call('EXPIRE', key, kept_s)
 return bucket

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hermes_queue.errors import CAUSES
 from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger.ledger import Ledger
 from hermes_queue.settings import BreakerSettings
 
-CAUSES = ("sandbox", "model", "model_config", "env_infra")
-"""What a whole lane can suffer from. Bugs of an env and deadlines are a job's own."""
+COUNTED = ",".join(name for name, cause in CAUSES.items() if cause.opens_breaker)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +50,18 @@ class Breakers:
             RedisUnavailable, RedisFull: they may be counted already.
         """
         section = self._settings
-        args: list[Any] = [section.window_s, section.rate, section.min_failures]
-        args += [section.open_s, section.open_max_s, ",".join(CAUSES)]
-        for cause, (count, message) in outcomes.items():
-            args += [cause, count, message[:500]]
-        keys = [f"lane:{lane}", f"lane:{lane}:outcomes"]
-        return str(self._ledger.call("breaker", keys, args).decode())
+        entered = self._ledger.call(
+            "breaker",
+            lane=lane,
+            window_s=section.window_s,
+            rate=section.rate,
+            min_failures=section.min_failures,
+            open_s=section.open_s,
+            open_max_s=section.open_max_s,
+            causes=COUNTED,
+            ended=[(cause, count, text[:500]) for cause, (count, text) in outcomes.items()],
+        )
+        return str(entered.decode())
 
     def state(self, lane: str) -> LaneState:
         """The breaker of a lane as of now."""

@@ -21,7 +21,7 @@ def note_lanes(ledger: Ledger, lanes: Iterable[str]) -> None:
         RedisUnavailable, RedisFull: they may be remembered.
     """
     if names := sorted(set(lanes)):
-        ledger.call("lanes_note", ["lanes"], [KNOWN_S, *names])
+        ledger.call("lanes_note", known_s=KNOWN_S, names=names)
 
 
 def known_lanes(ledger: Ledger) -> set[str]:
@@ -37,4 +37,4 @@ def pause_lane(ledger: Ledger, lane: str, reason: str = "") -> None:
     Running trajectories go on; jobs that wait use no attempt.
     """
     message = reason or "paused by an operator"
-    ledger.call("lane_pause", [f"lane:{lane}", f"lane:{lane}:outcomes"], [message, PAUSE_S])
+    ledger.call("lane_pause", lane=lane, reason=message, pause_s=PAUSE_S)

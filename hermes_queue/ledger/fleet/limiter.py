@@ -89,16 +89,26 @@ class EndpointLimits:
         section = self._settings
         answer = self._ledger.call(
             "limit_acquire",
-            _keys(name),
-            [
-                *(request, self._lease_s, since),
-                *(section.start_calls, section.min_calls, section.max_calls),
-                *(section.requests_per_minute or 0, section.tokens_per_minute or 0, tokens),
-                *(section.burst_s, section.state_ttl_s),
-            ],
+            name=name,
+            id=request,
+            lease_s=self._lease_s,
+            asked_at=since,
+            start_calls=section.start_calls,
+            min_calls=section.min_calls,
+            max_calls=section.max_calls,
+            requests_per_minute=section.requests_per_minute or 0,
+            tokens_per_minute=section.tokens_per_minute or 0,
+            tokens=tokens,
+            burst_s=section.burst_s,
+            state_ttl_s=section.state_ttl_s,
         )
-        granted, wait_s, now, asked, among = answer
-        return Admission(granted == 1, float(wait_s), float(now), asked.decode(), among)
+        return Admission(
+            answer.granted == 1,
+            float(answer.wait_s),
+            float(answer.at),
+            answer.since.decode(),
+            answer.among,
+        )
 
     def release(
         self,
@@ -128,13 +138,21 @@ class EndpointLimits:
         section = self._settings
         answer = self._ledger.call(
             "limit_release",
-            _keys(name),
-            [
-                *(request, outcome, granted_at, pause_s),
-                *(section.start_calls, section.min_calls, section.max_calls),
-                *(section.growth, section.decrease, section.probe_rounds),
-                *(section.tokens_per_minute or 0, more_tokens, section.state_ttl_s, among),
-            ],
+            name=name,
+            id=request,
+            outcome=outcome,
+            granted_at=granted_at,
+            pause_s=pause_s,
+            start_calls=section.start_calls,
+            min_calls=section.min_calls,
+            max_calls=section.max_calls,
+            growth=section.growth,
+            decrease=section.decrease,
+            probe_rounds=section.probe_rounds,
+            tokens_per_minute=section.tokens_per_minute or 0,
+            more_tokens=more_tokens,
+            state_ttl_s=section.state_ttl_s,
+            among=among,
         )
         return bool(answer == 1)
 
@@ -144,8 +162,14 @@ class EndpointLimits:
         Raises:
             RedisUnavailable, RedisFull: they may be renewed.
         """
-        args: list[Any] = [self._lease_s, self._settings.state_ttl_s, *requests]
-        return int(self._ledger.call("limit_renew", [f"limit:{name}:leases"], args))
+        held = self._ledger.call(
+            "limit_renew",
+            name=name,
+            lease_s=self._lease_s,
+            state_ttl_s=self._settings.state_ttl_s,
+            requests=requests,
+        )
+        return int(held)
 
     def names(self) -> list[str]:
         """The limits of which anything is known, sorted."""
@@ -164,12 +188,11 @@ class EndpointLimits:
     def state(self, name: str) -> LimitState | None:
         """What is known of a limit as of now; None = nothing."""
         ledger = self._ledger
-        main, leases, waiting, _ = (ledger.key(key) for key in _keys(name))
         with explained(ledger.url), ledger.client.pipeline(transaction=False) as pipe:
             pipe.time()
-            pipe.hgetall(main)
-            pipe.zrange(leases, 0, -1, withscores=True)
-            pipe.zcard(waiting)
+            pipe.hgetall(ledger.key(f"limit:{name}"))
+            pipe.zrange(ledger.key(f"limit:{name}:leases"), 0, -1, withscores=True)
+            pipe.zcard(ledger.key(f"limit:{name}:waiting"))
             (seconds, micros), raw, leased, waits = pipe.execute()
         if not raw:
             return None
@@ -186,7 +209,3 @@ class EndpointLimits:
             refused=int(found.get("refused", 0)),
             paused=int(found.get("paused", 0)),
         )
-
-
-def _keys(name: str) -> list[str]:
-    return [f"limit:{name}", *(f"limit:{name}:{part}" for part in ("leases", "waiting", "seen"))]

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger.ledger import Ledger
 
-_KEYS = ("objects", "objects:doomed")
 _BATCH = 200
 _AGAIN_S = 3600.0
 """Whoever took an object to delete it and said nothing for so long is taken for dead. Longer than
@@ -40,7 +39,7 @@ def note_object(ledger: Ledger, noted: NotedObject, *, grace_s: float) -> bool:
     Raises:
         RedisUnavailable, RedisFull: to be repeated.
     """
-    return bool(ledger.call("object_note", _KEYS, [noted.listed, grace_s]))
+    return bool(ledger.call("object_note", object=noted.listed, grace_s=grace_s))
 
 
 def unneeded_objects(ledger: Ledger, base: str, *, grace_s: float) -> list[NotedObject]:
@@ -54,8 +53,8 @@ def unneeded_objects(ledger: Ledger, base: str, *, grace_s: float) -> list[Noted
     Raises:
         RedisUnavailable, RedisFull: to be repeated.
     """
-    args = [ledger.prefix, base.rstrip("/") + "/", grace_s, _AGAIN_S, _BATCH]
-    found = ledger.call("object_sweep", _KEYS, args)
+    folder = base.rstrip("/") + "/"
+    found = ledger.call("object_sweep", base=folder, grace_s=grace_s, again_s=_AGAIN_S, most=_BATCH)
     return [NotedObject(*member.decode().split(" ", 1)) for member in found]
 
 
@@ -67,4 +66,4 @@ def objects_gone(ledger: Ledger, objects: Sequence[NotedObject]) -> None:
     """
     if objects:
         with explained(ledger.url):
-            ledger.client.zrem(ledger.key(_KEYS[1]), *[noted.listed for noted in objects])
+            ledger.client.zrem(ledger.key("objects:doomed"), *[noted.listed for noted in objects])

@@ -22,7 +22,7 @@ class Probes:
             RedisUnavailable: no answer.
         """
         with explained(self._ledger.url):
-            key = self._ledger.key(_key(endpoint, model))
+            key = self._ledger.key(f"probe:{_hash(endpoint, model)}")
             verdict: Any = self._ledger.client.hget(key, "verdict")
         return verdict.decode() if verdict else None
 
@@ -32,10 +32,17 @@ class Probes:
         Raises:
             RedisUnavailable, RedisFull: it may be kept.
         """
-        self._ledger.call("probe_save", [_key(endpoint, model)], [endpoint, model, verdict, ttl_s])
+        self._ledger.call(
+            "probe_save",
+            hash=_hash(endpoint, model),
+            endpoint=endpoint,
+            model=model,
+            verdict=verdict,
+            ttl_s=ttl_s,
+        )
 
 
-def _key(endpoint: str, model: str) -> str:
+def _hash(endpoint: str, model: str) -> str:
     """Of fixed length and free of what URLs may hold."""
     text = f"{endpoint}\n{model}".encode()
-    return f"probe:{hashlib.sha256(text).hexdigest()[:32]}"
+    return hashlib.sha256(text).hexdigest()[:32]

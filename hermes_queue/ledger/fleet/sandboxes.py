@@ -36,6 +36,12 @@ class SandboxRecord:
         """The owner token of the worker that created it."""
         return self.labels.get("worker", "")
 
+    def as_json(self) -> str:
+        """As Redis keeps it; the lease is a score."""
+        facts = asdict(self)
+        del facts["lease_s"]
+        return json.dumps(facts)
+
 
 class Sandboxes:
     """The sandboxes of one deployment. Every call is safe to repeat.
@@ -48,26 +54,11 @@ class Sandboxes:
 
     def renew(self, records: Iterable[SandboxRecord], *, lease_s: float) -> None:
         """Write the records and hold their leases for `lease_s` from now."""
-        args: list[Any] = [self._ledger.prefix, lease_s, RECORD_TTL_S]
-        for record in records:
-            facts = asdict(record)
-            del facts["lease_s"]
-            args += [record.sandbox_id, json.dumps(facts)]
-        if len(args) > 3:
-            self._ledger.call("sandbox_renew", ["sandboxes"], args)
-
-    def claim(self, record: SandboxRecord, *, worker: str, lease_s: float) -> bool:
-        """Replace the record of a sandbox of `worker`, which is dead, by the caller's.
-
-        Returns whether it is the caller's now. One wins; it is not, when another one has
-        claimed it or the reaper has condemned it.
-        """
-        facts = asdict(record)
-        del facts["lease_s"]
-        args: list[Any] = [self._ledger.prefix, record.sandbox_id, worker, record.worker]
-        args += [json.dumps(facts), lease_s, RECORD_TTL_S]
-        keys = ["sandboxes", f"reaper:{record.backend}:suspects"]
-        return bool(self._ledger.call("sandbox_claim", keys, args))
+        rows = [(record.sandbox_id, record.as_json()) for record in records]
+        if rows:
+            self._ledger.call(
+                "sandbox_renew", lease_s=lease_s, record_ttl_s=RECORD_TTL_S, records=rows
+            )
 
     def forget(self, sandbox_id: str) -> None:
         """Drop a record: its sandbox is gone."""
@@ -94,18 +85,15 @@ class Sandboxes:
 
     def take_turn(self, backend: str, *, interval_s: float) -> bool:
         """Whether the caller is to reap now: one in the fleet is, every `interval_s`."""
-        keys = [f"reaper:{backend}:turn", f"reaper:{backend}:suspects"]
-        return bool(self._ledger.call("reap_turn", keys, [interval_s]))
+        return bool(self._ledger.call("reap_turn", backend=backend, interval_s=interval_s))
 
     def ownerless(
         self, backend: str, listed: Iterable[SandboxInfo], *, grace_s: float
     ) -> list[str]:
         """Ids whose worker neither beats nor holds their lease, for `grace_s` by now.
 
-        Their records are dropped: the caller is to end them, and nobody can claim them.
+        Their records are dropped: the caller is to end them.
         """
-        args: list[Any] = [self._ledger.prefix, grace_s]
-        for info in listed:
-            args += [info.sandbox_id, info.labels.get("worker", "")]
-        keys = ["sandboxes", f"reaper:{backend}:suspects"]
-        return [part.decode() for part in self._ledger.call("reap_judge", keys, args)]
+        rows = [(info.sandbox_id, info.labels.get("worker", "")) for info in listed]
+        found = self._ledger.call("reap_judge", backend=backend, grace_s=grace_s, listed=rows)
+        return [sandbox_id.decode() for sandbox_id in found]

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger.ledger import Ledger
@@ -45,12 +44,10 @@ class Tally:
         Raises:
             RedisUnavailable, RedisFull: they may be counted.
         """
-        args: list[Any] = [self._ledger.prefix, BUCKET_S, KEPT_S]
-        for kind, counts in ((_ATTEMPT, attempts), (_ENDED, ended)):
-            for name, count in counts.items():
-                args += [kind + name, count]
-        if len(args) > 3:
-            self._ledger.call("tally", [], args)
+        rows = [(_ATTEMPT + cause, count) for cause, count in attempts.items()]
+        rows += [(_ENDED + run_id, count) for run_id, count in ended.items()]
+        if rows:
+            self._ledger.call("tally", bucket_s=BUCKET_S, kept_s=KEPT_S, counts=rows)
 
     def lately(self, window_s: float, *, now: float) -> Lately:
         """The counts of about the last `window_s` seconds; `now` is Redis' clock, unix seconds."""

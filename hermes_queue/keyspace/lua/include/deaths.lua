@@ -1,3 +1,4 @@
+-- @include hash
 -- What the death of a worker says of the jobs that it ran.
 --
 -- life:{owner} (hash, kept for a day): boot = how its host names the time since it was started,
@@ -17,12 +18,12 @@ local SIZES = {64, 16, 4}  -- of batches in quarantine; after the last a job run
 -- said nothing of itself the worst is believed. `patience`, s: by how much a beat of the host must
 -- be younger than its own last one.
 local function death_of(prefix, owner, patience)
-  local life = redis.call('HMGET', prefix .. 'life:' .. owner, 'boot', 'seen', 'told', 'outlived', 'witnessed')
-  if life[3] then return 'told' end
-  if life[5] or not life[1] then return 'seen' end
-  if life[4] then return 'died' end
-  local beat = tonumber(redis.call('GET', prefix .. 'boot:' .. life[1]) or '0')
-  return beat > tonumber(life[2]) + patience and 'died' or 'unknown'
+  local life = hash(prefix .. 'life:' .. owner, 'boot', 'seen', 'told', 'outlived', 'witnessed')
+  if life.told then return 'told' end
+  if life.witnessed or not life.boot then return 'seen' end
+  if life.outlived then return 'died' end
+  local beat = tonumber(redis.call('GET', prefix .. 'boot:' .. life.boot) or '0')
+  return beat > tonumber(life.seen) + patience and 'died' or 'unknown'
 end
 
 -- Count one death that `size` jobs shared; move the job to quarantine, or to a smaller batch there.
@@ -66,11 +67,11 @@ local function settle_doubts(prefix, key, patience, limit)
   if not doubts then return end
   local left = {}
   for owner, lane, was, at in string.gmatch(doubts, '(%S+) (%S+) ?([bs]?)(%S*)\n') do
-    local life = redis.call('HMGET', prefix .. 'life:' .. owner, 'shared', 'seen', 'told')
-    local size = tonumber(life[1] or '')
+    local life = hash(prefix .. 'life:' .. owner, 'shared', 'seen', 'told')
+    local size = tonumber(life.shared or '')
     local how = size and death_of(prefix, owner, patience)  -- else it is too long ago to be told
-    if size and tonumber(at) and (tonumber(life[2] or '') or 0) > tonumber(at) then  -- it lives
-      how, size = was == 'b' and not life[3] and 'seen' or 'told', 1
+    if size and tonumber(at) and (tonumber(life.seen or '') or 0) > tonumber(at) then  -- it lives
+      how, size = was == 'b' and not life.told and 'seen' or 'told', 1
     end
     if how == 'unknown' then
       left[#left + 1] = owner .. ' ' .. lane .. ' ' .. was .. at .. '\n'

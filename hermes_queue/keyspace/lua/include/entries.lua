@@ -3,10 +3,12 @@
 local JOB_ID = '^%w[%w%._:/%-]*%.[%w_:/%-]+%.%d+$'  -- <run>.<digest>.<sample>
 local LANE = '^%w[%w%._:/%-]*$'
 
--- Fields of a hash; none when it is something else.
+-- Fields of a hash by their names; none when the key holds something else.
 local function fields_of(key, ...)
-  local f = redis.pcall('HMGET', key, ...)
-  return f.err and {} or f
+  local values, found = redis.pcall('HMGET', key, ...), {}
+  if values.err then return found end
+  for i = 1, select('#', ...) do found[(select(i, ...))] = values[i] or nil end
+  return found
 end
 
 -- Whether this is the id of a job, and these are its fields.

@@ -1,0 +1,43 @@
+-- @include begin/budget
+-- What holds a job back for a while, asked in this order; it waits in `delayed` and uses no attempt.
+
+-- When the circuit breaker of its lane lets it begin. One probe at a time may, after the breaker was open.
+local function breaker_free_at(lane)
+  if lane.state == 'open' then
+    local free_at = tonumber(lane['until'])
+    if free_at <= now then redis.call('HSET', lane.key, 'state', 'half_open') end
+    return free_at
+  elseif lane.state == 'half_open' then
+    return tonumber(lane.probe or '0') + tonumber(lane.open_s)  -- a probe that is never heard of
+  end
+  return 0
+end
+
+-- Whether too much waits for its readers for another group to begin.
+local function is_back_pressure()
+  return redis.call('HEXISTS', group, 'begun') == 0
+    and (redis.call('XLEN', results) >= tonumber(soft_max_groups)
+      or tonumber(redis.call('GET', unread_bytes) or '0') >= tonumber(soft_max_bytes))
+end
+
+local function hold(free_at)
+  redis.call('ZREM', waiting, id)
+  redis.call('ZADD', delayed, stamp(math.min(free_at, now + 30)), id)
+  return 'held'
+end
+
+-- `held`, `paused` or nil, and a warning about the run's budget or ''.
+local function held_back(job)
+  local key = prefix .. 'lane:' .. job.lane
+  local lane = hash(key, 'state', 'until', 'open_s', 'probe')
+  lane.key = key
+  local free_at = breaker_free_at(lane)
+  if free_at > now then return hold(free_at), '' end
+  local later = now + 5 + 5 * (now % 1)
+  if is_back_pressure() then return hold(later), '' end
+  local kept, warning = budget_reserve(job.job)
+  if kept == 'paused' then return turn_away(kept), warning end
+  if kept then return hold(later), warning end
+  if lane.state then redis.call('HSET', key, 'probe', stamp(now)) end
+  return nil, warning
+end

@@ -1,0 +1,23 @@
+-- What its run says: a job of a paused one is parked, of a cancelled one it ends.
+
+local function turn_away(run_state)
+  local ttl = math.max(1, redis.call('TTL', run))
+  redis.call('ZREM', delayed, id)
+  redis.call('ZREM', waiting, id)
+  if run_state == 'paused' then
+    redis.call('SADD', parked, id)
+    redis.call('EXPIRE', parked, ttl)
+  else
+    redis.call('HDEL', traj, 'job', 'attempts')
+    redis.call('HSET', traj, 'state', 'cancelled')
+    redis.call('EXPIRE', traj, ttl)
+    redis.call('HINCRBY', run, 'cancelled', 1)
+  end
+  return run_state
+end
+
+-- `paused`, `cancelled` or nil. One that is to end as cancelled begins although its run is paused.
+local function turned_away(cancel)
+  local state = redis.call('HGET', run, 'state')
+  if state == 'cancelled' or state == 'paused' and cancel == '' then return turn_away(state) end
+end

@@ -1,0 +1,56 @@
+-- Further samples of a group, in place of failed or stale ones.
+
+-- The same job under the next sample index. Deaths of its predecessor are not its own.
+local function another(job, facts, as, counter)
+  local fresh = group_id .. '.' .. facts.planned
+  local key = prefix .. 'traj:' .. fresh
+  local from = floor_of_leftover(key, tonumber(job.floor or '') or 0)
+  if from > 0 then redis.call('HSET', key, 'floor', from) end
+  redis.call('HSET', key, 'state', 'queued', 'attempt', 1, 'epoch', from,
+    'lane', (string.gsub(job.lane, '%.quarantine%-?%d*$', '')), 'priority', job.priority, 'job', job.job,
+    'queued', stamp(now))
+  redis.call('ZADD', delayed, stamp(now), fresh)
+  facts[as] = redis.call('HINCRBY', group, as, 1)
+  facts.planned = redis.call('HINCRBY', group, 'planned', 1)
+  count('total')
+  count(counter)
+end
+
+-- Replace a failure of infrastructure, or keep its job for `run retry`.
+local function refill_or_keep(job, facts, failure)
+  local wanted = facts.planned - facts.failed < facts.size
+  if refillable == '1' and wanted and facts.refills < (facts.policy.max_refills or 0) then
+    another(job, facts, 'refills', 'refilled')
+  elseif failure.keep and counted then
+    redis.call('HSET', failed, id, cjson.encode({failure.cause, failure.reason, job.job}))
+    redis.call('EXPIRE', failed, math.max(1, redis.call('TTL', run)))
+  end
+end
+
+-- Members whose policy is too old by now, this record included, leave the open group: their bodies
+-- expire, and as many more samples are made as the policy asks for. Whether this record left, too.
+local function evict_stale(job, facts, own_name)
+  if is_measured and facts.version and policy_oldest == '' then count('policy_unknown') end
+  local left = false
+  if not (facts.evicts_stale and facts.version) then return left end
+  for index = 0, facts.planned - 1 do
+    local raw = redis.call('HGET', group, 'm:' .. index)
+    local m = raw and cjson.decode(raw)
+    if m and is_too_old(facts, m[4]) then
+      redis.call('HDEL', group, 'm:' .. index)
+      redis.call('HSET', group, 'z:' .. index, raw)
+      redis.call('EXPIRE', prefix .. 'body:' .. m[1], finished_ttl_s)
+      redis.call('DECRBY', unread_bytes, m[3])
+      facts.measured = redis.call('HINCRBY', group, 'measured', -1)
+      facts.failed = redis.call('HINCRBY', group, 'failed', 1)
+      count('finished', -1)
+      count('stale')
+      left = left or m[1] == own_name
+      if facts.policy.on_stale == 'requeue' and facts.planned - facts.failed < facts.size
+        and facts.requeues < (facts.policy.max_requeues or 0) then
+        another(job, facts, 'requeues', 'stale_requeued')
+      end
+    end
+  end
+  return left
+end

@@ -1,0 +1,60 @@
+-- Whether this record decides its group, and who belongs to it then.
+
+-- Nil while the group goes on; else its measured members and what follows from their scores.
+local function decide(facts)
+  local measured, planned, size, policy = facts.measured, facts.planned, facts.size, facts.policy
+  local exhausted = measured + facts.failed >= planned
+  local hopeless = policy.on_incomplete == 'drop' and planned - facts.failed < size
+  local watched = (policy.stop_after_equal or 0) > 0 and measured >= policy.stop_after_equal
+  if measured < size and not (exhausted or hopeless or watched) then return nil end
+  local known = read_members(facts)
+  local scores, stale, equal = {}, {}, true
+  for index = 0, planned - 1 do
+    local m = known.m[index]
+    if m then
+      scores[#scores + 1] = tonumber(m[2])
+      equal = equal and scores[#scores] == scores[1]
+      if is_too_old(facts, m[4]) then stale[#stale + 1] = string.match(m[1], '^[^~]*') end
+    end
+  end
+  local stopped_early = watched and equal and measured < size
+  if measured < size and not (exhausted or hopeless or stopped_early) then return nil end
+  return {known = known, scores = scores, equal = equal, stale = stale, complete = #scores == size,
+    stopped_early = stopped_early, fill_up = exhausted}
+end
+
+-- Say who belongs to the group, ordered by index: {name of the body, when} each, and names of extras.
+-- What still runs is revoked; failed ones fill the group up when nothing else will. Returns a warning
+-- about the run's budget or ''.
+local function gather(facts, group_end)
+  local known, warning = group_end.known, ''
+  local members, extras, room = {}, {}, facts.size - #group_end.scores
+  group_end.bytes = 0
+  for index = 0, facts.planned - 1 do
+    local m, x, z = known.m[index], known.x[index], known.z[index]
+    local joins = m or group_end.fill_up and room > 0 and x
+    if joins then
+      if not m then room = room - 1 end
+      members[#members + 1] = {joins[1], joins[5] or ''}  -- '': an older version published it
+      group_end.bytes = group_end.bytes + joins[3]
+    elseif x then
+      extras[#extras + 1] = x[1]
+      redis.call('EXPIRE', prefix .. 'body:' .. x[1], finished_ttl_s)
+      redis.call('DECRBY', unread_bytes, x[3])
+    elseif z then
+      extras[#extras + 1] = z[1]
+    else
+      local other = group_id .. '.' .. index
+      local key = prefix .. 'traj:' .. other
+      local was = redis.call('HGET', key, 'state')
+      if was == 'queued' or was == 'running' then
+        local paused = settle(key, other, was, 'surplus')
+        if warning == '' then warning = paused end
+        count('surplus')
+        extras[#extras + 1] = body_name(key, other)
+      end
+    end
+  end
+  group_end.members, group_end.extras = members, extras
+  return warning
+end

@@ -1,0 +1,24 @@
+-- Dead letters, and the items under which workers died.
+
+-- A letter ends with the log of the worker that died last, or that met the bug.
+local function write_letter(job, facts, failure)
+  local known = hash(traj, 'died', 'earlier')
+  local died = known.died or ''
+  local killed = failure.cause == 'poison' and string.match(died, '%d+ (%S+) [^\n]*\n$')
+  local log = redis.call('GET', prefix .. 'log:' .. (killed or owner))
+  return redis.call('XADD', dead, '*', 'cause', failure.cause, 'reason', failure.reason,
+    'stage', failure.stage, 'trajectory_id', id, 'run_id', run_id, 'group_id', group_id,
+    'env', facts.env or '', 'instance_id', facts.instance_id or '', 'owner', owner, 'attempts', failure.attempts,
+    'died', died, 'log', log or '', 'job', job.job or '', 'earlier', known.earlier or '')
+end
+
+-- Remember an item under which workers died, for isolate.lua; forget those whose time is over.
+local function remember_item(letter, failure)
+  local flat = redis.call('HGETALL', poison)
+  for i = 1, #flat, 2 do
+    if cjson.decode(flat[i + 1])['until'] < now then redis.call('HDEL', poison, flat[i]) end
+  end
+  redis.call('HSET', poison, failure.item, cjson.encode({letter = letter, trajectory_id = id,
+    ['until'] = now + failure.remember_s}))
+  redis.call('EXPIRE', poison, math.ceil(failure.remember_s))
+end

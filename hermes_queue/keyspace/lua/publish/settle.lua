@@ -1,0 +1,41 @@
+-- @include budget, totals
+-- What ends with a trajectory, and what is counted.
+
+local counted = redis.call('EXISTS', run) == 1
+local function count(name, by)
+  if counted then redis.call('HINCRBY', run, name, by or 1) end
+end
+
+-- Take a trajectory out of everything that would run it, for good. `spent` as in the budget.
+-- Returns a warning about the budget or ''.
+local function settle(key, its_id, was, becomes, spent)
+  redis.call('HDEL', key, 'job', 'attempts')
+  redis.call('HSET', key, 'state', becomes)
+  redis.call('EXPIRE', key, finished_ttl_s)
+  redis.call('ZREM', leases, its_id)
+  redis.call('ZREM', delayed, its_id)
+  redis.call('ZREM', waiting, its_id)
+  redis.call('SREM', parked, its_id)
+  if was == 'running' then count('running', -1) end
+  return (spent or was == 'running') and budget_settle(run, key, spent, now) or ''
+end
+
+-- Keep the body; its object is listed under the body's name, which has another one in a later life.
+local function keep_body(name)
+  redis.call('SET', prefix .. 'body:' .. name, body)
+  redis.call('INCRBY', unread_bytes, #body)
+  if object ~= '' and name ~= id then
+    local due = redis.call('ZSCORE', objects, object)
+    redis.call('ZREM', objects, object)
+    redis.call('ZADD', objects, due, name .. string.sub(object, #id + 1))
+  end
+end
+
+local function count_end(facts, failure)
+  count(is_measured and 'finished' or 'failed')
+  local cause = failure.cause
+  total(totals, 1, 'trajectories', facts.env, is_measured and 'scored' or cause == 'cancelled' and cause or 'failed')
+  if cause and cause ~= 'cancelled' then total(totals, 1, 'failures', facts.env, cause) end
+  if failure.dead then total(totals, 1, 'dead_letters', cause) end
+  total_spent(totals, cost_usd, tokens)
+end

@@ -1,0 +1,18 @@
+-- @include clock
+-- No sweep for long, or a clock that was set back: owners that live had no chance to renew.
+
+local function extend_leases(is_set_back)
+  local grace = stamp(now + tonumber(grace_s))
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', leases, '(0', is_set_back and '+inf' or grace)) do
+    redis.call('ZADD', leases, grace, id)
+  end
+end
+
+-- All that waits for a time waits as long as before.
+local function set_back(step)
+  for _, key in ipairs({delayed, waiting, retries, sandboxes}) do set_back_scores(key, step) end
+  for _, lane in ipairs(redis.call('ZRANGE', lanes, 0, -1)) do
+    set_back_fields(prefix .. 'lane:' .. lane, {'opened', 'until', 'probe'}, step)
+    redis.call('DEL', prefix .. 'lane:' .. lane .. ':outcomes')
+  end
+end

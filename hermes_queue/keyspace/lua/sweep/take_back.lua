@@ -1,0 +1,46 @@
+-- What an expired lease says of its owner and its job.
+
+-- Note how many jobs share each death; younger leases of the same owner end later.
+local function note_shared(expired)
+  local shared, dead = {}, {}
+  for _, id in ipairs(expired) do
+    local owner = fields_of(prefix .. 'traj:' .. id, 'owner').owner
+    if owner and owner ~= '' then dead[owner] = true end
+  end
+  for _, id in ipairs(redis.call('ZRANGE', leases, 0, -1)) do
+    local owner = fields_of(prefix .. 'traj:' .. id, 'owner').owner
+    if owner and dead[owner] then shared[owner] = (shared[owner] or 0) + 1 end
+  end
+  for owner, n in pairs(shared) do
+    local life = prefix .. 'life:' .. owner
+    if n > tonumber(redis.call('HGET', life, 'shared') or '0') then
+      redis.call('HSET', life, 'shared', n)
+      if redis.call('TTL', life) < 0 then redis.call('EXPIRE', life, 86400) end
+    end
+  end
+end
+
+-- Count the death of its owner, or not; write it down; settle what the attempt had reserved.
+local function take_back(id, traj)
+  local patience, limit = tonumber(grace_s), tonumber(quarantine_deaths)
+  settle_doubts(prefix, traj, patience, limit)
+  local job = hash(traj, 'lane', 'owner', 'stage', 'died')
+  local how = death_of(prefix, job.owner, patience)
+  local size = tonumber(redis.call('HGET', prefix .. 'life:' .. job.owner, 'shared') or '1')
+  local said = size > 1 and ' among ' .. size or ''
+  if string.sub(job.lane, -11) == '.quarantine' then said = said .. ' quarantine' end
+  if how == 'told' then
+    said = said .. ' told to go'
+  elseif how == 'unknown' then
+    said = said .. ' maybe with its host'
+    doubt(prefix, traj, job.owner, job.lane, now, patience)
+  else
+    hold_against(traj, job.lane, size, how, limit)
+  end
+  redis.call('HSET', traj, 'died', newest_lines((job.died or '') .. string.format('%.0f', now) .. ' ' .. job.owner
+    .. ' ' .. (job.stage or 'unknown') .. said .. '\n'))
+  local run = prefix .. 'run:' .. run_of(id)
+  if redis.call('EXISTS', run) == 1 then redis.call('HINCRBY', run, 'running', -1) end
+  budget_settle(run, traj, nil, now)
+  total(totals, 1, 'lease_expiries')
+end

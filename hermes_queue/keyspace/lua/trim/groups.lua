@@ -1,0 +1,41 @@
+-- What consumer groups have read of the stream.
+
+-- Redis answers with name, value, name, value ...
+local function named(flat)
+  local found = {}
+  for i = 1, #flat, 2 do found[flat[i]] = flat[i + 1] end
+  return found
+end
+
+local function before(a, b)  -- stream ids
+  local am, as = string.match(a, '^(%d+)-(%d+)$')
+  local bm, bs = string.match(b, '^(%d+)-(%d+)$')
+  if am ~= bm then return tonumber(am) < tonumber(bm) end
+  return tonumber(as) < tonumber(bs)
+end
+
+-- Whether entries wait for a group: it is durable, or a consumer of it has read lately.
+local function counts(name)
+  if redis.call('HGET', prefix .. 'consumer-group:' .. name, 'durable') ~= '0' then return true end
+  local active = false
+  for _, consumer in ipairs(redis.call('XINFO', 'CONSUMERS', results, name)) do
+    if named(consumer)['idle'] < 1000 * tonumber(abandoned_after_s) then active = true end
+  end
+  return active
+end
+
+-- Of the groups that count the last entries read and the oldest ones held; names of the others.
+local function read_by_all()
+  local reads, holds, abandoned = {}, {}, {}
+  for _, flat in ipairs(redis.call('XINFO', 'GROUPS', results)) do
+    local group = named(flat)
+    if counts(group['name']) then
+      reads[#reads + 1] = group['last-delivered-id']
+      local pending = redis.call('XPENDING', results, group['name'])
+      if pending[1] > 0 then holds[#holds + 1] = pending[2] end
+    else
+      abandoned[#abandoned + 1] = group['name']
+    end
+  end
+  return reads, holds, abandoned
+end

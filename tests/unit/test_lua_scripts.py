@@ -1,0 +1,72 @@
+"""Lua scripts take and answer by name: each header is read, and calls are held against it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hermes_queue.keyspace import scripts
+
+ROOT = Path(__file__).parents[2]
+
+
+def calls() -> Iterator[tuple[str, str, frozenset[str | None]]]:
+    """Place, script and names of every call of a script in the product."""
+    known = set(scripts.names())
+    for package in ("hermes_queue", "workers", "producers"):
+        for path in (ROOT / package).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Call):
+                    first = [a.value for a in node.args if isinstance(a, ast.Constant)][:1]
+                    if first and first[0] in known and ast.unparse(node).count(".call"):
+                        place = f"{path.relative_to(ROOT)}:{node.lineno}"
+                        yield place, first[0], frozenset(k.arg for k in node.keywords)
+
+
+def test_every_script_is_called_and_every_call_gives_what_the_header_names() -> None:
+    found = list(calls())
+    wrong = {place: sorted(given ^ scripts.script(name).takes) for place, name, given in found}
+    assert {place: names for place, names in wrong.items() if names} == {}
+    assert {name for _, name, _ in found} == set(scripts.names())
+
+
+def test_a_script_uses_every_key_and_argument_of_its_header() -> None:
+    for name in scripts.names():
+        script = scripts.script(name)
+        body = re.sub(r"--.*", "", script.source.partition("\n")[2])
+        names = [part.name for part in (*script.keys, *script.args)]
+        unused = [each for each in names if not re.search(rf"\b{each}\b", body)]
+        assert unused == [], name
+
+
+def test_a_call_with_a_wrong_name_says_which_are_missing_and_which_it_does_not_take() -> None:
+    with pytest.raises(TypeError, match=r"script tally: missing counts; it takes no count, ttl"):
+        scripts.script("tally").packed("hq:", {"bucket_s": 1, "kept_s": 2, "count": [], "ttl": 1})
+
+
+def test_a_row_of_another_length_is_refused() -> None:
+    with pytest.raises(TypeError, match="a row of counts is name, by"):
+        scripts.script("tally").packed("hq:", {"bucket_s": 1, "kept_s": 2, "counts": [("x",)]})
+
+
+def test_keys_follow_from_what_is_given_and_a_list_before_another_is_counted() -> None:
+    keys, args = scripts.script("cancel").packed(
+        "hq:",
+        {
+            "reason": None,
+            "waiting_only": True,
+            "groups": ["g", "h"],
+            "trajectories": [("t", "1")],
+        },
+    )
+    assert keys == ["hq:delayed", "hq:waiting", "hq:waiting:retry"]
+    assert args == ["hq:", "", "1", 2, "g", "h", "t", "1"]
+
+
+def test_an_answer_that_was_cut_short_has_none_for_the_rest() -> None:
+    answer = scripts.script("begin").answer([b"busy", b""])
+    assert (answer.verdict, answer.warning, answer.epoch) == (b"busy", b"", None)
