@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from hermes_queue.errors import CAUSES
 from hermes_queue.keyspace.keys import KEYS, ROLES
+from hermes_queue.settings import RetrySettings
 
 DOCS = Path(__file__).parent
 
@@ -32,7 +34,41 @@ def rights_table() -> str:
     return table(("key", "type", *ROLES), rows)
 
 
+def cause_table() -> str:
+    """What follows from each cause of a failure."""
+    head = ("cause", "what", "attempts", "refilled", "opens the breaker", "the run pauses")
+    return table(
+        (*head, "dead letter"),
+        [
+            (
+                f"`{cause.part_of}`, of it `{name}`" if cause.part_of else f"`{name}`",
+                cause.what,
+                _attempts(cause.attempts),
+                *(
+                    "yes" if holds else "-"
+                    for holds in (
+                        cause.refilled,
+                        CAUSES[cause.part_of or name].opens_breaker,
+                        cause.pauses_run,
+                        cause.dead_letter,
+                    )
+                ),
+            )
+            for name, cause in CAUSES.items()
+        ],
+    )
+
+
+def _attempts(setting: str | None) -> str:
+    if setting is None:
+        return "1"
+    prefix = RetrySettings.model_config["env_prefix"]
+    default = RetrySettings.model_fields[setting].default
+    return f"{default} (`{prefix}{setting.upper()}`)"
+
+
 TABLES = {
+    ("retries.md", "causes"): cause_table,
     ("architecture.md", "keys"): key_table,
     ("security.md", "rights"): rights_table,
 }

@@ -1,21 +1,21 @@
 """Every error of the project, named after the boundary that was crossed.
 
-TrajectoryFailure            cause         retried  a trajectory has no score because ...
- + SandboxError              sandbox       yes      the compute failed, not the command in it
- |  - IsolationUnavailable   sandbox       no       this machine cannot fence slots off
- |  - SlotLost               sandbox       yes      the slot was released or its box died
- |  -  - SlotKilled          sandbox       yes      what ran in the slot ended it; when the agent
- |                                                  does so again: stop reason slot_killed
- |  - SandboxRejected        sandbox       no       the provider refuses the account or profile
- |  - SandboxUnavailable     sandbox       handed   the provider has no room now; the job is
- |                                         back     handed back and uses no attempt
- + ModelError                model         yes      the endpoint failed after its own retries
- |  - ContextLengthExceeded  -             -        an agent outcome: stop reason context_length
- + ModelConfigError          model_config  no       wrong key, model or parameter
- + EnvInfraError             env_infra     yes      clone, download or install failed
- + EnvBug                    env_bug       no       env code raised, or a row misfits its package
- + DeadlineExceeded          deadline      once     a stage or the attempt ran out of time
- + Cancelled                 cancelled     no       an operator revoked it
+TrajectoryFailure            a trajectory has no score; what follows is the row of `CAUSES`
+ + SandboxError              the compute failed, not the command in it
+ |  - IsolationUnavailable   this machine cannot fence slots off
+ |  - SlotLost               the slot was released or its box died
+ |  -  - SlotKilled          what ran in the slot ended it; when the agent does so again: stop
+ |                           reason slot_killed
+ |  - SandboxRejected        the provider refuses the account or profile
+ |  - SandboxUnavailable     the provider has no room now; the job is handed back and uses no
+ |                           attempt
+ + ModelError                the endpoint failed after its own retries
+ |  - ContextLengthExceeded  an agent outcome: stop reason context_length
+ + ModelConfigError          wrong key, model or parameter
+ + EnvInfraError             clone, download or install failed
+ + EnvBug                    env code raised, or a row misfits its package
+ + DeadlineExceeded          a stage or the attempt ran out of time
+ + Cancelled                 an operator revoked it
 HermesQueueError             errors that are about no single trajectory
  + ConfigurationError        wrong flag, setting or installation (exit code 2)
  |  - InputError             a row, file or dataset is unusable
@@ -33,9 +33,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-Cause = Literal["sandbox", "model", "model_config", "env_infra", "env_bug", "deadline", "cancelled"]
 Stage = Literal["queue", "load", "prepare", "acquire", "setup", "agent", "verify", "publish"]
 
 EXIT_FAILED = 1
@@ -47,26 +47,94 @@ EXIT_BLOCKED = 5
 EXIT_INTERRUPTED = 130
 
 
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """A reason for which an attempt has no score, and what follows from it."""
+
+    what: str
+    attempts: str | None = None
+    """Field of `RetrySettings`: how many attempts may end so; None = it is not repeated."""
+    refilled: bool = False
+    """Another sample may fare better: the group gets one in place of a trajectory that ended so."""
+    opens_breaker: bool = False
+    """A whole lane can suffer from it: its circuit breaker counts such attempts."""
+    pauses_run: bool = False
+    """All jobs of the run would fail so."""
+    dead_letter: bool = False
+    """A person has to look."""
+    runs_again: bool = True
+    """`run retry` may run the job again, where neither refill nor dead letter takes its place."""
+    part_of: str = ""
+    """The wider cause as which it is counted, shown and, by the breaker, judged."""
+
+
+CAUSES: Mapping[str, Cause] = {
+    "sandbox": Cause("the sandbox failed", "attempts_sandbox", refilled=True, opens_breaker=True),
+    "slot_killed": Cause(
+        "what ran in the slot ended it", "attempts_sandbox", refilled=True, part_of="sandbox"
+    ),
+    "isolation": Cause("this machine cannot fence slots off", part_of="sandbox"),
+    "rejected": Cause("the provider refuses the account or the profile", part_of="sandbox"),
+    "poison": Cause("the job kills its workers", dead_letter=True, part_of="sandbox"),
+    "model": Cause(
+        "the model's endpoint failed, after the client's own retries",
+        "attempts_model",
+        refilled=True,
+        opens_breaker=True,
+    ),
+    "model_config": Cause("a wrong key, model or parameter", opens_breaker=True, pauses_run=True),
+    "env_infra": Cause(
+        "a clone, download or installation failed",
+        "attempts_env_infra",
+        refilled=True,
+        opens_breaker=True,
+    ),
+    "env_bug": Cause("the env raised, or its row misfits", dead_letter=True),
+    "deadline": Cause(
+        "a stage ran out of time through no choice of the agent", "attempts_deadline", refilled=True
+    ),
+    "cancelled": Cause("somebody revoked it", runs_again=False),
+}
+"""Every reason there is. A new one is a row here and, where no class fits, one with its `kind`."""
+
+WIDE_CAUSES = tuple(name for name, cause in CAUSES.items() if not cause.part_of)
+"""As failures are counted and shown."""
+
+
 class TrajectoryFailure(Exception):
     """Why one attempt has no score. `stage` is filled in by `stage()`."""
 
-    cause: ClassVar[Cause]
-    retryable: ClassVar[bool] = True
+    kind: ClassVar[str]
+    """Its row in `CAUSES`."""
     stage: Stage | None = None
     events: tuple[Mapping[str, Any], ...] = ()
     """What led to it, e.g. tries of a model call; kept on the record."""
+
+    def __init_subclass__(cls) -> None:
+        if getattr(cls, "kind", None) not in CAUSES:
+            raise TypeError(f"{cls.__name__}.kind must be one of {', '.join(CAUSES)}")
+
+    @property
+    def consequences(self) -> Cause:
+        """Its row."""
+        return CAUSES[self.kind]
+
+    @property
+    def cause(self) -> str:
+        """One of `WIDE_CAUSES`."""
+        return self.consequences.part_of or self.kind
 
 
 class SandboxError(TrajectoryFailure):
     """The sandbox, not the command in it, failed."""
 
-    cause = "sandbox"
+    kind = "sandbox"
 
 
 class IsolationUnavailable(SandboxError):
     """Slots cannot be fenced off on this machine; the message says what to install or allow."""
 
-    retryable = False
+    kind = "isolation"
 
 
 class SlotLost(SandboxError):
@@ -80,11 +148,13 @@ class SlotKilled(SlotLost):
     signal, no release, no lack of memory of the host. A sandbox that died whole is a `SlotLost`.
     """
 
+    kind = "slot_killed"
+
 
 class SandboxRejected(SandboxError):
     """The provider refuses our credentials or this profile: asking again would not help."""
 
-    retryable = False
+    kind = "rejected"
 
 
 class SandboxUnavailable(SandboxError):
@@ -98,7 +168,7 @@ class SandboxUnavailable(SandboxError):
 class ModelError(TrajectoryFailure):
     """The chat endpoint failed after its own retries, or sent a malformed reply."""
 
-    cause = "model"
+    kind = "model"
 
 
 class ContextLengthExceeded(ModelError):
@@ -108,34 +178,31 @@ class ContextLengthExceeded(ModelError):
 class ModelConfigError(TrajectoryFailure):
     """401, 403, 404, 422 or dropped tools: the same request would fail again."""
 
-    cause = "model_config"
-    retryable = False
+    kind = "model_config"
 
 
 class EnvInfraError(TrajectoryFailure):
     """A clone, download or install failed."""
 
-    cause = "env_infra"
+    kind = "env_infra"
 
 
 class EnvBug(TrajectoryFailure):
     """Env code raised, or the row's recipe does not match its package."""
 
-    cause = "env_bug"
-    retryable = False
+    kind = "env_bug"
 
 
 class DeadlineExceeded(TrajectoryFailure):
     """A stage, or the attempt as a whole, ran out of time through no choice of the agent."""
 
-    cause = "deadline"
+    kind = "deadline"
 
 
 class Cancelled(TrajectoryFailure):
     """An operator revoked the trajectory."""
 
-    cause = "cancelled"
-    retryable = False
+    kind = "cancelled"
 
 
 class HermesQueueError(Exception):

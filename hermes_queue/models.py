@@ -11,11 +11,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, FiniteFloat, model_validator
 
-from hermes_queue.errors import Cause, Stage
 from hermes_queue.wire.conversation import FunctionCall as FunctionCall
 from hermes_queue.wire.conversation import Message as Message
 from hermes_queue.wire.conversation import ToolCall as ToolCall
 from hermes_queue.wire.conversation import Wire as Wire
+from hermes_queue.wire.failure import Failure as Failure
 from hermes_queue.wire.names import LaneName, RunId, check_ids
 from hermes_queue.wire.names import Name as Name
 from hermes_queue.wire.names import make_ids as make_ids
@@ -216,24 +216,6 @@ class ToolCallCounts(Wire):
     schema_valid: int = 0
     ok: int = 0
     error: int = 0
-
-
-class Failure(Wire):
-    """Why there is no score."""
-
-    cause: Cause
-    stage: Stage
-    type: str
-    message: str
-
-    @property
-    def refillable(self) -> bool:
-        """Whether another sample may fare better: infrastructure, but nothing that stays so."""
-        return self.cause in _INFRASTRUCTURE and self.type not in _LASTING
-
-
-_INFRASTRUCTURE: tuple[Cause, ...] = ("sandbox", "model", "env_infra", "deadline")
-_LASTING = ("PoisonJob", "IsolationUnavailable", "SandboxRejected")
 
 
 class AttemptRecord(Wire):

@@ -1,12 +1,13 @@
 """What runs inside a worker process.
 
 bodies.py       large bodies to the object store
+clock.py        deadlines and stages of an attempt
 draft.py        a record in the making
 evidence.py     what is kept of a failed attempt
 imports.py      imports what a job names
 lifecycle.py    start and stop of a worker
-provenance.py   with what a record was made
-publication.py  the final record, kept and published
+outbox.py       a finished record: kept, then published
+record.py       the record that is made of a draft
 retry.py        whether and when a failed attempt is repeated
 rollout.py      one trajectory, top to bottom: read this first
 runtime.py      what one process shares

@@ -10,7 +10,8 @@ from hermes_queue.errors import TrajectoryFailure
 from hermes_queue.ledger.attempts import MAX_EVIDENCE_BYTES, packed
 from hermes_queue.models import AttemptRecord, Message
 from hermes_queue.telemetry.scrubbing import scrubber
-from workers.draft import Draft, describe
+from workers.draft import Draft
+from workers.record import describe
 from workers.runtime import Runtime
 
 logger = logging.getLogger(__name__)
@@ -30,7 +31,7 @@ def attempt_record(draft: Draft, failure: TrajectoryFailure, runtime: Runtime) -
         attempt=draft.attempt,
         epoch=draft.epoch,
         failure=describe(failure),
-        stage_seconds=dict(draft.stage_seconds),
+        stage_seconds=dict(draft.clock.stage_seconds),
         host=runtime.host,
         worker=runtime.owner,
         sandbox_id=draft.sandbox_id,

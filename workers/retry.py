@@ -1,8 +1,8 @@
 """Whether a failed attempt is repeated, and when.
 
-Only failures of infrastructure are; an agent's failure is a measurement. Each cause has a
-limit of its own, because what helps differs: a rate-limited model recovers with patience,
-a package that does not install seldom does.
+Only failures of infrastructure are; an agent's failure is a measurement. Each cause has a limit,
+see `errors.CAUSES`, because what helps differs: a rate-limited model recovers with patience, a
+package that does not install seldom does.
 """
 
 from __future__ import annotations
@@ -30,17 +30,12 @@ def retry_delay_s(
         settings: limits and backoff.
         left_s: what is left of the total deadline of all attempts; waiting uses none of it.
     """
-    limits = {
-        "sandbox": settings.attempts_sandbox,
-        "model": settings.attempts_model,
-        "env_infra": settings.attempts_env_infra,
-        "deadline": settings.attempts_deadline,
-    }
+    setting = failure.consequences.attempts
     attempts = len(earlier) + 1
     alike = 1 + sum(record.failure.cause == failure.cause for record in earlier)
-    if not failure.retryable or left_s <= 0 or attempts >= settings.max_attempts:
+    if setting is None or left_s <= 0 or attempts >= settings.max_attempts:
         return None
-    if alike >= limits.get(failure.cause, 1):
+    if alike >= getattr(settings, setting):
         return None
     delay_s: float = min(settings.backoff_s * 2 ** (attempts - 1), settings.backoff_max_s)
     return delay_s * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret

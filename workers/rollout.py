@@ -39,7 +39,6 @@ async def rollout(
     *,
     backend: SandboxBackend,
     model: ModelSettings,
-    left_s: Callable[[], float],
     on_measured: Callable[[], Awaitable[None]],
     before_turn: BeforeTurn | None = None,
     limiter: Limiter | None = None,
@@ -53,8 +52,6 @@ async def rollout(
         row: the dataset row.
         backend: gives the slot.
         model: endpoint defaults.
-        left_s: seconds all further stages have together; asked once the slot is ours,
-            because waiting for it counts towards no deadline.
         on_measured: awaited with the verdict in place, before the slot is reset.
         before_turn: awaited before each turn of the agent; the time it takes, e.g. because
             the run is paused, counts towards no deadline.
@@ -66,29 +63,29 @@ async def rollout(
         TrajectoryFailure: with `stage` set. The slot is released in any case.
     """
     job, limits = draft.job, draft.job.limits
-    async with draft.stage("load"):
+    async with draft.clock.stage("load"):
         await import_named(job, allowed=imports)
         env = load_env(job.env)
         item = env.Item.model_validate(row)
         draft.env_version = checked_version(env, job.env)
         spec = replace(env.spec(item, job.profile), alone=draft.lost_sandboxes >= ALONE_AFTER)
         await warm_up(job.agent.kind)
-    async with draft.stage("prepare", limit_s=prepare_limit_s):
+    async with draft.clock.stage("prepare", limit_s=prepare_limit_s):
         await backend.prepare(spec)
-    async with draft.stage("acquire"):
+    async with draft.clock.stage("acquire"):
         slot = await backend.acquire(job.trajectory_id, spec)
     draft.sandbox_id, draft.image = slot.sandbox_id, slot.image
-    draft.deadline = time.monotonic() + left_s()
-    context = SlotContext(backend, slot, deadline=draft.deadline)
+    draft.clock.start()
+    context = SlotContext(backend, slot, deadline=draft.clock.deadline)
     try:
-        async with draft.stage("setup", limit_s=limits.setup_timeout_s):
+        async with draft.clock.stage("setup", limit_s=limits.setup_timeout_s):
             await env.setup(item, context)
-        async with draft.stage("agent", limit_s=limits.agent_timeout_s + AGENT_GRACE_S):
+        async with draft.clock.stage("agent", limit_s=limits.agent_timeout_s + AGENT_GRACE_S):
             await _act(draft, env, item, backend, context.slot, model, before_turn, limiter)
         if draft.agent.stop_reason == "slot_killed":
             await _begin_anew(draft, env, item, backend, context)
-        context.deadline = draft.deadline
-        async with draft.stage("verify", limit_s=limits.verify_timeout_s):
+        context.deadline = draft.clock.deadline
+        async with draft.clock.stage("verify", limit_s=limits.verify_timeout_s):
             verdict = await env.verify(item, context, draft.agent.messages)
             draft.verdict = await asyncio.to_thread(checked_verdict, verdict)
         await on_measured()
@@ -108,7 +105,7 @@ async def _act(
 ) -> None:
     """The agent's turn: its tools, its deadline, its transcript."""
     limits = draft.job.limits
-    deadline = time.monotonic() + draft.left_s(limits.agent_timeout_s)
+    deadline = time.monotonic() + draft.clock.left_s(limits.agent_timeout_s)
     context = SlotContext(backend, slot, deadline=deadline)
     toolbox = Toolbox(
         env.tools, ToolContext(context, limits.tool_timeout_s, limits.observation_bytes)
@@ -122,7 +119,7 @@ async def _act(
         sampling=draft.job.agent.sampling,
         deadline=deadline,
         cost_usd=draft.cost_usd,
-        before_turn=draft.not_counting(before_turn) if before_turn else None,
+        before_turn=draft.clock.not_counting(before_turn) if before_turn else None,
         context=ContextControl(draft.job.agent.params),
         into=draft.agent,
         slot_loss_ends=draft.slot_killed_before,
@@ -136,12 +133,12 @@ async def _begin_anew(
     lost = context.slot
     await backend.release(lost)
     began = time.monotonic()
-    async with draft.stage("acquire"):
+    async with draft.clock.stage("acquire"):
         context.slot = await backend.acquire(lost.trajectory_id, lost.spec)
-    draft.postpone(time.monotonic() - began)
+    draft.clock.postpone(time.monotonic() - began)
     draft.sandbox_id = context.slot.sandbox_id
-    context.deadline = draft.deadline
-    async with draft.stage("setup", limit_s=draft.job.limits.setup_timeout_s):
+    context.deadline = draft.clock.deadline
+    async with draft.clock.stage("setup", limit_s=draft.job.limits.setup_timeout_s):
         await env.setup(item, context)
 
 
@@ -180,5 +177,5 @@ def _script(
         group_id=job.group_id,
         policy_version=job.policy_version,
         endpoint_failures=sum(earlier.failure.cause == "model" for earlier in draft.earlier),
-        limiter=NotCounting(limiter or Unlimited(), draft),
+        limiter=NotCounting(limiter or Unlimited(), draft.clock),
     )

@@ -31,7 +31,7 @@ from hermes_queue.telemetry.scrubbing import scrub
 from workers import runtime as runtimes
 from workers.draft import Draft
 from workers.evidence import attempt_record
-from workers.publication import Publication
+from workers.outbox import Outbox
 from workers.retry import retry_delay_s
 from workers.rollout import rollout
 from workers.runtime import Progress, Runtime
@@ -107,6 +107,8 @@ async def _begin(runtime: Runtime, delivery: Delivery) -> Begun:
     try:
         return await asyncio.shield(asking)
     except asyncio.CancelledError:
+        # The call goes on in its thread. A lease that it is granted now would be nobody's: the job
+        # would wait until it lapses, and that would count as a death.
         done, _ = await asyncio.wait({asking}, timeout=_LAST_WORDS_S)
         asking.cancel()
         if done and not asking.exception() and asking.result().verdict == "run":
@@ -125,8 +127,7 @@ class _Attempt:
         self._begun = begun
         self._since = time.monotonic()
         self._draft: Draft | None = None
-        self._slot_since: float | None = None
-        self._publication = Publication(runtime, claim)
+        self._outbox = Outbox(runtime, claim)
         self._own = asyncio.current_task()
 
     def progress(self) -> Progress:
@@ -136,7 +137,7 @@ class _Attempt:
             return Progress("load", self._since, attempt=self._begun.attempt)
         job = draft.job
         label, turns = f"{job.env}:{job.instance_id}#{job.sample_index}", len(draft.agent.turns)
-        return Progress(draft.current, self._since, job.lane, label, turns, draft.attempt)
+        return Progress(draft.clock.current, self._since, job.lane, label, turns, draft.attempt)
 
     async def run(self) -> str:
         """Acknowledge, measure, conclude; whatever happens, say what became of the job."""
@@ -157,7 +158,7 @@ class _Attempt:
             if self._begun.deaths > self._runtime.retry.max_deaths:  # its own end failed, too
                 return await self._unreadable(PoisonJob("no record of it can be made"))
             if self._begun.cancel:
-                return await self._publication.publish(self._draft, Cancelled(self._begun.cancel))
+                return await self._end(self._draft, Cancelled(self._begun.cancel))
             if letter := await isolated(self._runtime, self._claim, self._begun, job):
                 return f"handed back: to run alone, see dead letter {letter}"
             return await self._conclude(self._draft, await self._measure(self._draft))
@@ -178,8 +179,7 @@ class _Attempt:
                 row,
                 backend=self._runtime.backend,
                 model=self._runtime.model,
-                left_s=self._start_clock,
-                on_measured=lambda: self._publication.keep(draft),
+                on_measured=lambda: self._outbox.keep(draft),
                 before_turn=lambda: self._runtime.pauses.over(draft.job.run_id),
                 limiter=self._runtime.model_calls,
                 imports=self._runtime.worker.imports,
@@ -196,7 +196,7 @@ class _Attempt:
                 extra={"action": "bug", "trajectory_id": self._claim.trajectory_id},
             )
             bug = EnvBug(f"{type(error).__name__}: {error}")
-            bug.stage = draft.current
+            bug.stage = draft.clock.current
             return bug
         return None
 
@@ -224,37 +224,22 @@ class _Attempt:
             raise EnvBug(f"item {job.item_sha256} is gone from Redis: enqueue the run again")
         return row
 
-    # --- the total deadline, over all attempts ------------------------------------------------
-
-    def _start_clock(self) -> float:
-        """The slot is ours: time counts from here on. Returns the seconds that are left."""
-        self._slot_since = time.monotonic()
-        return self._left_s()
-
-    def _used_s(self) -> float:
-        if self._slot_since is None:
-            return 0.0
-        waited_s = self._draft.waited_s if self._draft else 0.0
-        return time.monotonic() - self._slot_since - waited_s
-
-    def _left_s(self) -> float:
-        total_s = self._draft.job.limits.total_timeout_s if self._draft else 0.0
-        return total_s - self._begun.used_s - self._used_s()
-
     # --- outcomes -----------------------------------------------------------------------------
 
     async def _conclude(self, draft: Draft, failure: TrajectoryFailure | None) -> str:
         """Publish what was measured; retry what may be retried; publish the rest unmeasured."""
-        if isinstance(failure, SandboxUnavailable) and not await self._publication.exists():
+        kept = await self._outbox.kept()
+        if isinstance(failure, SandboxUnavailable) and not kept:
             return await self._no_room(draft, failure)
         self._runtime.ended(draft, failure)
-        if await self._publication.exists() or failure is None:
-            return await self._publication.publish()
-        delay_s = retry_delay_s(failure, draft.earlier, self._runtime.retry, left_s=self._left_s())
-        if failure.cause == "model_config":
+        if kept or failure is None:
+            return await self._outbox.publish()
+        left_s = draft.clock.total_left_s
+        delay_s = retry_delay_s(failure, draft.earlier, self._runtime.retry, left_s=left_s)
+        if failure.consequences.pauses_run:
             await self._pause_run(draft, failure)
         if delay_s is None:
-            return await self._publication.publish(draft, failure)
+            return await self._end(draft, failure)
         logger.warning(
             "%s: %s in %s, retried in %.1f s: %s",
             draft.job.trajectory_id,
@@ -264,9 +249,14 @@ class _Attempt:
             failure,
             extra={"action": "retry", "trajectory_id": draft.job.trajectory_id},
         )
-        kept = await self._runtime.in_thread(attempt_record, draft, failure, self._runtime)
-        await self._give_back(delay_s=delay_s, failed_attempt=kept)
+        evidence = await self._runtime.in_thread(attempt_record, draft, failure, self._runtime)
+        await self._give_back(delay_s=delay_s, failed_attempt=evidence)
         return f"retry: {failure.cause}"
+
+    async def _end(self, draft: Draft, failure: TrajectoryFailure) -> str:
+        """Publish the attempt as failed, unless it has a record already."""
+        await self._outbox.keep(draft, failure)
+        return await self._outbox.publish()
 
     async def _no_room(self, draft: Draft, failure: SandboxUnavailable) -> str:
         """The provider has no sandbox for it now: it waits in the queue and uses no attempt."""
@@ -282,8 +272,8 @@ class _Attempt:
 
     async def _interrupted(self) -> str:
         """The pool cancelled us; what that means depends on why."""
-        if await self._publication.exists():  # only Redis and the store can delay it
-            return await self._publication.publish()
+        if await self._outbox.kept():  # only Redis and the store can delay it
+            return await self._outbox.publish()
         reason = self._task.cancel_reason
         if reason == "shutdown" or self._draft is None:
             await self._give_back()
@@ -298,7 +288,7 @@ class _Attempt:
                 failure = DeadlineExceeded(f"Celery's {reason} time limit")
             case _:
                 return f"stopped: {reason}"
-        return await self._publication.publish(self._draft, failure)
+        return await self._end(self._draft, failure)
 
     async def _give_back(
         self, *, delay_s: float = 0.0, failed_attempt: AttemptRecord | None = None
@@ -307,7 +297,7 @@ class _Attempt:
             self._runtime.ledger.requeue,
             self._claim,
             owner=self._runtime.owner,
-            used_s=self._used_s(),
+            used_s=self._draft.clock.used_s if self._draft else 0.0,
             delay_s=delay_s,
             failed_attempt=failed_attempt,
             spent=self._draft.spent if self._draft else Spent(),
@@ -343,7 +333,7 @@ class _Attempt:
         )
         try:
             runs = Runs(self._runtime.ledger)
-            await self._runtime.persist(runs.pause, run_id, scrub(str(failure)), by="model_config")
+            await self._runtime.persist(runs.pause, run_id, scrub(str(failure)), by=failure.cause)
         except ConfigurationError as error:  # it is cancelled or purged
             logger.info("%s", error, extra={"action": "run_not_paused"})
 
@@ -369,4 +359,4 @@ class _Attempt:
             stand_in_job, self._runtime.ledger, self._claim.trajectory_id
         )
         draft = Draft.of(job, self._begun)
-        return await self._publication.publish(draft, EnvBug(str(error)))
+        return await self._end(draft, EnvBug(str(error)))

@@ -12,10 +12,10 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, get_args
+from typing import Any
 
 from hermes_queue.cli.overview import lane_now
-from hermes_queue.errors import Cause, RedisFull, RedisUnavailable
+from hermes_queue.errors import CAUSES, WIDE_CAUSES, RedisFull, RedisUnavailable
 from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.answers import ENDED
@@ -241,16 +241,16 @@ def _counted(found: Totals) -> Iterator[Answer]:
     no rate.
     """
     values: dict[Metric, dict[tuple[str, ...], float]] = {m: {} for m in _TOTALS.values()}
-    for cause in get_args(Cause):
+    for cause in WIDE_CAUSES:
         values[metrics.RETRIES][cause,] = 0.0
-    for cause in ("env_bug", "poison"):
+    for cause in (name for name, row in CAUSES.items() if row.dead_letter):
         values[metrics.DEAD_LETTERS_TOTAL][cause,] = 0.0
     for metric in (metrics.LEASE_EXPIRIES, metrics.COST_USD, metrics.UNPRICED, metrics.TOKENS):
         values[metric][()] = 0.0
     for env in {key[1] for key in found if key[0] == "trajectories"}:
         for outcome in ("scored", "failed", "cancelled"):
             values[metrics.TRAJECTORIES][env, outcome] = 0.0
-        for cause in get_args(Cause):
+        for cause in WIDE_CAUSES:
             values[metrics.FAILURES][env, cause] = 0.0
     for (name, *labels), value in found.items():
         counter = _TOTALS.get(name)

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.keyspace.connection import explained
@@ -15,9 +15,6 @@ from hermes_queue.ledger.budgets import Account, accounts
 from hermes_queue.ledger.ledger import RUN_TTL_S, Ledger
 from hermes_queue.settings import ResultSettings
 from hermes_queue.wire.ids import group_of
-
-PausedBy = Literal["", "operator", "budget", "model_config"]
-"""Who paused a run; "" when it is not paused."""
 
 BATCH = 500
 """Jobs or claims per call: a few milliseconds of Redis."""
@@ -30,7 +27,7 @@ class Pause:
     """Why nothing of a run begins."""
 
     by: str
-    """See `PausedBy`."""
+    """operator, budget, or the cause of a failure."""
     reason: str
 
 
@@ -42,7 +39,8 @@ class RunInfo:
     state: str
     reason: str
     """Why it was paused or cancelled."""
-    paused_by: PausedBy
+    paused_by: str
+    """As `Pause.by`; "" when it is not paused."""
     created: float
     """Unix seconds of Redis' clock."""
     config: dict[str, Any]
@@ -86,7 +84,7 @@ class Runs:
         )
         if not state:
             raise _unknown(run_id)
-        paused_by = cast(PausedBy, by if state == "paused" else "")
+        paused_by = by if state == "paused" else ""
         counters = ledger.run_status(run_id)
         if counters.done and state != "cancelled":
             state = "done"
@@ -112,7 +110,7 @@ class Runs:
         state, by, reason = (value.decode() if value else "" for value in raw)
         return Pause(by, reason) if state == "paused" else None
 
-    def pause(self, run_id: str, reason: str = "", *, by: PausedBy = "operator") -> None:
+    def pause(self, run_id: str, reason: str = "", *, by: str = "operator") -> None:
         """Begin no more jobs; running trajectories wait at their next turn. Idempotent.
 
         Raises:
@@ -212,7 +210,7 @@ class Runs:
             )
         )
 
-    def _enter(self, run_id: str, state: str, reason: str, by: PausedBy = "operator") -> None:
+    def _enter(self, run_id: str, state: str, reason: str, by: str = "operator") -> None:
         answer = self.ledger.call("run_state", run_id=run_id, state=state, reason=reason, by=by)
         before = answer.decode()
         if before == "unknown":

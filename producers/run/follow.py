@@ -155,7 +155,7 @@ class Follower:
         for member in group.members:
             self.rows.append(result_row(member))
             self.failed += member.status == "failed"
-            if member.failure and member.failure.type == "IsolationUnavailable":
+            if member.failure and member.failure.kind == "isolation":
                 self.isolation = member.failure.message
 
     async def _watch(self, sending: asyncio.Future[None] | None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import runpy
 
 import pytest
 import redis
@@ -64,10 +63,3 @@ def test_the_code_names_every_key_of_ours_that_has_a_row():
     ours = {re.sub(r"\{[^}]*\}", "{}", key.pattern) for key in KEYS if key.owner != "broker"}
     put_together = {"sink:{}"}  # not spelt out where it is named
     assert ours - put_together <= set(keys_in_code())
-
-
-@pytest.mark.parametrize("page", ["architecture.md", "security.md"])
-def test_tables_of_keys_are_what_the_rows_render(page):
-    render = runpy.run_path(str(ROOT / "docs/generate_tables.py"))["render"]
-    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
-    assert text == render(page, text), "stale: run `make docs`"

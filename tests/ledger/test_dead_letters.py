@@ -14,6 +14,7 @@ from hermes_queue.ledger import Claim
 from hermes_queue.ledger.dead import DeadLetters, LetterFilter, revived
 from hermes_queue.ledger.fleet.logs import keep_log
 from hermes_queue.ledger.poison import forget, isolate, item_hash, poison_items
+from hermes_queue.models import Failure
 
 
 def die(ledger, job, sweep):
@@ -31,7 +32,7 @@ def lane(ledger, job):
 
 def failed(job, cause="env_bug", kind="EnvBug"):
     record = make_record(job, None)
-    failure = record.failure.model_copy(update={"cause": cause, "type": kind, "message": "why"})
+    failure = Failure(cause=cause, stage=record.failure.stage, type=kind, message="why")
     return record.model_copy(update={"failure": failure})
 
 

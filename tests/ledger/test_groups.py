@@ -10,7 +10,7 @@ from records import make_job, make_record
 
 from hermes_queue.bodies import codec
 from hermes_queue.ledger import Claim, Runs
-from hermes_queue.models import GroupPolicy
+from hermes_queue.models import Failure, GroupPolicy
 
 
 def start(ledger, size, *, samples=None, **policy):
@@ -85,7 +85,7 @@ def test_refills_end_at_their_limit_and_the_group_closes_incomplete(ledger):
 def test_what_would_fail_again_is_not_refilled(ledger, cause, kind):
     jobs = start(ledger, 1, max_refills=3)
     record = make_record(jobs[0], None)
-    failure = record.failure.model_copy(update={"cause": cause, "type": kind})
+    failure = Failure(cause=cause, stage="setup", type=kind, message="why")
     assert publish(ledger, record.model_copy(update={"failure": failure})) == "group"
     assert entry(ledger)["complete"] == "0"
 

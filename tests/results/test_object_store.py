@@ -25,7 +25,7 @@ from hermes_queue.results.archive import ArchiveSink
 from hermes_queue.results.trimming import trim
 from hermes_queue.settings import ResultSettings, StoreSettings
 from workers.bodies import Bodies
-from workers.draft import encoded
+from workers.record import encoded
 
 SMALL = StoreSettings(from_bytes=1024, grace_s=1e-6)
 LONG = "".join(random.Random(0).choices(string.ascii_letters, k=5000))

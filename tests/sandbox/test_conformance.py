@@ -579,7 +579,7 @@ async def test_a_profile_nobody_described_is_refused_with_those_there_are(bench)
     for lease in (bench.backend.prepare, lambda spec: bench.backend.acquire("t", spec)):
         with pytest.raises(SandboxRejected, match=r"'gpu' is unknown .*known: default") as caught:
             await lease(SlotSpec(profile="gpu"))
-        assert not caught.value.retryable
+        assert caught.value.consequences.attempts is None
     assert bench.backend.free_slots == free
 
 

@@ -37,7 +37,7 @@ async def refusal(cache: Path) -> str:
     backend = LocalBackend(LocalSandboxSettings(isolation="bwrap"), slots=1, cache=cache)
     with pytest.raises(IsolationUnavailable) as error:
         await backend.start()
-    assert not error.value.retryable
+    assert error.value.consequences.attempts is None
     return str(error.value)
 
 

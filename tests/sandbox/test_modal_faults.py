@@ -94,7 +94,7 @@ async def test_a_build_that_fails_for_a_passing_reason_is_tried_again(start, fau
         faults.inject("ImageJoinStreaming", result=result, message=message)
         with pytest.raises(kind) as caught:
             await backend.acquire("t", SlotSpec())
-        assert caught.value.retryable, result
+        assert caught.value.consequences.attempts, result
         assert backend.free_slots == 2
     slot = await backend.acquire("t", SlotSpec())
     assert await out(backend, slot, "echo alive") == "alive"
@@ -105,7 +105,7 @@ async def test_a_build_whose_commands_fail_is_refused(start, faults):
     faults.inject("ImageJoinStreaming", result="FAILURE", message="pip: exit code 1")
     with pytest.raises(SandboxRejected, match=r"exit code 1.*build log") as caught:
         await backend.acquire("t", SlotSpec())
-    assert not caught.value.retryable
+    assert caught.value.consequences.attempts is None
 
 
 @pytest.mark.parametrize("status", ["NOT_FOUND", "FAILED_PRECONDITION"])
@@ -126,7 +126,7 @@ async def test_a_creation_that_stays_in_conflict_is_an_attempt_not_a_refusal(sta
     backend = await start()
     with pytest.raises(SandboxError) as caught:
         await backend.acquire("t", SlotSpec())
-    assert caught.value.retryable
+    assert caught.value.consequences.attempts
 
 
 async def test_a_request_modal_does_not_take_is_not_repeated(start, faults):
@@ -134,14 +134,14 @@ async def test_a_request_modal_does_not_take_is_not_repeated(start, faults):
     backend = await start(gpu="T800")
     with pytest.raises(SandboxRejected, match="no such GPU") as caught:
         await backend.acquire("t", SlotSpec())
-    assert not caught.value.retryable
+    assert caught.value.consequences.attempts is None
 
 
 async def test_a_gpu_where_there_is_none_is_refused(start):
     backend = await start(profiles="big: {gpu: A10G, slots_per_sandbox: 1}")
     with pytest.raises(SandboxRejected, match=r"(?i)gpu") as caught:
         await backend.acquire("t", SlotSpec(profile="big"))
-    assert not caught.value.retryable
+    assert caught.value.consequences.attempts is None
     slot = await backend.acquire("t", SlotSpec())
     assert await out(backend, slot, "echo alive") == "alive"
 
@@ -199,7 +199,7 @@ async def test_a_service_that_stays_away_costs_one_attempt_and_no_slot(start, fa
     backend = await start()
     with pytest.raises(SandboxError) as caught:
         await backend.acquire("t", SlotSpec())
-    assert caught.value.retryable
+    assert caught.value.consequences.attempts
     faults.clear()
     slot = await backend.acquire("t", SlotSpec())
     assert await out(backend, slot, "echo alive") == "alive"

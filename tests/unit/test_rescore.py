@@ -21,6 +21,7 @@ from hermes_queue.cli import cli
 from hermes_queue.models import AgentSpec, Message
 from hermes_queue.settings import ModelSettings
 from workers.draft import Draft
+from workers.record import record_of
 
 SERVERS = ["vllm", "sglang"]
 
@@ -71,7 +72,7 @@ class Served:
             reply = await chat.complete(messages, [], sampling, time.monotonic() + 60)
             messages += [reply.message, Message(role="user", content="more")]
             draft.agent.turns.append(reply.turn)
-        return draft.record(owner="w", host="h")
+        return record_of(draft, owner="w", host="h")
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from hermes_queue.bodies import codec
 from hermes_queue.errors import ModelError
 from hermes_queue.models import AgentSpec, Message, ScoredTrajectory, Turn, Wire
 from hermes_queue.telemetry.scrubbing import Scrubber
-from workers.draft import describe
+from workers.record import describe
 from workers.upkeep.counts import Outcomes
 
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N"
@@ -135,7 +135,7 @@ def test_no_text_of_a_record_keeps_a_secret_whatever_field_or_key_it_stands_in()
                 }
                 | ({"sampling": {secret: [{secret: secret}]}} if annotation is AgentSpec else {})
             )
-        return {str: secret, int: 1, float: 0.5}[annotation]
+        return {str: secret, bool: True, int: 1, float: 0.5}[annotation]
 
     identity = {"run_id", "group_id", "trajectory_id", "env", "instance_id", "requeued_from"}
     record = filled(ScoredTrajectory)

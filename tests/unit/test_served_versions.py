@@ -19,6 +19,7 @@ from producers.base import Producer
 from producers.run.options import parse
 from producers.run.plan import make_plan
 from workers.draft import Draft
+from workers.record import record_of
 
 USER = Message(role="user", content="hello")
 
@@ -144,7 +145,7 @@ def test_a_turn_of_no_known_version_is_as_old_as_the_attempt(
     from envs.base import Verdict
 
     draft.verdict = Verdict(score=1.0)
-    record = draft.record(owner="w", host="h")
+    record = record_of(draft, owner="w", host="h")
     assert oldest_number(record) == number
     assert (record.policy_version, record.policy_begun) == ("8", begun)
     assert (record.policy_oldest, record.policy_newest) == span(record.turns)

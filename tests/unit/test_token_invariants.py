@@ -25,6 +25,7 @@ from hermes_queue.models import AgentSpec, Message
 from hermes_queue.settings import ModelSettings
 from hermes_queue.tools import load_tool
 from workers.draft import Draft
+from workers.record import record_of
 
 TOOLS = [load_tool("terminal").schema()]
 SEEDS = range(16)
@@ -112,7 +113,7 @@ def answers(rng, message):
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_a_record_of_a_random_episode_keeps_every_invariant(seed, mode, kind):
     draft = await sample_episode(random.Random(seed), kind, mode)
-    record = draft.record(owner="w", host="h")
+    record = record_of(draft, owner="w", host="h")
     assert token_violations(record) == []
     assert merge_turns(record.turns) == record.sequences
     sampled = [i for turn in record.turns for i in turn.completion_ids]
@@ -130,7 +131,7 @@ async def test_random_episodes_break_in_message_mode_and_only_where_rewritten_in
     reasons = {}
     for mode in MODES:
         drafts = [await sample_episode(random.Random(seed), "vllm", mode) for seed in SEEDS]
-        events = [event for d in drafts for event in d.record(owner="w", host="h").events]
+        events = [event for d in drafts for event in record_of(d, owner="w", host="h").events]
         found = [event["reason"] for event in events if event["event"] == "sequence_break"]
         reasons[mode] = Counter(found)
     assert set(reasons["tokens"]) == {"history_rewritten"}
@@ -149,7 +150,7 @@ async def test_random_episodes_break_in_message_mode_and_only_where_rewritten_in
 async def sample_record(mode="messages"):
     for seed in range(100):
         draft = await sample_episode(random.Random(seed), "vllm", mode)
-        record = draft.record(owner="w", host="h")
+        record = record_of(draft, owner="w", host="h")
         if len(record.sequences) > 1 and len(record.turns) > len(record.sequences):
             return record
     raise AssertionError("no seed makes a record with a break")

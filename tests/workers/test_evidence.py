@@ -12,8 +12,9 @@ from hermes_queue.errors import ModelError
 from hermes_queue.ledger.attempts import packed, unpacked
 from hermes_queue.models import AttemptRecord, Failure, Message, Turn, Usage
 from hermes_queue.settings import RetrySettings
-from workers.draft import Draft, encoded
+from workers.draft import Draft
 from workers.evidence import attempt_record
+from workers.record import encoded
 
 CAP_BYTES = 2000
 FAILURE = Failure(cause="model", stage="agent", type="ModelError", message="503")

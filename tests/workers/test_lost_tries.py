@@ -42,14 +42,14 @@ async def test_tries_that_failed_are_no_time_of_the_agents(
     answers = [Raw(b"{}", status=500, wait_s=TRY_S)] * 2 + [Raw(answer, wait_s=TRY_S)]
     draft, toolbox, result = Draft(make_job(), 1, 1), Toolbox(), AgentResult()
     async with ChatEndpoint(lambda path, body: answers.pop(0)) as endpoint:
-        script = AgentScript(gold, limiter=NotCounting(Unlimited(), draft))
+        script = AgentScript(gold, limiter=NotCounting(Unlimited(), draft.clock))
         spec = AgentSpec(kind="openai", model="m", base_url=endpoint.url)
         chat = make_chat(spec, script, ModelSettings(trusted_urls=endpoint.url))
         began = time.monotonic()
-        draft.deadline = before = began + 60
-        async with draft.stage("agent", limit_s=60):
-            assert draft._clock is not None
-            end = draft._clock.when()
+        draft.clock.deadline = before = began + 60
+        async with draft.clock.stage("agent", limit_s=60):
+            assert draft.clock._stage_timeout is not None
+            end = draft.clock._stage_timeout.when()
             await run_agent(
                 chat,
                 toolbox,  # type: ignore[arg-type]
@@ -59,11 +59,11 @@ async def test_tries_that_failed_are_no_time_of_the_agents(
                 deadline=time.monotonic() + 60,
                 into=result,
             )
-            moved = draft._clock.when()
+            moved = draft.clock._stage_timeout.when()
         took_s = time.monotonic() - began
     assert result.stop_reason == "no_tool_call"
     assert end is not None
     assert moved is not None
-    lost_s = [toolbox.postponed_s, result.waited_s, draft.deadline - before, moved - end]
+    lost_s = [toolbox.postponed_s, result.waited_s, draft.clock.deadline - before, moved - end]
     assert min(lost_s) >= 0.99 * 2 * TRY_S
     assert max(lost_s) <= took_s - result.turns[0].latency_s + 0.001, "the answer is its own time"

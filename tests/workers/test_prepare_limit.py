@@ -37,6 +37,7 @@ async def never() -> None:
 async def test_an_environment_that_takes_too_long_ends_its_stage_by_deadline():
     row = {"instance_id": "i", "question": "1+1", "answer": 2}
     draft = Draft(make_job(env=f"{__name__}:ENV", agent={"kind": "nop"}), attempt=1, epoch=1)
+    draft.clock.total_s = 600.0
     async with local_backend() as backend:
         with pytest.raises(DeadlineExceeded, match="prepare took longer") as caught:
             await rollout(
@@ -44,7 +45,6 @@ async def test_an_environment_that_takes_too_long_ends_its_stage_by_deadline():
                 row,
                 backend=backend,
                 model=ModelSettings(),
-                left_s=lambda: 600.0,
                 on_measured=never,
                 prepare_limit_s=0.1,
             )

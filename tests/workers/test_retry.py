@@ -16,7 +16,9 @@ from hermes_queue.errors import (
 )
 from hermes_queue.models import AttemptRecord, Failure
 from hermes_queue.settings import ModelSettings, RetrySettings
-from workers.draft import Draft, describe
+from workers.clock import Clock
+from workers.draft import Draft
+from workers.record import describe
 from workers.retry import retry_delay_s
 from workers.rollout import rollout
 
@@ -101,7 +103,7 @@ class FullHouse:
 )
 async def test_a_job_under_which_two_sandboxes_died_gets_one_of_its_own(earlier, alone):
     job = make_job(env="sums_env:ENV")
-    draft = Draft(job, 3, 3, earlier=tuple(failed(*earlier)))
+    draft = Draft(job, 3, 3, earlier=tuple(failed(*earlier)), clock=Clock(60.0))
     backend = FullHouse()
     row = {"instance_id": "i", "question": "1+1", "answer": 2}
     with pytest.raises(SandboxError, match="no room"):
@@ -110,7 +112,6 @@ async def test_a_job_under_which_two_sandboxes_died_gets_one_of_its_own(earlier,
             row,
             backend=backend,
             model=ModelSettings(),
-            left_s=lambda: 60.0,
             on_measured=lambda: None,
         )
     assert [spec.alone for spec in backend.asked] == [alone]

@@ -59,6 +59,7 @@ async def rolled_out(
 ) -> tuple[Draft, TrajectoryFailure | None]:
     fields = {"item": ROW, "agent": {"kind": "nop"}, **job}
     draft = Draft(job=make_job(**fields), attempt=len(earlier) + 1, epoch=1, earlier=earlier)
+    draft.clock.total_s = left_s
 
     async def measured() -> None:
         pass
@@ -70,7 +71,6 @@ async def rolled_out(
             ROW,
             backend=cast(Any, backend),
             model=ModelSettings(),
-            left_s=lambda: left_s,
             on_measured=measured,
         )
     except TrajectoryFailure as error:

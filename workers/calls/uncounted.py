@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from hermes_queue.agent.endpoint.limiter import Limiter, Permit
 from hermes_queue.models import Usage
-from workers.draft import Draft
+from workers.clock import Clock
 
 
 @dataclass(slots=True)
@@ -37,9 +37,9 @@ class NotCounting:
     and of the attempt must know at once: a wait may be longer than what is left of them.
     """
 
-    def __init__(self, limiter: Limiter, draft: Draft) -> None:
+    def __init__(self, limiter: Limiter, clock: Clock) -> None:
         self._limiter = limiter
-        self._draft = draft
+        self._clock = clock
 
     @asynccontextmanager
     async def slot(
@@ -55,8 +55,8 @@ class NotCounting:
                 )
                 granted.append(await stack.enter_async_context(slot))
 
-            await self._draft.not_counting(wait)()
+            await self._clock.not_counting(wait)()
             noted, began = _Noted(granted[0], granted[0].waited_s), time.monotonic()
             yield noted
             if not noted.served:
-                self._draft.postpone(time.monotonic() - began)
+                self._clock.postpone(time.monotonic() - began)

@@ -63,7 +63,7 @@ def attempt_ended(meter: Meter, draft: Draft, failure: TrajectoryFailure | None)
     env = draft.job.env
     ended = failure.cause if failure else "measured"
     meter.add(metrics.ATTEMPTS, {"env": env, "outcome": ended})
-    for stage, seconds in draft.stage_seconds.items():
+    for stage, seconds in draft.clock.stage_seconds.items():
         meter.observe(metrics.STAGE_SECONDS, {"env": env, "stage": stage}, seconds)
     calls = draft.agent.tool_calls
     by_outcome = {

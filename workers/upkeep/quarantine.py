@@ -8,7 +8,7 @@ instead would stop its other jobs from being replaced, for as long as the longes
 
 A worker knows at once that its child has died, and says so: nobody waits for leases to end. A death
 alone that a living parent has seen is the job's own; when parent and child are gone at once it may
-have been their host's (`ledger/lua/include/deaths.lua`).
+have been their host's (`keyspace/lua/include/deaths.lua`).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def boot_id() -> str:
 class PoisonJob(SandboxError):
     """Too many workers died while they ran this job."""
 
-    retryable = False
+    kind = "poison"
 
 
 async def isolated(runtime: Runtime, claim: Claim, begun: Begun, job: TrajectoryJob) -> str:

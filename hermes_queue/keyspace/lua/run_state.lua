@@ -3,7 +3,7 @@
 -- @key run = run:{run_id}
 -- @arg state  active | paused | cancelled
 -- @arg reason  shown to operators
--- @arg by  operator | model_config
+-- @arg by  operator, or the cause of the failure for which a worker pauses it
 -- An operator's pause takes the place of anybody else's, so that only a `resume` ends it.
 -- Returns the state before, or unknown; a cancelled run stays cancelled, and then nothing
 -- changes. Workers learn of it in `begin` and `renew`.

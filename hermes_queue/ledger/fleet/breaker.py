@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hermes_queue.errors import CAUSES
 from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger.ledger import Ledger
 from hermes_queue.settings import BreakerSettings
 
-CAUSES = ("sandbox", "model", "model_config", "env_infra")
-"""What a whole lane can suffer from. Bugs of an env and deadlines are a job's own."""
+COUNTED = ",".join(name for name, cause in CAUSES.items() if cause.opens_breaker)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Breakers:
             min_failures=section.min_failures,
             open_s=section.open_s,
             open_max_s=section.open_max_s,
-            causes=",".join(CAUSES),
+            causes=COUNTED,
             ended=[(cause, count, text[:500]) for cause, (count, text) in outcomes.items()],
         )
         return str(entered.decode())

@@ -8,7 +8,8 @@ import logging
 from hermes_queue.errors import TrajectoryFailure
 from hermes_queue.ledger import Claim, PublishVerdict
 from hermes_queue.models import ScoredTrajectory
-from workers.draft import Draft, final_record
+from workers.draft import Draft
+from workers.record import final_record
 from workers.runtime import Runtime
 from workers.spool import SpooledRecord
 from workers.upkeep.recovery import put_away
@@ -16,8 +17,8 @@ from workers.upkeep.recovery import put_away
 logger = logging.getLogger(__name__)
 
 
-class Publication:
-    """What one attempt has to show. Nothing replaces a record that exists."""
+class Outbox:
+    """Owns the record of one attempt. Nothing replaces a record that is kept."""
 
     def __init__(self, runtime: Runtime, claim: Claim) -> None:
         self._runtime = runtime
@@ -30,7 +31,7 @@ class Publication:
     async def keep(self, draft: Draft, failure: TrajectoryFailure | None = None) -> None:
         """Make the record, on disk and fsynced: from here on it cannot be lost.
 
-        Goes on to its end when the caller is cancelled.
+        Does nothing when there is one. Goes on to its end when the caller is cancelled.
         """
         if self._spooling is None:
             self._spooling = asyncio.ensure_future(
@@ -63,24 +64,23 @@ class Publication:
                 extra={"action": "spool_failed", "trajectory_id": record.trajectory_id},
             )
 
-    async def exists(self) -> bool:
-        """Whether the record exists, or is just being written."""
+    async def kept(self) -> bool:
+        """Whether there is a record; waits for one that is just being written."""
         if self._spooling is not None:
             await asyncio.wait({self._spooling})
             if self._final is None:  # it could not be made; the failure that says so can
                 self._spooling = None
         return self._final is not None
 
-    async def publish(
-        self, draft: Draft | None = None, failure: TrajectoryFailure | None = None
-    ) -> str:
-        """Publish the record as soon as we can; of `failure`, unless one exists.
+    async def publish(self) -> str:
+        """Publish the record that is kept, as soon as Redis and the store let us.
 
         Returns:
-            What became of it, for Flower.
+            Its score and the ledger's verdict, for Flower.
+
+        Raises:
+            RuntimeError: nothing is kept.
         """
-        if draft is not None:
-            await self.keep(draft, failure)
         if self._final is None:
             raise RuntimeError("there is no record to publish")
         record, body = self._final

@@ -11,12 +11,12 @@ from records import make_job
 
 from envs.base import Verdict
 from hermes_queue.bodies import codec
-from hermes_queue.errors import EnvBug, SandboxError
+from hermes_queue.errors import EnvBug, SandboxError, TrajectoryFailure
 from hermes_queue.ledger import Claim, Ledger
 from hermes_queue.models import AgentSpec
 from hermes_queue.telemetry.meter import PrometheusMeter
 from workers.draft import Draft
-from workers.publication import Publication
+from workers.outbox import Outbox
 from workers.runtime import Runtime
 from workers.spool import SUFFIX, Spool
 from workers.upkeep.recovery import publish_leftovers
@@ -34,6 +34,16 @@ def worker(ledger: Ledger, root: Path, owner: str) -> Runtime:
     return Runtime(owner=owner, ledger=ledger, backend=cast(Any, None), spool=spool)
 
 
+async def published(
+    runtime: Runtime, draft: Draft, failure: TrajectoryFailure | None = None
+) -> str:
+    outbox = Outbox(runtime, Claim(draft.job.trajectory_id, 1))
+    assert not await outbox.kept()
+    await outbox.keep(draft, failure)
+    assert await outbox.kept()
+    return await outbox.publish()
+
+
 async def test_a_score_that_redis_has_forgotten_is_set_aside_and_can_be_published_later(
     ledger: Ledger, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -41,7 +51,7 @@ async def test_a_score_that_redis_has_forgotten_is_set_aside_and_can_be_publishe
     runtime.meter = PrometheusMeter("worker", max_label_values=10)
     draft = Draft(job=job, attempt=1, epoch=1, verdict=Verdict(1.0))
     draft.agent.stop_reason = "submitted"
-    said = await Publication(runtime, Claim(job.trajectory_id, 1)).publish(draft)
+    said = await published(runtime, draft)
     assert said == "submitted 1.0 (unknown)"
     [kept] = [path for path in tmp_path.rglob("*") if path.suffix in (SUFFIX, ".unknown")]
     [told] = [record for record in caplog.records if record.levelno >= logging.ERROR]
@@ -83,7 +93,7 @@ async def test_an_attempt_whose_record_cannot_be_made_ends_all_the_same(
     draft.agent.stop_reason = "submitted"
     draft.env_version = broken.get("version", "1")
     runtime = worker(ledger, tmp_path, "me")
-    said = await Publication(runtime, Claim(job.trajectory_id, 1)).publish(draft, failure)
+    said = await published(runtime, draft, failure)
     assert said.endswith("(group)")
     record = codec.decode_record(ledger.client.get(f"hq:body:{job.trajectory_id}"))
     assert record.agent.kind == "nop"
@@ -99,6 +109,5 @@ async def test_a_failure_that_redis_has_forgotten_is_forgotten(
     ledger: Ledger, tmp_path: Path
 ) -> None:
     job, runtime = make_job(), worker(ledger, tmp_path, "first")
-    publication = Publication(runtime, Claim(job.trajectory_id, 1))
-    await publication.publish(Draft(job=job, attempt=1, epoch=1), EnvBug("x"))
+    await published(runtime, Draft(job=job, attempt=1, epoch=1), EnvBug("x"))
     assert not [path for path in tmp_path.rglob("*") if path.suffix in (SUFFIX, ".unknown")]

@@ -1,0 +1,108 @@
+"""The clock of one attempt: its stages, how long they may take, and time that counts for nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from hermes_queue.agent.loop import BeforeTurn
+from hermes_queue.errors import DeadlineExceeded, Stage, stage
+
+
+@dataclass(slots=True)
+class Clock:
+    """Deadlines and times of one attempt. It runs from the moment at which a slot is ours."""
+
+    total_s: float = math.inf
+    """What earlier attempts have left of the total deadline of all attempts."""
+    current: Stage = "load"
+    """The stage that the attempt is in."""
+    stage_seconds: dict[str, float] = field(default_factory=dict)
+    deadline: float = math.inf
+    """End of the attempt on the monotonic clock."""
+    on_stage: Callable[[Stage], None] | None = None
+    """Called with each stage as it begins."""
+    _began: float | None = None
+    _waited_s: float = 0.0
+    """Spent where no clock runs: the run was paused, the model's endpoint busy or failing."""
+    _stage_timeout: asyncio.Timeout | None = None
+
+    def start(self) -> None:
+        """The slot is ours: waiting for it counts towards no deadline."""
+        self._began = time.monotonic()
+        self.deadline = self._began + self.total_s
+
+    @property
+    def used_s(self) -> float:
+        """Seconds of the total deadline that this attempt has used up."""
+        return 0.0 if self._began is None else time.monotonic() - self._began - self._waited_s
+
+    @property
+    def total_left_s(self) -> float:
+        """Seconds of the total deadline that further attempts have."""
+        return self.total_s - self.used_s
+
+    def left_s(self, limit_s: float) -> float:
+        """Seconds a stage may take: its own limit within what is left of the attempt."""
+        return max(0.0, min(limit_s, self.deadline - time.monotonic()))
+
+    def not_counting(self, wait: BeforeTurn) -> BeforeTurn:
+        """`wait` with all deadlines moved by the time that it takes."""
+
+        async def waiting() -> None:
+            started, timeout = time.monotonic(), self._stage_timeout
+            end = timeout.when() if timeout else None
+            if timeout:  # it must not expire while we wait; we know only then by how much it moves
+                timeout.reschedule(None)
+            try:
+                await wait()
+            finally:
+                waited_s = time.monotonic() - started
+                self.deadline += waited_s
+                self._waited_s += waited_s
+                if timeout and end is not None:
+                    timeout.reschedule(end + waited_s)
+
+        return waiting
+
+    def postpone(self, seconds: float) -> None:
+        """Extend all deadlines by time that was not the agent's."""
+        self.deadline += seconds
+        self._waited_s += seconds
+        end = self._stage_timeout.when() if self._stage_timeout else None
+        if self._stage_timeout and end is not None:
+            self._stage_timeout.reschedule(end + seconds)
+
+    @asynccontextmanager
+    async def stage(self, name: Stage, *, limit_s: float | None = None) -> AsyncIterator[None]:
+        """Time a stage, attribute its failures, bound it.
+
+        Raises:
+            TrajectoryFailure: with `stage` filled in; `DeadlineExceeded` after `limit_s`
+                or at the attempt's deadline, whichever comes first.
+        """
+        self.current = name
+        if self.on_stage:
+            self.on_stage(name)
+        began = time.monotonic()
+        allowed_s = None if limit_s is None else self.left_s(limit_s)
+        try:
+            with stage(name):
+                try:
+                    async with asyncio.timeout(allowed_s) as timeout:
+                        self._stage_timeout = timeout
+                        yield
+                except TimeoutError as error:
+                    if timeout.expired():
+                        raise DeadlineExceeded(
+                            f"{name} took longer than {allowed_s:.0f} s"
+                        ) from error
+                    raise
+        finally:
+            self._stage_timeout = None
+            spent_s = time.monotonic() - began
+            self.stage_seconds[name] = round(self.stage_seconds.get(name, 0.0) + spent_s, 4)

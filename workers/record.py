@@ -1,0 +1,233 @@
+"""The record of an attempt: made of its draft, of a size that travels, and without secrets."""
+
+from __future__ import annotations
+
+import logging
+import platform
+import sys
+import time
+from dataclasses import asdict
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+
+from hermes_queue.agent.tokens.merge import break_reason, merge_with_breaks
+from hermes_queue.bodies import codec
+from hermes_queue.errors import TrajectoryFailure
+from hermes_queue.ledger.attempts import unpacked
+from hermes_queue.models import (
+    AgentSpec,
+    AttemptRecord,
+    Failure,
+    Provenance,
+    ScoredTrajectory,
+    StopReason,
+    TrajectoryProvenance,
+    identity,
+)
+from hermes_queue.policy import span
+from hermes_queue.telemetry.scrubbing import scrub, scrubber
+from hermes_queue.wire.parameters import printable
+from workers.draft import Draft
+
+logger = logging.getLogger(__name__)
+
+_LIBRARIES = {
+    "celery": "celery",
+    "kombu": "kombu",
+    "redis": "redis",
+    "openai": "openai",
+    "modal": "modal",
+    "renderers": "renderers",
+}
+"""Module -> distribution: what decides how jobs travel, models are called and slots are made."""
+
+
+def record_of(
+    draft: Draft, *, owner: str, host: str, failure: TrajectoryFailure | None = None
+) -> ScoredTrajectory:
+    """The final record: measured when there is a verdict, else failed because of `failure`."""
+    job, agent, verdict = draft.job, draft.agent, draft.verdict
+    if failure is not None:
+        stop_reason: StopReason = "cancelled" if failure.cause == "cancelled" else "failed"
+    else:
+        stop_reason = agent.stop_reason or "failed"
+    sequences, breaks = merge_with_breaks(agent.turns) or (None, ())
+    oldest, newest = span(agent.turns)
+    broken = [
+        {"event": "sequence_break", **asdict(each)}
+        | {"reason": break_reason(each, agent.turns, agent.events)}
+        for each in breaks
+    ]
+    return ScoredTrajectory(
+        **identity(job),
+        policy_oldest=oldest,
+        policy_newest=newest,
+        policy_begun=draft.policy_begun,
+        attempt=draft.attempt,
+        epoch=draft.epoch,
+        status="failed" if failure else "completed",
+        stop_reason=stop_reason,
+        score=None if failure or verdict is None else verdict.score,
+        rewards=dict(verdict.rewards) if verdict and not failure else {},
+        failure=describe(failure) if failure else None,
+        attempts=tuple(unpacked(draft.packed_attempts)),
+        messages=tuple(agent.messages),
+        tools=draft.tools,
+        events=(*agent.events, *broken),
+        turns=tuple(agent.turns),
+        sequences=sequences,
+        tool_calls=agent.tool_calls,
+        stage_seconds=draft.clock.stage_seconds,
+        usage=agent.usage,
+        cost_usd=draft.cost_usd(agent.usage),
+        report=dict(verdict.report) if verdict else {},
+        provenance=TrajectoryProvenance(
+            env_version=draft.env_version,
+            item_sha256=job.item_sha256 or codec.item_sha256(job.item or {}),
+            image=draft.image,
+            packages=packages(),
+            host=host,
+            sandbox_id=draft.sandbox_id,
+            worker=owner,
+            queued_at=draft.queued_at,
+            begun_at=draft.begun_at,
+            job=job.producer or Provenance(),
+        ),
+        created=time.time(),
+    )
+
+
+def final_record(
+    draft: Draft,
+    failure: TrajectoryFailure | None,
+    *,
+    owner: str,
+    host: str,
+    cap_bytes: int,
+) -> tuple[ScoredTrajectory, bytes]:
+    """The record of an attempt as it is written down, with its encoding; there always is one.
+
+    Where the whole one cannot be made it is a failure that says so, without what the agent did,
+    and where that cannot be either, one of ids and texts alone.
+    """
+    try:
+        return encoded(record_of(draft, owner=owner, host=host, failure=failure), cap_bytes)
+    except Exception as error:  # noqa: BLE001 - a job whose record fails would run for ever
+        problem = f"the record cannot be made: {type(error).__name__}: {error}"
+    return _failed(draft, describe(failure) if failure else None, problem)
+
+
+def encoded(record: ScoredTrajectory, cap_bytes: int) -> tuple[ScoredTrajectory, bytes]:
+    """The record as it is written down, with its encoding.
+
+    Secrets are replaced first. One that cannot travel becomes a failure that says so.
+    """
+    try:
+        clean = scrubber().record(record)
+        body = codec.encode_record(clean)
+        if len(body) > cap_bytes and clean.attempts:  # what counts goes before what failed
+            clean = clean.model_copy(update={"attempts": tuple(map(brief, clean.attempts))})
+            body = codec.encode_record(clean)
+        if len(body) <= cap_bytes:
+            return clean, body
+        problem = (
+            f"the record has {len(body)} bytes encoded, the cap is {cap_bytes}: lower "
+            "--observation-bytes, or have an object store or a higher cap "
+            "(HERMES_QUEUE_STORE_URL, HERMES_QUEUE_STORE_MAX_BYTES, "
+            "HERMES_QUEUE_RESULTS_INLINE_MAX_BYTES; see docs/object-store.md)"
+        )
+    except Exception as error:  # noqa: BLE001 - whatever it is, the job must have a record
+        problem = f"the record cannot be encoded: {type(error).__name__}: {error}"
+    return _failed(record, record.failure, problem)
+
+
+def _failed(
+    source: Draft | ScoredTrajectory, known: Failure | None, problem: str
+) -> tuple[ScoredTrajectory, bytes]:
+    """A small failure in place of a record that cannot travel as it is.
+
+    Args:
+        source: whose record it would have been.
+        known: why there is no score in any case; else that is `problem`.
+        problem: why it cannot travel.
+    """
+    job = source.job if isinstance(source, Draft) else source
+    logger.error("%s: %s", job.trajectory_id, problem, extra={"action": "record_reduced"})
+    message = _message(scrub(problem if known is None else f"{known.message}; {problem}"))
+    failure = (
+        Failure(cause="env_bug", stage="publish", type="EnvBug", message=message)
+        if known is None
+        else known.model_copy(update={"message": message})
+    )
+    ids = identity(job)
+    times = source.clock.stage_seconds if isinstance(source, Draft) else source.stage_seconds
+    small = ScoredTrajectory(
+        **ids,
+        attempt=source.attempt,
+        epoch=source.epoch,
+        stage_seconds=times,
+        status="failed",
+        stop_reason="cancelled" if failure.cause == "cancelled" else "failed",
+        score=None,
+        failure=failure,
+        created=time.time(),
+    )
+    try:
+        small = scrubber().record(small)
+        return small, codec.encode_record(small)
+    except Exception as error:  # noqa: BLE001 - the agent's parameters are all that is left to fail
+        logger.error(
+            "%s: of the agent its kind is kept: %s",
+            job.trajectory_id,
+            error,
+            extra={"action": "record_reduced"},
+        )
+    least = small.model_copy(
+        update={"agent": AgentSpec(kind=job.agent.kind), "policy_version": None}
+    )
+    return least, codec.encode_record(least)
+
+
+def brief(attempt: AttemptRecord) -> AttemptRecord:
+    """A failed attempt without its transcript."""
+    return attempt.model_copy(update={"messages": (), "events": ()})
+
+
+def _message(text: str) -> str:
+    """A failure's message as it travels."""
+    return printable(text)[:4000]
+
+
+def describe(failure: TrajectoryFailure) -> Failure:
+    """The failure as it travels. The message is capped; tracebacks are in the worker's log."""
+    return Failure(
+        cause=failure.cause,
+        stage=failure.stage or "load",
+        type=type(failure).__name__,
+        message=_message(scrub(str(failure))),
+        kind=failure.kind,
+        refillable=failure.consequences.refilled,
+    )
+
+
+def packages() -> dict[str, str]:
+    """Versions of Python, of ours, and of the libraries that this process has loaded."""
+    loaded = {name: _version(name) for module, name in _LIBRARIES.items() if module in sys.modules}
+    return {
+        "hermes-queue": package_version(),
+        "python": platform.python_version(),
+        **{name: found for name, found in loaded.items() if found},
+    }
+
+
+def package_version() -> str:
+    """Our version, or "source" when run from a checkout that is not installed."""
+    return _version("hermes-queue") or "source"
+
+
+@cache
+def _version(distribution: str) -> str:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return ""
