@@ -20,6 +20,11 @@ QUARANTINE_SIZES = (64, 16, 4, 1)
 _VERSIONED = re.compile(r"v\d+\.")
 
 
+PRIORITY_STEPS = (0, 3, 6, 9)
+PRIORITY_SEPARATOR = "\x06\x16"
+"""How kombu's Redis transport names the lists of a queue; a test compares them with kombu's."""
+
+
 def queue_name(lane: str) -> str:
     """The queue new jobs of a lane wait in."""
     return f"v{SCHEMA_VERSION}.{lane}"
@@ -63,10 +68,9 @@ def lanes_with_quarantine(lane: str) -> list[str]:
 
 def queue_keys(lane: str) -> QueueKeys:
     """Where messages of a lane can lie."""
-    from kombu.transport.redis import PRIORITY_STEPS, Channel
 
     def lists(name: str) -> list[str]:
-        return [name if step == 0 else f"{name}{Channel.sep}{step}" for step in PRIORITY_STEPS]
+        return [name, *(f"{name}{PRIORITY_SEPARATOR}{step}" for step in PRIORITY_STEPS[1:])]
 
     return QueueKeys(lists(retry_queue_name(lane)), lists(queue_name(lane)))
 

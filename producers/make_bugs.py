@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import re
 import sys
 from collections import Counter
@@ -18,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hermes_queue.disk.durable import flush
 from hermes_queue.errors import EXIT_FAILED, EnvInfraError, InputError, SlotLost
 from hermes_queue.sandbox import make_backend
 from hermes_queue.sandbox.base import SandboxBackend, SlotSpec
@@ -280,8 +280,7 @@ class _Out:
             return False
         self._rows.append(row)
         self._file.write(json.dumps(row, ensure_ascii=False) + "\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        flush(self._file)
         return True
 
 

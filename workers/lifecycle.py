@@ -26,11 +26,11 @@ from hermes_queue.ledger.cancelling import cancel_tasks
 from hermes_queue.ledger.fleet.creations import FleetCreationGate
 from hermes_queue.ledger.fleet.snapshots import FleetSnapshots
 from hermes_queue.sandbox import make_backend
+from hermes_queue.sandbox.fleet import Fleet
 from hermes_queue.sandbox.host import descriptors
 from hermes_queue.settings import (
     LimiterSettings,
     MetricsSettings,
-    ModalSettings,
     PathSettings,
     SandboxSettings,
 )
@@ -70,20 +70,13 @@ async def open_runtime() -> None:
     ledger.refuse_eviction()
     _see_to_descriptors()
     deployment = ledger.deployment_id()
-    inventory = Inventory(ledger, SandboxSettings().backend)
-    name, modal = SandboxSettings().backend, ModalSettings()
+    name = SandboxSettings().backend
+    inventory = Inventory(ledger, name)
     backend = make_backend(
         name,
         slots=pool.TaskPool.instance().limit,
         labels={"deployment": deployment, "worker": owner},
-        observer=inventory,
-        offers={
-            "gate": FleetCreationGate(
-                ledger, name, creates_per_s=modal.creates_per_s, max_starting=modal.max_starting
-            ),
-            "snapshots": FleetSnapshots(ledger),
-            "predecessors": inventory,
-        },
+        fleet=Fleet(inventory, FleetCreationGate(ledger, name), FleetSnapshots(ledger)),
     )
     await backend.start()
     try:

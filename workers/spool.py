@@ -8,7 +8,6 @@ whose owner is gone.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import logging
 import os
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hermes_queue.disk.durable import put_whole
+from hermes_queue.disk.locks import try_hold
 from hermes_queue.settings import private_directory
 
 logger = logging.getLogger(__name__)
@@ -112,16 +112,14 @@ class Spool:
     @staticmethod
     def _take_lock(directory: Path) -> int | None:
         try:
-            handle = os.open(directory / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            handle = try_hold(directory / "lock")
         except FileNotFoundError:  # its owner removed it just now
             return None
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            held = os.stat(directory / "lock").st_ino == os.fstat(handle).st_ino
-        except OSError:
-            held = False
-        if held:
-            return handle
+        if handle is None:
+            return None
+        with suppress(FileNotFoundError):
+            if os.stat(directory / "lock").st_ino == os.fstat(handle).st_ino:
+                return handle
         os.close(handle)
         return None
 

@@ -15,11 +15,11 @@ import os
 import secrets
 import shutil
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
-from fcntl import LOCK_EX, LOCK_NB, LOCK_SH, flock
 from pathlib import Path
 
+from hermes_queue.disk.locks import hold, try_hold
 from hermes_queue.errors import EnvInfraError
 from hermes_queue.sandbox.host import execution
 
@@ -255,7 +255,7 @@ class Repository:
         await asyncio.to_thread(_sweep, home)
         place = home / secrets.token_hex(8)
         place.mkdir()
-        with _marked(place):
+        async with _marked(place):
             try:
                 yield Repository(self.path, place)
             finally:
@@ -278,12 +278,11 @@ def _quoted(path: Path) -> str:
     return f'"{escaped}"'
 
 
-@contextmanager
-def _marked(place: Path) -> Iterator[None]:
+@asynccontextmanager
+async def _marked(place: Path) -> AsyncIterator[None]:
     """Hold a lock in `place`, so that other processes see that it is in use."""
-    descriptor = os.open(place / "in-use", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = await hold(place / "in-use", shared=True)
     try:
-        flock(descriptor, LOCK_SH)
         os.write(descriptor, b"1")  # from now on, whoever gets the lock may clean up
         yield
     finally:
@@ -293,32 +292,23 @@ def _marked(place: Path) -> Iterator[None]:
 def _sweep(home: Path) -> None:
     """Delete what nobody holds any more. Never raises."""
     for mark in home.glob("*/in-use"):
-        try:
-            descriptor = os.open(mark, os.O_RDWR | os.O_CLOEXEC)
-        except OSError:
-            continue
-        try:
-            flock(descriptor, LOCK_EX | LOCK_NB)
-            if os.fstat(descriptor).st_size == 0:
-                continue  # not locked yet by the process that just made it
-            shutil.rmtree(mark.parent, ignore_errors=True)
-        except OSError:
-            continue
-        finally:
-            os.close(descriptor)
+        with suppress(OSError):
+            descriptor = try_hold(mark, create=False)
+            if descriptor is None:
+                continue
+            try:
+                # Empty: not locked yet by the process that just made it.
+                if os.fstat(descriptor).st_size:
+                    shutil.rmtree(mark.parent, ignore_errors=True)
+            finally:
+                os.close(descriptor)
 
 
 @asynccontextmanager
 async def locked(path: Path) -> AsyncIterator[None]:
     """Hold the lock file `path` (left in place afterwards) against other tasks and processes."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = await hold(path)
     try:
-        while True:
-            try:
-                flock(descriptor, LOCK_EX | LOCK_NB)
-                break
-            except BlockingIOError:
-                await asyncio.sleep(0.05)
         yield
     finally:
         os.close(descriptor)

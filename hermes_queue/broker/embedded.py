@@ -10,7 +10,6 @@ this one, also when it is killed: the kernel signals them.
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import shutil
@@ -26,6 +25,7 @@ import redis
 import hermes_queue
 from hermes_queue.broker import child_process
 from hermes_queue.broker.worker import command as worker_command
+from hermes_queue.disk.locks import try_hold
 from hermes_queue.errors import (
     EXIT_BLOCKED,
     EXIT_ISOLATION,
@@ -205,16 +205,12 @@ class Embedded:
             self._lock = None
 
     def _take_lock(self) -> None:
-        self._lock = os.open(self._state / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(self._lock)
-            self._lock = None
+        self._lock = try_hold(self._state / "lock")
+        if self._lock is None:
             raise ConfigurationError(
                 f"--run-id: run {self._run_id!r} is being run by another process; choose "
                 "another id or wait for it"
-            ) from error
+            )
 
     def _start_redis(self) -> None:
         if len(str(self._socket)) > _SOCKET_PATH_MAX:

@@ -24,7 +24,8 @@ from hermes_queue.ledger.fleet.sandboxes import Sandboxes
 from hermes_queue.ledger.fleet.totals import Totals, totals
 from hermes_queue.queues import queue_name, retry_queue_name
 from hermes_queue.results.consume import STREAM
-from hermes_queue.results.consumers import behind
+from hermes_queue.results.lag import lag_of
+from hermes_queue.sandbox import known_backends
 from hermes_queue.telemetry import metrics
 from hermes_queue.telemetry.meter import Values
 from hermes_queue.telemetry.metrics import Metric
@@ -35,7 +36,7 @@ _BINDING = "_kombu.binding."
 _LIMIT_PARTS = (":leases", ":waiting", ":seen")
 _MOST_RUNS = 1000
 _MOST_UNREAD = 10_000
-"""Of a consumer group on Redis 6.2, which has no count of what is unread: more are not counted."""
+"""Of a consumer group: a scrape counts no further."""
 
 _TOTALS: dict[str, Metric] = {
     "trajectories": metrics.TRAJECTORIES,
@@ -176,7 +177,7 @@ class Exporter:
         counts: Counter[tuple[str, ...]] = Counter()
         for record in Sandboxes(self._ledger).all():
             counts[record.backend, "running" if record.lease_s > 0 else "leaked"] += 1
-        for backend in {"local", "modal", *(backend for backend, _ in counts)}:
+        for backend in {*known_backends(), *(backend for backend, _ in counts)}:
             key = self._ledger.key(f"creation:{backend}:starting")
             counts[backend, "starting"] += self._client.zcount(key, now, "+inf")
             counts[backend, "running"] += 0
@@ -220,15 +221,9 @@ class Exporter:
         groups = self._client.xinfo_groups(stream) if self._client.exists(stream) else []
         for group in groups:
             name = (group["name"].decode(),)
-            last = group["last-delivered-id"].decode()
-            oldest = self._client.xrange(stream, min=f"({last}", count=1)
-            first = [entry[0] for entry in oldest]
-            if group["pending"]:
-                summary = self._client.xpending(stream, group["name"])
-                first += [summary["min"]] if summary["min"] else []
-            unread[name] = behind(self._client, stream, group, at_most=_MOST_UNREAD)
-            pending[name] = group["pending"]
-            ages[name] = max([0.0, *(now - int(i.partition(b"-")[0]) / 1000 for i in first)])
+            lag = lag_of(self._client, stream, group, at_most=_MOST_UNREAD, now=now)
+            unread[name], pending[name] = lag.behind, lag.pending
+            ages[name] = lag.oldest_s or 0.0
         yield metrics.CONSUMER_BEHIND, unread
         yield metrics.CONSUMER_PENDING, pending
         yield metrics.CONSUMER_AGE_SECONDS, ages

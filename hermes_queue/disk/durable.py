@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 
 def put_whole(path: Path, data: bytes, *, draft: Path) -> None:
@@ -16,8 +17,7 @@ def put_whole(path: Path, data: bytes, *, draft: Path) -> None:
     try:
         with draft.open("wb") as file:
             file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+            flush(file)
         draft.rename(path)
     except BaseException:
         with suppress(OSError):
@@ -36,6 +36,19 @@ def make_directory(path: Path) -> None:
     path.mkdir(parents=True, exist_ok=True)
     for each in missing:
         sync_directory(each.parent)
+
+
+def flush(file: IO[str] | IO[bytes]) -> None:
+    """Write what `file` holds back, and wait until it survives a power loss. Raises OSError."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def append_line(path: Path, line: str) -> None:
+    """Add a line that survives a power loss; several processes may do so. Raises OSError."""
+    with path.open("a") as file:
+        file.write(line + "\n")
+        flush(file)
 
 
 def sync_directory(path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import stat
 from collections.abc import Iterator
@@ -10,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hermes_queue.disk.durable import make_directory, sync_directory
+from hermes_queue.disk.locks import lock
 from hermes_queue.errors import ConfigurationError, HermesQueueError
 
 
@@ -27,13 +27,11 @@ def open_locked(path: Path) -> int:
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise ConfigurationError(f"{path}: is not a regular file; results are read back from it")
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
+    if not lock(fd):
         os.close(fd)
         raise ConfigurationError(
             f"{path}: another process is writing to it; wait for it or choose another --out"
-        ) from error
+        )
     sync_directory(path.parent)
     return fd
 

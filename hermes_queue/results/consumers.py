@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +10,7 @@ from hermes_queue.errors import ConfigurationError
 from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger.ledger import Ledger
 from hermes_queue.results.consume import STREAM, remove_consumer_group
-
-_PAGE = 1000
+from hermes_queue.results.lag import lag_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,39 +56,14 @@ def _described(ledger: Ledger, stream: str, raw: dict[str, Any]) -> ConsumerGrou
     client: Any = ledger.client
     name = raw["name"].decode()
     made = client.hmget(ledger.key(f"consumer-group:{name}"), "durable", "filter")
+    lag = lag_of(client, stream, raw)
     idle = [c["idle"] / 1000 for c in client.xinfo_consumers(stream, name)]
     return ConsumerGroup(
         name=name,
         durable=made[0] != b"0",
         filter=json.loads(made[1] or b"{}"),
         consumers=raw["consumers"],
-        pending=raw["pending"],
-        behind=behind(client, stream, raw),
+        pending=lag.pending,
+        behind=lag.behind,
         idle_s=min(idle) if idle else None,
     )
-
-
-def behind(client: Any, stream: str, raw: Mapping[str, Any], *, at_most: int | None = None) -> int:
-    """How many entries of `stream` a consumer group has not been given yet.
-
-    Redis 7 knows it, unless entries were deleted in the middle; else they are counted.
-
-    Args:
-        client: blocking, of bytes.
-        stream: its key, prefix included.
-        raw: what XINFO GROUPS says of the group.
-        at_most: count no further.
-
-    Raises:
-        redis.RedisError: as it comes.
-    """
-    if raw.get("lag") is not None:
-        return int(raw["lag"])
-    last, count = raw["last-delivered-id"].decode(), 0
-    while at_most is None or count < at_most:
-        page = client.xrange(stream, min=f"({last}", count=_PAGE)
-        count += len(page)
-        if len(page) < _PAGE:
-            break
-        last = page[-1][0].decode()
-    return count

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from hermes_queue.errors import ConfigurationError
-from hermes_queue.keyspace.connection import connect_async, explained, redis_url
+from hermes_queue.keyspace.connection import connect, connect_async, explained, redis_url
 from hermes_queue.results.filters import stream_id
 from hermes_queue.results.reader import STREAM
 from hermes_queue.settings import RedisSettings
@@ -39,26 +41,69 @@ async def consumer_lag(group: str, *, url: str | None = None) -> Lag:
         ConfigurationError: there is no such group.
         RedisUnavailable: no answer.
     """
+    return await asyncio.to_thread(_consumer_lag, group, url)
+
+
+def _consumer_lag(group: str, url: str | None) -> Lag:
     settings = RedisSettings()
-    client: Any = connect_async(settings, url)
+    client: Any = connect(settings, url)
     stream = settings.prefix + STREAM
     try:
         with explained(redis_url(settings, url)):
-            found = await _group(client, stream, group)
-            oldest = await client.xrange(
-                stream, min=f"({found['last-delivered-id'].decode()}", count=1
-            )
-            waiting = [entry_id for entry_id, _ in oldest]
-            pending = await client.xpending(stream, group)
-            if pending["pending"]:
-                waiting.append(pending["min"])
-            # Not the `lag` that Redis 7 tells: it is off by what was deleted in between.
-            behind = await _count_after(client, stream, found["last-delivered-id"])
+            groups = client.xinfo_groups(stream) if client.exists(stream) else []
+            return lag_of(client, stream, _named(groups, group))
     finally:
-        await client.aclose()
+        client.close()
+
+
+def lag_of(
+    client: Any,
+    stream: str,
+    group: Mapping[str, Any],
+    *,
+    at_most: int | None = None,
+    now: float | None = None,
+) -> Lag:
+    """How far behind a consumer group is.
+
+    Not what Redis 7 calls `lag`, which is wrong after entries were trimmed that the group had not
+    been given. Entries are counted instead, from the group's place in both directions at once: the
+    cost is that of the shorter one, since how many there are in all is known.
+
+    Args:
+        client: blocking, of bytes.
+        stream: its key, prefix included.
+        group: what XINFO GROUPS has of it.
+        at_most: count no further.
+        now: Unix seconds by Redis' clock; None = this host's clock.
+
+    Raises:
+        redis.RedisError: as it comes.
+    """
+    place = group["last-delivered-id"].decode()
+    waiting = [entry_id for entry_id, _ in client.xrange(stream, min=f"({place}", count=1)]
+    pending = client.xpending(stream, group["name"])
+    if pending["pending"]:
+        waiting.append(pending["min"])
     born = [int(entry_id.partition(b"-")[0]) / 1000 for entry_id in waiting]
-    age_s = max(0.0, time.time() - min(born)) if born else None
-    return Lag(behind, int(pending["pending"]), age_s)
+    age_s = max(0.0, (now or time.time()) - min(born)) if born else None
+    return Lag(_count_after(client, stream, place, at_most), int(pending["pending"]), age_s)
+
+
+def _count_after(client: Any, stream: str, place: str, at_most: int | None) -> int:
+    before, after, first, last = 0, 0, place, f"({place}"
+    while at_most is None or after < at_most:
+        page = client.xrange(stream, min=last, count=_PAGE)
+        after += len(page)
+        if len(page) < _PAGE:
+            return after
+        last = f"({page[-1][0].decode()}"
+        page = client.xrevrange(stream, max=first, count=_PAGE)
+        before += len(page)
+        if len(page) < _PAGE:
+            return int(client.xlen(stream)) - before
+        first = f"({page[-1][0].decode()}"
+    return after
 
 
 async def rewind(group: str, start: str | float | datetime, *, url: str | None = None) -> None:
@@ -77,23 +122,15 @@ async def rewind(group: str, start: str | float | datetime, *, url: str | None =
     stream = settings.prefix + STREAM
     try:
         with explained(redis_url(settings, url)):
-            await _group(client, stream, group)
+            groups = await client.xinfo_groups(stream) if await client.exists(stream) else []
+            _named(groups, group)
             await client.xgroup_setid(stream, group, begin)
     finally:
         await client.aclose()
 
 
-async def _group(client: Any, stream: str, name: str) -> dict[str, Any]:
-    groups = await client.xinfo_groups(stream) if await client.exists(stream) else []
+def _named(groups: Iterable[Mapping[str, Any]], name: str) -> Mapping[str, Any]:
     for found in groups:
         if found["name"] == name.encode():
-            return dict(found)
+            return found
     raise ConfigurationError(f"there is no consumer group {name!r} in this Redis")
-
-
-async def _count_after(client: Any, stream: str, entry_id: bytes) -> int:
-    count = 0
-    while page := await client.xrange(stream, min=f"({entry_id.decode()}", count=_PAGE):
-        count += len(page)
-        entry_id = page[-1][0]
-    return count

@@ -3,25 +3,27 @@
 base.py            the contract of a backend
 capacity.py        how many slots may be leased at once
 context.py         a slot as envs and tools see it
-creation.py        the rate of sandbox creation
-predecessors.py    what dead workers of this host left at a provider
-profile_names.py   which profiles a backend knows
-snapshot_notes.py  which snapshot holds what
+files.py           a slot's files, by way of bash
+fleet.py           what the workers of a deployment share
+offers.py          what a backend's module offers besides
+profiles.py        for backends whose slots are all alike
 builds/            where assets are built
 host/              Linux: namespaces, cgroups, seccomp, processes
 local/             slots on this host
 modal/             slots at Modal
+selfcheck/         the checks that every backend passes
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from inspect import Parameter, signature
-from typing import Any
+from importlib import import_module
 
 from hermes_queue import extensions
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.sandbox.base import SandboxBackend
+from hermes_queue.sandbox.fleet import Fleet
+from hermes_queue.sandbox.offers import Offer, offer_of
 
 CONTRACT = sorted(
     part
@@ -36,34 +38,43 @@ def known_backends() -> list[str]:
     return extensions.known("backend")
 
 
-def make_backend(
-    name: str, *, offers: Mapping[str, Any] | None = None, **options: Any
-) -> SandboxBackend:
+def find_backend(name: str) -> Offer:
     """The backend called `name`: a room here, `package.module:Class`, or that of a plugin.
 
-    Args:
-        name: as above.
-        offers: means of the fleet, by name; those go to the class's constructor that it has a
-            parameter for. See `SandboxBackend`.
-        options: go to the class's constructor.
+    Raises:
+        ConfigurationError: see `hermes_queue.extensions.load`; or what its module offers besides
+            is of another type.
+    """
+    make = extensions.load("backend", name)
+    module = extensions.module_of("backend", name)
+    assert module is not None  # noqa: S101 - it was loaded
+    return offer_of(name, import_module(module), make)
+
+
+def make_backend(
+    name: str,
+    *,
+    slots: int | None = None,
+    labels: Mapping[str, str] | None = None,
+    fleet: Fleet | None = None,
+) -> SandboxBackend:
+    """Make the backend called `name`, as `find_backend` has it; see `BackendFactory`.
 
     Raises:
-        ConfigurationError: see `hermes_queue.extensions.load`; or it lacks a part of the contract,
-            which the message names.
+        ConfigurationError: there is no such backend, its constructor takes other arguments, or it
+            lacks a part of the contract; the message names what is missing.
     """
-    factory = extensions.load("backend", name)
-    backend: SandboxBackend = factory(**options, **_accepted(factory, offers or {}))
+    make = find_backend(name).make
+    try:
+        backend = make(slots=slots, labels=labels, fleet=fleet)
+    except TypeError as error:
+        raise ConfigurationError(
+            f"sandbox backend {name!r} cannot be made: {error}; its constructor takes the keywords "
+            "slots, labels and fleet: hermes_queue.sandbox.fleet.BackendFactory"
+        ) from error
     if missing := [part for part in CONTRACT if not hasattr(backend, part)]:
         raise ConfigurationError(
             f"sandbox backend {name!r} has no {', '.join(missing)}: add what "
             "hermes_queue.sandbox.base.SandboxBackend says of it"
         )
     return backend
-
-
-def _accepted(factory: Any, offers: Mapping[str, Any]) -> dict[str, Any]:
-    """The offers that the constructor names, or all if it takes any keyword."""
-    parameters = signature(factory).parameters
-    if any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values()):
-        return dict(offers)
-    return {name: offer for name, offer in offers.items() if name in parameters}

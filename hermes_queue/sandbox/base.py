@@ -169,39 +169,21 @@ class Capabilities:
     dead workers. Others clean up after themselves, each host its own."""
 
 
-class SandboxObserver:
-    """Hears what becomes of a backend's sandboxes and slots; this one ignores it.
-
-    A backend takes one as its option `observer` and calls it on its event loop. Workers
-    keep the ledger by it; backends themselves know no Redis.
-    """
-
-    async def created(self, sandbox_id: str, labels: Mapping[str, str]) -> None:
-        """A sandbox exists now. Awaited before its first slot is leased; never raises."""
-
-    def leased(self, slot: Slot) -> None:
-        """A slot serves `slot.trajectory_id` from now on. Returns at once, never raises."""
-
-    def released(self, slot_id: str) -> None:
-        """The slot has ended, by release or renewal. Returns at once, never raises."""
-
-    def gone(self, sandbox_id: str) -> None:
-        """The sandbox was ended by its own backend. Returns at once, never raises."""
-
-
 class SandboxBackend(Protocol):
     """Lease workspaces and run commands in them.
 
     Workers make one by name, with the keywords `slots` (leases at once), `labels` (of every
-    sandbox: deployment, worker) and `observer` (a `SandboxObserver`). They offer more of
-    the fleet's, which only those are given whose constructor has a parameter of that name:
-    `gate`, a `CreationGate`, `snapshots`, `SnapshotNotes`, and `predecessors`, `Predecessors`.
+    sandbox: deployment, worker) and `fleet` (`hermes_queue.sandbox.fleet.Fleet`); see
+    `BackendFactory` there.
 
     Safe for concurrent tasks on one event loop, not for several threads. Paths are
     absolute paths inside the sandbox.
     """
 
-    capabilities: Capabilities
+    @property
+    def capabilities(self) -> Capabilities:
+        """As of now; a constant will do."""
+        ...
 
     @property
     def free_slots(self) -> int:

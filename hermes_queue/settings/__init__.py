@@ -16,12 +16,16 @@ from __future__ import annotations
 import difflib
 import os
 import tempfile
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from hermes_queue import extensions
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.settings.model import LimiterSettings, ModelSettings
 from hermes_queue.settings.observability import LogSettings, MetricsSettings
@@ -307,8 +311,9 @@ def check_environment() -> None:
     Raises:
         ConfigurationError: names the variable, its value's problem and the reference page.
     """
-    _refuse_unknown_names()
-    for section in SECTIONS:
+    sections = (*SECTIONS, *_sections_of_backend())
+    _refuse_unknown_names(variable_names(sections))
+    for section in sections:
         try:
             section()
         except ValidationError as error:
@@ -320,18 +325,28 @@ def check_environment() -> None:
             ) from error
 
 
-def variable_names() -> list[str]:
-    """Every environment variable that we read."""
+def variable_names(sections: Iterable[type[BaseSettings]] = SECTIONS) -> list[str]:
+    """Every environment variable that these sections read; ours by default."""
     return [
         f"{section.model_config.get('env_prefix', '')}{field}".upper()
-        for section in SECTIONS
+        for section in sections
         for field in section.model_fields
     ]
 
 
-def _refuse_unknown_names() -> None:
+def _sections_of_backend() -> Iterator[type[BaseSettings]]:
+    """`SETTINGS` of the sandbox backend that is set, if it is somebody else's."""
+    name = os.environ.get(f"{PREFIX}SANDBOX_BACKEND", "")
+    if name and name not in extensions.own("backend"):
+        module = extensions.module_of("backend", name)
+        with suppress(ImportError):  # said when the backend is made
+            section = getattr(import_module(module), "SETTINGS", None) if module else None
+            if section is not None and section not in SECTIONS:
+                yield section
+
+
+def _refuse_unknown_names(known: Collection[str]) -> None:
     """A misspelt variable would otherwise be ignored, and the run be another than was meant."""
-    known = variable_names()
     for name in os.environ:
         if name.upper().startswith(PREFIX) and name.upper() not in known:
             close = difflib.get_close_matches(name.upper(), known, n=1)

@@ -63,8 +63,6 @@ class ModalSettings(BaseSettings):
     """Sandboxes of the fleet that may be starting at once."""
     patience_s: float = Field(default=300.0, ge=0)
     """How long a job waits while Modal refuses sandboxes for a quota; then it is handed back."""
-    reattach: bool = True
-    """Whether a worker that starts uses on what a killed one of its host left running."""
     image: str = "python:3.11"
     """Registry name, or the id (im-...) of a Modal image. Needs bash and coreutils."""
     dockerfile: Path | None = None

@@ -5,37 +5,50 @@ Where workers run already, theirs are what their own settings say.
 
 from __future__ import annotations
 
+import argparse
+import os
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
-from hermes_queue.errors import ConfigurationError
-from hermes_queue.sandbox import profile_names
+from hermes_queue import extensions
+from hermes_queue.errors import ConfigurationError, SandboxRejected
+from hermes_queue.sandbox import find_backend
+from hermes_queue.sandbox.offers import Flag
 from hermes_queue.settings import PREFIX, SandboxSettings
-from producers.run.flags import Options, flag
+from producers.run.flags import Options
 from producers.run.numbers import at_least
 
-_SETTINGS = {"sandbox": "SANDBOX_BACKEND"}
-"""Field -> the setting it stands for, where that has another name."""
+_BACKEND = Flag(
+    "--sandbox",
+    f"{PREFIX}SANDBOX_BACKEND",
+    "backend: local (default), modal, that of a plugin, or package.module:BACKEND",
+    metavar="NAME",
+)
 
 
 @dataclass(frozen=True)
 class SandboxOptions(Options):
-    """Each option stands for a setting of the worker."""
+    """Each option stands for a setting of the worker; which there are, the backends say."""
 
     title: ClassVar[str] = "sandboxes, where everything runs here"
-    sandbox: str | None = flag(
-        "backend: local (default), modal, that of a plugin, or package.module:BACKEND",
-        metavar="NAME",
-    )
-    modal_image: str | None = flag("registry name (default: python:3.11)", metavar="IMAGE")
-    modal_slots_per_sandbox: int | None = flag(
-        "trajectories that share a sandbox (default: 10)", type=at_least(1, 1000), metavar="N"
-    )
-    modal_min_sandboxes: int | None = flag(
-        "sandboxes kept running while the run lasts (default: 0)",
-        type=at_least(0, 1000),
-        metavar="N",
-    )
+    chosen: tuple[tuple[str | None, Flag, object], ...] = ()
+    """Backend that a flag belongs to (None = all), flag, value; of those that were given."""
+
+    @classmethod
+    def add(cls, parser: argparse.ArgumentParser, **defaults: Any) -> None:
+        """See `Options`."""
+        group = parser.add_argument_group(cls.title)
+        for _, flag in _flags():
+            kind = at_least(*flag.bounds) if flag.bounds else str
+            group.add_argument(flag.name, metavar=flag.metavar, help=flag.help, type=kind)
+
+    @classmethod
+    def of(cls, namespace: argparse.Namespace) -> Self:
+        """See `Options`."""
+        values = ((owner, flag, _value(namespace, flag)) for owner, flag in _flags())
+        return cls(tuple(each for each in values if each[2] is not None))
 
     def worker_settings(self) -> dict[str, str]:
         """The environment variables that the options stand for.
@@ -43,11 +56,10 @@ class SandboxOptions(Options):
         Raises:
             ConfigurationError: an option of one backend, and another is chosen.
         """
-        given = self.given()
-        for name in given:
-            if name.startswith("modal_") and self._backend != "modal":
-                raise ConfigurationError(f"{_spelled(name)} needs --sandbox modal")
-        return {_setting(name): str(value) for name, value in given.items()}
+        for owner, flag, _ in self.chosen:
+            if owner not in (None, self._backend):
+                raise ConfigurationError(f"{flag.name} needs --sandbox {owner}")
+        return {flag.setting: str(value) for _, flag, value in self.chosen}
 
     def check_profile(self, profile: str) -> None:
         """For a run whose worker starts here: know the profile before anything starts.
@@ -55,7 +67,12 @@ class SandboxOptions(Options):
         Raises:
             ConfigurationError: that worker would not know it; the message lists those it has.
         """
-        profile_names.check_profile(profile, self._backend)
+        check = find_backend(self._backend).check_profile
+        try:
+            if check is not None:
+                check(profile)
+        except SandboxRejected as error:
+            raise ConfigurationError(f"--profile: {error}") from error
 
     def refuse(self) -> None:
         """Workers that run already choose their sandboxes themselves.
@@ -63,20 +80,26 @@ class SandboxOptions(Options):
         Raises:
             ConfigurationError: one of the flags was given.
         """
-        for name in self.given():
+        for _, flag, _ in self.chosen:
             raise ConfigurationError(
-                f"{_spelled(name)}: the workers of this Redis choose their sandboxes; set "
-                f"{_setting(name)} where they are started"
+                f"{flag.name}: the workers of this Redis choose their sandboxes; set "
+                f"{flag.setting} where they are started"
             )
 
     @property
     def _backend(self) -> str:
-        return self.sandbox or SandboxSettings().backend
+        named = [str(value) for _, flag, value in self.chosen if flag is _BACKEND]
+        return named[0] if named else SandboxSettings().backend
 
 
-def _setting(name: str) -> str:
-    return PREFIX + _SETTINGS.get(name, name.upper())
+def _flags() -> Iterator[tuple[str | None, Flag]]:
+    """Every flag, and the backend that it belongs to: ours, and the one that is set."""
+    yield None, _BACKEND
+    for name in dict.fromkeys([*extensions.own("backend"), os.environ.get(_BACKEND.setting, "")]):
+        with suppress(ConfigurationError):  # said when it is used
+            for flag in find_backend(name).flags if name else ():
+                yield name, flag
 
 
-def _spelled(name: str) -> str:
-    return "--" + name.replace("_", "-")
+def _value(namespace: argparse.Namespace, flag: Flag) -> object:
+    return getattr(namespace, flag.name.removeprefix("--").replace("-", "_"))

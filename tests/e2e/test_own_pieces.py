@@ -68,6 +68,22 @@ def test_a_command_of_the_page_does_what_it_says(words: list[str], directory: Pa
 
 
 @pytest.mark.slow
+def test_the_backend_of_the_page_passes_the_checks_of_backends(directory: Path) -> None:
+    [words] = [words for words in COMMANDS if words[:3] == ["hermes-queue", "sandboxes", "check"]]
+    cache = {"HERMES_QUEUE_PATHS_CACHE": str(directory / "cache")}
+    done = subprocess.run(
+        [sys.executable, "-m", "hermes_queue.cli", *words[1:]],
+        cwd=directory,
+        env={**os.environ, **cache, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=170,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert ": 38 passed, 0 failed, 16 skipped" in done.stdout
+
+
+@pytest.mark.slow
 def test_installed_as_a_plugin_names_are_enough(
     directory: Path, site: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

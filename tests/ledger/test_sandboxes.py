@@ -85,34 +85,3 @@ def test_suspects_that_are_gone_do_not_pile_up(ledger, sandboxes):
     ledger.client.zadd("hq:reaper:far:suspects", long_ago)
     sandboxes.ownerless("far", [], grace_s=0)
     assert ledger.client.zcard("hq:reaper:far:suspects") == 0
-
-
-# --- claims -----------------------------------------------------------------------------------
-
-
-def test_one_worker_wins_the_claim_and_may_ask_again(sandboxes):
-    sandboxes.renew([record(worker="dead")], lease_s=30)
-    assert sandboxes.claim(record(worker="first"), worker="dead", lease_s=30)
-    assert not sandboxes.claim(record(worker="second"), worker="dead", lease_s=30)
-    assert sandboxes.claim(record(worker="first"), worker="dead", lease_s=30)
-    [found] = sandboxes.all()
-    assert found.worker == "first"
-
-
-def test_a_claimed_sandbox_is_not_judged_by_the_dead_worker_any_more(sandboxes):
-    sandboxes.renew([record(worker="dead")], lease_s=0)
-    assert sandboxes.ownerless("far", [info(worker="dead")], grace_s=30) == []
-    assert sandboxes.claim(record(worker="first"), worker="dead", lease_s=30)
-    assert sandboxes.ownerless("far", [info(worker="dead")], grace_s=0) == []
-
-
-def test_what_the_reaper_has_condemned_cannot_be_claimed(sandboxes):
-    sandboxes.renew([record(worker="dead")], lease_s=0)
-    assert sandboxes.ownerless("far", [info(worker="dead")], grace_s=0) == ["box"]
-    assert not sandboxes.claim(record(worker="first"), worker="dead", lease_s=30)
-    assert sandboxes.ownerless("far", [info(worker="dead")], grace_s=0) == ["box"]
-
-
-def test_nothing_is_claimed_that_has_no_record(sandboxes):
-    assert not sandboxes.claim(record(worker="first"), worker="dead", lease_s=30)
-    assert sandboxes.all() == []

@@ -1,81 +1,81 @@
-"""Backends under test. A new backend is one more line in `BACKENDS`."""
+"""Backends under test, with the settings of `BACKENDS`."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
-import random
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
-from hermes_queue.errors import SandboxError
 from hermes_queue.sandbox import make_backend
-from hermes_queue.sandbox.base import (
-    ExecutionRequest,
-    ExecutionResult,
-    SandboxBackend,
-    Slot,
-    SlotSpec,
-)
+from hermes_queue.sandbox.base import SandboxBackend
+from hermes_queue.sandbox.fleet import Fleet, SandboxObserver
 from hermes_queue.sandbox.modal.backend import ModalBackend
-from hermes_queue.settings import LocalSandboxSettings, ModalSettings
+from hermes_queue.sandbox.selfcheck import bench as selfcheck
+from hermes_queue.settings import ModalSettings
 from hermes_queue.testing import ModalTestServer, localmodal, localmodal_server
 
 __all__ = ["localmodal", "localmodal_server"]  # fixtures that we ship
 
 
+MEMORY_MB = 256
+
+
 @dataclass(frozen=True)
 class Candidate:
-    """How to make one backend, and what it promises."""
+    """A backend with settings, and what it does beyond the contract."""
 
-    make: Callable[..., SandboxBackend]
+    name: str
+    environment: Mapping[str, str]
     isolated: bool = True
     """Slots cannot read, signal or trace each other."""
     own_image: bool = False
     """What lies in the image is the user's choice, not ours."""
-    shared_names: bool = False
-    """Names of processes and in /tmp are visible in other slots; what they stand for is not."""
+    memory_mb: int = MEMORY_MB
+    """What a slot may use."""
     named_streams: bool = True
     """A command can open its own output as /dev/stdout and /dev/stderr."""
 
 
-def local(isolation: Literal["bwrap", "none"]) -> Callable[..., SandboxBackend]:
-    # Its reaper must not come between a worker that a test has killed and what the test then sees.
-    settings = LocalSandboxSettings(isolation=isolation, memory_mb=256, max_pids=400, reap_s=3600.0)
-    return lambda **options: make_backend("local", settings=settings, **options)
+def local(isolation: str, **more: bool) -> Candidate:
+    settings = {
+        "HERMES_QUEUE_LOCAL_ISOLATION": isolation,
+        "HERMES_QUEUE_LOCAL_MEMORY_MB": str(MEMORY_MB),
+        "HERMES_QUEUE_LOCAL_MAX_PIDS": "400",
+        # Its reaper must not come between a worker that is killed and what is then seen.
+        "HERMES_QUEUE_LOCAL_REAP_S": "3600",
+    }
+    return Candidate("local", settings, **more)
 
 
-def modal(slots_per_sandbox: int) -> Callable[..., SandboxBackend]:
-    def make(**options: Any) -> SandboxBackend:
-        settings = ModalSettings(
-            slots_per_sandbox=slots_per_sandbox, slot_memory_mb=256, creates_per_s=1000.0
-        )
-        return make_backend("modal", settings=settings, **options)
-
-    return make
+def modal(slots_per_sandbox: int, **more: bool) -> Candidate:
+    settings = {
+        "HERMES_QUEUE_MODAL_SLOTS_PER_SANDBOX": str(slots_per_sandbox),
+        "HERMES_QUEUE_MODAL_SLOT_MEMORY_MB": str(MEMORY_MB),
+        "HERMES_QUEUE_MODAL_CREATES_PER_S": "1000",
+    }
+    return Candidate("modal", settings, own_image=True, **more)
 
 
 BACKENDS = {
-    "local": Candidate(local("bwrap")),
-    "local-unfenced": Candidate(local("none"), isolated=False),
+    "local": local("bwrap"),
+    "local-unfenced": local("none", isolated=False),
     # Without root nobody may map a range of uids: commands are then root of a box of their own.
-    "modal-slots-1": Candidate(modal(1), isolated=os.geteuid() == 0, own_image=True),
+    "modal-slots-1": modal(1, isolated=os.geteuid() == 0),
 }
 
 if os.geteuid() == 0:
-    BACKENDS["modal-slots-10"] = Candidate(modal(10), own_image=True, shared_names=True)
+    BACKENDS["modal-slots-10"] = modal(10)
     # As above, where root inside has the rights that Docker gives by default.
-    BACKENDS["modal-docker"] = Candidate(modal(10), own_image=True, shared_names=True)
+    BACKENDS["modal-docker"] = modal(10)
     # As above, inside gVisor.
-    BACKENDS["modal-gvisor"] = Candidate(
-        modal(10), own_image=True, shared_names=True, named_streams=False
-    )
+    BACKENDS["modal-gvisor"] = modal(10, named_streams=False)
 
 REPEATED = {"modal-slots-1"} if os.geteuid() == 0 and not os.environ.get("REPETITIONS") else set()
 """As root, ten slots try all that one slot does, and as an ordinary user (test_ordinary_user.py)
@@ -87,33 +87,12 @@ WANTED = set(os.environ.get("BACKENDS", "").split()) or BACKENDS.keys() - REPEAT
 TRIED = {name: candidate for name, candidate in BACKENDS.items() if name in WANTED}
 
 
-class Bench:
+class Bench(selfcheck.SlotBench):
     """A started backend with one-line access to commands."""
 
     def __init__(self, backend: SandboxBackend, candidate: Candidate) -> None:
-        self.backend = backend
+        super().__init__(backend)
         self.candidate = candidate
-        # Tests count their sleeping processes. Without namespaces they would count those of
-        # tests that run beside them too, so every bench sleeps for a time of its own.
-        self._nap = str(random.randint(10**6, 10**7))
-
-    async def slot(self, spec: SlotSpec | None = None) -> Slot:
-        return await self.backend.acquire("trajectory", spec or SlotSpec())
-
-    async def sh(self, slot: Slot, command: str, **options: Any) -> ExecutionResult:
-        command = command.replace("4242", self._nap)
-        [answer] = await self.backend.execute_batch([ExecutionRequest(slot, command, **options)])
-        assert isinstance(answer, ExecutionResult), answer
-        return answer
-
-    async def answer(self, slot: Slot, command: str) -> ExecutionResult | SandboxError:
-        [answer] = await self.backend.execute_batch([ExecutionRequest(slot, command)])
-        return answer
-
-    async def out(self, slot: Slot, command: str, **options: Any) -> str:
-        result = await self.sh(slot, command, **options)
-        assert result.exit_code == 0, result
-        return result.stdout.decode().rstrip("\n")
 
 
 @pytest.fixture(scope="session")
@@ -150,15 +129,29 @@ def server_variant(localmodal: ModalTestServer) -> Iterator[Callable[..., None]]
 
 
 @pytest.fixture
-async def make_bench(cache: Path, provider: None) -> AsyncIterator[Callable[..., Any]]:
+def configure(cache: Path, provider: None, monkeypatch: pytest.MonkeyPatch):
+    """Set the environment for a backend under test; its candidate."""
+
+    def set_to(name: str) -> Candidate:
+        monkeypatch.setenv("HERMES_QUEUE_PATHS_CACHE", str(cache))
+        for variable, value in BACKENDS[name].environment.items():
+            monkeypatch.setenv(variable, value)
+        return BACKENDS[name]
+
+    return set_to
+
+
+@pytest.fixture
+async def make_bench(configure: Callable[[str], Candidate]) -> AsyncIterator[Callable[..., Any]]:
     """Start backends by name; they are stopped after the test."""
     started: list[SandboxBackend] = []
 
     async def make(name: str, **options: Any) -> Bench:
-        backend = BACKENDS[name].make(cache=cache, **options)
+        candidate = configure(name)
+        backend = make_backend(candidate.name, **options)
         started.append(backend)
         await backend.start()
-        return Bench(backend, BACKENDS[name])
+        return Bench(backend, candidate)
 
     yield make
     for backend in started:
@@ -176,17 +169,6 @@ async def bench(make_bench: Callable[..., Any], backend_name: str) -> Bench:
     return await make_bench(backend_name, slots=2)
 
 
-@pytest.fixture(params=[name for name, candidate in TRIED.items() if candidate.isolated])
-def isolated_name(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-async def fenced(make_bench: Callable[..., Any], isolated_name: str) -> Bench:
-    """Every backend that promises isolation, two slots."""
-    return await make_bench(isolated_name, slots=2)
-
-
 @pytest.fixture
 async def start_modal(localmodal, cache, tmp_path, server_variant):
     """Start Modal backends with these settings; they are stopped after the test."""
@@ -199,7 +181,8 @@ async def start_modal(localmodal, cache, tmp_path, server_variant):
             settings["profiles"] = tmp_path / "profiles.yaml"
             settings["profiles"].write_text(profiles)
         section = ModalSettings(**{"creates_per_s": 1000.0, **settings})
-        backend = ModalBackend(section, slots=slots, cache=cache, observer=observer)
+        fleet = Fleet(observer or SandboxObserver())
+        backend = ModalBackend(section, slots=slots, cache=cache, fleet=fleet)
         started.append(backend)
         await backend.start()
         return backend

@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 from hermes_queue.errors import SlotLost
-from hermes_queue.sandbox import make_backend
 from hermes_queue.sandbox.base import ExecutionRequest
 from hermes_queue.sandbox.host import cgroups, descriptors, left_open
 from hermes_queue.sandbox.host.bubblewrap import Bubblewrap
 from hermes_queue.sandbox.host.execution import Child
 from hermes_queue.sandbox.host.processes import read_stat
+from hermes_queue.sandbox.local.backend import LocalBackend
 from hermes_queue.settings import LocalSandboxSettings
 from hermes_queue.tools.terminal import render
 
@@ -205,14 +205,21 @@ async def test_streams_can_be_opened_by_name(local):
     assert (result.stdout, result.stderr) == (b"o\ni", b"o\n")
 
 
-def start_victim(cache: Path, worker: str) -> tuple[subprocess.Popen[str], str]:
-    command = [sys.executable, Path(__file__).with_name("victim.py"), "local", cache, worker]
-    victim = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    return victim, victim.stdout.readline().strip()
+@pytest.fixture
+def start_victim(configure):
+    """Start a worker that leases a slot and waits to be killed; the process and its sandbox."""
+    configure("local")
+
+    def start(worker):
+        command = [sys.executable, "-m", "hermes_queue.sandbox.selfcheck.victim", "local", worker]
+        victim = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        return victim, victim.stdout.readline().strip()
+
+    return start
 
 
-def test_the_kernel_ends_the_slots_of_a_killed_worker(cache):
-    victim, sandbox_id = start_victim(cache, "unattended")
+def test_the_kernel_ends_the_slots_of_a_killed_worker(cache, start_victim):
+    victim, sandbox_id = start_victim("unattended")
     namespaces = {
         os.readlink(f"/proc/{child}/ns/pid_for_children")
         for child in Path(f"/proc/{victim.pid}/task/{victim.pid}/children").read_text().split()
@@ -229,12 +236,12 @@ def test_the_kernel_ends_the_slots_of_a_killed_worker(cache):
         time.sleep(0.05)
 
 
-async def test_a_worker_that_lives_ends_what_a_dead_one_left(cache):
+async def test_a_worker_that_lives_ends_what_a_dead_one_left(cache, start_victim):
     settings = LocalSandboxSettings(memory_mb=256, reap_s=0.1)
-    live = make_backend("local", settings=settings, cache=cache, slots=1)
+    live = LocalBackend(settings, cache=cache, slots=1)
     await live.start()
     try:
-        victim, sandbox_id = start_victim(cache, "reaped")
+        victim, sandbox_id = start_victim("reaped")
         await asyncio.sleep(0.5)
         assert (cache / "slots" / sandbox_id).is_dir()
         victim.kill()
@@ -246,22 +253,24 @@ async def test_a_worker_that_lives_ends_what_a_dead_one_left(cache):
         await live.stop()
 
 
-async def test_a_slot_that_was_just_being_started_is_ended_with_its_dead_worker(cache):
-    victim, sandbox_id = start_victim(cache, "starting")
+async def test_a_slot_that_was_just_being_started_is_ended_with_its_dead_worker(
+    cache, start_victim
+):
+    victim, sandbox_id = start_victim("starting")
     command = "import time; time.sleep(600)"
     unrecorded = subprocess.Popen(
         [sys.executable, "-c", command, f"{cache}/slots/{sandbox_id}/etc/passwd"]
     )
     victim.kill()
     victim.communicate()
-    heir = make_backend("local", settings=LocalSandboxSettings(), cache=cache, slots=1)
+    heir = LocalBackend(LocalSandboxSettings(), cache=cache, slots=1)
     await heir.start()
     await heir.stop()
     assert unrecorded.wait(10) == -signal.SIGKILL
 
 
-async def test_the_next_worker_reclaims_what_a_dead_one_left(make_bench, cache):
-    victim, sandbox_id = start_victim(cache, "reclaimed")
+async def test_the_next_worker_reclaims_what_a_dead_one_left(make_bench, cache, start_victim):
+    victim, sandbox_id = start_victim("reclaimed")
     live = await make_bench("local", slots=1)
     assert (cache / "slots" / sandbox_id).is_dir()
     victim.kill()

@@ -20,7 +20,8 @@ from hermes_queue.errors import (
     SandboxUnavailable,
     SlotLost,
 )
-from hermes_queue.sandbox.base import SandboxObserver, SlotSpec
+from hermes_queue.sandbox.base import SlotSpec
+from hermes_queue.sandbox.fleet import SandboxObserver
 from hermes_queue.sandbox.modal import box, factory, process
 
 
@@ -47,9 +48,9 @@ START = """
 import asyncio
 from pathlib import Path
 from hermes_queue.errors import ConfigurationError
-from hermes_queue.sandbox import make_backend
+from hermes_queue.sandbox.modal.backend import ModalBackend
 try:
-    asyncio.run(make_backend("modal", slots=1, cache=Path("/nowhere")).start())
+    asyncio.run(ModalBackend(slots=1, cache=Path("/nowhere")).start())
 except ConfigurationError as error:
     print(error)
 """

@@ -9,6 +9,7 @@ from modal_slots import acquire, asset, out
 from hermes_queue.errors import SandboxRejected
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.fleet.snapshots import FleetSnapshots
+from hermes_queue.sandbox.fleet import Fleet
 from hermes_queue.sandbox.modal import box as boxes
 from hermes_queue.sandbox.modal.backend import ModalBackend
 from hermes_queue.settings import ModalSettings
@@ -34,7 +35,7 @@ def hosts(localmodal, tmp_path, redis_server):
                 ModalSettings(creates_per_s=1000.0),
                 slots=1,
                 cache=tmp_path / name,
-                snapshots=FleetSnapshots(ledger),
+                fleet=Fleet(snapshots=FleetSnapshots(ledger)),
             )
 
         yield make("one"), make("other")

@@ -8,8 +8,9 @@ import pytest
 
 from hermes_queue.errors import SandboxError
 from hermes_queue.ledger.fleet.sandboxes import Sandboxes, SandboxRecord
-from hermes_queue.sandbox import make_backend
-from hermes_queue.sandbox.base import Capabilities, SandboxInfo, SandboxObserver, SlotSpec
+from hermes_queue.sandbox.base import Capabilities, SandboxInfo, SlotSpec
+from hermes_queue.sandbox.fleet import Fleet, SandboxObserver
+from hermes_queue.sandbox.local.backend import LocalBackend
 from hermes_queue.settings import LocalSandboxSettings, SandboxSettings
 from workers.upkeep.reaper import Reaper
 
@@ -105,8 +106,8 @@ async def test_an_observer_hears_of_a_sandbox_that_somebody_else_ended(tmp_path)
 
     settings = LocalSandboxSettings(isolation="none")
     made = [
-        make_backend("local", settings=settings, slots=1, cache=tmp_path, observer=listener)
-        for listener in (Listener(), None)
+        LocalBackend(settings, slots=1, cache=tmp_path, fleet=Fleet(listener))
+        for listener in (Listener(), SandboxObserver())
     ]
     await made[0].start()
     [(_, first)] = heard

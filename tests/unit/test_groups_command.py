@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import closing
 
 import pytest
 from click.testing import CliRunner
@@ -12,7 +13,9 @@ from records import make_job, make_record
 
 import hermes_queue
 from hermes_queue.cli import cli
+from hermes_queue.cli.deployment_metrics import Exporter
 from hermes_queue.ledger import Ledger
+from hermes_queue.telemetry import metrics
 
 
 @pytest.fixture
@@ -44,6 +47,17 @@ def test_list_shows_what_a_group_has_not_acknowledged_and_not_read(run):
     )
     assert (group["consumers"], group["pending"], group["behind"]) == (1, 15, 4)
     assert run("list").output.splitlines()[1].split()[:5] == ["viewer", "no", "1", "15", "4"]
+
+
+def test_what_was_trimmed_unread_counts_neither_here_nor_in_the_lag_that_readers_ask_for(run):
+    """Redis 7 goes on counting it in what it calls the group's lag."""
+    with closing(Ledger.connect()) as ledger:
+        newest = [entry for entry, _ in ledger.client.xrevrange("hq:results", count=2)]
+        ledger.client.xtrim("hq:results", minid=newest[-1], approximate=False)
+        exported = dict(Exporter(ledger, lanes=[], scan_s=60).values())
+    lag = asyncio.run(hermes_queue.consumer_lag("viewer"))
+    assert (lag.behind, json.loads(run("list", "--json").output)["behind"]) == (2, 2)
+    assert exported[metrics.CONSUMER_BEHIND] == {("viewer",): 2}
 
 
 def test_remove_removes_and_names_what_is_not_there(run):

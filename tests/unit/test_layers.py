@@ -11,39 +11,12 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("hermes_queue", "workers", "producers", "envs")
-CELERY_SEAM = ("broker/", "queues.py", "cli/__init__.py")
-"""Below `hermes_queue/`: the only places that may import Celery."""
-
-
-def imported_packages(path: Path) -> set[str]:
-    """Top-level names that the file imports anywhere, also inside functions."""
-    names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            names |= {alias.name.split(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names.add(node.module.split(".")[0])
-    return names
 
 
 def test_import_contracts_are_kept() -> None:
     linter = Path(sys.executable).with_name("lint-imports")
     result = subprocess.run([linter, "--no-cache"], cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 0, result.stdout
-
-
-def test_celery_stays_behind_its_seam() -> None:
-    strangers = {
-        name
-        for package in PACKAGES
-        if package != "workers"
-        for path in (ROOT / package).rglob("*.py")
-        if imported_packages(path) & {"celery", "kombu", "billiard"}
-        and not (name := path.relative_to(ROOT).as_posix())
-        .removeprefix("hermes_queue/")
-        .startswith(CELERY_SEAM)
-    }
-    assert strangers == set()
 
 
 @pytest.mark.parametrize(
@@ -64,3 +37,39 @@ def test_importing_a_package_prints_nothing_and_reads_no_setting(package: str) -
     command = [sys.executable, "-W", "error", "-c", f"import {package}"]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=env)
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+SEAMS = {
+    "fcntl": ("hermes_queue/disk/", "hermes_queue/sandbox/host/"),
+    "flock": ("hermes_queue/disk/locks.py",),
+    "fsync": ("hermes_queue/disk/",),
+    "celery": ("hermes_queue/broker/",),
+    "kombu": ("hermes_queue/broker/",),
+    "billiard": ("hermes_queue/broker/",),
+}
+"""Name in the code -> the only places that may use it."""
+
+
+def names_used(path: Path) -> set[str]:
+    """Attributes and imported names in the file, also inside functions."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Attribute):
+            names.add(node.attr)
+        elif isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names |= {str(node.module).split(".")[0], *(alias.name for alias in node.names)}
+    return names
+
+
+@pytest.mark.parametrize("name", SEAMS)
+def test_celery_file_locks_and_syncs_have_one_home_each(name: str) -> None:
+    strangers = {
+        place
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+        if name in names_used(path)
+        and not (place := path.relative_to(ROOT).as_posix()).startswith(SEAMS[name])
+    }
+    assert strangers == set()

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from hermes_queue.queues import queues_of, served_lanes
+from hermes_queue.queues import (
+    PRIORITY_SEPARATOR,
+    PRIORITY_STEPS,
+    queues_of,
+    served_lanes,
+)
 
 TRAIN = ["v1.train.retry", "v1.train"]
 EVAL = ["v1.eval.retry", "v1.eval"]
@@ -31,3 +36,10 @@ def test_a_lane_is_served_where_its_new_jobs_are() -> None:
         "eval",
         "x.quarantine",
     )
+
+
+def test_the_lists_of_a_queue_are_named_as_kombu_names_them():
+    from kombu.transport.redis import PRIORITY_STEPS as STEPS
+    from kombu.transport.redis import Channel
+
+    assert (PRIORITY_STEPS, PRIORITY_SEPARATOR) == (tuple(STEPS), Channel.sep)

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from hermes_queue.errors import EXIT_FAILED, EXIT_INTERRUPTED
-from workers.chaos.fleet import WITNESS, Fleet
+from workers.chaos.fleet import WITNESS, DoomedFleet
 from workers.chaos.orphans import time_to_last_orphan
 from workers.chaos.producer import GROUP_SIZE, RUN
 from workers.chaos.schedule import Schedule
@@ -54,7 +54,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parse(argv)
     directory = Path(tempfile.mkdtemp(prefix="hermes-chaos-"))
     directory.chmod(0o755)  # slots run as users of their own and have to reach the cache
-    fleet = Fleet(
+    fleet = DoomedFleet(
         directory, arguments.workers, arguments.concurrency, arguments.lease, arguments.url
     )
     groups = max(1, int(arguments.minutes * 60 * arguments.rate))
@@ -89,7 +89,7 @@ def main(argv: list[str] | None = None) -> int:
     return EXIT_FAILED if verdict.problems else 0
 
 
-def count_orphans(fleet: Fleet, verdict: Verdict) -> None:
+def count_orphans(fleet: DoomedFleet, verdict: Verdict) -> None:
     """Kill everything once more, and time the end of what that leaves."""
     try:
         took_s, count = time_to_last_orphan(fleet)
@@ -100,7 +100,7 @@ def count_orphans(fleet: Fleet, verdict: Verdict) -> None:
     verdict.figures["last orphan gone, s"] = round(took_s, 1)
 
 
-def rage(fleet: Fleet, schedule: Schedule, until: float) -> None:
+def rage(fleet: DoomedFleet, schedule: Schedule, until: float) -> None:
     """Let the schedule do its worst."""
     said = time.monotonic()
     while time.monotonic() < until:
@@ -112,7 +112,7 @@ def rage(fleet: Fleet, schedule: Schedule, until: float) -> None:
         time.sleep(0.1)
 
 
-def drain(fleet: Fleet, schedule: Schedule, groups: int) -> bool:
+def drain(fleet: DoomedFleet, schedule: Schedule, groups: int) -> bool:
     """Wait until the producer, the workers and the readers have nothing to do."""
     ledger = fleet.connect()
     give_up = time.monotonic() + DRAIN_S + DRAIN_LEASES * fleet.lease_s

@@ -5,21 +5,19 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import time
+from pathlib import Path
 
 import hermes_queue
+from hermes_queue.disk.durable import append_line
 from hermes_queue.errors import RedisFull, RedisUnavailable
 
 
 async def read(group: str, path: str, pause_s: float) -> None:
     """Read until the process is ended."""
-    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     async for delivered in hermes_queue.consume(group, consumer="only"):
         scores = {member.trajectory_id: member.score for member in delivered.members}
-        line = json.dumps({"group": delivered.group_id, "scores": scores}) + "\n"
-        os.write(file, line.encode())
-        os.fsync(file)
+        append_line(Path(path), json.dumps({"group": delivered.group_id, "scores": scores}))
         await asyncio.sleep(pause_s)
         await delivered.ack()
 

@@ -10,11 +10,13 @@ import json
 import os
 import signal
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
 from envs.base import Environment, Verdict
+from hermes_queue.disk.durable import append_line
 from hermes_queue.errors import EnvInfraError
 from hermes_queue.models import FunctionCall, Message, ToolCall
 from hermes_queue.sandbox.base import SlotSpec
@@ -81,13 +83,8 @@ class Chaos(Environment[Row]):
         trajectory_id = context.slot.trajectory_id
         proof = (await context.run("cat proof")).stdout.decode().strip()
         score = expected_score(item.instance_id) if proof == trajectory_id else 0.0
-        line = json.dumps({"trajectory_id": trajectory_id, "score": score}) + "\n"
-        journal = os.open(os.environ[JOURNAL], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        try:
-            os.write(journal, line.encode())
-            os.fsync(journal)
-        finally:
-            os.close(journal)
+        line = json.dumps({"trajectory_id": trajectory_id, "score": score})
+        append_line(Path(os.environ[JOURNAL]), line)
         return Verdict(score)
 
     def tamper(self, item: Row) -> Mapping[str, Sequence[ToolCall | str]]:

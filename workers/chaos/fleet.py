@@ -80,7 +80,7 @@ class Process:
 
 
 @dataclass
-class Fleet:
+class DoomedFleet:
     """Everything that a run starts, below one directory."""
 
     directory: Path

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from hermes_queue.broker.enqueue import enqueue
 from hermes_queue.ledger import Runs
 from hermes_queue.sandbox.host.processes import is_running, read_stat
-from workers.chaos.fleet import Fleet
+from workers.chaos.fleet import DoomedFleet
 from workers.chaos.producer import sleepers
 
 RUN = "chaos-orphans"
@@ -16,7 +16,7 @@ LIMIT_S = 180.0
 _START_S = 90.0
 
 
-def time_to_last_orphan(fleet: Fleet) -> tuple[float, int]:
+def time_to_last_orphan(fleet: DoomedFleet) -> tuple[float, int]:
     """Fill all slots, kill everything, start Redis and one worker.
 
     Returns:

@@ -12,7 +12,7 @@ from typing import Any
 import redis
 
 from hermes_queue.errors import HermesQueueError
-from workers.chaos.fleet import Fleet, Process
+from workers.chaos.fleet import DoomedFleet, Process
 
 WEIGHTS = {
     "kill worker": 40,
@@ -49,7 +49,7 @@ class Orphan:
 class Schedule:
     """A seeded sequence of events, and what came of them."""
 
-    fleet: Fleet
+    fleet: DoomedFleet
     seed: int
     interval_s: float
     """On average between two events."""

@@ -12,14 +12,14 @@ from hermes_queue.bodies.store import resolve
 from hermes_queue.keyspace.keys import may_stay
 from hermes_queue.ledger import DeadLetters, Ledger
 from workers.chaos.env import expected_score
-from workers.chaos.fleet import CONSUMERS, Fleet
+from workers.chaos.fleet import CONSUMERS, DoomedFleet
 from workers.chaos.producer import group, poisoned
 
 
 class Verdict:
     """Every way in which a run broke a promise, as one line each."""
 
-    def __init__(self, fleet: Fleet, groups: int, seed: int) -> None:
+    def __init__(self, fleet: DoomedFleet, groups: int, seed: int) -> None:
         self.problems: list[str] = []
         self.figures: dict[str, float] = {}
         self._fleet = fleet

@@ -13,8 +13,8 @@ from dataclasses import replace
 from hermes_queue.errors import HermesQueueError
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.fleet.sandboxes import Sandboxes, SandboxRecord
-from hermes_queue.sandbox.base import SandboxObserver, Slot
-from hermes_queue.sandbox.predecessors import LeftSandbox
+from hermes_queue.sandbox.base import Slot
+from hermes_queue.sandbox.fleet import SandboxObserver
 from hermes_queue.settings import LeaseSettings
 
 logger = logging.getLogger(__name__)
@@ -22,8 +22,6 @@ logger = logging.getLogger(__name__)
 
 class Inventory(SandboxObserver):
     """Hears of sandboxes on the event loop; the keeper renews them from its thread.
-
-    Also the `Predecessors` of a worker that starts on the host of one that was killed.
 
     A record that Redis did not take is written with the next renewal. Until then the labels
     that the provider holds are enough for the reaper, so creation does not wait for Redis.
@@ -54,41 +52,6 @@ class Inventory(SandboxObserver):
                 error,
                 extra={"action": "sandbox_unrecorded"},
             )
-
-    async def recorded(self) -> list[LeftSandbox] | None:
-        """See `Predecessors`."""
-        try:
-            found = await asyncio.to_thread(Sandboxes(self._ledger).all)
-        except HermesQueueError as error:
-            logger.warning("no sandbox is taken over: %s", error, extra={"action": "inheritance"})
-            return None
-        here = socket.gethostname()
-        return [
-            LeftSandbox(record.sandbox_id, record.labels)
-            for record in found
-            if (record.backend, record.host) == (self._backend, here)
-        ]
-
-    async def claim(self, left: LeftSandbox, labels: Mapping[str, str]) -> bool:
-        """See `Predecessors`."""
-        record = SandboxRecord(
-            left.sandbox_id, self._backend, socket.gethostname(), time.time(), dict(labels)
-        )
-        call = Sandboxes(self._ledger).claim
-        try:
-            won = await asyncio.to_thread(call, record, worker=left.worker, lease_s=self._lease_s)
-        except HermesQueueError as error:
-            logger.warning(
-                "sandbox %s is not claimed: %s",
-                left.sandbox_id,
-                error,
-                extra={"action": "inheritance"},
-            )
-            return False
-        if won:
-            with self._lock:
-                self._records[left.sandbox_id] = record
-        return won
 
     def leased(self, slot: Slot) -> None:
         """See `SandboxObserver`."""

@@ -39,11 +39,7 @@ def diagnose(
     from hermes_queue.cli.doctor.endpoint import endpoint_findings
     from hermes_queue.cli.doctor.host import host_findings
     from hermes_queue.cli.doctor.redis_server import redis_findings
-    from hermes_queue.cli.doctor.slots import (
-        descriptor_finding,
-        network_findings,
-        shared_disk_findings,
-    )
+    from hermes_queue.cli.doctor.slots import descriptor_finding, shared_disk_findings
 
     try:
         check_environment()
@@ -66,6 +62,5 @@ def diagnose(
             ledger.close()
     yield from host_findings()
     yield descriptor_finding()
-    yield from network_findings()
     yield from store_findings()
     yield from endpoint_findings(model=model, base_url=base_url, token_ids=token_ids)

@@ -1,26 +1,19 @@
-"""Checks of what slots share with the worker: its descriptors, network and file system."""
+"""Checks of what slots share with the worker: its descriptors and file system."""
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import redis
 
 from hermes_queue.cli.doctor.finding import Finding, ok, warning
+from hermes_queue.errors import HermesQueueError
 from hermes_queue.ledger import Ledger
-from hermes_queue.settings import (
-    LocalSandboxSettings,
-    PathSettings,
-    RedisSettings,
-    SandboxSettings,
-    WorkerSettings,
-)
+from hermes_queue.settings import PathSettings, SandboxSettings, WorkerSettings
 
 SHARED_LOW_BYTES = 10 << 30
 """Slots have no quota: so much an agent writes within minutes."""
@@ -37,44 +30,13 @@ def descriptor_finding() -> Finding:
     return ok("host.descriptors", f"{said}, enough for {trajectories} trajectories")
 
 
-def network_findings() -> Iterator[Finding]:
-    """Whether agents with the host's network can write to our own Redis."""
-    if SandboxSettings().backend != "local" or not LocalSandboxSettings().network:
-        return
-    name = "sandbox.network"
-    if _open_on_loopback(RedisSettings()):
-        yield warning(
-            name,
-            "agents have this host's network, and Redis takes commands on its loopback without a "
-            "password: an agent can change scores and read all records",
-            "unset HERMES_QUEUE_LOCAL_NETWORK, or give Redis a password or a unix socket",
-        )
-    else:
-        yield warning(
-            name,
-            "agents have this host's network: its loopback, neighbours and metadata service",
-            "unset HERMES_QUEUE_LOCAL_NETWORK unless their tasks need it",
-        )
-
-
-def _open_on_loopback(settings: RedisSettings) -> bool:
-    parts = urlsplit(settings.url.get_secret_value() if settings.url else "unix:")
-    if parts.scheme == "unix" or parts.password:
-        return False
-    host = parts.hostname or "localhost"
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 def shared_disk_findings(ledger: Ledger | None) -> Iterator[Finding]:
     """Whether a slot that fills its disk stops more than itself.
 
     Args:
         ledger: open; None = the private Redis that producers start.
     """
-    if SandboxSettings().backend != "local":
+    if not _slots_are_here():
         return
     paths = PathSettings()
     places = {"the spool": paths.spool_dir}
@@ -95,6 +57,16 @@ def shared_disk_findings(ledger: Ledger | None) -> Iterator[Finding]:
         yield ok("disk.shared", said)
     else:
         yield ok("disk.shared", "slots have a disk apart from the spool and Redis")
+
+
+def _slots_are_here() -> bool:
+    """Whether the backend's slots write to this host's disk."""
+    from hermes_queue.sandbox import make_backend
+
+    try:
+        return not make_backend(SandboxSettings().backend).capabilities.remote
+    except HermesQueueError:  # said where the backend itself is checked
+        return False
 
 
 def _existing(path: Path) -> Path:

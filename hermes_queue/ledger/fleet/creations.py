@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from hermes_queue.errors import HermesQueueError
 from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger.ledger import Ledger
-from hermes_queue.sandbox.creation import ProcessCreationGate
+from hermes_queue.sandbox.fleet import CreationRate, ProcessCreationGate
 
 logger = logging.getLogger(__name__)
 
@@ -27,28 +27,24 @@ class FleetCreationGate:
     does not wait for Redis, and a provider that finds it too fast says so.
     """
 
-    def __init__(
-        self, ledger: Ledger, backend: str, *, creates_per_s: float, max_starting: int
-    ) -> None:
+    def __init__(self, ledger: Ledger, backend: str) -> None:
         self._ledger = ledger
         self._backend = backend
-        self._rate = creates_per_s
-        self._max_starting = max_starting
-        self._alone = ProcessCreationGate(creates_per_s=creates_per_s, max_starting=max_starting)
+        self._alone = ProcessCreationGate()
 
     @asynccontextmanager
-    async def creating(self) -> AsyncIterator[None]:
+    async def creating(self, rate: CreationRate) -> AsyncIterator[None]:
         """See `CreationGate`."""
         token = secrets.token_hex(8)
         try:
-            await self._turn(token)
+            await self._turn(token, rate)
         except HermesQueueError as error:
             logger.warning(
                 "creating without the fleet's gate: %s",
                 error,
                 extra={"action": "creation_unlimited"},
             )
-            async with self._alone.creating():
+            async with self._alone.creating(rate):
                 yield
             return
         except asyncio.CancelledError:
@@ -59,21 +55,21 @@ class FleetCreationGate:
         finally:
             await self._leave(token)
 
-    async def _turn(self, token: str) -> None:
-        while wait_s := await self._answer(token):  # noqa: ASYNC110 - Redis' event
+    async def _turn(self, token: str, rate: CreationRate) -> None:
+        while wait_s := await self._answer(token, rate):  # noqa: ASYNC110 - Redis' event
             # Spread out, so that those who wait do not ask in step.
             await asyncio.sleep(wait_s * random.uniform(1.0, 1.2))  # noqa: S311
 
-    async def _answer(self, token: str) -> float:
+    async def _answer(self, token: str, rate: CreationRate) -> float:
         """`take`. Cancelled meanwhile it ends with the answer, after which alone `leave` helps."""
-        asking = asyncio.ensure_future(asyncio.to_thread(self.take, token))
+        asking = asyncio.ensure_future(asyncio.to_thread(self.take, token, rate))
         try:
             return await asyncio.shield(asking)
         except asyncio.CancelledError:
             await asyncio.wait([asking])
             raise
 
-    def take(self, token: str) -> float:
+    def take(self, token: str, rate: CreationRate) -> float:
         """Ask once; 0 = granted, else seconds to wait. Blocks.
 
         Raises:
@@ -82,8 +78,8 @@ class FleetCreationGate:
         wait_s = self._ledger.call(
             "creation_take",
             backend=self._backend,
-            creates_per_s=self._rate,
-            max_starting=self._max_starting,
+            creates_per_s=rate.creates_per_s,
+            max_starting=rate.max_starting,
             token=token,
             starting_ttl_s=STARTING_TTL_S,
         )

@@ -60,24 +60,6 @@ class Sandboxes:
                 "sandbox_renew", lease_s=lease_s, record_ttl_s=RECORD_TTL_S, records=rows
             )
 
-    def claim(self, record: SandboxRecord, *, worker: str, lease_s: float) -> bool:
-        """Replace the record of a sandbox of `worker`, which is dead, by the caller's.
-
-        Returns whether it is the caller's now. One wins; it is not, when another one has
-        claimed it or the reaper has condemned it.
-        """
-        claimed = self._ledger.call(
-            "sandbox_claim",
-            id=record.sandbox_id,
-            backend=record.backend,
-            had_it=worker,
-            wants_it=record.worker,
-            facts=record.as_json(),
-            lease_s=lease_s,
-            record_ttl_s=RECORD_TTL_S,
-        )
-        return bool(claimed)
-
     def forget(self, sandbox_id: str) -> None:
         """Drop a record: its sandbox is gone."""
         key = self._ledger.key
@@ -110,7 +92,7 @@ class Sandboxes:
     ) -> list[str]:
         """Ids whose worker neither beats nor holds their lease, for `grace_s` by now.
 
-        Their records are dropped: the caller is to end them, and nobody can claim them.
+        Their records are dropped: the caller is to end them.
         """
         rows = [(info.sandbox_id, info.labels.get("worker", "")) for info in listed]
         found = self._ledger.call("reap_judge", backend=backend, grace_s=grace_s, listed=rows)

@@ -11,13 +11,14 @@ from typing import Any, TypeVar
 from hermes_queue.errors import HermesQueueError
 from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger.ledger import Ledger
+from hermes_queue.sandbox.fleet import SnapshotNotes
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 
-class FleetSnapshots:
+class FleetSnapshots(SnapshotNotes):
     """`SnapshotNotes` in one deployment's Redis.
 
     While Redis does not answer nothing is known: a host then builds for itself.

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import os
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
+from hermes_queue.disk.locks import lock
 from hermes_queue.errors import EnvInfraError
 from hermes_queue.sandbox.host.paths import lock_holder
 
@@ -28,9 +28,9 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.5
 
 @contextlib.asynccontextmanager
 async def build_turn(
-    lock: Path, *, places: int = PLACES, is_finished: Callable[[], bool] = lambda: False
+    path: Path, *, places: int = PLACES, is_finished: Callable[[], bool] = lambda: False
 ) -> AsyncIterator[int | None]:
-    """Wait until nobody who lives builds the asset of `lock`; the turn ends with the block.
+    """Wait until nobody who lives builds the asset of this lock file; the turn ends with the block.
 
     Gives the number of the lock that was had, from 0, of which no other process has the same, or
     None when somebody else has finished the asset meanwhile.
@@ -38,9 +38,9 @@ async def build_turn(
     Raises:
         EnvInfraError: `places` builders are suspended; says which.
     """
-    paths = [lock, *(lock.with_name(f"{lock.name}.{number}") for number in range(1, places))]
-    for number, path in enumerate(paths):
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    paths = [path, *(path.with_name(f"{path.name}.{number}") for number in range(1, places))]
+    for number, each in enumerate(paths):
+        descriptor = os.open(each, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             taken = await _take(descriptor, is_finished)
             if taken is None:
@@ -55,7 +55,7 @@ async def build_turn(
             os.close(descriptor)
     holders = ", ".join(map(lock_holder, paths))
     raise EnvInfraError(
-        f"{lock.stem} is being built by {holders}, without a sign of life for {SILENT_S:g} s: "
+        f"{path.stem} is being built by {holders}, without a sign of life for {SILENT_S:g} s: "
         "resume or end what is suspended (kill -CONT PID, kill -9 PID)"
     )
 
@@ -64,11 +64,7 @@ async def _take(descriptor: int, is_finished: Callable[[], bool]) -> bool | None
     """True: the lock is ours. False: no need. None: its holder gives no sign of life."""
     pause_s, silence = _FIRST_PAUSE_S, _Silence()
     while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            pass
-        else:
+        if lock(descriptor):
             return True
         if is_finished():
             return False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 import stat
@@ -12,6 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from hermes_queue.disk.locks import lock
 from hermes_queue.errors import EnvInfraError, IsolationUnavailable
 
 LOCK_TIMEOUT_S = 300.0
@@ -118,22 +118,19 @@ def locked(path: Path) -> Iterator[None]:
     Raises:
         EnvInfraError: somebody else has held it for `LOCK_TIMEOUT_S`.
     """
-    with path.open("a") as lock:
-        _lock(lock.fileno(), path)
+    with path.open("a") as file:
+        _wait(file.fileno(), path)
         yield
 
 
-def _lock(descriptor: int, path: Path) -> None:
+def _wait(descriptor: int, path: Path) -> None:
     ends = time.monotonic() + LOCK_TIMEOUT_S
-    while True:
-        try:
-            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            if time.monotonic() > ends:
-                raise EnvInfraError(
-                    f"{path} has been held by {lock_holder(path)} for {LOCK_TIMEOUT_S:g} s: resume "
-                    "or end it if it is suspended (kill -CONT PID, kill -9 PID)"
-                ) from error
+    while not lock(descriptor):
+        if time.monotonic() > ends:
+            raise EnvInfraError(
+                f"{path} has been held by {lock_holder(path)} for {LOCK_TIMEOUT_S:g} s: resume "
+                "or end it if it is suspended (kill -CONT PID, kill -9 PID)"
+            )
         time.sleep(LOCK_PAUSE_S)
 
 

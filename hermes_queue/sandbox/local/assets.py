@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import fcntl
 import os
 import re
 import stat
@@ -129,24 +128,6 @@ class AssetStore:
 
 def _nothing_to_unpin() -> None:
     """Finished assets stay where they are."""
-
-
-async def lock_file(path: Path, operation: int) -> int:
-    """Wait for a lock without holding up the loop or a thread; close the result to unlock."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    pause_s = 0.02
-    try:
-        while True:
-            try:
-                fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
-            except BlockingIOError:
-                await asyncio.sleep(pause_s)
-                pause_s = min(pause_s * 1.5, 0.5)
-            else:
-                return descriptor
-    except BaseException:
-        os.close(descriptor)
-        raise
 
 
 def _explain(spec: AssetSpec, result: ExecutionResult) -> str:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from hermes_queue.cancellation import end_tasks
 from hermes_queue.errors import SandboxError, SlotLost
+from hermes_queue.sandbox import files
 from hermes_queue.sandbox.base import (
     MAX_FILE_BYTES,
     AssetSpec,
@@ -25,12 +26,12 @@ from hermes_queue.sandbox.base import (
     ExecutionRequest,
     ExecutionResult,
     SandboxInfo,
-    SandboxObserver,
     Slot,
     SlotSpec,
 )
 from hermes_queue.sandbox.builds.network import run_fenced
 from hermes_queue.sandbox.capacity import Capacity
+from hermes_queue.sandbox.fleet import Fleet
 from hermes_queue.sandbox.host import cgroups, interpreter
 from hermes_queue.sandbox.host import pip as pip_settings
 from hermes_queue.sandbox.host.execution import unbroken
@@ -43,7 +44,7 @@ from hermes_queue.sandbox.local.registry import HostRegistry, record_slot
 from hermes_queue.sandbox.local.slot import LocalSlot
 from hermes_queue.sandbox.local.uids import SlotUids
 from hermes_queue.sandbox.local.unfenced import InPlaceAssetStore, PlainFence
-from hermes_queue.sandbox.profile_names import refuse_but_default
+from hermes_queue.sandbox.profiles import refuse_but_default
 from hermes_queue.settings import LocalSandboxSettings, PathSettings, WorkerSettings
 
 logger = logging.getLogger(__name__)
@@ -64,7 +65,7 @@ class LocalBackend:
         slots: int | None = None,
         labels: Mapping[str, str] | None = None,
         cache: Path | None = None,
-        observer: SandboxObserver | None = None,
+        fleet: Fleet | None = None,
     ) -> None:
         self.settings = settings or LocalSandboxSettings()
         self.capabilities = Capabilities(isolation=self.settings.isolation == "bwrap")
@@ -75,7 +76,7 @@ class LocalBackend:
         }
         self._cache = (cache or PathSettings().cache).absolute()
         self._registry = HostRegistry(self._cache)
-        self._observer = observer or SandboxObserver()
+        self._observer = (fleet or Fleet()).observer
         store = AssetStore if self.capabilities.isolation else InPlaceAssetStore
         self._assets = store(self._cache, self._build_asset)
         self._capacity = Capacity(slots or self.settings.slots or WorkerSettings().concurrency)
@@ -360,11 +361,11 @@ class LocalBackend:
 
     async def read_file(self, slot: Slot, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
         """See `SandboxBackend`."""
-        return await self._leased_slot(slot).read_file(path, max_bytes=max_bytes)
+        return await files.read_file(self._leased_slot(slot).run, path, max_bytes=max_bytes)
 
     async def write_file(self, slot: Slot, path: str, data: bytes) -> None:
         """See `SandboxBackend`."""
-        await self._leased_slot(slot).write_file(path, data)
+        await files.write_file(self._leased_slot(slot).run, path, data)
 
     def _leased_slot(self, slot: Slot) -> LocalSlot:
         found = self._slots.get(slot.slot_id)

@@ -12,7 +12,6 @@ reaper) can tell leftovers from live sandboxes and end them.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import logging
 import os
@@ -21,6 +20,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from hermes_queue.disk.locks import is_held, try_hold
 from hermes_queue.sandbox.base import SandboxInfo
 from hermes_queue.sandbox.host.cgroups import ControlGroups, remove_groups
 from hermes_queue.sandbox.host.paths import remove_tree, shared_directory
@@ -47,8 +47,8 @@ class HostRegistry:
         directory.mkdir()
         directory.chmod(0o711)
         unheld = directory / "lock.unheld"  # a lock that is seen free means a dead worker
-        lock = os.open(unheld, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock = try_hold(unheld)
+        assert lock is not None  # noqa: S101 - the directory is new
         unheld.rename(directory / "lock")
         self._locks[sandbox_id] = lock
         record = {"labels": dict(labels), "created": time.time(), **_here()}
@@ -134,22 +134,12 @@ def _here() -> dict[str, str]:
 
 
 def _is_abandoned(directory: Path) -> bool:
-    try:
-        lock = os.open(directory / "lock", os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
+    with contextlib.suppress(OSError):
+        if (directory / "lock").exists():
+            return not is_held(directory / "lock")
         # Its worker is between creating the directory and the lock, or died there.
-        with contextlib.suppress(OSError):
-            return time.time() - directory.stat().st_mtime > 60
-        return False
-    except OSError:
-        return False
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    finally:
-        os.close(lock)
-    return True
+        return time.time() - directory.stat().st_mtime > 60
+    return False
 
 
 def _write(path: Path, record: Mapping[str, Any]) -> None:

@@ -1,10 +1,9 @@
-"""One slot of the local backend while it runs: commands, files, and its end."""
+"""One slot of the local backend while it runs: commands, and its end."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -23,13 +22,6 @@ logger = logging.getLogger(__name__)
 
 INLINE_COMMAND_BYTES = 64 << 10
 """Longer command lines reach bash as a file: one argument has 128 KiB at most."""
-FILE_TIMEOUT_S = 60.0
-NO_SUCH_FILE, NOT_A_FILE = 66, 73
-READ = f'[ -f "$1" ] && [ -r "$1" ] || exit {NO_SUCH_FILE}; exec head -c "$2" -- "$1"'
-WRITE = (
-    f'[ ! -d "$1" ] && {{ [ ! -e "$1" ] || [ -f "$1" ]; }} || exit {NOT_A_FILE}; '
-    'mkdir -p -- "$(dirname -- "$1")" && exec cat >"$1"'
-)
 
 
 class LocalSlot:
@@ -116,46 +108,6 @@ class LocalSlot:
     async def _lost(self, how: str) -> SlotLost:
         kind = SlotKilled if await self.fence.ended_from_inside() else SlotLost
         return kind(f"slot {self.fence.slot_id} {how}")
-
-    async def read_file(self, path: str, *, max_bytes: int) -> bytes:
-        """See `SandboxBackend.read_file`."""
-        words = ["/bin/bash", "-c", READ, "read", path, str(max_bytes + 1)]
-        result = await self._file(path, words, max_output_bytes=max_bytes + 2)
-        if not result.ok:
-            raise FileNotFoundError(errno.ENOENT, "no such regular file", path)
-        if len(result.stdout) > max_bytes:
-            raise OSError(errno.EFBIG, f"larger than {max_bytes} bytes", path)
-        return result.stdout
-
-    async def write_file(self, path: str, data: bytes) -> None:
-        """See `SandboxBackend.write_file`."""
-        result = await self._file(path, ["/bin/bash", "-c", WRITE, "write", path], stdin=data)
-        if result.exit_code == NOT_A_FILE:
-            raise OSError(errno.EISDIR, "not a regular file", path)
-        if not result.ok:
-            why = result.output.strip().rpartition(": ")[2] or "cannot be written"
-            raise OSError(errno.EACCES, why, path)
-
-    async def _file(
-        self,
-        path: str,
-        words: Sequence[str],
-        *,
-        stdin: bytes = b"",
-        max_output_bytes: int = MAX_OUTPUT_BYTES,
-    ) -> ExecutionResult:
-        if "\0" in path:
-            raise FileNotFoundError(errno.ENOENT, "a NUL byte in the path", path)
-        result = await self.run(
-            words,
-            stdin=stdin,
-            cwd="/",
-            timeout_s=FILE_TIMEOUT_S,
-            max_output_bytes=max_output_bytes,
-        )
-        if result.timed_out:
-            raise SandboxError(f"{path} did not answer within {FILE_TIMEOUT_S:g} s")
-        return result
 
     async def end(self) -> bool:
         """Kill everything in the slot and delete its directories and limits. Never raises.

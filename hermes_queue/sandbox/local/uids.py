@@ -14,13 +14,13 @@ their slots share these counts and nothing else.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import logging
 import os
 import random
 from collections import deque
 from pathlib import Path
 
+from hermes_queue.disk.locks import try_hold
 from hermes_queue.sandbox.host.paths import SLOT_UID, is_root, open_tree, shared_directory
 from hermes_queue.sandbox.host.user_namespaces import is_mapped
 
@@ -83,11 +83,8 @@ class SlotUids:
         shared_directory(self._root)
         start = random.randrange(len(self._blocks))  # noqa: S311 - spreads workers, no secret
         for first in (*self._blocks[start:], *self._blocks[:start]):
-            lock = os.open(self._root / str(first), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                os.close(lock)
+            lock = try_hold(self._root / str(first))
+            if lock is None:
                 continue
             self._locks.append(lock)
             self._free.extend(range(first, first + BLOCK))

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import os
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
+from hermes_queue.disk.locks import hold
 from hermes_queue.errors import IsolationUnavailable
 from hermes_queue.sandbox.base import SLOT_ENVIRONMENT, AssetSpec
 from hermes_queue.sandbox.host.paths import remove_tree
 from hermes_queue.sandbox.host.processes import MAX_ROUNDS, kill_tree
 from hermes_queue.sandbox.local import assets as asset_store
-from hermes_queue.sandbox.local.assets import AssetStore, Build, lock_file
+from hermes_queue.sandbox.local.assets import AssetStore, Build
 from hermes_queue.sandbox.local.fence import FenceOptions, SlotDirectories
 
 UNFINISHED = "unfinished"
@@ -131,14 +131,14 @@ class InPlaceAssetStore(AssetStore):
         """See `AssetStore`."""
         while True:
             await self.ensure(spec)
-            pin = await lock_file(self._note(spec, "pins"), fcntl.LOCK_SH)
+            pin = await hold(self._note(spec, "pins"), shared=True, mode=0o644)
             if self.is_finished(spec):
                 return lambda: os.close(pin)
             os.close(pin)
 
     @contextlib.asynccontextmanager
     async def _lock(self, path: Path) -> AsyncIterator[None]:
-        descriptor = await lock_file(path, fcntl.LOCK_EX)
+        descriptor = await hold(path, mode=0o644)
         try:
             yield
         finally:

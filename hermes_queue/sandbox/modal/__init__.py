@@ -8,8 +8,6 @@
     commands.py     commands and files of leased slots
     factory.py      sandboxes made, noted and ended
     failures.py     the SDK's errors as ours
-    files.py        a slot's files
-    inheritance.py  sandboxes of a dead worker, used on
     pool.py         sandboxes of one profile
     process.py      one command through the SDK
     profiles.py     what a sandbox is made of
@@ -18,6 +16,65 @@
 The SDK is imported when a backend starts, never with this package.
 """
 
-from hermes_queue.sandbox.modal.backend import ModalBackend
+from __future__ import annotations
 
-BACKEND = ModalBackend
+from collections.abc import AsyncIterator, Mapping
+
+from hermes_queue.sandbox.base import SandboxBackend
+from hermes_queue.sandbox.fleet import BackendFactory, Fleet
+from hermes_queue.sandbox.offers import Condition, Flag
+from hermes_queue.settings import ModalSettings
+
+__all__ = ["BACKEND", "FLAGS", "SETTINGS", "check", "check_profile"]
+
+
+# Loaded when it is used: producers look into this module before they print their help.
+def _make(
+    *,
+    slots: int | None = None,
+    labels: Mapping[str, str] | None = None,
+    fleet: Fleet | None = None,
+) -> SandboxBackend:
+    from hermes_queue.sandbox.modal.backend import ModalBackend
+
+    return ModalBackend(slots=slots, labels=labels, fleet=fleet)
+
+
+async def check() -> AsyncIterator[Condition]:
+    """See `Offer.check`. Makes no sandbox, which would bill."""
+    from hermes_queue.sandbox.modal.account import answering
+
+    yield Condition("sandbox.modal", await answering(ModalSettings()))
+
+
+def check_profile(name: str) -> None:
+    """See `Offer.check_profile`."""
+    from hermes_queue.sandbox.modal.profiles import Profiles
+
+    Profiles(ModalSettings())[name]
+
+
+BACKEND: BackendFactory = _make
+SETTINGS = ModalSettings
+FLAGS = (
+    Flag(
+        "--modal-image",
+        "HERMES_QUEUE_MODAL_IMAGE",
+        "registry name (default: python:3.11)",
+        metavar="IMAGE",
+    ),
+    Flag(
+        "--modal-slots-per-sandbox",
+        "HERMES_QUEUE_MODAL_SLOTS_PER_SANDBOX",
+        "trajectories that share a sandbox (default: 10)",
+        metavar="N",
+        bounds=(1, 1000),
+    ),
+    Flag(
+        "--modal-min-sandboxes",
+        "HERMES_QUEUE_MODAL_MIN_SANDBOXES",
+        "sandboxes kept running while the run lasts (default: 0)",
+        metavar="N",
+        bounds=(0, 1000),
+    ),
+)

@@ -20,6 +20,8 @@ NEEDS = (1, 5, 4)
 """Oldest SDK whose sandboxes can mount directory snapshots and speak today's protocol."""
 TAG_CHARACTERS = re.compile(r"[^A-Za-z0-9._-]")
 TAGS_AT_ONCE = 8
+ANSWER_S = 20.0
+"""For the account to answer `hermes-queue doctor`."""
 CREATED = "created"
 """Our tag with the time of creation; the listing has no field for it."""
 
@@ -159,29 +161,6 @@ class Account:
         found = await asyncio.gather(*(_info(sandbox, turns) for sandbox in running))
         return [info for info in found if info is not None]
 
-    async def attach(self, sandbox_id: str, labels: Mapping[str, str]) -> tuple[Any, float]:
-        """A sandbox that is there already, and how many seconds ago it was created.
-
-        Raises:
-            SlotLost: it has ended, or carries other labels than these and is somebody else's.
-            SandboxError: Modal does not answer.
-        """
-        modal = _sdk()
-        with explained(f"finding sandbox {sandbox_id}", gone=True):
-            sandbox = await modal.Sandbox.from_id.aio(sandbox_id)
-            tags = await sandbox.get_tags.aio()
-        created = tags.get(CREATED, "")
-        age_s = time.time() - float(created) if created.isdigit() else -1.0
-        if not _tags(labels).items() <= tags.items() or age_s < 0:
-            raise SlotLost(f"sandbox {sandbox_id} carries other labels: {tags}")
-        return sandbox, age_s
-
-    async def label(self, sandbox: Any, labels: Mapping[str, str]) -> None:
-        """Replace labels of a sandbox. Raises SlotLost, SandboxError."""
-        with explained("labelling a sandbox", gone=True):
-            tags = await sandbox.get_tags.aio()
-            await sandbox.set_tags.aio({**tags, **_tags(labels)})
-
     async def terminate(self, sandbox_id: str) -> None:
         """End a sandbox without waiting for it, which can take half a minute."""
         modal = _sdk()
@@ -191,6 +170,20 @@ class Account:
                 await sandbox.terminate.aio()
         except SlotLost:
             return
+
+
+async def answering(settings: ModalSettings) -> str:
+    """What works, for people.
+
+    Raises:
+        ConfigurationError, SandboxError: see `Account.open`.
+    """
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            await Account(settings).open()
+    except TimeoutError as error:
+        raise SandboxError(f"no answer within {ANSWER_S:.0f} s: see your network") from error
+    return f"the token works, app {settings.app!r} is there"
 
 
 async def _info(sandbox: Any, turns: asyncio.Semaphore) -> SandboxInfo | None:

@@ -24,13 +24,13 @@ from typing import Any
 from hermes_queue.errors import EnvInfraError, SandboxError, SandboxRejected
 from hermes_queue.sandbox.base import DROPPED_VARIABLES, AssetSpec
 from hermes_queue.sandbox.builds.turn import build_turn
+from hermes_queue.sandbox.fleet import SnapshotNotes
 from hermes_queue.sandbox.host import pip as pip_settings
 from hermes_queue.sandbox.local.assets import check_asset
 from hermes_queue.sandbox.modal.box import ROOT, Box
 from hermes_queue.sandbox.modal.failures import explained
 from hermes_queue.sandbox.modal.process import Finished, run_process
 from hermes_queue.sandbox.modal.profiles import image_key
-from hermes_queue.sandbox.snapshot_notes import SnapshotNotes
 from hermes_queue.settings import ModalSettings, private_directory
 
 logger = logging.getLogger(__name__)

@@ -17,23 +17,19 @@ from hermes_queue.sandbox.base import (
     AssetSpec,
     Capabilities,
     SandboxInfo,
-    SandboxObserver,
     Slot,
     SlotSpec,
 )
 from hermes_queue.sandbox.capacity import Capacity
-from hermes_queue.sandbox.creation import CreationGate, ProcessCreationGate
+from hermes_queue.sandbox.fleet import Fleet
 from hermes_queue.sandbox.host.execution import unbroken
 from hermes_queue.sandbox.modal.account import Account
 from hermes_queue.sandbox.modal.assets import ModalAssets, check_python, mount_place
 from hermes_queue.sandbox.modal.box import Box, Lease
 from hermes_queue.sandbox.modal.commands import Held, SlotCommands
 from hermes_queue.sandbox.modal.factory import BoxFactory, Readers
-from hermes_queue.sandbox.modal.inheritance import Inheritance
 from hermes_queue.sandbox.modal.pool import Makers, Pool
 from hermes_queue.sandbox.modal.profiles import DEFAULT, Profiles, for_grading, for_one
-from hermes_queue.sandbox.predecessors import Predecessors
-from hermes_queue.sandbox.snapshot_notes import NoNotes, SnapshotNotes
 from hermes_queue.settings import ModalSettings, PathSettings, WorkerSettings
 
 logger = logging.getLogger(__name__)
@@ -57,10 +53,7 @@ class ModalBackend(SlotCommands):
         slots: int | None = None,
         labels: Mapping[str, str] | None = None,
         cache: Path | None = None,
-        observer: SandboxObserver | None = None,
-        gate: CreationGate | None = None,
-        snapshots: SnapshotNotes | None = None,
-        predecessors: Predecessors | None = None,
+        fleet: Fleet | None = None,
     ) -> None:
         super().__init__()
         self.settings = settings or ModalSettings()
@@ -70,32 +63,17 @@ class ModalBackend(SlotCommands):
             **(labels or {}),
         }
         self._profiles = Profiles(self.settings)
-        self._observer = observer or SandboxObserver()
+        fleet = fleet or Fleet()
+        self._observer = fleet.observer
         self._account = Account(self.settings)
-        self._factory = BoxFactory(
-            self._account,
-            gate
-            or ProcessCreationGate(
-                creates_per_s=self.settings.creates_per_s, max_starting=self.settings.max_starting
-            ),
-            self._observer,
-            self.labels,
-            patience_s=self.settings.patience_s,
-        )
-        self._inheritance = Inheritance(
-            self._account,
-            self._factory,
-            self._observer,
-            self.labels,
-            predecessors if self.settings.reattach else None,
-        )
+        self._factory = BoxFactory(self._account, self.settings, fleet, self.labels)
         self._cache = (cache or PathSettings().cache).absolute()
         self._assets = ModalAssets(
             self._cache,
             build_box=self._factory.make_builder,
             end_box=self._factory.end,
             find_image=self._account.snapshot,
-            fleet=snapshots or NoNotes(),
+            fleet=fleet.snapshots,
         )
         self._asset_profiles: dict[tuple[str, str], str] = {}
         self._pools: dict[str, Pool] = {}
@@ -137,7 +115,6 @@ class ModalBackend(SlotCommands):
                 return
             await self._account.open()
             self._assets.open(self._account.app_id)
-            await self._inheritance.open(self._cache / "modal" / self._account.app_id)
             self._started, self._process = True, os.getpid()
             try:
                 await self._provision()
@@ -171,7 +148,6 @@ class ModalBackend(SlotCommands):
         await asyncio.gather(
             *(pool.stop() for pool in pools), self._readers.end_idle(all_of_them=True)
         )
-        self._inheritance.close()
 
     async def _tend(self) -> None:
         while True:
@@ -202,7 +178,7 @@ class ModalBackend(SlotCommands):
         return self._pools[name]
 
     async def _make_box(self, profile: ModalSettings) -> Box:
-        box = await self._inheritance.take(profile) or await self._factory.make(profile)
+        box = await self._factory.make(profile)
         self._isolated = box.abilities.uids
         return box
 

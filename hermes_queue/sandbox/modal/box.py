@@ -79,8 +79,6 @@ class Box:
         self._concealed: set[str] = set()
         self._seal = uuid.uuid4().hex
         """Commands do not know it, so that none can pretend to have ended."""
-        self._noted: set[str] = set()
-        """Assets of which the sandbox itself has a note, for a worker that takes it over."""
 
     # --- what the pool asks -----------------------------------------------------------
 
@@ -173,25 +171,6 @@ class Box:
             raise SandboxError(f"sandbox {self.sandbox_id}: {arguments[0]}: {_tail(done)}")
         return done.stdout
 
-    async def take_over(self) -> None:
-        """Make a sandbox that another worker used as good as new; its assets stay.
-
-        Raises:
-            SandboxError: it is gone, too old, or cannot be made clean.
-        """
-        await self.furnish()
-        if not self.abilities.uids:
-            raise SandboxError(f"what slots left in sandbox {self.sandbox_id} cannot be told apart")
-        told = await self.script("reset", str(FIRST_UID), str(LAST_UID))
-        last_uid, *mounted = filter(None, told.decode().splitlines())
-        self.assets = dict(line.rsplit(" ", 1) for line in mounted)
-        self._noted = set(self.assets)
-        if not self.abilities.mounts:
-            self.shown = dict(self.assets)
-        self._next_uid = int(last_uid) + 1
-        if not self.is_fresh:
-            raise SandboxError(f"sandbox {self.sandbox_id} ends too soon")
-
     async def touch(self) -> None:
         """Keep its idle time limit from passing; also tells whether it lives.
 
@@ -250,10 +229,7 @@ class Box:
                 workspace = f"{WORKSPACE}/{self._opened}"
             place = workspace
         lease = Lease(slot_id, uid, workspace, place)
-        new = {place: image for place, image in self.assets.items() if place not in self._noted}
-        notes = "".join(f"{place} {image}\n" for place, image in new.items())
-        await self.script("open", slot_id, str(uid), place, notes, *mounts)
-        self._noted.update(new)
+        await self.script("open", slot_id, str(uid), place, *mounts)
         self.leases[slot_id] = lease
         return lease
 

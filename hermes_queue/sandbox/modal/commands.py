@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from hermes_queue.errors import SandboxError, SlotLost
+from hermes_queue.sandbox import files
 from hermes_queue.sandbox.base import MAX_FILE_BYTES, ExecutionRequest, ExecutionResult, Slot
-from hermes_queue.sandbox.modal import files
 from hermes_queue.sandbox.modal.box import Box, Lease
 from hermes_queue.sandbox.modal.pool import Pool
 
@@ -65,16 +66,21 @@ class SlotCommands:
         """See `SandboxBackend`."""
         held = self._leased_slot(slot)
         with self._noticing(held):
-            return await files.read_file(held.box, held.lease, path, max_bytes=max_bytes)
+            return await files.read_file(_whole(held), path, max_bytes=max_bytes)
 
     async def write_file(self, slot: Slot, path: str, data: bytes) -> None:
         """See `SandboxBackend`."""
         held = self._leased_slot(slot)
         with self._noticing(held):
-            await files.write_file(held.box, held.lease, path, data)
+            await files.write_file(_whole(held), path, data)
 
     def _leased_slot(self, slot: Slot) -> Held:
         held = self._held.get(slot.slot_id)
         if held is None:
             raise SlotLost(f"slot {slot.slot_id} is not leased")
         return held
+
+
+def _whole(held: Held) -> files.RunInSlot:
+    """A part of a file would be taken for all of it."""
+    return functools.partial(held.box.run, held.lease, whole=True)

@@ -10,13 +10,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hermes_queue.errors import SandboxError, SandboxUnavailable
-from hermes_queue.sandbox.base import SandboxObserver
-from hermes_queue.sandbox.creation import CreationGate
+from hermes_queue.sandbox.fleet import CreationRate, Fleet
 from hermes_queue.sandbox.host.execution import unbroken
 from hermes_queue.sandbox.modal.account import Account
 from hermes_queue.sandbox.modal.box import Box
-from hermes_queue.sandbox.modal.profiles import image_key, profile_key
-from hermes_queue.sandbox.predecessors import PROFILE
+from hermes_queue.sandbox.modal.profiles import image_key
 from hermes_queue.settings import ModalSettings
 
 logger = logging.getLogger(__name__)
@@ -33,17 +31,16 @@ class BoxFactory:
     def __init__(
         self,
         account: Account,
-        gate: CreationGate,
-        observer: SandboxObserver,
+        settings: ModalSettings,
+        fleet: Fleet,
         labels: Mapping[str, str],
-        *,
-        patience_s: float,
     ) -> None:
         self._account = account
-        self._gate = gate
-        self._observer = observer
+        self._gate = fleet.gate
+        self._rate = CreationRate(settings.creates_per_s, settings.max_starting)
+        self._observer = fleet.observer
         self._labels = labels
-        self._patience_s = patience_s
+        self._patience_s = settings.patience_s
         self.throttled = 0
         """How often Modal refused a sandbox for quota or rate."""
 
@@ -55,7 +52,7 @@ class BoxFactory:
             SandboxRejected: it refuses the profile, or its image cannot hold slots.
             SandboxError: it could not be made this time.
         """
-        return await self._make(profile, open_network=False, for_slots=True)
+        return await self._make(profile, open_network=False)
 
     async def make_reader(self, profile: ModalSettings) -> Box:
         """One that never holds slots. Raises what `make` does."""
@@ -65,17 +62,13 @@ class BoxFactory:
         """One with network and without secrets and volumes. Raises what `make` does."""
         return await self._make(profile, open_network=True)
 
-    async def _make(
-        self, profile: ModalSettings, *, open_network: bool, for_slots: bool = False
-    ) -> Box:
+    async def _make(self, profile: ModalSettings, *, open_network: bool) -> Box:
         image = await self._account.image(profile, image_key(profile))
-        # Others are of no use to a later worker.
-        known = {**self._labels, PROFILE: profile_key(profile)} if for_slots else self._labels
-        async with self._gate.creating():
+        async with self._gate.creating(self._rate):
             sandbox = await self._create(profile, image, open_network=open_network)
             box = Box(sandbox, profile)
             try:
-                await self._observer.created(box.sandbox_id, known)
+                await self._observer.created(box.sandbox_id, self._labels)
                 await box.furnish()
             except BaseException:
                 await unbroken(self.end(box))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,9 @@ from hermes_queue.settings import ModalSettings
 
 DEFAULT = "default"
 FLEET_WIDE = frozenset(
-    {"app", "environment", "profiles", "creates_per_s", "max_starting", "patience_s", "reattach"}
+    {"app", "environment", "profiles", "creates_per_s", "max_starting", "patience_s"}
 )
 """Settings that no profile has of its own."""
-POOL_ONLY = frozenset({"min_sandboxes", "max_sandboxes", "scale_down_s", "start_timeout_s"})
-"""Settings that change nothing about a sandbox that runs."""
 
 
 class Profiles:
@@ -92,14 +89,6 @@ def image_name(profile: ModalSettings) -> str:
         return f"{name}, made by recipe {image_key(profile)}"
     except (OSError, UnicodeDecodeError):  # whoever builds it says so
         return name
-
-
-def profile_key(profile: ModalSettings) -> str:
-    """A digest of everything that a sandbox of the profile, and what is done in it, depends on."""
-    outside = (FLEET_WIDE - {"app", "environment"}) | POOL_ONLY
-    facts = profile.model_dump(mode="json", exclude=set(outside))
-    text = json.dumps([image_key(profile), facts], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _read(path: Path) -> dict[str, Mapping[str, Any]]:

@@ -4,13 +4,10 @@
 #   probe [UID...]                     what this image and kernel can do, as name=value lines
 #   configure SEAL DROPPED [NAME=VALUE...]  write /.hq/settings (see below), and /.hq/seal for root
 #                                      only; DROPPED: patterns a|b of variables that slots do not get
-#   open SLOT UID WORKSPACE NOTES [ASSET=MOUNT...]  empty directories, given to UID; NOTES: lines
-#                                      `place image` of assets mounted since the last call
+#   open SLOT UID WORKSPACE [ASSET=MOUNT...]  empty directories, given to UID
 #   conceal UIDS NAME...               hide Python packages from all slots, by import name;
 #                                      prints those that could not be hidden
 #   close SLOT UID WORKSPACE           kill everything of UID, delete everything of UID
-#   reset FIRST_UID LAST_UID           kill and delete what all slots of another worker left, keep
-#                                      assets; prints the last uid used and the notes of assets
 #   spill SLOT UID ID                  keep standard input as the command line called ID
 #   run SLOT UID LIMIT_S ID CWD STDIN NVARS [NAME=VALUE...] ARGUMENT...
 #                                      after the command's end both its streams get a last piece,
@@ -111,9 +108,7 @@ configure() {
 
 open_slot() {
   local slot=$root/slots/$1 uid=$2 workspace=$3 pair place
-  printf %s "$4" >>$root/mounted
-  shift 4
-  echo "$uid" >>$root/uids
+  shift 3
   mkdir -m 710 "$slot" && chown "0:$uid" "$slot" || return 1
   mkdir "$slot/assets"
   # One that is the sandbox's only one lies there from the start.
@@ -192,64 +187,6 @@ close_slot() {
   rm -rf -- "$slot" "$workspace"
   find /tmp /var/tmp /dev/shm -xdev -depth -uid "$uid" -delete
   [ ! -e "$slot" ] && [ ! -e "$workspace" ] || { echo "files of $uid stay" >&2; return 1; }
-}
-
-# One round: whether nobody is left to be killed.
-kill_others() {
-  local first=$1 last=$2 place pid word key uid rest nobody=0
-  local -A own=()
-  pid=$$
-  while [ "${pid:-0}" -gt 0 ]; do
-    own[$pid]=1
-    pid=$(grep -s '^PPid:' "/proc/$pid/status")
-    pid=${pid#PPid:}
-    pid=${pid//[[:space:]]/}
-  done
-  for place in /proc/[0-9]*; do
-    pid=${place#/proc/} uid=
-    [ -n "${own[$pid]:-}" ] && continue
-    while read -r key uid rest; do
-      [ "$key" = State: ] && [[ $uid == [ZX] ]] && continue 2
-      [ "$key" = Uid: ] && break
-    done 2>/dev/null <"$place/status"
-    [[ $uid =~ ^[0-9]+$ ]] || continue
-    if [ "$uid" -ge "$first" ] && [ "$uid" -le "$last" ]; then
-      setpriv --reuid="$uid" --regid="$uid" --clear-groups bash -c 'kill -9 "$1"; kill -9 -1' \
-        kill "$pid" 2>/dev/null
-      nobody=1
-    elif [ "$uid" = 0 ]; then
-      # What the dead worker had begun with this script, and what waits for a slot's command.
-      while IFS= read -r -d '' word; do
-        [[ $word = "$self" || $word = HQ_WRAPPER=* ]] || continue
-        kill -9 "$pid" 2>/dev/null && nobody=1
-        break
-      done 2>/dev/null < <(cat "$place/cmdline" "$place/environ" 2>/dev/null)
-    fi
-  done
-  return $nobody
-}
-
-reset_slots() {
-  local first=$1 last=$2 round clean=0 place notes
-  for round in {1..100}; do
-    kill_others "$first" "$last" && clean=1 && break
-    sleep 0.02
-  done
-  [ $clean = 1 ] || { echo "processes of earlier slots stay" >&2; return 1; }
-  rm -rf -- $root/slots
-  find /workspace -xdev -depth -mindepth 1 -delete
-  find /tmp /var/tmp /dev/shm -xdev -depth -uid +$((first - 1)) -uid -$((last + 1)) -delete
-  [ ! -e $root/slots ] && [ -z "$(find /workspace -mindepth 1)" ] || { echo "files of earlier slots stay" >&2; return 1; }
-  mkdir -m 711 $root/slots
-  touch $root/mounted $root/uids
-  notes=$'\n'$(sort -u $root/mounted)
-  for place in $root/assets/* /opt/assets/*; do
-    # One that the worker had only begun to mount when it died.
-    [ ! -e "$place" ] || [[ $notes == *$'\n'"$place"[\ /]* ]] ||
-      { echo "$place is not whole" >&2; return 1; }
-  done
-  sort -n $root/uids | tail -n 1 | grep . || echo $((first - 1))
-  echo "${notes#$'\n'}"
 }
 
 spill() {
@@ -455,7 +392,6 @@ case $action in
   open) open_slot "$@" ;;
   conceal) conceal "$@" 2>/dev/null ;;
   close) close_slot "$@" ;;
-  reset) reset_slots "$@" ;;
   spill) spill "$@" ;;
   kill) kill_command "$@" ;;
   fate) fate "$@" ;;

@@ -1,0 +1,197 @@
+"""A backend under test, and what checks say of it. Works without pytest, and under `python -O`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import re
+import secrets
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from hermes_queue.errors import SandboxError
+from hermes_queue.sandbox import make_backend
+from hermes_queue.sandbox.base import (
+    ExecutionRequest,
+    ExecutionResult,
+    SandboxBackend,
+    Slot,
+    SlotSpec,
+)
+
+
+class CheckFailed(Exception):
+    """The backend does not do what the contract asks for."""
+
+
+class NotApplicable(Exception):
+    """The check has nothing to look at here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """Which backend is checked."""
+
+    name: str
+    """As `make_backend` takes it; everything else is said by its settings."""
+    memory_mb: int | None = None
+    """What one slot may use; None = not known, so that the limit is not checked."""
+
+
+class SlotBench:
+    """A started backend with one-line access to commands."""
+
+    def __init__(self, backend: SandboxBackend) -> None:
+        self.backend = backend
+        # Checks count their sleeping processes. Without namespaces they would count those of
+        # others that run beside them too, so every bench sleeps for a time of its own.
+        self._nap = str(random.randint(10**6, 10**7))  # noqa: S311 - no secret
+
+    async def slot(self, spec: SlotSpec | None = None) -> Slot:
+        """Lease one."""
+        return await self.backend.acquire("trajectory", spec or SlotSpec())
+
+    async def answer(
+        self, slot: Slot, command: str, **options: Any
+    ) -> ExecutionResult | SandboxError:
+        """What became of one command, in which 4242 stands for this bench's own number."""
+        command = command.replace("4242", self._nap)
+        [answer] = await self.backend.execute_batch([ExecutionRequest(slot, command, **options)])
+        return answer
+
+    async def sh(self, slot: Slot, command: str, **options: Any) -> ExecutionResult:
+        """The same, of a sandbox that lives. Raises CheckFailed."""
+        answer = await self.answer(slot, command, **options)
+        if not isinstance(answer, ExecutionResult):
+            raise CheckFailed(f"{command[:80]!r} was answered by {answer!r}")
+        return answer
+
+    async def out(self, slot: Slot, command: str, **options: Any) -> str:
+        """The standard output of a command that succeeds. Raises CheckFailed."""
+        result = await self.sh(slot, command, **options)
+        if result.exit_code != 0:
+            raise CheckFailed(f"{command[:80]!r} ended with {result}")
+        return result.stdout.decode().rstrip("\n")
+
+
+class Trial(SlotBench):
+    """What a check is given: a bench, and whatever else it needs of the same subject."""
+
+    def __init__(
+        self,
+        subject: Subject,
+        labels: dict[str, str],
+        *,
+        slots: int,
+        stack: contextlib.AsyncExitStack,
+    ) -> None:
+        super().__init__(make_backend(subject.name, slots=slots, labels=labels))
+        self.subject = subject
+        self.labels = labels
+        self.slots = slots
+        self._stack = stack
+
+    async def start(self) -> None:
+        """Start the backend; it is stopped with the trial."""
+        self._stack.push_async_callback(self.backend.stop)
+        await self.backend.start()
+
+    async def another(self) -> SlotBench:
+        """Another backend of this kind with as many slots, as a second worker has it."""
+        trial = Trial(self.subject, self.labels, slots=self.slots, stack=self._stack)
+        await trial.start()
+        return trial
+
+    async def require_isolation(self) -> None:
+        """Raise NotApplicable for a backend that promises none. Some know with the first slot."""
+        await self.backend.release(await self.slot())
+        if not self.backend.capabilities.isolation:
+            raise NotApplicable("the backend promises no isolation")
+
+    def victim(self, worker: str) -> tuple[list[str], dict[str, str]]:
+        """Command and environment of a worker of this kind that is to be killed."""
+        command = [sys.executable, "-m", f"{__package__}.victim", self.subject.name, worker]
+        return command, {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+
+@contextlib.asynccontextmanager
+async def trial(subject: Subject, *, slots: int) -> AsyncIterator[Trial]:
+    """A started backend with this many slots; stopped at the end."""
+    token = secrets.token_hex(6)
+    labels = {"deployment": f"selfcheck-{token}", "worker": f"selfcheck-{token}"}
+    async with contextlib.AsyncExitStack() as stack:
+        made = Trial(subject, labels, slots=slots, stack=stack)
+        await made.start()
+        yield made
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One demand of the contract."""
+
+    name: str
+    """A sentence with underscores."""
+    demand: str
+    """What a backend has to do to pass."""
+    body: Callable[[Trial], Awaitable[None]]
+    slots: int
+    isolated: bool
+    """Whether it is about what only a backend with isolation promises."""
+
+    @property
+    def title(self) -> str:
+        """The name, for people."""
+        return self.name.replace("_", " ")
+
+    async def run(self, subject: Subject) -> None:
+        """Raises CheckFailed, NotApplicable, or whatever the backend raises."""
+        async with trial(subject, slots=self.slots) as made:
+            if self.isolated:
+                await made.require_isolation()
+            await self.body(made)
+
+
+def check(
+    *, slots: int = 2, isolated: bool = False
+) -> Callable[[Callable[[Trial], Awaitable[None]]], Check]:
+    """Make a function with a docstring, which is the demand, a `Check`."""
+
+    def made(body: Callable[[Trial], Awaitable[None]]) -> Check:
+        demand = " ".join((body.__doc__ or "").split())
+        return Check(body.__name__, demand, body, slots, isolated)
+
+    return made
+
+
+def expect(condition: bool, problem: object) -> None:
+    """Raise CheckFailed with `problem` unless `condition` holds."""
+    if not condition:
+        raise CheckFailed(str(problem))
+
+
+def same(found: object, wanted: object, of: str = "") -> None:
+    """Raise CheckFailed unless both are equal."""
+    if found != wanted:
+        raise CheckFailed(
+            f"{of + ': ' if of else ''}found {found!r:.500}, expected {wanted!r:.500}"
+        )
+
+
+@contextlib.contextmanager
+def raising(kind: type[BaseException], pattern: str = "", *, of: str = "") -> Iterator[list[Any]]:
+    """Raise CheckFailed unless the block raises `kind` with a message like `pattern`.
+
+    The list that it gives holds the error afterwards.
+    """
+    caught: list[Any] = []
+    try:
+        yield caught
+    except kind as error:
+        if not re.search(pattern, str(error)):
+            raise CheckFailed(f"{of} {error!r} does not say {pattern!r}") from error
+        caught.append(error)
+        return
+    raise CheckFailed(f"{of} no {kind.__name__} was raised".lstrip())

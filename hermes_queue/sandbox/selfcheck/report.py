@@ -1,0 +1,55 @@
+"""Runs checks one after the other and says what became of each."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from hermes_queue.sandbox.selfcheck.bench import Check, CheckFailed, NotApplicable, Subject
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """Of one check."""
+
+    check: Check
+    verdict: Literal["passed", "failed", "skipped"]
+    why: str
+    """Empty when it passed."""
+    duration_s: float
+
+
+async def outcomes(
+    checks: Iterable[Check], subject: Subject, *, timeout_s: float
+) -> AsyncIterator[CheckResult]:
+    """What becomes of each check, as soon as it is known. Raises nothing of the backend's.
+
+    Args:
+        checks: which.
+        subject: of which backend.
+        timeout_s: for one check, the start of its backend included.
+    """
+    for check in checks:
+        began = time.monotonic()
+        verdict, why = await _verdict(check, subject, timeout_s)
+        yield CheckResult(check, verdict, why, time.monotonic() - began)
+
+
+async def _verdict(
+    check: Check, subject: Subject, timeout_s: float
+) -> tuple[Literal["passed", "failed", "skipped"], str]:
+    try:
+        async with asyncio.timeout(timeout_s):
+            await check.run(subject)
+    except NotApplicable as reason:
+        return "skipped", str(reason)
+    except CheckFailed as failure:
+        return "failed", str(failure)
+    except TimeoutError:
+        return "failed", f"it took longer than {timeout_s:g} s"
+    except Exception as error:  # noqa: BLE001 - foreign code may raise anything
+        return "failed", f"{type(error).__name__}: {error}"
+    return "passed", ""

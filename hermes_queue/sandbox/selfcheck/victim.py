@@ -1,0 +1,25 @@
+"""A worker to be killed: leases a slot, leaves a process running in it and prints its sandbox."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from hermes_queue.sandbox import make_backend
+from hermes_queue.sandbox.selfcheck.bench import SlotBench
+
+
+async def main(name: str, worker: str) -> None:
+    """Lease, print, wait."""
+    labels = {"deployment": "selfcheck", "worker": worker}
+    bench = SlotBench(make_backend(name, slots=1, labels=labels))
+    await bench.backend.start()
+    slot = await bench.slot()
+    await bench.out(slot, "setsid sleep 4242 & touch x")
+    sys.stdout.write(f"{slot.sandbox_id}\n")
+    sys.stdout.flush()
+    await asyncio.sleep(600)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))
