@@ -1,7 +1,7 @@
-"""What a task environment is: item, prompt, setup, verification. Nothing about queues.
+"""The contract of a task environment: item, prompt, setup, verification. Nothing about queues.
 
-An env is one object, `ENV` in a module of its own (docs/extensions.md). It is stateless: the item
-and the slot hold all state.
+An env is one object, `ENV` in a separate module (docs/extensions.md). It is stateless: the item and
+the slot hold all state.
 """
 
 from __future__ import annotations
@@ -22,37 +22,37 @@ ItemT = TypeVar("ItemT", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What `verify` measured. It either returns one or raises; there is no "unknown"."""
+    """The result of `verify`, which either returns one or raises; there is no "unknown"."""
 
     score: float
     """The task's own measure, usually 0.0 or 1.0."""
     rewards: Mapping[str, float] = field(default_factory=dict)
     """Optional shaping terms; never added to `score`."""
     report: Mapping[str, Any] = field(default_factory=dict)
-    """JSON-serialisable account: reason, per-test outcome, what was dropped, ..."""
+    """JSON-serialisable explanation: reason, outcome of each test, dropped changes, ..."""
 
 
 class Environment(Protocol[ItemT]):
-    """One dataset's rules."""
+    """The rules of one dataset."""
 
     name: ClassVar[str]
     version: ClassVar[str]
-    """Rises whenever the same answer could get another score."""
+    """Must change whenever the same answer could get another score."""
     tools: ClassVar[Sequence[str]]
     """Names of tools: those in `hermes_queue.tools`, `package.module:TOOL`, or of plugins."""
     Item: type[ItemT]
     """Validates one dataset row. Must have a field or property `instance_id: str`."""
 
     def prompt(self, item: ItemT) -> list[Message]:
-        """The messages the agent starts from. Must not disclose the tests that grade."""
+        """The beginning of the agent's conversation. Must not disclose the tests that grade."""
         ...
 
     def spec(self, item: ItemT, profile: str) -> SlotSpec:
-        """The slot this item needs: Python, assets, and the job's `profile`, to be passed on."""
+        """The slot for this item: Python, assets, and the job's `profile`, to be passed on."""
         ...
 
     async def setup(self, item: ItemT, context: SlotContext) -> None:
-        """Fill the empty workspace.
+        """Prepare the empty workspace.
 
         Raises:
             EnvInfraError: a clone or download failed (retried).
@@ -62,7 +62,7 @@ class Environment(Protocol[ItemT]):
     async def verify(
         self, item: ItemT, context: SlotContext, transcript: Sequence[Message]
     ) -> Verdict:
-        """Measure what the agent left in the slot. May call `context.renew()`.
+        """Measure the state in which the agent left the slot. May call `context.renew()`.
 
         Raises:
             SandboxError: nothing could be measured (retried, never a score).
@@ -70,9 +70,9 @@ class Environment(Protocol[ItemT]):
         ...
 
     async def oracle(self, item: ItemT, context: SlotContext) -> list[ToolCall]:
-        """The gold answer as tool calls (and/or a final message, see `oracle_answer`).
+        """The gold answer as tool calls, and/or as a final message (`oracle_answer`).
 
-        Running them through the tools and verifying must score 1.0 on every shipped row.
+        Running the calls through the tools and verifying must score 1.0 on every shipped row.
         """
         ...
 
@@ -81,9 +81,9 @@ class Environment(Protocol[ItemT]):
         ...
 
     def tamper(self, item: ItemT) -> Mapping[str, Sequence[ToolCall | str]]:
-        """Ways to cheat the verifier by name; each must score 0.0. May be empty.
+        """Ways to cheat the verifier, by name; each must score 0.0. May be empty.
 
-        A text is sent as a message without tool calls, so only the last step may be one.
+        A string is sent as a message without tool calls, so only the last step may be a string.
         """
         ...
 

@@ -1,7 +1,7 @@
 """Grade-school maths: a word problem, Python in the slot, one number as the answer.
 
-The answer is read off the agent's last message and compared exactly: no floats, no
-tolerance, and nothing the agent leaves in the slot counts.
+The answer is taken from the agent's last message and compared exactly: no floats, no tolerance.
+Nothing in the slot affects the score.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ You solve maths word problems. Work step by step and let tools do the arithmetic
 without calling a tool and end with the result as one plain number in \\boxed{}."""
 
 MAX_ANSWER_CHARS = 200
-"""Longer text between the braces is no number."""
+"""Longer text in the braces is not accepted as a number."""
 
 _ANNOTATION = re.compile(r"<<([^<>=]+)=[^<>]*>>")
 _ARITHMETIC = re.compile(r"[0-9+\-*/(). ]{1,200}")
@@ -62,7 +62,7 @@ class Gsm8kItem(BaseModel):
     answer: str
     """Worked solution with `<<a=b>>` annotations, ending in `#### N`."""
     instance_id: str = Field(min_length=1)
-    """Derived from the question when the row has none."""
+    """Derived from the question if the row has none."""
 
     @model_validator(mode="before")
     @classmethod
@@ -97,13 +97,13 @@ class Gsm8kItem(BaseModel):
 
     @property
     def gold_text(self) -> str:
-        """The right answer as the row has it."""
+        """The right answer as written in the row."""
         final: str = _FINAL.findall(self.answer)[-1]
         return final.strip()
 
 
 def extract_answer(text: str) -> str | None:
-    r"""What stands in the last `\boxed{...}` or after the last `####`, whichever is later."""
+    r"""The text in the last `\boxed{...}`, or after the last `####` if that is later."""
     box, start = None, text.rfind(r"\boxed{")
     if start >= 0:
         box = _braced(text, start + len(r"\boxed{"))
@@ -114,7 +114,7 @@ def extract_answer(text: str) -> str | None:
 
 
 def _braced(text: str, start: int) -> str | None:
-    """The text from `start` to the brace that closes it; None if none does soon enough."""
+    """The text from `start` to its closing brace; None if there is none within the length limit."""
     depth = 1
     for position in range(start, min(len(text), start + MAX_ANSWER_CHARS + 1)):
         depth += {"{": 1, "}": -1}.get(text[position], 0)
@@ -124,10 +124,10 @@ def _braced(text: str, start: int) -> str | None:
 
 
 def parse_number(text: str) -> Fraction | None:
-    """The one number in `text`, exactly; None when there is none, or any doubt.
+    """The one number in `text`, exactly; None if there is none, or any ambiguity.
 
-    Currency signs, units and words around it are allowed, a percent sign or a scale
-    ("42 thousand") is not: that would be another number.
+    Currency signs, units and words around the number are allowed. A percent sign or a scale ("42
+    thousand") is not, because it would change the number.
     """
     if len(text) > MAX_ANSWER_CHARS:
         return None
@@ -153,7 +153,7 @@ def _fraction(match: re.Match[str]) -> Fraction | None:
 
 
 def _single(text: str, match: re.Match[str]) -> Fraction | None:
-    digits = match.group().rstrip(".,")  # of the sentence, not of the number
+    digits = match.group().rstrip(".,")  # punctuation of the sentence
     before, after = text[: match.start()], text[match.start() + len(digits) :]
     if not _PLAIN.fullmatch(digits) or _SCALE.match(after) or before[-1:].isalpha():
         return None
@@ -165,13 +165,13 @@ def _single(text: str, match: re.Match[str]) -> Fraction | None:
 
 
 def _last_text(transcript: Sequence[Message]) -> str:
-    """The last thing the agent said."""
-    said = (m.content for m in reversed(transcript) if m.role == "assistant" and m.content)
-    return next(said, "")
+    """The agent's last message with text."""
+    texts = (m.content for m in reversed(transcript) if m.role == "assistant" and m.content)
+    return next(texts, "")
 
 
 class Gsm8k:
-    """See the module's docstring."""
+    """The env of GSM8K, see the module's docstring."""
 
     name: ClassVar[str] = "gsm8k"
     version: ClassVar[str] = "1"
@@ -179,23 +179,23 @@ class Gsm8k:
     Item = Gsm8kItem
 
     def prompt(self, item: Gsm8kItem) -> list[Message]:
-        """How to work and answer, then the question."""
+        """Instructions, then the question."""
         return [
             Message(role="system", content=SYSTEM_PROMPT),
             Message(role="user", content=item.question),
         ]
 
     def spec(self, item: Gsm8kItem, profile: str) -> SlotSpec:
-        """Any slot with a python3 will do."""
+        """Any slot with a python3."""
         return SlotSpec(profile=profile)
 
     async def setup(self, item: Gsm8kItem, context: SlotContext) -> None:
-        """The workspace stays empty."""
+        """Leave the workspace empty."""
 
     async def verify(
         self, item: Gsm8kItem, context: SlotContext, transcript: Sequence[Message]
     ) -> Verdict:
-        """1.0 when the last message's answer equals the gold number."""
+        """1.0 if the answer in the last message equals the gold number, else 0.0."""
         answer = extract_answer(_last_text(transcript))
         number = None if answer is None else parse_number(answer)
         if answer is None:
@@ -227,7 +227,7 @@ class Gsm8k:
         return rf"The answer is \boxed{{{item.gold_text}}}."
 
     def tamper(self, item: Gsm8kItem) -> Mapping[str, Sequence[ToolCall | str]]:
-        """Answers that name the gold number without committing to it, or not in a message."""
+        """Answers that mention the gold number without committing to it, or not in a message."""
         gold = item.gold_text
         other = item.gold + 1
         return {

@@ -4,24 +4,24 @@ The map of this env; `envs/swe/` holds its parts:
 
     item.py        one row: SWE-smith's, SWE-bench's or our own      recipe.py  a bug as byte edits
     sources.py     sdists and git remotes as trusted repositories    repository.py  git plumbing
-    workspace.py   the three trees of a task, export into the slot   patch.py   the agent's result
+    workspace.py   the three trees of a task, export into the slot   patch.py   the agent's changes
     grading.py     views, controls with the known fix, verdict        suite.py    one run of tests
-    plants.py      tests that must fail, and do not look like it      controls.py what a host learnt
+    plants.py      changed tests that must fail                       controls.py a host's findings
     flags.py       suspicious words in a patch                        tamper.py   ways to cheat
-    findings.py    what a run has to show and what it showed          expectations.py  constants
-    places.py      where tests can be made to fail                    alternatives.py  by what
+    findings.py    expected and actual results of a run               expectations.py  constants
+    places.py      places where tests can be made to fail             alternatives.py  edits there
     distribution.py  the package's metadata, beside its tree
-    project.py, literals.py  what its files say of it, read without running them
+    project.py, literals.py  the package's configuration, read without running it
 
 The agent gets an export of the bug's tree with one commit and without the files that hold
-FAIL_TO_PASS tests. Its result is a patch over the package's own files. That patch is
-applied, in the worker, to the pinned tree with all tests, and tested in the emptied slot.
-Score 1.0 if every FAIL_TO_PASS and PASS_TO_PASS test is reported as passed, and every planted
-failure as failed, else 0.0.
+FAIL_TO_PASS tests. Its result is a patch to the package's own files. The worker applies that
+patch to the pinned tree with all tests, which then run in the emptied slot. The score is 1.0 if
+every FAIL_TO_PASS and PASS_TO_PASS test is reported as passed and every planted failure as
+failed, else 0.0.
 
-A verdict's report: `reason` is one of resolved, tests_fail, timed_out, cut_short (the test
-run ended early, with the known fix it does not), canary (the run lied), does_not_apply,
-too_large, malformed, unreadable; `detail` words it. `flags` names suspicious words of the patch.
+`reason` in a verdict's report is one of resolved, tests_fail, timed_out, cut_short (the test run
+ended early, but not with the known fix), canary (the run lied), does_not_apply, too_large,
+malformed, unreadable; `detail` explains it. `flags` lists suspicious words in the patch.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from hermes_queue.sandbox.context import SlotContext
 REPORTED_PATCH_BYTES = 256 << 10
 REPORTED_PATHS = 100
 FLAGGED_PATHS = 50
-"""Of so many changed files the old text is read, to know which words were there before."""
+"""Number of changed files whose old text is read, to find words that were there before."""
 
 SYSTEM = (
     "You are a software engineer who repairs Python packages. You work in a sandbox through the "
@@ -81,7 +81,7 @@ Find the cause and repair the package's source code.
 
 
 class SweSmith:
-    """See the module's text. Stateless."""
+    """The env of SWE-smith, see the module's docstring. Stateless."""
 
     name: ClassVar[str] = "swe_smith"
     version: ClassVar[str] = "2"
@@ -96,7 +96,7 @@ class SweSmith:
     Item: type[Row] = Row
 
     def prompt(self, item: Row) -> list[Message]:
-        """The report and how to work; no test that grades is named."""
+        """The report and instructions; names no test that grades."""
         task = TASK.format(
             workspace=WORKSPACE,
             statement=item.problem_statement.strip(),
@@ -115,7 +115,7 @@ class SweSmith:
         )
 
     async def setup(self, item: Row, context: SlotContext) -> None:
-        """Export the tree the agent starts from.
+        """Export the agent's starting tree.
 
         Raises:
             EnvBug: the row does not fit its source, or its tests do not pass with the known fix.
@@ -150,7 +150,7 @@ class SweSmith:
         return Verdict(1.0 if report["reason"] == "resolved" else 0.0, report=report)
 
     async def _take_patch(self, item: Row, context: SlotContext, pinned: Pinned) -> AgentPatch:
-        """The patch; where that fails, try the same on untouched files to learn whose fault."""
+        """Extract the patch; if that fails, do the same on untouched files to find the cause."""
         try:
             return await take_patch(context, item, pinned)
         except ExtractionFailed as failure:
@@ -172,12 +172,12 @@ class SweSmith:
         return "The bug is repaired."
 
     def tamper(self, item: Row) -> Mapping[str, Sequence[ToolCall]]:
-        """Ways to get a good score without the fix."""
+        """Attempts to score without the fix."""
         return tamper.cases(item)
 
 
 def _pytest_line(item: Row) -> str:
-    """How the agent runs the tests."""
+    """The command with which the agent runs the tests."""
     runtime = item.environment
     roots = shlex.quote(":".join(runtime.pythonpath))
     words = [f"PYTHONPATH={roots}:{SHELL_PATH}"]

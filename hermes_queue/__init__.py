@@ -1,35 +1,36 @@
 """A trajectory factory: generate and score LLM-agent trajectories through Redis.
 
-What a trainer needs, to send jobs and to read results, is imported from here. Producers, workers
+Trainers import from here all that they need to send jobs and read results. Producers, workers
 and extensions import from the rooms:
 
     models.py                   what travels over Redis: jobs, trajectories, groups
     errors.py                   every error, named after the boundary that was crossed
     extensions.py               envs, tools, sinks, ... by name, those of plugins too
     queues.py                   names of lanes and queues
-    policy.py                   versions of a policy, and how old a sample is
-    testing.py                  what we ship for tests of your own
+    policy.py                   versions of a policy, and the age of a sample
+    testing.py                  a pytest fixture for your own tests
     wire/        parts of the models
     settings/    one frozen section per component, read from `HERMES_QUEUE_*`
-    results/     the stream of results, read: consume, batches, replay, lag
-    ledger/      who runs which trajectory, what became of it; ledger/fleet/: what workers share
+    results/     reading the results stream: consume, batches, replay, lag
+    ledger/      state of every trajectory; ledger/fleet/: state that workers share
     keyspace/    one prefix in one Redis: connection, keys, Lua scripts
     bodies/      a record as bytes, in Redis or in an object store
     disk/        files that survive a power loss, locked files
-    broker/      Celery and all that knows it: the app, the pool, the embedded worker, submission
+    broker/      everything that uses Celery: app, pool, embedded worker, submission
     agent/       the agent loop; agent/endpoint/: model calls; agent/tokens/: exact tokens
     tools/       one file per tool
     sandbox/     the contract of a backend, and the backends: local/, modal/
-    localmodal/  a server that the Modal SDK takes for Modal
-    sinks/       where results go: datasets/, atropos/
+    localmodal/  a Modal-compatible server for the unmodified SDK
+    sinks/       destinations of results: datasets/, atropos/
     telemetry/   logs and metrics
-    cli/         `hermes-queue`
-    celery.py         the door that `celery -A hermes_queue` looks for
-    cancellation.py   cancellations that libraries lose
-    installation.py   refuse to start where another distribution owns one of our package names
-    syntax.py         Python source as a syntax tree, by one thread at a time
+    cli/         the command `hermes-queue`
+    celery.py         the module in which `celery -A hermes_queue` finds the app
+    cancellation.py   cancellations that libraries swallow
+    installation.py   a check that no other distribution overwrites our packages
+    syntax.py         Python source as a syntax tree, one thread at a time
 
-Names are loaded on first use (PEP 562), so that `import hermes_queue.errors` costs next to nothing.
+Names are loaded on first use (PEP 562), so that `import hermes_queue.errors` costs next to
+nothing.
 """
 
 import importlib as _importlib

@@ -1,4 +1,4 @@
-"""Cancellations that libraries lose: noticing that in a task, and ending tasks all the same."""
+"""Cancellations that libraries swallow: detecting them in a task, and ending tasks despite them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 
 class Cancellation:
-    """Notices that our task was cancelled although nothing was raised.
+    """Detects a cancellation of the current task that was never raised.
 
-    redis-py sends through `asyncio.wait_for`, which before Python 3.12 can swallow a
-    cancellation that comes as it ends (python/cpython#86296), and reports one in the middle
-    of an answer as an outage.
+    redis-py sends through `asyncio.wait_for`. Before Python 3.12 that can swallow a cancellation
+    which arrives as it finishes (python/cpython#86296), and redis-py reports a cancellation in
+    the middle of a reply as an outage.
     """
 
     def __init__(self) -> None:
@@ -20,14 +20,14 @@ class Cancellation:
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is about the task that asks."""
+        """Whether the calling task is the one that this object watches."""
         return asyncio.current_task() is self._task
 
     def raise_if_swallowed(self) -> None:
-        """Raise what was lost, in the task that this was made in.
+        """Raise a swallowed cancellation, if this is called in the task that created the object.
 
         Raises:
-            asyncio.CancelledError: the task was cancelled since.
+            asyncio.CancelledError: the task was cancelled after the object was created.
         """
         task = asyncio.current_task()
         if task and task is self._task and task.cancelling() > self._count:
@@ -35,11 +35,11 @@ class Cancellation:
 
 
 async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
-    """Cancel the tasks until they have ended, however they end.
+    """Cancel the tasks repeatedly until they have ended, in whatever way.
 
-    More than once: redis-py can report a cancellation in the middle of an answer as an outage
-    (python/cpython#86296), and the bridge of Modal's SDK raises in place of it what the SDK raises
-    in that moment. Loops that wait such failures out would go on for ever.
+    Once is not enough: redis-py can report a cancellation in the middle of a reply as an outage
+    (python/cpython#86296), and the bridge of Modal's SDK raises an SDK error in its place. A
+    loop that waits out such failures would never end.
     """
     while running := {task for task in tasks if not task.done()}:
         for task in running:
@@ -47,4 +47,4 @@ async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
         await asyncio.wait(running, timeout=1.0)
     for task in tasks:
         if not task.cancelled():
-            task.exception()  # else asyncio complains that nobody asked for it
+            task.exception()  # else asyncio logs that it was never retrieved

@@ -1,4 +1,4 @@
-"""Where `celery -A hermes_queue` looks for the app."""
+"""The module in which `celery -A hermes_queue` finds the app."""
 
 from hermes_queue.broker.app import app as app
 

@@ -1,7 +1,7 @@
-"""Refuse to start where another distribution owns one of our package names.
+"""A check that no other distribution overwrites our packages.
 
-The distributions `envs` and `workers` exist on PyPI. Installing one of them next to
-us overwrites files of ours without a warning, so worker and producer look once.
+The distributions `envs` and `workers` exist on PyPI. Installing one of them beside hermes-queue
+overwrites our files without a warning, so workers and producers check at their start.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _OWN_DISTRIBUTION = "hermes-queue"
 
 
 def check_installation() -> None:
-    """Make sure that our top-level packages belong to nobody else.
+    """Check that no other distribution owns one of our top-level packages.
 
     Raises:
-        ConfigurationError: names the foreign distribution and how to get rid of it.
+        ConfigurationError: the message names the foreign distribution and how to remove it.
     """
     for owner, package in _owners():
         if re.sub(r"[-_.]+", "-", owner).lower() != _OWN_DISTRIBUTION:
@@ -32,7 +32,7 @@ def check_installation() -> None:
 
 
 def _owners() -> Iterator[tuple[str, str]]:
-    """Distributions that install one of our packages, with the package.
+    """Yield (distribution, package) for every distribution that installs one of our packages.
 
     `importlib.metadata.packages_distributions` would parse every file list into paths, which
     takes longer than the rest of a worker's start.

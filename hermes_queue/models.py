@@ -1,8 +1,8 @@
-"""What travels over Redis: jobs, trajectories, groups.
+"""The models that travel over Redis: jobs, trajectories, groups.
 
-Every model is frozen and closed: an unknown field is a version mismatch, not noise.
-`SCHEMA_VERSION` rises with any change that an older reader cannot take; queues carry
-it in their name, so that an old worker never meets a newer job.
+Every model is frozen and rejects unknown fields: an unknown field means a version mismatch.
+`SCHEMA_VERSION` rises with every change that an older reader cannot take. Queue names contain
+it, so that an old worker never receives a newer job.
 """
 
 from __future__ import annotations
@@ -43,42 +43,45 @@ StopReason = Literal[
 
 
 class AgentSpec(Wire):
-    """Who acts. Scripted kinds need no model; `openai` talks to an endpoint."""
+    """The agent of a job. Scripted kinds need no model; `openai` calls an endpoint."""
 
     kind: Name = "oracle"
     model: str | None = None
     base_url: str | None = None
-    """Endpoint of this job, or several separated by commas, of which it uses one; None takes
-    the worker's `HERMES_QUEUE_MODEL_BASE_URL`."""
+    """Endpoint URL, or several separated by commas, of which the job uses one. None: the worker's
+    `HERMES_QUEUE_MODEL_BASE_URL`."""
     sampling: dict[str, Any] = {}
-    """Passed to the endpoint as they are: temperature, top_p, max_tokens, seed, ..."""
+    """Passed to the endpoint unchanged: temperature, top_p, max_tokens, seed, ..."""
     params: dict[str, Any] = {}
-    """Of the kind, e.g. {"tools": "prompted"} for `openai` (docs/models.md), {"case": "..."} for
-    `tamper`, {"seconds": 5} for `slow`."""
+    """Options of the kind, e.g. {"tools": "prompted"} for `openai` (docs/models.md), {"case":
+    "..."} for `tamper`, {"seconds": 5} for `slow`."""
 
 
 class Limits(Wire):
-    """Bounds of one attempt. Waiting for a slot or a limiter counts towards none of them."""
+    """Bounds of one attempt.
+
+    Time spent waiting for a slot or a limiter counts towards none of them.
+    """
 
     max_turns: int = Field(default=50, ge=1, le=10_000)
     max_format_errors: int = Field(default=3, ge=1, le=COUNT_MAX)
-    """Consecutive turns without one schema-valid call after which the agent is stopped."""
+    """Stop the agent after this many consecutive turns without a schema-valid tool call."""
     max_tokens: int | None = Field(default=None, ge=1, le=COUNT_MAX)
     """Completion tokens over all turns."""
     max_cost_usd: float | None = Field(default=None, gt=0)
-    """Of the model calls; needs a price for the model."""
+    """Cost of all model calls in US dollars; the model needs a known price."""
     tool_timeout_s: float = Field(default=120.0, gt=0)
     setup_timeout_s: float = Field(default=300.0, gt=0)
     agent_timeout_s: float = Field(default=1800.0, gt=0)
     verify_timeout_s: float = Field(default=900.0, gt=0)
     total_timeout_s: float = Field(default=7200.0, gt=0)
-    """Over all attempts, counted from the first acquired slot."""
+    """Bound of all attempts together, counted from the first acquired slot."""
     observation_bytes: int = Field(default=16_384, ge=256, le=COUNT_MAX)
-    """Longer tool output reaches the model as head and tail."""
+    """A longer tool output is shown to the model as its head and tail."""
 
 
 class Provenance(Wire):
-    """Who made a job: producer module, package version, git commit when known."""
+    """Origin of a job: producer module, package version, and git commit if known."""
 
     producer: str = ""
     version: str = ""
@@ -86,59 +89,58 @@ class Provenance(Wire):
 
 
 class GroupPolicy(Wire):
-    """When a group is closed, and with whom. The defaults lose and hide nothing."""
+    """Rules for closing a group. With the defaults, no sample is lost or hidden."""
 
     max_refills: int = Field(default=0, ge=0, le=1024)
-    """Members that failed for good for reasons of infrastructure and are replaced by a new
-    sample; the failed ones become `extras`."""
+    """Members that may be replaced by a new sample after failing for good because of the
+    infrastructure. The failed ones become `extras`."""
     extra_samples: int = Field(default=0, ge=0, le=1024)
-    """Samples beyond the group's size. The first `group_size` measured ones win, the rest is
-    revoked: faster, but it favours short trajectories."""
+    """Samples beyond the group's size. The first `group_size` measured samples win and the rest are
+    revoked. This is faster, but it favours short trajectories."""
     drop_zero_variance: bool = False
-    """Whether a group whose scores are all the same is thrown away (and counted)."""
+    """Drop (and count) a group whose scores are all equal."""
     stop_after_equal: int = Field(default=0, ge=0, le=1024)
-    """Close a group early when its first so many scores are all the same; 0 = never."""
+    """Close a group early when its first N scores are all equal; 0 = never."""
     on_incomplete: Literal["publish", "drop"] = "publish"
-    """What becomes of a group that cannot have `group_size` measured members."""
+    """Action for a group that cannot get `group_size` measured members any more."""
     max_policy_lag: int | None = Field(default=None, ge=0, le=COUNT_MAX)
-    """How many versions the run's policy may be ahead of a sample when that is published."""
+    """Largest age of a published sample, in policy versions of the run."""
     on_stale: Literal["label", "drop", "requeue"] = "label"
-    """What becomes of a sample beyond that; requeue: a new sample takes its place."""
+    """Action for a sample older than `max_policy_lag`; `requeue` runs a new sample in its place."""
     max_requeues: int = Field(default=0, ge=0, le=1024)
-    """New samples of one group in place of stale ones."""
+    """Number of stale samples that one group may replace by new ones."""
 
 
 class TrajectoryJob(Wire):
-    """One attempt-to-be of one agent at one item. The ids are deterministic, see `make_ids`."""
+    """A request for one trajectory. Its ids are deterministic, see `make_ids`."""
 
     schema_version: Literal[1] = 1
     run_id: RunId
     group_id: Name
     trajectory_id: Name
-    """Idempotency key: whatever is delivered twice publishes once under this id."""
+    """Idempotency key: a job that is delivered twice publishes one record under this id."""
     sample_index: int = Field(ge=0, le=COUNT_MAX)
     group_size: int = Field(default=1, ge=1, le=1024)
     env: str
     """`envs.<name>`, or `package.module:Attribute`."""
     instance_id: str
     item: dict[str, Any] | None = None
-    """The dataset row, already validated by the env's `Item` model."""
+    """The dataset row, validated by the env's `Item` model before it was enqueued."""
     item_sha256: str | None = None
     """Set instead of `item` when the row is stored once as `item:{sha256}`."""
     agent: Annotated[AgentSpec, AfterValidator(holdable)] = AgentSpec()
     limits: Limits = Limits()
     profile: Name = "default"
-    """Sandbox profile by name, as the worker's settings describe it."""
+    """Name of a sandbox profile in the worker's settings."""
     lane: LaneName = "train"
     priority: int = Field(default=5, ge=0, le=9)
-    """Celery's Redis transport has four classes of it: 0 to 2 are served first, then 3 to 5, 6 to
-    8, and 9."""
+    """Celery's Redis transport serves four classes in this order: 0 to 2, 3 to 5, 6 to 8, and 9."""
     policy_version: str | None = None
-    """Wanted; the endpoint is told, and the record says when another one was served."""
+    """Requested version, sent to the endpoint; the event `policy_mismatch` records any other."""
     producer: Provenance = Provenance()
     group_policy: GroupPolicy = GroupPolicy()
     requeued_from: str | None = None
-    """The trajectory, of a closed group, that this one runs again."""
+    """The trajectory of a closed group that this job runs again."""
 
     @model_validator(mode="after")
     def _one_item(self) -> TrajectoryJob:
@@ -148,7 +150,7 @@ class TrajectoryJob(Wire):
 
     @model_validator(mode="after")
     def _ids_nest(self) -> TrajectoryJob:
-        # The ledger's scripts read the run off the trajectory id.
+        # The ledger's scripts take the run id from the trajectory id.
         check_ids(self.run_id, self.group_id, self.trajectory_id, self.sample_index)
         return self
 
@@ -168,7 +170,7 @@ class TrajectoryJob(Wire):
 
 
 class Usage(Wire):
-    """Tokens as the server counted them."""
+    """Token counts as the server reports them."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -176,37 +178,41 @@ class Usage(Wire):
 
 
 class Turn(Wire):
-    """One model call. Token fields are the server's own, or None: never re-encoded text."""
+    """One model call.
+
+    Token fields hold what the server returned, or None; text is never re-encoded.
+    """
 
     prompt_ids: tuple[int, ...] | None = None
     completion_ids: tuple[int, ...] | None = None
     logprobs: tuple[float, ...] | None = None
-    """Of `completion_ids`, one each, rounded to float32 at capture."""
+    """One per token of `completion_ids`, rounded to float32 at capture."""
     logprobs_mode: str | None = None
-    """Of which distribution: `raw_logprobs`, before temperature and the like, or
-    `processed_logprobs`, after them (vLLM's names). None = not known."""
+    """Distribution of `logprobs` in vLLM's terms: `raw_logprobs` (before temperature and the like)
+    or `processed_logprobs` (after them). None = unknown."""
     sampling: dict[str, Any] = {}
     server: str | None = None
     """URL of the endpoint, without credentials."""
     server_version: str | None = None
-    """What runs there and its version, e.g. `vllm 0.32.0`. None = not known."""
+    """Name and version of the server, e.g. `vllm 0.32.0`. None = unknown."""
     policy_version: str | None = None
-    """Of the weights, as the server names them; the last one where they changed in the turn."""
+    """Version of the weights as the server names it; the last one if they changed in the turn."""
     policy_spans: tuple[tuple[str, int], ...] = ()
-    """Then: each version, and the index in `completion_ids` from which on it sampled."""
+    """If the weights changed during the completion: (version, index of its first token in
+    `completion_ids`) for each."""
     finish_reason: str | None = None
     usage: Usage = Usage()
     latency_s: float = 0.0
 
 
 class TokenSequence(Wire):
-    """Turns merged where each prompt extends the last one exactly."""
+    """Consecutive turns in one sequence; each prompt extends the tokens before it exactly."""
 
     ids: tuple[int, ...]
     loss_mask: tuple[int, ...]
     """1 for tokens the policy sampled, 0 for context."""
     logprobs: tuple[float, ...]
-    """0.0 where the mask is 0."""
+    """0.0 where `loss_mask` is 0."""
 
 
 class ToolCallCounts(Wire):
@@ -219,9 +225,10 @@ class ToolCallCounts(Wire):
 
 
 class AttemptRecord(Wire):
-    """What is kept of an attempt that failed and was retried.
+    """An attempt that failed and was retried.
 
-    All but `ATTEMPT_SUMMARY` is evidence for whoever looks into the failure; datasets leave it out.
+    Fields outside `ATTEMPT_SUMMARY` are evidence for whoever investigates the failure; datasets
+    omit them.
     """
 
     attempt: int
@@ -235,13 +242,13 @@ class AttemptRecord(Wire):
     """When its lease was taken: Unix seconds, by Redis' clock."""
     usage: Usage = Usage()
     cost_usd: float | None = None
-    """Of this attempt alone; the record's own is that of the last one."""
+    """Cost of this attempt alone. The `cost_usd` of the record is that of its last attempt."""
     message_count: int = 0
-    """Of the whole transcript."""
+    """Number of messages in the whole transcript."""
     messages: tuple[Message, ...] = ()
-    """The newest of them, as many as `RetrySettings.evidence_bytes` has room for."""
+    """The newest messages, as many as fit into `RetrySettings.evidence_bytes`."""
     events: tuple[dict[str, Any], ...] = ()
-    """The newest ones, likewise."""
+    """The newest events, as many as fit into `RetrySettings.evidence_bytes`."""
 
 
 ATTEMPT_SUMMARY = {"attempt", "epoch", "failure", "stage_seconds"}
@@ -249,24 +256,24 @@ ATTEMPT_SUMMARY = {"attempt", "epoch", "failure", "stage_seconds"}
 
 
 class TrajectoryProvenance(Wire):
-    """Where and with what a record was made."""
+    """Where and with which software a record was made."""
 
     env_version: str = ""
     item_sha256: str = ""
-    """Of the dataset row as canonical JSON: equal rows, equal hashes, however they travelled."""
+    """Hash of the dataset row as canonical JSON. Equal rows have equal hashes, inline or stored."""
     image: str | None = None
-    """What the sandbox was made of, in the backend's words; None = it tells nothing."""
+    """Image of the sandbox, in the backend's terms; None if the backend reports none."""
     packages: dict[str, str] = {}
-    """Versions in the worker: Python, our own, and of the libraries that were loaded."""
+    """Versions in the worker: Python, hermes-queue, and the libraries that were loaded."""
     host: str = ""
     sandbox_id: str | None = None
     worker: str | None = None
     queued_at: float | None = None
-    """When it was enqueued, or given back before this attempt; this and the next in Unix seconds
-    by Redis' clock. `ScoredTrajectory.created` is when the record was made, and
-    `TrajectoryGroup.published` when Redis took it."""
+    """When the job was enqueued, or handed back before this attempt. This and `begun_at` are Unix
+    seconds by Redis' clock. `ScoredTrajectory.created` is when the record was made, and
+    `TrajectoryGroup.published` when Redis accepted it."""
     begun_at: float | None = None
-    """When this attempt's lease was taken."""
+    """When the lease of this attempt was taken."""
     job: Provenance = Provenance()
 
 
@@ -283,39 +290,39 @@ class ScoredTrajectory(Wire):
     instance_id: str
     agent: AgentSpec
     policy_version: str | None = None
-    """The one that the job wanted; what was served is in `turns`."""
+    """Version that the job requested; `turns` holds the versions that answered."""
     policy_oldest: str | None = None
-    """Of the versions that served the turns; None when the endpoint tells none."""
+    """Oldest version that served a turn; None if the endpoint reports no versions."""
     policy_newest: str | None = None
     policy_begun: int | None = None
     """The run's own version when the attempt began."""
     requeued_from: str | None = None
-    """The trajectory, of another group, that this one ran again."""
+    """The trajectory of another group that this one ran again."""
     attempt: int = Field(ge=1)
     epoch: int = Field(ge=1)
     status: Literal["completed", "failed"]
     stop_reason: StopReason
     score: FiniteFloat | None
-    """The task's own measure. Shaping terms live in `rewards`."""
+    """Score of the task itself. Shaping terms go into `rewards`."""
     rewards: dict[str, FiniteFloat] = {}
     failure: Failure | None = None
     attempts: tuple[AttemptRecord, ...] = ()
     """Earlier attempts that failed, oldest first."""
     messages: tuple[Message, ...] = ()
     tools: tuple[dict[str, Any], ...] = ()
-    """Tool schemas as offered to the model."""
+    """Tool schemas as the model saw them."""
     events: tuple[dict[str, Any], ...] = ()
-    """Context rewrites and other decisions of the loop, in order."""
+    """Context rewrites and other decisions of the agent loop, in order."""
     turns: tuple[Turn, ...] = ()
     sequences: tuple[TokenSequence, ...] | None = None
-    """None when the server gave no token ids."""
+    """None if the server returned no token ids."""
     tool_calls: ToolCallCounts = ToolCallCounts()
     stage_seconds: dict[str, float] = {}
-    """Of this attempt; `queue` is all the time from `queued_at` to `begun_at`."""
+    """Seconds per stage of this attempt; `queue` is the time from `queued_at` to `begun_at`."""
     usage: Usage = Usage()
     cost_usd: float | None = None
     report: dict[str, Any] = {}
-    """The verifier's own account of its verdict."""
+    """The verifier's explanation of the score."""
     provenance: TrajectoryProvenance = TrajectoryProvenance()
     created: float = 0.0
     """When the record was made: Unix seconds, by the worker's clock."""
@@ -330,9 +337,9 @@ class ScoredTrajectory(Wire):
 
 
 def identity(source: TrajectoryJob | ScoredTrajectory) -> dict[str, Any]:
-    """Which sample of what this is: the fields that a record repeats from its job.
+    """The fields that a record copies from its job: which sample of which item it is.
 
-    Made to be passed on: `ScoredTrajectory(**identity(job), attempt=1, ...)`.
+    For `ScoredTrajectory(**identity(job), attempt=1, ...)`.
     """
     return {name: getattr(source, name) for name in _IDENTITY}
 
@@ -355,12 +362,12 @@ class TrajectoryGroup(Wire):
     members: tuple[ScoredTrajectory, ...]
     """Ordered by sample_index; at most `size`."""
     extras: tuple[ScoredTrajectory, ...] = ()
-    """Samples beside the group: failed ones that were replaced, and revoked surplus that was
-    kept by the time of reading. They count towards neither size nor mean."""
+    """Samples outside the group: failed ones that were replaced, and revoked surplus samples that
+    finished before the group was read. Neither `size` nor `mean` includes them."""
     complete: bool
     """Whether every member was measured."""
     mean: float | None
-    """Of the measured scores; None without any."""
+    """Mean of the measured scores; None if there are none."""
     std: float | None
     """Population standard deviation of the measured scores."""
     created: float
@@ -368,7 +375,7 @@ class TrajectoryGroup(Wire):
     policy_version: int | None = None
     """The run's own version when the group was published."""
     stale: tuple[str, ...] = ()
-    """Members that were beyond the group's `max_policy_lag` then."""
+    """Members that exceeded the group's `max_policy_lag` at publication."""
     published: tuple[float, ...] = ()
-    """When Redis took each of `members`, in their order: Unix seconds, by its clock. Empty where
-    an older version published one."""
+    """When Redis accepted each of `members`, in their order: Unix seconds, by its clock. Empty if
+    an older version published one of them."""

@@ -12,11 +12,12 @@ from hermes_queue.wire.names import QUARANTINE as QUARANTINE
 from hermes_queue.wire.names import RETRY
 
 RUN_TRAJECTORY = "hermes_queue.run_trajectory"
-"""Name of the task `workers.trajectory` defines."""
+"""Name of the task that `workers.trajectory` defines."""
 SHOWN_TASK = "trajectory"
-"""What people are shown in its place, followed by the env."""
+"""The name shown to people instead, followed by the env."""
 QUARANTINE_SIZES = (64, 16, 4, 1)
-"""Of batches in quarantine: how many suspects share a process, from the first to the last."""
+"""Batch sizes in quarantine: how many suspects share one process, in the order they pass
+through."""
 _VERSIONED = re.compile(r"v\d+\.")
 
 
@@ -26,26 +27,26 @@ PRIORITY_SEPARATOR = "\x06\x16"
 
 
 def queue_name(lane: str) -> str:
-    """The queue new jobs of a lane wait in."""
+    """The queue in which new jobs of a lane wait."""
     return f"v{SCHEMA_VERSION}.{lane}"
 
 
 def retry_queue_name(lane: str) -> str:
-    """The queue retries and handed-back jobs of a lane wait in; polled before the other one."""
+    """The queue in which retries and handed-back jobs of a lane wait. It is polled first."""
     return f"{queue_name(lane)}{RETRY}"
 
 
 def served_lanes(queues: Iterable[str]) -> tuple[str, ...]:
-    """The lanes whose new jobs a consumer of these queues gets, in their order."""
+    """The lanes whose new jobs a consumer of these queues receives, in their order."""
     start = queue_name("")
     names = [name.removeprefix(start) for name in queues if name.startswith(start)]
     return tuple(dict.fromkeys(name for name in names if not name.endswith(RETRY)))
 
 
 def queues_of(named: Sequence[str]) -> list[str]:
-    """What to consume from where somebody has named queues, or lanes by their mere name.
+    """The queues to consume from for a list of queue names and bare lane names.
 
-    Of each lane both queues, in the order in which they are polled.
+    Both queues of each lane, in the order in which they are polled.
     """
     versioned = [n if _VERSIONED.match(n) else queue_name(n) for n in named]
     lanes = served_lanes(versioned)
@@ -55,19 +56,19 @@ def queues_of(named: Sequence[str]) -> list[str]:
 
 
 def quarantine_lane(lane: str, size: int) -> str:
-    """Where the suspects of a lane wait that run in batches of so many, see `QUARANTINE_SIZES`."""
+    """The lane of suspects that run in batches of `size`, see `QUARANTINE_SIZES`."""
     return f"{lane}{QUARANTINE}" if size == 1 else f"{lane}{QUARANTINE}-{size}"
 
 
 def lanes_with_quarantine(lane: str) -> list[str]:
-    """A lane and those to which its suspects move; one of these stands for itself."""
+    """A lane and the lanes to which its suspects move; a suspects' lane stands for itself."""
     if QUARANTINE in lane:
         return [lane]
     return [lane, *(quarantine_lane(lane, size) for size in QUARANTINE_SIZES)]
 
 
 def queue_keys(lane: str) -> QueueKeys:
-    """Where messages of a lane can lie."""
+    """The Redis lists that can hold messages of a lane."""
 
     def lists(name: str) -> list[str]:
         return [name, *(f"{name}{PRIORITY_SEPARATOR}{step}" for step in PRIORITY_STEPS[1:])]
@@ -76,5 +77,5 @@ def queue_keys(lane: str) -> QueueKeys:
 
 
 def shown_name(env: str) -> str:
-    """What Flower, events and logs call the task: one name per env, though there is one task."""
+    """The task name in Flower, events and logs: one per env, although there is only one task."""
     return f"{SHOWN_TASK}.{short_env(env)}" if env else RUN_TRAJECTORY

@@ -1,9 +1,9 @@
-"""Python source read as a syntax tree, by one thread at a time. Nothing is run.
+"""Python source as a syntax tree, parsed by one thread at a time. Nothing is executed.
 
-CPython before 3.12.2 counts the depth of every tree it builds in one place. Two threads that
-build trees at once mix up their counts, and sound source is refused with "SystemError: AST
-constructor recursion depth mismatch" (https://github.com/python/cpython/issues/106905). A worker
-reads source in several threads, so everything that does reads it through this module.
+CPython before 3.12.2 keeps the recursion depth of all running tree constructions in one counter.
+Two threads that build trees at once corrupt it, and valid source is refused with "SystemError:
+AST constructor recursion depth mismatch" (https://github.com/python/cpython/issues/106905).
+Workers parse source in several threads, so all parsing goes through this module.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def parse_module(source: str) -> ast.Module:
 
 
 def parse_expression(source: str) -> ast.expr:
-    """The syntax tree of one expression; blanks around it do not matter.
+    """The syntax tree of one expression; surrounding whitespace is ignored.
 
     Raises:
         SyntaxError, ValueError, RecursionError, MemoryError: as `ast.parse` does.
@@ -36,10 +36,10 @@ def parse_expression(source: str) -> ast.expr:
 
 
 def literal(source: str) -> Any:
-    """The value of a literal, as `ast.literal_eval` reads it.
+    """The value of a literal, as `ast.literal_eval` returns it.
 
     Raises:
-        ValueError: it is an expression, but no literal.
+        ValueError: it is an expression, but not a literal.
         SyntaxError, TypeError, RecursionError, MemoryError: as `ast.literal_eval` does.
     """
     return ast.literal_eval(parse_expression(source))

@@ -1,7 +1,7 @@
-"""What we ship for tests of your own: `pytest_plugins = ["hermes_queue.testing"]`.
+"""A pytest plugin for your own tests: `pytest_plugins = ["hermes_queue.testing"]`.
 
-The fixture `localmodal` is a running Modal-compatible server with the environment set, so that
-the unmodified `modal` SDK talks to it without an account. It needs `hermes-queue[modal,local]`.
+The fixture `localmodal` runs a Modal-compatible server and sets the environment, so that the
+unmodified `modal` SDK uses it without an account. It needs `hermes-queue[modal,local]`.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 
 class ModalTestServer:
-    """A Modal-compatible server on a thread of its own. Tests may use any event loops."""
+    """A Modal-compatible server in a thread. Tests may use any event loops."""
 
     def __init__(self, background: BackgroundServer) -> None:
         self._background = background
 
     @property
     def environment(self) -> dict[str, str]:
-        """What makes the SDK talk to it; set while a test runs."""
+        """Environment variables that point the SDK at the server; set while a test runs."""
         return self._background.server.environment
 
     @property
     def faults(self) -> FaultPlan:
-        """Makes calls fail or slow, and counts them. Cleared after each test."""
+        """Injects failures and delays into calls, and counts calls. Cleared after each test."""
         return self._background.server.faults
 
     @property
@@ -44,11 +44,11 @@ class ModalTestServer:
         return [box.sandbox_id for box in boxes if box.result is None]
 
     def lose_worker(self, sandbox_id: str) -> None:
-        """A sandbox's machine dies: see `LocalModal.lose_worker`."""
+        """Simulate the death of a sandbox's machine, see `LocalModal.lose_worker`."""
         self._background.call(self._background.server.lose_worker(sandbox_id))
 
     def reset(self) -> None:
-        """End all sandboxes and forget all faults; apps, images and volumes stay."""
+        """End all sandboxes and clear all faults; apps, images and volumes stay."""
         from hermes_queue.localmodal.faults.plan import Conduct
 
         self.faults.clear()
@@ -73,10 +73,10 @@ def localmodal_server() -> Iterator[ModalTestServer]:
 def localmodal(
     localmodal_server: ModalTestServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Iterator[ModalTestServer]:
-    """A server without sandboxes and faults, and the SDK's environment set to it."""
+    """A server without sandboxes and faults, with the SDK's environment pointing at it."""
     for name, value in localmodal_server.environment.items():
         monkeypatch.setenv(name, value)
-    # A profile of the user's must not decide; there is none in this file.
+    # Point the SDK at an empty config file, so that the user's own profile is ignored.
     monkeypatch.setenv("MODAL_CONFIG_PATH", str(tmp_path / "modal.toml"))
     for name in ("MODAL_PROFILE", "MODAL_ENVIRONMENT"):
         monkeypatch.delenv(name, raising=False)
@@ -89,7 +89,7 @@ def localmodal(
 
 
 def forget_modal_client() -> None:
-    """Let the SDK read its environment again: it keeps one client for the whole process."""
+    """Make the SDK read its environment again; it keeps one client for the whole process."""
     from modal.client import _Client
 
     client = _Client._client_from_env

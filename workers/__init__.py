@@ -1,20 +1,20 @@
-"""What runs inside a worker process.
+"""The code that runs inside a worker process.
 
-bodies.py       large bodies to the object store
+bodies.py       stores large bodies in the object store
 clock.py        deadlines and stages of an attempt
 draft.py        a record in the making
-evidence.py     what is kept of a failed attempt
-imports.py      imports what a job names
+evidence.py     transcripts of failed attempts
+imports.py      imports the modules a job names
 lifecycle.py    start and stop of a worker
-outbox.py       a finished record: kept, then published
-record.py       the record that is made of a draft
+outbox.py       owns a finished record: stores it, then publishes it
+record.py       makes the record of an attempt
 retry.py        whether and when a failed attempt is repeated
 rollout.py      one trajectory, top to bottom: read this first
-runtime.py      what one process shares
+runtime.py      resources that one process shares
 spool.py        finished records on disk
 trajectory.py   the Celery task
-verdicts.py     what an env says, checked before it becomes a record
+verdicts.py     validates what an env returns
 calls/          permission to call a model
-chaos/          kill everything, prove nothing is lost
-upkeep/         threads and tasks that keep what is held
+chaos/          kills everything, proves that nothing is lost
+upkeep/         threads and tasks that renew, sweep and report
 """

@@ -1,4 +1,4 @@
-"""Bodies on their way to Redis: large ones go to the object store first, if there is one."""
+"""Moves bodies to Redis; large ones go to the object store first, if there is one."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ logger = logging.getLogger(__name__)
 
 
 class Bodies:
-    """What becomes of the bodies of one worker process. Its calls block; thread-safe."""
+    """Stores and deletes the bodies of one worker process. Calls block; thread-safe."""
 
     def __init__(self, store: ObjectStore | None, settings: StoreSettings, inline: int) -> None:
         """Prepare.
 
         Args:
-            store: takes what is large; None = Redis holds all.
-            settings: what is large.
-            inline: most bytes of a body in Redis.
+            store: object store for large bodies; None = Redis holds all.
+            settings: sizes and periods of the store.
+            inline: maximum bytes of a body in Redis.
         """
         self._store = store
         self._settings = settings
@@ -38,10 +38,10 @@ class Bodies:
 
     @classmethod
     def from_settings(cls, redis_url: str) -> Bodies:
-        """As the environment says.
+        """Make it from the environment.
 
         Raises:
-            ConfigurationError: the store cannot be used; the message says why.
+            ConfigurationError: the store is unusable; the message gives the reason.
         """
         settings = StoreSettings()
         store = ObjectStore.from_settings(settings, redis_url)
@@ -49,7 +49,7 @@ class Bodies:
 
     @property
     def max_bytes(self) -> int:
-        """Larger bodies cannot travel."""
+        """Maximum size of a body."""
         return self._settings.max_bytes if self._store else self._inline_bytes
 
     def is_large(self, body: bytes) -> bool:
@@ -58,12 +58,12 @@ class Bodies:
         return self._store is not None and len(body) >= limit
 
     def stored(self, ledger: Ledger, record: ScoredTrajectory, body: bytes) -> bytes:
-        """What Redis shall hold: `body`, or the claim of it, once it is in the store.
+        """Return what Redis shall hold: `body`, or, once it is in the store, its claim.
 
-        May be repeated: the same body has the same place.
+        Safe to repeat: the same body has the same place.
 
         Raises:
-            StoreUnavailable, RedisUnavailable, RedisFull: to be repeated.
+            StoreUnavailable, RedisUnavailable, RedisFull: repeat the call.
         """
         if self._store is None or not self.is_large(body):
             return body
@@ -74,7 +74,7 @@ class Bodies:
             noted = NotedObject(record.trajectory_id, url)
             if note_object(ledger, noted, grace_s=self._settings.grace_s):
                 return self._store.put(url, body).encode()
-            turn += 1  # that very object is just being deleted
+            turn += 1  # a janitor is deleting that very object: a put would be lost
 
     def publish(
         self,
@@ -88,23 +88,25 @@ class Bodies:
         """Store `body` and publish its claim.
 
         Raises:
-            StoreUnavailable, RedisUnavailable, RedisFull: it may be published; repeat it.
+            StoreUnavailable, RedisUnavailable, RedisFull: it may be published; repeat the call.
         """
         while True:
             travels = self.stored(ledger, record, body)
             verdict = ledger.publish(record, travels, owner=owner, finished_ttl_s=finished_ttl_s)
+            # "unstored": between our put and this publication the object was deleted as unneeded. A
+            # record that names it would have no body, so store the body again.
             if verdict != "unstored":
                 return verdict
 
     def remove_unneeded(self, ledger: Ledger, stop: Callable[[], bool]) -> int:
-        """Delete objects that no body names any more, until `stop()`; returns how many.
+        """Delete objects that no body names any more, until `stop()`; returns their number.
 
         Raises:
             RedisUnavailable, RedisFull: the rest is deleted later.
         """
         if self._store is None:
             return 0
-        gone: list[NotedObject] = []
+        deleted: list[NotedObject] = []
         grace_s = self._settings.grace_s
         for noted in unneeded_objects(ledger, self._store.url, grace_s=grace_s):
             if stop():
@@ -113,9 +115,12 @@ class Bodies:
                 self._store.remove(noted.url)
             except StoreUnavailable as error:
                 logger.warning(
-                    "%s is deleted later: %s", noted.url, error, extra={"action": "object_left"}
+                    "%s will be deleted later: %s",
+                    noted.url,
+                    error,
+                    extra={"action": "object_left"},
                 )
                 break
-            gone.append(noted)
-        objects_gone(ledger, gone)
-        return len(gone)
+            deleted.append(noted)
+        objects_gone(ledger, deleted)
+        return len(deleted)

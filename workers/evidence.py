@@ -1,4 +1,4 @@
-"""What is kept of an attempt that failed and is repeated, bounded and without secrets."""
+"""The transcript kept of an attempt that failed and is repeated; bounded, without secrets."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _PLAIN_PER_PACKED = 16
-"""How much text is packed at most for each byte that may be kept: text of an agent's making may
-pack to next to nothing, and whoever reads the record unpacks it."""
+"""Maximum ratio of the text that is packed to the bytes that may be kept: an agent's text may pack
+to next to nothing, and every reader of the record unpacks it."""
 _EVENTS_SHARE = 4
-"""Events get this part of the room."""
+"""Events get one part in this many of the room."""
 
 
 def attempt_record(draft: Draft, failure: TrajectoryFailure, runtime: Runtime) -> AttemptRecord:
-    """The attempt, with as much of its transcript as may be kept. In a thread."""
+    """Return the attempt with as much of its transcript as fits. Call it in a thread."""
     facts = AttemptRecord(
         attempt=draft.attempt,
         epoch=draft.epoch,
@@ -44,7 +44,7 @@ def attempt_record(draft: Draft, failure: TrajectoryFailure, runtime: Runtime) -
         return _with_transcript(facts, draft, runtime.retry.evidence_bytes)
     except Exception as error:  # noqa: BLE001 - what cannot travel must not cost the retry
         logger.warning(
-            "the transcript of a failed attempt is not kept: %s",
+            "the transcript of a failed attempt cannot be kept: %s",
             error,
             extra={"action": "attempt_unreadable"},
         )
@@ -52,7 +52,7 @@ def attempt_record(draft: Draft, failure: TrajectoryFailure, runtime: Runtime) -
 
 
 def _with_transcript(facts: AttemptRecord, draft: Draft, cap_bytes: int) -> AttemptRecord:
-    """`facts` with what packs into `cap_bytes`. Raises whatever packing raises."""
+    """Return `facts` with the newest messages and events that pack into `cap_bytes`."""
     room = min(cap_bytes * _PLAIN_PER_PACKED, MAX_EVIDENCE_BYTES // 2)
     events = _newest(draft.agent.events, room // _EVENTS_SHARE, lambda event: len(repr(event)))
     messages = _newest(draft.agent.messages, room, _characters)
@@ -66,7 +66,7 @@ def _with_transcript(facts: AttemptRecord, draft: Draft, cap_bytes: int) -> Atte
 
 
 def _newest(items: Sequence[T], room: int, size: Callable[[T], int]) -> list[T]:
-    """The last of `items` that fit."""
+    """Return the last of `items` that fit."""
     first = len(items)
     while first and (room := room - size(items[first - 1])) >= 0:
         first -= 1

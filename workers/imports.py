@@ -1,8 +1,8 @@
-"""Importing what a job names: env, agent, parser, token server; within bounds, off the event loop.
+"""Imports what a job names (env, agent, parser, token server), in threads and with limits.
 
-A job is somebody else's text, and importing a module runs it. Which modules a job may name is the
-operator's to say (`HERMES_QUEUE_WORKER_IMPORTS`); those of Python itself, some of which end the
-process or open a browser when they are imported, never are.
+A job may come from anybody, and importing a module runs it. The operator decides which modules a
+job may name (`HERMES_QUEUE_WORKER_IMPORTS`). Python's own modules are always refused: importing
+some of them ends the process or opens a browser.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from hermes_queue.errors import EnvBug, EnvInfraError
 from hermes_queue.models import TrajectoryJob
 
 IMPORT_S = 120.0
-"""How long a job waits for a module that is being imported."""
+"""Seconds a job waits for the import of a module."""
 
 _OURS = ("envs", "hermes_queue")
 
 _importing: dict[str, Future[None]] = {}
-"""By module; one that does not end is never begun again."""
+"""By module; an import that hangs is never started again."""
 
 
 async def import_named(job: TrajectoryJob, *, allowed: str) -> None:
     """Import the modules that `job` names, so that loading from them takes no time.
 
-    One that is missing is left to whoever loads from it: that message says more.
+    A missing module is ignored here: the loader raises the better message.
 
     Args:
         job: names an env, an agent and, among its parameters, a parser and a token server.
         allowed: modules and packages, separated by commas; * = all but Python's own.
 
     Raises:
-        EnvBug: a module must not be named, or ends the process when it is imported.
-        EnvInfraError: it was not imported in time.
+        EnvBug: a module is not allowed, or ends the process when it is imported.
+        EnvInfraError: the import did not finish in time.
     """
     for module in await asyncio.to_thread(_named, job):  # it may read the plugins' metadata
         if not may_import(module, allowed):
@@ -52,7 +52,7 @@ async def import_named(job: TrajectoryJob, *, allowed: str) -> None:
 
 
 def may_import(module: str, allowed: str) -> bool:
-    """Whether jobs may name `module`, given the setting's text."""
+    """Whether jobs may name `module`; `allowed` is the setting's text."""
     top, last = module.partition(".")[0], module.rpartition(".")[2]
     if top in sys.stdlib_module_names or last == "__main__":
         return False
@@ -75,9 +75,9 @@ def _named(job: TrajectoryJob) -> list[str]:
 
 
 async def _imported(module: str) -> None:
-    """Wait until `module` is imported, by us or by another job.
+    """Wait until `module` is imported, by this job or another.
 
-    In a thread of its own: one that hangs would keep a shared one for good.
+    The import has a separate thread: one that hangs would occupy a shared one for good.
     """
     future = _importing.get(module)
     if future is None:
@@ -94,7 +94,7 @@ def _import(module: str, future: Future[None]) -> None:
     try:
         with suppress(ImportError):
             import_module(module)
-    except Exception as error:  # noqa: BLE001 - somebody else's module; handed to who asked
+    except Exception as error:  # noqa: BLE001 - somebody else's module; passed to the waiting job
         future.set_exception(error)
     except BaseException as error:  # noqa: BLE001 - a thread must not pass these on
         future.set_exception(EnvBug(f"importing {module} raises {type(error).__name__}: {error}"))

@@ -157,7 +157,7 @@ def _answer_remote_control(runtime: Runtime, beat: Beat) -> None:
 
     def slots() -> dict[str, object]:
         facts = {name: value for name, value in beat().items() if name not in ("oldest", "beat_s")}
-        return facts | {"trajectories": oldest(runtime.progress(), remote_control.MOST_TOLD)}
+        return facts | {"trajectories": oldest(runtime.progress(), remote_control.MOST_LISTED)}
 
     def resize(slot_count: int) -> None:
         task_pool.call_soon(runtime.backend.resize, slot_count)

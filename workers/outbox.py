@@ -18,25 +18,27 @@ logger = logging.getLogger(__name__)
 
 
 class Outbox:
-    """Owns the record of one attempt. Nothing replaces a record that is kept."""
+    """Owns the record of one attempt. Once it exists, nothing replaces it."""
 
     def __init__(self, runtime: Runtime, claim: Claim) -> None:
         self._runtime = runtime
         self._claim = claim
         self._spooling: asyncio.Future[None] | None = None
         self._final: tuple[ScoredTrajectory, bytes] | None = None
-        """The record and its encoding, once there is one."""
+        """The record and its encoding, once it exists."""
         self._spooled: SpooledRecord | None = None
 
     async def keep(self, draft: Draft, failure: TrajectoryFailure | None = None) -> None:
-        """Make the record, on disk and fsynced: from here on it cannot be lost.
+        """Make the record and store it durably on disk: from here on it cannot be lost.
 
-        Does nothing when there is one. Goes on to its end when the caller is cancelled.
+        Does nothing if it exists already. Finishes even if the caller is cancelled.
         """
         if self._spooling is None:
             self._spooling = asyncio.ensure_future(
                 self._runtime.in_thread(self._keep_now, draft, failure)
             )
+        # Shielded: a caller that is cancelled here must not end the write halfway, or the result of
+        # a finished verifier would be lost. `exists` waits for the same future.
         await asyncio.shield(self._spooling)
 
     def _keep_now(self, draft: Draft, failure: TrajectoryFailure | None) -> None:
@@ -65,21 +67,21 @@ class Outbox:
             )
 
     async def kept(self) -> bool:
-        """Whether there is a record; waits for one that is just being written."""
+        """Whether the record exists; waits while it is being written."""
         if self._spooling is not None:
             await asyncio.wait({self._spooling})
-            if self._final is None:  # it could not be made; the failure that says so can
+            if self._final is None:  # it could not be made; a record of that failure can
                 self._spooling = None
         return self._final is not None
 
     async def publish(self) -> str:
-        """Publish the record that is kept, as soon as Redis and the store let us.
+        """Publish the record as soon as Redis and the object store allow it.
 
         Returns:
-            Its score and the ledger's verdict, for Flower.
+            A short text for Flower: stop reason, score and the ledger's answer.
 
         Raises:
-            RuntimeError: nothing is kept.
+            RuntimeError: there is no record.
         """
         if self._final is None:
             raise RuntimeError("there is no record to publish")
@@ -99,10 +101,13 @@ class Outbox:
         return f"{record.stop_reason} {record.score} ({verdict})"
 
     def _publish_now(self, record: ScoredTrajectory, stored: bytes) -> PublishVerdict:
-        """Publish, then let go of lease and spool file. In a thread; may be repeated."""
+        """Publish, then give up the lease and the spool file.
+
+        Call it in a thread; safe to repeat.
+        """
         runtime = self._runtime
         if record.failure:
-            runtime.tell_log(runtime.ledger)
+            runtime.report_log(runtime.ledger)
         verdict = runtime.ledger.publish(
             record,
             stored,
@@ -113,7 +118,7 @@ class Outbox:
             runtime.settle(self._claim)
             runtime.published(record, verdict)
             if verdict == "unknown" and self._spooled is None:
-                self._spool_now()  # the disk may have room again, and nobody else has the record
+                self._spool_now()  # the disk may have room again, and this is the only copy
             if self._spooled:
                 put_away(self._spooled, record, verdict)
         return verdict

@@ -1,6 +1,6 @@
 """One trajectory, top to bottom. This file is the map of the system: read it first.
 
-No Celery and no Redis here: `workers.trajectory` gives the job and takes the draft.
+It knows neither Celery nor Redis: `workers.trajectory` passes the job in and takes the draft.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from workers.imports import import_named
 from workers.verdicts import checked_verdict, checked_version
 
 AGENT_GRACE_S = 30.0
-"""The loop ends itself at its deadline; this is for a call that does not."""
+"""The loop ends itself at its deadline; this much later the stage ends a call that hangs."""
 ALONE_AFTER = 2
-"""Attempts that a sandbox failed, after which the job shares one with no other."""
+"""After this many attempts that failed with their sandbox, the job shares none with other jobs."""
 
 
 async def rollout(
@@ -48,16 +48,16 @@ async def rollout(
     """Run one attempt and fill `draft`; a trajectory holds at most one slot.
 
     Args:
-        draft: takes transcript, verdict and stage times, also of an attempt that fails.
-        row: the dataset row.
-        backend: gives the slot.
+        draft: receives transcript, verdict and stage times, of a failed attempt too.
+        row: dataset row.
+        backend: provides the slot.
         model: endpoint defaults.
         on_measured: awaited with the verdict in place, before the slot is reset.
-        before_turn: awaited before each turn of the agent; the time it takes, e.g. because
-            the run is paused, counts towards no deadline.
-        limiter: gives leave for each call of a model; waiting for it counts towards none either.
+        before_turn: awaited before each turn of the agent. Its duration, e.g. while the run is
+            paused, counts towards no deadline.
+        limiter: permits each call of a model. Waiting for it counts towards no deadline either.
         imports: modules that the job may name; see `import_named`.
-        prepare_limit_s: for the environment to be made; it holds no slot meanwhile.
+        prepare_limit_s: limit for making the environment, during which no slot is held.
 
     Raises:
         TrajectoryFailure: with `stage` set. The slot is released in any case.
@@ -83,7 +83,7 @@ async def rollout(
         async with draft.clock.stage("agent", limit_s=limits.agent_timeout_s + AGENT_GRACE_S):
             await _act(draft, env, item, backend, context.slot, model, before_turn, limiter)
         if draft.agent.stop_reason == "slot_killed":
-            await _begin_anew(draft, env, item, backend, context)
+            await _replace_slot(draft, env, item, backend, context)
         context.deadline = draft.clock.deadline
         async with draft.clock.stage("verify", limit_s=limits.verify_timeout_s):
             verdict = await env.verify(item, context, draft.agent.messages)
@@ -103,7 +103,7 @@ async def _act(
     before_turn: BeforeTurn | None,
     limiter: Limiter | None,
 ) -> None:
-    """The agent's turn: its tools, its deadline, its transcript."""
+    """Run the agent with its tools, deadline and transcript."""
     limits = draft.job.limits
     deadline = time.monotonic() + draft.clock.left_s(limits.agent_timeout_s)
     context = SlotContext(backend, slot, deadline=deadline)
@@ -114,7 +114,7 @@ async def _act(
     await run_agent(
         make_chat(draft.job.agent, _script(env, item, draft, context, limiter), model),
         toolbox,
-        _placed(env.prompt(item), context.workspace),
+        _with_workspace(env.prompt(item), context.workspace),
         limits=limits,
         sampling=draft.job.agent.sampling,
         deadline=deadline,
@@ -126,10 +126,10 @@ async def _act(
     )
 
 
-async def _begin_anew(
+async def _replace_slot(
     draft: Draft, env: Environment[Any], item: Any, backend: SandboxBackend, context: SlotContext
 ) -> None:
-    """A fresh slot as it was before the agent: what it did in the other one went with it."""
+    """Set up a fresh slot; the agent's changes to the lost one are lost too."""
     lost = context.slot
     await backend.release(lost)
     began = time.monotonic()
@@ -142,8 +142,8 @@ async def _begin_anew(
         await env.setup(item, context)
 
 
-def _placed(messages: Sequence[Message], workspace: str) -> Sequence[Message]:
-    """The prompt with the workspace's own path, where the backend cannot put it at /workspace."""
+def _with_workspace(messages: Sequence[Message], workspace: str) -> Sequence[Message]:
+    """Return the prompt with the workspace's real path, if the backend cannot mount /workspace."""
     if workspace == WORKSPACE:
         return messages
     path = re.compile(re.escape(WORKSPACE) + r"(?![\w-])")
@@ -162,7 +162,7 @@ def _script(
     context: SlotContext,
     limiter: Limiter | None,
 ) -> AgentScript:
-    """What agents may know; what belongs to the item is made only when asked for."""
+    """Return the facts that agents may use; the oracle's are made only on request."""
     job = draft.job
 
     async def oracle() -> tuple[Sequence[ToolCall], str]:

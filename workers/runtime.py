@@ -1,6 +1,6 @@
-"""What one worker process shares: ledger, backend, spool, and the jobs it runs.
+"""Resources shared by one worker process: ledger, backend, spool, and its running jobs.
 
-Opened once on the pool's loop by `workers.lifecycle`, read by the task.
+`workers.lifecycle` opens them once, on the pool's loop; the task reads them.
 """
 
 from __future__ import annotations
@@ -53,20 +53,20 @@ T = TypeVar("T")
 _REDIS_RETRY_S = 0.5
 _STORE_RETRY_S = 2.0
 _UPLOADS = 4
-"""Bodies on their way to the store at once. In threads of their own: a store that hangs must not
-hold up what only needs Redis."""
+"""Concurrent uploads to the store. They have separate threads: a store that hangs must not delay
+what only needs Redis."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far one attempt is."""
+    """Progress of one attempt."""
 
     stage: str
     since: float
-    """When its lease was taken, on the monotonic clock."""
+    """Time at which its lease was taken, on the monotonic clock."""
     lane: str = ""
     label: str = ""
-    """For people: `env:instance#sample`."""
+    """Label for people: `env:instance#sample`."""
     turns: int = 0
     attempt: int = 1
 
@@ -76,7 +76,7 @@ class Runtime:
     """Process-wide resources of a worker."""
 
     owner: str
-    """Random per process start: a lease of an earlier life is never mistaken for ours."""
+    """Random per process start: a lease of an earlier process is never mistaken for ours."""
     ledger: Ledger
     backend: SandboxBackend
     spool: Spool
@@ -92,7 +92,7 @@ class Runtime:
     bodies: Bodies = field(
         default_factory=lambda: Bodies(None, StoreSettings(), ResultSettings().inline_max_bytes)
     )
-    """What becomes of the bodies of records."""
+    """Stores large bodies of records."""
     uploads: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(_UPLOADS, thread_name_prefix="store")
     )
@@ -100,7 +100,7 @@ class Runtime:
     tally: ProcessTally = field(default_factory=ProcessTally)
     pauses: Pauses = field(default_factory=Pauses)
     limiter: FleetLimiter | None = None
-    """Counts calls of models over all workers; None = nobody does."""
+    """Counts model calls over all workers; None = they are not counted."""
     log: LogTail = field(default_factory=LogTail)
     meter: Meter = field(default_factory=NoMeter)
     stage_events: StageEvents = field(
@@ -112,12 +112,12 @@ class Runtime:
 
     @property
     def lanes(self) -> tuple[str, ...]:
-        """Lanes this worker serves, as of now. Thread-safe."""
+        """Lanes this worker serves now. Thread-safe."""
         return INTAKE.lanes
 
     @contextmanager
     def leased(self, claim: Claim, task: Job, progress: Callable[[], Progress]) -> Iterator[None]:
-        """Have the lease renewed while the block runs; `progress` says how far it is."""
+        """Have the lease renewed while the block runs; `progress` is called for reports."""
         with self._lock:
             self._running[claim] = task
             self._progress[claim] = progress
@@ -128,62 +128,62 @@ class Runtime:
             self.settle(claim)
 
     def settle(self, claim: Claim) -> None:
-        """Stop renewing a lease: the trajectory is final or given back. Thread-safe."""
+        """Stop renewing a lease: the trajectory is final or handed back. Thread-safe."""
         with self._lock:
             self._running.pop(claim, None)
             self._progress.pop(claim, None)
 
     def running(self) -> dict[Claim, Job]:
-        """Leased trajectories and the pool's jobs that run them, as of now. Thread-safe."""
+        """Return leased trajectories and the pool's jobs that run them. Thread-safe snapshot."""
         with self._lock:
             return dict(self._running)
 
     def progress(self) -> dict[Claim, Progress]:
-        """How far each leased trajectory is. Thread-safe."""
+        """Return the progress of each leased trajectory. Thread-safe."""
         with self._lock:
             return {claim: progress() for claim, progress in self._progress.items()}
 
-    def tell_log(self, ledger: Ledger) -> None:
-        """Have the ledger keep what we logged last, for dead letters. Thread-safe; blocks.
+    def report_log(self, ledger: Ledger) -> None:
+        """Store new lines of our log in the ledger, for dead letters. Thread-safe; blocks.
 
         Raises:
-            RedisUnavailable, RedisFull: to be repeated.
+            RedisUnavailable, RedisFull: repeat the call.
         """
         if news := self.log.news():
             keep_log(ledger, self.owner, news)
-            self.log.told(news)
+            self.log.reported(news)
 
     @property
     def model_calls(self) -> Limiter:
-        """What agents ask for leave to call a model."""
+        """The limiter that permits agents' calls of models."""
         return metering.MeteredLimiter(self.limiter or Unlimited(), self.meter)
 
     def ended(self, draft: Draft, failure: TrajectoryFailure | None) -> None:
-        """An attempt has ended by itself: for the lane's breaker, `status` and metrics."""
+        """Record the end of an attempt for the lane's breaker, `status` and metrics."""
         self.outcomes.note(draft.job.lane, failure)
         self.tally.attempt(failure.cause if failure else "")
         metering.attempt_ended(self.meter, draft, failure)
 
     def published(self, record: ScoredTrajectory, verdict: PublishVerdict) -> None:
-        """Redis has answered the publication of a record. Thread-safe."""
+        """Record Redis' answer to the publication of a record. Thread-safe."""
         self.tally.published(record.run_id, verdict)
         metering.published(self.meter, record, verdict)
 
     async def in_thread(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a blocking call beside the loop."""
+        """Run a blocking call in a thread."""
         return await _in(self.executor, partial(call, *args, **kwargs))
 
     async def persist(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a ledger call; while Redis is away or full, wait and repeat it.
 
-        Ledger calls are safe to repeat, so an answer lost on the way costs nothing.
+        Ledger calls are safe to repeat, so an answer lost on the way does no harm.
         """
         return await self._patiently(self.executor, partial(call, *args, **kwargs))
 
     async def stored(self, record: ScoredTrajectory, body: bytes) -> bytes:
-        """What Redis shall hold of a body: itself, or the claim of it, once it is in the store.
+        """Return what Redis shall hold: the body, or, once it is in the store, its claim.
 
-        While the store or Redis is away, wait and repeat it.
+        While the store or Redis is away, wait and repeat the call.
         """
         if not self.bodies.is_large(body):
             return body
@@ -208,7 +208,7 @@ class Runtime:
 
 
 async def _in(threads: ThreadPoolExecutor, call: Callable[[], T]) -> T:
-    context = contextvars.copy_context()  # so that its log lines say what they are about
+    context = contextvars.copy_context()  # so that its log lines name the trajectory
     return await asyncio.get_running_loop().run_in_executor(threads, partial(context.run, call))
 
 
@@ -216,16 +216,16 @@ _runtime: Runtime | None = None
 
 
 def install(runtime: Runtime | None) -> None:
-    """Set, or with None forget, the process's runtime."""
+    """Set the process's runtime, or clear it with None."""
     global _runtime
     _runtime = runtime
 
 
 def get() -> Runtime:
-    """The process's runtime.
+    """Return the process's runtime.
 
     Raises:
-        RuntimeError: the task runs outside a worker that was started properly.
+        RuntimeError: the task runs outside a properly started worker.
     """
     if _runtime is None:
         raise RuntimeError("no runtime: start workers with `celery -A hermes_queue worker`")

@@ -1,9 +1,8 @@
 """Finished records on the worker's disk until Redis has them.
 
-A record is on disk, fsynced, before anything else happens to its trajectory, so a crash
-or an outage after the verifier returned costs nothing. Each worker process has a
-directory of its own, held by a lock; a later worker on the host adopts the directories
-whose owner is gone.
+A record is on disk, fsynced, before anything else happens to its trajectory, so a crash or an
+outage after the verifier has returned loses nothing. Each worker process has a separate
+directory, held by a lock; a later worker on the host adopts directories whose owner is dead.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from hermes_queue.settings import private_directory
 logger = logging.getLogger(__name__)
 
 SUFFIX = ".record"
-"""Of the files that are published; those that are set aside have another."""
+"""Suffix of files to publish; files set aside have another."""
 _NAME_MAX = 247
-"""Of a file, so that `set_aside` has room to name it otherwise."""
+"""Maximum length of a file's name, so that `set_aside` has room to rename it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,18 +35,18 @@ class SpooledRecord:
     owner: str
 
     def body(self) -> bytes:
-        """The encoded record."""
+        """Return the encoded record."""
         return self.path.read_bytes()
 
     def set_aside(self) -> Path:
-        """Keep the file, but do not look at it again; returns where it is. May be repeated."""
+        """Keep the file, but do not publish it again; returns its new path. Safe to repeat."""
         target = self.path.with_suffix(".unknown")
         with suppress(FileNotFoundError):
             self.path.rename(target)
         return target
 
     def drop(self) -> None:
-        """Forget it: Redis has it. Repeating this does nothing."""
+        """Delete the file: Redis has the record. Safe to repeat."""
         self.path.unlink(missing_ok=True)
 
 
@@ -61,7 +60,7 @@ class Spool:
         self.owner = owner
         self._directory = self._base / owner
         self._lock: int | None = None
-        while self._lock is None:  # a sibling may take the new directory for an abandoned one
+        while self._lock is None:  # a sibling may adopt and remove the new directory first
             self._lock = self._take_lock(private_directory(self._directory))
 
     def put(self, trajectory_id: str, body: bytes) -> SpooledRecord:
@@ -78,14 +77,14 @@ class Spool:
         return SpooledRecord(target, self.owner)
 
     def count(self) -> int:
-        """Records of this process that wait for Redis."""
+        """Number of this process's records that wait for Redis."""
         return sum(1 for _ in self._directory.glob(f"*{SUFFIX}"))
 
     def leftovers(self, on_dead: Callable[[str], None] | None = None) -> Iterator[SpooledRecord]:
-        """Records of dead workers of this host, oldest directory first.
+        """Yield the records of dead workers of this host, oldest directory first.
 
-        `on_dead` hears of each of these workers after its last record. Their empty directories
-        are removed on the way.
+        `on_dead` is called with each of these workers after its last record. Their empty
+        directories are removed.
         """
         for directory in sorted(self._base.iterdir(), key=_changed):
             if directory == self._directory or not directory.is_dir():
@@ -103,7 +102,7 @@ class Spool:
                 os.close(lock)
 
     def close(self) -> None:
-        """Give the directory up. Records still in it are left for the next worker."""
+        """Release the directory. Records still in it are left for the next worker."""
         if self._lock is not None:
             self._remove_if_empty(self._directory)
             os.close(self._lock)
@@ -117,6 +116,8 @@ class Spool:
             return None
         if handle is None:
             return None
+        # A sibling may have removed the directory, or made a new lock file, between open and
+        # flock: then this lock guards a file that nobody else will ever look at.
         with suppress(FileNotFoundError):
             if os.stat(directory / "lock").st_ino == os.fstat(handle).st_ino:
                 return handle
@@ -134,7 +135,7 @@ class Spool:
 
 
 def _changed(path: Path) -> float:
-    """When a directory changed last; 0.0 when it is gone."""
+    """Return a directory's time of last change; 0.0 if it no longer exists."""
     try:
         return path.stat().st_mtime
     except FileNotFoundError:

@@ -153,7 +153,7 @@ class _Attempt:
                 job,
                 self._begun,
                 prices=self._runtime.model.prices,
-                on_stage=self._task.tell if self._runtime.stage_events.take() else None,
+                on_stage=self._task.report_stage if self._runtime.stage_events.take() else None,
             )
             if self._begun.deaths > self._runtime.retry.max_deaths:  # its own end failed, too
                 return await self._unreadable(PoisonJob("no record of it can be made"))

@@ -1,6 +1,6 @@
-"""What an environment says at the border to the record: taken only in a form that can travel.
+"""Validation of what an environment returns, before it becomes part of a record.
 
-An environment is somebody else's code, and its report may repeat what an agent has written.
+An environment is foreign code, and its report may repeat what an agent has written.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from hermes_queue.errors import EnvBug
 from hermes_queue.wire.parameters import INTEGER_MAX, INTEGER_MIN, printable
 
 REPORT_MAX_DEPTH = 64
-"""Of lists and mappings in each other."""
+"""Maximum nesting of lists and mappings."""
 REPORT_MAX_VALUES = 1_000_000
-"""Texts, numbers, lists and mappings together; what they may weigh is the cap of a record."""
+"""Texts, numbers, lists and mappings together; the cap of a record bounds their size."""
 
 
 def checked_version(env: Environment[Any], name: str) -> str:
-    """The environment's version.
+    """Return the environment's version.
 
     Raises:
-        EnvBug: it is no text; the message says what to mend.
+        EnvBug: it is not text; the message names the fix.
     """
     version: object = env.version
     if not isinstance(version, str):
@@ -33,13 +33,13 @@ def checked_version(env: Environment[Any], name: str) -> str:
 
 
 def checked_verdict(verdict: Verdict) -> Verdict:
-    """The verdict in plain JSON values, which the environment cannot change any more.
+    """Return the verdict in plain JSON values, which the environment can no longer change.
 
-    Text that UTF-8 cannot carry has escapes in place of what it cannot.
+    Text that UTF-8 cannot carry is escaped.
 
     Raises:
-        EnvBug: it is no verdict, or one that no record can hold; the message names the place and
-            what to mend.
+        EnvBug: it is not a verdict, or a record cannot hold it; the message names the place and
+            the fix.
     """
     if not isinstance(verdict, Verdict):
         raise EnvBug(f"verify() must return a Verdict, not {type(verdict).__name__}")
@@ -59,12 +59,12 @@ def checked_verdict(verdict: Verdict) -> Verdict:
 
 @dataclass(slots=True)
 class _Plain:
-    """Makes plain values of a report."""
+    """Converts a report to plain values."""
 
     left: int = REPORT_MAX_VALUES
 
     def of(self, value: Any, place: str, depth: int) -> Any:
-        """`value` in plain form, of lists and mappings at most `depth` in each other."""
+        """Return `value` in plain form; lists and mappings may nest at most `depth` deep."""
         self.left -= 1
         if self.left < 0:
             raise EnvBug(
@@ -98,7 +98,7 @@ class _Plain:
         )
 
     def mapping(self, value: Mapping[Any, Any], place: str, depth: int) -> dict[str, Any]:
-        """A mapping whose keys are texts."""
+        """Return a mapping in plain form."""
         return {
             _key(name, place): self.of(each, f"{place[:200]}[{name!r:.100}]", depth - 1)
             for name, each in value.items()
@@ -107,7 +107,7 @@ class _Plain:
 
 def _key(name: object, place: str) -> str:
     if not isinstance(name, str):
-        raise EnvBug(f"{place} has a key that is no text, {name!r:.100}: write str(key)")
+        raise EnvBug(f"{place} has a key that is not text, {name!r:.100}: use str(key)")
     return printable(name)
 
 

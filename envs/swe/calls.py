@@ -1,4 +1,4 @@
-"""Tool calls for scripted agents: bash lines for the terminal, content as base64."""
+"""Tool calls for scripted agents: bash lines for the terminal, file content as base64."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hermes_queue.models import ToolCall
 from hermes_queue.tools import make_call
 
 CHUNK_CHARACTERS = 48_000
-"""Of base64 per command: far below what one argument of a process may have."""
+"""Characters of base64 per command: far below the limit of a process argument."""
 
 
 def terminal_calls(*commands: str) -> list[ToolCall]:
@@ -21,7 +21,7 @@ def terminal_calls(*commands: str) -> list[ToolCall]:
 
 
 def write_command(path: str, text: str, *, append: bool = False) -> str:
-    """Write `text` to a file of the workspace, parents included."""
+    """A command that writes `text` to a file of the workspace, and creates its parents."""
     encoded = base64.b64encode(text.encode()).decode()
     target = shlex.quote(path)
     return (
@@ -31,7 +31,7 @@ def write_command(path: str, text: str, *, append: bool = False) -> str:
 
 
 def apply_commands(patch: bytes) -> list[str]:
-    """Apply `patch` to the workspace, in several steps when it is long."""
+    """Commands that apply `patch` to the workspace, in several steps if it is long."""
     text = base64.b64encode(patch).decode()
     chunks = [text[at : at + CHUNK_CHARACTERS] for at in range(0, len(text), CHUNK_CHARACTERS)]
     if len(chunks) == 1:

@@ -1,14 +1,14 @@
-"""One dataset row: SWE-smith's names, SWE-bench's, and rows of our own.
+"""One dataset row: with SWE-smith's columns, SWE-bench's, or our own.
 
-Where the repository comes from (`source`):
+Origin of the repository (`source`):
 
 - `{"type": "sdist", "name", "version", "filename", "sha256"}`: a PyPI sdist. The bug is
   `mutation` (see `envs.swe.recipe`) or `patch` on the sdist's tree.
-- `{"type": "git", "repo_base_url"?}`, also when `source` is missing: the repository
+- `{"type": "git", "repo_base_url"?}`, also if `source` is missing: the repository
   `<repo_base_url>/<repo>.git`, at `base_commit` if the row has one, else at branch
   `<instance_id>` (SWE-smith mirrors: the tip lacks the failing tests, its parent is graded).
 
-`patch` may be the bug (SWE-smith) or the fix (SWE-bench): what applies decides.
+`patch` may be the bug (SWE-smith) or the fix (SWE-bench), depending on which way it applies.
 Unknown columns are kept and ignored.
 """
 
@@ -35,7 +35,7 @@ DEFAULT_REQUIREMENTS = (
     "pygments==2.19.2",
     "pytest==8.4.2",
 )
-"""What a row without `environment` gets: pytest and what it needs."""
+"""Requirements of a row without `environment`: pytest and its dependencies."""
 
 PYTEST_OWN = frozenset(
     {
@@ -49,18 +49,18 @@ PYTEST_OWN = frozenset(
         "tomli",
     }
 )
-"""pytest itself, and what it needs on some platform or Python: no environment lacks them."""
+"""pytest and its dependencies on every platform and Python; all environments contain them."""
 
 DEFAULT_TEST_TIMEOUT_S = 300.0
 MIN_TEST_TIMEOUT_S = 60.0
 
 
-def _json(text: str, meant: str) -> object:
-    """What a column of a flat table holds as JSON text."""
+def _json(text: str, expected: str) -> object:
+    """The value of a flat table's column that holds JSON text."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"is neither {meant} nor JSON text of one") from error
+        raise ValueError(f"is neither {expected} nor JSON text of one") from error
 
 
 def _decoded(value: object) -> object:
@@ -69,7 +69,7 @@ def _decoded(value: object) -> object:
 
 
 def _present(value: object) -> object:
-    """A mapping without its nulls: columns of a table exist in every row."""
+    """A mapping without its nulls: a table has every column in every row."""
     if not isinstance(value, Mapping):
         return value
     return {key: _present(part) for key, part in value.items() if part is not None}
@@ -95,8 +95,8 @@ _REQUIREMENT = re.compile(
 
 def _requirement(line: str) -> str:
     if re.search(r"[\n\r\0]", line) or "${" in line:
-        raise ValueError(f"{line!r} is no requirement: variables and line ends are not allowed")
-    # What comes from an index has neither in its name, extras and version.
+        raise ValueError(f"{line!r} is not a requirement: variables and line ends are not allowed")
+    # A requirement from an index has neither character in its name, extras and version.
     direct = re.search(r"[@/]", re.split(r";|\s--", line)[0])
     if direct and not SandboxSettings().direct_urls:
         raise ValueError(
@@ -113,7 +113,7 @@ def _requirement(line: str) -> str:
 
 
 def requirement_name(line: str) -> str:
-    """The distribution that a requirement asks for, as the index compares names."""
+    """Normalised name of the distribution in a requirement."""
     match = _REQUIREMENT.match(line)
     return normalize(match.group(1)) if match else ""
 
@@ -135,17 +135,17 @@ class SdistSource(BaseModel):
 
 
 class GitSource(BaseModel):
-    """A repository that git can fetch from."""
+    """A repository from which git can fetch."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
     type: Literal["git"] = "git"
     repo_base_url: str | None = Field(default=None, pattern=r"^[^-\s][^\s]*$")
-    """URL or absolute directory; wins over the item's own."""
+    """URL or absolute directory; takes precedence over the item's own."""
 
 
 class DistributionFields(BaseModel):
-    """Metadata of the package under test; what is left out is read from its repository."""
+    """Metadata of the package under test; missing fields are read from its repository."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -165,37 +165,37 @@ class DistributionFields(BaseModel):
 
 
 class Runtime(BaseModel):
-    """The interpreter, dependencies and pytest settings a row is tested with."""
+    """Interpreter, dependencies and pytest settings for the tests of a row."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
     python: str | None = Field(default=None, pattern=r"^3\.\d+(\.\d+)?$")
     """None = the worker's own."""
     requirements: tuple[Requirement, ...] = DEFAULT_REQUIREMENTS
-    """A complete freeze (`name==version`, with `--hash=sha256:...` or without): installed
-    as it is. It must not contain the package under test, whose clean copy it would be."""
+    """A complete freeze (`name==version`, with or without `--hash=sha256:...`), installed
+    unchanged. It must not contain the package under test, because that would be a clean copy."""
     install: tuple[Requirement, ...] = ()
-    """Further requirements whose dependencies pip resolves on the day; not reproducible."""
+    """Further requirements, whose dependencies pip resolves at build time; not reproducible."""
     pythonpath: tuple[str, ...] = ("src", ".")
     """Import roots inside the repository, which is never installed."""
     pytest_args: tuple[str, ...] = ()
     tests: tuple[str, ...] = ()
-    """What `pytest` is called with to run the whole suite; empty = pytest's own choice."""
+    """Arguments with which pytest runs the whole suite; empty = pytest's default."""
     env: dict[str, str] = {}
     distribution: DistributionFields | None = None
-    """What the package under test is, where its pinned files cannot tell."""
+    """Metadata of the package under test that its pinned files do not state."""
 
     def requirement_of(self, name: str) -> tuple[str, str] | None:
-        """(field, line) that would install the distribution `name`; None: nothing does.
+        """(field, line) that would install the distribution `name`; None if none does.
 
-        None for what pytest itself needs, too: no environment could be without it.
+        None also for pytest's own dependencies, which every environment contains.
         """
-        wanted = normalize(name)
-        if wanted in PYTEST_OWN:
+        normalized = normalize(name)
+        if normalized in PYTEST_OWN:
             return None
         for field in ("requirements", "install"):
             for line in getattr(self, field):
-                if requirement_name(line) == wanted:
+                if requirement_name(line) == normalized:
                     return field, line
         return None
 
@@ -222,22 +222,22 @@ class Item(BaseModel):
     test_patch: str = ""
     """Applied for grading only."""
     base_commit: str | None = Field(default=None, pattern=r"^[0-9a-f]{40}$")
-    """git: where the work starts. sdist: the id the bug's commit must come out with."""
+    """git: the starting commit. sdist: the required id of the bug's commit."""
     clean_commit: str | None = Field(default=None, pattern=r"^[0-9a-f]{40}$")
-    """sdist: the id the clean commit must come out with."""
+    """sdist: the required id of the clean commit."""
     source: Annotated[SdistSource | GitSource, Field(discriminator="type")] = GitSource()
     repo_base_url: str = Field(default=DEFAULT_REPO_BASE_URL, pattern=r"^[^-\s][^\s]*$")
     environment: Annotated[Runtime, BeforeValidator(_environment)] = Runtime()
     """May be JSON text."""
     test_secs: float | None = Field(default=None, gt=0)
-    """How long the graded tests took when the row was made."""
+    """Duration of the graded tests when the row was made."""
     full_report: bool = False
-    """Whether an attempt that fails FAIL_TO_PASS tests is put to all others, too."""
+    """Whether all other tests also run for an attempt that fails FAIL_TO_PASS tests."""
 
     @model_validator(mode="before")
     @classmethod
     def _nulls_are_absent(cls, row: object) -> object:
-        """Columns of a table exist in every row; null means that this one lacks the value."""
+        """Drop nulls: in a table, null means that a row does not have the value."""
         if not isinstance(row, Mapping):
             return row
         known = {key: value for key, value in row.items() if value is not None}
@@ -269,15 +269,15 @@ class Item(BaseModel):
             field, line = found
             raise ValueError(
                 f"environment.{field} has {line!r}, the package under test, whose clean copy would "
-                "lie in the slot: remove it. The package is imported from its source tree, and "
-                "metadata for it are made; if this is another package, say how the one under "
-                "test is called in environment.distribution.name"
+                "be in the slot: remove it. The package is imported from its source tree, and "
+                "its metadata is generated; if this is another package, put the name of the "
+                "one under test into environment.distribution.name"
             )
         return self
 
     @property
     def package_name(self) -> str:
-        """The distribution under test as far as the row itself tells: stated, or by its source.
+        """The distribution under test according to the row: as stated, or from its source.
 
         SWE-smith's `repo` is `owner/owner__name.commit`, others have `owner/name`.
         """
@@ -291,7 +291,7 @@ class Item(BaseModel):
 
     @property
     def clone_url(self) -> str:
-        """What git fetches from; only for git sources."""
+        """URL from which git fetches; only for git sources."""
         base = (
             self.source.repo_base_url if isinstance(self.source, GitSource) else None
         ) or self.repo_base_url
@@ -299,17 +299,17 @@ class Item(BaseModel):
 
     @property
     def hidden_files(self) -> tuple[str, ...]:
-        """The files that hold FAIL_TO_PASS tests: the agent does not get them."""
+        """Files with FAIL_TO_PASS tests, which the agent does not get."""
         return tuple(sorted({file_of(test) for test in self.FAIL_TO_PASS}))
 
     @property
     def test_files(self) -> tuple[str, ...]:
-        """The files that hold any test that grades."""
+        """Files with any test that grades."""
         return tuple(sorted({file_of(test) for test in self.FAIL_TO_PASS + self.PASS_TO_PASS}))
 
     @property
     def edited_files(self) -> tuple[str, ...]:
-        """The files the bug is in."""
+        """Files that contain the bug."""
         if self.mutation is not None:
             return tuple(part.file for part in self.mutation.files)
         named = re.findall(r"^(?:\+\+\+|---) [ab]/([^\t\n]+)", self.patch or "", re.MULTILINE)
@@ -317,7 +317,7 @@ class Item(BaseModel):
 
     @property
     def import_names(self) -> tuple[str, ...]:
-        """Top-level packages and modules that the bug is in."""
+        """Top-level packages and modules that contain the bug."""
         names = []
         for file in self.edited_files:
             for root in self.environment.pythonpath:
@@ -329,16 +329,16 @@ class Item(BaseModel):
 
     @property
     def test_timeout_s(self) -> float:
-        """How long grading may run: ten times what it took, at least a minute."""
+        """Time limit of grading: ten times the recorded duration, at least a minute."""
         if self.test_secs is None:
             return DEFAULT_TEST_TIMEOUT_S
         return max(MIN_TEST_TIMEOUT_S, 10 * self.test_secs)
 
 
 def skip_reason(row: Mapping[str, Any]) -> str | None:
-    """Why a well-formed row is no task, or None. Producers count such rows and go on.
+    """The reason why a well-formed row is not a task, or None. Producers count and skip such rows.
 
-    Rows that are malformed answer None here and fail `Item`'s validation instead.
+    For malformed rows this returns None; they fail `Item`'s validation instead.
     """
     if "instance_id" not in row:
         return None

@@ -1,8 +1,8 @@
-"""An agent's result as a patch: taken in the slot, judged in the worker.
+"""The agent's changes as a patch: extracted in the slot, checked in the worker.
 
-What the slot answers after the agent had it is the agent's word, so it is treated as
-untrusted input: the worker decides which paths count, and checks the final patch again
-with its own git. Nothing else of the agent's survives into grading.
+The slot's answers may be the agent's, so they are untrusted input: the worker decides which
+paths count, and checks the final patch again with its own git. Nothing else of the agent
+survives into grading.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ _PROTECTED = re.compile(
     r"|(^|/)EGG-INFO/|\.(egg-info|dist-info|egg)(/|$)"
     r"|\.(pth|egg-link|so|pyd|pyc)$"
 )
-"""Tests and whatever configures tests, packaging or the interpreter's start."""
+"""Tests, and files that configure tests, packaging or the interpreter's start."""
 
 _FOREIGN_MODULES = frozenset(sys.stdlib_module_names | PYTEST_OWN | {"_pytest", "py"})
-"""No new module of the package has one of these names: all others would import it instead."""
+"""Names that no new module of the package may have: other code would import it instead."""
 
 MAX_CHANGES = 20_000
 MAX_DEPTH = 64
-"""Directories above a file; nothing deeper counts."""
+"""Largest number of directories above a file that counts."""
 
 _FILE_MODES = ("000000", "100644", "100755")
 
 
 class Rejected(Exception):
-    """The result cannot be graded, through the agent's doing: score 0 with this reason."""
+    """The agent's result cannot be graded, by its own fault: score 0 with this reason."""
 
     def __init__(self, reason: str, detail: str = "") -> None:
         super().__init__(detail or reason)
@@ -56,25 +56,25 @@ class Rejected(Exception):
 
 
 class ExtractionFailed(Exception):
-    """The slot gave no listing; whose fault that is, a control has to tell."""
+    """The slot gave no listing; a control has to find out whose fault that is."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentPatch:
-    """What counts of the agent's work, and what does not."""
+    """The changes of an agent that count, and the paths of those that do not."""
 
     data: bytes
     paths: tuple[str, ...]
-    """Of the files that `data` changes."""
+    """Paths of the files that `data` changes."""
     dropped: tuple[str, ...]
 
 
 class Rules:
-    """Which paths an agent may change.
+    """Decide which paths an agent may change.
 
     Args:
         item: the row.
-        start_files: what is there when the agent begins.
+        start_files: files that exist when the agent begins.
         top_level: import names that the distribution lists.
     """
 
@@ -96,12 +96,12 @@ class Rules:
             tops |= {(root, name) for name in top_level}
         held = {top for path in modules if (top := _top(path, roots)) in tops}
         self._packages |= {root + name for root, name in held}
-        """Also namespace packages, and those that a module becomes."""
+        """Packages, including namespace packages and those that a module becomes."""
         self._roots = frozenset(root for root, name in held if f"{root}{name}.py" in modules)
-        """Import roots in which modules lie by themselves."""
+        """Import roots that directly contain modules."""
 
     def allow(self, change: Change) -> bool:
-        """Whether this change may count: a regular file of the package, old or new."""
+        """Whether this change counts: a regular file of the package, old or new."""
         path = change.path
         if change.new_mode not in _FILE_MODES or path in self._tests:
             return False
@@ -135,7 +135,7 @@ def _roots(item: Item) -> list[str]:
 
 
 def _top(path: str, roots: Sequence[str]) -> tuple[str, str] | None:
-    """The import root of a module, of `roots` from the longest on, and its top-level name."""
+    """A module's import root, the longest that matches, and its top-level name."""
     for root in roots:
         if path.startswith(root):
             return root, path[len(root) :].partition("/")[0].removesuffix(".py")
@@ -143,7 +143,7 @@ def _top(path: str, roots: Sequence[str]) -> tuple[str, str] | None:
 
 
 async def take_patch(context: SlotContext, item: Item, pinned: Pinned) -> AgentPatch:
-    """The agent's result over the paths that count. The slot's workspace is spent after it.
+    """The agent's changes to paths that count. The slot's workspace must not be used afterwards.
 
     Raises:
         Rejected: too large, or not what git would have written.
@@ -167,14 +167,14 @@ async def take_patch(context: SlotContext, item: Item, pinned: Pinned) -> AgentP
 
 
 def sort_changes(rules: Rules, raw: bytes) -> tuple[list[Change], tuple[str, ...]]:
-    """The changes that count, and the paths of those that do not.
+    """The changes that count, and the paths of the others.
 
     Args:
-        rules: say which count.
-        raw: as `git diff --raw -z` lists them.
+        rules: decide which changes count.
+        raw: output of `git diff --raw -z`.
 
     Raises:
-        Rejected: more than anybody makes, or not a listing.
+        Rejected: there are too many changes, or `raw` is malformed.
     """
     if raw.count(b"\0") > 2 * MAX_CHANGES:
         raise Rejected("too_large", f"more than {MAX_CHANGES} changed files")
@@ -189,9 +189,9 @@ def sort_changes(rules: Rules, raw: bytes) -> tuple[list[Change], tuple[str, ...
 
 
 async def _list_changes(context: SlotContext, scratch: str, commit: str, pack: bytes) -> bytes:
-    """What differs from the start, as `git diff --raw -z` lists it."""
-    # The agent's own .git directories go first: no setting, hook or nested repository of
-    # its making takes part, and a nested repository's files count as files.
+    """List the differences from the start, as `git diff --raw -z` does."""
+    # Delete the agent's own .git directories first: its settings, hooks and nested repositories
+    # must not take part, and files of a nested repository count as files.
     script = f"""set -eu
 env -u GIT_DIR -u GIT_WORK_TREE git init --quiet --bare --template= "$GIT_DIR"
 mkdir "$GIT_DIR/info"
@@ -222,7 +222,7 @@ git diff-index --cached --raw -z --no-renames --no-abbrev {commit} > "$SCRATCH/c
 async def _read_patch(
     context: SlotContext, scratch: str, commit: str, kept: Sequence[Change]
 ) -> bytes:
-    # Deletions first: a file may have made way for a directory.
+    # Deletions first: a directory may have replaced a file.
     entries = b"".join(
         f"{'0' if change.new_mode == '000000' else change.new_mode} {change.oid}\t".encode()
         + os.fsencode(change.path)
@@ -253,7 +253,7 @@ git diff-index --cached -p --binary --full-index --no-renames --no-ext-diff --no
 
 
 async def _check(pinned: Pinned, rules: Rules, patch: bytes) -> None:
-    """Hold the patch itself against the rules, whatever the slot said before."""
+    """Check the patch itself against the rules, independently of the slot's listing."""
     tree = await pinned.repository.apply(pinned.start, patch)
     if tree is None:
         raise Rejected("malformed", "the patch does not apply to the starting commit")

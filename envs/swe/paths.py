@@ -1,4 +1,4 @@
-"""Paths inside a repository, as rows and patches name them."""
+"""Paths inside a repository, as in rows and patches."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Annotated
 from pydantic import AfterValidator
 
 
-@lru_cache(maxsize=8192)  # rows name few files and thousands of tests in them
+@lru_cache(maxsize=8192)  # rows have thousands of tests in few files
 def relative(path: str) -> str:
-    """`path` itself if it is relative, normalised and stays inside the repository.
+    """Return `path` if it is relative, normalised and inside the repository.
 
     Raises:
         ValueError: it is not.

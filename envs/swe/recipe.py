@@ -1,18 +1,18 @@
-"""A bug as byte edits: what a row holds instead of a patch, so that it quotes no package.
+"""A bug as byte edits: rows hold them in place of a patch, so that they quote no package.
 
-The JSON form, under the row's key `mutation`:
+The JSON format, under the row's key `mutation`:
 
     {"files": [{"file": "src/pkg/core.py",
                 "sha256_before": "<hex>", "sha256_after": "<hex>",
                 "edits": [{"start": 120, "end": 124, "text": "<=",
                            "kind": "cmp_edge", "function": "clamp", "line": 7}]}]}
 
-`start` and `end` are byte offsets into the file *before* any edit (`end` excluded;
-`start == end` inserts), `text` takes the place of that span in UTF-8. `"copy_from": [a, b]`
-instead of `text` puts the bytes a..b of the file before any edit there: two edits that
-copy each other's span swap them without quoting them. Edits of a file are in ascending
-order and do not overlap. Both digests are over the whole file. The bug's tree is the clean
-tree with these files replaced and nothing else changed.
+`start` and `end` are byte offsets into the file *before* any edit (`end` excluded; `start ==
+end` inserts); `text` replaces that span, in UTF-8. `"copy_from": [a, b]` instead of `text`
+inserts the bytes a..b of the file before any edit: two edits that copy each other's span swap
+them without quoting them. Edits of a file are in ascending order and do not overlap. Both
+digests are of the whole file. The bug's tree is the clean tree with these files replaced and
+nothing else changed.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class RecipeMismatch(ValueError):
-    """The recipe was made for other bytes than it meets."""
+    """The recipe was made for another file content."""
 
 
 class Edit(BaseModel):
-    """One span of bytes and what takes its place. The last three fields only describe."""
+    """One span of bytes and its replacement. The last three fields are only descriptive."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -40,17 +40,17 @@ class Edit(BaseModel):
     end: int = Field(ge=0)
     text: str = ""
     copy_from: tuple[int, int] | None = None
-    """A span of the file before any edit, whose bytes are used instead of `text`."""
+    """A span of the file before any edit, whose bytes replace this one instead of `text`."""
     kind: str = ""
-    """Which mutation this is, e.g. "cmp_edge"."""
+    """Kind of mutation, e.g. "cmp_edge"."""
     function: str = ""
-    """Qualified name of the function around it; empty at module level."""
+    """Qualified name of the enclosing function; empty at module level."""
     line: int = Field(default=0, ge=0)
-    """1-based line of `start`; 0 = not recorded."""
+    """Line of `start`, counted from 1; 0 = not recorded."""
 
 
 class FileMutation(BaseModel):
-    """The edits of one file and the digests that pin it."""
+    """The edits of one file, and the digests that pin it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -75,7 +75,7 @@ class FileMutation(BaseModel):
         """The file with the bug.
 
         Raises:
-            RecipeMismatch: `before` or the result is not what the recipe pins.
+            RecipeMismatch: the digest of `before` or of the result is wrong.
         """
         if _sha256(before) != self.sha256_before:
             raise RecipeMismatch(
@@ -107,7 +107,7 @@ class Mutation(BaseModel):
 
 
 def splice(before: bytes, edits: tuple[Edit, ...]) -> bytes:
-    """`before` with the spans replaced; digests are not looked at."""
+    """`before` with the spans replaced; digests are not checked."""
     parts, position = [], 0
     for edit in edits:
         parts += [before[position : edit.start], _replacement(before, edit)]

@@ -1,11 +1,11 @@
-"""Bare repositories on the worker's side that no agent can write.
+"""Bare repositories on the worker that no agent can write to.
 
-All states of a task are made here with git plumbing and private indexes: nothing is
-checked out, so nothing of a repository's content (hooks, filters, attributes) runs.
-Identity, dates and messages are fixed: the same content has the same ids everywhere.
+All states of a task are made here with git plumbing and private indexes. Nothing is checked out,
+so no hooks, filters or attributes of a repository run. Identity, dates and messages are fixed,
+so that the same content has the same ids everywhere.
 
-A cached repository keeps what rows pin, for ever. What one trajectory makes of it is
-written through `Repository.scratch`, which is deleted with the trajectory.
+A cached repository keeps what rows pin, permanently. Objects made for one trajectory are written
+through `Repository.scratch` and deleted with the trajectory.
 """
 
 from __future__ import annotations
@@ -67,25 +67,25 @@ _DISK_TROUBLE = (
 
 
 class GitError(Exception):
-    """A git command failed; the message is the end of what it said."""
+    """A git command failed; the message is the end of its output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One path that differs between two trees. Modes as git writes them; 000000 = absent."""
+    """One path that differs between two trees. Modes are git's; 000000 = absent."""
 
     old_mode: str
     new_mode: str
     oid: str
-    """Of the new blob; zeros when the path is gone."""
+    """Id of the new blob; zeros if the path is gone."""
     path: str
 
     @classmethod
     def parse(cls, raw: bytes) -> list[Change]:
-        """The entries of `git diff --raw -z --no-renames --no-abbrev`.
+        """Parse the output of `git diff --raw -z --no-renames --no-abbrev`.
 
         Raises:
-            ValueError: `raw` is not that.
+            ValueError: `raw` is malformed.
         """
         fields = raw.split(b"\0")
         if fields.pop() or len(fields) % 2:
@@ -104,11 +104,11 @@ async def run_git(
     timeout_s: float = GIT_TIMEOUT_S,
     memory_bytes: int | None = None,
 ) -> bytes:
-    """Run git without the user's or the machine's configuration; the answer is its stdout.
+    """Run git without the user's or the machine's configuration; returns its stdout.
 
     Raises:
         GitError: it failed, or took longer than `timeout_s`.
-        EnvInfraError: the worker's disk let it down.
+        EnvInfraError: the worker's disk failed.
     """
     settings = [part for setting in _SETTINGS for part in ("-c", setting)]
     limit = [] if memory_bytes is None else ["prlimit", f"--as={memory_bytes}", "--"]
@@ -133,7 +133,7 @@ async def run_git(
 
 
 async def _nothing_else(_: int) -> None:
-    """Children of git share its process group, which is killed anyway."""
+    """Do nothing: children of git share its process group, which is killed anyway."""
 
 
 class Repository:
@@ -142,11 +142,11 @@ class Repository:
     def __init__(self, path: Path, own_objects: Path | None = None) -> None:
         self.path = path
         self._own_objects = own_objects
-        """Where new objects are written instead of the repository itself."""
+        """Directory for new objects, instead of the repository itself."""
 
     @classmethod
     async def create(cls, path: Path) -> Repository:
-        """An empty one at `path`."""
+        """Create an empty repository at `path`."""
         await run_git("init", "--quiet", "--bare", "--initial-branch=main", str(path))
         return cls(path)
 
@@ -158,7 +158,7 @@ class Repository:
         timeout_s: float = GIT_TIMEOUT_S,
         memory_bytes: int | None = None,
     ) -> bytes:
-        """`run_git` in this repository, with a private index when one is given."""
+        """`run_git` in this repository, optionally with a private index."""
         env = {"GIT_DIR": str(self.path)}
         if self._own_objects is not None:
             env["GIT_OBJECT_DIRECTORY"] = str(self._own_objects)
@@ -180,11 +180,11 @@ class Repository:
         return frozenset(map(os.fsdecode, listing.split(b"\0")[:-1]))
 
     async def read(self, tree: str, path: str) -> bytes:
-        """One file of a tree. Raises GitError when there is none."""
+        """One file of a tree. Raises GitError if it does not exist."""
         return await self.git("cat-file", "blob", f"{tree}:{path}")
 
     async def replace(self, tree: str, files: Mapping[str, bytes | None]) -> str:
-        """`tree` with these contents at these paths; None removes. Modes of old files stay."""
+        """`tree` with these contents at these paths; None removes. Old files keep their modes."""
         listing = await self.git("ls-tree", "-r", "-z", tree)
         modes: dict[str, bytes] = {}
         for line in listing.split(b"\0")[:-1]:
@@ -207,7 +207,7 @@ class Repository:
     async def apply(
         self, tree: str, patch: bytes, *, reverse: bool = False, exclude: Iterable[str] = ()
     ) -> str | None:
-        """The tree with `patch` applied, or None when it does not apply."""
+        """The tree with `patch` applied, or None if it does not apply."""
         options = ["--reverse"] * reverse + [f"--exclude={path}" for path in exclude]
         with self._index() as index:
             await self.git("read-tree", tree, index=index)
@@ -223,13 +223,13 @@ class Repository:
             return (await self.git("write-tree", index=index)).decode().strip()
 
     async def commit(self, tree: str, message: str, parents: Sequence[str] = ()) -> str:
-        """A commit that has the same id wherever it is made."""
+        """A commit whose id is the same wherever it is made."""
         options = [part for parent in parents for part in ("-p", parent)]
         text = message.encode() + b"\n"
         return (await self.git("commit-tree", tree, *options, stdin=text)).decode().strip()
 
     async def diff(self, old: str, new: str) -> bytes:
-        """The patch from one tree to another; binary files included."""
+        """The patch from one tree to another, including binary files."""
         options = ("--binary", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-color")
         return await self.git("diff-tree", "-p", *options, old, new)
 
@@ -246,9 +246,9 @@ class Repository:
 
     @asynccontextmanager
     async def scratch(self) -> AsyncIterator[Repository]:
-        """This repository, but what is written through it is gone when the block ends.
+        """This repository; objects written in the block are deleted at its end.
 
-        Everything in it can be read. What a killed process left behind is deleted here, too.
+        Everything in it can be read. This also deletes what killed processes left behind.
         """
         home = self.path / "scratch"
         home.mkdir(exist_ok=True)
@@ -259,7 +259,7 @@ class Repository:
             try:
                 yield Repository(self.path, place)
             finally:
-                # In a thread: an agent's patch may have been thousands of files.
+                # In a thread: an agent's patch may consist of thousands of files.
                 await asyncio.shield(asyncio.to_thread(shutil.rmtree, place, ignore_errors=True))
 
     @contextmanager
@@ -273,7 +273,7 @@ class Repository:
 
 
 def _quoted(path: Path) -> str:
-    """As git reads it where a bare colon would end the path."""
+    """Quote a path for git, which would end it at a bare colon."""
     escaped = str(path).replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 
@@ -283,21 +283,22 @@ async def _marked(place: Path) -> AsyncIterator[None]:
     """Hold a lock in `place`, so that other processes see that it is in use."""
     descriptor = await hold(place / "in-use", shared=True)
     try:
-        os.write(descriptor, b"1")  # from now on, whoever gets the lock may clean up
+        os.write(descriptor, b"1")  # from now on, the holder of the lock may clean up
         yield
     finally:
         os.close(descriptor)
 
 
 def _sweep(home: Path) -> None:
-    """Delete what nobody holds any more. Never raises."""
+    """Delete directories that no process has locked. Never raises."""
     for mark in home.glob("*/in-use"):
         with suppress(OSError):
             descriptor = try_hold(mark, create=False)
             if descriptor is None:
                 continue
             try:
-                # Empty: not locked yet by the process that just made it.
+                # A mark without content was created a moment ago and is not locked yet: deleting
+                # it would take the directory from a live process.
                 if os.fstat(descriptor).st_size:
                     shutil.rmtree(mark.parent, ignore_errors=True)
             finally:
@@ -306,7 +307,7 @@ def _sweep(home: Path) -> None:
 
 @asynccontextmanager
 async def locked(path: Path) -> AsyncIterator[None]:
-    """Hold the lock file `path` (left in place afterwards) against other tasks and processes."""
+    """Hold the lock file `path` (which stays afterwards) against other tasks and processes."""
     descriptor = await hold(path)
     try:
         yield

@@ -1,7 +1,7 @@
-"""Where the trusted repositories come from: pinned sdists and git remotes.
+"""The trusted repositories: pinned sdists and git remotes.
 
-Both lie below the cache directory, one per sdist or remote, made under a file lock and
-moved into place whole, so that any number of workers of a host can share them.
+Both are below the cache directory, one per sdist or remote. They are made under a file lock and
+moved into place complete, so that all workers of a host can share them.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ _RECIPE = "1"
 """Part of every asset key; rises when an asset's script changes its result."""
 
 ReadAsset = Callable[[AssetSpec, str], Awaitable[bytes]]
-"""Builds an asset if need be and reads one of its files."""
+"""Builds an asset if necessary and reads one of its files."""
 
 NETWORK_TROUBLE = re.compile(
     r"Retrying \(|Could not fetch URL|Connection(Error|Refused| refused| reset)|"
     r"ProxyError|SSLError|[Tt]imed out|name resolution|HTTP error 5\d\d|5\d\d Server Error"
 )
-"""What pip says when the index cannot be reached; then a missing release means nothing."""
+"""pip's messages when the index cannot be reached; a missing release then means nothing."""
 
 
 def asset_key(*parts: str) -> str:
-    """The digest that names an asset's content."""
+    """The digest that identifies an asset's content."""
     return hashlib.sha256("\0".join((_RECIPE, *parts)).encode()).hexdigest()
 
 
 def sdist_asset(source: SdistSource, python: str | None) -> AssetSpec:
-    """The downloaded sdist. Only ever read by the worker: it holds the clean package.
+    """The downloaded sdist. Only the worker reads it, since it holds the clean package.
 
     pip runs the build backend of the sdist to read its metadata, hence the sandbox.
     """
@@ -69,7 +69,7 @@ def sdist_asset(source: SdistSource, python: str | None) -> AssetSpec:
 
 
 def asset_reader(context: SlotContext) -> ReadAsset:
-    """How an env reads assets that its slot must not see."""
+    """A reader of assets that the env's slot must not see."""
 
     async def read(asset: AssetSpec, path: str) -> bytes:
         await context.prepare_asset(asset)
@@ -81,7 +81,7 @@ def asset_reader(context: SlotContext) -> ReadAsset:
 async def sdist_repository(
     source: SdistSource, python: str | None, read_asset: ReadAsset
 ) -> tuple[Repository, str]:
-    """The repository made of an sdist, and its one commit: the package as published.
+    """The repository made from an sdist, and its one commit: the package as published.
 
     Raises:
         EnvBug: the pin is wrong (no such name, version or filename, other sha256).
@@ -92,6 +92,8 @@ async def sdist_repository(
     path = home / f"{source.name}-{source.version}-{pin[:16]}.git"
     if not path.exists():
         async with locked(path.with_suffix(".lock")):
+            # Again: another process may have made it while this one waited. Renaming a second copy
+            # over a repository that trajectories read from would fail, or break their reads.
             if not path.exists():
                 data = await _download(source, python, read_asset)
                 await _make(source, data, path)
@@ -113,14 +115,14 @@ async def _download(source: SdistSource, python: str | None, read_asset: ReadAss
     digest = hashlib.sha256(data).hexdigest()
     if digest != source.sha256:
         raise EnvBug(
-            f"source.sha256: {source.filename} has {digest}, the row says {source.sha256}; "
+            f"source.sha256: {source.filename} has {digest}, the row has {source.sha256}; "
             "correct the row if you trust the file"
         )
     return data
 
 
 def _wrong_pin(source: SdistSource, output: str) -> EnvBug | None:
-    """What pip's output says about the row, if it is the row that is wrong."""
+    """The error in the row that pip's output shows; None if the row is not at fault."""
     if "DO NOT MATCH THE HASHES" in output:
         return EnvBug(
             f"source.sha256: the index's {source.name}=={source.version} is not "
@@ -158,7 +160,7 @@ async def _make(source: SdistSource, data: bytes, path: Path) -> None:
 
 
 def _unpack(data: bytes, target: Path) -> Path:
-    """Extract a .tar.gz with one folder at its top; the answer is that folder."""
+    """Extract a .tar.gz with one folder at its top; returns that folder."""
     with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as tar:
         if sum(member.size for member in tar.getmembers()) > MAX_UNPACKED_BYTES:
             raise tarfile.TarError(f"more than {MAX_UNPACKED_BYTES} bytes unpacked")
@@ -169,12 +171,12 @@ def _unpack(data: bytes, target: Path) -> Path:
     return tops[0]
 
 
-class Wanted(Protocol):
-    """A commit or branch of a git remote, as a row names it."""
+class GitPin(Protocol):
+    """A commit or branch of a git remote, as in a row."""
 
     @property
     def clone_url(self) -> str:
-        """What git fetches from."""
+        """URL from which git fetches."""
         ...
 
     @property
@@ -184,23 +186,23 @@ class Wanted(Protocol):
 
     @property
     def instance_id(self) -> str:
-        """The branch, where no commit is named."""
+        """The branch, if there is no commit."""
         ...
 
 
-async def git_repository(item: Wanted) -> tuple[Repository, str]:
-    """The cached remote of a git row, and the commit the row names there.
+async def git_repository(item: GitPin) -> tuple[Repository, str]:
+    """The cached remote of a git row, and the row's commit there.
 
-    That is `base_commit`, or the tip of branch `<instance_id>`. Only what is needed is
-    fetched, once; a branch that moves later is not followed.
+    That is `base_commit`, or the tip of branch `<instance_id>`. Only what is needed is fetched,
+    once; a branch that moves later is not followed.
 
     Raises:
         EnvBug: the remote has no such commit or branch.
         EnvInfraError: the remote cannot be fetched from.
     """
     path = _cache_of(item)
-    wanted = item.base_commit or item.instance_id
-    kept = f"refs/hq/{hashlib.sha256(wanted.encode()).hexdigest()[:24]}"
+    revision = item.base_commit or item.instance_id
+    kept = f"refs/hq/{hashlib.sha256(revision.encode()).hexdigest()[:24]}"
     async with locked(path.with_suffix(".lock")):
         repository = Repository(path) if path.exists() else await Repository.create(path)
         commit = await _kept(repository, item, kept)
@@ -210,8 +212,8 @@ async def git_repository(item: Wanted) -> tuple[Repository, str]:
         return repository, commit
 
 
-async def _kept(repository: Repository, item: Wanted, kept: str) -> str | None:
-    """The commit that an earlier fetch brought, if there was one; of this row or another."""
+async def _kept(repository: Repository, item: GitPin, kept: str) -> str | None:
+    """The commit from an earlier fetch of this row or another; None if there is none."""
     with suppress(GitError):
         return await repository.resolve(f"{kept}^{{commit}}")
     if item.base_commit is not None:
@@ -222,14 +224,14 @@ async def _kept(repository: Repository, item: Wanted, kept: str) -> str | None:
     return None
 
 
-async def parent_of(repository: Repository, commit: str, item: Wanted) -> str | None:
-    """The first parent of a commit, fetched if it is not here; None: it has none.
+async def parent_of(repository: Repository, commit: str, item: GitPin) -> str | None:
+    """The first parent of a commit, fetched if necessary; None if it has none.
 
-    What counts is the commit's own word, not what git takes for the end of history: a fetch of
-    a certain depth ends it at commits whose parents came long before.
+    The commit object decides, not git's view of history: a shallow fetch ends history at commits
+    whose parents may have been fetched long before.
 
     Raises:
-        EnvBug: the remote does not hand the parent out.
+        EnvBug: the remote does not serve the parent.
         EnvInfraError: the remote cannot be fetched from.
     """
     head, _, _ = (await repository.git("cat-file", "commit", commit)).partition(b"\n\n")
@@ -245,13 +247,13 @@ async def parent_of(repository: Repository, commit: str, item: Wanted) -> str | 
     return parent
 
 
-def _cache_of(item: Wanted) -> Path:
+def _cache_of(item: GitPin) -> Path:
     home = private_directory(PathSettings().cache / "repos" / "git")
     return home / f"{hashlib.sha256(item.clone_url.encode()).hexdigest()[:24]}.git"
 
 
 async def _fetch(
-    repository: Repository, item: Wanted, kept: str, commit: str | None = None
+    repository: Repository, item: GitPin, kept: str, commit: str | None = None
 ) -> None:
     """Fetch the row's commit or branch, or else `commit`, as the reference `kept`."""
     commit = commit or item.base_commit
@@ -278,9 +280,9 @@ async def _fetch(
 
 
 async def _fetch_all(
-    repository: Repository, item: Wanted, pin: tuple[str, str], fetch: tuple[str, ...]
+    repository: Repository, item: GitPin, pin: tuple[str, str], fetch: tuple[str, ...]
 ) -> None:
-    """For servers that hand out branches only, not single commits."""
+    """Fetch all branches, for servers that do not serve single commits."""
     try:
         everything = "+refs/heads/*:refs/hq/heads/*"
         await repository.git(*fetch, "--", item.clone_url, everything, timeout_s=FETCH_TIMEOUT_S)
@@ -289,7 +291,7 @@ async def _fetch_all(
         raise _cannot_fetch(item, str(error), pin[1]) from error
 
 
-def _cannot_fetch(item: Wanted, message: str, commit: str | None) -> EnvBug | EnvInfraError:
+def _cannot_fetch(item: GitPin, message: str, commit: str | None) -> EnvBug | EnvInfraError:
     if "couldn't find remote ref" in message:
         return EnvBug(
             f"instance_id: {item.clone_url} has no branch {item.instance_id!r}; "

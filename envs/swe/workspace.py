@@ -1,7 +1,7 @@
-"""The states of a task, and how a tree gets into a slot.
+"""The states of a task, and copying a tree into a slot.
 
-start   the bug's tree without the files that hold FAIL_TO_PASS tests: what the agent gets
-graded  the bug's tree with all tests: what the agent's patch is applied to
+start   the bug's tree without the files that hold FAIL_TO_PASS tests: the agent's workspace
+graded  the bug's tree with all tests: the agent's patch is applied to it
 fixed   start with the gold answer applied
 """
 
@@ -24,7 +24,7 @@ from hermes_queue.sandbox.context import SlotContext
 from hermes_queue.settings import PathSettings
 
 ATTRIBUTES = "* -text -eol -ident -filter -working-tree-encoding !diff"
-"""In force over all .gitattributes: files are the bytes of their blobs, here and there."""
+"""Overrides all .gitattributes: files are the bytes of their blobs, in the worker and in slots."""
 
 GIT_ENV = {
     "GIT_CONFIG_GLOBAL": "/dev/null",
@@ -49,12 +49,12 @@ class Pinned:
 
     @asynccontextmanager
     async def scratch(self) -> AsyncIterator[Pinned]:
-        """The same, but what is made of it is gone when the block ends."""
+        """The same; objects made in the block are deleted at its end."""
         async with self.repository.scratch() as repository:
             yield replace(self, repository=repository)
 
     async def gold(self) -> bytes:
-        """The fix as a patch on what the agent starts from."""
+        """The fix as a patch on the agent's starting tree."""
         return await self.repository.diff(self.start, self.fixed)
 
     async def solved(self) -> str:
@@ -71,7 +71,7 @@ class Pinned:
 
 _REMEMBERED = 256
 _pins: OrderedDict[str, Pinned] = OrderedDict()
-"""What this process pinned last. A trajectory asks three times, a group that many more."""
+"""This process's recent pins. A trajectory asks three times, a group correspondingly often."""
 
 
 async def pin(item: Item, read_asset: ReadAsset) -> Pinned:
@@ -107,14 +107,14 @@ async def _pin_sdist(item: Item, source: SdistSource, read_asset: ReadAsset) -> 
     repository, clean = await sdist_repository(source, item.environment.python, read_asset)
     if item.clean_commit not in (None, clean):
         raise EnvBug(
-            f"clean_commit: {source.filename} makes {clean}, the row says {item.clean_commit}; "
+            f"clean_commit: {source.filename} makes {clean}, the row has {item.clean_commit}; "
             "the row was made from another sdist"
         )
     graded = await bug_tree(repository, clean, item)
     commit = await repository.commit(graded, f"Bug: {item.instance_id}", [clean])
     if item.base_commit not in (None, commit):
         raise EnvBug(
-            f"base_commit: the bug's commit is {commit}, the row says {item.base_commit}; "
+            f"base_commit: the bug's commit is {commit}, the row has {item.base_commit}; "
             "patch or mutation was altered, make the row again"
         )
     start = await _without_hidden_files(repository, graded, graded, item)
@@ -168,7 +168,7 @@ async def _parents_tree(repository: Repository, commit: str, item: Item) -> str:
 
 
 async def _fixed(repository: Repository, start: str, item: Item) -> str:
-    """Apply `patch` the way it fits: forwards it is the fix, in reverse it was the bug."""
+    """Apply `patch` in the direction that works: forwards it is the fix, in reverse the bug."""
     patch = str(item.patch).encode()
     forward = await repository.apply(start, patch, exclude=item.hidden_files)
     backward = await repository.apply(start, patch, exclude=item.hidden_files, reverse=True)
@@ -180,8 +180,8 @@ async def _fixed(repository: Repository, start: str, item: Item) -> str:
         )
     if forward and backward:
         raise EnvBug(
-            "patch: it applies to the starting commit both forwards and in reverse, so it is "
-            "open whether it is the fix or the bug; give it more lines of context"
+            "patch: it applies to the starting commit both forwards and in reverse, so it "
+            "could be the fix or the bug; give it more lines of context"
         )
     return fixed
 
@@ -201,7 +201,7 @@ def _bug_field(item: Item) -> str:
 
 
 async def export(context: SlotContext, repository: Repository, tree: str) -> None:
-    """Fill the slot's empty workspace: a git repository with `tree` as its only commit.
+    """Fill the slot's empty workspace with a git repository that has `tree` as its only commit.
 
     Raises:
         SandboxError: the slot could not take it.
@@ -228,10 +228,10 @@ git config user.email agent@localhost
 
 
 async def scratch_directory(context: SlotContext) -> str:
-    """A new directory in the slot, outside the workspace.
+    """Create a directory in the slot, outside the workspace.
 
     Raises:
-        OSError: the slot could not make one.
+        OSError: the slot could not create it.
     """
     result = await context.run("mktemp -d", env=GIT_ENV, cwd="/", timeout_s=30.0)
     path = result.stdout.decode(errors="replace").strip()

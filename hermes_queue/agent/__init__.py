@@ -1,14 +1,14 @@
-"""The agent loop and who acts in it.
+"""The agent loop and the agents.
 
-chat.py      what the loop needs from a model or a script
+chat.py      interface of a model server or a scripted agent
 context.py   keeps a conversation within the model's context
-loop.py      model, tool calls, observations, until a stop reason holds
-prices.py    what model calls cost
+loop.py      model call, tool calls, observations, until a stop reason applies
+prices.py    prices of model calls
 registry.py  agents by name
-scripted.py  what agents that need no model are made of
+scripted.py  common parts of agents that need no model
 endpoint/    calls of model servers
 kinds/       the agents
-parsers/     tool calls that a server left as text
+parsers/     parsers for tool calls that a server left as text
 tokens/      exact token ids and logprobs
 """
 

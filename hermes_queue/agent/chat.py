@@ -1,4 +1,4 @@
-"""The one method the agent loop needs from a model server, or from a script."""
+"""The interface that the agent loop needs from a model server or a scripted agent."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class Reply:
     message: Message
     turn: Turn
     events: tuple[Mapping[str, Any], ...] = ()
-    """Where what was sent differs from the conversation; the loop keeps them on the record."""
+    """Differences between the conversation and what was sent; the loop adds them to the record."""
     waited_s: float = 0.0
-    """Of the call, the time that was spent waiting for leave, or in tries that failed: an endpoint
-    that was unwell for a while must not become an agent that was too slow."""
+    """Seconds of the call spent waiting for permission or on failed tries. They do not count as the
+    agent's time: an endpoint's outage must not turn into a `time_limit` of the agent."""
     context_bound: bool = False
-    """Whether the model's context bounded the reply, more than the sampling did."""
+    """Whether the model's context, rather than the sampling parameters, limited the reply."""
 
 
 class ChatClient(Protocol):
@@ -39,7 +39,7 @@ class ChatClient(Protocol):
         Args:
             messages: the whole conversation so far.
             tools: OpenAI tool schemas.
-            sampling: endpoint parameters, passed on as they are.
+            sampling: endpoint parameters, passed on unchanged.
             deadline: on the `time.monotonic()` clock, for everything including retries;
                 `Reply.waited_s` is not counted.
 

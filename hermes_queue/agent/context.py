@@ -1,11 +1,11 @@
-"""Keeps the conversation within the model's context, as far as a job allows it to be rewritten.
+"""Keeps the conversation within the model's context, if the job allows rewriting.
 
-The transcript itself is never touched: what is sent is a view of it, and each rewrite of the
-view is an event that names the messages by their index in the transcript. The next prompt then
-does not extend the last one, so that the token merge begins a new sequence by itself.
+The transcript itself never changes. A view of it is sent, and each rewrite of the view is an
+event that names messages by their index in the transcript. After a rewrite the next prompt does
+not extend the previous one, so the token merge begins a new sequence.
 
-Tokens are those the server reported. Only what was added or taken away since its last report is
-estimated, at the rate of tokens per byte that this report implies.
+Token counts are those that the server reported. Only the difference since its last report is
+estimated, from the tokens per byte in that report.
 """
 
 from __future__ import annotations
@@ -20,35 +20,35 @@ from hermes_queue.tools.toolbox import cap
 
 ContextPolicy = Literal["error", "truncate_tools", "drop_oldest"]
 """error: nothing is rewritten, the trajectory ends with `context_length`. truncate_tools: the
-middle of old tool outputs is left out. drop_oldest: the oldest assistant messages are left out,
+middle of old tool outputs is cut out. drop_oldest: the oldest assistant messages are left out,
 each with the results of its calls."""
 
 THRESHOLD = 0.9
-"""Share of the context that may be in use before the view is rewritten."""
+"""Share of the context in use above which the view is rewritten."""
 TARGET = 0.6
-"""What a rewrite aims at: each costs a new sequence and the server's prefix cache, so they
-should be few."""
+"""Share of the context in use after a rewrite. Each rewrite begins a new sequence and loses the
+server's prefix cache, so rewrites should be rare."""
 KEPT_BYTES = 1024
-"""Of a truncated tool output, head and tail together."""
+"""Bytes of a truncated tool output, head and tail together."""
 
 _MARGIN_TOKENS = 16
 _ESTIMATE_MARGIN = 0.1
-"""Share of the estimated tokens that are kept free beside them."""
+"""Extra free space, as a share of the estimated tokens."""
 
 
 class ContextControl:
     """The view of one trajectory's conversation.
 
-    Agent params: {"context": a `ContextPolicy`}, default error; {"context_tokens": tokens that
-    prompt and completion may have together}, default unknown. Without it the view is rewritten
-    only once the server has refused it.
+    Agent params: {"context": a `ContextPolicy`}, default error; {"context_tokens": limit of
+    prompt and completion together}, default unknown. Without `context_tokens` the view is
+    rewritten only after the server has refused it.
     """
 
     def __init__(self, params: Mapping[str, Any] | None = None) -> None:
         """Read the params.
 
         Raises:
-            ModelConfigError: one of them is unusable; the message says how.
+            ModelConfigError: one of them is invalid; the message says why.
         """
         params = params or {}
         policy, tokens = params.get("context", "error"), params.get("context_tokens")
@@ -62,7 +62,7 @@ class ContextControl:
         self._kept = 0
         self._sizes: list[int] = []
         self._bytes = 0
-        """Of the view."""
+        """Bytes of the view."""
         self._replaced: dict[int, Message] = {}
         self._dropped: set[int] = set()
         self._base_tokens: int | None = None
@@ -70,15 +70,15 @@ class ContextControl:
         self._rate = 0.0
 
     def begin(self, prompt: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> None:
-        """Say what the conversation starts from; all of `prompt` stays in every view."""
+        """Set the beginning of the conversation; every view contains all of `prompt`."""
         self._kept = len(prompt)
         self._bytes = sum(len(json.dumps(tool)) for tool in tools)
 
     def view(self, messages: Sequence[Message]) -> tuple[Sequence[Message], dict[str, Any] | None]:
-        """What to send of the transcript, and the event of a rewrite that was due.
+        """The view to send, and the event of a rewrite if one was due.
 
         Args:
-            messages: the whole transcript; between calls it only grows.
+            messages: the whole transcript; it only grows between calls.
         """
         self._measure(messages)
         event = None
@@ -97,11 +97,11 @@ class ContextControl:
         return view, event
 
     def refused(self, messages: Sequence[Message]) -> dict[str, Any] | None:
-        """The server finds the view too long: shorten it. None = that is as short as it gets."""
+        """Shorten the view after the server refused it; None = it cannot be shortened further."""
         return self._rewrite(messages, int((1 - TARGET) * self._bytes), "refused")
 
     def left(self) -> int | None:
-        """Tokens that the completion of the last view may have; None = not known."""
+        """Tokens available for the completion after the last view; None = unknown."""
         used = self._estimate()
         if self._context_tokens is None or used is None or self._base_tokens is None:
             return None
@@ -110,7 +110,7 @@ class ContextControl:
         return max(0, int(free))
 
     def observed(self, usage: Usage, reply: Message) -> None:
-        """Take over what the server counted for the last view and its reply."""
+        """Record the token counts that the server reported for the last view and its reply."""
         if usage.prompt_tokens <= 0:
             return
         sent_bytes = self._bytes
@@ -127,7 +127,7 @@ class ContextControl:
         self._bytes += sum(new)
 
     def _estimate(self) -> float | None:
-        """Tokens of the view; None before the first report."""
+        """Estimated tokens of the view; None before the first report."""
         if self._base_tokens is None:
             return None
         return self._base_tokens + self._rate * (self._bytes - self._base_bytes)
@@ -137,7 +137,7 @@ class ContextControl:
     def _rewrite(
         self, messages: Sequence[Message], excess_bytes: int, reason: str
     ) -> dict[str, Any] | None:
-        """Shorten the view by `excess_bytes`, or by as much as there is; the event of it."""
+        """Shorten the view by `excess_bytes`, or as far as possible, and return the event."""
         before, tokens = self._bytes, self._estimate()
         touched: list[int] = []
         steps = self._truncate if self.policy == "truncate_tools" else self._drop
@@ -157,7 +157,7 @@ class ContextControl:
         }
 
     def _truncate(self, messages: Sequence[Message]) -> Iterator[list[int]]:
-        """Truncate old tool outputs one by one; the last step's are not old."""
+        """Truncate old tool outputs one by one, sparing the last step."""
         for i in range(self._kept, _last_step(messages)):
             content = messages[i].content or ""
             if messages[i].role == "tool" and i not in self._replaced:
@@ -186,12 +186,12 @@ class ContextControl:
 
 
 def _last_step(messages: Sequence[Message]) -> int:
-    """Where the last step begins: an assistant message and what answers it."""
+    """Index of the last assistant message, at which the last step begins."""
     return max((i for i, m in enumerate(messages) if m.role == "assistant"), default=0)
 
 
 def _size(message: Message) -> int:
-    """Bytes of what the template shows of a message."""
+    """Bytes of a message that the chat template shows."""
     parts = [message.content, message.reasoning]
     for call in message.tool_calls:
         parts += [call.function.name, call.function.arguments]

@@ -1,8 +1,8 @@
-"""Model, tool calls, observations, until one of the stop reasons holds.
+"""Model call, tool calls, observations, until a stop reason applies.
 
-Deterministic given its inputs. What the agent did wrong is an observation or a stop
-reason; only the sandbox or the endpoint failing raises, and then the `AgentResult`
-that the caller passed in holds everything up to that point.
+Deterministic for given inputs. A mistake of the agent is an observation or a stop reason. Only a
+failing sandbox or endpoint raises; the caller's `AgentResult` then holds everything up to that
+point.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from hermes_queue.wire.parameters import COUNT_MAX
 logger = logging.getLogger(__name__)
 
 STUCK_TURNS = 8
-"""Consecutive turns with the same calls and the same observations that count as stuck.
+"""Consecutive turns with identical calls and identical observations that count as stuck.
 
-Generous, since polling (`cat log` until it changes) is legitimate.
+Generous, because polling (`cat log` until it changes) is legitimate.
 """
 
 MAX_CALLS_PER_TURN = 32
-"""Further calls of one turn are answered, not run."""
+"""Further calls in the same turn are answered but not run."""
 
 BeforeTurn = Callable[[], Awaitable[None]]
 Cost = Callable[[Usage], float | None]
@@ -51,20 +51,20 @@ Cost = Callable[[Usage], float | None]
 
 @dataclass(slots=True)
 class AgentResult:
-    """What the agent did so far; complete once `stop_reason` is set."""
+    """Everything the agent has done so far; complete once `stop_reason` is set."""
 
     messages: list[Message] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
-    """Rewrites and decisions in order: {"turn": index, "event": kind, ...}."""
+    """Context rewrites and decisions in order: {"turn": index, "event": kind, ...}."""
     stop_reason: StopReason | None = None
     attempted: int = 0
     schema_valid: int = 0
     ok: int = 0
     error: int = 0
     waited_s: float = 0.0
-    """Spent in `before_turn`, e.g. while the run was paused, and on what `Reply.waited_s` says; no
-    part of the agent's time."""
+    """Seconds in `before_turn` (e.g. while the run was paused) and in `Reply.waited_s`. They are
+    not part of the agent's time."""
 
     @property
     def tool_calls(self) -> ToolCallCounts:
@@ -75,7 +75,10 @@ class AgentResult:
 
     @property
     def usage(self) -> Usage:
-        """Over all turns. Budgets and prices go by it, so no chat client can make it negative."""
+        """Tokens of all turns.
+
+        Negative counts of a chat client are ignored, since budgets and costs depend on the sum.
+        """
         return Usage(
             prompt_tokens=_total(t.usage.prompt_tokens for t in self.turns),
             completion_tokens=_total(t.usage.completion_tokens for t in self.turns),
@@ -101,27 +104,27 @@ async def run_agent(
     into: AgentResult | None = None,
     slot_loss_ends: bool = False,
 ) -> AgentResult:
-    """Run the agent from `messages` until it stops; its `stop_reason` is set on return.
+    """Run the agent from `messages` until it stops; `stop_reason` is set on return.
 
     Args:
         chat: samples the assistant's messages.
         toolbox: runs tool calls, those of one turn in order.
-        messages: what the agent starts from.
+        messages: beginning of the conversation.
         limits: turns, tokens, cost and format errors.
         sampling: passed to the endpoint.
-        deadline: of the agent stage, on the `time.monotonic()` clock. Running out of it
-            is the outcome `time_limit`.
-        cost_usd: what so many tokens cost, None when nobody knows.
-        before_turn: awaited before each model call; may wait (a pause moves the deadline
-            by as much) or raise.
-        context: what of the conversation is sent; None sends all of it.
-        into: filled in while the agent runs, so that it survives an exception.
-        slot_loss_ends: whether a call under which the slot is killed from inside ends the agent
-            with `slot_killed`, rather than being raised.
+        deadline: end of the agent stage, on the `time.monotonic()` clock. Passing it is the
+            outcome `time_limit`.
+        cost_usd: cost of a usage in US dollars, None if the price is unknown.
+        before_turn: awaited before each model call. It may wait, which moves the deadline, or
+            raise.
+        context: rewrites the conversation before it is sent; None sends all of it.
+        into: filled while the agent runs, so that it survives an exception.
+        slot_loss_ends: if a tool call kills its own slot, stop with `slot_killed` instead of
+            raising.
 
     Raises:
         SandboxError: a tool could not reach the sandbox.
-        ModelError, ModelConfigError: the endpoint failed, or the cost is limited and not known.
+        ModelError, ModelConfigError: the endpoint failed, or the cost is limited but unknown.
     """
     result = into if into is not None else AgentResult()
     result.messages.extend(messages)
@@ -132,7 +135,7 @@ async def run_agent(
     while result.stop_reason is None:
         if before_turn is not None:
             await loop.wait(before_turn)
-        result.stop_reason = loop.spent() or await loop.turn()
+        result.stop_reason = loop.exhausted() or await loop.turn()
     result.events.append({"turn": len(result.turns), "event": "stop", "reason": result.stop_reason})
     return result
 
@@ -149,13 +152,13 @@ class _Loop:
     cost_usd: Cost | None = None
     slot_loss_ends: bool = False
     context_caps: bool = False
-    """Whether the context, no budget of the job's, bounded the last reply."""
+    """Whether the context, rather than a budget of the job, limited the last reply."""
     format_errors: int = 0
     repeats: int = 0
     last_step: list[tuple[str, str, str]] = field(default_factory=list)
 
     async def wait(self, before_turn: BeforeTurn) -> None:
-        """Give the worker its say; the time it takes is not the agent's."""
+        """Await `before_turn`; its time does not count as the agent's."""
         started = time.monotonic()
         try:
             await before_turn()
@@ -167,8 +170,8 @@ class _Loop:
         self.toolbox.postpone(waited_s)
         self.result.waited_s += waited_s
 
-    def spent(self) -> StopReason | None:
-        """The limit that forbids another turn."""
+    def exhausted(self) -> StopReason | None:
+        """The limit that allows no further turn; None if there is none."""
         if len(self.result.turns) >= self.limits.max_turns:
             return "max_turns"
         if self._tokens_left() == 0:
@@ -192,7 +195,7 @@ class _Loop:
         return cost >= limit
 
     async def turn(self) -> StopReason | None:
-        """One reply and its tool calls; None = go on."""
+        """Sample one reply and run its tool calls; None = continue."""
         try:
             reply = await self._reply()
         except ContextLengthExceeded as error:
@@ -214,7 +217,7 @@ class _Loop:
         return await self._run_calls(reply.message.tool_calls)
 
     async def _reply(self) -> Reply:
-        """Ask the model, with a shorter view of the conversation as often as that helps."""
+        """Call the model; if the context overflows, again with a shorter view while possible."""
         while True:
             view, rewrite = self.context.view(self.result.messages)
             if rewrite:
@@ -265,7 +268,7 @@ class _Loop:
         return self._format_errors(any_valid) or self._stuck(step)
 
     def _cut_off(self, calls: Sequence[ToolCall], reason: StopReason) -> StopReason:
-        """Answer the calls that will not run, since an unanswered call is no legal history."""
+        """Answer the calls that will not run: a history with unanswered calls is invalid."""
         for call in calls:
             self._answer(call, f"Not run: {reason}.")
         return reason
@@ -285,7 +288,7 @@ class _Loop:
         return max(0, self.limits.max_tokens - self.result.usage.completion_tokens)
 
     def _sampling(self) -> Mapping[str, Any]:
-        """The job's sampling, its token cap lowered to what budget and context leave."""
+        """The job's sampling, with its token cap lowered to the remaining budget and context."""
         budget, room = self._tokens_left(), self.context.left()
         name = "max_completion_tokens" if "max_completion_tokens" in self.sampling else "max_tokens"
         caps = [n for n in (budget, self.sampling.get(name) or None) if n is not None]

@@ -1,11 +1,11 @@
-"""What model calls cost, from a table that the user keeps.
+"""Prices of model calls, from a table that the user keeps.
 
-    ["gpt-5-mini"]          # TOML; the name as jobs give it
+    ["gpt-5-mini"]          # TOML; the model name as in jobs
     prompt = 0.25           # US dollars per million tokens
-    cached = 0.025          # of the prompt, what the provider had cached; default: as prompt
+    cached = 0.025          # prompt tokens in the provider's cache; default: as prompt
     completion = 2.0
 
-A model that is not in the table has no known cost, which is None and never 0.
+The cost of a model that is not in the table is unknown: None, never 0.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _Price = Annotated[Decimal, Field(ge=0, le=10**9)]
 
 
 class Prices(BaseModel):
-    """Of one model, US dollars per million tokens."""
+    """Prices of one model in US dollars per million tokens."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -35,7 +35,7 @@ class Prices(BaseModel):
     completion: _Price
 
     def cost_usd(self, usage: Usage) -> float:
-        """What `usage` costs. Cached tokens are part of the prompt's."""
+        """Cost of `usage` in US dollars. Cached tokens are part of the prompt tokens."""
         cached = min(usage.cached_tokens, usage.prompt_tokens)
         cached_price = self.prompt if self.cached is None else self.cached
         total = (
@@ -51,10 +51,10 @@ _TABLE = TypeAdapter(dict[str, Prices])
 
 @cache
 def read_prices(path: Path | None) -> dict[str, Prices]:
-    """The table at `path`, read once per process; empty without one.
+    """The table at `path`, read once per process; empty if `path` is None.
 
     Raises:
-        ConfigurationError: it cannot be read; the message names the field.
+        ConfigurationError: the table cannot be read; the message names the field.
     """
     if path is None:
         return {}
@@ -72,7 +72,7 @@ def read_prices(path: Path | None) -> dict[str, Prices]:
 
 
 def cost_usd(model: str | None, usage: Usage, prices: Path | None) -> float | None:
-    """What `usage` of `model` costs; None when nobody knows. Without tokens it costs nothing."""
+    """Cost of `usage` in US dollars; None if the price is unknown, 0 for no tokens."""
     if not usage.prompt_tokens and not usage.completion_tokens:
         return 0.0
     known = read_prices(prices).get(model or "")

@@ -1,4 +1,4 @@
-"""Agents by name: `kind` of an `AgentSpec` to the chat client that acts."""
+"""Agents by name: maps the `kind` of an `AgentSpec` to its chat client."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ from hermes_queue.settings import ModelSettings
 
 @dataclass(frozen=True, slots=True)
 class AgentScript:
-    """What agents are given of the trajectory they act in, and scripted ones of its item."""
+    """The trajectory as agents see it, and the scripts of scripted agents for its item."""
 
     oracle: Callable[[], Awaitable[tuple[Sequence[ToolCall], str]]]
-    """The gold tool calls and the gold final message; called by the oracle only."""
+    """Returns the gold tool calls and the gold final message; called by the oracle only."""
     tamper: Mapping[str, Sequence[ToolCall | str]] = field(default_factory=dict)
-    """Ways to cheat by name; a text is sent as a message without tool calls."""
+    """Ways to cheat, by name; a string is sent as a message without tool calls."""
     sample_index: int = 0
     instance_id: str = ""
     trajectory_id: str = ""
     """Sent to the endpoint, so that a router can keep a trajectory's turns together."""
     group_id: str = ""
-    """Of several endpoints the samples of a group use the same one."""
+    """Selects one of several endpoints, the same for all samples of a group."""
     endpoint_failures: int = 0
-    """Earlier attempts that an endpoint failed for good; each moves on to another one."""
+    """Earlier attempts that failed because of an endpoint; each moves on to the next one."""
     policy_version: str | None = None
-    """The one that the job wants."""
+    """Policy version that the job requested."""
     limiter: Limiter = field(default_factory=Unlimited)
-    """Gives leave for each request to a model endpoint."""
+    """Gives permission for each request to a model endpoint."""
 
 
 Factory = Callable[[AgentSpec, AgentScript, ModelSettings], ChatClient]
 
 _LIBRARIES = {"openai": ("aiohttp", "openai", "openai.resources.chat.completions")}
-"""What an agent imports at its first turn and takes seconds."""
+"""Libraries that an agent imports at its first turn, which takes seconds."""
 
 
 async def warm_up(kind: str) -> None:
-    """Import in a thread what the agent needs, before its time counts and off the event loop.
+    """Import the agent's libraries in a thread, before its time counts and off the event loop.
 
-    A library that is missing is the agent's to report.
+    A missing library is not reported here but by the agent itself.
     """
     for name in _LIBRARIES.get(kind, ()):
         if name not in sys.modules:
@@ -56,12 +56,12 @@ async def warm_up(kind: str) -> None:
 
 
 def known_agents() -> list[str]:
-    """Kinds that need no module path, plugins included."""
+    """Kinds that need no module path, including those of plugins."""
     return extensions.known("agent")
 
 
 def load_agent(kind: str) -> Factory:
-    """What builds the agent `kind`: a known name, or `package.module:AGENT`.
+    """The factory of agent `kind`: a known name, or `package.module:AGENT`.
 
     Raises:
         ConfigurationError: see `hermes_queue.extensions.load`.
@@ -71,10 +71,10 @@ def load_agent(kind: str) -> Factory:
 
 
 def make_chat(spec: AgentSpec, script: AgentScript, model_settings: ModelSettings) -> ChatClient:
-    """The agent of one trajectory. Never shared: scripted agents count their turns.
+    """The agent of one trajectory. Never share it: scripted agents count their turns.
 
     Raises:
-        ConfigurationError: unknown agent.
-        ModelConfigError: the agent's own settings are unusable, e.g. no model is named.
+        ConfigurationError: the agent is unknown.
+        ModelConfigError: the agent's settings are invalid, e.g. no model is named.
     """
     return load_agent(spec.kind)(spec, script, model_settings)

@@ -1,6 +1,6 @@
-"""What agents that need no model are made of: the whole chain can be proven with them.
+"""Common parts of agents that need no model, to test the whole chain.
 
-Each is a coroutine that writes the assistant's messages down; `Scripted` plays them.
+Each is a coroutine that writes the assistant's messages, which `Scripted` plays.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ DONE = "Done."
 
 
 class Scripted:
-    """Plays a list of assistant messages, then says it is done."""
+    """Plays a list of assistant messages, then a final message without tool calls."""
 
     def __init__(self, write: Callable[[], Awaitable[list[Message]]]) -> None:
         self._write = write
@@ -29,7 +29,7 @@ class Scripted:
         sampling: Mapping[str, Any],
         deadline: float,
     ) -> Reply:
-        """The next message of the script; the conversation does not matter."""
+        """The next message of the script, whatever the conversation."""
         if self._script is None:
             self._script = await self._write()
         message = say(DONE)

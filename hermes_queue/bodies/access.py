@@ -1,4 +1,4 @@
-"""How objects are read, written and removed: directories ourselves, the rest through fsspec."""
+"""Reads, writes and removes objects: files directly, everything else through fsspec."""
 
 from __future__ import annotations
 
@@ -14,58 +14,59 @@ from hermes_queue.disk.durable import put_whole, sync_directory
 from hermes_queue.errors import ConfigurationError, HermesQueueError, StoreUnavailable
 
 _FLAT = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "oss", "r2"})
-"""Schemes without directories; asked to make some, their libraries would make buckets."""
+"""Schemes without directories: `makedirs` would create buckets there."""
 
 _MARK = ".hermes-queue-store"
-"""Lies in every directory that is a store: one that is not mounted has lost nothing."""
+"""File in every directory that is a store. Without it, an unmounted directory would look like a
+store that has lost its objects."""
 
 
 class Access(Protocol):
-    """Reaches the objects of one scheme.
+    """Access to the objects of one scheme.
 
-    Every call may raise whatever its library raises, and FileNotFoundError when there is no such
-    object.
+    Every call may raise any error of the library, and FileNotFoundError if the object does not
+    exist.
     """
 
     def read(self, url: str) -> bytes:
-        """All of it, as it is now."""
+        """The object's bytes, never from a cache."""
         ...
 
     def size_bytes(self, url: str) -> int:
-        """As it is now."""
+        """The object's size, never from a cache."""
         ...
 
     def write(self, url: str, data: bytes) -> None:
-        """Create or replace it; durable on return."""
+        """Create or replace the object; durable on return."""
         ...
 
     def remove(self, url: str) -> None:
-        """Delete it."""
+        """Delete the object."""
         ...
 
 
 def access(url: str) -> Access:
-    """What reaches `url`.
+    """The `Access` for the scheme of `url`.
 
     Raises:
-        ConfigurationError: a library is not installed, or knows no such scheme.
-        StoreUnavailable: its library cannot connect.
+        ConfigurationError: a library is not installed, or the scheme is unknown.
+        StoreUnavailable: the library cannot connect.
     """
     return _Directory() if is_file(url) else _Remote(url)
 
 
 def is_file(url: str) -> bool:
-    """Whether it is on a file system that is mounted here."""
+    """Whether the object is a file on a mounted file system."""
     return urlsplit(url).scheme == "file"
 
 
 @contextmanager
 def explained(url: str) -> Iterator[None]:
-    """Whatever goes wrong with a store, but a missing object, is worth another try.
+    """Translate every error of a store, except for a missing object, into one that is retried.
 
     Raises:
-        StoreUnavailable: instead of what was raised.
-        FileNotFoundError, HermesQueueError: as they were.
+        StoreUnavailable: in place of the library's error.
+        FileNotFoundError, HermesQueueError: unchanged.
     """
     try:
         yield
@@ -73,12 +74,12 @@ def explained(url: str) -> Iterator[None]:
         raise
     except Exception as error:
         _forget_connections(url)
-        said = str(error) or type(error).__name__
-        raise StoreUnavailable(f"the object store of {url} does not answer: {said}") from error
+        reason = str(error) or type(error).__name__
+        raise StoreUnavailable(f"the object store of {url} does not answer: {reason}") from error
 
 
 class _Directory:
-    """Objects are files. A file is whole from the moment it has its name."""
+    """Objects as files. A file is complete from the moment it has its final name."""
 
     def read(self, url: str) -> bytes:
         path = _path(url)
@@ -102,17 +103,18 @@ class _Directory:
 
     def remove(self, url: str) -> None:
         path = _path(url)
-        for draft in path.parent.glob(f".{glob.escape(path.name)}.*"):  # its writer was killed
+        for draft in path.parent.glob(f".{glob.escape(path.name)}.*"):  # of a killed writer
             draft.unlink(missing_ok=True)
         try:
             path.unlink()
         finally:
-            with suppress(OSError):  # others are in it
+            # Fails if another object is in the directory, so a new one cannot be lost here.
+            with suppress(OSError):  # it holds other objects
                 path.parent.rmdir()
 
 
 class _Remote:
-    """Objects behind fsspec, whose listings are kept for a while: what we ask is about now."""
+    """Objects behind fsspec. Its cached listings are dropped before each question."""
 
     def __init__(self, url: str) -> None:
         try:
@@ -144,13 +146,13 @@ class _Remote:
             self._files.makedirs(self._path.rpartition("/")[0], exist_ok=True)
         try:
             self._files.pipe_file(self._path, data)
-        except FileNotFoundError as error:  # no such bucket
+        except FileNotFoundError as error:  # the bucket does not exist
             raise StoreUnavailable(f"{url} cannot be written: {error}") from error
 
     def remove(self, url: str) -> None:
         try:
             self._files.rm_file(self._path)
-        except Exception:  # not every library says FileNotFoundError
+        except Exception:  # not every library raises FileNotFoundError
             self._files.invalidate_cache()
             if self._files.exists(self._path):
                 raise
@@ -161,7 +163,7 @@ def _path(url: str) -> Path:
 
 
 def _forget_connections(url: str) -> None:
-    """File systems are kept by fsspec for good, some with a connection that is broken by now."""
+    """Drop the file systems that fsspec caches for good, since their connections may be broken."""
     with suppress(Exception):
         import fsspec
 

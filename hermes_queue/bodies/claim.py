@@ -1,7 +1,7 @@
-"""What Redis holds of a body that lies in an object store: where it is, and its hash.
+"""The reference that Redis holds to a body in an object store: URL, hash and size.
 
-The claim stands at `body:{trajectory_id}` in place of the body. A body begins with the magic
-number of zstd, so that one is never taken for the other.
+It stands at `body:{trajectory_id}` in place of the body. A body begins with the magic number of
+zstd, so the two cannot be confused.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ _FORM = re.compile(re.escape(_HEAD) + rb"(\d{1,9})\n(.*)\Z", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class ClaimCheck:
-    """The whereabouts of one body."""
+    """Location, hash and size of one body in an object store."""
 
     url: str
     sha256: str
-    """Of the object's bytes, in hexadecimal."""
+    """SHA-256 of the object's bytes, in hexadecimal."""
     size_bytes: int
 
     def encode(self) -> bytes:
-        """As Redis holds it."""
+        """The bytes that Redis holds."""
         fields = {"url": self.url, "sha256": self.sha256, "bytes": self.size_bytes}
         return (
             _HEAD
@@ -37,11 +37,11 @@ class ClaimCheck:
 
     @classmethod
     def parse(cls, stored: bytes) -> ClaimCheck | None:
-        """The claim that `stored` is; None when it is the body itself.
+        """The claim in `stored`; None if `stored` is the body itself.
 
         Raises:
             SchemaTooNew: a newer version wrote it.
-            ValueError: it is a damaged claim.
+            ValueError: the claim is damaged.
         """
         if not is_claim(stored):
             return None
@@ -61,5 +61,5 @@ class ClaimCheck:
 
 
 def is_claim(stored: bytes) -> bool:
-    """Whether Redis holds only the claim of this body."""
+    """Whether Redis holds a claim in place of the body."""
     return stored.startswith(_HEAD)

@@ -1,9 +1,9 @@
-"""The body of a record in Redis: msgpack with packed arrays, zstd level 1.
+"""The encoding of a record in Redis: msgpack with packed arrays, zstd level 1.
 
-Token ids travel as little-endian int32, logprobs as float32, masks as uint8: on a
-100 KB trajectory that is a third of the JSON, and exact, because logprobs are rounded
-to float32 once, at capture. `CODEC` stands beside each body, so that a reader knows
-what it holds before unpacking.
+Token ids are little-endian int32, logprobs float32, masks uint8. For a trajectory of 100 KB this
+is a third of the size of JSON, and exact, because logprobs are rounded to float32 once, at
+capture. `CODEC` stands beside each body, so that readers know the encoding before they unpack
+it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hermes_queue.wire.ids import sample_of
 
 CODEC = "msgpack+zstd/1"
 MAX_DECODED_BYTES = 512 << 20
-"""A body that claims to unpack to more is refused unread."""
+"""Largest unpacked size; a body that declares more is refused unread."""
 
 _INT32, _FLOAT32, _UINT8 = 1, 2, 3
 _TYPECODES = {_INT32: "i", _FLOAT32: "f", _UINT8: "B"}
@@ -33,11 +33,11 @@ _SEQUENCE_ARRAYS = {"ids": _INT32, "loss_mask": _UINT8, "logprobs": _FLOAT32}
 
 
 def encode_record(record: ScoredTrajectory) -> bytes:
-    """Pack one record.
+    """Encode one record.
 
     Raises:
-        OverflowError: a token id does not fit int32, or a mask is not 0..255.
-        ValueError: it is so large that no reader would unpack it.
+        OverflowError: a token id does not fit int32, or a mask value is not 0..255.
+        ValueError: the record is larger than readers accept.
     """
     data = record.model_dump(mode="python", exclude_defaults=True)
     data["schema_version"] = record.schema_version
@@ -52,11 +52,11 @@ def encode_record(record: ScoredTrajectory) -> bytes:
 
 
 def decode_record(body: bytes) -> ScoredTrajectory:
-    """Unpack one record; the inverse of `encode_record`, bit for bit.
+    """Decode one record; the exact inverse of `encode_record`.
 
     Raises:
         SchemaTooNew: a newer version wrote it.
-        PayloadTooLarge: it claims to unpack to more than `MAX_DECODED_BYTES`.
+        PayloadTooLarge: it declares an unpacked size above `MAX_DECODED_BYTES`.
         ValueError: the bytes are not a record.
     """
     try:
@@ -73,27 +73,27 @@ def decode_record(body: bytes) -> ScoredTrajectory:
 
 
 def encode_job(job: TrajectoryJob) -> bytes:
-    """Pack one job as compact JSON; defaults are left out."""
+    """Encode one job as compact JSON; defaults are left out."""
     data = job.model_dump(mode="json", exclude_defaults=True)
     data["schema_version"] = job.schema_version
     return json.dumps(data, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def decode_job(data: bytes | str, trajectory_id: str | None = None) -> TrajectoryJob:
-    """Unpack one job; under another `trajectory_id` of its group it is that sample.
+    """Decode one job; with `trajectory_id`, another sample of the same group.
 
     A refill shares the stored job of the member that it replaces.
 
     Raises:
         SchemaTooNew: a newer producer wrote it.
-        ValueError: it is no job; pydantic's error names the field.
+        ValueError: the data is not a job; pydantic's error names the field.
     """
     try:
         parsed = json.loads(data)
     except RecursionError as error:
-        raise ValueError("a job is not nested so deep") from error
+        raise ValueError("not a job: nested too deep") from error
     if not isinstance(parsed, dict):
-        raise ValueError("a job is a JSON object")
+        raise ValueError("not a job: no JSON object")
     _check_schema(parsed, "job")
     if trajectory_id is not None:
         parsed["trajectory_id"] = trajectory_id
@@ -108,27 +108,27 @@ def encode_item(item: Mapping[str, Any]) -> bytes:
 
 
 def item_sha256(item: Mapping[str, Any]) -> str:
-    """The hash by which a row is known, whether it is stored under it or travels inline."""
+    """SHA-256 of a row's canonical JSON, whether it is stored or travels inline."""
     return hashlib.sha256(encode_item(item)).hexdigest()
 
 
 def compress_item(data: bytes) -> bytes:
-    """What is stored at `item:{sha256}`."""
+    """The bytes stored at `item:{sha256}`."""
     return zstandard.ZstdCompressor(level=3).compress(data)
 
 
 def decompress_item(
     body: bytes, *, max_bytes: int = MAX_DECODED_BYTES, sha256: str | None = None
 ) -> dict[str, Any]:
-    """The row stored by `compress_item`.
+    """The row compressed by `compress_item`.
 
     Args:
-        body: what is stored.
-        max_bytes: of the row; one that claims to unpack to more is refused unread.
-        sha256: of the row, if it has to be checked.
+        body: the stored bytes.
+        max_bytes: largest size of the row; a body that declares more is refused unread.
+        sha256: expected hash of the row; None skips the check.
 
     Raises:
-        ValueError: the bytes are not an item, not this one, or too many.
+        ValueError: the bytes are not a row, have another hash, or are too many.
     """
     try:
         size = zstandard.frame_content_size(body)

@@ -1,8 +1,8 @@
-"""Bodies in an object store: put under their content hash, fetched and checked against it.
+"""Bodies in an object store: stored under their content hash, and checked against it when fetched.
 
-`file://` needs nothing; every other scheme goes through fsspec, which is imported when the first
-such URL is met. All calls block. Credentials and endpoints are the business of the scheme's own
-library, on workers and readers alike.
+`file://` needs no library; other schemes use fsspec, which is imported on first use. All calls
+block. Credentials and endpoints are configured as the library of each scheme expects, on workers
+and readers alike.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from hermes_queue.errors import ConfigurationError, HermesQueueError
 from hermes_queue.settings import StoreSettings
 
 _AT_ONCE = 8
-"""Objects fetched at the same time by one call."""
+"""Objects that one call fetches concurrently."""
 _PLAIN = str.maketrans("/:", "~~")
-"""What run ids may hold and has a meaning of its own in paths and in fsspec's URLs."""
+"""Replaces characters of run ids that have a meaning in paths and in fsspec's URLs."""
 
 
 class ObjectLost(HermesQueueError):
-    """An object is gone or is not what its claim says, and will not be; the message names it."""
+    """An object is gone or does not match its claim, permanently; the message names it."""
 
 
 class ObjectStore:
-    """Where a worker puts bodies. Thread-safe."""
+    """The store in which workers put bodies. Thread-safe."""
 
     def __init__(self, url: str) -> None:
         """A store below `url`; nothing is opened before the first call."""
@@ -39,10 +39,10 @@ class ObjectStore:
 
     @classmethod
     def from_settings(cls, settings: StoreSettings, redis_url: str) -> ObjectStore | None:
-        """The store of these settings, None when there is none.
+        """The configured store, or None.
 
         Raises:
-            ConfigurationError: a library is missing, or other hosts could not read it.
+            ConfigurationError: a library is missing, or other hosts could not read the store.
         """
         if settings.url is None:
             return None
@@ -57,15 +57,15 @@ class ObjectStore:
         return cls(settings.url)
 
     def place(self, run_id: str, sha256: str, turn: int = 0) -> str:
-        """The URL of an object; `turn` > 0 names further places of the same bytes."""
+        """URL of an object; `turn` > 0 gives further URLs for the same bytes."""
         run = run_id.translate(_PLAIN)
         return f"{self.url}/{run}/{sha256}{f'-{turn}' if turn else ''}"
 
     def put(self, url: str, body: bytes) -> ClaimCheck:
-        """Have `body` at `url`, durably. What is there in full already is left alone.
+        """Write `body` to `url`, durably. An object of the same size is left alone.
 
         Raises:
-            StoreUnavailable: it may be there or not; repeat the call.
+            StoreUnavailable: it may have been written or not; repeat the call.
         """
         reach = access(url)
         with explained(url):
@@ -78,7 +78,7 @@ class ObjectStore:
         return ClaimCheck(url, hashlib.sha256(body).hexdigest(), len(body))
 
     def remove(self, url: str) -> None:
-        """Delete an object. One that is gone is no error.
+        """Delete an object, if it exists.
 
         Raises:
             StoreUnavailable: it may still be there.
@@ -91,8 +91,8 @@ class ObjectStore:
 
         Raises:
             ConfigurationError: a library is missing.
-            StoreUnavailable: it cannot be done; the message says why.
-            ObjectLost: what was written is not what can be read.
+            StoreUnavailable: one of the three failed; the message says why.
+            ObjectLost: the bytes read are not the bytes written.
         """
         url = self.place("probe", secrets.token_hex(16))
         claim = self.put(url, os.urandom(64))
@@ -103,15 +103,15 @@ class ObjectStore:
 
 
 def fetch(claim: ClaimCheck) -> bytes:
-    """The body that `claim` stands for.
+    """Fetch the body of `claim` and check it.
 
     Raises:
         ObjectLost: it is gone or damaged.
-        StoreUnavailable: the store does not answer or refuses us; it may do later.
+        StoreUnavailable: the store does not answer or refuses access; try again later.
         ConfigurationError: a library that its URL needs is not installed.
     """
     if not 0 < claim.size_bytes <= MAX_DECODED_BYTES:
-        raise ObjectLost(f"its claim says {claim.size_bytes} bytes")
+        raise ObjectLost(f"its claim declares {claim.size_bytes} bytes")
     reach = access(claim.url)
     try:
         with explained(claim.url):
@@ -127,10 +127,10 @@ def fetch(claim: ClaimCheck) -> bytes:
 
 
 def resolve(stored: Mapping[str, bytes | None]) -> tuple[dict[str, bytes], dict[str, str]]:
-    """Bodies by name, and why there is none by the other names.
+    """Bodies by name, and the reasons why other names have none.
 
     Args:
-        stored: what Redis holds of each: a body, a claim, or nothing.
+        stored: name -> the value in Redis: a body, a claim, or None.
 
     Raises:
         StoreUnavailable, ConfigurationError: as `fetch`.

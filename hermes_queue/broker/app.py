@@ -1,9 +1,9 @@
-"""The Celery application that `celery -A hermes_queue worker` finds.
+"""The Celery application that `celery -A hermes_queue worker` loads.
 
-The broker only carries waiting jobs: a task acknowledges its message right after the
-ledger has leased the trajectory, so `visibility_timeout` covers milliseconds and may be
-short. With Celery's own redelivery a message would have to stay unacknowledged for an
-hour, and a Redis outage would duplicate every running job or end the worker.
+The broker carries only waiting jobs: a task acknowledges its message right after the ledger has
+leased the trajectory, so `visibility_timeout` covers milliseconds and may be short. If Celery
+redelivered lost jobs, a message would have to stay unacknowledged for an hour, and a Redis
+outage would duplicate every running job or end the worker.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ app = Celery("hermes_queue", include=["workers.trajectory", "workers.lifecycle"]
 
 @signals.import_modules.connect  # type: ignore[untyped-decorator]
 def _refuse_foreign_packages(**_: Any) -> None:
-    """Runs before `workers` is imported: a foreign `envs` would fail there and explain nothing."""
+    """Run before `workers` is imported, which fails without a reason if `envs` is foreign."""
     try:
         check_installation()
     except ConfigurationError as error:
@@ -42,13 +42,13 @@ def _refuse_foreign_packages(**_: Any) -> None:
 
 @signals.after_setup_logger.connect  # type: ignore[untyped-decorator]
 @signals.after_setup_task_logger.connect  # type: ignore[untyped-decorator]
-def _write_logs_our_way(logger: logging.Logger, **_: Any) -> None:
-    """Celery has made its handlers: their lines become ours, see `hermes_queue.telemetry.logs`."""
+def _install_log_format(logger: logging.Logger, **_: Any) -> None:
+    """Replace the format of Celery's handlers by that of `hermes_queue.telemetry.logs`."""
     logs.install(logger)
 
 
 def broker_url(url: str) -> str:
-    """Celery's spelling of a Redis URL: unix sockets have a scheme of their own."""
+    """Return `url` in Celery's spelling, which differs for unix sockets."""
     parts = urlsplit(url)
     if parts.scheme != "unix":
         return url
@@ -60,7 +60,7 @@ def broker_url(url: str) -> str:
 
 
 def connection(url: str, prefix: str) -> Connection:
-    """A new broker connection to one Redis, whatever the app itself is configured for."""
+    """Return a new broker connection to one Redis; the app's own configuration is not used."""
     options = _transport_options(prefix, RedisSettings())
     broker: Connection = app.connection_for_write(broker_url(url), transport_options=options)
     return broker
@@ -69,13 +69,14 @@ def connection(url: str, prefix: str) -> Connection:
 def _transport_options(prefix: str, redis: RedisSettings) -> dict[str, Any]:
     return {
         "global_keyprefix": prefix,
-        # A message is unacknowledged for milliseconds; one whose worker dies in just these comes
-        # back after this. One that comes back too early is answered `busy` and dropped.
+        # A message stays unacknowledged for milliseconds. If its worker dies within these, the
+        # message is redelivered after this time; if it comes back too early, the ledger answers
+        # `busy` and it is dropped.
         "visibility_timeout": 20,
         "unacked_restore_interval": 5,
         "unacked_restore_throttle": 1,
-        # Else a worker that dies while it looks for such messages keeps all others from it for
-        # five minutes.
+        # With the default, a worker that dies while it looks for such messages would keep all
+        # others from looking for five minutes.
         "unacked_mutex_expire": 10,
         "queue_order_strategy": "priority",
         "body_encoding": "utf-8",
@@ -100,10 +101,10 @@ def _queue(name: str) -> Queue:
 
 
 def _settings() -> dict[str, Any]:
-    """Celery's settings, made when they are first needed.
+    """Return Celery's settings; called when they are first needed.
 
     Raises:
-        SystemExit: a `HERMES_QUEUE_*` variable is wrong; it is named on stderr.
+        SystemExit: a `HERMES_QUEUE_*` variable is invalid; it is named on stderr.
     """
     try:
         check_environment()

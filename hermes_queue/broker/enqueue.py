@@ -1,4 +1,4 @@
-"""Sending jobs: enqueued in batches, claimed in the ledger, one small message each."""
+"""Enqueueing jobs in batches: claim them in the ledger, then send one small message each."""
 
 from __future__ import annotations
 
@@ -26,18 +26,20 @@ _ROOM_AGAIN = 0.9
 
 @dataclass(frozen=True, slots=True)
 class EnqueueReport:
-    """What became of the jobs of one call."""
+    """Number of jobs that one call enqueued or found enqueued."""
 
     enqueued: int
     already: int
-    """Claimed by an earlier call of the same run id, hence left alone."""
+    """Claimed by an earlier call with the same run id, hence skipped."""
 
 
 def stored_item(job: TrajectoryJob, settings: ProducerSettings) -> tuple[TrajectoryJob, bytes]:
-    """The job as it travels, and the item to store beside it (empty when it travels inline).
+    """Return the job as its message carries it, and the item to store separately.
+
+    The item is empty when the job carries it inline.
 
     Raises:
-        PayloadTooLarge: the row is over `item_max_bytes`.
+        PayloadTooLarge: the row exceeds `item_max_bytes`.
     """
     if job.item is None:
         return job, b""
@@ -65,17 +67,25 @@ def enqueue(
 ) -> EnqueueReport:
     """Claim jobs in the ledger and publish their messages, batch by batch.
 
-    Enqueueing the same job again does nothing, so a producer that was killed is simply
-    run again. `on_batch` hears how many jobs each batch dealt with. While more jobs wait than
-    `ProducerSettings.backlog_max` this waits, and `on_full` hears every second how many they
-    are; what either raises ends the call. `publish` puts messages into their queues in place of
-    `publish_messages`.
+    Enqueueing the same job again does nothing, so a producer that was killed is simply run
+    again. While more jobs wait than `ProducerSettings.backlog_max`, this call waits.
+
+    Args:
+        jobs: consumed lazily.
+        ledger: where to claim them.
+        settings: batch and item sizes, backlog; None = from the environment.
+        config: configuration of the run, compared with that of earlier calls.
+        on_batch: called with the number of jobs of each finished batch; an exception ends the
+            call.
+        on_full: called every second with the number of waiting jobs while there are too many; an
+            exception ends the call.
+        publish: replaces `publish_messages`.
 
     Raises:
-        ConfigurationError: this Redis deletes keys when it is full; nothing was enqueued.
+        ConfigurationError: this Redis evicts keys when it is full; nothing was enqueued.
         PayloadTooLarge: an item is over the cap; earlier batches stay enqueued.
-        RedisFull, RedisUnavailable: the current batch may be partly claimed; a worker
-            publishes what was claimed.
+        RedisFull, RedisUnavailable: the current batch may be claimed in part; a worker publishes
+            what was claimed.
     """
     section = settings or ProducerSettings()
     ledger.refuse_eviction()
@@ -103,6 +113,8 @@ def enqueue(
                 DueJob(j.trajectory_id, 1, j.lane, j.priority, j.env, j.instance_id)
                 for j in accepted
             ]
+            # If this process dies before `published`, the claimed jobs may have no message. The
+            # ledger keeps them as due, so a worker sends it; a second one is answered `busy`.
             (publish or publish_messages)(ledger, first)
             ids = (job.trajectory_id for job in accepted)
             ledger.published(ids, claim=accepted.claim, first=True)
@@ -114,12 +126,12 @@ def enqueue(
 
 
 def _wait_for_room(ledger: Ledger, most: int, on_full: Callable[[int], None] | None) -> None:
-    """Return once less than `most` jobs wait; once it was reached, less than nine tenths."""
+    """Return once fewer than `most` jobs wait, or, if there were more, fewer than nine tenths."""
     waiting = ledger.backlog()
     if waiting < most:
         return
     logger.warning(
-        "%s jobs wait for workers: enqueueing pauses", waiting, extra={"action": "backlog_full"}
+        "%s jobs wait for workers: enqueueing is paused", waiting, extra={"action": "backlog_full"}
     )
     while waiting >= _ROOM_AGAIN * most:
         if on_full:
@@ -129,10 +141,10 @@ def _wait_for_room(ledger: Ledger, most: int, on_full: Callable[[int], None] | N
 
 
 def publish_due(ledger: Ledger, *, limit: int = 500) -> int:
-    """Publish the messages of delayed jobs that are due; returns how many.
+    """Publish the messages of delayed jobs that are due; returns their number.
 
     Raises:
-        RedisUnavailable: they stay due and are tried again after the claim.
+        RedisUnavailable: the jobs stay due and are retried after the claim expires.
     """
     claim, jobs = ledger.due(limit=limit)
     if jobs:
@@ -144,10 +156,10 @@ def publish_due(ledger: Ledger, *, limit: int = 500) -> int:
 def publish_messages(ledger: Ledger, jobs: Sequence[DueJob], *, retry: bool = False) -> None:
     """Put one message per job into its lane's queue (with `retry`, the lane's retry queue).
 
-    On a connection of its own, so that one that went stale meanwhile costs nothing.
+    Uses a new connection, because a kept one may have gone stale since the last batch.
 
     Raises:
-        RedisUnavailable: some or none of the messages are in the broker.
+        RedisUnavailable, RedisFull: all, some or none of the messages are in the broker.
     """
     from kombu.exceptions import KombuError
     from redis import RedisError

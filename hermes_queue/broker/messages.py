@@ -1,8 +1,8 @@
-"""Messages as Celery writes them, without Celery.
+"""Celery's messages, written without Celery.
 
-A trainer that sends jobs has neither Celery nor a second to import it. What a message looks like
-in Redis is fixed by Celery's protocol (version 2) and kombu's transport; a test compares every
-field with what these write themselves, and Celery's version is bounded (`pyproject.toml`).
+A trainer that enqueues jobs has neither Celery nor a second to import it. Celery's protocol
+(version 2) and kombu's transport fix the form of a message in Redis; a test compares every field
+with what these two write, and `pyproject.toml` bounds Celery's version.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from hermes_queue.queues import RUN_TRAJECTORY, queue_name, shown_name
 
 _SEPARATOR = "\x06\x16"
 _PRIORITY_STEPS = (0, 3, 6, 9)
-"""Each has a list of its own; a priority in between goes with the step below it."""
+"""Each step has a separate list; a priority between two steps uses the lower one."""
 _REPLY_TO = str(uuid.uuid4())
-"""Names this process; nobody replies."""
+"""Names this process; nothing is ever sent to it."""
 
 
 def push_messages(ledger: Ledger, jobs: Sequence[DueJob]) -> None:
-    """Put one message per new job into its lane's queue, all of them or none.
+    """Put one message per new job into its lane's queue: all of them or none.
 
-    Does what `enqueue.publish_messages` does, on the ledger's own connection.
+    Does the same as `enqueue.publish_messages`, on the ledger's connection.
 
     Raises:
-        RedisUnavailable, RedisFull: whether they are in the queues is not known.
+        RedisUnavailable, RedisFull: the messages may or may not be in the queues.
     """
     if not jobs:
         return
@@ -58,7 +58,7 @@ def _list_of(job: DueJob) -> str:
 def _message(job: DueJob) -> dict[str, Any]:
     task_id = f"{job.trajectory_id}.{job.attempt}"
     embed = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
-    shown = {"argsrepr": job.label, "kwargsrepr": ""}
+    summary = {"argsrepr": job.label, "kwargsrepr": ""}
     return {
         "body": json.dumps([[job.trajectory_id, job.attempt], {}, embed]),
         "content-encoding": "utf-8",
@@ -76,7 +76,7 @@ def _message(job: DueJob) -> dict[str, Any]:
             "timelimit": [None, None],
             "root_id": task_id,
             "parent_id": None,
-            **shown,
+            **summary,
             "origin": f"gen{os.getpid()}@{socket.gethostname()}",
             "ignore_result": True,
             "replaced_task_nesting": 0,
@@ -86,7 +86,7 @@ def _message(job: DueJob) -> dict[str, Any]:
         "properties": {
             "correlation_id": task_id,
             "reply_to": _REPLY_TO,
-            **shown,
+            **summary,
             "delivery_mode": 2,
             "delivery_info": {"exchange": "", "routing_key": queue_name(job.lane)},
             "priority": job.priority,

@@ -1,4 +1,4 @@
-"""Running again what failed for good: dead letters, and the failed trajectories of a run."""
+"""Runs dead letters and the failed trajectories of a run again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hermes_queue.ledger.dead import Letter, LetterFilter, as_new_group, revived
 
 @dataclass(frozen=True, slots=True)
 class Rerun:
-    """A trajectory that failed, and the one that runs in its place."""
+    """A failed trajectory, and the one that replaces it."""
 
     old: str
     new: str
@@ -25,41 +25,41 @@ class Rerun:
 def rerun_letters(ledger: Ledger, letters: Iterable[Letter]) -> Iterator[Rerun]:
     """Enqueue the jobs of dead letters again and delete the letters, one by one.
 
-    A call that was interrupted is finished by the next one.
+    A call that was interrupted is completed by the next one.
 
     Raises:
         ConfigurationError: a letter holds no job, or its run is cancelled.
-        SchemaTooNew, RedisUnavailable, RedisFull: the rest is as it was.
+        SchemaTooNew, RedisUnavailable, RedisFull: the remaining letters are unchanged.
     """
     dead = DeadLetters(ledger)
     for letter in letters:
         job = revived(letter)
-        enqueue([job], ledger=ledger)  # done already by a call that was interrupted: nothing
+        enqueue([job], ledger=ledger)  # no effect if an interrupted call has done it
         dead.purge(letter)
         yield Rerun(str(job.requeued_from), job.trajectory_id, letter.fields["cause"])
 
 
 def rerun_failed(ledger: Ledger, run_id: str, cause: str = "") -> Iterator[Rerun]:
-    """Enqueue what failed for good in a run, dead letters included, each as a group of its own.
+    """Enqueue the failed trajectories of a run, dead letters included, each as a new group.
 
-    Failed samples that a refill replaced are left out, and so are revoked ones. With `cause`
-    only failures of that one.
+    Failed samples that a refill replaced are skipped, and so are revoked ones. With `cause`,
+    only failures of that cause are enqueued.
 
     Raises:
-        As `rerun_letters`.
+        ConfigurationError, SchemaTooNew, RedisUnavailable, RedisFull: as `rerun_letters`.
     """
-    wanted = LetterFilter(run_id=run_id, cause=cause)
-    letters = [each for each in DeadLetters(ledger).find(wanted) if each.fields.get("job")]
+    selection = LetterFilter(run_id=run_id, cause=cause)
+    letters = [each for each in DeadLetters(ledger).find(selection) if each.fields.get("job")]
     yield from rerun_letters(ledger, letters)
     key = ledger.key(f"failed:{run_id}")
     client: Any = ledger.client
     with explained(ledger.url):
         found = list(client.hscan_iter(key, count=500))
     for name, value in found:
-        why, _, text = json.loads(value)
-        if cause in ("", why):
+        failed_of, _, text = json.loads(value)
+        if cause in ("", failed_of):
             job = as_new_group(text, name.decode())
             enqueue([job], ledger=ledger)
             with explained(ledger.url):
                 client.hdel(key, name)
-            yield Rerun(name.decode(), job.trajectory_id, why)
+            yield Rerun(name.decode(), job.trajectory_id, failed_of)

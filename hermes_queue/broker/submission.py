@@ -1,4 +1,4 @@
-"""Sending jobs from a program of one's own, e.g. a trainer that samples on-policy."""
+"""Enqueueing jobs from any program, e.g. a trainer that samples on-policy."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ from hermes_queue.settings import check_environment
 from hermes_queue.wire.names import Name, check_run_id, group_key, make_ids
 
 RUN_ID_MAX = 200
-"""Group and trajectory ids are the run id and some 30 characters more, of 256."""
+"""Group and trajectory ids add about 30 characters to the run id and may have 256."""
 
 
 @dataclass(frozen=True, slots=True)
 class Enqueued:
-    """What became of the jobs of one call."""
+    """Result of one call of `enqueue`."""
 
     run_id: str
-    """Of the first job."""
+    """Run id of the first job."""
     trajectory_ids: tuple[str, ...]
-    """Of all jobs of the call, in order."""
+    """Ids of all jobs of the call, in order."""
     enqueued: int
     already: int
-    """Enqueued by an earlier call, hence left alone."""
+    """Enqueued by an earlier call, hence skipped."""
 
 
 class JobOptions(TypedDict, total=False):
-    """What the jobs of one call have in common; the defaults are those of `TrajectoryJob`."""
+    """Properties that all jobs of one call share; the defaults are those of `TrajectoryJob`."""
 
     agent: AgentSpec
     limits: Limits
@@ -61,7 +61,8 @@ class JobOptions(TypedDict, total=False):
     """0 is served first, 9 last."""
     profile: str
     policy_version: str
-    """The one that is wanted; the endpoint is told, and the record says when another one served."""
+    """Version of the policy that should sample. Requests carry it to the endpoint, and the record
+    shows when another version answered."""
 
 
 def make_jobs(
@@ -72,20 +73,21 @@ def make_jobs(
     step: int | str | None = None,
     **options: Unpack[JobOptions],
 ) -> list[TrajectoryJob]:
-    """One job per item and sample, with ids that are the same for the same arguments.
+    """Make one job per item and sample; the same arguments give the same ids.
 
     Args:
-        env: module in `envs/`, or `package.module:Attribute`; the workers have to have it.
-        items: rows, or instances of the env's `Item` model. They are named by their `instance_id`,
-            without one by a hash of their content. An item that comes twice has two groups.
-        run_id: names the run; None makes a name up.
-        step: of the trainer. It is part of the ids: the same items are new groups in every step,
-            and a step that is enqueued again after a crash enqueues only what is missing.
+        env: module in `envs/`, or `package.module:Attribute`; the workers must have it
+            installed.
+        items: rows, or instances of the env's `Item` model. Their `instance_id` names them, or
+            else a hash of their content. An item that occurs twice gets two groups.
+        run_id: name of the run; None = generate one.
+        step: step of the trainer, part of the ids: in every step the same items are new groups,
+            and a step enqueued again after a crash adds only the missing jobs.
         options: see `JobOptions`.
 
     Raises:
-        ConfigurationError: an argument does not fit; its field is named.
-        InputError: an item is no object, or two items share an `instance_id`.
+        ConfigurationError: an argument is invalid; the message names its field.
+        InputError: an item is not an object, or two different items share an `instance_id`.
     """
     run_id = run_id if run_id is not None else new_run_id(short_env(env))
     _check_run_id(run_id)
@@ -134,27 +136,28 @@ def enqueue(
     url: str | None = None,
     **making: Any,
 ) -> Enqueued:
-    """Send jobs to the workers: jobs of one's own, or one per item and sample (`make_jobs`).
+    """Enqueue jobs for the workers: finished jobs, or one per item and sample (`make_jobs`).
 
-    Repeating a call does nothing beyond what is missing: a job is known by its trajectory id. If
-    this process dies on the way, workers publish what it had claimed. While more jobs wait than
-    `ProducerSettings.backlog_max` the call waits for the workers; where the same thread also has to
-    consume results, use `enqueue_async` beside `consume`. Nothing of Celery is imported or needed.
+    Repeating a call adds only the jobs that are missing, identified by their trajectory ids. If
+    this process dies halfway, workers publish the jobs it had claimed. While more jobs wait than
+    `ProducerSettings.backlog_max`, the call waits; if the same thread also has to consume
+    results, use `enqueue_async` beside `consume`. Celery is neither imported nor needed.
 
     Args:
-        jobs: in batches as they come; all samples of an item in a row share one copy of it.
-        config: of the run, for jobs of one's own: a later call with another one is refused; None
-            compares nothing. With items it follows from the arguments.
-        on_full: hears every second how many jobs wait, while they are too many; what it raises
-            ends the call.
-        url: of Redis; None takes `HERMES_QUEUE_REDIS_URL`.
+        jobs: enqueued in batches as they come; consecutive samples of an item share one copy of
+            it.
+        config: configuration of the run, only with `jobs`. A later call with a different one is
+            refused; None compares nothing. With `items` it is derived from the arguments.
+        on_full: called every second with the number of waiting jobs while there are too many; an
+            exception ends the call.
+        url: URL of Redis; None = `HERMES_QUEUE_REDIS_URL`.
         making: arguments of `make_jobs`, in place of `jobs`.
 
     Raises:
-        ConfigurationError: an argument or setting does not fit, the run was begun with another
+        ConfigurationError: an argument or setting is invalid, the run was started with another
             configuration, or it is cancelled.
         InputError: see `make_jobs`.
-        PayloadTooLarge: an item is over `ProducerSettings.item_max_bytes`; earlier batches stay.
+        PayloadTooLarge: an item exceeds `ProducerSettings.item_max_bytes`; earlier batches stay.
         RedisUnavailable, RedisFull: some jobs may be enqueued; repeat the call.
     """
     return _send(jobs, config, on_full, url, making, threading.Event())
@@ -168,9 +171,9 @@ async def enqueue_async(
     url: str | None = None,
     **making: Any,
 ) -> Enqueued:
-    """As `enqueue`, in a thread, where `jobs` are taken and `on_full` is called, too.
+    """As `enqueue`, in a thread, which also iterates over `jobs` and calls `on_full`.
 
-    Cancelling it ends the sending after the present batch; repeat the call for what is missing.
+    Cancelling it stops after the current batch; repeat the call to enqueue the rest.
     """
     stop = threading.Event()
     try:
@@ -180,7 +183,7 @@ async def enqueue_async(
 
 
 class _Stopped(Exception):
-    """Nobody waits for the call any more."""
+    """The caller of `enqueue_async` was cancelled."""
 
 
 def _send(
@@ -193,19 +196,19 @@ def _send(
 ) -> Enqueued:
     check_environment()
     if (jobs is None) == (not making) or (making and config is not None):
-        raise ConfigurationError("enqueue: give jobs (and config=), or env= and items=")
+        raise ConfigurationError("enqueue: pass jobs (and config=), or env= and items=")
     if making:
         making["run_id"] = making.get("run_id") or new_run_id(short_env(str(making.get("env"))))
         jobs = make_jobs(**making)
         config = _config_of(jobs[0]) if jobs else None
 
-    def go_on(waiting: int, tell: Callable[[int], None] | None = None) -> None:
+    def check(waiting: int, listener: Callable[[int], None] | None = None) -> None:
         if stop.is_set():
             raise _Stopped
-        if tell:
-            tell(waiting)
+        if listener:
+            listener(waiting)
 
-    def noted() -> Iterator[TrajectoryJob]:
+    def recorded() -> Iterator[TrajectoryJob]:
         for job in jobs or ():
             ids.append(job.trajectory_id)
             runs.setdefault(job.run_id)
@@ -215,11 +218,11 @@ def _send(
     runs: dict[str, None] = {}
     with closing(Ledger.connect(url=url)) as ledger:
         report = sending.enqueue(
-            noted(),
+            recorded(),
             ledger=ledger,
             config=config,
-            on_batch=go_on,
-            on_full=lambda waiting: go_on(waiting, on_full),
+            on_batch=check,
+            on_full=lambda waiting: check(waiting, on_full),
             publish=messages.push_messages,
         )
     run_id = next(iter(runs), making.get("run_id", ""))
@@ -238,21 +241,21 @@ def _job(fields: dict[str, Any]) -> TrajectoryJob:
 def _identified(
     items: Iterable[Mapping[str, Any] | BaseModel], step: int | str | None
 ) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """(instance id, what tells its group from others, the item) of each item."""
+    """Yield (instance id, group key, item) of each item."""
     seen: dict[str, tuple[bytes, int]] = {}
     for number, given in enumerate(items):
         try:
             item = _plain(given)
             encoded = codec.encode_item(item)
         except (TypeError, ValueError) as error:
-            raise InputError(f"enqueue: item {number} is no JSON object: {error}") from error
+            raise InputError(f"enqueue: item {number} is not a JSON object: {error}") from error
         named = item.get("instance_id")
         instance_id = str(named) if named else f"item-{hashlib.sha256(encoded).hexdigest()[:16]}"
         known, times = seen.get(instance_id, (encoded, 0))
         if known != encoded:
             raise InputError(
-                f"enqueue: item {number}: instance_id {instance_id!r} stands for another item "
-                "before it; ids must be unique"
+                f"enqueue: item {number}: an earlier item with other content has the same "
+                f"instance_id {instance_id!r}; ids must be unique"
             )
         seen[instance_id] = encoded, times + 1
         yield instance_id, group_key(instance_id, repetition=times + 1, step=step), item
@@ -265,9 +268,9 @@ def _plain(item: Mapping[str, Any] | BaseModel) -> dict[str, Any]:
 
 
 def _config_of(job: TrajectoryJob) -> dict[str, Any]:
-    """What all calls for one run id must agree in.
+    """Return what all calls for one run id must have in common.
 
-    As with producers: all but lane, priority, endpoint, policy version, and which items.
+    As with producers: everything but lane, priority, endpoint, policy version and the items.
     """
     return {
         "env": job.env,
@@ -292,7 +295,7 @@ def _check_run_id(run_id: str) -> None:
         ) from error
     if "/" in run_id or len(run_id) > RUN_ID_MAX:
         raise ConfigurationError(
-            f"enqueue: run_id {run_id!r}: at most {RUN_ID_MAX} characters, none of them /"
+            f"enqueue: run_id {run_id!r}: use at most {RUN_ID_MAX} characters, and no /"
         )
     try:
         check_run_id(run_id)
@@ -301,13 +304,13 @@ def _check_run_id(run_id: str) -> None:
 
 
 def new_run_id(name: str) -> str:
-    """A run id that nobody has: `name`, the time in UTC, and two random bytes."""
+    """Return an unused run id: `name`, the time in UTC, and two random bytes in hex."""
     moment = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
     return f"{name}-{moment}-{secrets.token_hex(2)}"
 
 
 def own_version() -> str:
-    """The version that is installed; "" where none is."""
+    """Return the installed version of this package; "" if it is not installed."""
     try:
         return version("hermes-queue")
     except PackageNotFoundError:  # a bare checkout on sys.path

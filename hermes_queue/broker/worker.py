@@ -1,8 +1,8 @@
-"""`python -m hermes_queue.broker.worker`: the workers that we start ourselves.
+"""`python -m hermes_queue.broker.worker`: the workers that this package starts itself.
 
-Celery's own command loads a REPL and the plugins of every package that has some (Flower's web
-server among them) before it looks at its arguments. That costs a second of processor time, and
-nobody types anything at the workers of embedded runs and of the quarantine.
+Before Celery's own command reads its arguments, it loads a REPL and the plugins of every
+installed package (Flower's web server among them). That costs a second of processor time, which
+the workers of embedded runs and of the quarantine need not spend.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ import sys
 
 
 def command(name: str, slots: int, log_level: str) -> list[str]:
-    """The command that starts one.
+    """Return the command that starts a worker.
 
     Args:
-        name: of the node; the host's name is added.
-        slots: trajectories at once.
-        log_level: of its log, which goes to stderr.
+        name: node name; the host's name is appended.
+        slots: number of concurrent trajectories.
+        log_level: level of its log, which goes to stderr.
     """
     return [sys.executable, "-m", __name__, name, str(slots), log_level]
 
 
 def main() -> int:
-    """Be a worker until a signal ends it; returns the exit code."""
+    """Run a worker until a signal ends it; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m hermes_queue.broker.worker")
     parser.add_argument("name")
     parser.add_argument("slots", type=int)

@@ -1,10 +1,10 @@
-"""`hermes-queue ...`: look at a deployment. Also `celery -A hermes_queue hermes ...`.
+"""`hermes-queue ...`: operate a deployment. Also `celery -A hermes_queue hermes ...`.
 
     __main__.py    `python -m hermes_queue.cli`
     dead.py        dead letters
-    doctor/        is everything fit for work?
-    exporter.py    metrics of the whole deployment, as deployment_metrics.py collects them
-    groups.py      who reads the results
+    doctor/        checks of settings, host, Redis and endpoints
+    exporter.py    metrics of the whole deployment, which deployment_metrics.py collects
+    groups.py      consumer groups of the results
     lanes.py       circuit breakers, manual pause
     limits.py      permits of model endpoints
     localmodal.py  the Modal-compatible server
@@ -12,12 +12,13 @@
     plugins.py     extensions by name
     rescore.py     recompute recorded logprobs
     run.py         runs: show, pause, cancel, purge
-    sandboxes.py   what exists at the provider
+    sandboxes.py   sandboxes at the provider
     sinks/         `sink ...` and `export`
     watch/         `status` and `top`
     workers.py     live workers: pause, drain, resize
 
-A command's module is imported when that command runs: `--help` and short commands start fast.
+A command's module is imported when that command runs, so that `--help` and short commands start
+fast.
 """
 
 from __future__ import annotations
@@ -37,32 +38,35 @@ COMMANDS = {
         "doctor.command",
         "Check settings, Redis, isolation, disks and model endpoints.",
     ),
-    "export": ("sinks.export", "Write a dataset of what is finished by now."),
+    "export": ("sinks.export", "Write a dataset of all groups that are finished by now."),
     "exporter": ("exporter", "Serve metrics of the whole deployment to Prometheus."),
-    "groups": ("groups", "See who reads the results; remove readers that are gone for good."),
-    "lanes": ("lanes", "See which lanes are paused, and why; pause and resume them."),
-    "limits": ("limits", "See how many calls model endpoints are given, and who waits."),
+    "groups": ("groups", "List the consumer groups of the results; rewind and remove them."),
+    "lanes": ("lanes", "Show which lanes are paused, and why; pause and resume them."),
+    "limits": ("limits", "Show the call limits of model endpoints, and how many calls wait."),
     "localmodal": ("localmodal", "Serve the Modal protocol on 127.0.0.1."),
     "plugins": (
         "plugins",
-        "List envs, tools, agents, sinks and other extensions, those of plugins too.",
+        "List envs, tools, agents, sinks and other extensions, including those of plugins.",
     ),
-    "rescore": ("rescore", "Recompute the logprobs of recorded trajectories at the server."),
-    "run": ("run", "See the runs of this deployment; pause, resume, cancel and purge them."),
-    "sandboxes": ("sandboxes", "List sandboxes of this deployment, at the provider too; end them."),
-    "sink": ("sinks.sink", "Take results out of the stream as they come: datasets, trainers."),
+    "rescore": ("rescore", "Recompute the logprobs of recorded trajectories on the server."),
+    "run": ("run", "List the runs of this deployment; pause, resume, cancel and purge them."),
+    "sandboxes": (
+        "sandboxes",
+        "List sandboxes of this deployment, also at the provider; end them.",
+    ),
+    "sink": ("sinks.sink", "Read results continuously into a dataset or a trainer."),
     "status": (
         "watch.status",
         "Show the deployment on one screen, or the counters of a run.",
     ),
     "top": ("watch.status", "Watch runs, lanes, workers, failures and the slowest trajectories."),
-    "workers": ("workers", "See live workers; pause, resume, drain and resize them."),
+    "workers": ("workers", "List live workers; pause, resume, drain and resize them."),
 }
-"""Name -> module below this package that has the command under that name, and what it is for."""
+"""Name -> (module below this package that defines the command under that name, short help)."""
 
 
 class _Commands(click.Group):
-    """Imports a command when it is asked for; ends our errors as one line and an exit code."""
+    """Imports a command on first use; reports our errors as one line and an exit code."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted({*COMMANDS, *self.commands})
@@ -91,7 +95,7 @@ class _Commands(click.Group):
 
 @click.group(name="hermes", cls=_Commands)
 def cli() -> None:
-    """Look at a hermes-queue deployment (HERMES_QUEUE_REDIS_URL names its Redis)."""
+    """Operate a hermes-queue deployment (HERMES_QUEUE_REDIS_URL names its Redis)."""
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""`python -m hermes_queue.cli`, where the script `hermes-queue` is not installed."""
+"""`python -m hermes_queue.cli`, for when the script `hermes-queue` is not installed."""
 
 from hermes_queue.cli import main
 

@@ -24,13 +24,20 @@ class _Duration(click.ParamType):  # type: ignore[type-arg]
         try:
             return float(text[:-1]) * _UNITS[text[-1:]]
         except (ValueError, KeyError):
-            self.fail(f"{text!r} is no duration; write 30s, 15m, 12h or 7d", param, ctx)
+            self.fail(f"{text!r} is not a duration; write 30s, 15m, 12h or 7d", param, ctx)
 
 
 def _filters(command: Callable[..., None]) -> Callable[..., None]:
     for option in (
-        click.option("--older-than", type=_Duration(), default="0s", help="E.g. 30m, 12h, 7d."),
-        click.option("--cause", default="", help="env_bug, poison or undeliverable."),
+        click.option(
+            "--older-than",
+            type=_Duration(),
+            default="0s",
+            help="Only letters older than this, e.g. 30m, 12h, 7d.",
+        ),
+        click.option(
+            "--cause", default="", help="Only of this cause: env_bug, poison or undeliverable."
+        ),
         click.option("--env", default="", help="Only of this env."),
         click.option("--run", "run_id", default="", help="Only of this run."),
     ):
@@ -47,19 +54,19 @@ def _opened() -> Iterator[DeadLetters]:
         yield DeadLetters(ledger)
 
 
-def _wanted(run_id: str, env: str, cause: str, older_than: float) -> LetterFilter:
+def _letter_filter(run_id: str, env: str, cause: str, older_than: float) -> LetterFilter:
     from hermes_queue.ledger.dead import LetterFilter
 
     return LetterFilter(run_id, env, cause, older_than)
 
 
-def _chosen(letters: DeadLetters, ids: tuple[str, ...], wanted: LetterFilter) -> list[Letter]:
+def _chosen(letters: DeadLetters, ids: tuple[str, ...], matching: LetterFilter) -> list[Letter]:
     if ids:
         return [letters.get(letter_id) for letter_id in ids]
-    return list(letters.find(wanted))
+    return list(letters.find(matching))
 
 
-_HELP = """Jobs that would fail again and groups nobody could consume, with the evidence.
+_HELP = """Jobs that would fail again and groups that could not be consumed, with the evidence.
 
 \b
 hermes-queue dead list --run my-run
@@ -72,7 +79,7 @@ hermes-queue dead items
 
 @click.group(help=_HELP)
 def dead() -> None:
-    """See `_HELP`."""
+    """The group of commands; its help is `_HELP`."""
 
 
 @dead.command("list")
@@ -81,7 +88,7 @@ def dead() -> None:
 def list_letters(run_id: str, env: str, cause: str, older_than: float, as_json: bool) -> None:
     """Print dead letters, oldest first."""
     with _opened() as letters:
-        for letter in letters.find(_wanted(run_id, env, cause, older_than)):
+        for letter in letters.find(_letter_filter(run_id, env, cause, older_than)):
             fields = letter.fields
             if as_json:
                 click.echo(json.dumps({"id": letter.id, "age_s": letter.age_s, **fields}))
@@ -93,7 +100,7 @@ def list_letters(run_id: str, env: str, cause: str, older_than: float, as_json: 
 @dead.command()
 @click.argument("letter_id", metavar="ID")
 def show(letter_id: str) -> None:
-    """Print all that is known of one dead letter."""
+    """Print one dead letter with all its fields."""
     with _opened() as letters:
         letter = letters.get(letter_id)
     for name, value in letter.fields.items():
@@ -107,13 +114,13 @@ def show(letter_id: str) -> None:
 @click.argument("ids", nargs=-1, metavar="[ID]...")
 @_filters
 def requeue(ids: tuple[str, ...], run_id: str, env: str, cause: str, older_than: float) -> None:
-    """Run jobs again: those named, or all that match. Each becomes a group of its own."""
+    """Run jobs again: the named ones, or all that match. Each becomes a separate group."""
     from hermes_queue.broker.rerun import rerun_letters
     from hermes_queue.ledger import DeadLetters, Ledger
 
     with closing(Ledger.connect()) as ledger:
-        chosen = _chosen(DeadLetters(ledger), ids, _wanted(run_id, env, cause, older_than))
-        if not ids:  # those that tell of a group hold no job to run
+        chosen = _chosen(DeadLetters(ledger), ids, _letter_filter(run_id, env, cause, older_than))
+        if not ids:  # letters about a group have no job to run
             chosen = [letter for letter in chosen if letter.fields.get("job")]
         for again in rerun_letters(ledger, chosen):
             click.echo(f"{again.old}: runs again as {again.new}")
@@ -122,13 +129,13 @@ def requeue(ids: tuple[str, ...], run_id: str, env: str, cause: str, older_than:
 @dead.command()
 @click.argument("ids", nargs=-1, metavar="[ID]...")
 @_filters
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Delete without asking.")
 def purge(
     ids: tuple[str, ...], run_id: str, env: str, cause: str, older_than: float, yes: bool
 ) -> None:
-    """Delete dead letters: those named, or all that match."""
+    """Delete dead letters: the named ones, or all that match."""
     with _opened() as letters:
-        chosen = _chosen(letters, ids, _wanted(run_id, env, cause, older_than))
+        chosen = _chosen(letters, ids, _letter_filter(run_id, env, cause, older_than))
         if chosen and not yes:
             click.confirm(f"delete {len(chosen)} dead letters?", abort=True)
         click.echo(f"deleted {sum(letters.purge(letter) for letter in chosen)} dead letters")
@@ -139,7 +146,7 @@ def purge(
 def items(as_json: bool) -> None:
     """Print the items under which workers died, and their dead letters.
 
-    Their jobs run alone from the first attempt, in every run, until the item is forgotten.
+    Their jobs run alone from the first attempt on, in every run, until the item is forgotten.
     """
     from hermes_queue.ledger import Ledger
     from hermes_queue.ledger.poison import poison_items
@@ -155,7 +162,7 @@ def items(as_json: bool) -> None:
 @dead.command()
 @click.argument("item_hashes", nargs=-1, required=True, metavar="ITEM...")
 def forget(item_hashes: tuple[str, ...]) -> None:
-    """Let jobs of these items, named as `items` does, run among others again."""
+    """Let jobs of these items (hashes as `items` prints them) run beside others again."""
     from hermes_queue.ledger import Ledger, poison
 
     with closing(Ledger.connect()) as ledger:

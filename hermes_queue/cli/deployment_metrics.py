@@ -1,8 +1,8 @@
-"""What Redis says of the whole deployment, as metrics: `hermes-queue exporter`.
+"""Metrics of the whole deployment, read from Redis: `hermes-queue exporter`.
 
-Reads only, so that a Redis user without any right to write will do. Each scrape reads anew in a
-few round trips; only the look through all keys, for lanes and limits, is repeated less
-often, because its cost grows with Redis.
+It only reads, so a Redis user without write permission suffices. Each scrape reads everything in
+a few round trips, except for the scan of all keys for lanes and limits, which is done less often
+because its cost grows with Redis.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ class Exporter:
     """Answers scrapes from one deployment's Redis. Thread-safe."""
 
     def __init__(self, ledger: Ledger, *, lanes: Sequence[str], scan_s: float) -> None:
-        """Prepare; nothing is read.
+        """Prepare; reads nothing.
 
         Args:
             ledger: the deployment.
-            lanes: to report even when nothing of them is in Redis.
-            scan_s: how often to look through all keys.
+            lanes: lanes to report even if Redis holds nothing about them.
+            scan_s: interval between scans of all keys.
         """
         self._ledger = ledger
         self._client: Any = ledger.client
@@ -72,7 +72,7 @@ class Exporter:
         self._limits: list[str] = []
 
     def values(self) -> Iterator[Answer]:
-        """Every metric as of now; `redis_up` 0 and nothing else while Redis does not answer."""
+        """All metrics as of now; only `redis_up` 0 while Redis does not answer."""
         try:
             with explained(self._ledger.url):
                 answers = list(self._read())
@@ -86,7 +86,7 @@ class Exporter:
         """The workers' endpoints for Prometheus' `http_sd_configs`, and the content type.
 
         Raises:
-            RedisUnavailable: Prometheus then keeps the targets it knows.
+            RedisUnavailable: Prometheus then keeps its known targets.
         """
         found = [
             {"targets": [worker["metrics"]], "labels": {"hermes_host": str(worker["host"])}}
@@ -113,7 +113,7 @@ class Exporter:
     # --- who is there -------------------------------------------------------------------------
 
     def _scan(self) -> None:
-        """Look through all keys, if that was long ago. One pass finds all that we look for."""
+        """Scan all keys, unless that was done recently. One pass finds lanes and limits."""
         with self._scan_lock:
             if time.monotonic() - self._scanned_at < self._scan_s:
                 return
@@ -232,8 +232,8 @@ class Exporter:
 def _counted(found: Totals) -> Iterator[Answer]:
     """The ledger's totals.
 
-    What may rise is there from the start: a counter that appears with its first increment has
-    no rate.
+    Counters that may increase exist from the start: one that appears with its first increment
+    has no rate.
     """
     values: dict[Metric, dict[tuple[str, ...], float]] = {m: {} for m in _TOTALS.values()}
     for cause in WIDE_CAUSES:

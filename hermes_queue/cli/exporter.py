@@ -10,14 +10,18 @@ import click
 
 
 @click.command()
-@click.option("--port", type=click.IntRange(0, 65535), help="0 = any free one.  [default: 9808]")
-@click.option("--address", help="To listen on.  [default: 127.0.0.1]")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    help="Port to listen on; 0 = any free one.  [default: 9808]",
+)
+@click.option("--address", help="Address to listen on.  [default: 127.0.0.1]")
 def exporter(port: int | None, address: str | None) -> None:
-    """Serve what Redis says of the deployment, until told to stop.
+    """Serve metrics of the whole deployment from Redis, until stopped.
 
-    /metrics is for Prometheus to scrape; /targets lists the endpoints of all live workers for its
-    http_sd_configs. One exporter per deployment is enough. It only reads, and rides out a Redis
-    that goes away.
+    /metrics is for Prometheus to scrape; /targets lists the endpoints of all live workers for
+    its http_sd_configs. One exporter per deployment is enough. It only reads, and waits out
+    outages of Redis.
     """
     from hermes_queue.cli.deployment_metrics import Exporter
     from hermes_queue.ledger import Ledger

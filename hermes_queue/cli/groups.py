@@ -1,4 +1,4 @@
-"""`hermes-queue groups ...`: who reads the results."""
+"""`hermes-queue groups ...`: consumer groups of the results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 from hermes_queue.cli.sinks.places import place
 from hermes_queue.cli.watch.table import age, print_table
 
-_HELP = """See who reads the results, and remove readers that are gone for good.
+_HELP = """List the consumer groups of the results; rewind and remove them.
 
 \b
 hermes-queue groups list
@@ -23,13 +23,13 @@ hermes-queue groups remove old-trainer
 
 @click.group(help=_HELP)
 def groups() -> None:
-    """See `_HELP`."""
+    """The group of commands; its help is `_HELP`."""
 
 
 @groups.command("list")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def list_groups(as_json: bool) -> None:
-    """Print each consumer group: how far behind it is, and whether results wait for it."""
+    """Print each consumer group: its lag, and whether results are kept for it."""
     from hermes_queue.ledger import Ledger
     from hermes_queue.results.consumers import consumer_groups
 
@@ -49,9 +49,9 @@ def list_groups(as_json: bool) -> None:
 
 @groups.command()
 @click.argument("name")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Remove without asking.")
 def remove(name: str, yes: bool) -> None:
-    """Remove the consumer group NAME: what it has not read is no longer kept for it."""
+    """Remove the consumer group NAME: unread results are no longer kept for it."""
     from hermes_queue.ledger import Ledger
     from hermes_queue.results.consumers import forget_consumer_group
 
@@ -68,15 +68,15 @@ def remove(name: str, yes: bool) -> None:
     "--to",
     "start",
     required=True,
-    help="0 = the oldest entry, $ = the end, an entry id (those after it), or Unix seconds with a "
-    "point (1790000000.0).",
+    help="Place to read from: 0 = the oldest entry, $ = the end, an entry id (= after it), or "
+    "Unix seconds with a point (1790000000.0).",
 )
 def rewind(name: str, start: str) -> None:
-    """Let the consumer group NAME read again from a place on, or skip to one.
+    """Make the consumer group NAME read again from a place in the stream, or skip to one.
 
-    Results that are trimmed are not in the stream any more; `hermes-queue export` has them.
+    Trimmed results are no longer in the stream; `hermes-queue export` still has them.
     """
     from hermes_queue.results.lag import rewind as set_back
 
     asyncio.run(set_back(name, place(start)))
-    click.echo(f"{name}: reads on from {start}")
+    click.echo(f"{name}: continues from {start}")

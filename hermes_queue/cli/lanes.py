@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 import click
 
-_HELP = """See which lanes are paused, by themselves or by hand; pause them and let them go on.
+_HELP = """Show which lanes are paused, by a breaker or by hand; pause and resume them.
 
 \b
 hermes-queue lanes show train eval
@@ -19,7 +19,7 @@ hermes-queue lanes resume train
 
 @click.group(help=_HELP)
 def lanes() -> None:
-    """See `_HELP`."""
+    """The group of commands; its help is `_HELP`."""
 
 
 @lanes.command()
@@ -42,9 +42,9 @@ def show(names: tuple[str, ...], as_json: bool) -> None:
 
 @lanes.command()
 @click.argument("name", metavar="LANE")
-@click.option("--reason", default="", help="Shown by show, status and top.")
+@click.option("--reason", default="", help="Reason that show, status and top display.")
 def pause(name: str, reason: str) -> None:
-    """Begin no more jobs of LANE on any worker; running trajectories go on."""
+    """Start no more jobs of LANE on any worker; running trajectories continue."""
     from hermes_queue.ledger import Ledger
     from hermes_queue.ledger.fleet.lanes import pause_lane
     from hermes_queue.wire.names import check_served_lane
@@ -55,7 +55,7 @@ def pause(name: str, reason: str) -> None:
         raise click.UsageError(str(error)) from error
     with closing(Ledger.connect()) as ledger:
         pause_lane(ledger, name, reason)
-    click.echo(f"{name}: paused; hermes-queue lanes resume {name} lets it go on")
+    click.echo(f"{name}: paused; to resume: hermes-queue lanes resume {name}")
 
 
 @lanes.command()
@@ -68,4 +68,4 @@ def resume(name: str) -> None:
         closed = Breakers(ledger).close(name)
     if not closed:
         raise click.ClickException(f"lane {name!r} is not paused")
-    click.echo(f"{name}: goes on")
+    click.echo(f"{name}: resumed")

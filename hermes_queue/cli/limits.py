@@ -1,4 +1,4 @@
-"""`hermes-queue limits ...`: what the fleet knows of its model endpoints."""
+"""`hermes-queue limits ...`: the call limits of model endpoints."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 import click
 
-_HELP = """See how many calls model endpoints are given, and who waits.
+_HELP = """Show the call limits of model endpoints, and how many calls wait.
 
 \b
 hermes-queue limits list
@@ -18,13 +18,13 @@ hermes-queue limits forget "http://127.0.0.1:8000/v1|MODEL"
 
 @click.group(help=_HELP)
 def limits() -> None:
-    """See `_HELP`."""
+    """The group of commands; its help is `_HELP`."""
 
 
 @limits.command("list")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def list_limits(as_json: bool) -> None:
-    """Print each endpoint and model that was called lately."""
+    """Print each endpoint and model that was called recently."""
     from hermes_queue.ledger import Ledger
     from hermes_queue.ledger.fleet.limiter import EndpointLimits
 
@@ -41,13 +41,13 @@ def list_limits(as_json: bool) -> None:
             f"{state.granted} so far, {state.refused} refused, {state.hold_s:.1f} s each"
         )
     if not found and not as_json:
-        click.echo("no model endpoint was called lately")
+        click.echo("no model endpoint was called recently")
 
 
 @limits.command()
 @click.argument("name", metavar="NAME")
 def forget(name: str) -> None:
-    """End the pause of NAME and begin anew with its limit, e.g. when the provider raised it."""
+    """End the pause of NAME and reset its limit, e.g. after the provider has raised it."""
     from hermes_queue.ledger import Ledger
     from hermes_queue.ledger.fleet.limiter import EndpointLimits
 

@@ -17,34 +17,40 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="On 127.0.0.1; 0 = any.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=0, help="Port on 127.0.0.1; 0 = any."
+)
 @click.option(
     "--root",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Where sandboxes' files lie while they live. Default: a directory of the cache.",
+    help="Directory of the sandboxes' files while they live. Default: a directory of the cache.",
 )
-@click.option("--token-id", default="ak-local", show_default=True, help="Let in with its secret.")
-@click.option("--token-secret", default="as-local", show_default=True)
+@click.option(
+    "--token-id", default="ak-local", show_default=True, help="Token id that clients must send."
+)
+@click.option("--token-secret", default="as-local", show_default=True, help="Secret of the token.")
 @click.option("--network/--no-network", default=True, help="Whether sandboxes may have network.")
 @click.option(
     "--capabilities",
     type=click.Choice(["wide", "docker"]),
     default="wide",
     show_default=True,
-    help="Of root in sandboxes: those of Docker, or with ptrace and higher limits besides.",
+    help="Capabilities of root in sandboxes: Docker's, or in addition ptrace and higher limits.",
 )
 @click.option(
     "--runtime",
     type=click.Choice(["namespaces", "gvisor"]),
     default="namespaces",
     show_default=True,
-    help="What sandboxes are; gVisor needs runsc and root.",
+    help="Isolation of sandboxes; gVisor needs runsc and root.",
 )
-@click.option("--worker-ports", is_flag=True, help="Each sandbox has a port for its commands.")
+@click.option(
+    "--worker-ports", is_flag=True, help="Give each sandbox a separate port for its commands."
+)
 def localmodal(capabilities: str, runtime: str, **options: Any) -> None:
     """Serve the Modal protocol on 127.0.0.1 until interrupted; its sandboxes are local.
 
-    Prints the variables that make the modal SDK use it, as `export` lines.
+    Prints the variables that point the modal SDK at it, as `export` lines.
     """
     try:
         from hermes_queue.localmodal.server import LocalModal

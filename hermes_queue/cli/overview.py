@@ -1,6 +1,6 @@
-"""The whole deployment at one moment, for people and dashboards: reads only, in a few round trips.
+"""A snapshot of the whole deployment for people and dashboards, read in a few round trips.
 
-What is shown grows with lanes, workers and active runs, never with waiting or finished jobs.
+Its size grows with lanes, workers and active runs, never with waiting or finished jobs.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from hermes_queue.wire.ids import of_message
 logger = logging.getLogger(__name__)
 
 RATE_WINDOW_S = 600.0
-"""Over which the pace of a run is measured."""
+"""Window for measuring the pace of a run."""
 FAILURE_WINDOW_S = 3600.0
 MOST_RUNS = 50
-"""Runs that are looked at, those enqueued to last."""
+"""Number of runs that are read, most recently enqueued first."""
 
 
 @dataclass(frozen=True, slots=True)
 class RedisState:
-    """What the server says of itself."""
+    """The Redis server's description of itself."""
 
     version: str
     used_bytes: int
@@ -48,15 +48,15 @@ class RedisState:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One lane; `breaker` says whether it pauses."""
+    """One lane; `breaker` shows whether it is paused."""
 
     name: str
     depth: int
-    """Messages that wait for a worker."""
+    """Messages waiting for a worker."""
     retries: int
-    """Likewise of retries and what was handed back; part of `depth`."""
+    """Retries and handed-back jobs among them."""
     oldest_s: float | None
-    """How long the first of them has waited; None = none waits."""
+    """Wait of the longest waiting message; None = no message waits."""
     running: int
     workers: int
     breaker: LaneState
@@ -64,13 +64,13 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class RunProgress:
-    """One run, and when it will be done at the pace of the last minutes."""
+    """One run, with its recent pace and the estimated time to its end."""
 
     info: RunInfo
     per_hour: float
-    """Trajectories that ended, at the pace of the last minutes."""
+    """Trajectories ended per hour, at the pace of the last minutes."""
     eta_s: float | None
-    """None when nothing ended lately, or the run does not go on."""
+    """None if no trajectory ended recently, or the run is not active."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,18 +84,18 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """Everything `status` and `top` show."""
+    """Everything that `status` and `top` show."""
 
     at: float
     """Unix seconds of Redis' clock."""
     redis: RedisState
     lanes: tuple[Lane, ...]
     delayed: int
-    """Jobs that wait for a retry, a lane or a budget."""
+    """Jobs waiting for a retry, a lane or a budget."""
     leased: int
-    """Trajectories that run."""
+    """Running trajectories."""
     workers: tuple[dict[str, Any], ...]
-    """As they describe themselves, by name."""
+    """The workers' heartbeats, by name."""
     sandboxes: int
     starting: int
     """Sandboxes that are being created."""
@@ -106,7 +106,7 @@ class Overview:
 
     @property
     def oldest(self) -> list[dict[str, Any]]:
-        """The trajectories that have run longest in the fleet."""
+        """The longest running trajectories of the fleet."""
         found = [
             {**each, "age_s": each["age_s"] + worker["silent_s"], "worker": worker.get("name", "")}
             for worker in self.workers
@@ -116,10 +116,10 @@ class Overview:
 
 
 def overview(ledger: Ledger) -> Overview:
-    """Look at everything.
+    """Read the state of the whole deployment.
 
     Raises:
-        RedisUnavailable: no answer.
+        RedisUnavailable: Redis does not answer.
     """
     client: Any = ledger.client
     with explained(ledger.url):
@@ -151,12 +151,12 @@ def overview(ledger: Ledger) -> Overview:
 
 
 def progress_of(info: RunInfo, lately: Lately, now: float) -> RunProgress:
-    """The pace of a run and when it will be done; `lately` of the last minutes."""
+    """The pace of a run and its estimated end; `lately` covers the last minutes."""
     age_s = max(1.0, now - info.created)
     pace = lately.ended.get(info.run_id, 0) / min(lately.window_s, age_s)
     left = info.counters.queued + info.counters.running
-    goes_on = info.state == "active" and pace > 0
-    return RunProgress(info, round(3600 * pace, 1), left / pace if goes_on else None)
+    active = info.state == "active" and pace > 0
+    return RunProgress(info, round(3600 * pace, 1), left / pace if active else None)
 
 
 def _starting(ledger: Ledger, workers: Iterable[Mapping[str, Any]]) -> int:
@@ -201,15 +201,15 @@ def _lanes(
     served = {lane for worker in workers for lane in worker.get("lanes", ())}
     names = {name for lane in served | set(known) for name in lanes_with_quarantine(lane)}
     found = (lane_now(ledger, name, workers, now) for name in sorted(names))
-    shown = {*served, *known}
-    return tuple(lane for lane in found if lane.name in shown or lane.depth or lane.running)
+    relevant = {*served, *known}
+    return tuple(lane for lane in found if lane.name in relevant or lane.depth or lane.running)
 
 
 def lane_now(ledger: Ledger, name: str, workers: Sequence[Mapping[str, Any]], now: float) -> Lane:
-    """One lane as of `now` (Unix time of Redis, s); `workers` as `Ledger.workers` says.
+    """One lane as of `now` (Unix time of Redis, s); `workers` comes from `Ledger.workers`.
 
     Raises:
-        RedisUnavailable: no answer.
+        RedisUnavailable: Redis does not answer.
     """
     keys = queue_keys(name)
     lists = [ledger.key(key) for key in keys.all]
@@ -231,12 +231,12 @@ def lane_now(ledger: Ledger, name: str, workers: Sequence[Mapping[str, Any]], no
 
 
 def _longest_wait(ledger: Ledger, heads: Sequence[bytes], now: float) -> float | None:
-    """Since when the first message of each list waits; the ledger knows by job."""
+    """The longest wait of each list's first message, by the ledger's times of queueing."""
     ids = []
     for head in heads:
         try:
             ids.append(of_message(json.loads(head)["headers"]["id"])[0])
-        except (ValueError, KeyError, TypeError, AttributeError):  # no message of ours
+        except (ValueError, KeyError, TypeError, AttributeError):  # not a message of ours
             continue
     if not ids:
         return None

@@ -1,4 +1,4 @@
-"""`hermes-queue run ...`: look at runs, pause, resume, cancel and forget them."""
+"""`hermes-queue run ...`: list, pause, resume, cancel and purge runs."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def _row(info: RunInfo) -> dict[str, Any]:
 
 
 def _account(name: str, spent: float, limit: float | None, reserved: float) -> list[str]:
-    """A line of `show`: what is spent, of how much, and what is set aside for what runs."""
+    """A line of `show`: the amount spent, its limit, and the part reserved for running work."""
     of = "" if limit is None else f" of {limit:g} ({100 * spent / limit:.0f} %)"
     aside = f", {reserved:g} reserved" if reserved else ""
     return [f"spent.{name}", f"{spent:g}{of}{aside}"]
 
 
-_HELP = """See the runs of this deployment, pause, resume, cancel and forget them.
+_HELP = """List the runs of this deployment; pause, resume, cancel and purge them.
 
 \b
 hermes-queue run list
@@ -56,13 +56,13 @@ hermes-queue run cancel --trajectory my-run.0fb2a7c1.3
 
 @click.group(help=_HELP)
 def run() -> None:
-    """See `_HELP`."""
+    """The group of commands; its help is `_HELP`."""
 
 
 @run.command(name="list")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def list_(as_json: bool) -> None:
-    """Print one line per run, the one enqueued to last first."""
+    """Print one line per run, the most recently enqueued one first."""
     from hermes_queue.errors import ConfigurationError
 
     infos = []
@@ -106,9 +106,9 @@ def show(run_id: str, as_json: bool) -> None:
 
 @run.command()
 @click.argument("run_id", metavar="RUN")
-@click.option("--reason", default="", help="Shown by list and show.")
+@click.option("--reason", default="", help="Reason that list and show display.")
 def pause(run_id: str, reason: str) -> None:
-    """Begin no more jobs of RUN; running trajectories wait at their next turn."""
+    """Start no more jobs of RUN; running trajectories wait at their next turn."""
     with _runs() as runs:
         runs.pause(run_id, reason)
     click.echo(f"{run_id}: paused; running trajectories wait at their next turn")
@@ -117,10 +117,10 @@ def pause(run_id: str, reason: str) -> None:
 @run.command()
 @click.argument("run_id", metavar="RUN")
 def resume(run_id: str) -> None:
-    """Let a paused RUN go on. Repeat it if it was interrupted."""
+    """Resume a paused RUN. Repeat the command if it was interrupted."""
     with _runs() as runs:
         back = runs.resume(run_id)
-    click.echo(f"{run_id}: goes on, {back} parked jobs put back")
+    click.echo(f"{run_id}: resumed, {back} parked jobs requeued")
 
 
 def _limit(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
@@ -139,11 +139,17 @@ def _limit(_: click.Context, __: click.Parameter, text: str | None) -> float | N
 
 @run.command()
 @click.argument("run_id", metavar="RUN")
-@click.option("--cost", callback=_limit, metavar="USD", help="Of all model calls.")
-@click.option("--tokens", callback=_limit, metavar="N", help="Prompt and completion together.")
-@click.option("--wall", callback=_limit, metavar="SECONDS", help="Since the first enqueue.")
+@click.option(
+    "--cost", callback=_limit, metavar="USD", help="Limit of the cost of all model calls."
+)
+@click.option(
+    "--tokens", callback=_limit, metavar="N", help="Limit of prompt and completion tokens together."
+)
+@click.option(
+    "--wall", callback=_limit, metavar="SECONDS", help="Limit of the time since the first enqueue."
+)
 def budget(run_id: str, cost: float | None, tokens: float | None, wall: float | None) -> None:
-    """Set what RUN may spend; `none` takes a budget away. A run paused for want of it goes on."""
+    """Set the budgets of RUN; `none` removes one. A run that its budget paused is resumed."""
     from hermes_queue.ledger.budgets import set_budgets
 
     given = {"cost_usd": cost, "tokens": tokens, "wall_s": wall}
@@ -159,15 +165,15 @@ def budget(run_id: str, cost: float | None, tokens: float | None, wall: float | 
         )
         click.echo(f"{run_id}: budget set")
         if paused_by == "budget":
-            click.echo(f"{run_id}: goes on, {runs.resume(run_id)} parked jobs put back")
+            click.echo(f"{run_id}: resumed, {runs.resume(run_id)} parked jobs requeued")
 
 
 @run.command()
 @click.argument("run_id", metavar="RUN")
-@click.option("--version", type=click.IntRange(min=0), help="The one that is served from now on.")
-@click.option("--force", is_flag=True, help="Also when it is older than the present one.")
+@click.option("--version", type=click.IntRange(min=0), help="Version that is served from now on.")
+@click.option("--force", is_flag=True, help="Also set a version older than the current one.")
 def policy(run_id: str, version: int | None, force: bool) -> None:
-    """Say which version of the policy serves RUN now; print it without --version."""
+    """Set the policy version that serves RUN now; without --version, print it."""
     from hermes_queue.ledger.policy import set_version, version_of
 
     with _runs() as runs:
@@ -181,9 +187,9 @@ def policy(run_id: str, version: int | None, force: bool) -> None:
 @click.argument("run_id", metavar="RUN")
 @click.option("--cause", default="", help="Only failures of this cause, e.g. model.")
 def retry(run_id: str, cause: str) -> None:
-    """Run the failed trajectories of RUN again, each as a group of its own.
+    """Run the failed trajectories of RUN again, each as a separate group.
 
-    Their groups are closed, so they cannot return there; the new groups name the old
+    Their groups are closed, so they cannot return to them; the new groups name the old
     trajectories in `requeued_from`.
     """
     from hermes_queue.broker.rerun import rerun_failed
@@ -198,18 +204,18 @@ def retry(run_id: str, cause: str) -> None:
 
 
 _FOUND = {
-    "waiting": "waits; the next worker publishes it as cancelled",
-    "running": "runs; its worker stops it within one beat and publishes it as cancelled",
+    "waiting": "waiting; the next worker publishes it as cancelled",
+    "running": "running; its worker stops it within one heartbeat and publishes it as cancelled",
     "closed": "its group is closed already",
     "unknown": "unknown in this Redis",
 }
 
 
 def _cancel_some(ledger: Ledger, trajectories: Names, groups: Names, reason: str) -> None:
-    """Say of each what becomes of it.
+    """Cancel trajectories and groups, and print the result for each.
 
     Raises:
-        ConfigurationError: some are unknown; the others are cancelled all the same.
+        ConfigurationError: some are unknown; the others are cancelled anyway.
     """
     from hermes_queue.errors import ConfigurationError
     from hermes_queue.ledger.cancelling import cancel
@@ -226,11 +232,11 @@ def _cancel_some(ledger: Ledger, trajectories: Names, groups: Names, reason: str
         )
 
 
-_CANCEL_HELP = """End RUN for good: waiting jobs go, running trajectories stop within one beat.
+_CANCEL_HELP = """End RUN for good: drop waiting jobs, stop running trajectories within a heartbeat.
 
 With --trajectory and --group, which may be repeated, only these end, and RUN may be left out.
 Each is published as cancelled, without a score, so that its group can close; a group closes
-with what was measured of it.
+with the members that were measured.
 
 \b
 hermes-queue run cancel my-run
@@ -243,17 +249,31 @@ Exit code 2: RUN or an id is unknown.
 
 @run.command(help=_CANCEL_HELP)
 @click.argument("run_id", metavar="[RUN]", default="")
-@click.option("--trajectory", "trajectories", multiple=True, metavar="ID", help="Only this one.")
-@click.option("--group", "groups", multiple=True, metavar="ID", help="Only what is open of it.")
-@click.option("--reason", default="", help="Shown by show; in the record of what waited.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option(
+    "--trajectory", "trajectories", multiple=True, metavar="ID", help="Cancel only this trajectory."
+)
+@click.option(
+    "--group",
+    "groups",
+    multiple=True,
+    metavar="ID",
+    help="Cancel only the open trajectories of this group.",
+)
+@click.option(
+    "--reason",
+    default="",
+    help="Reason that show displays, and that is in the records of waiting jobs.",
+)
+@click.option("--yes", is_flag=True, help="Cancel without asking.")
 def cancel(run_id: str, trajectories: Names, groups: Names, reason: str, yes: bool) -> None:
-    """See `_CANCEL_HELP`."""
+    """Cancel a run, trajectories or groups; the help is `_CANCEL_HELP`."""
     if not run_id and not trajectories and not groups:
         raise click.UsageError("say what to cancel: RUN, --trajectory ID or --group ID")
     for name in (*trajectories, *groups):
         if run_id and not name.startswith(f"{run_id}."):
-            raise click.UsageError(f"{name} is not of {run_id}: ids begin with their run's")
+            raise click.UsageError(
+                f"{name} does not belong to {run_id}: ids begin with their run's id"
+            )
     with _runs() as runs:
         if trajectories or groups:
             if not yes:
@@ -272,7 +292,7 @@ def cancel(run_id: str, trajectories: Names, groups: Names, reason: str, yes: bo
 @run.command()
 @click.argument("run_id", metavar="RUN")
 def purge(run_id: str) -> None:
-    """Forget RUN, which is done or cancelled; its results stay."""
+    """Delete RUN, which must be done or cancelled, from the ledger; its results stay."""
     with _runs() as runs:
         runs.purge(run_id)
-    click.echo(f"{run_id}: forgotten")
+    click.echo(f"{run_id}: purged")

@@ -1,4 +1,4 @@
-"""`hermes-queue workers ...`: who works here, and telling them what to do."""
+"""`hermes-queue workers ...`: list live workers and control them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def _live() -> list[dict[str, Any]]:
         return ledger.workers()
 
 
-_HELP = """See live workers; pause, resume, drain and resize them. Alone: one JSON line per worker.
+_HELP = """List live workers; pause, resume, drain and resize them. Alone: one JSON line per worker.
 
-NAME is what `workers list` shows, or "all".
+NAME is a name from `workers list`, or "all".
 
 \b
 hermes-queue workers list
@@ -39,7 +39,7 @@ hermes-queue workers limits celery@host --concurrency 32
 @click.group(help=_HELP, invoke_without_command=True)
 @click.pass_context
 def workers(context: click.Context) -> None:
-    """See `_HELP`."""
+    """The group of commands; its help is `_HELP`."""
     if context.invoked_subcommand is None:
         for worker in _live():
             click.echo(json.dumps(worker))
@@ -61,7 +61,7 @@ def list_workers() -> None:
 @workers.command()
 @click.argument("name", default=_ALL)
 def slots(name: str) -> None:
-    """Print what NAME says of its slots and trajectories at this moment, as JSON."""
+    """Print the current slots and trajectories of NAME as JSON."""
     click.echo(json.dumps(_ask("slots", name, {}), indent=2))
 
 
@@ -69,57 +69,63 @@ def slots(name: str) -> None:
 @click.argument("name")
 @click.option("--lane", "lanes", multiple=True, help="Only jobs of this lane; may be repeated.")
 def pause(name: str, lanes: tuple[str, ...]) -> None:
-    """Have NAME take no more jobs; its running trajectories go on."""
-    _tell("pause", name, {"lanes": list(lanes)})
+    """Make NAME take no more jobs; its running trajectories continue."""
+    _control("pause", name, {"lanes": list(lanes)})
 
 
 @workers.command()
 @click.argument("name")
 @click.option("--lane", "lanes", multiple=True, help="Only jobs of this lane; may be repeated.")
 def resume(name: str, lanes: tuple[str, ...]) -> None:
-    """Have NAME take jobs again."""
-    _tell("resume", name, {"lanes": list(lanes)})
+    """Make NAME take jobs again."""
+    _control("resume", name, {"lanes": list(lanes)})
 
 
 @workers.command()
 @click.argument("name")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Drain without asking.")
 def drain(name: str, yes: bool) -> None:
-    """Have NAME take no more jobs and end when its last trajectory has ended."""
+    """Make NAME take no more jobs, and exit after its last trajectory has ended."""
     if not yes and name == _ALL:
         click.confirm("drain every worker of this deployment?", abort=True)
-    _tell("drain", name, {})
+    _control("drain", name, {})
 
 
 @workers.command()
 @click.argument("name")
-@click.option("--concurrency", type=click.IntRange(1), required=True, help="Trajectories at once.")
-@click.option("--slots", type=click.IntRange(1), help="Of the sandbox backend. Default: as many.")
+@click.option(
+    "--concurrency", type=click.IntRange(1), required=True, help="Concurrent trajectories."
+)
+@click.option(
+    "--slots",
+    type=click.IntRange(1),
+    help="Slots of the sandbox backend. Default: as --concurrency.",
+)
 def limits(name: str, concurrency: int, slots: int | None) -> None:
-    """Set how much NAME does at once, until it starts again; what runs goes on."""
-    _tell("set_limits", name, {"concurrency": concurrency, "slots": slots})
+    """Set the concurrency of NAME until it restarts; running trajectories continue."""
+    _control("set_limits", name, {"concurrency": concurrency, "slots": slots})
 
 
-def _tell(command: str, name: str, arguments: Mapping[str, Any]) -> None:
+def _control(command: str, name: str, arguments: Mapping[str, Any]) -> None:
     failed = False
     for worker, answer in _ask(command, name, arguments).items():
         failed |= "error" in answer
         click.echo(f"{worker}: {answer.get('error') or answer.get('ok')}")
     if failed:
-        raise click.ClickException("not done everywhere")
+        raise click.ClickException("some workers reported an error")
 
 
 def _ask(command: str, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     from hermes_queue.broker.pool.control_client import ask
 
     live = [str(worker["name"]) for worker in _live()]
-    wanted = live if name == _ALL else [name]
+    names = live if name == _ALL else [name]
     if not live or name not in (*live, _ALL):
-        known = ", ".join(live) or "no worker lives"
-        raise click.ClickException(f"there is no worker {name!r}; there is: {known}")
-    answers = ask(command, wanted, arguments, timeout_s=_TIMEOUT_S)
-    if silent := [each for each in wanted if each not in answers]:
+        known = ", ".join(live) or "no live worker"
+        raise click.ClickException(f"there is no worker {name!r}; known: {known}")
+    answers = ask(command, names, arguments, timeout_s=_TIMEOUT_S)
+    if silent := [each for each in names if each not in answers]:
         click.echo(f"no answer from {', '.join(silent)} within {_TIMEOUT_S:.0f} s", err=True)
     if not answers:
-        raise click.ClickException("nobody answered: see the worker's log")
+        raise click.ClickException("no worker answered: see the workers' logs")
     return answers

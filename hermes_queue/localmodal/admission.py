@@ -1,4 +1,4 @@
-"""Which sandboxes are made: what Modal would refuse, and what we cannot give, is refused."""
+"""Refuses sandboxes that Modal would refuse, or that we cannot provide."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REGION = re.compile(
     r"|(uk|sweden|norway|france|italy|spain|poland|germany|japan|korea|canada|malaysia|brazil)"
     r"(west)?(central|north|south|east|west)"
 )
-"""The shapes that names of regions have at Modal and its clouds; which exist changes."""
+"""The patterns of region names at Modal and its clouds; the actual regions change."""
 MISSING = {
     "nfs_mounts": "network file systems",
     "cloud_bucket_mounts": "cloud buckets",
@@ -32,15 +32,15 @@ MISSING = {
     "experimental_outbound_policy": "outbound policies",
     "outbound_policy": "outbound policies",
 }
-"""Fields of a sandbox's definition for things that Modal has."""
+"""Fields of a sandbox's definition for features that Modal has and we do not."""
 
 
 def check_definition(definition: Request) -> None:
-    """Refuse a sandbox.
+    """Check the definition of a sandbox.
 
     Raises:
-        GRPCError: INVALID_ARGUMENT where Modal would not take it either; UNIMPLEMENTED, with what
-            it is, where we do not have what Modal has.
+        GRPCError: INVALID_ARGUMENT if Modal would refuse it too; UNIMPLEMENTED, with the name of
+            the feature, if only localmodal lacks it.
     """
     _check_place(definition)
     given = {field.name for field, _ in definition.ListFields()}
@@ -80,5 +80,5 @@ def _check_network(access: Request) -> None:
     if access.network_access_type == api_pb2.NetworkAccess.ALLOWLIST:
         raise GRPCError(
             Status.UNIMPLEMENTED,
-            "localmodal cannot keep allowlists: its sandboxes have the host's network or none",
+            "localmodal cannot enforce allowlists: its sandboxes have the host's network or none",
         )

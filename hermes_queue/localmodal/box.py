@@ -1,4 +1,4 @@
-"""One sandbox: its commands, its own process, its clocks and its end."""
+"""One sandbox: its commands, its entrypoint, its timeouts and its end."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ PROVIDER_ENVIRONMENT = {
     "UV_BREAK_SYSTEM_PACKAGES": "1",
     **{f"{kind}_NUM_THREADS": "1" for kind in ("OMP", "MKL", "OPENBLAS", "BLIS")},
 }
-"""What Modal sets in every sandbox."""
+"""Variables that Modal sets in every sandbox."""
 OUTPUT_KEPT_S = 60.0
-"""So long after a command's end its output can be read, and longer while it is among the last."""
+"""Time after a command's end for which its output can be read; longer for the most recent ones."""
 COMMANDS_KEPT = 256
 CLOCK_S = 0.25
-"""How exactly lifetime and idle timeout are kept."""
+"""Precision of lifetime and idle timeout."""
 
 
 @dataclass
@@ -55,17 +55,17 @@ class Box:
     conduct: Conduct
     output_limit_bytes: int
     settle: Callable[[Box], Awaitable[None]]
-    """Called once everything inside is dead, before its files are deleted."""
+    """Called after everything inside is dead and before its files are deleted."""
     created: float = field(default_factory=time.time)
     commands: dict[str, Command] = field(default_factory=dict)
     result: Any = None
-    """`GenericResult` once it has ended."""
+    """`GenericResult` after its end."""
     lost: bool = False
-    """The worker is gone: nothing answers for it any more, and nobody has noticed yet."""
+    """Whether the worker has died unnoticed: no call to it is answered any more."""
     connections: Connections = field(default_factory=Connections)
-    """Those that commands came over."""
+    """Connections over which commands came."""
     worker: Listener | None = None
-    """Where commands are sent to when each sandbox has a port of its own."""
+    """Address for commands if each sandbox has its own port."""
     entrypoint: Command | None = None
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     _ended_at: float = 0.0
@@ -74,7 +74,7 @@ class Box:
     _ending: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Bring it up and run its own process, if it has one."""
+        """Start it, and run its entrypoint if it has one."""
         try:
             await self.enclosure.start()
             if self.definition.workdir:
@@ -90,7 +90,7 @@ class Box:
                 "entrypoint", list(self.definition.entrypoint_args), cwd=self.definition.workdir
             )
             self._tasks.append(asyncio.create_task(self._follow_entrypoint(self.entrypoint)))
-        self._active_at = time.monotonic()  # starting was no idleness
+        self._active_at = time.monotonic()  # the start does not count as idle time
         self._tasks.append(asyncio.create_task(self._follow_clock()))
 
     async def spawn(
@@ -103,7 +103,7 @@ class Box:
         merge: bool = False,
         timeout_s: int = 0,
     ) -> Command:
-        """Start a command, once per `exec_id`. `timeout_s` 0 = none.
+        """Start a command, once per `exec_id`. `timeout_s` 0 = no limit.
 
         Raises:
             GRPCError: the sandbox has ended, or the host cannot start another process.
@@ -141,7 +141,7 @@ class Box:
         return command
 
     def _forget_commands(self, keep: int) -> None:
-        """Free those that ended long ago, but for the last `keep`."""
+        """Free commands that ended long ago, except for the last `keep`."""
         old = time.monotonic() - OUTPUT_KEPT_S
         for exec_id, command in list(self.commands.items())[: max(0, len(self.commands) - keep)]:
             if 0 < command.ended < old:
@@ -149,14 +149,14 @@ class Box:
                 command.close()
 
     def forget_output(self) -> None:
-        """Free what commands wrote if it has long ended."""
+        """Free the output of commands if the sandbox ended long ago."""
         if self.result is not None:
             self._forget_commands(0)
             if not self.commands and self.worker is not None:
                 self.worker.close()
 
     def close(self) -> None:
-        """Free everything; it must have ended."""
+        """Free everything; the sandbox must have ended."""
         if self.worker is not None:
             self.worker.close()
         for command in self.commands.values():
@@ -167,17 +167,17 @@ class Box:
         """Run a command of ours inside.
 
         Raises:
-            GRPCError: FAILED_PRECONDITION with what it said; it failed.
+            GRPCError: FAILED_PRECONDITION with its stderr, if it failed.
         """
         exec_id = f"own-{len(self.commands)}"
         command = await self.spawn(exec_id, argv)
         with contextlib.suppress(GRPCError):
             await command.input.write(0, stdin, eof=True)
         await command.done.wait()
-        said = b"".join([piece async for piece in command.logs[2].read(0)])
+        stderr = b"".join([piece async for piece in command.logs[2].read(0)])
         status = command.status()
         if status.get("code") != 0:
-            problem = said.decode(errors="replace").strip()[-300:] or str(status)
+            problem = stderr.decode(errors="replace").strip()[-300:] or str(status)
             raise GRPCError(Status.FAILED_PRECONDITION, problem)
 
     async def _limit(self, command: Command, timeout_s: int) -> None:
@@ -212,24 +212,27 @@ class Box:
             return
 
     @property
-    def shown_result(self) -> Any:
-        """The result as `poll` and `wait` report it; None while it is not reported."""
+    def visible_result(self) -> Any:
+        """The result as `poll` and `wait` report it; None before they do."""
         late = time.monotonic() - self._ended_at >= self.conduct.result_lag_s
         return self.result if self.result is not None and late else None
 
-    async def wait_shown(self, timeout_s: float) -> Any:
-        """`shown_result`, as soon as there is one or `timeout_s` seconds are over."""
+    async def wait_visible(self, timeout_s: float) -> Any:
+        """`visible_result`, as soon as there is one or after `timeout_s` seconds."""
         deadline = time.monotonic() + timeout_s
-        while self.shown_result is None and (left := deadline - time.monotonic()) > 0:
+        while self.visible_result is None and (left := deadline - time.monotonic()) > 0:
             if self.result is None:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self.ended.wait(), left)
             else:
                 await asyncio.sleep(min(0.05, left))
-        return self.shown_result
+        return self.visible_result
 
     async def end(self, result: Any) -> None:
-        """End it, once. The work is the box's own: a client that hangs up does not stop it."""
+        """End the sandbox, once.
+
+        The work belongs to the box: a client that hangs up does not stop it.
+        """
         if self._ending is None:
             self._ending = asyncio.create_task(self._end(result))
         await asyncio.shield(self._ending)
@@ -253,7 +256,7 @@ class Box:
         )
 
     async def lose_worker(self) -> None:
-        """Everything inside dies, and the control plane has not noticed: it seems to run."""
+        """Kill everything inside while the control plane still lists the sandbox as running."""
         self.lost = True
         if self.worker is not None:
             self.worker.close()
@@ -261,5 +264,5 @@ class Box:
         await self.enclosure.stop()
 
     def is_up(self) -> bool:
-        """Whether commands may be sent to it."""
+        """Whether it accepts commands."""
         return self.result is None and self._ending is None

@@ -1,4 +1,4 @@
-"""Commands in a sandbox: their output from any offset, their input, and how they end."""
+"""Commands in a sandbox: their output from any offset, their input, and their end."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from hermes_queue.sandbox.host.execution import DRAIN_GRACE_S, Child, OutputPipe
 
 CHUNK_BYTES = 256 << 10
 IN_MEMORY_BYTES = 64 << 10
-"""Of each stream; what is longer lies in a file."""
+"""Size up to which a stream is kept in memory; a longer one is written to a file."""
 END_ROUNDS = 100
 END_PAUSE_S = 0.05
 
 
 class OutputLog:
-    """Everything that one stream produced, readable again from any offset."""
+    """Everything that one stream produced, readable from any offset."""
 
     def __init__(self, directory: Path, limit_bytes: int) -> None:
-        # Has no name on disk: nothing has to be deleted.
+        # The file has no name on disk, so nothing needs to be deleted.
         self._file = tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES, dir=str(directory), buffering=0)
         self._size = 0
         self._limit_bytes = limit_bytes
@@ -35,7 +35,7 @@ class OutputLog:
         self._changed = asyncio.Event()
 
     def feed(self, data: bytes) -> None:
-        """Append what was read."""
+        """Append data."""
         kept = data[: max(0, self._limit_bytes - self._size)]
         self._dropped += len(data) - len(kept)
         self._append(kept)
@@ -47,7 +47,7 @@ class OutputLog:
         self._size += len(data)
 
     def finish(self) -> None:
-        """Nothing follows. Idempotent."""
+        """Mark the end of the stream. Idempotent."""
         if self._open:
             if self._dropped:
                 self._append(f"\n[{self._dropped} bytes of output dropped]\n".encode())
@@ -55,7 +55,7 @@ class OutputLog:
             self._wake()
 
     def close(self) -> None:
-        """Free it. Readers find it ended."""
+        """Free the data. Readers see the end of the stream."""
         self.finish()
         self._size = 0
         self._file.close()
@@ -65,7 +65,7 @@ class OutputLog:
         self._changed = asyncio.Event()
 
     async def read(self, offset: int) -> AsyncIterator[bytes]:
-        """What lies behind `offset`, as it comes, until the stream ends."""
+        """Yield the data after `offset` as it arrives, until the stream ends."""
         while True:
             while offset < self._size:
                 self._file.seek(offset)
@@ -83,22 +83,23 @@ class InputPipe:
     def __init__(self, owner: int) -> None:
         self.reader, self._writer = os.pipe()
         os.set_blocking(self._writer, False)
-        if os.geteuid() == 0:  # Or a command could not open /dev/stdin by name.
+        if os.geteuid() == 0:  # otherwise a command could not open /dev/stdin by name
             os.fchown(self.reader, owner, owner)
         self.written = 0
-        """Bytes so far."""
+        """Number of bytes written."""
         self._turn = asyncio.Lock()
 
     @property
     def closed(self) -> bool:
-        """Whether nothing can be written any more."""
+        """Whether the pipe is closed for writing."""
         return self._writer < 0
 
     async def write(self, offset: int, data: bytes, *, eof: bool) -> None:
-        """Write what the command has not got yet of `data`, which begins at `offset`.
+        """Write the part of `data`, which begins at `offset`, that is not written yet.
 
         Raises:
-            GRPCError: FAILED_PRECONDITION; bytes are missing before it, or nobody reads.
+            GRPCError: FAILED_PRECONDITION if earlier bytes are missing, or the command does not
+                read.
         """
         async with self._turn:
             if offset > self.written:
@@ -128,14 +129,14 @@ class InputPipe:
                 descriptor = self._writer
                 loop.add_writer(descriptor, writable.set)
                 try:
-                    # Looks again from time to time: `close` may have come from outside.
+                    # Check from time to time: another task may have called `close`.
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(writable.wait(), 1)
                 finally:
                     loop.remove_writer(descriptor)
 
     def close(self) -> None:
-        """The command reads end of file after what was written. Idempotent."""
+        """Close the pipe: the command reads end of file after the written data. Idempotent."""
         if self._writer >= 0:
             asyncio.get_running_loop().remove_writer(self._writer)
             os.close(self._writer)
@@ -143,7 +144,7 @@ class InputPipe:
 
 
 class Command:
-    """One process that was started in a sandbox, with what it started itself."""
+    """One process started in a sandbox, together with its descendants."""
 
     def __init__(
         self,
@@ -159,13 +160,13 @@ class Command:
         """Start it.
 
         Args:
-            argv: of the host.
-            environment: all of it.
-            kill_tree: kills the tree of a host pid.
+            argv: command line on the host.
+            environment: its whole environment.
+            kill_tree: kills the process tree of a host pid.
             owner: host uid that owns its pipes.
-            directory: where long output lies.
-            limit_bytes: of each stream; the rest is dropped and said so.
-            merge: standard error goes to standard output.
+            directory: directory for long output.
+            limit_bytes: limit of each stream; the rest is dropped, with a note.
+            merge: send standard error to standard output.
 
         Raises:
             OSError: it cannot be started.
@@ -175,7 +176,7 @@ class Command:
         self.done = asyncio.Event()
         """Set when it has ended and its output is complete."""
         self.ended = 0.0
-        """When, on the monotonic clock; 0 while it runs."""
+        """Time of its end on the monotonic clock; 0 while it runs."""
         self._kill_tree = kill_tree
         self._pipes = {fd: OutputPipe(log, owner=owner) for fd, log in self.logs.items()}
         try:
@@ -201,7 +202,8 @@ class Command:
         await self._child.wait()
         for pipe in self._pipes.values():
             pipe.read_available()
-        # A background process may hold the pipes open; it may go on to write, unheard.
+        # A background process may hold the pipes open. It may go on writing, but the output is
+        # discarded.
         _, late = await asyncio.wait(readers.values(), timeout=DRAIN_GRACE_S)
         for task in late:
             task.cancel()
@@ -219,7 +221,7 @@ class Command:
 
     @property
     def is_running(self) -> bool:
-        """Whether its first process has not ended."""
+        """Whether its first process is running."""
         return not self._child.exited.done()
 
     def status(self) -> dict[str, int]:
@@ -236,7 +238,7 @@ class Command:
         await asyncio.shield(self._ending)
 
     async def _end(self) -> None:
-        # Once may not do: it may be caught before it entered the sandbox.
+        # Repeatedly: the first signals may come before it has entered the sandbox.
         for _ in range(END_ROUNDS):
             if not self.is_running:
                 return
@@ -246,7 +248,7 @@ class Command:
                 return
 
     def close(self) -> None:
-        """Free what it holds; it must have ended."""
+        """Free its resources; it must have ended."""
         for pipe in self._pipes.values():
             pipe.close()
         for log in self.logs.values():

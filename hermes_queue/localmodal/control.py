@@ -23,7 +23,7 @@ ANONYMOUS = {
 
 
 class ControlPlane:
-    """Methods are named after the protocol's; `SandboxCalls` has those of sandboxes."""
+    """Methods have the names of the protocol; those for sandboxes are in `SandboxCalls`."""
 
     def __init__(self, store: Store, tokens: Tokens) -> None:
         self.store = store
@@ -41,11 +41,11 @@ class ControlPlane:
         return api_pb2.AuthTokenGetResponse(token=token)
 
     async def WorkspaceNameLookup(self, request: Request, stream: Stream) -> Any:
-        """`modal profile` and token checks ask for it."""
+        """Answer `modal profile` and token checks."""
         return api_pb2.WorkspaceNameLookupResponse(workspace_name="localmodal", username="local")
 
     async def EnvironmentGetOrCreate(self, request: Request, stream: Stream) -> Any:
-        """Any environment exists."""
+        """Accept any environment."""
         settings = api_pb2.EnvironmentSettings(image_builder_version=BUILDER_VERSION)
         name = request.deployment_name or "main"
         return api_pb2.EnvironmentGetOrCreateResponse(
@@ -65,7 +65,7 @@ class ControlPlane:
     # --- secrets and volumes ----------------------------------------------------------
 
     async def SecretGetOrCreate(self, request: Request, stream: Stream) -> Any:
-        """A secret by name, or a new one from the values that came along."""
+        """Find a secret by name, or create one from the given values."""
         name = request.deployment_name
         anonymous = request.object_creation_type in ANONYMOUS
         secret_id = None if anonymous else self.store.secret_names.get(name)
@@ -80,7 +80,7 @@ class ControlPlane:
         return api_pb2.SecretGetOrCreateResponse(secret_id=secret_id)
 
     async def VolumeGetOrCreate(self, request: Request, stream: Stream) -> Any:
-        """A volume by name, or a new one."""
+        """Find a volume by name, or create one."""
         volumes, name = self.store.volumes, request.deployment_name
         anonymous = request.object_creation_type in ANONYMOUS
         volume_id = None if anonymous else volumes.find(request.environment_name, name)
@@ -93,11 +93,11 @@ class ControlPlane:
         )
 
     async def VolumeHeartbeat(self, request: Request, stream: Stream) -> Any:
-        """Keeps an ephemeral volume; ours end with the server."""
+        """Do nothing: ephemeral volumes end with the server."""
         return Empty()
 
     async def VolumeCommit(self, request: Request, stream: Stream) -> Any:
-        """Refused: only a process inside a container may, and commands inside have no way to."""
+        """Refuse: only a process inside a container may commit, and commands inside cannot."""
         raise GRPCError(
             Status.FAILED_PRECONDITION,
             "only the sandbox that mounts a volume commits it: Sandbox.reload_volumes, or its end",
@@ -127,7 +127,7 @@ class ControlPlane:
         )
 
     async def ImageJoinStreaming(self, request: Request, stream: Stream) -> AsyncIterator[Any]:
-        """The log of a build that runs nothing, and how it ends."""
+        """Stream the log of a build, which runs nothing, and its result."""
         for line in self.store.image(request.image_id).commands:
             log = api_pb2.TaskLogs(data=f"=> {line} (recorded)\n")
             yield api_pb2.ImageJoinStreamingResponse(task_logs=[log])
@@ -148,7 +148,7 @@ class ControlPlane:
         )
 
     async def ImageGetByTag(self, request: Request, stream: Stream) -> Any:
-        """An image by the name it was published under."""
+        """Find an image by the name under which it was published."""
         image_id = self.store.image_names.get(request.tag)
         if image_id is None:
             raise GRPCError(Status.NOT_FOUND, f"Image '{request.tag}' not found")
@@ -161,7 +161,7 @@ class ControlPlane:
         return api_pb2.ImagePublishResponse()
 
     async def ImageDelete(self, request: Request, stream: Stream) -> Any:
-        """Forget an image; its files go with the server."""
+        """Remove an image; its files are deleted with the server."""
         if self.store.images.pop(request.image_id, None) is None:
             raise GRPCError(Status.NOT_FOUND, f"no image {request.image_id}")
         return Empty()

@@ -1,7 +1,7 @@
-"""One sandbox's fence and files: a directory as its root, in namespaces of its own.
+"""Isolation and files of one sandbox: a directory as its root, in separate namespaces.
 
-Root inside may do with files, users and processes inside what root may, and nothing else: the
-mounts and the network belong to an outer user namespace (see `user_namespaces`).
+Root inside has root's rights over files, users and processes inside, and no others: the mounts
+and the network belong to an outer user namespace (see `user_namespaces`).
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ CAPABILITIES = {
     "docker": DOCKER_CAPABILITIES,
     "wide": (*DOCKER_CAPABILITIES, "dac_read_search", "sys_nice", "sys_ptrace", "sys_resource"),
 }
-"""Of root inside. "docker": what containers of Docker have by default. Never those that open more
-of the kernel, such as sys_admin and net_admin."""
+"""Capabilities of root inside. "docker": the defaults of Docker's containers. Never those that open
+more of the kernel, such as sys_admin and net_admin."""
 EVENTS = {
     "memory.events": "/sys/fs/cgroup/memory.events",
     "memory.oom_control": "/sys/fs/cgroup/memory/memory.oom_control",
 }
-"""Files of a control group that count what the kernel killed for want of memory, in version 2 and
-1, and where a container sees them."""
+"""Files of a control group (version 2 and 1) that count processes killed for lack of memory ->
+their path inside the sandbox."""
 OWN_ETC = {
     "passwd": "root:x:0:0:root:/root:/bin/bash\n"
     "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
@@ -73,24 +73,24 @@ SHELL = f'{LEAVE}cd -- "$1" && shift && exec "$@"'
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """A volume as one sandbox has it."""
+    """A volume as mounted in one sandbox."""
 
     source: Path
-    """Host directory with this sandbox's own copy."""
+    """Host directory with this sandbox's copy."""
     target: str
     read_only: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a sandbox is made of."""
+    """The definition of a sandbox's enclosure."""
 
     sandbox_id: str
     files: Path | None = None
     """Tree of a snapshot to start from."""
     network: bool = True
     memory_mb: int = 0
-    """0 = no limit."""
+    """Memory limit; 0 = unlimited."""
     max_pids: int = 0
     capabilities: str = "wide"
     """A key of `CAPABILITIES`."""
@@ -98,7 +98,7 @@ class Plan:
 
 
 class Enclosure:
-    """One sandbox's processes and files on the host."""
+    """The processes and files of one sandbox on the host."""
 
     def __init__(self, host: Host, plan: Plan) -> None:
         self.host = host
@@ -107,17 +107,17 @@ class Enclosure:
         self.rootfs = self.directory / "rootfs"
         self.init = self.directory / "init"
         self.mount_points: list[str] = []
-        """Paths inside whose files are not the sandbox's own."""
+        """Paths inside at which something other than the sandbox's own files is mounted."""
         self._groups: ControlGroups | None = None
         self._users: UserNamespaces | None = None
         self._bubblewrap: Bubblewrap | None = None
 
     async def start(self) -> None:
-        """Bring it up. What volumes need must lie in `directory`.
+        """Start the sandbox. The files of its volumes must be in `directory`.
 
         Raises:
             SandboxError: it did not start.
-            OSError: files could not be made.
+            OSError: files could not be created.
         """
         plan = self.plan
         if plan.files is not None:
@@ -144,7 +144,7 @@ class Enclosure:
         )
 
     def _furnish(self) -> None:
-        """A fresh root: only what is not mounted into it."""
+        """Create a fresh root with the files that are not mounted into it."""
         owned = self.host.owned_directory
         owned(self.rootfs, 0o755)
         etc = owned(self.rootfs / "etc", 0o755)
@@ -166,7 +166,7 @@ class Enclosure:
         return [*arguments, "--chdir", "/"]
 
     def _mounts(self) -> list[str]:
-        """What lies in the sandbox beside its own files."""
+        """Mounts beside the sandbox's own files."""
         arguments: list[str] = []
         for name, mode in DIRECTORIES:
             arguments += ["--perms", mode, "--dir", name]
@@ -191,7 +191,7 @@ class Enclosure:
         return arguments
 
     def _top_level(self) -> list[str]:
-        """/bin and the like, as far as a snapshot has not brought them."""
+        """/bin and the like, unless a snapshot contains them."""
         words = top_level()
         arguments = []
         for flag, source, target in zip(words[::3], words[1::3], words[2::3], strict=True):
@@ -200,13 +200,13 @@ class Enclosure:
         return arguments
 
     def is_alive(self) -> bool:
-        """Whether commands can run in it."""
+        """Whether it can run commands."""
         return self._bubblewrap is not None and self._bubblewrap.is_alive()
 
     def command(
         self, cwd: str, argv: Sequence[str], environment: Mapping[str, str]
     ) -> list[str | bytes]:
-        """The host's argv that runs `argv` inside; it is to be run with the same environment."""
+        """The host's command line for `argv` inside; run it with the same environment."""
         assert self._bubblewrap is not None  # noqa: S101 - only after start()
         capabilities = CAPABILITIES[self.plan.capabilities]
         kept = ",".join(["-all", *(f"+{name}" for name in capabilities)])
@@ -215,11 +215,11 @@ class Enclosure:
         return [*self._bubblewrap.enter_prefix(), *limited, *shell, *argv]
 
     def environment(self) -> dict[str, str]:
-        """The clean environment that commands start from."""
+        """The base environment of commands."""
         return {"PATH": PATH, "HOME": "/root", "USER": "root", "LANG": "C.UTF-8"}
 
     async def kill_tree(self, pid: int) -> None:
-        """Kill the tree of one command, given its outermost host pid."""
+        """Kill the process tree of one command, by its outermost host pid."""
         if self._bubblewrap is not None:
             await self._bubblewrap.kill_tree(None, pid)
 
@@ -240,7 +240,7 @@ class Enclosure:
 
 
 def _targets(arguments: Sequence[str]) -> list[str]:
-    """Where bubblewrap mounts something, other than the root."""
+    """Targets of bubblewrap's mounts, without the root."""
     binds = {"--bind", "--ro-bind", "--ro-bind-try"}
     found = [arguments[index + 2] for index, word in enumerate(arguments) if word in binds]
     found += [

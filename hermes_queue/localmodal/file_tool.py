@@ -1,9 +1,9 @@
 #!/opt/python/bin/python3 -IB
-"""What the SDK's `Sandbox.filesystem` runs inside the sandbox.
+"""The program behind the SDK's `Sandbox.filesystem`, which runs inside the sandbox.
 
-It is called as `modal-sandbox-fs-tools '<json>'` with one verb and its arguments; content goes
-through standard input and output, a failure is one JSON object on standard error and exit code 1.
-It runs without hermes_queue: standard library only, Python 3.8 or later.
+It is called as `modal-sandbox-fs-tools '<json>'` with one verb and its arguments. Content goes
+through standard input and output; a failure is one JSON object on standard error and exit code
+1. It runs without hermes_queue: standard library only, Python 3.8 or later.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ COPY_BYTES = 1 << 20
 
 
 def fail(kind: str, message: str) -> NoReturn:
-    """End with an error as the SDK reads it."""
+    """Exit with an error in the SDK's format."""
     sys.stderr.write(json.dumps({"error_kind": kind, "message": message}))
     raise SystemExit(1)
 
 
 def owner_name(uid: int) -> str:
-    """The user's name, else the number."""
+    """The user's name, or the uid if it has none."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -47,7 +47,7 @@ def owner_name(uid: int) -> str:
 
 
 def group_name(gid: int) -> str:
-    """The group's name, else the number."""
+    """The group's name, or the gid if it has none."""
     try:
         return grp.getgrgid(gid).gr_name
     except KeyError:
@@ -55,7 +55,7 @@ def group_name(gid: int) -> str:
 
 
 def describe(path: str) -> dict[str, Any]:
-    """One entry, links not followed."""
+    """Describe one entry without following links."""
     info = os.lstat(path)
     is_link = stat.S_ISLNK(info.st_mode)
     kind = "symlink" if is_link else "directory" if stat.S_ISDIR(info.st_mode) else "file"
@@ -74,7 +74,7 @@ def describe(path: str) -> dict[str, Any]:
 
 
 def read_file(path: str) -> None:
-    """Content to standard output."""
+    """Copy the content to standard output."""
     with open(path, "rb") as source:
         if os.fstat(source.fileno()).st_size > READ_LIMIT_BYTES:
             fail("FileTooLarge", "file is too large to read")
@@ -82,7 +82,7 @@ def read_file(path: str) -> None:
 
 
 def write_file(path: str) -> None:
-    """Replace the file by standard input, in one step; makes parents."""
+    """Replace the file by standard input, atomically, and create its parents."""
     if os.path.isdir(path):
         raise IsADirectoryError(errno.EISDIR, "path is a directory")
     try:
@@ -103,13 +103,13 @@ def write_file(path: str) -> None:
 
 
 def list_files(path: str) -> None:
-    """The entries of a directory as JSON."""
+    """Print the entries of a directory as JSON."""
     base = path.rstrip("/")
     json.dump([describe(f"{base}/{name}") for name in sorted(os.listdir(path))], sys.stdout)
 
 
 def make_directory(path: str, parents: bool) -> None:
-    """A directory; with `parents` it may be there already."""
+    """Create a directory; with `parents` it may exist already."""
     if parents:
         os.makedirs(path, exist_ok=True)
     else:
@@ -117,7 +117,7 @@ def make_directory(path: str, parents: bool) -> None:
 
 
 def remove(path: str, recursive: bool) -> None:
-    """A file, link, empty directory, or with `recursive` a tree."""
+    """Delete a file, a link, an empty directory, or with `recursive` a tree."""
     if not os.path.isdir(path) or os.path.islink(path):
         os.unlink(path)
     elif recursive:
@@ -127,7 +127,7 @@ def remove(path: str, recursive: bool) -> None:
 
 
 def main() -> None:
-    """Do what the argument says."""
+    """Run the verb given as the argument."""
     ((verb, given),) = json.loads(sys.argv[1]).items()
     actions = {
         "ReadFile": lambda: read_file(given["path"]),

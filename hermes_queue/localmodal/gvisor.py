@@ -1,7 +1,7 @@
-"""Sandboxes inside gVisor, which Modal's run in: its kernel, not the host's, serves what runs.
+"""Sandboxes inside gVisor, as on Modal: gVisor's kernel serves them, not the host's.
 
-As Modal's: memory belongs to one process of the host, so that the limit ends the sandbox. Files
-inside belong to the same uids outside: for tests, as root.
+As on Modal, memory belongs to one process of the host, so that exceeding the limit ends the
+sandbox. Files inside have the same uids as outside. For tests, as root.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ PID_FILE = "-internal-pid-file="
 
 
 def check_gvisor() -> str:
-    """Where runsc is.
+    """The path of runsc.
 
     Raises:
-        IsolationUnavailable: it is not there, or we may not use it.
+        IsolationUnavailable: runsc is not installed, or we are not root.
     """
     runsc = shutil.which("runsc")
     if runsc is None or not is_root():
@@ -43,7 +43,7 @@ class GvisorEnclosure(Enclosure):
     """One sandbox as a container of runsc."""
 
     def __init__(self, host: Host, plan: Plan) -> None:
-        """Raises IsolationUnavailable where runsc cannot be used."""
+        """Raises IsolationUnavailable if runsc cannot be used."""
         super().__init__(host, plan)
         self._pid = self._started = self._commands = 0
         network = "host" if plan.network else "none"
@@ -72,7 +72,7 @@ class GvisorEnclosure(Enclosure):
         self._groups = cgroups.create(
             f"hermes-queue-{self.plan.sandbox_id}",
             memory_mb=self.plan.memory_mb,
-            max_pids=0,  # of gVisor's own threads, else
+            max_pids=0,  # it would also limit gVisor's own threads
         )
         prefix = self._groups.enter_prefix() if self._groups else []
         run = ["run", "--bundle", str(self.directory / "bundle"), "--detach", self.plan.sandbox_id]
@@ -91,7 +91,7 @@ class GvisorEnclosure(Enclosure):
         )
 
     async def _call(self, *argv: str) -> bytes:
-        # Into a file: what runsc leaves running inherits its streams.
+        # Into a file: processes that runsc leaves behind inherit its streams.
         log = self.directory / "runsc.log"
         with log.open("wb") as stream:
             process = await asyncio.create_subprocess_exec(
@@ -103,13 +103,13 @@ class GvisorEnclosure(Enclosure):
             )
             async with asyncio.timeout(CALL_TIMEOUT_S):
                 code = await process.wait()
-        said = log.read_bytes()
+        output = log.read_bytes()
         if code:
-            raise SandboxError(f"{argv[0]}: {said.decode(errors='replace').strip()[-500:]}")
-        return said
+            raise SandboxError(f"{argv[0]}: {output.decode(errors='replace').strip()[-500:]}")
+        return output
 
     def _layout_for_oci(self) -> list[dict[str, object]]:
-        """What is mounted, from the arguments that say it to bubblewrap."""
+        """OCI mounts equivalent to the arguments for bubblewrap."""
         words = self._mounts()
         mounts: list[dict[str, object]] = []
         for index, word in enumerate(words):
@@ -129,7 +129,7 @@ class GvisorEnclosure(Enclosure):
         return self.rootfs / path.lstrip("/")
 
     def _config(self, mounts: Sequence[Mapping[str, object]]) -> dict[str, object]:
-        # Mounting is a matter of the sandbox's own kernel.
+        # Mounting inside only concerns the sandbox's own kernel.
         held = (*CAPABILITIES[self.plan.capabilities], "sys_admin")
         names = [f"CAP_{name.upper()}" for name in held]
         kinds = ("bounding", "effective", "permitted")
@@ -166,7 +166,7 @@ class GvisorEnclosure(Enclosure):
         return []
 
     async def kill_tree(self, pid: int) -> None:
-        """See `Enclosure`; of the tree, only the command's first process is known here."""
+        """See `Enclosure`; only the command's first process is known here, not its tree."""
         inner = await asyncio.to_thread(_inner_pid, pid)
         if inner is None:
             return
@@ -174,7 +174,7 @@ class GvisorEnclosure(Enclosure):
         try:
             await self._call(*self._runsc, *kill)
         except SandboxError:
-            return  # it has ended meanwhile
+            return  # it has already ended
 
     async def stop(self) -> None:
         """See `Enclosure`."""
@@ -194,7 +194,7 @@ class GvisorEnclosure(Enclosure):
 
 
 def _inner_pid(pid: int) -> int | None:
-    """What `runsc exec`, of this pid, runs inside; None when it has not begun or has ended."""
+    """The pid inside of a `runsc exec`; None if it has not started or has ended."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
         place = next(word for word in words if word.startswith(PID_FILE))

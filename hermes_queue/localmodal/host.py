@@ -1,4 +1,4 @@
-"""What the host lends to all sandboxes of a server: programs, ids, directories, trees of files."""
+"""Host resources that the sandboxes of a server share: programs, ids, directories, file trees."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ FILE_TOOL_SOURCE = Path(__file__).with_name("file_tool.py")
 
 
 class Host:
-    """One server's place on this machine. Its methods block unless they are coroutines.
+    """Resources of one server on this machine. Methods block unless they are coroutines.
 
     <root>/slots/<server id>/<sandbox id>/rootfs    a sandbox's own files
-                             images/<image id>      files that a snapshot holds
+                             images/<image id>      files of a snapshot
                              volumes/<volume id>    committed files
     """
 
     def __init__(self, root: Path) -> None:
-        """Find the programs, end what dead servers left in `root`, and make the directories.
+        """Find the programs, remove sandboxes of dead servers, and create the directories.
 
         Raises:
-            IsolationUnavailable: sandboxes cannot be fenced off here; the message has the fix.
+            IsolationUnavailable: sandboxes cannot be isolated here; the message has the fix.
         """
         check_cache(root, fenced=True)
         self.tools = find_tools(root)
@@ -47,14 +47,15 @@ class Host:
         self.ids: IdMap = find_id_map(self.tools.setpriv)
         self.tools = replace(self.tools, drop=self.ids.drop)
         self.files = UserNamespaces(self.ids)
-        """Where files of sandboxes are copied and deleted: with rights over them only."""
+        """Namespace in which sandboxes' files are copied and deleted, with rights over them
+        only."""
         try:
             host_python()
             self.python = interpreter.prepare(None, root)
             self._registry = HostRegistry(root, remove=self.remove)
             if ended := self._registry.reclaim():
                 logger.info(
-                    "deleted what dead servers left: %s",
+                    "removed sandboxes of dead servers: %s",
                     ", ".join(ended),
                     extra={"action": "reclaim"},
                 )
@@ -76,7 +77,7 @@ class Host:
             self.owned_directory(self.directory / name)
 
     def owned_directory(self, path: Path, mode: int = 0o711) -> Path:
-        """Create `path`; it belongs to root of the sandboxes."""
+        """Create `path`, owned by the sandboxes' root."""
         path.mkdir()
         path.chmod(mode)
         if is_root():
@@ -86,10 +87,10 @@ class Host:
     def run(
         self, argv: Sequence[str], *, stdin: int = subprocess.DEVNULL, pass_fds: Sequence[int] = ()
     ) -> bytes:
-        """Run a program of the host as root of the sandboxes: with no rights over the host.
+        """Run a host program as the sandboxes' root, without rights over the host.
 
         Raises:
-            OSError: it failed; the message has the end of what it said.
+            OSError: it failed; the message has the end of its stderr.
         """
         done = subprocess.run(  # noqa: S603
             [*self.files.enter_outer(self.tools.nsenter), *argv],
@@ -101,23 +102,23 @@ class Host:
             check=False,
         )
         if done.returncode:
-            said = done.stderr.decode(errors="replace").strip()[-500:]
-            raise OSError(f"{argv[0]}: {said or f'exit code {done.returncode}'}")
+            stderr = done.stderr.decode(errors="replace").strip()[-500:]
+            raise OSError(f"{argv[0]}: {stderr or f'exit code {done.returncode}'}")
         return done.stdout
 
     async def copy(self, source: Path, target: Path) -> None:
-        """Make `target` a copy of the tree `source`, in which nothing may change meanwhile."""
+        """Copy the tree `source`, which must not change meanwhile, to `target`."""
         argv = ["cp", "-a", "--reflink=auto", "--", str(source), str(target)]
         await asyncio.to_thread(self.run, argv)
 
     def remove(self, path: Path) -> None:
-        """Delete what sandboxes left at `path`; its processes must be dead.
+        """Delete files of sandboxes at `path`; their processes must be dead.
 
         Raises:
-            OSError: something is still there.
+            OSError: some files are still there.
         """
         if self.ids.by == "newuidmap" and path.is_dir():
-            # Files of other ids inside are none of ours outside.
+            # Outside, we have no rights over files with other ids.
             self.run(["find", str(path), "-mindepth", "1", "-delete"])
         remove_tree(path)
 

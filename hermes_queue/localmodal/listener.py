@@ -1,4 +1,4 @@
-"""A gRPC server on one port of 127.0.0.1 that can be shut like a machine that dies."""
+"""A gRPC server on one port of 127.0.0.1 that can be cut off like a dead machine."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ CLOSE_PATIENCE_S = 0.5
 
 
 class Connections:
-    """The connections that calls came over."""
+    """The connections over which calls came."""
 
     def __init__(self) -> None:
         self._transports: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def note(self, stream: Stream) -> None:
-        """Remember the one that this call came over."""
+        """Remember the connection of this call."""
         self._transports.add(stream._stream._transport)  # grpclib has no way to drop one
 
     def abort(self) -> None:
-        """Break them all."""
+        """Abort all of them."""
         for transport in list(self._transports):
             transport.abort()
 
 
 class Listener:
-    """Serves the same services as others may, on a port of its own."""
+    """Serves services, possibly shared with other listeners, on its own port."""
 
     def __init__(self, services: Sequence[Any], port: int = 0) -> None:
-        """Take the port; 0 = any free one.
+        """Bind the port; 0 = any free one.
 
         Raises:
-            OSError: it is taken.
+            OSError: the port is taken.
         """
-        # With the protocol named, since asyncio turns Nagle's delays off for such sockets only:
-        # they would cost 40 ms in each direction.
+        # Name the protocol: asyncio switches off Nagle's algorithm only for such sockets, and it
+        # would cost 40 ms in each direction.
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -58,7 +58,7 @@ class Listener:
         self.services = services
 
     async def start(self) -> None:
-        """Answer calls."""
+        """Start answering calls."""
         self._server = Server(
             self.services,
             status_details_codec=StatusDetails(),
@@ -69,13 +69,13 @@ class Listener:
         await self._server.start(sock=self._socket)
 
     def close(self) -> None:
-        """Refuse connections from now on; those that there are stay. Idempotent."""
+        """Refuse new connections; existing ones stay open. Idempotent."""
         if self._server is not None:
             self._server.close()
         self._socket.close()
 
     async def closed(self) -> None:
-        """Let calls end after `close`, for a moment."""
+        """After `close`, wait for a moment until running calls have ended."""
         if self._server is not None:
             # Since Python 3.12 this waits for clients to hang up; the SDK does so at its exit.
             with contextlib.suppress(TimeoutError):

@@ -1,4 +1,4 @@
-"""The command router: commands in a sandbox, their bytes, snapshots and mounts."""
+"""The command router: commands in a sandbox, their input and output, snapshots and mounts."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ LEAST_PROBE_PAUSE_S = 0.02
 
 
 class Router:
-    """Methods are named after the protocol's."""
+    """Methods have the names of the protocol."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
 
     def _command(self, request: Request) -> tuple[Box, Command]:
-        """The command that a request names; its sandbox may have ended."""
+        """The command of a request; its sandbox may have ended."""
         box = self.store.tasks.get(request.task_id)
         if box is None or request.exec_id not in box.commands:
             raise GRPCError(Status.NOT_FOUND, f"no exec {request.exec_id}")
@@ -37,7 +37,7 @@ class Router:
     # --- commands ---------------------------------------------------------------------
 
     async def TaskExecStart(self, request: Request, stream: Stream) -> Any:
-        """Start a command; the same exec id starts nothing again."""
+        """Start a command; repeating an exec id starts nothing."""
         box = self.store.task(request.task_id)
         if getattr(request, "container_id", ""):
             raise GRPCError(Status.UNIMPLEMENTED, "localmodal has no further containers")
@@ -54,7 +54,7 @@ class Router:
         return router_pb2.TaskExecStartResponse()
 
     async def TaskExecStdioRead(self, request: Request, stream: Stream) -> AsyncIterator[Any]:
-        """Output from an offset on."""
+        """Stream output from an offset on."""
         _, command = self._command(request)
         stdout = router_pb2.TASK_EXEC_STDIO_FILE_DESCRIPTOR_STDOUT
         log = command.logs[1 if request.file_descriptor == stdout else 2]
@@ -62,13 +62,13 @@ class Router:
             yield router_pb2.TaskExecStdioReadResponse(data=data)
 
     async def TaskExecStdinWrite(self, request: Request, stream: Stream) -> Any:
-        """Input at an offset."""
+        """Write input at an offset."""
         _, command = self._command(request)
         await command.input.write(request.offset, request.data, eof=request.eof)
         return router_pb2.TaskExecStdinWriteResponse()
 
     async def TaskExecStdinWriteStream(self, stream: Stream) -> Any:
-        """Input as a stream of pieces."""
+        """Write input from a stream of pieces."""
         first = await stream.recv_message()
         if first is None or first.WhichOneof("payload") != "start":
             raise GRPCError(Status.INVALID_ARGUMENT, "the first message must be start")
@@ -83,22 +83,22 @@ class Router:
         return router_pb2.TaskExecStdinWriteStreamResponse()
 
     async def TaskExecStdinStatus(self, request: Request, stream: Stream) -> Any:
-        """How much input has arrived."""
+        """The number of input bytes received."""
         pipe = self._command(request)[1].input
         return router_pb2.TaskExecStdinStatusResponse(
             num_bytes_written=pipe.written, closed=pipe.closed
         )
 
     async def TaskExecPoll(self, request: Request, stream: Stream) -> Any:
-        """How a command ended, if it has."""
+        """The status of a command; empty while it runs."""
         return router_pb2.TaskExecPollResponse(**self._command(request)[1].status())
 
     async def TaskExecWait(self, request: Request, stream: Stream) -> Any:
-        """How a command ended, once it has."""
+        """Wait for a command's end and return its status."""
         box, command = self._command(request)
         await command.done.wait()
         status = command.status()
-        # Where the sandbox is one process, a command inside ends with it in whatever way.
+        # If the sandbox is one process (gVisor), its end also ends commands, with varying statuses.
         died = not box.enclosure.is_alive() and status.get("code") != 0
         if died or (not box.is_up() and status.get("signal")):
             raise GRPCError(Status.NOT_FOUND, f"sandbox {box.sandbox_id} has finished")
@@ -107,7 +107,7 @@ class Router:
     # --- the sandbox's own process ----------------------------------------------------
 
     async def SandboxStdioReadV2(self, request: Request, stream: Stream) -> AsyncIterator[Any]:
-        """Its output from an offset on."""
+        """Stream the entrypoint's output from an offset on."""
         box = self.store.tasks.get(request.task_id)
         if box is None:
             raise GRPCError(Status.NOT_FOUND, f"no task {request.task_id}")
@@ -122,10 +122,10 @@ class Router:
             offset += len(data)
 
     async def SandboxStdinWriteV2(self, request: Request, stream: Stream) -> Any:
-        """Its input at an offset."""
+        """Write the entrypoint's input at an offset."""
         box = self.store.task(request.task_id)
         if box.entrypoint is None:
-            raise GRPCError(Status.FAILED_PRECONDITION, "the sandbox has no process of its own")
+            raise GRPCError(Status.FAILED_PRECONDITION, "the sandbox has no entrypoint")
         await box.entrypoint.input.write(request.offset, request.data, eof=request.eof)
         return router_pb2.SandboxStdinWriteV2Response()
 
@@ -148,30 +148,30 @@ class Router:
     # --- snapshots, mounts, volumes ---------------------------------------------------
 
     async def TaskSnapshotFilesystem(self, request: Request, stream: Stream) -> Any:
-        """Everything but what is mounted, as an image."""
+        """Take a snapshot of all files except mounted ones, as an image."""
         image_id = await snapshots.take(self.store, self.store.task(request.task_id), "/")
         return router_pb2.TaskSnapshotFilesystemResponse(image_id=image_id)
 
     async def TaskSnapshotDirectory(self, request: Request, stream: Stream) -> Any:
-        """A directory as an image."""
+        """Take a snapshot of a directory, as an image."""
         box = self.store.task(request.task_id)
         image_id = await snapshots.take(self.store, box, os.fsdecode(request.path))
         return router_pb2.TaskSnapshotDirectoryResponse(image_id=image_id)
 
     async def TaskMountDirectory(self, request: Request, stream: Stream) -> Any:
-        """A directory's snapshot at a path; without an image an empty directory."""
+        """Mount a directory's snapshot at a path; without an image, an empty directory."""
         box = self.store.task(request.task_id)
         image = self.store.image(request.image_id) if request.image_id else None
         await snapshots.mount(self.store, box, image, os.fsdecode(request.path))
         return Empty()
 
     async def TaskUnmountDirectory(self, request: Request, stream: Stream) -> Any:
-        """What was at the path before."""
+        """Restore what was at the path before the mount."""
         await snapshots.unmount(self.store.task(request.task_id), os.fsdecode(request.path))
         return Empty()
 
     async def TaskReloadVolumes(self, request: Request, stream: Stream) -> Any:
-        """Commit this sandbox's changes and show it those of others."""
+        """Commit this sandbox's changes and load those of others."""
         box = self.store.task(request.task_id)
         await self.store.volumes.reload(box.enclosure.directory)
         return router_pb2.TaskReloadVolumesResponse()

@@ -16,11 +16,11 @@ from hermes_queue.localmodal.storage.store import Store
 from hermes_queue.localmodal.wire import Request, Stream, Tokens, new_id
 
 PAGE = 100
-"""Sandboxes per answer of a list."""
+"""Sandboxes per page of a list."""
 
 
 class SandboxCalls(ControlPlane):
-    """The whole control plane. Methods are named after the protocol's."""
+    """The whole control plane. Methods have the names of the protocol."""
 
     def __init__(
         self, store: Store, tokens: Tokens, router_url: str, *, router_token_s: float
@@ -50,7 +50,7 @@ class SandboxCalls(ControlPlane):
         return box
 
     async def SandboxCreateV2(self, request: Request, stream: Stream) -> Any:
-        """Create a sandbox and say how commands reach it."""
+        """Create a sandbox; returns the address for its commands."""
         box = await self._create(request, stream, v1=False)
         return api_pb2.SandboxCreateV2Response(
             sandbox_id=box.sandbox_id,
@@ -60,21 +60,21 @@ class SandboxCalls(ControlPlane):
         )
 
     async def SandboxCreate(self, request: Request, stream: Stream) -> Any:
-        """The same in V1; the SDK asks for the task later."""
+        """Create a sandbox in V1; the SDK asks for the task later."""
         box = await self._create(request, stream, v1=True)
         return api_pb2.SandboxCreateResponse(
             sandbox_id=box.sandbox_id, metadata=self._metadata(box)
         )
 
     async def SandboxGetTaskIdV2(self, request: Request, stream: Stream) -> Any:
-        """The task that runs a sandbox, or how it ended."""
+        """The task of a sandbox, or its result."""
         box = self.store.box(request.sandbox_id)
         if box.result is not None:
             return api_pb2.SandboxGetTaskIdResponse(task_result=box.result)
         return api_pb2.SandboxGetTaskIdResponse(task_id=box.task_id)
 
     async def SandboxGetCommandRouterAccess(self, request: Request, stream: Stream) -> Any:
-        """Address and token of the command router, after a re-attachment or expiry."""
+        """Address and token of the command router, after reattaching or expiry."""
         if request.WhichOneof("target") == "task_id":
             box = self.store.task(request.task_id)
         else:
@@ -85,18 +85,18 @@ class SandboxCalls(ControlPlane):
         return api_pb2.SandboxGetCommandRouterAccessResponse(url=access.url, jwt=access.jwt)
 
     async def TaskGetCommandRouterAccess(self, request: Request, stream: Stream) -> Any:
-        """The same in V1."""
+        """`SandboxGetCommandRouterAccess` in V1."""
         access = self._access(self.store.task(request.task_id), stream)
         return api_pb2.TaskGetCommandRouterAccessResponse(url=access.url, jwt=access.jwt)
 
     async def SandboxWaitV2(self, request: Request, stream: Stream) -> Any:
         """Wait for the end; with timeout 0 it is a poll."""
         box = self.store.box(request.sandbox_id)
-        result = await box.wait_shown(request.timeout)
+        result = await box.wait_visible(request.timeout)
         return api_pb2.SandboxWaitResponse(result=result, metadata=self._metadata(box))
 
     async def SandboxTerminateV2(self, request: Request, stream: Stream) -> Any:
-        """End a sandbox; no-op when it has ended."""
+        """End a sandbox; does nothing if it has ended."""
         box = self.store.box(request.sandbox_id)
         before = box.result
         await box.end(WORKER_LOST if box.lost else TERMINATED)
@@ -119,15 +119,15 @@ class SandboxCalls(ControlPlane):
         )
 
     async def SandboxListV2(self, request: Request, stream: Stream) -> Any:
-        """One page, newest first; the SDK asks for what is older than the page's last."""
-        wanted = {tag.tag_name: tag.tag_value for tag in request.tags}
+        """One page, newest first; for the next page, the SDK asks for older sandboxes."""
+        tags = {tag.tag_name: tag.tag_value for tag in request.tags}
         boxes = [
             box
             for box in self.store.boxes.values()
             if (request.include_finished or box.result is None)
             and (not request.app_id or box.app_id == request.app_id)
             and (not request.before_timestamp or box.created < request.before_timestamp)
-            and wanted.items() <= box.tags.items()
+            and tags.items() <= box.tags.items()
         ]
         boxes.sort(key=lambda box: box.created, reverse=True)
         return api_pb2.SandboxListResponse(sandboxes=[self._info(box) for box in boxes[:PAGE]])
@@ -143,7 +143,7 @@ class SandboxCalls(ControlPlane):
         return Empty()
 
     async def SandboxGetLogs(self, request: Request, stream: Stream) -> AsyncIterator[Any]:
-        """Output of the sandbox's own process in V1."""
+        """Output of the sandbox's entrypoint in V1."""
         box = self.store.box(request.sandbox_id)
         if box.entrypoint is not None:
             descriptor = request.file_descriptor
@@ -155,7 +155,7 @@ class SandboxCalls(ControlPlane):
         yield api_pb2.TaskLogsBatch(eof=True)
 
     async def SandboxStdinWrite(self, request: Request, stream: Stream) -> Any:
-        """Input of the sandbox's own process in V1."""
+        """Input of the sandbox's entrypoint in V1."""
         box = self.store.box(request.sandbox_id)
         if box.entrypoint is None or not box.is_up():
             raise GRPCError(Status.FAILED_PRECONDITION, "the sandbox takes no input")
@@ -175,14 +175,15 @@ class SandboxCalls(ControlPlane):
     def _access(self, box: Box, stream: Stream) -> Any:
         url = box.worker.url if box.worker is not None else self._router_url
         if stream.metadata.get("x-modal-client-type") == str(api_pb2.CLIENT_TYPE_LIBMODAL_JS):
-            # On localhost the JavaScript SDK insists on the scheme and speaks plaintext anyhow.
+            # On localhost the JavaScript SDK requires the scheme https, and uses plaintext
+            # nevertheless.
             url = url.replace("http://", "https://", 1)
         token = self.tokens.make(box.task_id, self._router_token_s)
         return api_pb2.CommandRouterAccess(url=url, jwt=token)
 
     @staticmethod
     def _metadata(box: Box) -> Any:
-        return api_pb2.SandboxHandleMetadata(app_id=box.app_id, result=box.shown_result)
+        return api_pb2.SandboxHandleMetadata(app_id=box.app_id, result=box.visible_result)
 
     def _info(self, box: Box) -> Any:
         return api_pb2.SandboxInfo(

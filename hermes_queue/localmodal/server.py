@@ -29,7 +29,7 @@ from hermes_queue.settings import PathSettings
 logger = logging.getLogger(__name__)
 
 TOKEN_ID, TOKEN_SECRET = "ak-local", "as-local"
-"""They open a port of this machine only, to whoever may read this."""
+"""Public on purpose: they only give access to a port of this machine."""
 CALL_TIMEOUT_S = 120.0
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ T = TypeVar("T")
 class LocalModal:
     """`async with LocalModal() as server:`, then point the SDK at `server.environment`.
 
-    Its event loop's thread must live as long as the sandboxes: they die with it.
+    The thread of its event loop must live as long as the sandboxes, which die with it.
     """
 
     def __init__(
@@ -57,18 +57,19 @@ class LocalModal:
         """Prepare a server; nothing is checked before `start`.
 
         Args:
-            root: where files of sandboxes lie while they live; None = a directory of the cache.
+            root: directory of the sandboxes' files while they live; None = a directory of the
+                cache.
             port: on 127.0.0.1; 0 = any free one.
-            token_id: with `token_secret`, the only pair that is let in.
-            token_secret: see there.
-            network: False = no sandbox has network, whatever it asks for.
-            limits: of each sandbox.
-            conduct: how the server behaves.
+            token_id: token id that clients must send, with `token_secret`.
+            token_secret: secret of `token_id`.
+            network: False = no sandbox has network, whatever it requests.
+            limits: limits of each sandbox.
+            conduct: general behaviour of the server.
             secrets: named secrets that exist from the start.
             router_token_s: lifetime of the tokens for commands.
-            worker_ports: each sandbox takes its commands on a port of its own, as on Modal, where
-                that is its worker's; a lost worker then refuses connections. Otherwise the
-                server's port is the only one, and connections to a lost worker break.
+            worker_ports: give each sandbox a separate port for its commands, as on Modal, where
+                it belongs to the worker; a lost worker then refuses connections. Otherwise all
+                sandboxes share the server's port, and connections to a lost worker break.
         """
         self.port = port
         self.conduct = conduct or Conduct()
@@ -88,12 +89,12 @@ class LocalModal:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """URL of the server."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
     def environment(self) -> dict[str, str]:
-        """What makes the SDK talk to it."""
+        """Environment variables that point the SDK at the server."""
         return {
             "MODAL_SERVER_URL": self.url,
             "MODAL_TOKEN_ID": self._credentials[0],
@@ -102,20 +103,20 @@ class LocalModal:
 
     @property
     def store(self) -> Store:
-        """Its state, while it runs."""
+        """The server's state, while it runs."""
         assert self._store is not None, "the server has not been started"  # noqa: S101
         return self._store
 
     @property
     def slots(self) -> int | None:
-        """How many slots a sandbox can keep apart: 1 without a range of uids, else any number."""
+        """Number of slots that a sandbox can keep apart: 1 without a range of uids, None = any."""
         return None if self.store.host.ids.is_range else 1
 
     async def start(self) -> None:
         """Check the host, then listen.
 
         Raises:
-            IsolationUnavailable: sandboxes cannot be fenced off here; the message has the fix.
+            IsolationUnavailable: sandboxes cannot be isolated here; the message has the fix.
             OSError: the port is taken.
         """
         if self._limits.runtime == "gvisor":
@@ -161,7 +162,7 @@ class LocalModal:
         if not ids.is_range:
             logger.warning(
                 "no range of uids can be mapped into sandboxes (%s): only root exists in them, "
-                "so that a sandbox can keep one slot only apart",
+                "so a sandbox can have only one slot",
                 ids.reason,
                 extra={"action": "start"},
             )
@@ -193,10 +194,10 @@ class LocalModal:
             raise GRPCError(Status.UNAVAILABLE, "the worker is gone")
 
     async def lose_worker(self, sandbox_id: str) -> None:
-        """Let a sandbox's worker die as machines do.
+        """Kill a sandbox's worker like a machine that dies.
 
-        Everything inside ends at once and connections to it break; the control plane goes on to
-        list it as running, until somebody terminates it.
+        Everything inside ends at once and connections to it break. The control plane lists it as
+        running until it is terminated.
 
         Raises:
             GRPCError: there is no such sandbox.
@@ -229,10 +230,10 @@ class LocalModal:
 
 
 class BackgroundServer:
-    """A `LocalModal` on a thread with an event loop of its own, for programs with other loops."""
+    """A `LocalModal` with its own thread and event loop, for programs with other loops."""
 
     def __init__(self, **options: Any) -> None:
-        """`options` go to `LocalModal`."""
+        """Pass `options` to `LocalModal`."""
         self.server = LocalModal(**options)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(

@@ -20,7 +20,7 @@ from modal_proto import api_pb2
 from hermes_queue.localmodal.faults.plan import FaultPlan
 
 Stream = Any
-"""`grpclib.server.Stream`, whose message types depend on the method."""
+"""`grpclib.server.Stream`; its message types depend on the method."""
 Request = Any
 """The method's protobuf message. Fields differ between SDK versions."""
 
@@ -28,15 +28,15 @@ ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 
 
 def new_id(prefix: str, length: int = 26) -> str:
-    """A random id as Modal's look: `sb-` and 22 characters are taken for the older protocol."""
+    """A random id in Modal's format; `sb-` with 22 characters means the older protocol."""
     return prefix + "-" + "".join(secrets.choice(ALPHABET) for _ in range(length))
 
 
 class Tokens:
-    """Short-lived tokens in the form of JWTs.
+    """Short-lived tokens in JWT format.
 
-    The SDK reads their `exp` only. We check the signature, so that a sandbox that can reach the
-    port cannot command other ones.
+    The SDK only reads their `exp`. We check the signature, so that a sandbox that can reach the
+    port cannot control others.
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Tokens:
         return f"{text}.{self._signature(text)}"
 
     def subject(self, token: str) -> str | None:
-        """Who a token was made for; None when it is malformed, forged or expired."""
+        """The subject of a token; None if it is malformed, forged or expired."""
         text, _, signature = token.rpartition(".")
         if not text or not hmac.compare_digest(signature.encode(), self._signature(text).encode()):
             return None
@@ -67,7 +67,7 @@ def _encode(data: bytes) -> str:
 
 
 class StatusDetails(StatusDetailsCodecBase):
-    """Error details as the SDK reads them: an `RPCStatus` in the trailer."""
+    """Error details in the SDK's format: an `RPCStatus` in the trailer."""
 
     def encode(self, status: Status, message: str | None, details: Any) -> bytes:
         """See grpclib."""
@@ -86,10 +86,10 @@ Guard = Callable[[str, Stream], Awaitable[None]]
 
 
 class Service:
-    """Serves one protobuf service: the methods that `target` has by their names.
+    """Serves one protobuf service with the methods of `target` that have the same names.
 
     Unary methods take (request, stream) and return the reply; server streams are async
-    generators of replies; client streams take the stream alone.
+    generators of replies; client streams take only the stream.
     """
 
     def __init__(self, descriptor: Any, target: object, faults: FaultPlan, guard: Guard) -> None:
@@ -97,7 +97,8 @@ class Service:
         self._guard = guard
         self._handlers: dict[str, Handler] = {}
         for method in descriptor.methods:
-            # Methods unknown to grpclib would reach the SDK as "Missing content-type header".
+            # Register unknown methods too: otherwise the SDK would see "Missing content-type
+            # header".
             function = getattr(target, method.name, None)
             if function is None:
                 handle, cardinality = self._refuse(method.name), Cardinality.STREAM_STREAM

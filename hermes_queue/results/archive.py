@@ -1,8 +1,8 @@
-"""What is deleted from Redis is kept here: per run a directory of frames, as Redis had it.
+"""The archive: groups that were deleted from Redis, in one directory of frames per run.
 
-Workers store groups before they trim them, so every group is in the stream, in the archive, or for
-a moment in both; readers drop repetitions. Each process writes files of its own, so that hosts may
-share one directory.
+Workers archive groups before they trim them, so every group is in the stream, in the archive, or
+for a moment in both; readers drop duplicates. Each process writes its own files, so several
+hosts may share one directory.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ MAGIC = b"hermes-queue groups 1\n"
 FILE_BYTES = 64 << 20
 _NAME_MAX = 255
 _HASHED = "~"
-"""Begins the names that are hashes: no run id begins so."""
+"""First character of names that are hashes; no run id begins with it."""
 _RUN_ID = "run-id"
 _OPEN = 16
-"""Files of runs that are kept open; groups of one run come close together."""
+"""Number of runs whose files stay open; groups of one run arrive close together."""
 
 
 class ArchiveSink:
-    """Writes below `directory`, which is made when the first group comes."""
+    """Writes groups below `directory`, which is created with the first group."""
 
     def __init__(self, directory: Path, *, file_bytes: int = FILE_BYTES) -> None:
         self.directory = directory
@@ -43,11 +43,11 @@ class ArchiveSink:
         self._logs: OrderedDict[str, FrameLog] = OrderedDict()
 
     def store(self, groups: Iterable[StoredGroup]) -> None:
-        """Keep the groups; they are durable on return.
+        """Archive the groups; they are durable on return.
 
         Raises:
-            HermesQueueError: there is no room, or the directory cannot be written; those before
-                the first that failed are kept.
+            HermesQueueError: the disk is full, or the directory cannot be written. Groups before
+                the first one that failed are archived.
         """
         for group in groups:
             log = self._log(group.fields["run_id"])
@@ -56,7 +56,7 @@ class ArchiveSink:
                 self._logs.pop(group.fields["run_id"]).close()
 
     def close(self) -> None:
-        """Free the files. Idempotent."""
+        """Close the files. Idempotent."""
         while self._logs:
             self._logs.popitem()[1].close()
 
@@ -72,7 +72,7 @@ class ArchiveSink:
 
 
 def archived_runs(directory: Path) -> list[str]:
-    """Ids of the runs that have something in the archive."""
+    """Ids of the runs that have groups in the archive."""
     if not directory.is_dir():
         return []
     names = [_run_of(path) for path in directory.iterdir() if path.is_dir()]
@@ -80,7 +80,7 @@ def archived_runs(directory: Path) -> list[str]:
 
 
 def _directory_of(directory: Path, run_id: str) -> Path:
-    """Where a run lies: under its id, or a hash of it where no file system takes the name."""
+    """The directory of a run: its id, or a hash of it if the id is too long for a file name."""
     name = quote(run_id, safe="")
     if len(name) > _NAME_MAX:
         name = _HASHED + hashlib.sha256(run_id.encode()).hexdigest()
@@ -88,7 +88,7 @@ def _directory_of(directory: Path, run_id: str) -> Path:
 
 
 def _directory_of_writer(directory: Path, run_id: str) -> Path:
-    """As `_directory_of`; under a hash the id lies beside the groups.
+    """`_directory_of`, with a file that holds the run id if the name is a hash.
 
     Raises:
         ConfigurationError: the directory cannot be written.
@@ -104,7 +104,7 @@ def _directory_of_writer(directory: Path, run_id: str) -> Path:
 
 
 def _run_of(path: Path) -> str | None:
-    """The id of the run that lies in a directory of the archive; None before it is written."""
+    """The run id of a directory of the archive; None if its id file is not written yet."""
     if not path.name.startswith(_HASHED):
         return unquote(path.name)
     try:
@@ -116,13 +116,14 @@ def _run_of(path: Path) -> str | None:
 def read_archive(
     directory: Path, run_id: str | None = None, *, known: dict[Path, int] | None = None
 ) -> Iterator[StoredGroup]:
-    """Archived groups, run by run, each in order of deletion; some may come twice.
+    """Yield archived groups, run by run, each in order of deletion; a group may come twice.
 
     Args:
-        directory: the archive; nothing comes of one that is not there.
+        directory: the archive; if it does not exist, nothing is yielded.
         run_id: only this run.
-        known: how far each file was read before; only what came since is read, and it is kept up
-            to date. Files' times would not do: each host has its own clock.
+        known: file -> offset up to which it was read before; only later frames are read, and the
+            offsets are updated. Modification times would not do, since each host has its own
+            clock.
 
     Raises:
         ConfigurationError: a file is damaged in its middle.

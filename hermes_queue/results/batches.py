@@ -1,4 +1,4 @@
-"""Deliveries taken ahead of their use, one by one or several together."""
+"""Groups read ahead of their use, one at a time or in batches."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Source = AbstractAsyncContextManager[AsyncIterator[DeliveredGroup]]
 
 
 class ReadAhead:
-    """Reads up to `size` groups ahead in a task of its own. An async context manager.
+    """Reads up to `size` groups ahead in a background task. An async context manager.
 
-    What was read and not taken when the context ends is given back, so that another consumer
-    gets it soon. `source` stays open until then: what was taken can be acknowledged after the last
-    group was delivered.
+    When the context ends, groups that were read and not taken are given back, so that another
+    consumer gets them soon. `source` stays open until then, so groups that were taken can still
+    be acknowledged after the last one was delivered.
     """
 
     def __init__(self, source: Source, size: int) -> None:
@@ -26,7 +26,7 @@ class ReadAhead:
         self._queue: asyncio.Queue[DeliveredGroup | None] = asyncio.Queue(max(1, size))
         self._task: asyncio.Task[None] | None = None
         self._in_hand: DeliveredGroup | None = None
-        """Delivered, and there is no room for it yet."""
+        """A group that was delivered but does not fit into the queue yet."""
 
     async def __aenter__(self) -> ReadAhead:
         self._task = asyncio.create_task(self._read(await self._source.__aenter__()))
@@ -35,29 +35,31 @@ class ReadAhead:
     async def __aexit__(self, *_: object) -> None:
         if self._task:
             await end_tasks(self._task)
+        # The task may have been cancelled in `put`: then its group is in neither the queue nor the
+        # caller's hands, and would stay pending until it is stale.
         left = [self._in_hand]
         while not self._queue.empty():
             left.append(self._queue.get_nowait())
         for group in filter(None, left):
-            with suppress(HermesQueueError):  # then it is delivered again when it is stale
-                await group.nack(counted=False)  # nobody has seen it
+            with suppress(HermesQueueError):  # it is delivered again once it is stale
+                await group.nack(counted=False)  # the caller never saw it
         await self._source.__aexit__(None, None, None)
 
     async def take(self) -> DeliveredGroup | None:
         """The next group; None at the end.
 
         Raises:
-            HermesQueueError: what the reading met.
+            HermesQueueError: the background task failed.
         """
         group = await self._queue.get()
         if group is None:
-            self._queue.put_nowait(None)  # for whoever asks again
+            self._queue.put_nowait(None)  # the next call also returns None
             if self._task:
                 await self._task
         return group
 
     async def batches(self, size: int, wait_s: float) -> AsyncIterator[list[DeliveredGroup]]:
-        """Lists of `size` groups, fewer where `wait_s` pass; empty when nothing came at all."""
+        """Yield lists of `size` groups; after `wait_s`, a shorter or empty list."""
         loop = asyncio.get_running_loop()
         while True:
             batch: list[DeliveredGroup] = []
@@ -96,6 +98,6 @@ class ReadAhead:
 async def in_batches(
     source: Source, size: int, wait_s: float
 ) -> AsyncIterator[AsyncIterator[list[DeliveredGroup]]]:
-    """Lists of up to `size` groups, at least one (maybe empty) every `wait_s`."""
+    """Lists of up to `size` groups; one, possibly empty, at least every `wait_s`."""
     async with ReadAhead(source, size) as ahead:
         yield ahead.batches(size, wait_s)

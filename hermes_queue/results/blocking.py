@@ -1,4 +1,4 @@
-"""The stream for programs without asyncio: a thread of its own reads ahead and keeps claims."""
+"""The results stream for programs without asyncio: a thread reads ahead and renews deliveries."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ T = TypeVar("T")
 
 
 class HeldGroup(TrajectoryGroup):
-    """A group that is ours until we acknowledge it, or the consumer is closed."""
+    """A delivered group. It is ours until it is acknowledged or the consumer is closed."""
 
     _delivered: DeliveredGroup = PrivateAttr()
     _call: Callable[[Coroutine[Any, Any, None]], None] = PrivateAttr()
 
     def ack(self) -> None:
-        """Tell Redis that this group is dealt with. Repeating it does nothing.
+        """Acknowledge the group. Repeating the call does nothing.
 
         Raises:
-            RedisUnavailable: it will be delivered again.
+            RedisUnavailable: the group will be delivered again.
         """
         self._call(self._delivered.ack())
 
     def nack(self) -> None:
-        """Give it back: a consumer of the group gets it within half a minute.
+        """Give the group back; a consumer of the group receives it within half a minute.
 
         Raises:
-            RedisUnavailable: it will be delivered again once this consumer is silent.
+            RedisUnavailable: the group will be delivered again once this consumer is silent.
         """
         self._call(self._delivered.nack())
 
@@ -43,7 +43,7 @@ class HeldGroup(TrajectoryGroup):
 class SyncConsumer:
     """An iterator of groups. Close it, or use it in a `with` statement.
 
-    One thread may use it at a time.
+    Not thread-safe: use it from one thread at a time.
     """
 
     def __init__(self, group: str, ahead: int, **options: Any) -> None:
@@ -71,10 +71,7 @@ class SyncConsumer:
         return [group for _, group in zip(range(count), self, strict=False)]
 
     def close(self) -> None:
-        """Give back what was read ahead; what is held and not acknowledged becomes stale.
-
-        Idempotent.
-        """
+        """Give back groups that were read ahead; unacknowledged ones become stale. Idempotent."""
         if self._thread.is_alive():
             self._call(self._ahead.__aexit__())
             self._loop.call_soon_threadsafe(self._loop.stop)
@@ -91,7 +88,7 @@ class SyncConsumer:
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
-        except BaseException:  # Ctrl-C: nobody waits for it any more
+        except BaseException:  # e.g. Ctrl-C: without this, the call would go on in its thread
             future.cancel()
             raise
 
@@ -99,16 +96,16 @@ class SyncConsumer:
 def consume_sync(group: str, *, ahead: int = 2, **options: Any) -> SyncConsumer:
     """Consume finished groups without asyncio; acknowledge each with `group.ack()`.
 
-    Groups are read and unpacked in a thread while the caller works, and what the caller holds is
-    kept from going stale however long a step takes, as long as the process lives.
+    A thread reads and unpacks groups while the caller works. It also renews the groups that the
+    caller holds, so that they do not go stale during a long step as long as the process lives.
 
     Args:
         group: name of the consumer group.
-        ahead: groups to unpack ahead.
-        **options: those of `consume`.
+        ahead: number of groups to unpack ahead.
+        **options: keyword arguments of `consume`.
 
     Raises:
-        HermesQueueError: as `consume`, when the iteration meets it.
+        HermesQueueError: as `consume`, during the iteration.
     """
     return SyncConsumer(group, ahead, **{"prefetch": max(1, ahead), "renew": True, **options})
 

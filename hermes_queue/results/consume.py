@@ -1,10 +1,10 @@
 """The results stream: one entry per finished group, read through consumer groups.
 
-A body is stored once (`body:{trajectory_id}`); the stream entry of a group lists its
-members in plain fields, so that a consumer filters without unpacking. Each consumer group
-sees every entry, each entry goes to one consumer of the group, and it is delivered again
-until it is acknowledged. Acknowledge after your write or step is durable, and keep the
-first record of a trajectory id: a power loss of Redis can repeat the last second.
+The stream entry of a group lists its members in plain fields, so that consumers filter without
+unpacking; each record is stored once, as `body:{trajectory_id}`. Every consumer group sees every
+entry. Within a consumer group each entry goes to one consumer and is delivered again until it is
+acknowledged. Acknowledge after your write or step is durable, and keep the first record of a
+trajectory id: a power loss of Redis can repeat the last second.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from hermes_queue.settings import RedisSettings
 __all__ = ["STREAM", "DeliveredGroup", "consume", "consume_batches", "remove_consumer_group"]
 
 _PROCESS = secrets.token_hex(4)
-"""Containers of one host may share its name, and each have the process id 1."""
+"""Makes consumer names unique: containers may share a host name and all have process id 1."""
 MAX_DELIVERIES = 5
-"""A group delivered so often without being acknowledged breaks its consumers."""
+"""Deliveries after which an unacknowledged group becomes a dead letter."""
 PREFETCH = 16
 STALE_S = 300.0
-"""Unacknowledged deliveries of a consumer that was silent for so long go to another one."""
+"""Silence of a consumer after which its unacknowledged deliveries go to another one."""
 
 
 async def consume(
@@ -60,40 +60,40 @@ async def consume(
     """Yield finished groups as they come; call `await group.ack()` on each.
 
     Args:
-        group: name of the consumer group, e.g. "trainer". Consumers of one group share
-            the work; every group sees everything.
+        group: name of the consumer group, e.g. "trainer". Consumers of one group share the work;
+            every consumer group receives every finished group. Its filter (`run` to `min_std`)
+            is fixed when it is created.
         url: Redis; default `HERMES_QUEUE_REDIS_URL`.
-        consumer: name of this consumer. What it left unacknowledged in an earlier life
-            under the same name comes first, so no two that live may share one. Default: host,
-            process id and a random part.
-        run: only groups of the run of this id; a consumer group keeps its filter for life.
-        env: only groups of this env; likewise.
-        complete: only groups of which every member was measured; likewise.
-        min_mean: only groups whose mean score is at least this; likewise.
-        max_mean: only groups whose mean score is at most this; likewise.
-        min_std: only groups whose scores differ at least so much (population standard
-            deviation); likewise.
-        start: "0" = from the oldest entry, "$" = only new ones, the id of an entry = after it,
-            a datetime or Unix seconds = published since; used when the group is made. An
-            existing group is set back with `rewind`.
-        idle_timeout_s: end when nothing came for so long; default: wait for ever.
-        stale_s: claim deliveries of consumers silent for so long.
-        durable: whether results are kept until this group has acknowledged them, however
-            long that takes. Otherwise they are until it has read nothing for an hour.
-        max_deliveries: what was delivered more often without being acknowledged becomes a
-            dead letter, as does a group whose bodies are gone or unreadable.
-        prefetch: groups taken from Redis at once. With a long step for each, 1 leaves the rest
-            to other consumers of the group.
-        renew: keep what was yielded and not acknowledged from going stale, for as long as the
-            event loop runs.
+        consumer: name of this consumer, unique among those that live. Groups that an earlier
+            consumer of this name left unacknowledged are delivered first. Default: host, process
+            id and a random part.
+        run: only groups of the run with this id.
+        env: only groups of this env.
+        complete: only groups of which every member was measured.
+        min_mean: only groups whose mean score is at least this.
+        max_mean: only groups whose mean score is at most this.
+        min_std: only groups whose scores have at least this population standard deviation.
+        start: where a new consumer group begins: "0" = oldest entry, "$" = only new entries, an
+            entry id = after that entry, a datetime or Unix seconds = published since then.
+            Ignored for an existing group; use `rewind` to set it back.
+        idle_timeout_s: end after this many seconds without a group; default: wait for ever.
+        stale_s: take over deliveries of consumers that were silent for this many seconds.
+        durable: keep results until this consumer group has acknowledged them, however long that
+            takes. If False, they are kept until the group has read nothing for an hour.
+        max_deliveries: a group that was delivered more often without being acknowledged becomes
+            a dead letter, as does a group whose bodies are gone or unreadable.
+        prefetch: groups fetched from Redis at once. If each takes long to process, 1 leaves the
+            rest to other consumers of the group.
+        renew: renew yielded groups until they are acknowledged, so that they do not go stale
+            while the event loop runs.
 
     Raises:
-        ConfigurationError: the group exists with another filter.
-        ValueError: `start` or `prefetch` is none.
-        RedisUnavailable: Redis cannot be reached at the start or refuses us; later
+        ConfigurationError: the consumer group exists with another filter.
+        ValueError: `start` is not a position in the stream, or `prefetch` is below 1.
+        RedisUnavailable: Redis cannot be reached at the start, or refuses the connection; later
             outages are waited out.
-        ConfigurationError: a body lies in an object store whose library is not installed;
-            nothing is acknowledged. An outage of the store is waited out.
+        ConfigurationError: a body is in an object store whose library is not installed; nothing
+            is acknowledged. An outage of the store is waited out.
         SchemaTooNew: a newer hermes-queue published this group; nothing is acknowledged.
     """
     async with reading(
@@ -138,7 +138,7 @@ async def reading(
     prefetch: int = PREFETCH,
     renew: bool = False,
 ) -> AsyncIterator[AsyncGenerator[DeliveredGroup, None]]:
-    """The deliveries of `consume`, whose groups can be acknowledged until the context ends."""
+    """The deliveries of `consume`; groups can be acknowledged until the context ends."""
     if prefetch < 1:
         raise ValueError("prefetch must be at least 1")
     begin = stream_id(start)
@@ -169,14 +169,13 @@ async def reading(
 async def consume_batches(
     group: str, *, size: int, wait_s: float = 5.0, **options: Any
 ) -> AsyncGenerator[list[DeliveredGroup], None]:
-    """Yield lists of finished groups; call `ack()` on each group when its batch is dealt with.
+    """Yield lists of finished groups; call `ack()` on each group once its batch is processed.
 
     Args:
         group: name of the consumer group.
-        size: groups in a list,
-        wait_s: or fewer when so long passed since the first could have come. Lists are never
-            empty.
-        **options: those of `consume`. What was yielded is renewed unless told otherwise.
+        size: largest number of groups in a list.
+        wait_s: yield a shorter list after this many seconds. Lists are never empty.
+        **options: keyword arguments of `consume`. `renew` is True by default.
 
     Raises:
         HermesQueueError: as `consume`.
@@ -189,11 +188,11 @@ async def consume_batches(
 
 
 def remove_consumer_group(client: redis.Redis, prefix: str, group: str) -> None:
-    """Remove a consumer group that nobody reads any more, so that it holds back no trimming.
+    """Remove a consumer group that is no longer read, so that it does not block trimming.
 
     Raises:
-        redis.RedisError: it may still be there.
+        redis.RedisError: the group may still exist.
     """
     client.xgroup_destroy(prefix + STREAM, group)
-    # Its fields, not DEL: a consumer's user may do that to results and dead letters, too.
+    # HDEL, not DEL: the Redis user of consumers could then also delete results and dead letters.
     client.hdel(options_key(prefix, group), "filter", "start", "durable")

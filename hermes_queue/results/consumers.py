@@ -1,4 +1,4 @@
-"""What is known of the consumer groups of the results stream."""
+"""Consumer groups of the results stream, as Redis reports them."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from hermes_queue.results.lag import lag_of
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroup:
-    """One reader of the stream, as of now."""
+    """The state of one consumer group."""
 
     name: str
     durable: bool
-    """Whether results are kept for it for ever."""
+    """Whether results are kept for it without a time limit."""
     filter: dict[str, str]
     consumers: int
     pending: int
-    """Delivered and not acknowledged."""
+    """Entries delivered and not acknowledged."""
     behind: int
-    """Entries of the stream it has not been given yet."""
+    """Entries of the stream that were not delivered to it yet."""
     idle_s: float | None
-    """Since one of its consumers last asked; None without consumers."""
+    """Seconds since one of its consumers last read; None without consumers."""
 
 
 def consumer_groups(ledger: Ledger) -> list[ConsumerGroup]:
@@ -41,10 +41,10 @@ def consumer_groups(ledger: Ledger) -> list[ConsumerGroup]:
 
 
 def forget_consumer_group(ledger: Ledger, name: str) -> None:
-    """Remove a consumer group; results are not kept for it any more.
+    """Remove a consumer group; results are no longer kept for it.
 
     Raises:
-        ConfigurationError: there is none of that name.
+        ConfigurationError: there is no group of that name.
     """
     if name not in {group.name for group in consumer_groups(ledger)}:
         raise ConfigurationError(f"there is no consumer group {name!r} in this Redis")

@@ -1,4 +1,4 @@
-"""The deliveries of one consumer group that nobody has acknowledged, as Redis keeps them."""
+"""Pending deliveries of one consumer group, as Redis keeps them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Entries = list[tuple[bytes, dict[bytes, bytes]]]
 
 
 class Deliveries:
-    """What `consumer` of `group` was given by `stream`, and what it may take over.
+    """Deliveries of `stream` to `consumer` of `group`, and those that it may take over.
 
-    Where an outage is not said to be explained, redis-py's own errors pass through.
+    Methods raise redis-py's errors unless their docstring says otherwise.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class Deliveries:
         self._url = url
 
     async def read(self, count: int, block_ms: int) -> Entries:
-        """New entries."""
+        """Read new entries."""
         answer = await self._client.xreadgroup(
             self._group,
             self._consumer,
@@ -43,12 +43,12 @@ class Deliveries:
     async def page(
         self, cursor: str, *, idle_ms: int | None = None, ours: bool = False
     ) -> tuple[list[bytes], str]:
-        """Ids of unacknowledged deliveries from `cursor` on, and where to go on ("" = the end).
+        """Ids of pending deliveries from `cursor` on, and the next cursor ("" = the end).
 
         Args:
-            cursor: "-" for the beginning, else what the last page said.
-            idle_ms: only those that nobody has touched for so long.
-            ours: only those of this consumer.
+            cursor: "-" for the beginning, else the cursor returned with the last page.
+            idle_ms: only deliveries that were not touched for this long.
+            ours: only deliveries of this consumer.
         """
         page = await self._client.xpending_range(
             self._stream,
@@ -63,14 +63,16 @@ class Deliveries:
         return ids, f"({ids[-1].decode()}" if len(ids) == _PAGE else ""
 
     async def ours(self, at_most: int) -> list[bytes]:
-        """Ids of what this consumer was given and has not acknowledged."""
+        """Ids of the pending deliveries of this consumer."""
         pending = await self._client.xpending_range(
             self._stream, self._group, "-", "+", at_most, self._consumer
         )
         return [entry["message_id"] for entry in pending]
 
     async def take(self, entry_id: bytes, idle_ms: int) -> Entries:
-        """Have this delivered to us once more, if nobody else has taken it meanwhile."""
+        """Claim a delivery for this consumer, unless another one has claimed it in the meantime."""
+        # `min_idle_time` decides the race: the first claim resets the idle time, so that a second
+        # consumer that saw the same stale delivery gets nothing.
         entries = await self._client.xclaim(
             self._stream, self._group, self._consumer, min_idle_time=idle_ms, message_ids=[entry_id]
         )
@@ -79,10 +81,15 @@ class Deliveries:
     async def hold(
         self, entry_id: bytes, idle_s: float = 0.0, deliveries: int | None = None
     ) -> None:
-        """Hold a delivery as if it had been made `idle_s` ago; counts as no further one.
+        """Hold a delivery as if it had been made `idle_s` ago, without counting another delivery.
+
+        Args:
+            entry_id: the delivery.
+            idle_s: idle time that Redis records for it.
+            deliveries: delivery count that Redis records for it; None leaves it unchanged.
 
         Raises:
-            RedisUnavailable, RedisFull: it stays as it was.
+            RedisUnavailable, RedisFull: the delivery is unchanged.
         """
         with explained(self._url):
             await self._client.xclaim(
@@ -97,23 +104,24 @@ class Deliveries:
             )
 
     async def times(self, entry_id: bytes) -> int:
-        """How often it was delivered; 0 when it is acknowledged."""
+        """Number of times the entry was delivered; 0 if it is acknowledged."""
         found = await self._client.xpending_range(
             self._stream, self._group, min=entry_id, max=entry_id, count=1
         )
         return int(found[0]["times_delivered"]) if found else 0
 
     async def ack(self, entry_id: bytes) -> None:
-        """Tell Redis that it is dealt with."""
+        """Acknowledge the entry."""
         await self._client.xack(self._stream, self._group, entry_id)
 
     async def bury(self, entry_id: bytes, dead: str, letter: dict[str, str]) -> None:
-        """Acknowledge it and leave `letter` in the stream `dead`, both or neither.
+        """Acknowledge the entry and add `letter` to the stream `dead`, atomically.
 
         Raises:
             RedisUnavailable, RedisFull: neither was done, as far as is known.
         """
-        async with self._client.pipeline(transaction=True) as both:  # else a kill leaves it twice
+        # A kill between the two commands would leave the letter and deliver the entry again.
+        async with self._client.pipeline(transaction=True) as both:
             both.xadd(dead, letter)
             both.xack(self._stream, self._group, entry_id)
             with explained(self._url):

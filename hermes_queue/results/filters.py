@@ -1,4 +1,4 @@
-"""Which groups a consumer wants, decided on the plain fields of a stream entry."""
+"""Filters of consumer groups, evaluated on the plain fields of a stream entry."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from datetime import datetime
 
 @dataclass(frozen=True, slots=True)
 class GroupFilter:
-    """All of what is set must hold. A consumer group keeps its filter for life."""
+    """Conditions that a group must all satisfy. A consumer group keeps its filter for life."""
 
     run_id: str | None = None
     env: str | None = None
     complete: bool | None = None
     """True: only groups of which every member was measured."""
     min_mean: float | None = None
-    """Of the measured scores; a group without any does not pass."""
+    """Least mean of the measured scores; a group without scores does not pass."""
     max_mean: float | None = None
     min_std: float | None = None
-    """Population standard deviation; above 0 leaves out groups that teach GRPO nothing."""
+    """Least population standard deviation; above 0 it excludes groups that give GRPO no signal."""
 
     def stored(self) -> str:
-        """Its one text form, without what is not set."""
+        """Canonical JSON of the conditions that are set."""
         given = {name: value for name, value in asdict(self).items() if value is not None}
         return json.dumps(given, sort_keys=True)
 
     def takes(self, fields: Mapping[str, str]) -> bool:
-        """Whether the entry of these fields passes."""
+        """Whether a stream entry with these fields passes."""
         same = (("run_id", self.run_id), ("env", self.env))
-        if any(wanted is not None and fields.get(name) != wanted for name, wanted in same):
+        if any(value is not None and fields.get(name) != value for name, value in same):
             return False
         if self.complete and fields.get("complete") != "1":
             return False
@@ -52,22 +52,22 @@ class GroupFilter:
 
 
 def stream_id(start: str | float | datetime) -> str:
-    """Where in the stream to begin: the entries after the id this returns.
+    """The stream id after which to begin reading.
 
     Args:
-        start: "0" = the oldest, "$" = only new ones, the id of an entry (those after it), or
-            a time: an aware datetime or Unix seconds.
+        start: "0" = the oldest entry, "$" = only new entries, an entry id = after that entry, or
+            a time as an aware datetime or Unix seconds.
 
     Raises:
-        ValueError: none of these; a datetime without a time zone names no time.
+        ValueError: `start` is none of these, or a datetime without a time zone.
     """
     if isinstance(start, str):
         milliseconds, _, number = start.partition("-")
         if start == "$" or (milliseconds.isdigit() and (not number or number.isdigit())):
             return start
-        raise ValueError(f"start {start!r}: '0', '$', the id of an entry, a datetime or seconds")
+        raise ValueError(f"start {start!r}: pass '0', '$', an entry id, a datetime or Unix seconds")
     start = unix_s(start)
-    # An id of the millisecond before: XREADGROUP begins after the id that it is given.
+    # The last id of the millisecond before: XREADGROUP begins after the id that it is given.
     return f"{max(0, int(start * 1000) - 1)}-18446744073709551615" if start > 0 else "0"
 
 
@@ -75,10 +75,10 @@ def unix_s(time: float | datetime) -> float:
     """`time` as Unix seconds.
 
     Raises:
-        ValueError: a datetime without a time zone names no time.
+        ValueError: `time` is a datetime without a time zone.
     """
     if not isinstance(time, datetime):
         return time
     if time.tzinfo is None:
-        raise ValueError(f"{time}: has no time zone")
+        raise ValueError(f"{time} has no time zone: pass an aware datetime")
     return time.timestamp()

@@ -1,4 +1,4 @@
-"""How far behind a consumer group is, and setting it back."""
+"""The lag of a consumer group, and rewinding it."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _PAGE = 1000
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """What of the stream a consumer group has not dealt with, as of now."""
+    """Entries of the stream that a consumer group has not acknowledged."""
 
     behind: int
-    """Entries it has not been given, those that its filter will pass over included."""
+    """Entries not delivered to it yet, including those that its filter will skip."""
     pending: int
-    """Given to a consumer and not acknowledged."""
+    """Entries delivered to a consumer and not acknowledged."""
     oldest_s: float | None
-    """Age of the oldest of both; None when there is none."""
+    """Age of the oldest of both, in seconds; None if there are none."""
 
 
 async def consumer_lag(group: str, *, url: str | None = None) -> Lag:
-    """How far behind the consumer group is.
+    """The lag of a consumer group.
 
     Args:
         group: its name.
@@ -39,7 +39,7 @@ async def consumer_lag(group: str, *, url: str | None = None) -> Lag:
 
     Raises:
         ConfigurationError: there is no such group.
-        RedisUnavailable: no answer.
+        RedisUnavailable: Redis does not answer.
     """
     return await asyncio.to_thread(_consumer_lag, group, url)
 
@@ -107,14 +107,14 @@ def _count_after(client: Any, stream: str, place: str, at_most: int | None) -> i
 
 
 async def rewind(group: str, start: str | float | datetime, *, url: str | None = None) -> None:
-    """Let a consumer group read again from `start` on, as `consume` takes it.
+    """Make a consumer group read again from `start`, which takes the same values as in `consume`.
 
-    What is trimmed is gone from the stream; see `replay` for what the archive holds.
+    Trimmed groups are no longer in the stream; `replay` reads them from the archive.
 
     Raises:
         ConfigurationError: there is no such group.
-        ValueError: `start` is none.
-        RedisUnavailable: no answer.
+        ValueError: `start` is not a position in the stream.
+        RedisUnavailable: Redis does not answer.
     """
     begin = stream_id(start)
     settings = RedisSettings()

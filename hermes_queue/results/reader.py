@@ -1,4 +1,4 @@
-"""One consumer of one consumer group: what it is given, and in which order."""
+"""A consumer of a consumer group: claims stale deliveries, reads ahead, acknowledges."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from hermes_queue.results.stored import check_schema, group_fields
 
 STREAM = "results"
 _GIVEN_BACK_S = 365 * 86400.0
-"""Idle time of what was given back: stale by any measure."""
+"""Idle time recorded for a delivery that was given back: stale by any `stale_s`."""
 _OUTAGE = (redis.ConnectionError, redis.TimeoutError, OSError)
 
 logger = logging.getLogger(__name__)
 
 
 class DeliveredGroup(TrajectoryGroup):
-    """A group that is ours until we acknowledge it."""
+    """A delivered group. It is ours until it is acknowledged."""
 
     _ack: Callable[[], Awaitable[None]] = PrivateAttr()
     _nack: Callable[[bool], Awaitable[None]] = PrivateAttr()
@@ -49,44 +49,44 @@ class DeliveredGroup(TrajectoryGroup):
     _reject: Callable[[str], Awaitable[None]] = PrivateAttr()
 
     async def ack(self) -> None:
-        """Tell Redis that this group is dealt with. Repeating it does nothing.
+        """Acknowledge the group. Repeating the call does nothing.
 
         Raises:
-            RedisUnavailable: it will be delivered again.
+            RedisUnavailable: the group will be delivered again.
         """
         await self._ack()
 
     async def nack(self, *, counted: bool = True) -> None:
-        """Give it back: a consumer of the group gets it within half a minute.
+        """Give the group back; a consumer of the group receives it within half a minute.
 
         Args:
-            counted: whether this was one of its `max_deliveries`. Not if what failed has nothing to
-                do with the group, such as a full disk.
+            counted: whether this delivery counts towards `max_deliveries`. Pass False if the
+                failure has nothing to do with the group, such as a full disk.
 
         Raises:
-            RedisUnavailable: it will be delivered again after `stale_s`.
+            RedisUnavailable: the group will be delivered again after `stale_s`.
         """
         await self._nack(counted)
 
     async def touch(self) -> None:
-        """Say that we still work on it, so that it is not taken for stale.
+        """Renew the delivery, so that the group does not go stale while we work on it.
 
         Raises:
-            RedisUnavailable: another consumer may get it after `stale_s`.
+            RedisUnavailable: another consumer may receive it after `stale_s`.
         """
         await self._touch()
 
     async def reject(self, reason: str) -> None:
-        """Put it aside as a dead letter (`undeliverable`, docs/dead-letters.md), acknowledged.
+        """Acknowledge the group and make it a dead letter (`undeliverable`, docs/dead-letters.md).
 
         Raises:
-            RedisUnavailable: it will be delivered again.
+            RedisUnavailable: the group will be delivered again.
         """
         await self._reject(reason)
 
 
 class StreamReader:
-    """One consumer of one group."""
+    """One consumer of one consumer group."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class StreamReader:
         prefix: str,
         group: str,
         consumer: str,
-        wanted: GroupFilter,
+        group_filter: GroupFilter,
         url: str,
         max_deliveries: int,
         prefetch: int,
@@ -104,7 +104,7 @@ class StreamReader:
         self._stream = prefix + STREAM
         self._group = group
         self._pending = Deliveries(client, self._stream, group, consumer, url)
-        self._filter = wanted
+        self._filter = group_filter
         self._url = url
         self._max_deliveries = max_deliveries
         self._prefetch = prefetch
@@ -112,22 +112,22 @@ class StreamReader:
         self._claimed = 0.0
         self._stale_cursor = "-"
         self._missed_cursor = "-"
-        """Where to look on for what is ours and never reached us: it was handed out in an earlier
-        life, or in an answer that was lost; "" = nowhere."""
+        """Cursor for pending deliveries of ours that never reached us, because they were made to an
+        earlier process of this name or because the reply was lost; "" = there are none."""
         self._broken_off = False
-        """Whether Redis may have given us entries in an answer that we did not wait for."""
+        """Whether the last read may have delivered entries in a reply that we did not receive."""
         self._unanswered: set[bytes] = set()
         """Entries yielded and not acknowledged yet."""
         self._waiting: list[bytes] = []
-        """Entries that Redis gave us and that are not yielded yet, the one in hand included."""
+        """Entries delivered to us and not yielded yet, including the one being unpacked."""
 
     async def open(self, start: str, durable: bool) -> None:
-        """Create the consumer group, or check that it is the same one."""
+        """Create the consumer group, or check that the existing one has the same filter."""
         key = options_key(self._prefix, self._group)
-        wanted = self._filter.stored()
+        filter_json = self._filter.stored()
         client: Any = self._client
         with explained(self._url):
-            if await self._is_open(key, wanted, durable):
+            if await self._is_open(key, filter_json, durable):
                 self._cancellation.raise_if_swallowed()
                 return
             try:
@@ -135,26 +135,29 @@ class StreamReader:
             except redis.ResponseError as error:
                 if "BUSYGROUP" not in str(error):
                     raise
-            await client.hsetnx(key, "filter", wanted)
+            # HSETNX: of two consumers that create the group at the same time, the first one's
+            # filter must win. The second one reads it below and is refused; with HSET it would
+            # silently change which groups the first one receives.
+            await client.hsetnx(key, "filter", filter_json)
             await client.hsetnx(key, "start", start)
             await client.hset(key, "durable", "1" if durable else "0")
             stored = (await client.hget(key, "filter")).decode()
         self._cancellation.raise_if_swallowed()
-        if json.loads(stored) != json.loads(wanted):  # 1 is 1.0
+        if json.loads(stored) != json.loads(filter_json):  # 1 is 1.0
             raise ConfigurationError(
-                f"consumer group {self._group!r} exists with filter {stored}, not {wanted}: "
+                f"consumer group {self._group!r} exists with filter {stored}, not {filter_json}: "
                 "a group keeps its filter; choose another name"
             )
 
-    async def _is_open(self, key: str, wanted: str, durable: bool) -> bool:
-        """Whether the group is there as it shall be.
+    async def _is_open(self, key: str, filter_json: str, durable: bool) -> bool:
+        """Whether the consumer group exists with this filter and durability.
 
-        Then nothing is written: a Redis that is full refuses that, and it is the consumers who
-        have to make room.
+        If so, `open` writes nothing: a Redis that is full refuses writes, and only consumers can
+        make room.
         """
         client: Any = self._client
         stored = await client.hmget(key, "filter", "durable")
-        if stored != [wanted.encode(), b"1" if durable else b"0"]:
+        if stored != [filter_json.encode(), b"1" if durable else b"0"]:
             return False
         if not await client.exists(self._stream):
             return False
@@ -164,9 +167,9 @@ class StreamReader:
     async def deliveries(
         self, idle_timeout_s: float | None, stale_s: float
     ) -> AsyncGenerator[DeliveredGroup, None]:
-        """Groups as they come, through outages; ends after `idle_timeout_s` without any."""
+        """Yield groups as they come, through outages; end after `idle_timeout_s` without one."""
         idle_since = time.monotonic()
-        if not self._cancellation.is_ours:  # read ahead in a task of its own
+        if not self._cancellation.is_ours:  # the generator runs in another task than __init__
             self._cancellation = Cancellation()
         while True:
             self._cancellation.raise_if_swallowed()
@@ -193,8 +196,8 @@ class StreamReader:
     async def _next(self, stale_s: float, block_ms: int) -> tuple[Entries, bool]:
         """Some entries, and whether they may have been delivered before.
 
-        In this order: what silent consumers hold, what this consumer left unacknowledged in
-        an earlier life, new ones.
+        First stale deliveries of silent consumers, then deliveries that an earlier process of
+        this name left unacknowledged, then new entries.
         """
         claim_every_s = max(1.0, min(stale_s / 4, 30.0))
         if time.monotonic() - self._claimed > claim_every_s:
@@ -204,15 +207,19 @@ class StreamReader:
         if self._missed_cursor:
             return await self._claim_missed(), True
         block_ms = min(block_ms, int(1000 * claim_every_s))
+        # If this read is cancelled, Redis may have delivered entries that we never see: `give_back`
+        # has to look for them.
         self._broken_off = True
         entries = await self._pending.read(self._prefetch, block_ms)
         self._broken_off = False
         return entries, False
 
     async def _claim_stale(self, stale_s: float) -> Entries:
-        """Make a delivery of a silent consumer ours. Those we hold ourselves are kept."""
+        """Take over one stale delivery of a silent consumer, and renew our own stale ones."""
         idle_ms = int(stale_s * 1000)
         page, after = await self._pending.page(self._stale_cursor, idle_ms=idle_ms)
+        # Ours go stale too while the application works on them. Without a renewal here, another
+        # consumer would take them over, and we might deliver them to ourselves again.
         for entry_id in self._unanswered.intersection(page):
             await self._pending.hold(entry_id)
         taken, after = await self._take_first(page, after, idle_ms)
@@ -220,15 +227,19 @@ class StreamReader:
         return taken
 
     async def _claim_missed(self) -> Entries:
-        """What is ours but never reached us. What did is left alone: it counts as one delivery."""
+        """Claim one delivery of ours that never reached us.
+
+        Deliveries in hand are left alone, so that they do not count twice.
+        """
         page, after = await self._pending.page(self._missed_cursor, ours=True)
         taken, self._missed_cursor = await self._take_first(page, after, 0)
         return taken
 
     async def _take_first(self, page: list[bytes], after: str, idle_ms: int) -> tuple[Entries, str]:
-        """The first of the page that we do not hold, and where to go on.
+        """The first delivery of the page that is not in hand, and the next cursor.
 
-        One: it may kill us again, and its neighbours would count as delivered that often, too.
+        Only one: if it kills the process again, its neighbours must not count as delivered once
+        more.
         """
         for entry_id in page:
             if entry_id not in self._unanswered:
@@ -273,16 +284,16 @@ class StreamReader:
         return delivered
 
     async def give_back(self) -> None:
-        """Let others have at once what was not yielded. For the end: failing is no matter."""
+        """Release deliveries that were read but never yielded. Best effort, called on shutdown."""
         try:
             for entry_id in [*self._waiting, *await self._never_seen()]:
                 await self._pending.hold(entry_id, idle_s=_GIVEN_BACK_S, deliveries=0)
         except HermesQueueError as error:
-            logger.debug("what was read ahead is delivered again when it is stale: %s", error)
+            logger.debug("cannot give back deliveries, they become stale: %s", error)
         self._waiting.clear()
 
     async def _never_seen(self) -> list[bytes]:
-        """What we were given in the answer that we did not wait for."""
+        """Deliveries in a reply that we did not receive."""
         if not self._broken_off:
             return []
         held = self._unanswered | set(self._waiting)
@@ -291,7 +302,7 @@ class StreamReader:
         return [entry_id for entry_id in ours if entry_id not in held]
 
     async def keep(self, every_s: float) -> None:
-        """Keep what is ours and not acknowledged from going stale, until cancelled."""
+        """Renew our unacknowledged deliveries every `every_s` seconds, until cancelled."""
         while True:
             await asyncio.sleep(every_s)
             held = self._unanswered | set(self._waiting)
@@ -300,10 +311,10 @@ class StreamReader:
                     if entry_id in held:
                         await self._pending.hold(entry_id)
             except (HermesQueueError, redis.RedisError, OSError) as error:
-                logger.debug("claims were not renewed: %s", error)
+                logger.debug("deliveries were not renewed: %s", error)
 
     async def _wait_out(self, error: Exception) -> None:
-        self._cancellation.raise_if_swallowed()  # the outage may be our own end
+        self._cancellation.raise_if_swallowed()  # the "outage" may be our own cancellation
         if isinstance(error, StoreUnavailable):
             logger.warning("waiting for the store: %s", error, extra={"action": "store_wait"})
         else:
@@ -321,9 +332,10 @@ class StreamReader:
 
     @contextmanager
     def _answering(self, entry_id: bytes) -> Iterator[None]:
-        """Then we hold the delivery no more; what Redis does not hear of comes to us again.
+        """Answer one delivery (ack, nack).
 
-        Until then it counts as ours: a reader that reads ahead meanwhile would find it pending.
+        Raises:
+            RedisUnavailable: the reply was lost; the next read looks for the delivery again.
         """
         cancellation = Cancellation()
         try:
@@ -334,17 +346,19 @@ class StreamReader:
             cancellation.raise_if_swallowed()
             raise
         finally:
+            # Only after Redis has replied: a read-ahead that runs meanwhile would find the entry
+            # pending, not see it in hand, and deliver it a second time.
             self._unanswered.discard(entry_id)
         cancellation.raise_if_swallowed()
 
     async def _bury(self, entry_id: bytes, fields: dict[str, str], reason: str) -> None:
-        """Put a group that cannot be consumed aside, with the evidence, and go on.
+        """File a group that cannot be consumed as a dead letter, and go on.
 
-        A Redis that is full has no room for the letter, and only reading on makes some: then it
-        stays unacknowledged, and has its turn again once it is stale.
+        A Redis that is full has no room for the letter, and only reading on makes room. The
+        entry then stays unacknowledged and comes again once it is stale.
         """
         if not await self._pending.times(entry_id):
-            return  # it was done already, and only the answer was lost
+            return  # buried by an earlier call whose reply was lost
         logger.error(
             "group %s is undeliverable to %s: %s",
             fields["group_id"],
@@ -357,11 +371,11 @@ class StreamReader:
             await self._pending.bury(entry_id, f"{self._prefix}dead", {**fields, **letter})
         except RedisFull as error:
             extra = {"action": "letter_waits", "group_id": fields["group_id"]}
-            logger.warning("%s stays: %s", fields["group_id"], error, extra=extra)
+            logger.warning("%s stays unacknowledged: %s", fields["group_id"], error, extra=extra)
         self._unanswered.discard(entry_id)
 
     async def _bodies(self, ids: list[str]) -> tuple[tuple[ScoredTrajectory, ...], list[str]]:
-        """The records of `ids`, in order, and of those that are lost why."""
+        """The records of `ids`, in order, and the reasons why others are lost."""
         client: Any = self._client
         bodies = await client.mget([f"{self._prefix}body:{i}" for i in ids]) if ids else []
         stored = dict(zip(ids, bodies, strict=True))
@@ -371,12 +385,12 @@ class StreamReader:
 
 
 def options_key(prefix: str, group: str) -> str:
-    """The hash with what a consumer group was made with."""
+    """Key of the hash with the filter, start and durability of a consumer group."""
     return f"{prefix}consumer-group:{group}"
 
 
 def _block_ms(idle_since: float, idle_timeout_s: float | None) -> int:
-    """How long one read may wait: in slices, so that stale deliveries are looked for."""
+    """How long one read may block: at most 5 s, so that stale deliveries are noticed."""
     if idle_timeout_s is None:
         return 5000
     left_s = idle_timeout_s - (time.monotonic() - idle_since)

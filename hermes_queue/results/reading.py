@@ -1,4 +1,4 @@
-"""How far a consumer group has come in the stream of results."""
+"""The position of a consumer group in the results stream."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from hermes_queue.ledger.ledger import Ledger
 from hermes_queue.results.reader import STREAM
 
 EntryId: TypeAlias = tuple[int, int]
-"""Of an entry of the stream, in their order."""
+"""A stream entry's id: milliseconds and sequence number, ordered as the stream is."""
 
 
 def newest_entry(ledger: Ledger) -> EntryId:
-    """The last entry that the stream ever had; (0, 0) when there was none.
+    """Id of the last entry ever added to the stream; (0, 0) if there was none.
 
     Raises:
-        RedisUnavailable: no answer.
+        RedisUnavailable: Redis does not answer.
     """
     client: Any = ledger.client
     stream = ledger.key(STREAM)
@@ -29,10 +29,10 @@ def newest_entry(ledger: Ledger) -> EntryId:
 def has_dealt_with(ledger: Ledger, group: str, entry: EntryId) -> bool:
     """Whether the consumer group has acknowledged everything up to `entry`.
 
-    False while there is no such group.
+    False if there is no such group.
 
     Raises:
-        RedisUnavailable: no answer.
+        RedisUnavailable: Redis does not answer.
     """
     client: Any = ledger.client
     stream = ledger.key(STREAM)

@@ -1,4 +1,4 @@
-"""Groups that were finished before, from the stream and the archive, without a consumer group."""
+"""Reads finished groups from the stream and the archive, without a consumer group."""
 
 from __future__ import annotations
 
@@ -33,37 +33,39 @@ def replay(
     stream: bool = True,
     on_missing: Callable[[BodyMissing], None] | None = None,
 ) -> Iterator[TrajectoryGroup]:
-    """Yield what is finished by now, each group once, and end.
+    """Yield every group that is finished by now once, and end.
 
-    Nothing is acknowledged and no consumer group is made, so it disturbs nobody.
+    Nothing is acknowledged and no consumer group is created, so other readers are not affected.
 
     Args:
-        run: only the run of this id; likewise `env`, `complete`, `min_mean`, `max_mean`,
-            `min_std` as in `consume`.
-        env: see above.
-        complete: see above.
-        min_mean: see above.
-        max_mean: see above.
-        min_std: see above.
-        since: only groups finished at this time (aware datetime or Unix seconds) or later.
+        run: only groups of the run with this id.
+        env: only groups of this env.
+        complete: only groups of which every member was measured.
+        min_mean: only groups whose mean score is at least this.
+        max_mean: only groups whose mean score is at most this.
+        min_std: only groups whose scores have at least this population standard deviation.
+        since: only groups finished at or after this time (aware datetime or Unix seconds).
         url: Redis; default `HERMES_QUEUE_REDIS_URL`.
         archive: directory of the archive; default `HERMES_QUEUE_ARCHIVE_DIRECTORY`.
-        stream: whether to look into Redis at all.
-        on_missing: is told of a group whose records are gone, which is then passed over.
+        stream: whether to read from Redis at all.
+        on_missing: called with the error when the records of a group are gone; the group is then
+            skipped.
 
     Raises:
-        RedisUnavailable, StoreUnavailable: no answer.
+        RedisUnavailable, StoreUnavailable: Redis or the object store does not answer.
         SchemaTooNew: a newer hermes-queue wrote a group.
-        BodyMissing: a member's record is gone or unreadable, and there is no `on_missing`.
+        BodyMissing: a member's record is gone or unreadable, and `on_missing` is None.
         ConfigurationError: a file of the archive is damaged.
         ValueError: `since` has no time zone.
     """
-    wanted = GroupFilter(run or None, env or None, complete or None, min_mean, max_mean, min_std)
+    group_filter = GroupFilter(
+        run or None, env or None, complete or None, min_mean, max_mean, min_std
+    )
     begin = unix_s(since) if since else 0.0
     seen: set[str] = set()
     for stored in _stored(run, url, archive or ArchiveSettings().directory, stream, seen):
         fields = stored.fields
-        if float(fields["finished"]) >= begin and wanted.takes(fields):
+        if float(fields["finished"]) >= begin and group_filter.takes(fields):
             try:
                 yield stored.group()
             except BodyMissing as error:
@@ -75,7 +77,10 @@ def replay(
 def _stored(
     run_id: str | None, url: str | None, archive: Path, stream: bool, seen: set[str]
 ) -> Iterator[StoredGroup]:
-    """Archive, stream, and what went from one to the other meanwhile; each group once."""
+    """Yield groups from the archive and the stream, each once.
+
+    The archive is read a second time because groups move there while the stream is read.
+    """
     known: dict[Path, int] = {}
     sources: list[Iterator[StoredGroup]] = [read_archive(archive, run_id, known=known)]
     if stream:
@@ -103,8 +108,9 @@ def _streamed(url: str | None) -> Iterator[StoredGroup]:
             for entry_id, raw in entries:
                 with explained(target):
                     stored = stored_group(client, settings.prefix, raw)
-                    # Trimmed since we asked: the archive has it, and there it comes whole.
-                    gone = not client.xrange(stream, min=entry_id, max=entry_id)
-                if not gone:
+                    # If the entry was trimmed between the two reads, its bodies may be incomplete
+                    # here. The archive has the whole group, and it is read last.
+                    trimmed = not client.xrange(stream, min=entry_id, max=entry_id)
+                if not trimmed:
                     yield stored
             last = b"(" + entries[-1][0]

@@ -1,4 +1,4 @@
-"""A finished group as it is stored, entry and bodies, and what becomes of it when it is read."""
+"""A finished group as it is stored: stream entry and bodies."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class BodyMissing(HermesQueueError):
 
 @dataclass(frozen=True, slots=True)
 class StoredGroup:
-    """The fields of a stream entry, and the encoded records that were there with it."""
+    """The fields of a stream entry, and the encoded records that were found for it."""
 
     fields: Mapping[str, str]
     bodies: Mapping[str, bytes] = field(repr=False)
     lost: Mapping[str, str] = field(default_factory=dict, compare=False)
-    """Why bodies are not there, by name, if that is known. Not packed."""
+    """Name -> reason why its body is missing, if known. Not packed."""
 
     def pack(self) -> bytes:
-        """As one string of bytes."""
+        """The group as bytes, for `unpack`."""
         packed: bytes = msgpack.packb([dict(self.fields), dict(self.bodies)])
         return packed
 
@@ -40,11 +40,11 @@ class StoredGroup:
         return cls(fields, bodies)
 
     def group(self) -> TrajectoryGroup:
-        """The typed form.
+        """The group with its records decoded.
 
         Raises:
             SchemaTooNew: a newer hermes-queue wrote it.
-            BodyMissing: a member cannot be read. A missing extra is passed over.
+            BodyMissing: a member cannot be read. A missing extra is left out.
         """
         check_schema(self.fields)
         names = json.loads(self.fields["members"])
@@ -68,9 +68,9 @@ class StoredGroup:
 
 
 def stored_group(client: Any, prefix: str, raw: Mapping[bytes, bytes]) -> StoredGroup:
-    """What belongs to the stream entry `raw`; missing bodies are left out. Blocking.
+    """The group of the stream entry `raw`; missing bodies are left out. Blocking.
 
-    Bodies that lie in an object store are fetched.
+    Bodies in an object store are fetched.
 
     Raises:
         StoreUnavailable: a store does not answer.
@@ -84,10 +84,10 @@ def stored_group(client: Any, prefix: str, raw: Mapping[bytes, bytes]) -> Stored
 
 
 def check_schema(fields: Mapping[str, str]) -> None:
-    """Refuse what only a newer version can read.
+    """Refuse an entry that only a newer version can read.
 
     Raises:
-        SchemaTooNew: it is newer than this package.
+        SchemaTooNew: the entry's schema is newer than this package.
     """
     if int(fields["schema"]) > SCHEMA_VERSION:
         raise SchemaTooNew(
@@ -97,7 +97,7 @@ def check_schema(fields: Mapping[str, str]) -> None:
 
 
 def group_fields(fields: Mapping[str, str]) -> dict[str, Any]:
-    """The arguments of `TrajectoryGroup` that a stream entry tells."""
+    """The arguments of `TrajectoryGroup` that are fields of a stream entry."""
     return {
         **{name: fields[name] for name in ("run_id", "group_id", "env", "instance_id")},
         "size": int(fields["size"]),
@@ -113,6 +113,6 @@ def group_fields(fields: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _times(text: str) -> tuple[float, ...]:
-    """All of them or none: an older version told none of those that it published."""
+    """All times, or none if an older version, which recorded none, published a member."""
     times = json.loads(text)
     return tuple(map(float, times)) if all(times) else ()

@@ -1,4 +1,4 @@
-"""Deleting results that everybody has read."""
+"""Deletes results that every consumer group has read."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from hermes_queue.results.stored import StoredGroup, stored_group
 from hermes_queue.settings import ResultSettings
 
 _PAGE = 8
-"""Entries that are read at once; bodies are in memory one group at a time."""
+"""Entries read at once; bodies are in memory one group at a time."""
 _BATCH = 200
-"""Entries per call: their bodies are deleted with them, and Redis does nothing else meanwhile."""
+"""Entries per script call, which deletes their bodies too and blocks Redis meanwhile."""
 _FAILURES = 3
-"""Groups in a row after which the archive, rather than each group, is taken to be at fault."""
+"""Failures in a row after which the archive is considered broken, rather than the groups."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trimmed:
-    """What one call did."""
+    """The result of one call of `trim`."""
 
     entries: int
     """Groups deleted from the stream, with their bodies."""
     abandoned: tuple[str, ...]
-    """Consumer groups that are not durable, read nothing any more and were not waited for."""
+    """Names of non-durable consumer groups that stopped reading; trimming did not wait for them."""
 
 
 class Archive(Protocol):
-    """Where results go before they are deleted."""
+    """A place that keeps results before they are deleted."""
 
     def store(self, groups: Iterable[StoredGroup]) -> None:
-        """Keep the groups; they are durable on return.
+        """Archive the groups; they are durable on return.
 
         Raises:
-            HermesQueueError: at least one was not kept.
+            HermesQueueError: at least one was not archived.
         """
         ...
 
@@ -51,21 +51,22 @@ def trim(
     archive: Archive | None = None,
     refused: dict[str, str] | None = None,
 ) -> Trimmed | None:
-    """Delete up to a batch of entries that every consumer group that counts has acknowledged.
+    """Delete up to a batch of entries that every relevant consumer group has acknowledged.
 
-    None when somebody in the fleet did it less than `interval_s` ago.
+    None if a worker of the fleet did so less than `interval_s` ago.
 
     Args:
         ledger: whose results.
-        settings: how long to keep what, and how much.
-        interval_s: least time between two trims of the fleet.
-        archive: takes what is deleted, before it is. What it cannot take is not deleted.
-        refused: entries that it could not take before, which are passed over; those of this call
-            are added, with the group and the reason.
+        settings: retention times and limits.
+        interval_s: minimum time between two trims in the fleet.
+        archive: receives the groups before they are deleted; groups that it refuses are not
+            deleted.
+        refused: entry id -> reason, for groups that the archive refused. Entries that it
+            contains are skipped; entries refused in this call are added.
 
     Raises:
-        RedisUnavailable, RedisFull: some of it may be done.
-        HermesQueueError: the archive took none of what it was given; nothing was deleted.
+        RedisUnavailable, RedisFull: a part may be deleted.
+        HermesQueueError: the archive took none of the groups; nothing was deleted.
     """
     refused = {} if refused is None else refused
     if archive is None:
@@ -75,7 +76,7 @@ def trim(
     if planned is None or not planned[1]:
         return planned and planned[0]
     newest = _archived(ledger, planned[1], archive, refused)
-    if not newest:  # another worker has trimmed them all meanwhile
+    if not newest:  # another worker has trimmed them all
         return planned[0]
     done = _call(ledger, settings, 0.0, newest=newest, keep=refused)
     return done and done[0]
@@ -84,19 +85,23 @@ def trim(
 def _archived(
     ledger: Ledger, ids: Sequence[bytes], archive: Archive, refused: dict[str, str]
 ) -> bytes:
-    """Store groups up to the entry that is returned, but for those that are added to `refused`.
+    """Archive groups; those that fail are added to `refused`.
+
+    Returns:
+        The id of the last archived entry, b"" if there was none to archive.
 
     Raises:
-        Exception: what the first one failed of, when none could be stored.
+        Exception: the first failure, if no group could be archived.
     """
     newest, failures, first = b"", 0, None
     for entry_id, raw in _entries(ledger, ids):
         try:
             with explained(ledger.url):
                 group = stored_group(ledger.client, ledger.prefix, raw)
-                # Trimmed by another worker meanwhile: it has archived the group whole.
-                gone = not ledger.client.xrange(ledger.key(STREAM), min=entry_id, max=entry_id)
-            if not gone:
+                # Another worker may have trimmed the entry since we listed it. Then bodies may be
+                # missing in what we just read, and that worker has archived the whole group.
+                trimmed = not ledger.client.xrange(ledger.key(STREAM), min=entry_id, max=entry_id)
+            if not trimmed:
                 archive.store([group])
         except (RedisUnavailable, RedisFull):
             raise
@@ -141,7 +146,7 @@ def _call(
 
 
 def _entries(ledger: Ledger, ids: Sequence[bytes]) -> Iterator[tuple[bytes, Any]]:
-    """Those of `ids` that are still in the stream, with their fields."""
+    """The entries of `ids` that are still in the stream, with their fields."""
     client: Any = ledger.client
     for start in range(0, len(ids), _PAGE):
         page = ids[start : start + _PAGE]

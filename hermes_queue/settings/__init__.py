@@ -4,7 +4,7 @@
     model.py          model endpoints
     observability.py  metrics and logs
     sandbox.py        sandbox backends
-    section.py        what all sections share
+    section.py        the prefix of all variables
     store.py          the object store
 
 A section is built where it is used (`RedisSettings()`); nothing is read at import.
@@ -35,13 +35,13 @@ from hermes_queue.settings.store import StoreSettings
 from hermes_queue.wire.names import check_served_lane
 
 DEFAULT_REDIS_URL = "redis://127.0.0.1:6379/0"
-"""Where workers and consumers look when `HERMES_QUEUE_REDIS_URL` is not set."""
+"""Redis of workers and consumers if `HERMES_QUEUE_REDIS_URL` is not set."""
 
 
 def _cache_root() -> Path:
-    """Where caches lie: the user's cache directory; for root one that slots can reach.
+    """Root of all caches: the user's cache directory; for root, one that slots can reach.
 
-    Slots run as an unprivileged uid when the worker is root, and /root is closed to it.
+    If the worker is root, slots run as an unprivileged uid, which cannot enter /root.
     """
     if os.geteuid() == 0:
         return Path("/var/cache/hermes-queue")
@@ -71,7 +71,7 @@ class RedisSettings(BaseSettings):
         return url
 
     prefix: str = Field(default="hq:", pattern=r"^[A-Za-z0-9_.-]*:?$")
-    """Key prefix of everything we write; deployments may share one database."""
+    """Prefix of all keys; with different prefixes, deployments may share one database."""
     socket_timeout_s: float = Field(default=30.0, gt=0)
     connect_timeout_s: float = Field(default=5.0, gt=0)
 
@@ -82,24 +82,24 @@ class PathSettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=PREFIX + "PATHS_", frozen=True)
 
     cache: Path = Field(default_factory=_cache_root)
-    """Interpreters, dependency environments, repositories, slots. Safe to delete while no worker
-    runs, but for the spool in it, which may hold finished records. Default:
+    """Interpreters, dependency environments, repositories, slots. It may be deleted while no worker
+    runs, except for the spool inside, which may hold finished records. Default:
     `$XDG_CACHE_HOME/hermes-queue` or `~/.cache/hermes-queue`; for root
     `/var/cache/hermes-queue`."""
     replay: Path | None = None
-    """Files of records below it may be named by jobs of `--agent replay` (`path=FILE`). Unset:
-    none; a producer that runs everything on its own machine allows the file of its flag."""
+    """Directory of records that jobs of `--agent replay` may name (`path=FILE`). Unset: none; a
+    producer that runs everything on its own machine allows the file of its flag."""
     spool: Path | None = None
-    """Finished records wait here until Redis has them. Default: `<cache>/spool`."""
+    """Finished records wait here until Redis accepts them. Default: `<cache>/spool`."""
 
     @property
     def spool_dir(self) -> Path:
-        """The spool in force."""
+        """The spool directory in use."""
         return self.spool or self.cache / "spool"
 
 
 class LeaseSettings(BaseSettings):
-    """How long a worker may be silent before its jobs run elsewhere."""
+    """Leases: how long a worker may be silent before its jobs run elsewhere."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX + "LEASE_", frozen=True)
 
@@ -107,7 +107,7 @@ class LeaseSettings(BaseSettings):
     renew_s: float = Field(default=10.0, gt=0)
     sweep_s: float = Field(default=5.0, gt=0)
     mover_s: float = Field(default=1.0, gt=0)
-    """How often delayed jobs that are due are published to their queue."""
+    """Interval at which due delayed jobs are published to their queue."""
 
 
 class WorkerSettings(BaseSettings):
@@ -116,27 +116,28 @@ class WorkerSettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=PREFIX + "WORKER_", frozen=True)
 
     concurrency: int = Field(default=16, ge=1, le=10_000)
-    """Trajectories at once; `celery worker -c` wins over it."""
+    """Trajectories that run concurrently; overridden by `celery worker -c`."""
     lanes: str = "train"
-    """Comma-separated lanes to serve, of jobs of one class of priority earlier lanes first; lanes
-    that `celery worker -Q` names win over it."""
+    """Comma-separated lanes to serve. Among jobs of one priority class, earlier lanes come first.
+    Overridden by the lanes of `celery worker -Q`."""
     imports: str = "*"
     """Comma-separated modules and packages whose envs, agents, parsers and token servers a job may
-    name, as package.module:ATTRIBUTE or as plugins. *: all that are installed. Python's own never
-    are."""
+    name, as package.module:ATTRIBUTE or as plugins. *: all installed ones. The standard library is
+    never allowed."""
     soft_shutdown_s: float = Field(default=30.0, ge=0)
-    """After SIGTERM running trajectories may finish for this long, then are handed back."""
+    """After SIGTERM, running trajectories may finish for this long; then they are handed back."""
     prepare_timeout_s: float = Field(default=7200.0, gt=0)
-    """For a job's environment to be built or downloaded, waiting for other builds included."""
+    """Time limit for building or downloading a job's environment, including the wait for other
+    builds."""
     exit_when_idle_s: float | None = Field(default=None, gt=0)
-    """The worker ends after so long without a job. Unset: never."""
+    """The worker ends after this long without a job. Unset: never."""
     stage_events_per_s: float = Field(default=5.0, ge=0)
-    """So many trajectories a second tell Flower of each stage that they enter; 0 = none."""
+    """Trajectories per second whose stages are reported to Flower; 0 = none."""
     watchdog_s: float = Field(default=5.0, gt=0)
-    """The stack is logged when the event loop is blocked for longer."""
+    """Log the stack when the event loop is blocked for longer than this."""
     blocked_exit_s: float | None = Field(default=None, gt=0)
-    """The worker ends itself (exit code 5) when the event loop is blocked for longer, and renews no
-    lease after half of it. Unset: as long as a lease, `HERMES_QUEUE_LEASE_DURATION_S`."""
+    """The worker ends itself (exit code 5) when the event loop is blocked for longer than this, and
+    stops renewing leases after half of it. Unset: `HERMES_QUEUE_LEASE_DURATION_S`."""
 
     @field_validator("lanes")
     @classmethod
@@ -147,48 +148,51 @@ class WorkerSettings(BaseSettings):
 
 
 class RetrySettings(BaseSettings):
-    """What happens after an infrastructure failure."""
+    """Retries after infrastructure failures."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX + "RETRY_", frozen=True)
 
     max_attempts: int = Field(default=6, ge=1)
-    """Over all causes. A hand-back or the death of a worker is no attempt."""
+    """Attempts of all causes together. A hand-back or the death of a worker does not count as an
+    attempt."""
     attempts_sandbox: int = Field(default=3, ge=1)
-    """Attempts that may end with a failure of the sandbox."""
+    """Attempts that may fail because of the sandbox."""
     attempts_model: int = Field(default=4, ge=1)
-    """Likewise of the model's endpoint, after the client's own retries."""
+    """Attempts that may fail because of the model endpoint, after the client's own retries."""
     attempts_env_infra: int = Field(default=3, ge=1)
-    """Likewise of a clone, download or installation."""
+    """Attempts that may fail because of a clone, download or installation."""
     attempts_deadline: int = Field(default=2, ge=1)
-    """Likewise of a stage that ran out of time, if the total deadline allows."""
+    """Attempts that may fail because a stage ran out of time, within the total deadline."""
     backoff_s: float = Field(default=5.0, gt=0)
-    """Before attempt 2; doubles with each further attempt, with jitter of half of it."""
+    """Wait before attempt 2; doubles with each further attempt, with jitter of half of it."""
     backoff_max_s: float = Field(default=300.0, gt=0)
     quarantine_deaths: int = Field(default=2, ge=1)
-    """Workers that may die under one job, or live on and let its lease lapse, before it runs in
-    quarantine, at last alone."""
+    """Deaths of workers under one job (or lapsed leases of live ones) before it runs in quarantine,
+    in smaller and smaller batches and finally alone."""
     max_deaths: int = Field(default=3, ge=1)
-    """Likewise while they run it alone, before it is published as failed."""
+    """Deaths of workers that run the job alone, or lapsed leases of live ones, before it is
+    published as failed."""
     evidence_bytes: int = Field(default=64 << 10, ge=0, le=4 << 20)
-    """Packed size up to which the transcript of a failed attempt is kept, its newest part, until
-    the trajectory is published with it; 0 = none."""
+    """Packed size of the newest part of a failed attempt's transcript that is kept until the
+    trajectory is published with it; 0 = none."""
     evidence_total_bytes: int = Field(default=256 << 10, ge=0, le=32 << 20)
-    """Likewise of all failed attempts of a trajectory together, the newest ones first."""
+    """Packed size of the kept transcripts of all failed attempts of a trajectory together, newest
+    first."""
 
 
 class BreakerSettings(BaseSettings):
-    """The circuit breaker of a lane: when one cause fails too many attempts, it pauses."""
+    """The circuit breaker of a lane: it pauses the lane when one cause fails too many attempts."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX + "BREAKER_", frozen=True)
 
     window_s: float = Field(default=120.0, gt=0)
-    """How far back attempts count."""
+    """Age up to which attempts are counted."""
     rate: float = Field(default=0.5, gt=0, le=1)
-    """Share of all attempts in the window that must have failed of one cause."""
+    """Share of all attempts in the window that must have failed for one cause."""
     min_failures: int = Field(default=20, ge=1)
-    """Fewer failures never open the breaker."""
+    """Number of failures below which the breaker never opens."""
     open_s: float = Field(default=60.0, gt=0)
-    """How long the lane pauses before one job is tried; doubles while that fails."""
+    """Pause of the lane before one job is tried; doubles while that job fails."""
     open_max_s: float = Field(default=900.0, gt=0)
 
 
@@ -198,29 +202,32 @@ class ResultSettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=PREFIX + "RESULTS_", frozen=True)
 
     inline_max_bytes: int = Field(default=8 << 20, ge=1024)
-    """Encoded size above which a record is refused, unless there is an object store."""
+    """Encoded size above which a record is refused if there is no object store."""
     finished_ttl_s: int = Field(default=7 * 86400, ge=60)
-    """How long the state of a finished trajectory is kept to answer late duplicates."""
+    """Time for which the state of a finished trajectory is kept, to recognise late duplicates."""
     retention_s: float = Field(default=3600.0, ge=0)
-    """Groups stay in the stream for at least so long, also when everybody has read them."""
+    """Minimum time for which groups stay in the stream, even if every consumer group has read
+    them."""
     dead_retention_s: float = Field(default=30 * 86400.0, gt=0)
-    """How long dead letters are kept."""
+    """Time for which dead letters are kept."""
     trim_s: float = Field(default=10.0, gt=0)
-    """How often what everybody has read is deleted."""
+    """Interval at which groups that every consumer group has read are deleted."""
     abandoned_after_s: float = Field(default=3600.0, gt=0)
-    """A consumer group that is not durable and reads nothing for so long is not waited for."""
+    """Trimming stops waiting for a non-durable consumer group that reads nothing for this long."""
     soft_max_groups: int = Field(default=50_000, ge=1)
-    """With so many unread groups in the stream no new group is begun."""
+    """No new group is begun while the stream holds this many unread groups."""
     soft_max_bytes: int = Field(default=2 << 30, ge=1)
-    """Likewise with so many bytes of bodies."""
+    """No new group is begun while bodies of unread groups have this many bytes."""
     hard_max_groups: int = Field(default=100_000, ge=1)
-    """With so many, finished trajectories wait in their worker's spool."""
+    """Finished trajectories wait in their worker's spool while the stream holds this many unread
+    groups."""
     hard_max_bytes: int = Field(default=4 << 30, ge=1)
-    """Likewise with so many bytes of bodies."""
+    """Finished trajectories wait in their worker's spool while bodies of unread groups have this
+    many bytes."""
 
 
 def _archive_root() -> Path:
-    """Where results are kept that are deleted from Redis: data, not a cache."""
+    """Directory of results that are deleted from Redis: data, not a cache."""
     if os.geteuid() == 0:
         return Path("/var/lib/hermes-queue/archive")
     base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
@@ -228,32 +235,32 @@ def _archive_root() -> Path:
 
 
 class ArchiveSettings(BaseSettings):
-    """What becomes of results that are deleted from Redis because everybody has read them."""
+    """The archive of results that are deleted from Redis after they were read."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX + "ARCHIVE_", frozen=True)
 
     enabled: bool = True
-    """Whether workers keep them in files, for `hermes-queue export` and `replay()`. While the
+    """Whether workers archive results in files, for `hermes-queue export` and `replay()`. While the
     directory cannot be written, nothing is deleted from Redis."""
     directory: Path = Field(default_factory=_archive_root)
-    """One directory per run; hosts may share it. Remove what you do not need any more. Default:
+    """One directory per run; hosts may share it. Delete runs that you no longer need. Default:
     `$XDG_DATA_HOME/hermes-queue/archive` or `~/.local/share/hermes-queue/archive`; for root
     `/var/lib/hermes-queue/archive`."""
 
 
 class ProducerSettings(BaseSettings):
-    """Bounds of what producers may enqueue."""
+    """Limits of producers."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX + "PRODUCER_", frozen=True)
 
     item_inline_bytes: int = Field(default=2048, ge=0)
-    """Larger items travel once, compressed, beside the job."""
+    """Size above which an item travels once, compressed, beside its jobs."""
     item_max_bytes: int = Field(default=4 << 20, ge=1024)
-    """Larger rows are refused, by producers and by workers."""
+    """Size above which producers and workers refuse a row."""
     batch: int = Field(default=500, ge=1, le=10_000)
     """Jobs per round trip."""
     backlog_max: int = Field(default=200_000, ge=1)
-    """Producers wait while so many jobs wait for workers; a job of 1 KB takes 3.3 KB of Redis."""
+    """Producers wait while this many jobs wait for workers; a job of 1 KB takes 3.3 KB of Redis."""
 
 
 SECTIONS: tuple[type[BaseSettings], ...] = (
@@ -306,10 +313,11 @@ __all__ = [
 
 
 def check_environment() -> None:
-    """Build every section once, so that a wrong variable is named before work starts.
+    """Build every section once, so that an invalid variable is reported before work starts.
 
     Raises:
-        ConfigurationError: names the variable, its value's problem and the reference page.
+        ConfigurationError: names the variable, the problem with its value, and the reference
+            page.
     """
     sections = (*SECTIONS, *_sections_of_backend())
     _refuse_unknown_names(variable_names(sections))
@@ -351,17 +359,17 @@ def _refuse_unknown_names(known: Collection[str]) -> None:
         if name.upper().startswith(PREFIX) and name.upper() not in known:
             close = difflib.get_close_matches(name.upper(), known, n=1)
             hint = f"did you mean {close[0]}? " if close else ""
-            raise ConfigurationError(f"{name} is no setting; {hint}see docs/configuration.md")
+            raise ConfigurationError(f"{name} is not a setting; {hint}see docs/configuration.md")
 
 
 def private_directory(path: Path) -> Path:
-    """Create `path` with mode 700 and return it. For state no slot may see."""
+    """Create `path` with mode 700 and return it. For state that no slot may see."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     return path
 
 
 def runtime_directory() -> Path:
-    """A short directory for unix sockets, whose paths may have 107 bytes at most."""
+    """A short directory for unix sockets, whose paths are limited to 107 bytes."""
     base = os.environ.get("XDG_RUNTIME_DIR")
     if base and os.access(base, os.W_OK):
         return Path(base)

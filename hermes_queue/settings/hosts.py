@@ -1,4 +1,4 @@
-"""Hosts as settings name them: `host` or `host:port`, separated by commas."""
+"""Lists of hosts in settings: `host` or `host:port`, separated by commas."""
 
 from __future__ import annotations
 

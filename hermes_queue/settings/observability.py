@@ -1,4 +1,4 @@
-"""Sections of what operators look at: metrics and logs."""
+"""Sections for operators: metrics and logs."""
 
 from __future__ import annotations
 
@@ -18,22 +18,24 @@ class MetricsSettings(BaseSettings):
     )
 
     worker_port: int | None = Field(default=None, ge=0, le=65535)
-    """Where a worker serves `/metrics`; 0 = any free port. Unset: nowhere."""
+    """Port on which a worker serves `/metrics`; 0 = any free port. Unset: not served."""
     worker_ports: int = Field(default=1, ge=1, le=1000)
-    """With several workers on a host: how many ports, from `worker_port` on, to try."""
+    """Number of ports to try, from `worker_port` on, for several workers on one host."""
     exporter_port: int = Field(default=9808, ge=0, le=65535)
-    """Where `hermes-queue exporter` serves `/metrics` and `/targets`; 0 = any free port."""
+    """Port on which `hermes-queue exporter` serves `/metrics` and `/targets`; 0 = any free port."""
     sink_port: int | None = Field(default=None, ge=0, le=65535)
-    """Where a sink serves `/metrics`; 0 = any free port. Unset: nowhere."""
+    """Port on which a sink serves `/metrics`; 0 = any free port. Unset: not served."""
     address: str = "127.0.0.1"
-    """The address all of them listen on. Whoever reaches it reads all metrics: no password."""
+    """Address on which all of them listen. There is no password: everybody who can reach it can
+    read them."""
     advertise: str | None = None
-    """Host name by which Prometheus reaches a worker of this host. Unset: `address`, or the host's
-    own name where that is 0.0.0.0 or ::."""
+    """Host name under which Prometheus reaches a worker of this host. Unset: `address`, or the
+    host's own name if that is 0.0.0.0 or ::."""
     max_label_values: int = Field(default=100, ge=1)
-    """Different envs, models, endpoints, lanes, ... per metric; further ones count as `other`."""
+    """Distinct envs, models, endpoints, lanes, ... per metric; further ones are counted as
+    `other`."""
     scan_s: float = Field(default=30.0, gt=0)
-    """How often the exporter looks through the keys of Redis for workers, lanes and limits."""
+    """Interval at which the exporter scans the keys of Redis for workers, lanes and limits."""
 
 
 class LogSettings(BaseSettings):
@@ -42,7 +44,7 @@ class LogSettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=PREFIX + "LOG_", frozen=True)
 
     format: Literal["text", "json"] = "text"
-    """`json`: one object per line, with `action`, `trajectory_id` and `run_id` where known."""
+    """`json`: one object per line, with `action`, `trajectory_id` and `run_id` if known."""
     scrub_env: str = ""
-    """Comma-separated names of further environment variables whose values are secret. Those
-    named `*_KEY`, `*_TOKEN`, `*_SECRET`, `*_PASSWORD` and the like are without being listed."""
+    """Comma-separated names of further environment variables whose values are secret. Variables
+    named `*_KEY`, `*_TOKEN`, `*_SECRET`, `*_PASSWORD` and the like need not be listed."""

@@ -20,19 +20,19 @@ class LocalSandboxSettings(BaseSettings):
     isolation: Literal["bwrap", "none"] = "bwrap"
     """"none" runs agent commands unfenced as the worker's user: only for trusted agents."""
     slots: int = Field(default=0, ge=0)
-    """Slots of a worker, which takes as many jobs at once at most; 0 = its concurrency."""
+    """Slots of a worker, which limit its concurrent jobs; 0 = its concurrency."""
     memory_mb: int = Field(default=2048, ge=0)
-    """Per slot; 0 = unlimited."""
+    """Memory of a slot; 0 = unlimited."""
     max_pids: int = Field(default=512, ge=0)
-    """Per slot; 0 = unlimited."""
+    """Processes of a slot; 0 = unlimited."""
     reap_s: float = Field(default=30.0, gt=0)
-    """How often what dead workers of this host left behind is ended."""
+    """Interval at which sandboxes of dead workers of this host are removed."""
     network: bool = False
-    """Whether slots have the host's network, its loopback included. Asset builds never have."""
+    """Whether slots have the host's network, including its loopback. Asset builds never do."""
     first_uid: int = Field(default=0x7001_0000, ge=1000)
-    """Of the host's uids that slots of a worker run as which is root, one each."""
+    """First of the host's uids as which slots run if the worker is root; each slot has its own."""
     uids: int = Field(default=65536, ge=0)
-    """How many these are; a worker takes 256 at a time. 0 = its slots share uid 65534."""
+    """Number of these uids; a worker takes 256 at a time. 0 = its slots share uid 65534."""
     build_hosts: str = ""
     """Comma-separated `host` or `host:port` that asset builds may reach besides pip's indexes."""
 
@@ -46,13 +46,13 @@ class LocalSandboxSettings(BaseSettings):
 class ModalSettings(BaseSettings):
     """The Modal backend: the account's app, the fleet's creation rate, and the default profile.
 
-    Everything from `image` on describes a profile; a YAML file may hold further ones.
+    The fields from `image` on describe a profile; a YAML file may define further ones.
     """
 
     model_config = SettingsConfigDict(env_prefix=PREFIX + "MODAL_", frozen=True)
 
     app: str = "hermes-queue"
-    """Modal app that holds the sandboxes; made when it is missing."""
+    """Modal app of the sandboxes; created if it does not exist."""
     environment: str | None = None
     """Modal environment. Unset: the token's default."""
     profiles: Path | None = None
@@ -62,7 +62,8 @@ class ModalSettings(BaseSettings):
     max_starting: int = Field(default=32, ge=1)
     """Sandboxes of the fleet that may be starting at once."""
     patience_s: float = Field(default=300.0, ge=0)
-    """How long a job waits while Modal refuses sandboxes for a quota; then it is handed back."""
+    """Time for which a job waits while Modal refuses sandboxes because of a quota; then it is
+    handed back."""
     image: str = "python:3.11"
     """Registry name, or the id (im-...) of a Modal image. Needs bash and coreutils."""
     dockerfile: Path | None = None
@@ -72,15 +73,15 @@ class ModalSettings(BaseSettings):
     cpu: float = Field(default=2.0, gt=0)
     """Cores reserved per sandbox."""
     cpu_limit: float | None = Field(default=None, gt=0)
-    """Cores at most. Unset: as many as are reserved."""
+    """Upper limit of cores. Unset: the reserved cores."""
     memory_mb: int = Field(default=4096, ge=128)
     """Memory reserved per sandbox."""
     memory_limit_mb: int | None = Field(default=None, ge=128)
-    """Memory at most. Unset: what all slots may use, and no less than is reserved."""
+    """Upper limit of memory. Unset: enough for all slots, and at least the reserved memory."""
     gpu: str | None = None
     """Modal's name of a GPU, e.g. "A10G" or "H100:2"."""
     secrets: tuple[str, ...] = ()
-    """Names of Modal secrets; commands see their variables."""
+    """Names of Modal secrets; their variables are visible to commands."""
     env: dict[str, str] = Field(default_factory=dict)
     """Environment variables of the sandbox."""
     volumes: dict[str, str] = Field(default_factory=dict)
@@ -88,9 +89,10 @@ class ModalSettings(BaseSettings):
     region: str | None = None
     """Where sandboxes run. Unset: anywhere, which is cheaper."""
     network: Literal["blocked", "allowlist", "open"] = "blocked"
-    """Of slots. Assets are built in a sandbox with open network."""
+    """Network of slots. Assets are built in a sandbox with open network."""
     grading_network: Literal["blocked", "same"] = "blocked"
-    """While a job is graded; where that is less than `network`, in another sandbox."""
+    """Network during grading. If it is more restricted than `network`, grading uses another
+    sandbox."""
     allow_domains: tuple[str, ...] = ()
     """With network=allowlist: domains reachable by TLS on port 443."""
     allow_cidrs: tuple[str, ...] = ()
@@ -100,23 +102,25 @@ class ModalSettings(BaseSettings):
     share_root: bool = False
     """Accept several slots in an image that cannot keep them apart (it has no setpriv)."""
     min_sandboxes: int = Field(default=0, ge=0)
-    """Kept running while the worker lives, also without work."""
+    """Sandboxes kept running while the worker lives, even without work."""
     max_sandboxes: int = Field(default=0, ge=0)
-    """Per worker; those about to be replaced not counted. 0 = as its concurrency needs."""
+    """Sandboxes per worker, without those about to be replaced. 0 = as many as its concurrency
+    needs."""
     slot_memory_mb: int = Field(default=2048, ge=0)
-    """Address space of each process in a slot; 0 = unlimited, so that one can end the sandbox."""
+    """Address space of each process in a slot; 0 = unlimited, so that one process can end the
+    sandbox."""
     slot_pids: int = Field(default=512, ge=0)
     """Processes of a slot; 0 = unlimited."""
     start_timeout_s: float = Field(default=900.0, gt=0)
-    """For a sandbox to start, its image included."""
+    """Time limit for the start of a sandbox, including its image."""
     lifetime_s: int = Field(default=14_400, ge=1, le=86_400)
-    """After which Modal ends a sandbox."""
+    """Age at which Modal ends a sandbox."""
     lease_s: int = Field(default=3600, ge=1)
-    """A slot is leased only where so much lifetime is left: setup, agent and verify together."""
+    """Remaining lifetime that leasing a slot requires: setup, agent and verify together."""
     idle_timeout_s: int = Field(default=150, ge=1)
-    """After which Modal ends a sandbox whose worker has died; living workers touch theirs."""
+    """Time after which Modal ends the sandbox of a dead worker; living workers touch theirs."""
     scale_down_s: float = Field(default=120.0, ge=0)
-    """A sandbox without a lease for so long is ended, down to `min_sandboxes`."""
+    """Time without a lease after which a sandbox is ended, down to `min_sandboxes`."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -140,7 +144,7 @@ class ModalSettings(BaseSettings):
 
     @property
     def memory_most_mb(self) -> int:
-        """What a sandbox may use."""
+        """Memory that a sandbox may use."""
         limit = self.memory_limit_mb
         if limit is None:
             limit = self.slots_per_sandbox * self.slot_memory_mb
@@ -148,15 +152,16 @@ class ModalSettings(BaseSettings):
 
 
 class SandboxSettings(BaseSettings):
-    """Which backend gives slots."""
+    """The choice of a sandbox backend, and the reaper."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX + "SANDBOX_", frozen=True)
 
     backend: str = "local"
     """local, modal, the name of a plugin, or `package.module:BACKEND`."""
     direct_urls: bool = False
-    """Whether rows may require packages by URL or path (`name @ https://...`), not by version."""
+    """Whether rows may require packages by URL or path (`name @ https://...`) instead of by
+    version."""
     reap_s: float = Field(default=30.0, gt=0)
-    """How often one worker of the deployment looks for sandboxes of dead workers."""
+    """Interval at which one worker of the deployment looks for sandboxes of dead workers."""
     reap_grace_s: float = Field(default=40.0, ge=0)
-    """How long a sandbox must have been seen without an owner before it is ended."""
+    """Time for which a sandbox must have been without an owner before it is ended."""

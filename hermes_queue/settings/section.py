@@ -1,4 +1,4 @@
-"""What all sections share."""
+"""The prefix of all settings."""
 
 PREFIX = "HERMES_QUEUE_"
-"""Of every environment variable that we read."""
+"""Prefix of all environment variables that we read."""

@@ -14,25 +14,25 @@ _PRINTABLE = re.compile(r"[!#-\[\]-~]+\Z")
 
 
 class StoreSettings(BaseSettings):
-    """The object store of large records; Redis then holds their claims only."""
+    """The object store of large records; Redis then holds only references to them."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX + "STORE_", frozen=True)
 
     url: str | None = None
-    """Where workers put large records: any fsspec URL that all workers and readers reach, such as
-    `s3://bucket/hermes`; other than `file://` it needs `pip install 'hermes-queue[store]'` and the
-    library of its scheme. Unset or empty: all records are in Redis."""
+    """Store for large records: any fsspec URL that all workers and readers can reach, such as
+    `s3://bucket/hermes`. Other than `file://`, it needs `pip install 'hermes-queue[store]'` and
+    the library of its scheme. Unset or empty: all records are in Redis."""
     from_bytes: int = Field(default=256 << 10, ge=1024)
-    """Encoded size from which on a record goes to the store."""
+    """Encoded size from which a record goes to the store."""
     max_bytes: int = Field(default=128 << 20, ge=1024)
-    """Encoded size above which a record is refused when there is a store; without one
-    `HERMES_QUEUE_RESULTS_INLINE_MAX_BYTES` says so."""
+    """Encoded size above which a record is refused if there is a store. Without a store, the limit
+    is `HERMES_QUEUE_RESULTS_INLINE_MAX_BYTES`."""
     shared: bool = False
-    """A `file://` directory is mounted at the same place on every host. Without this it is refused,
-    unless Redis is a unix socket: then there is only one host."""
+    """Confirms that a `file://` directory is mounted at the same place on every host. Without this
+    it is refused, unless Redis is a unix socket and so there is only one host."""
     grace_s: float = Field(default=3600.0, gt=0)
-    """How long an object that no record names any more is kept, at least; it is gone after twice
-    that."""
+    """Minimum time for which an object is kept after the last record that names it is gone; it is
+    deleted before twice that time."""
 
     @field_validator("url")
     @classmethod
@@ -46,7 +46,7 @@ class StoreSettings(BaseSettings):
         if not parts.scheme or "://" not in url or not (parts.netloc or parts.path):
             raise ValueError("must be a URL such as s3://bucket/directory")
         if parts.scheme == "memory":
-            raise ValueError("memory:// is the memory of one process: nobody else could read it")
+            raise ValueError("memory:// is the memory of one process: no other process can read it")
         if parts.scheme == "file" and (parts.netloc or not parts.path.startswith("/")):
             raise ValueError("must be file:// and an absolute path, such as file:///srv/bodies")
         if parts.password:

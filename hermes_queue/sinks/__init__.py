@@ -1,10 +1,10 @@
-"""Where results go.
+"""Destinations of results.
 
 anonymity.py  keeps endpoints and hosts out of datasets
 base.py       the contract of a sink
-feed.py       choose, write, acknowledge
+feed.py       select, write, acknowledge
 metering.py   metrics of a sink
-selection.py  which trajectories become rows
+selection.py  filters for the rows of a dataset
 atropos/      an Atropos trainer
 datasets/     formats of datasets
 """

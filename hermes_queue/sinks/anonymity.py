@@ -1,7 +1,7 @@
-"""Where something ran stays out of datasets that are given away: no endpoints, hosts or addresses.
+"""Keeps endpoints, hosts and addresses out of datasets that are given away.
 
-What a record says of itself (failures, earlier attempts, events) is searched; conversations are
-data and stay as they were.
+A record's own account (failures, earlier attempts, events) is searched; conversations are data
+and stay unchanged.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ _ADDRESS = re.compile(
     r"|\[(?=[0-9a-f.]{0,45}:)[0-9a-f:.]{2,45}\](?::\d+)?",
     re.IGNORECASE,
 )
-"""Bounded everywhere, so that no text of a server's takes longer than its length."""
+"""Bounded everywhere, so that the time is linear in the length of a server's text."""
 _TELLING = 4
-"""Shorter names of hosts may be ordinary words, and are hidden as part of an address only."""
+"""Least length of a host name that is hidden by itself: shorter ones may be ordinary words."""
 
 
 class Anonymous:
-    """One record's account of itself without the places that it names."""
+    """One record's own account without the places that it names."""
 
     def __init__(self, record: ScoredTrajectory) -> None:
         self._record = record
 
     @cached_property
     def _known(self) -> re.Pattern[str] | None:
-        """What the record names: its endpoints, its worker and where that ran."""
+        """A pattern of the places in the record: endpoints, the worker and its host."""
         record, where = self._record, self._record.provenance
         names = {where.host, where.worker or "", where.sandbox_id or ""}
         urls = [*(record.agent.base_url or "").split(","), *(t.server or "" for t in record.turns)]
@@ -49,13 +49,13 @@ class Anonymous:
         known = sorted((n for n in names if len(n) >= _TELLING), key=len, reverse=True)
         return re.compile("|".join(map(re.escape, known))) if known else None
 
-    def text(self, said: str) -> str:
-        """A sentence without addresses."""
-        said = _ADDRESS.sub(HIDDEN, said)
-        return self._known.sub(HIDDEN, said) if self._known else said
+    def text(self, text: str) -> str:
+        """A text without addresses."""
+        text = _ADDRESS.sub(HIDDEN, text)
+        return self._known.sub(HIDDEN, text) if self._known else text
 
     def tree(self, value: Any) -> Any:
-        """Plain values or models, as plain values without places."""
+        """Plain values or models as plain values without places."""
         if isinstance(value, BaseModel):
             value = value.model_dump(mode="json")
         if isinstance(value, Mapping):
@@ -67,7 +67,7 @@ class Anonymous:
 
 
 def _places_in(url: str) -> set[str]:
-    """Host, and host with port, of a URL."""
+    """The host, and host with port, of a URL."""
     try:
         parts = urlsplit(url)
         return {parts.netloc.rpartition("@")[2], parts.hostname or ""}

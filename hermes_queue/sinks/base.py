@@ -1,8 +1,8 @@
-"""What takes finished trajectories away.
+"""The contract of a sink, which stores finished trajectories.
 
-A sink is handed groups by whoever consumes the results stream. Delivery is at least once, so a sink
-drops what it already has, by trajectory id. One that `hermes-queue sink` and `export` offer is one
-module with a `FORMAT` (docs/extensions.md).
+A sink receives groups from a consumer of the results stream. Delivery is at least once, so it drops
+trajectory ids that it already holds. A sink of `hermes-queue sink` and `export` is one module with
+a `FORMAT` (docs/extensions.md).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ class Sink(Protocol):
     """A destination of trajectories. One writer at a time; not thread-safe."""
 
     def write(self, trajectories: Iterable[ScoredTrajectory]) -> int:
-        """Store what is new; it is durable on return, so that the group may be acknowledged.
+        """Store new trajectories durably, so that the group may be acknowledged on return.
 
         Returns:
-            How many of them the sink did not hold before.
+            The number of trajectories that the sink did not hold before.
 
         Raises:
             HermesQueueError: the destination refused; nothing of this call counts as stored.
@@ -32,18 +32,18 @@ class Sink(Protocol):
         ...
 
     def close(self) -> None:
-        """Free the destination. Idempotent."""
+        """Release the destination. Idempotent."""
 
 
 class DatasetSink(Sink, Protocol):
-    """A sink that builds a dataset: it knows what it holds.
+    """A sink that builds a dataset and knows its content.
 
-    `write(())` is allowed at any time and does what has become due, such as ending a shard.
+    `write(())` is allowed at any time and does work that is due, such as ending a shard.
     """
 
     @property
     def held(self) -> Mapping[str, str]:
-        """The instance id of every trajectory id in the dataset, earlier lives included."""
+        """Trajectory id -> instance id of everything in the dataset, whoever wrote it."""
         ...
 
 

@@ -1,7 +1,7 @@
-"""A sink fed from the stream: choose, write, acknowledge, in this order.
+"""Feeds a sink from the stream: select, write, acknowledge, in this order.
 
 Several groups share one write, since each write waits for the disk once. A group is acknowledged
-after its rows are durable; what is delivered again is known to the sink by its ids.
+after its rows are durable; the sink recognises a repeated delivery by its ids.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ logger = logging.getLogger(__name__)
 
 GROUPS_PER_WRITE = 16
 TICK_S = 1.0
-"""How long a group waits for others, and how often an idle sink may end a shard."""
+"""Time that a group waits for others, and interval at which an idle sink may end a shard."""
 MAX_DELIVERIES = 1000
-"""Every start of a sink that is killed delivers again what it had read, which makes that no poison.
-What a format fails on is put aside by itself, see `store`."""
+"""Every start of a killed sink delivers the groups that it had read again, which does not make them
+poisonous. Groups on which a format fails are filed individually, see `store`."""
 
 
 @dataclass
 class Fed:
-    """What was done so far. Valid at any time."""
+    """Progress so far. Valid at any time."""
 
     groups: int = 0
     trajectories: int = 0
     """Members of those groups."""
     rows: int = 0
-    """Of them, what is new in the dataset."""
+    """Rows that were added to the dataset for them."""
     spoiled: int = 0
-    """Groups that the format failed on: dead letters."""
+    """Groups on which the format failed, which became dead letters."""
 
 
 async def feed(
@@ -53,19 +53,19 @@ async def feed(
     done: Callable[[], Awaitable[bool]],
     stop: Callable[[], bool],
 ) -> None:
-    """Write what `source` delivers until it ends.
+    """Write the groups of `source` until it ends.
 
     Args:
-        sink: where rows go.
-        selection: which trajectories become rows.
+        sink: destination of the rows.
+        selection: selects the trajectories that become rows.
         source: the stream, as `reading` opens it.
-        fed: is kept up to date.
-        meter: likewise.
-        done: asked while nothing comes: whether nothing will come any more.
-        stop: asked after every write, and every second: whether to end now.
+        fed: updated continuously.
+        meter: updated continuously.
+        done: asked while no group comes; True if none will come any more.
+        stop: asked after every write, and every second; True to end now.
 
     Raises:
-        HermesQueueError: the sink or the stream failed; what was not written is delivered again.
+        HermesQueueError: the sink or the stream failed; unwritten groups are delivered again.
     """
     async with in_batches(source, GROUPS_PER_WRITE, TICK_S) as batches:
         async for batch in batches:
@@ -89,7 +89,7 @@ async def feed(
 
 
 async def _give_back(batch: Sequence[DeliveredGroup]) -> None:
-    """It is not their fault: a disk that stays full over many starts must not cost any of them."""
+    """Give groups back uncounted: a disk that is full at many starts must not use up deliveries."""
     with suppress(HermesQueueError):
         for group in batch:
             await group.nack(counted=False)
@@ -105,6 +105,6 @@ async def _put_aside(group: DeliveredGroup, error: Exception) -> None:
 async def _acknowledge(group: DeliveredGroup) -> None:
     try:
         await group.ack()
-    except RedisUnavailable:  # it is on disk, and the sink drops a second delivery
+    except RedisUnavailable:  # its rows are durable, and the sink drops repetitions
         extra = {"action": "ack_failed", "group_id": group.group_id}
         logger.warning("group %s could not be acknowledged", group.group_id, extra=extra)

@@ -1,6 +1,6 @@
-"""Metrics of a sink: how much it stores, and how old that is.
+"""Metrics of a sink: the number of stored trajectories, and their age.
 
-Any loop over `consume` can have them:
+Any loop over `consume` can use them:
 
     with metered("parquet") as meter:
         async for group in consume("archive"):
@@ -22,25 +22,25 @@ from hermes_queue.telemetry.meter import Meter, NoMeter, PrometheusMeter
 
 
 class SinkMeter:
-    """Counts for one sink."""
+    """The metrics of one sink."""
 
     def __init__(self, sink: str, meter: Meter, port: int | None = None) -> None:
         self.port = port
-        """Where the metrics are served; None = nowhere."""
+        """Port on which the metrics are served; None = not served."""
         self._labels = {"sink": sink}
         self._meter = meter
 
     def stored(self, groups: Sequence[TrajectoryGroup], added: int) -> None:
-        """Groups are in the destination, durably.
+        """Count groups that are durable at the destination.
 
         Args:
             groups: as they were delivered.
-            added: how many of their trajectories were new there.
+            added: number of their trajectories that were new there.
         """
         self.count(len(groups), added, [m.created for group in groups for m in group.members])
 
     def count(self, groups: int, added: int, created: Iterable[float]) -> None:
-        """As `stored`, of groups that are not at hand any more; `created` is Unix time, s."""
+        """`stored`, for groups no longer in memory; `created` is Unix time in seconds."""
         self._meter.add(metrics.SINK_GROUPS, self._labels, groups)
         self._meter.add(metrics.SINK_TRAJECTORIES, self._labels, added)
         now = time.time()

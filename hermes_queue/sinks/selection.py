@@ -1,4 +1,4 @@
-"""Which trajectories of a group become rows of a dataset, and why the others do not."""
+"""Selection of the trajectories that become rows of a dataset, with reasons for the others."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from hermes_queue.errors import ConfigurationError, InputError
 from hermes_queue.models import ScoredTrajectory, TrajectoryGroup
 
 _CAUGHT = ("canary", "cut_short")
-"""Reasons of a verdict that mean: the agent's code interfered with the grading."""
+"""Reasons in a report which mean that the agent's code interfered with the grading."""
 
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """What a dataset takes. The default takes everything that was measured."""
+    """Filters of a dataset. By default it takes every measured trajectory."""
 
     failed: bool = False
-    """Whether trajectories without a score come, too."""
+    """Include trajectories without a score."""
     min_score: float | None = None
     max_score: float | None = None
     complete: bool = False
@@ -29,37 +29,39 @@ class Filters:
     mixed: bool = False
     """Only groups with more than one score."""
     clean: bool = False
-    """Only trajectories that did not try to get around the grading, as far as that was seen: the
-    report has no `dropped` paths, no `flags`, and its reason is neither canary nor cut_short."""
+    """Only trajectories in which no attempt to get around the grading was seen: the report has no
+    `dropped` paths and no `flags`, and its reason is neither canary nor cut_short."""
     tokens: bool = False
-    """Only with token ids and logprobs as the server gave them."""
+    """Only trajectories with the server's token ids and logprobs."""
     stop_reasons: tuple[str, ...] = ()
-    """Only these; empty = any."""
+    """Only trajectories with one of these stop reasons; empty = any."""
     max_per_instance: int | None = None
-    """At most so many rows of one instance, over all groups and runs; the first ones stay."""
+    """Largest number of rows of one instance, over all groups and runs; the first ones are kept."""
 
     def described(self) -> dict[str, Any]:
-        """Those that differ from the default, for a data card."""
+        """The filters that differ from the default, for a data card."""
         default = asdict(Filters())
         return {name: v for name, v in asdict(self).items() if v != default[name]}
 
 
 class Decontamination:
-    """Instances that must not be in a dataset, since it will be judged by them.
+    """Instances that must not be in a dataset because it will be evaluated on them.
 
     Args:
-        path: one instance id or repository (`owner/name`, or where it is cloned from) per line;
-            blank lines and what follows a # at the beginning or behind a blank are passed over.
-            An instance is excluded when its id is listed, or when a listed repository is its own
-            (`owner__name` in its id, as SWE-bench has it).
+        path: one instance id or repository (`owner/name`, or its clone URL) per line. Blank
+            lines are ignored, and comments: a # at the beginning of a line or after white space.
+            An instance is excluded if its id is listed, or the repository that its id contains
+            (`owner__name`, as in SWE-bench).
 
     Raises:
-        InputError: there is no such file, or it lists nothing.
+        InputError: the file cannot be read, or lists nothing.
     """
 
     def __init__(self, path: Path) -> None:
         try:
-            lines = path.read_text(encoding="utf-8-sig").splitlines()  # spreadsheets begin so
+            lines = path.read_text(
+                encoding="utf-8-sig"
+            ).splitlines()  # spreadsheets write a byte order mark
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"{path}: cannot be read: {error}") from error
         self._listed = {_entry(line) for line in lines} - {""}
@@ -82,7 +84,7 @@ def _entry(line: str) -> str:
 
 
 def _repositories(instance_id: str) -> Iterable[str]:
-    """`owner/name` as ids spell it: `owner__name-123`, `owner__name.commit.kind__hash`."""
+    """Yield `owner/name` from ids: `owner__name-123`, `owner__name.commit.kind__hash`."""
     match = re.match(r"^([^_/\s]+(?:_[^_/\s]+)*?)__([^/\s]+)$", instance_id)
     if match:
         rest = match[2]
@@ -95,14 +97,14 @@ def _repositories(instance_id: str) -> Iterable[str]:
 
 
 def _beginnings(name: str, start: int) -> Iterable[str]:
-    """The whole, and what lies before each place where a number or a commit may begin."""
+    """Yield the name, and its prefix before each place where a number or a commit may begin."""
     yield name
     for cut in re.finditer(r"[-.]", name[start:]):  # a name may itself have such characters
         yield name[: start + cut.start()]
 
 
 def tampered(trajectory: ScoredTrajectory) -> bool:
-    """Whether the verifier saw the agent try to get around it."""
+    """Whether the verifier saw an attempt to get around it."""
     report = trajectory.report
     return bool(
         report.get("flags")
@@ -114,23 +116,23 @@ def tampered(trajectory: ScoredTrajectory) -> bool:
 
 @dataclass
 class Selection:
-    """Applies filters, and counts what they refuse.
+    """Applies filters and counts the trajectories that they refuse.
 
-    `held` is the sink's own: what it has already is neither chosen nor counted again, so that a
-    repeated delivery changes nothing.
+    `held` is the sink's own mapping: trajectories in it are neither chosen nor counted again, so
+    a repeated delivery changes nothing.
 
     Raises:
-        ConfigurationError: the sink holds what `exclude` lists.
+        ConfigurationError: the sink holds instances that `exclude` lists.
     """
 
     filters: Filters
     held: Mapping[str, str]
     exclude: Decontamination | None = None
     refusal: Callable[[ScoredTrajectory], str] | None = None
-    """The format's own: why a trajectory has no row in it, "" if it has. Asked last, so that what
-    has none takes no place of `max_per_instance`."""
+    """The format's reason why a trajectory has no row in it; "" if it has one. Asked last, so that
+    trajectories without a row do not count for `max_per_instance`."""
     refused: Counter[str] = field(default_factory=Counter)
-    """Trajectories by the filter that refused them, since this was made."""
+    """Trajectories by the filter that refused them, counted since this object was created."""
     _per_instance: Counter[str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -144,7 +146,7 @@ class Selection:
         self._per_instance = Counter(self.held.values())
 
     def choose(self, group: TrajectoryGroup) -> list[ScoredTrajectory]:
-        """Those that become rows, in the group's order; they count as held from now on."""
+        """The members that become rows, in the group's order; they count as held from now on."""
         chosen = []
         about_group = self._group_refusal(group)
         for member in group.members:
@@ -169,22 +171,22 @@ class Selection:
         return ""
 
     def _refusal(self, member: ScoredTrajectory) -> str:
-        wanted, score = self.filters, member.score
-        low = score is None or (wanted.min_score is not None and score < wanted.min_score)
-        high = score is None or (wanted.max_score is not None and score > wanted.max_score)
+        filters, score = self.filters, member.score
+        low = score is None or (filters.min_score is not None and score < filters.min_score)
+        high = score is None or (filters.max_score is not None and score > filters.max_score)
         checks = (
-            (score is None and not wanted.failed, "no score"),
-            (wanted.min_score is not None and low, "score too low"),
-            (wanted.max_score is not None and high, "score too high"),
-            (wanted.clean and tampered(member), "tampered"),
-            (wanted.tokens and not _has_tokens(member), "no tokens"),
+            (score is None and not filters.failed, "no score"),
+            (filters.min_score is not None and low, "score too low"),
+            (filters.max_score is not None and high, "score too high"),
+            (filters.clean and tampered(member), "tampered"),
+            (filters.tokens and not _has_tokens(member), "no tokens"),
             (
-                bool(wanted.stop_reasons) and member.stop_reason not in wanted.stop_reasons,
+                bool(filters.stop_reasons) and member.stop_reason not in filters.stop_reasons,
                 "stop reason",
             ),
             (
-                wanted.max_per_instance is not None
-                and self._per_instance[member.instance_id] >= wanted.max_per_instance,
+                filters.max_per_instance is not None
+                and self._per_instance[member.instance_id] >= filters.max_per_instance,
                 "enough of this instance",
             ),
         )
@@ -200,6 +202,6 @@ def _has_tokens(trajectory: ScoredTrajectory) -> bool:
 
 
 def counted(refused: Mapping[str, int]) -> str:
-    """`3 no score, 1 tampered`, for people."""
+    """Counts as text for people: `3 no score, 1 tampered`."""
     ordered: Sequence[tuple[str, int]] = sorted(refused.items(), key=lambda kv: (-kv[1], kv[0]))
     return ", ".join(f"{count} {reason}" for reason, count in ordered)

@@ -1,8 +1,8 @@
 """Logs and metrics.
 
 endpoint.py   the HTTP server for Prometheus
-logs.py       log lines, without secrets
-meter.py      counts in this process
+logs.py       log lines without secrets
+meter.py      counters and histograms of this process
 metrics.py    every metric, declared once
-scrubbing.py  keeps secrets out of what is written
+scrubbing.py  replaces secrets in everything that is written
 """

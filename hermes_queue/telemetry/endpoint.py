@@ -1,4 +1,4 @@
-"""An HTTP server for Prometheus, in a thread of its own: `GET /metrics` and little else."""
+"""An HTTP server for Prometheus in a thread: `GET /metrics` and little else."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from hermes_queue.errors import ConfigurationError
 logger = logging.getLogger(__name__)
 
 Page = Callable[[], tuple[bytes, str]]
-"""Makes a body and its content type."""
+"""Returns a body and its content type."""
 
 _REQUEST_TIMEOUT_S = 10.0
 
 
 class MetricsEndpoint:
-    """Serves pages until `close`. Everybody who reaches the address may read them."""
+    """Serves pages until `close`, to everybody who can reach the address."""
 
     def __init__(
         self, pages: Mapping[str, Page], *, address: str, port: int, ports: int = 1, setting: str
     ) -> None:
-        """Listen, on the first port that is free, and serve.
+        """Listen on the first free port and serve.
 
         Args:
-            pages: by path, e.g. "/metrics"; called in a thread per request.
-            address: to listen on.
-            port: to listen on; 0 = any free one.
-            ports: how many ports from `port` on to try.
-            setting: the variable that names the port, for the error.
+            pages: path, e.g. "/metrics" -> page; called in a thread per request.
+            address: address to listen on.
+            port: first port to try; 0 = any free one.
+            ports: number of ports to try, from `port` on.
+            setting: the variable that sets the port, for the error message.
 
         Raises:
-            ConfigurationError: none of the ports can be had; the message names the variable.
+            ConfigurationError: none of the ports is available; the message names the variable.
         """
         self._server = _listen(pages, address, port, ports, setting)
         self.address = address
@@ -52,7 +52,7 @@ class MetricsEndpoint:
         )
 
     def target(self, advertise: str | None = None) -> str:
-        """`host:port` as Prometheus is to call it."""
+        """`host:port` for Prometheus to scrape."""
         host = advertise or self.address
         if host in ("0.0.0.0", "::", ""):  # noqa: S104 - compared, not bound
             host = socket.gethostname()
@@ -69,13 +69,13 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def server_bind(self) -> None:
-        """As the base class of HTTPServer does: HTTPServer asks DNS for a name nobody needs."""
+        """Bind without HTTPServer's DNS lookup of a server name, which is not needed."""
         TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that goes away is no event."""
-        logger.debug("a request for metrics broke off")
+        """Log at debug level only: a client that disconnects is not an error."""
+        logger.debug("a metrics request was aborted")
 
 
 def _listen(
@@ -93,7 +93,7 @@ def _listen(
             refused = error
     tried = f"port {port}" if last == port else f"ports {port} to {last}"
     raise ConfigurationError(
-        f"{setting}: {tried} of {address} cannot be had: {refused.strerror or refused}; choose "
+        f"{setting}: {tried} of {address} is not available: {refused.strerror or refused}; choose "
         "another one, 0 for any free one, or for several workers on one host a range "
         "(HERMES_QUEUE_METRICS_WORKER_PORTS)"
     ) from refused
@@ -132,4 +132,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Scrapes are no events."""
+        """Log nothing: scrapes are too frequent."""

@@ -1,7 +1,7 @@
-"""Log lines: as text or one JSON object each, without secrets, with the ids they are about.
+"""Log lines as text or JSON, without secrets, with the ids they belong to.
 
-`action` is the stable key of what happened (docs/logging.md lists them all); messages are for
-people and may change.
+`action` is the stable key of an event (docs/logging.md lists them all); messages are for people
+and may change.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from hermes_queue.telemetry.scrubbing import Scrubber, scrubber
 from hermes_queue.wire.ids import of_message, run_of
 
 _TEXT = "[%(asctime)s: %(levelname)s/%(processName)s] %(message)s"
-"""Celery's own format, for processes that are not workers."""
+"""Celery's own format, for processes other than workers."""
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-"""What a log record has of itself; everything else came with `extra`."""
+"""Attributes of every log record; all others came with `extra`."""
 
 _trajectory: ContextVar[str] = ContextVar("trajectory", default="")
 
 
 @contextmanager
 def about(trajectory_id: str) -> Iterator[None]:
-    """Everything this context logs in the block, in whatever module, names the trajectory."""
+    """Add the trajectory id to every line that this context logs in the block."""
     token = _trajectory.set(trajectory_id)
     try:
         yield
@@ -39,7 +39,7 @@ def about(trajectory_id: str) -> Iterator[None]:
 
 
 def configure(level: int = logging.INFO) -> None:
-    """Send this process's log to stderr in the format that the settings name. For entry points."""
+    """Log to stderr in the configured format. For entry points."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter(_TEXT))
     root = logging.getLogger()
@@ -49,7 +49,7 @@ def configure(level: int = logging.INFO) -> None:
 
 
 def install(logger: logging.Logger, settings: LogSettings | None = None) -> None:
-    """Have the handlers of `logger` write what the settings say. Repeating it does nothing."""
+    """Make the handlers of `logger` use the configured format. Idempotent."""
     section = settings or LogSettings()
     for handler in logger.handlers:
         if isinstance(handler.formatter, JsonFormatter | TextFormatter):
@@ -61,7 +61,7 @@ def install(logger: logging.Logger, settings: LogSettings | None = None) -> None
 
 
 class TextFormatter(logging.Formatter):
-    """Another formatter's lines, without secrets."""
+    """Formats with another formatter and removes secrets."""
 
     def __init__(self, scrubs: Scrubber, inner: logging.Formatter | None = None) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object on one line per event."""
+    """Formats each event as one JSON object on one line."""
 
     def __init__(self, scrubs: Scrubber) -> None:
         super().__init__()
@@ -83,8 +83,8 @@ class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The event as JSON.
 
-        Always ts (RFC 3339, UTC), level, logger, message, pid and thread; where known action,
-        trajectory_id, run_id and what else came as `extra`; with an error exception.
+        Always present: ts (RFC 3339, UTC), level, logger, message, pid, thread. If known:
+        action, trajectory_id, run_id and other fields of `extra`. For errors: exception.
         """
         moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         extra = {name: value for name, value in vars(record).items() if name not in _STANDARD}
@@ -102,12 +102,13 @@ class JsonFormatter(logging.Formatter):
                 event.setdefault(name, value)
         if record.exc_info:
             event["exception"] = self.formatException(record.exc_info)
-        # Before it is JSON, whose escapes would hide a secret; after it no line may break.
+        # Scrub before encoding: JSON escapes would hide a secret, and replacing it in the encoded
+        # line could break the JSON.
         return json.dumps(self._scrubs.tree(event), default=str)
 
 
 def _ids(extra: dict[str, Any]) -> dict[str, str]:
-    """Which trajectory and run an event is about, as far as anybody said."""
+    """Trajectory and run that an event belongs to, if known."""
     trajectory_id = extra.get("trajectory_id") or _trajectory.get() or _of_celery(extra.get("data"))
     run_id = extra.get("run_id") or run_of(trajectory_id)
     return {
@@ -118,11 +119,11 @@ def _ids(extra: dict[str, Any]) -> dict[str, str]:
 
 
 _TASK_NAMES = ("hermes_queue.run_trajectory", "trajectory.")
-"""Of `queues.RUN_TRAJECTORY`, and as it is shown (`queues.shown_name`)."""
+"""The values of `queues.RUN_TRAJECTORY` and `queues.SHOWN_TASK`, repeated to avoid the import."""
 
 
 def _of_celery(data: object) -> str:
-    """The trajectory of Celery's own lines on a task, whose id is `<trajectory>.<attempt>`."""
+    """The trajectory in Celery's own lines about a task, whose id is `<trajectory>.<attempt>`."""
     if not isinstance(data, dict) or not str(data.get("name")).startswith(_TASK_NAMES):
         return ""
     return of_message(str(data.get("id", "")))[0]

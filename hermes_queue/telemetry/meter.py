@@ -1,7 +1,7 @@
-"""Takes what happens in this process, for whoever asks in Prometheus' language.
+"""Counters and histograms of this process, in Prometheus' format.
 
-`prometheus_client` (the extra `metrics`) is loaded by `PrometheusMeter` alone. Where no endpoint
-is configured `NoMeter` takes all calls and does nothing.
+Only `PrometheusMeter` loads `prometheus_client` (the extra `metrics`). Without an endpoint,
+`NoMeter` accepts all calls and does nothing.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from hermes_queue.errors import ConfigurationError
 from hermes_queue.telemetry.metrics import METRICS, Metric, Source
 
 OTHER = "other"
-"""Stands for all values of a label beyond the bound."""
+"""Replaces all values of a label beyond the bound."""
 _LABEL_LENGTH = 120
 
 Labels = Mapping[str, str]
 Values = Mapping[tuple[str, ...], float]
-"""By the values of a metric's labels, in order."""
+"""Values of a metric's labels, in order -> value of the metric."""
 
 
 class Meter(Protocol):
-    """Takes counts and measures. Thread-safe; a value of a label may be any text."""
+    """Records counts and measurements. Thread-safe; label values may be any text."""
 
     def add(self, metric: Metric, labels: Labels, amount: float = 1.0) -> None:
-        """Raise a counter."""
+        """Increase a counter."""
 
     def observe(self, metric: Metric, labels: Labels, value: float) -> None:
         """Add a value to a histogram."""
 
 
 class NoMeter:
-    """A `Meter` that nobody reads."""
+    """A `Meter` that discards everything."""
 
     def add(self, metric: Metric, labels: Labels, amount: float = 1.0) -> None:
         """See `Meter`."""
@@ -43,10 +43,10 @@ class NoMeter:
 
 
 class PrometheusMeter:
-    """A `Meter` whose state can be scraped.
+    """A `Meter` that Prometheus can scrape.
 
-    Gauges, and counters that are kept elsewhere, are not told but asked for: `source.values()`
-    is called at each scrape.
+    Gauges, and counters that are kept elsewhere, are not recorded but read: `values()` is called
+    at each scrape.
     """
 
     def __init__(
@@ -56,12 +56,12 @@ class PrometheusMeter:
         max_label_values: int,
         values: Callable[[], Iterable[tuple[Metric, Values]]] = tuple,
     ) -> None:
-        """Prepare the metrics of one kind of process.
+        """Create the metrics of one kind of process.
 
         Args:
-            source: whose metrics these are.
-            max_label_values: further values of a label become `OTHER`.
-            values: asked at each scrape for gauges, and counters that are kept elsewhere.
+            source: the kind of process.
+            max_label_values: number of values per label; further values become `OTHER`.
+            values: called at each scrape for gauges, and for counters that are kept elsewhere.
 
         Raises:
             ConfigurationError: `prometheus_client` is not installed.
@@ -78,21 +78,21 @@ class PrometheusMeter:
                 "metrics need the package prometheus-client: pip install 'hermes-queue[metrics]', "
                 "or unset HERMES_QUEUE_METRICS_WORKER_PORT and HERMES_QUEUE_METRICS_SINK_PORT"
             ) from error
-        disable_created_metrics()  # type: ignore[no-untyped-call]  # a series per series that nobody asks for
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # they would double the number of series
         self.registry = CollectorRegistry()
         self._values = values
         self._bound = _Bound(max_label_values)
-        self._told: dict[Metric, Any] = {}
+        self._recorded: dict[Metric, Any] = {}
         for metric in METRICS:
             if metric.source != source:
                 continue
             named: dict[str, Any] = {"name": metric.full_name, "documentation": metric.help}
             named |= {"labelnames": metric.labels, "registry": self.registry}
             if metric.kind == "histogram":
-                self._told[metric] = Histogram(buckets=metric.buckets, **named)
+                self._recorded[metric] = Histogram(buckets=metric.buckets, **named)
             elif metric.kind == "counter" and source != "exporter":
-                self._told[metric] = Counter(**named)
-        self.registry.register(_Asked(self._families))
+                self._recorded[metric] = Counter(**named)
+        self.registry.register(_Collector(self._families))
 
     def add(self, metric: Metric, labels: Labels, amount: float = 1.0) -> None:
         """See `Meter`."""
@@ -103,16 +103,16 @@ class PrometheusMeter:
         self._of(metric, labels).observe(value)
 
     def exposition(self) -> tuple[bytes, str]:
-        """All metrics as text, and its content type."""
+        """All metrics as text, and the content type."""
         from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
         return generate_latest(self.registry), CONTENT_TYPE_LATEST
 
     def _of(self, metric: Metric, labels: Labels) -> Any:
-        told = self._told[metric]
+        recorded = self._recorded[metric]
         if not metric.labels:
-            return told
-        return told.labels(*self._bound(metric, tuple(labels[name] for name in metric.labels)))
+            return recorded
+        return recorded.labels(*self._bound(metric, tuple(labels[name] for name in metric.labels)))
 
     def _families(self) -> Iterable[Any]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -129,19 +129,19 @@ class PrometheusMeter:
             yield family
 
 
-class _Asked:
-    """What `prometheus_client` calls at each scrape."""
+class _Collector:
+    """The collector that `prometheus_client` calls at each scrape."""
 
     def __init__(self, collect: Callable[[], Iterable[Any]]) -> None:
         self.collect = collect
 
     def describe(self) -> Iterable[Any]:
-        """Nothing: else registering would ask for values."""
+        """Nothing; otherwise registration would already read the values."""
         return ()
 
 
 class _Bound:
-    """Keeps each label of each metric to so many values, the first ones that come."""
+    """Limits the number of values per label and metric; the first ones are kept."""
 
     def __init__(self, most: int) -> None:
         self._most = most

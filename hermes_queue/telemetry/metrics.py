@@ -1,8 +1,8 @@
-"""Every metric of the project: name, unit, labels, and what exactly it counts.
+"""Every metric of the project: name, unit, labels, and an exact definition.
 
-This file is the only place that declares metrics; docs/metrics.md lists them and a test compares
-the two. No label holds a run, trajectory, task or sandbox id, and `meter.PrometheusMeter` keeps
-each label to `MetricsSettings.max_label_values` values, so that Prometheus is not drowned.
+Metrics are declared only here; docs/metrics.md lists them and a test compares the two. No label
+holds a run, trajectory, task or sandbox id, and `meter.PrometheusMeter` limits each label to
+`MetricsSettings.max_label_values` values, to keep the number of series small.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Source = Literal["worker", "sink", "exporter"]
-"""Who serves a metric. The exporter's are read from Redis: they hold for the whole deployment."""
+"""Process that serves a metric. The exporter reads Redis, so its metrics cover the whole
+deployment."""
 
 PREFIX = "hermes_queue_"
 
@@ -24,20 +25,23 @@ _SCORE = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.99, 1.0)
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric. Counters' names end in `_total`, all others in their unit where they have one."""
+    """One metric.
+
+    Names of counters end in `_total`, names of others in their unit if they have one.
+    """
 
     source: Source
     kind: Literal["counter", "gauge", "histogram"]
     name: str
-    """Without `PREFIX`."""
+    """Name without `PREFIX`."""
     help: str
-    """What is counted or measured, with the unit."""
+    """Definition of the metric, with its unit."""
     labels: tuple[str, ...] = ()
     buckets: tuple[float, ...] = ()
 
     @property
     def full_name(self) -> str:
-        """As Prometheus knows it."""
+        """Name in Prometheus."""
         return PREFIX + self.name
 
 
@@ -54,16 +58,16 @@ ATTEMPTS = Metric(
     "worker",
     "counter",
     "attempts_total",
-    "Attempts that ended in this worker by themselves, failed ones that are repeated included; "
-    "outcome: measured, or the cause of the failure. Hand-backs and cancellations are none.",
+    "Attempts that ended in this worker, including failed ones that are retried; outcome: "
+    "measured, or the cause of the failure. Hand-backs and cancellations are not counted.",
     ("env", "outcome"),
 )
 STAGE_SECONDS = Metric(
     "worker",
     "histogram",
     "stage_seconds",
-    "Seconds of one stage of one attempt that ended, failed attempts included; stage queue: what "
-    "it waited before.",
+    "Seconds of one stage of one attempt that ended, failed attempts included; stage queue: "
+    "the wait before it.",
     ("env", "stage"),
     _STAGE_S,
 )
@@ -94,8 +98,8 @@ FORGOTTEN = Metric(
     "worker",
     "counter",
     "forgotten_total",
-    "Trajectories that Redis knew nothing of, by what this worker had of them: delivery, record (a "
-    "finished one). More than none after a purge means that Redis lost or evicted keys.",
+    "Trajectories unknown to Redis, by what this worker holds of them: delivery, or record (a "
+    "finished one). If no run was purged, more than 0 means that Redis lost or evicted keys.",
     ("what",),
 )
 TOOL_CALLS = Metric(
@@ -111,14 +115,14 @@ MODEL_CALLS = Metric(
     "counter",
     "model_calls_total",
     "Requests for a turn; outcome: ok, refused (429), paused (by the endpoint), failed. Each try "
-    "is one; the turns of the agents are those that are ok.",
+    "counts; ok ones are the agents' turns.",
     ("endpoint", "model", "outcome"),
 )
 MODEL_SECONDS = Metric(
     "worker",
     "histogram",
     "model_call_seconds",
-    "Seconds of one request that was answered, without the wait for leave to make it.",
+    "Seconds of one answered request, without the wait for permission to send it.",
     ("endpoint", "model"),
     _CALL_S,
 )
@@ -126,7 +130,7 @@ MODEL_WAIT_SECONDS = Metric(
     "worker",
     "histogram",
     "model_wait_seconds",
-    "Seconds one request waited for leave (limiter, backoff) before it was made.",
+    "Seconds that one request waited for permission (limiter, backoff) before it was sent.",
     ("endpoint", "model"),
     _CALL_S,
 )
@@ -145,21 +149,21 @@ SINK_GROUPS = Metric(
     "sink",
     "counter",
     "sink_groups_total",
-    "Groups this process has stored and acknowledged; one that is delivered again counts again.",
+    "Groups that this process stored and acknowledged; a redelivered group counts again.",
     ("sink",),
 )
 SINK_TRAJECTORIES = Metric(
     "sink",
     "counter",
     "sink_trajectories_total",
-    "Trajectories this process has added to its destination, those it held already excluded.",
+    "Trajectories that this process added to its destination; duplicates are not counted.",
     ("sink",),
 )
 SINK_AGE_SECONDS = Metric(
     "sink",
     "histogram",
     "sink_age_seconds",
-    "Staleness in time: seconds from the end of a trajectory to its being stored, per trajectory.",
+    "Staleness in time: seconds from the end of a trajectory until it is stored.",
     ("sink",),
     _AGE_S,
 )
@@ -179,15 +183,15 @@ LANE_DEPTH = Metric(
     "exporter",
     "gauge",
     "lane_depth",
-    "Messages that wait in the queues of a lane; queue: first, retry.",
+    "Messages waiting in the queues of a lane; queue: first, retry.",
     ("lane", "queue"),
 )
 LANE_AGE_SECONDS = Metric(
     "exporter",
     "gauge",
     "lane_age_seconds",
-    "Seconds the longest waiting job of a lane has waited since its message was sent, of those at "
-    "the heads of its queues; 0 = none waits.",
+    "Seconds since the message of the longest waiting job of a lane was sent, of those at the "
+    "heads of its queues; 0 = no job waits.",
     ("lane",),
 )
 LANE_BREAKER = Metric(
@@ -201,20 +205,20 @@ DELAYED = Metric(
     "exporter",
     "gauge",
     "delayed",
-    "Jobs that wait for a time (backoff, hand-back) before their message is sent.",
+    "Jobs whose message is sent later (backoff, hand-back).",
 )
 RUNS = Metric(
     "exporter",
     "gauge",
     "runs",
-    "Runs Redis knows, the newest 1,000; state: active, paused, cancelled, done.",
+    "Runs known to Redis, the newest 1,000; state: active, paused, cancelled, done.",
     ("state",),
 )
 TRAJECTORIES = Metric(
     "exporter",
     "counter",
     "trajectories_total",
-    "Trajectories that became final, once each, whatever attempts they took; outcome: scored, "
+    "Trajectories that became final, once each, regardless of attempts; outcome: scored, "
     "failed (no score), cancelled.",
     ("env", "outcome"),
 )
@@ -229,14 +233,14 @@ RETRIES = Metric(
     "exporter",
     "counter",
     "retries_total",
-    "Attempts that failed and were given another one, by cause.",
+    "Failed attempts that were retried, by cause.",
     ("cause",),
 )
 LEASE_EXPIRIES = Metric(
     "exporter",
     "counter",
     "lease_expiries_total",
-    "Trajectories taken back because their worker was silent.",
+    "Trajectories queued again because their worker stopped renewing the lease.",
 )
 GROUPS = Metric(
     "exporter",
@@ -256,13 +260,13 @@ DEAD_LETTERS = Metric(
     "exporter",
     "gauge",
     "dead_letters",
-    "Dead letters there are, groups that could not be consumed included.",
+    "Current number of dead letters, including groups that could not be consumed.",
 )
 COST_USD = Metric(
     "exporter",
     "counter",
     "cost_usd_total",
-    "US dollars of model calls, added when an attempt ends or is given back, retries included. "
+    "US dollars of model calls, added when an attempt ends or is handed back, including retries. "
     "Attempts whose worker died are missing.",
 )
 UNPRICED = Metric(
@@ -282,7 +286,7 @@ SANDBOXES = Metric(
     "gauge",
     "sandboxes",
     "Sandboxes; state: starting (being created), running (their worker holds the lease), leaked "
-    "(the lease has ended and nobody has ended them yet).",
+    "(the lease has ended, the sandbox has not).",
     ("backend", "state"),
 )
 LIMIT = Metric(
@@ -297,14 +301,14 @@ LIMIT_PAUSE = Metric(
     "exporter",
     "gauge",
     "limiter_pause_seconds",
-    "Seconds for which nobody calls the endpoint, because it said so; 0 = not paused.",
+    "Seconds until the endpoint is called again, as it requested; 0 = not paused.",
     ("endpoint", "model"),
 )
 LIMIT_ANSWERS = Metric(
     "exporter",
     "counter",
     "limiter_answers_total",
-    "Calls as the limiter was told of them; outcome: granted (leave given), refused (429), paused.",
+    "Calls as reported to the limiter; outcome: granted (permission given), refused (429), paused.",
     ("endpoint", "model", "outcome"),
 )
 STREAM_GROUPS = Metric("exporter", "gauge", "stream_groups", "Groups in the results stream.")
@@ -315,21 +319,21 @@ CONSUMER_BEHIND = Metric(
     "exporter",
     "gauge",
     "consumer_behind_groups",
-    "Groups in the stream a consumer group has not been given yet.",
+    "Groups in the stream that were not delivered to a consumer group yet.",
     ("group",),
 )
 CONSUMER_PENDING = Metric(
     "exporter",
     "gauge",
     "consumer_pending_groups",
-    "Groups a consumer group was given and has not acknowledged.",
+    "Groups delivered to a consumer group and not acknowledged.",
     ("group",),
 )
 CONSUMER_AGE_SECONDS = Metric(
     "exporter",
     "gauge",
     "consumer_age_seconds",
-    "Seconds since the oldest group that a consumer group has not acknowledged was published.",
+    "Seconds since the publication of the oldest group that a consumer group has not acknowledged.",
     ("group",),
 )
 

@@ -1,8 +1,8 @@
-"""Keeps secrets out of what is written down: log lines, records, dead letters.
+"""Keeps secrets out of everything that is written: log lines, records, dead letters.
 
-Replaced by `MASK` are the values of environment variables whose name says that they are secret,
-passwords in URLs, and texts that have the form of a well-known kind of key. What a secret was
-encoded as (base64, token ids) or cut to is not found: see docs/logging.md.
+`MASK` replaces the values of environment variables whose name suggests a secret, passwords in
+URLs, and texts in the format of a well-known kind of key. Secrets that were encoded (base64,
+token ids) or cut are not found: see docs/logging.md.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from hermes_queue.settings import LogSettings
 
 MASK = "***"
 MIN_LENGTH = 8
-"""Shorter values of variables are left alone: replacing "none" or "1" would shred every text."""
+"""Shorter values of variables are left alone: replacing "none" or "1" would destroy every text."""
 _MIN_LINE = 16
-"""Of secrets with several lines each line of this length is one by itself."""
+"""In a secret of several lines, each line of at least this length counts as a secret."""
 MAX_DEPTH = 80
-"""Of lists and mappings in each other; what an agent or an environment may nest is less."""
+"""Nesting of lists and mappings that is searched; agents and environments may nest less."""
 TOO_DEEP = "(nested too deep to be searched for secrets)"
 
 _SECRET_NAME = re.compile(
@@ -35,13 +35,13 @@ _URL_NAME = re.compile(r"(^|_)(URL|URI|DSN|PROXY)$")
 
 _TOKEN_HEAD = re.compile(r"\beyJ[\w-]{10,}")
 _TOKEN_PART = 10
-"""Least characters of the second and the third part of a JSON web token."""
+"""Least length of the second and the third part of a JSON web token."""
 
 
 def _mask_tokens(dotted: re.Match[str]) -> str:
-    """A run of words and dots with the JSON web tokens in it replaced.
+    """Replace the JSON web tokens in a run of words and dots.
 
-    One pattern for a whole token would read the rest of the run anew at each `eyJ` in it.
+    A single pattern for a whole token would rescan the rest of the run at each `eyJ` in it.
     """
     parts = dotted[0].split(".")
     found: list[str] = []
@@ -60,10 +60,9 @@ def _mask_tokens(dotted: re.Match[str]) -> str:
 
 
 _FORMS: tuple[tuple[tuple[str, ...], re.Pattern[str], str | Callable[..., str]], ...] = (
-    # A hint that the text must contain, the form, and what stands in its place. The time that
-    # a form takes must be linear in the text: a match that begins at many places and reads on
-    # to a far end is not. What an agent wrote is matched here, too, and nothing else of the
-    # process runs meanwhile.
+    # A hint that the text must contain, the pattern, and the replacement. A pattern must take
+    # linear time: one that can start at many places and scan to a distant end does not. It also
+    # runs on text that an agent wrote, and blocks the rest of the process meanwhile.
     (
         ("://",),
         re.compile(r"(://[^\s/:@'\"<>]*):[^\s/@'\"<>]+@"),
@@ -110,22 +109,22 @@ class Scrubber:
     """Replaces secrets in texts, structures and records. Immutable."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        """Prepare.
+        """Create a scrubber.
 
         Args:
-            secrets: texts that are secret in themselves.
+            secrets: texts to replace.
         """
         parts = {part for secret in secrets for part in _parts(secret)}
-        # Longest first: one that contains another must not be cut in two.
+        # Longest first: replacing a shorter secret would cut one that contains it.
         self._secrets = sorted(parts, key=len, reverse=True)
 
     @classmethod
     def of(cls, environment: Mapping[str, str], names: Iterable[str] = ()) -> Scrubber:
-        """With what the environment holds: values of secret variables, passwords in URLs.
+        """A scrubber for an environment: values of secret variables, passwords in URLs.
 
         Args:
-            environment: variables.
-            names: of further variables whose values are secret.
+            environment: variable -> value.
+            names: further variables whose values are secret.
         """
         further = {name.strip().upper() for name in names}
         secrets: list[str] = []
@@ -150,10 +149,10 @@ class Scrubber:
         return text
 
     def tree(self, value: T) -> T:
-        """A structure of mappings, lists and texts without secrets, in keys neither.
+        """A structure of mappings, lists and texts without secrets in values and keys.
 
-        What is nested deeper than `MAX_DEPTH` is replaced as a whole. The same object when there
-        was nothing to replace.
+        Parts nested deeper than `MAX_DEPTH` are replaced as a whole. Returns the same object if
+        there was nothing to replace.
         """
         clean: T = self._tree(value, MAX_DEPTH)
         return clean
@@ -178,7 +177,7 @@ class Scrubber:
         return items if isinstance(value, list) else tuple(items)
 
     def _names(self, mapping: Mapping[Any, Any]) -> dict[Any, Any]:
-        """Each key's clean name; of those that would become the same all but one are numbered."""
+        """Each key's clean name; names that would collide are numbered."""
         names: dict[Any, Any] = {key: key for key in mapping}
         taken: set[Any] | None = None
         for key in mapping:
@@ -195,11 +194,11 @@ class Scrubber:
         return names
 
     def record(self, record: ScoredTrajectory) -> ScoredTrajectory:
-        """A record without secrets; an event tells that, and where, something was replaced.
+        """A record without secrets; an event lists the fields in which one was replaced.
 
-        Token ids stay: they are the server's own, and a trainer that wants none of such
-        trajectories goes by the event. So do the ids by which records are known and told apart,
-        and what has a fixed vocabulary.
+        Token ids stay, since they are the server's own; a trainer that wants no such
+        trajectories can filter by the event. Ids that identify records stay too, and so do
+        fields with a fixed vocabulary.
         """
         changed = self._changes(record)
         if not changed:
@@ -209,7 +208,7 @@ class Scrubber:
         return record.model_copy(update=changed)
 
     def attempt(self, attempt: AttemptRecord) -> AttemptRecord:
-        """What is kept of a failed attempt, without secrets."""
+        """The record of a failed attempt, without secrets."""
         return self._wire(attempt)
 
     def _wire(self, model: W) -> W:
@@ -217,7 +216,7 @@ class Scrubber:
         return model.model_copy(update=changed) if changed else model
 
     def _changes(self, model: Wire) -> dict[str, Any]:
-        """The fields with a secret in them, and what takes their place."""
+        """The fields with a secret in them, and their replacements."""
         found = {name: self._field(getattr(model, name)) for name in _free_fields(type(model))}
         return {name: new for name, new in found.items() if new is not getattr(model, name)}
 
@@ -232,14 +231,14 @@ class Scrubber:
 
 _same = operator.is_
 _NUMBERS = {"prompt_ids", "completion_ids", "logprobs", "ids", "loss_mask"}
-"""Tuples of nothing but numbers, of any length."""
+"""Tuples of numbers, of any length."""
 _KEPT: dict[type[Wire], set[str]] = {ScoredTrajectory: {"env", "instance_id", "requeued_from"}}
-"""A record is known and told apart by these and by its ids, which are `Name`s."""
+"""Fields that identify a record, beside its ids, which are `Name`s."""
 
 
 @cache
 def _free_fields(model: type[Wire]) -> tuple[str, ...]:
-    """Fields that may hold any text: no number, no fixed vocabulary, no id of a narrow form."""
+    """Fields that may hold any text: not numbers, fixed vocabulary, or ids of a narrow pattern."""
     return tuple(
         name
         for name, field in model.model_fields.items()
@@ -268,10 +267,10 @@ def _url_passwords(url: str) -> list[str]:
 
 @cache
 def scrubber() -> Scrubber:
-    """The scrubber of this process, made of its environment when it is first asked for."""
+    """The scrubber of this process, created from its environment on first use."""
     return Scrubber.of(os.environ, LogSettings().scrub_env.split(","))
 
 
 def scrub(text: str) -> str:
-    """`text` without secrets of this process's environment and of well-known forms."""
+    """`text` without secrets of this process's environment and of well-known formats."""
     return scrubber().text(text)

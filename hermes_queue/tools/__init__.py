@@ -1,18 +1,18 @@
-"""Tool routing: a tool runs in the slot or in the worker, and the model cannot tell.
+"""Tools and their routing: a tool runs in the slot or in the worker, unseen by the model.
 
-    base.py          what a tool is
+    base.py          the classes of a tool
     calculator.py    exact arithmetic
     patch.py         replace a piece of text
     read_file.py     show a file
     search_files.py  find text or names
     submit.py        end the trajectory
     terminal.py      run a command
-    toolbox.py       from a call to its observation
+    toolbox.py       runs a call and returns its observation
     write_file.py    write a file
 
-A new tool is one module in this package with a module-level `TOOL`, or any `Tool` named
-`package.module:ATTRIBUTE`. A mistake of the model (unknown tool, malformed arguments)
-is answered with text that it can act on; only a failing sandbox raises.
+A new tool is one module in this package with a module-level `TOOL`, or any `Tool` named as
+`package.module:ATTRIBUTE`. A mistake of the model (unknown tool, malformed arguments) is
+answered with text that it can act on; only a failing sandbox raises.
 """
 
 from hermes_queue.tools.base import Tool, ToolContext, ToolResult, make_call

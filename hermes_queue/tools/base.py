@@ -1,4 +1,4 @@
-"""What a tool is and what it may touch."""
+"""The classes of a tool: its arguments, its context and its result."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from hermes_queue.sandbox.context import SlotContext
 
 
 class Arguments(BaseModel):
-    """Base of a tool's arguments: closed, so that a misspelt name is told to the model."""
+    """Base of a tool's arguments.
+
+    Unknown names are an error, so that the model notices a misspelling.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -30,10 +33,10 @@ def _without_nul(text: str) -> str:
 
 
 Line = Annotated[str, AfterValidator(_without_nul)]
-"""Text that ends up in an argument vector or a path, where NUL cannot occur."""
+"""Text for an argument vector or a path, which cannot contain NUL."""
 
 MAX_PATH_CHARS = 4096
-"""No file has a longer path, and an argument vector would not hold a much longer one."""
+"""Longest path of a file; an argument vector could not hold a much longer one."""
 
 
 def _short_enough(path: str) -> str:
@@ -50,7 +53,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _TEXT_THREADS = 2
-"""They share one interpreter, so that more of them would only take more memory."""
+"""Few, since they share one interpreter; more threads would only use more memory."""
 
 
 @cache
@@ -59,9 +62,9 @@ def _text_threads() -> ThreadPoolExecutor:
 
 
 async def beside_the_loop(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Do work on a long text in a thread: all trajectories of the worker share the loop.
+    """Work on a long text in a thread, since all trajectories of the worker share the event loop.
 
-    The work has to be bounded all the same, because nothing ends a thread.
+    The work itself must be bounded, because a thread cannot be cancelled.
     """
     loop = asyncio.get_running_loop()
     return await loop.run_in_executor(_text_threads(), partial(call, *args, **kwargs))
@@ -69,7 +72,7 @@ async def beside_the_loop(call: Callable[P, T], *args: P.args, **kwargs: P.kwarg
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
-    """The slot and the bounds a tool call has to keep."""
+    """The slot of a tool call, and its limits."""
 
     slot: SlotContext
     timeout_s: float
@@ -79,14 +82,14 @@ class ToolContext:
         """`path` as an absolute path; a relative one starts at the workspace."""
         return posixpath.normpath(posixpath.join(self.slot.workspace, path))
 
-    def budget_s(self, wanted_s: float | None = None) -> float:
-        """Seconds a command may run: what the call wants, within the tool's and the stage's."""
-        return max(0.0, min(wanted_s or self.timeout_s, self.timeout_s, self.slot.remaining_s()))
+    def budget_s(self, requested_s: float | None = None) -> float:
+        """Seconds that a command may run: the call's own timeout within the tool's and stage's."""
+        return max(0.0, min(requested_s or self.timeout_s, self.timeout_s, self.slot.remaining_s()))
 
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """The observation the model gets. `ok` feeds the counters, not the score."""
+    """The observation for the model. `ok` is counted but does not affect the score."""
 
     text: str
     ok: bool = True
@@ -94,13 +97,14 @@ class ToolResult:
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A name, a pydantic model of the arguments, and what it does with them."""
+    """A tool: a name, a pydantic model of the arguments, and a function that runs a call."""
 
     name: str
     description: str
     arguments: type[Arguments]
     run: Callable[[ToolContext, Any], Awaitable[ToolResult]]
-    """Raises `SandboxError` or `DeadlineExceeded`; what the model caused is a `ToolResult`."""
+    """Runs one call. It raises only `SandboxError` or `DeadlineExceeded`; a mistake of the model is
+    a `ToolResult`."""
     runs_in: Literal["slot", "worker"] = "slot"
     submits: bool = False
     """A successful call ends the trajectory with stop reason `submitted`."""

@@ -1,4 +1,4 @@
-"""Exact arithmetic in the worker: the expression is walked, never evaluated as code."""
+"""Exact arithmetic in the worker: the expression's syntax tree is walked, never run as code."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from hermes_queue.tools.base import Arguments, Tool, ToolContext, ToolResult
 
 MAX_CHARS = 500
 MAX_BITS = 4096
-"""Of the numerator and the denominator of every intermediate result."""
+"""Largest numerator and denominator of every intermediate result, in bits."""
 DIGITS = 15
-"""Significant digits of a result that has no short exact form."""
+"""Significant digits of a result without a short exact form."""
 
 
 class CalculatorArguments(Arguments):
@@ -33,7 +33,7 @@ class CalculatorArguments(Arguments):
 
 
 class _Refused(ValueError):
-    """The expression is outside of what the calculator does."""
+    """The calculator does not support the expression."""
 
 
 def _bounded(value: Fraction) -> Fraction:
@@ -52,7 +52,7 @@ def _power(base: Fraction, exponent: Fraction) -> Fraction:
     if base not in (0, 1, -1) and bits * abs(exponent.numerator) > MAX_BITS:
         raise _Refused(f"a power has more than {MAX_BITS} bits")
     if base in (0, 1, -1) and exponent > 2:
-        exponent = 2 + exponent % 2  # same value, whatever the size of the exponent
+        exponent = 2 + exponent % 2  # same value, for an exponent of any size
     return Fraction(base ** int(exponent))
 
 
@@ -95,7 +95,8 @@ def evaluate(expression: str) -> Fraction:
     """The exact value; irrational roots and powers as the nearest float.
 
     Raises:
-        ValueError: not arithmetic, not defined, or too large; the message says which.
+        ValueError: the expression is not arithmetic, not defined, or too large; the message says
+            which.
     """
     try:
         return _walk(parse_expression(expression))
@@ -110,7 +111,7 @@ def evaluate(expression: str) -> Fraction:
 def _walk(node: ast.expr) -> Fraction:
     match node:
         case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
-            # repr gives back the digits as written, so that 0.1 is one tenth.
+            # repr returns the digits as written, so 0.1 is one tenth.
             return _bounded(Fraction(repr(number)))
         case ast.BinOp(left=left, op=binary, right=right) if type(binary) in _BINARY:
             return _bounded(_BINARY[type(binary)](_walk(left), _walk(right)))
@@ -124,7 +125,7 @@ def _walk(node: ast.expr) -> Fraction:
 
 
 def show(value: Fraction) -> str:
-    """The exact decimal form when it is short, else `DIGITS` significant digits."""
+    """The exact decimal form if it is short, else `DIGITS` significant digits."""
     if value.denominator == 1:
         return str(value.numerator)
     exact, rounded = Context(prec=40), Context(prec=DIGITS)
@@ -135,7 +136,7 @@ def show(value: Fraction) -> str:
 
 
 async def run(context: ToolContext, arguments: CalculatorArguments) -> ToolResult:
-    """The value, or what is wrong with the expression."""
+    """Return the value, or the error in the expression."""
     try:
         return ToolResult(show(evaluate(arguments.expression)))
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Replace an exact piece of text in a file of the slot."""
+"""Replaces an exact piece of text in a file of the slot."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hermes_queue.tools.write_file import store
 
 SHOWN_MATCHES = 20
 MAX_HINT_LINES = 100_000
-"""Of longer files nobody is told where `old_string` would nearly match."""
+"""In longer files, near matches of `old_string` are not searched for."""
 
 
 class PatchArguments(Arguments):
@@ -36,7 +36,7 @@ class PatchArguments(Arguments):
 
 
 async def run(context: ToolContext, arguments: PatchArguments) -> ToolResult:
-    """Replace, or say how many matches there are and what would make it work."""
+    """Replace the text, or return the number of matches and a hint."""
     old, new = arguments.old_string, arguments.new_string
     if old == new:
         return ToolResult("old_string and new_string are the same: nothing to do", ok=False)
@@ -51,13 +51,13 @@ async def run(context: ToolContext, arguments: PatchArguments) -> ToolResult:
 
 
 def _edit(arguments: PatchArguments, text: str) -> tuple[bytes, ToolResult] | ToolResult:
-    """The new content with what to say of it, or why there is none.
+    """The new content and the observation, or only an observation if nothing can be replaced.
 
-    Time and memory are linear in the file and the arguments, whatever stands in them.
+    Time and memory are linear in the file and the arguments, whatever their content.
     """
     old, new = arguments.old_string, arguments.new_string
     if old not in text and "\r\n" in text:
-        # Models write \n; a file with DOS line ends keeps them.
+        # Models write \n; keep a file's DOS line ends.
         old, new = (s.replace("\r\n", "\n").replace("\n", "\r\n") for s in (old, new))
     count = text.count(old)
     if count == 0:
@@ -71,7 +71,7 @@ def _edit(arguments: PatchArguments, text: str) -> tuple[bytes, ToolResult] | To
             "lines until it is unique, or set replace_all to true. Nothing was changed.",
             ok=False,
         )
-    # Asked before it is made: a megabyte in place of each of a million letters fits no memory.
+    # Check before replacing: a megabyte in place of each of a million letters fits no memory.
     grown = len(text) + count * (len(new) - len(old))
     if grown > MAX_READ_BYTES:
         return ToolResult(
@@ -84,7 +84,7 @@ def _edit(arguments: PatchArguments, text: str) -> tuple[bytes, ToolResult] | To
 
 
 def _match_lines(text: str, old: str) -> Iterator[int]:
-    """Line numbers, from 1, where the non-overlapping matches begin."""
+    """Line numbers, counted from 1, at which the non-overlapping matches begin."""
     line, at, found = 1, 0, text.find(old)
     while found >= 0:
         line += text.count("\n", at, found)
@@ -93,12 +93,12 @@ def _match_lines(text: str, old: str) -> Iterator[int]:
 
 
 def _hint(text: str, old: str) -> str:
-    """Where `old` would match if white space at the ends of lines did not count."""
-    wanted = old.strip()
-    if wanted and wanted.count("\n") <= text.count("\n") < MAX_HINT_LINES:
-        # Looked for as one text, because comparing it at each line costs lines times lines.
+    """A hint: where `old` would match if white space at the ends of lines were ignored."""
+    stripped = old.strip()
+    if stripped and stripped.count("\n") <= text.count("\n") < MAX_HINT_LINES:
+        # Search for it as one text: comparing it at each line would cost lines times lines.
         lines = _stripped(text)
-        at = lines.find(_stripped(wanted))
+        at = lines.find(_stripped(stripped))
         if at >= 0:
             line = lines.count("\n", 0, at + 1)
             return f"Line {line} matches except for white space: copy it exactly."

@@ -1,4 +1,4 @@
-"""Show a text file of the slot with line numbers."""
+"""Shows a text file of the slot with line numbers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_READ_BYTES = 8 << 20
 MAX_LINE_CHARS = 2000
 _STRIDE_CHARS = 1 << 16
 FOOTER_BYTES = 200
-"""Kept free of the observation for the note that says how to go on."""
+"""Bytes of the observation reserved for the note on how to continue."""
 
 
 class ReadFileArguments(Arguments):
@@ -31,10 +31,10 @@ class ReadFileArguments(Arguments):
 
 
 async def load_text(context: ToolContext, path: str) -> str | ToolResult:
-    """The content of a text file, or the observation that says why there is none.
+    """The content of a text file, or an observation with the reason why it cannot be read.
 
     Raises:
-        SandboxError: the sandbox could not answer.
+        SandboxError: the sandbox did not answer.
     """
     try:
         data = await context.slot.read_file(context.path(path), max_bytes=MAX_READ_BYTES)
@@ -52,7 +52,7 @@ async def load_text(context: ToolContext, path: str) -> str | ToolResult:
 
 
 async def run(context: ToolContext, arguments: ReadFileArguments) -> ToolResult:
-    """Lines `offset` to `offset + limit - 1`, fewer when the observation is full."""
+    """Show lines `offset` to `offset + limit - 1`, fewer if the observation is full."""
     text = await load_text(context, arguments.path)
     if isinstance(text, ToolResult):
         return text
@@ -68,23 +68,23 @@ def _show(arguments: ReadFileArguments, text: str, observation_bytes: int) -> To
     begin = _line_start(text, arguments.offset)
     lines = text[begin:].split("\n", arguments.limit)[: arguments.limit]
     room = observation_bytes - FOOTER_BYTES
-    shown: list[str] = []
+    output: list[str] = []
     for number, line in enumerate(lines[: count - arguments.offset + 1], arguments.offset):
         numbered = f"{number:>6}\t{_shorten(line)}"
         room -= len(numbered.encode()) + 1
-        if room < 0 and shown:
+        if room < 0 and output:
             break
-        shown.append(numbered)
-    last = arguments.offset + len(shown) - 1
+        output.append(numbered)
+    last = arguments.offset + len(output) - 1
     if last < count:
-        shown.append(f"[lines {arguments.offset}-{last} of {count}; go on: offset={last + 1}]")
-    return ToolResult("\n".join(shown))
+        output.append(f"[lines {arguments.offset}-{last} of {count}; go on: offset={last + 1}]")
+    return ToolResult("\n".join(output))
 
 
 def _line_start(text: str, number: int) -> int:
-    """Where line `number`, counted from 1, begins. There must be so many.
+    """Offset of line `number`, counted from 1, which must exist.
 
-    A file of line breaks alone has millions of lines, which are never all made.
+    It does not split the text: a file of line breaks alone has millions of lines.
     """
     at, left = 0, number - 1
     while (passed := text.count("\n", at, at + _STRIDE_CHARS)) < left:

@@ -1,4 +1,4 @@
-"""Find text or file names below a directory of the slot."""
+"""Finds text or file names below a directory of the slot."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from hermes_queue.tools.base import Arguments, FilePath, Line, Tool, ToolContext
 
 _PRUNE = "-name .git -prune -o"
 
-# Everything the model wrote arrives in the environment: no quoting, no options to inject.
-# Sorted, because the order of a directory differs between machines.
+# Everything the model wrote is passed in the environment, so that there is nothing to quote and no
+# option to inject. The output is sorted, because the order of a directory differs between machines.
 _BY_NAME = (
     f'find "$HQ_PATH" {_PRUNE} -type f -name "$HQ_PATTERN" -print'
     ' | LC_ALL=C sort | head -n "$HQ_LIMIT"; exit "${PIPESTATUS[0]}"'
@@ -42,7 +42,7 @@ class SearchFilesArguments(Arguments):
 
 
 async def run(context: ToolContext, arguments: SearchFilesArguments) -> ToolResult:
-    """Matches as `path:line:text` or paths, relative to the workspace where possible."""
+    """Return matches as `path:line:text`, or paths, relative to the workspace if possible."""
     by_content = arguments.target == "content"
     timeout_s = context.budget_s()
     result = await context.slot.run(

@@ -1,4 +1,4 @@
-"""End the trajectory."""
+"""Ends the trajectory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class SubmitArguments(Arguments):
 
 
 async def run(context: ToolContext, arguments: SubmitArguments) -> ToolResult:
-    """Nothing to do: the loop stops after this call."""
+    """Do nothing: the loop stops after this call."""
     return ToolResult("submitted")
 
 

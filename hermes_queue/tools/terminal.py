@@ -1,4 +1,4 @@
-"""Run a bash command in the slot."""
+"""Runs a bash command in the slot."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class TerminalArguments(Arguments):
 
 
 async def run(context: ToolContext, arguments: TerminalArguments) -> ToolResult:
-    """Exit code and output; a non-zero exit code or a timeout is an observation."""
+    """Return exit code and output; a non-zero exit code or a timeout is an observation."""
     timeout_s = context.budget_s(arguments.timeout_s)
     result = await context.slot.run(arguments.command, timeout_s=timeout_s)
     return ToolResult(render(result, timeout_s), ok=result.ok)
 
 
 def render(result: ExecutionResult, timeout_s: float) -> str:
-    """A command's result as the model sees it: status line, stdout, stderr, notice."""
+    """A command's result for the model: status line, stdout, stderr, notice."""
     status = f"exit code {result.exit_code}"
     if result.timed_out:
         status = f"timed out after {timeout_s:g} s; the command and its children were killed"

@@ -1,4 +1,4 @@
-"""From a tool call as the model wrote it to the observation it gets back."""
+"""Runs a tool call of the model and returns its observation."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from hermes_queue.tools.base import Tool, ToolContext
 logger = logging.getLogger(__name__)
 
 GRACE_S = 30.0
-"""How much longer than its own timeout a tool call may take before the sandbox counts as lost."""
+"""Extra time of a tool call beyond its own timeout, after which the sandbox counts as lost."""
 
 MAX_ARGUMENT_CHARS = 8 << 20
-"""Of one call's arguments as JSON; longer ones are not read."""
+"""Longest JSON text of a call's arguments; longer ones are refused unread."""
 _MAX_PROBLEMS = 10
-"""Told of a call with invalid arguments."""
+"""Problems shown for a call with invalid arguments."""
 _MAX_LISTED_PROBLEMS = 1000
-"""More of them are counted and not listed: each is an object of its own."""
+"""If there are more problems they are counted, not listed: each is a separate object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +35,11 @@ class Outcome:
     """The answer to one tool call."""
 
     text: str
-    """What the model sees, at most `observation_bytes` long."""
+    """Observation for the model, at most `observation_bytes` long."""
     schema_valid: bool
-    """Whether the tool exists and took the arguments; otherwise nothing ran."""
+    """Whether the tool exists and accepted the arguments; otherwise nothing ran."""
     ok: bool
-    """What the tool says of itself; for commands: exit code 0 in time."""
+    """The tool's own result; for commands: exit code 0 in time."""
     submits: bool = False
     """Whether the trajectory ends here."""
 
@@ -61,7 +61,7 @@ def load_tool(name: str) -> Tool:
 
 @cache
 def _schema(tool: Tool) -> dict[str, Any]:
-    """Made once per process: generating it costs a millisecond, and a worker runs thousands."""
+    """The tool's schema, generated once per process: it takes a millisecond, and calls are many."""
     return tool.schema()
 
 
@@ -80,10 +80,11 @@ class Toolbox:
         """OpenAI tool schemas, in the order of `names`."""
 
     async def call(self, call: ToolCall) -> Outcome:
-        """Run one call. Whatever the model did wrong comes back as text it can act on.
+        """Run one call. A mistake of the model is answered with text that it can act on.
 
         Raises:
-            SandboxError: the sandbox failed, or did not answer `GRACE_S` after the timeout.
+            SandboxError: the sandbox failed, or did not answer within `GRACE_S` after the
+                timeout.
             DeadlineExceeded: the stage has no time left.
         """
         tool = self._tools.get(call.function.name)
@@ -108,7 +109,7 @@ class Toolbox:
         return Outcome(text, schema_valid=True, ok=result.ok, submits=tool.submits and result.ok)
 
     def postpone(self, seconds: float) -> None:
-        """Move the stage's deadline: waiting that is not the agent's doing is not its time."""
+        """Extend the stage's deadline by a wait that is not part of the agent's time."""
         self.context.slot.deadline += seconds
 
     def _refuse(self, text: str) -> Outcome:
@@ -116,9 +117,9 @@ class Toolbox:
 
 
 def cap(text: str, limit_bytes: int) -> str:
-    """`text`, or its head and tail around a line that says how many bytes are missing.
+    """`text`, or its head and tail around a line with the number of missing bytes.
 
-    Never longer than `limit_bytes` in UTF-8 and never cut inside a character.
+    Never longer than `limit_bytes` in UTF-8, and never cut inside a character.
     """
     data = text.encode(errors="replace")
     if len(data) <= limit_bytes:
@@ -135,7 +136,7 @@ def _marker(missing: int) -> str:
 
 
 class _NotAnObject(ValueError):
-    """The arguments are no JSON object."""
+    """The arguments are not a JSON object."""
 
 
 def _decode(arguments: str) -> dict[str, Any]:

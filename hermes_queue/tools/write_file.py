@@ -1,4 +1,4 @@
-"""Create or replace a file of the slot."""
+"""Creates or replaces a file of the slot."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class WriteFileArguments(Arguments):
 
 
 async def store(context: ToolContext, path: str, data: bytes) -> ToolResult | None:
-    """Write `data`; None, or the observation that says why it failed.
+    """Write `data`; returns None, or an observation with the reason why it failed.
 
     Raises:
-        SandboxError: the sandbox could not answer.
+        SandboxError: the sandbox did not answer.
     """
     try:
         await context.slot.write_file(context.path(path), data)
@@ -28,7 +28,7 @@ async def store(context: ToolContext, path: str, data: bytes) -> ToolResult | No
 
 
 async def run(context: ToolContext, arguments: WriteFileArguments) -> ToolResult:
-    """Say how many bytes were written, or why none were."""
+    """Write the file; return the number of bytes, or the reason why it failed."""
     data = arguments.content.encode()
     failed = await store(context, arguments.path, data)
     return failed or ToolResult(f"wrote {len(data)} bytes to {arguments.path}")

@@ -1,8 +1,8 @@
-"""Parts of the wire models; `hermes_queue.models` has the models themselves.
+"""Parts of the wire models; the models themselves are in `hermes_queue.models`.
 
-conversation.py  messages and tool calls, in OpenAI's form
-failure.py       why there is no score
-ids.py           which run and group an id is of
-names.py         names of runs, lanes and items, and how ids are made of them
-parameters.py    numbers, depth and text that jobs and records hold
+conversation.py  messages and tool calls in OpenAI's format
+failure.py       the reason why a trajectory has no score
+ids.py           extracts run and group from an id
+names.py         names of runs, lanes and items, and the ids derived from them
+parameters.py    limits of numbers, nesting and text in jobs and records
 """

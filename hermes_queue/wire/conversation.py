@@ -1,4 +1,4 @@
-"""The conversation in OpenAI's form; part of the wire models of `hermes_queue.models`."""
+"""Messages and tool calls in OpenAI's format."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ class Wire(BaseModel):
 
 
 class FunctionCall(Wire):
-    """What the model asked for. `arguments` is its own text, valid JSON or not."""
+    """Name and arguments of a tool call. `arguments` is the model's own text, valid JSON or not."""
 
     name: str
     arguments: str
 
 
 class ToolCall(Wire):
-    """One tool call as the model asked for it."""
+    """One tool call of the model."""
 
     id: str
     type: Literal["function"] = "function"
@@ -38,7 +38,7 @@ class Message(Wire):
     tool_call_id: str | None = None
 
     def to_openai(self) -> dict[str, Any]:
-        """The dict an OpenAI-compatible endpoint takes: no empty optional fields."""
+        """The message as an OpenAI-compatible endpoint takes it, without empty optional fields."""
         data = self.model_dump(mode="json", exclude_none=True, exclude={"reasoning"})
         if not self.tool_calls:
             del data["tool_calls"]

@@ -1,4 +1,4 @@
-"""Names that end up in Redis keys, file names and log lines: runs, groups, trajectories, lanes."""
+"""Names of runs, groups, trajectories and lanes, and the ids derived from them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]*$", max_length=256)]
-"""Hence the narrow alphabet."""
+"""Narrow alphabet: names become Redis keys, file names and parts of log lines."""
 
 RETRY = ".retry"
-"""Ending of the queue of a lane's retries and handed-back jobs."""
+"""Suffix of the queue for a lane's retries and handed-back jobs."""
 QUARANTINE = ".quarantine"
-"""A lane's jobs under which workers died one after the other wait in the lane of this ending: each
-runs alone."""
+"""Suffix of the lane in which jobs wait whose workers died repeatedly; each runs alone."""
 _TAKEN_BY_QUEUES = re.compile(r"(\.retry|:outcomes)$")
 _TAKEN_BY_LANES = re.compile(r"\.quarantine")
 _TAKEN_BY_RUNS = re.compile(r":(claimed|parked)$")
@@ -23,57 +22,58 @@ _LOOKS_REPEATED = re.compile(r"#\d+$")
 
 
 def check_served_lane(lane: str) -> str:
-    """`lane`, if a worker can serve it.
+    """Return `lane` if a worker can serve it.
 
     Raises:
         ValueError: its queue or key would be another lane's.
     """
     if taken := _TAKEN_BY_QUEUES.search(lane):
         raise ValueError(
-            f"lane {lane!r}: {taken[0]} is the ending of what belongs to lane "
-            f"{lane[: taken.start()]!r}, and nobody would serve it; choose another name"
+            f"lane {lane!r}: the ending {taken[0]} is reserved for queues and keys of lane "
+            f"{lane[: taken.start()]!r}; choose another name"
         )
     return lane
 
 
 def check_lane(lane: str) -> str:
-    """`lane`, if jobs may be sent to it.
+    """Return `lane` if jobs may be sent to it.
 
     Raises:
-        ValueError: it is one that jobs are moved to, or see `check_served_lane`.
+        ValueError: the lane is reserved for jobs that are moved there, or see
+            `check_served_lane`.
     """
     if taken := _TAKEN_BY_LANES.search(lane):
         raise ValueError(
-            f"lane {lane!r}: {taken[0]} is for jobs of lane {lane[: taken.start()]!r} that are "
-            "moved there; choose another name"
+            f"lane {lane!r}: {taken[0]} is reserved for jobs moved there from lane "
+            f"{lane[: taken.start()]!r}; choose another name"
         )
     return check_served_lane(lane)
 
 
 def check_run_id(run_id: str) -> str:
-    """`run_id`, if its keys are its own.
+    """Return `run_id` if its keys cannot collide with those of another run.
 
     Raises:
-        ValueError: a key of another run has that name.
+        ValueError: another run uses a key of that name.
     """
     if taken := _TAKEN_BY_RUNS.search(run_id):
         raise ValueError(
-            f"run_id {run_id!r}: {taken[0]} is the ending of a key of run "
+            f"run_id {run_id!r}: the ending {taken[0]} is reserved for keys of run "
             f"{run_id[: taken.start()]!r}; choose another run id"
         )
     return run_id
 
 
 LaneName = Annotated[Name, AfterValidator(check_lane)]
-"""A lane that jobs are sent to."""
+"""A lane that jobs may be sent to."""
 RunId = Annotated[Name, AfterValidator(check_run_id)]
-"""A run. It may contain dots; what follows it in ids of groups and trajectories has none."""
+"""A run id. It may contain dots; the parts that group and trajectory ids append to it do not."""
 
 
 def make_ids(run_id: str, instance_id: str, sample_index: int) -> tuple[str, str]:
-    """The (group_id, trajectory_id) of a sample: the same input gives the same ids.
+    """The (group_id, trajectory_id) of a sample; equal input gives equal ids.
 
-    Instance ids of real datasets contain blanks and quotes, so they enter hashed.
+    The instance id enters hashed, since those of real datasets contain blanks and quotes.
     """
     digest = hashlib.sha256(f"{run_id}\0{instance_id}".encode()).hexdigest()[:20]
     group_id = f"{run_id}.{digest}"
@@ -81,11 +81,12 @@ def make_ids(run_id: str, instance_id: str, sample_index: int) -> tuple[str, str
 
 
 def group_key(instance_id: str, *, repetition: int = 1, step: int | str | None = None) -> str:
-    """What tells the group of an item from all others of its run; the `instance_id` of `make_ids`.
+    """A key that is unique per item, repetition and step within a run.
 
-    The item's own id, followed by `#<repetition>` from the second time on that it comes, and by
-    NUL and the step of the trainer, if there is one. An id that could be read so itself enters
-    with its length, so that no two items, repetitions or steps share a key.
+    Pass it to `make_ids` as `instance_id`. It is the item's own id, followed by `#<repetition>`
+    from the second repetition on, and by NUL and the trainer's step if there is one. An id that
+    could be misread as such a key is prefixed with its length, so that no two items, repetitions
+    or steps share a key.
     """
     if "\0" in instance_id or _LOOKS_REPEATED.search(instance_id):
         instance_id = f"\0{len(instance_id)}:{instance_id}"
@@ -94,7 +95,7 @@ def group_key(instance_id: str, *, repetition: int = 1, step: int | str | None =
 
 
 def check_ids(run_id: str, group_id: str, trajectory_id: str, sample_index: int) -> None:
-    """Make sure that the ids of a sample nest, so that each says to which run it belongs.
+    """Check that the ids of a sample nest, so that each contains its run id.
 
     Raises:
         ValueError: names the field and its form.

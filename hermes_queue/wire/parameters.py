@@ -1,19 +1,19 @@
-"""Numbers, nesting and text of what travels: what every reader of a job or record can hold."""
+"""Limits of numbers, nesting and text that every reader of a job or record can hold."""
 
 from __future__ import annotations
 
 from typing import Any, Protocol, TypeVar
 
 COUNT_MAX = 2**53 - 1
-"""Of the numbers in a job: beyond, readers of JSON would round them."""
+"""Largest number in a job: JSON readers that use doubles would round larger ones."""
 INTEGER_MIN, INTEGER_MAX = -(2**63), 2**64 - 1
-"""The integers that a record can hold."""
+"""Range of the integers that a record can hold."""
 MAX_PARAMETER_DEPTH = 64
-"""Of lists and objects in each other, in an agent's `sampling` and `params`."""
+"""Nesting of lists and objects in an agent's `sampling` and `params`."""
 
 
 def printable(text: str) -> str:
-    """Text that UTF-8 can carry: what it cannot (lone surrogates) stands there as escapes."""
+    """`text` with lone surrogates, which UTF-8 cannot encode, replaced by escapes."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -28,10 +28,10 @@ P = TypeVar("P", bound=_Parametrised)
 
 
 def holdable(agent: P) -> P:
-    """An agent whose parameters a record, which repeats them, can hold.
+    """Return `agent` if a record can hold its parameters.
 
     Raises:
-        ValueError: they are not; the message names the one and what to do.
+        ValueError: it cannot; the message names the parameter and the fix.
     """
     level: list[tuple[str, Any]] = [("sampling", agent.sampling), ("params", agent.params)]
     for _ in range(MAX_PARAMETER_DEPTH + 1):

@@ -39,5 +39,5 @@ def test_a_lane_pauses_in_an_outage_and_finishes_everything_after_it(
     assert len(records) == 20
     unscored = sum(record.score is None for record in records)
     assert unscored < 15, worker.log()
-    worker.wait_for_log("lane train pauses")
-    worker.wait_for_log("lane train goes on")
+    worker.wait_for_log("lane train is paused")
+    worker.wait_for_log("lane train is resumed")

@@ -121,7 +121,7 @@ def test_a_worker_is_resized_while_it_runs_and_its_slots_follow(
     factory.wait_running(5)
     assert tell("slots")["leased_slots"] == 3
     assert "from 1 to" in tell("set_limits", concurrency=0)["error"]
-    assert "say how many" in tell("set_limits")["error"]
+    assert "a number is missing" in tell("set_limits")["error"]
     assert "does not serve" in tell("pause", lanes=["nosuchlane"])["error"]
 
 
@@ -136,14 +136,14 @@ def test_a_drained_worker_finishes_what_runs_leaves_the_rest_and_ends(
     name = worker_facts()["name"]
     assert "draining" in command("hermes_queue.cli", "workers", "drain", name)
     said = command("hermes_queue.cli", "workers", "resume", name, code=1)
-    assert "ends when its last trajectory has" in said
+    assert "ends with its last trajectory" in said
     assert (worker.alive, ledger.run_status("run").running) == (True, 1)
     Runs(ledger).resume("run")
     assert worker.process.wait(120) == 0
     status = ledger.run_status("run")
     assert (status.finished, status.queued, status.running) == (1, 2, 0)
     assert ledger.workers() == []
-    assert "no worker lives" in command("hermes_queue.cli", "workers", "pause", name, code=1)
+    assert "no live worker" in command("hermes_queue.cli", "workers", "pause", name, code=1)
 
 
 def test_one_lane_of_two_is_paused_on_a_worker_and_for_the_fleet(

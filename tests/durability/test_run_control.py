@@ -65,7 +65,7 @@ def test_cancel_stops_running_trajectories_and_nothing_of_them_is_published(
     factory.enqueue(4, seconds=600)
     factory.wait_running(2)
     assert Runs(ledger).cancel("run") == 4
-    worker.wait_for_log("is gone: cancelled", times=2)
+    worker.wait_for_log("is lost: cancelled", times=2)
     fresh = factory.enqueue(1, seconds=0, run_id="other")  # the slots are free again
     records = factory.wait_done("other")
     assert [r.trajectory_id for r in records] == [job.trajectory_id for job in fresh]

@@ -202,8 +202,8 @@ async def test_replay_follows_no_link_and_opens_no_device(records: Path) -> None
     os.mkfifo(records / "pipe")
     assert "OSError" in await replayed("link")
     assert "NotADirectoryError" in await replayed("way/file")
-    assert "no regular file" in await replayed("pipe")
-    assert "no regular file" in await replayed("inner")
+    assert "not a regular file" in await replayed("pipe")
+    assert "not a regular file" in await replayed("inner")
 
 
 async def test_replay_reads_no_record_without_end(
@@ -229,7 +229,7 @@ async def test_without_a_directory_replay_opens_no_file(
 ) -> None:
     monkeypatch.delenv("HERMES_QUEUE_PATHS_REPLAY", raising=False)
     (tmp_path / "file").write_text('{"messages": []}')
-    assert "opens no files for jobs" in await replayed(str(tmp_path / "file"))
+    assert "may not open files for jobs" in await replayed(str(tmp_path / "file"))
 
 
 @pytest.mark.parametrize("name", ["file", "inner/file"])

@@ -95,7 +95,7 @@ async def test_empty_blocks_without_end_are_bounded_by_what_they_take_on_the_wir
 @pytest.mark.parametrize("encoding", ["zstd", "br", "gzip, gzip"])
 async def test_an_encoding_that_was_not_asked_for_is_not_unpacked(encoding: str) -> None:
     body = zstandard.ZstdCompressor().compress(b" " * (64 << 20))
-    with pytest.raises(ModelError, match="gzip, deflate was asked for"):
+    with pytest.raises(ModelError, match="not as gzip, deflate"):
         await ask(packed(body, encoding))
 
 
@@ -118,7 +118,7 @@ async def test_packed_answers_are_read(raw: Raw) -> None:
     [
         (gzip.compress(GOOD)[:-9], "ends early"),
         (gzip.compress(GOOD) + b"more", "follows the end"),
-        (b"no gzip", "cannot be unpacked"),
+        (b"no gzip", "cannot be decoded"),
     ],
 )
 async def test_an_answer_that_is_badly_packed_is_a_fault_of_the_server(

@@ -82,7 +82,7 @@ def test_a_group_published_twice_is_seen(scene):
 def test_a_score_that_nobody_measured_is_seen(scene):
     scene.write("journal", [scene.measured(job) for job in scene.jobs[1:]])
     [problem] = scene.problems()
-    assert "nobody measured it" in problem
+    assert "was never measured" in problem
 
 
 def test_another_score_than_was_measured_is_seen(scene):
@@ -124,7 +124,7 @@ def test_a_dead_letter_of_an_innocent_job_is_seen(scene):
     [letter] = [{"cause": "poison", "reason": "x", "trajectory_id": scene.jobs[1].trajectory_id}]
     scene.ledger.client.xadd("hq:dead", letter)
     assert scene.problems() == [
-        f"{scene.jobs[1].trajectory_id}: a dead letter, but it is no poison"
+        f"{scene.jobs[1].trajectory_id}: a dead letter, but not a poison job"
     ]
 
 

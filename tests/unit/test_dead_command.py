@@ -69,4 +69,4 @@ def test_purge_asks_unless_told_not_to(ledger):
 def test_a_wrong_duration_is_named(ledger):
     wrong = run("list", "--older-than", "soon")
     assert wrong.exit_code == 2
-    assert "'soon' is no duration" in wrong.output
+    assert "'soon' is not a duration" in wrong.output

@@ -44,7 +44,7 @@ def test_list_says_who_is_paused(limits):
 
 
 def test_list_without_calls_says_so(limits):
-    assert run("list").output == "no model endpoint was called lately\n"
+    assert run("list").output == "no model endpoint was called recently\n"
 
 
 def test_forget_ends_a_pause_and_keeps_the_calls_in_flight(limits):

@@ -154,7 +154,7 @@ async def test_a_server_that_asks_not_to_be_tried_again_is_left_alone(
     endpoint: ChatEndpoint,
 ) -> None:
     endpoint.handler = in_turn(Raw(b"{}", 503, {"x-should-retry": "false"}), completion())
-    with pytest.raises(ModelError, match="asks not to be tried again"):
+    with pytest.raises(ModelError, match="asked not to be called again"):
         await ask(chat(endpoint.url))
     assert len(endpoint.requests) == 1
 

@@ -52,11 +52,14 @@ def test_a_lane_that_nobody_would_serve_takes_no_jobs(lane):
 
 
 def test_a_lane_of_retries_is_neither_served_nor_paused_by_itself():
-    with pytest.raises(ValidationError, match="belongs to lane 'train'"):
+    with pytest.raises(ValidationError, match="reserved for queues and keys of lane 'train'"):
         WorkerSettings(lanes="eval, train.retry")
     assert WorkerSettings(lanes="eval,train.quarantine").lanes == "eval,train.quarantine"
     answer = CliRunner().invoke(lanes, ["pause", "train.retry"])
-    assert (answer.exit_code, "belongs to lane 'train'" in answer.output) == (2, True)
+    assert (answer.exit_code, "reserved for queues and keys of lane 'train'" in answer.output) == (
+        2,
+        True,
+    )
 
 
 def test_a_run_is_not_named_like_a_key_of_another():

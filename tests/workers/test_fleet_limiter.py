@@ -176,7 +176,7 @@ async def test_backoff_is_part_of_the_wait(make: Make) -> None:
 async def test_there_is_an_end_to_waiting(make: Make) -> None:
     limiter = make(start_calls=1, max_calls=1, max_wait_s=0.2)
     async with limiter.slot(URL, "m"):
-        with pytest.raises(ModelError, match="no leave"):
+        with pytest.raises(ModelError, match="no call permitted"):
             async with limiter.slot(URL, "m"):
                 raise AssertionError("there was one place only")
 

@@ -35,7 +35,7 @@ def test_what_is_known_already_is_no_news():
     tail = LogTail()
     assert tail.news() == ""
     logged(tail, "one")
-    tail.told(tail.news())
+    tail.reported(tail.news())
     assert tail.news() == ""
     logged(tail, "two")
     assert "one" in tail.news()

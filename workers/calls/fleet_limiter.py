@@ -1,9 +1,9 @@
-"""Leave to call a model endpoint, counted in Redis for all workers of the deployment.
+"""Permission to call a model endpoint, counted in Redis for all workers of the deployment.
 
-While Redis is away calls go on, after a few seconds and with a warning: trajectories that run
-hold slots and leases that cost more than a 429 does, and what Redis has to keep waits in the
-spool anyway. Each process then makes as many calls at once as it had in flight, so that the
-fleet as a whole stays about where it was.
+While Redis is away, calls continue after a few seconds, with a warning: running trajectories
+hold slots and leases that cost more than a 429 does, and their records wait in the spool anyway.
+Each process then makes as many concurrent calls as it had in flight, so the rate of the whole
+fleet stays about the same.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _PROBE_S = 1.0
-"""How often one call asks whether Redis is back."""
+"""Interval in which one call checks whether Redis is back."""
 _LOCAL_POLL_S = 0.05
 
 
 @dataclass(slots=True)
 class _Call:
-    """One request to an endpoint, before and after it got leave; a `Permit`."""
+    """One request to an endpoint, before and after it is permitted; a `Permit`."""
 
     name: str
     tokens: int
@@ -49,9 +49,9 @@ class _Call:
     granted_at: float = 0.0
     among: int = 0
     asked: bool = False
-    """Redis may know of it."""
+    """Redis may have a record of it."""
     leased: bool = False
-    """In Redis; False when it was let through without asking."""
+    """Whether it holds a lease in Redis; False if it was permitted without Redis."""
     waited_s: float = 0.0
     outcome: Outcome = ""
     pause_s: float = 0.0
@@ -76,7 +76,7 @@ class FleetLimiter:
     def __init__(
         self, url: str, settings: LimiterSettings | None = None, lease: LeaseSettings | None = None
     ) -> None:
-        """Connect, with short timeouts: whoever waits here waits for Redis a few seconds at most.
+        """Connect with short timeouts: a caller waits for Redis for a few seconds at most.
 
         Raises:
             RedisUnavailable: Redis does not answer.
@@ -91,11 +91,11 @@ class FleetLimiter:
         self._limits = EndpointLimits(self._ledger, self._settings, lease_s=lease_s)
         self._executor = ThreadPoolExecutor(4, thread_name_prefix="limiter")
         self._calls: dict[str, _Call] = {}
-        """All that have leave."""
+        """All permitted calls."""
         self._lock = threading.Lock()
         self._background: set[asyncio.Task[None]] = set()
         self._owed: list[_Call] = []
-        """What Redis could not be told is over."""
+        """Calls that have ended, but whose release did not reach Redis."""
         self._silent_since: float | None = None
         self._share = 1
         self._probe_at = 0.0
@@ -107,13 +107,13 @@ class FleetLimiter:
         """See `Limiter.slot`.
 
         Raises:
-            ModelError: no leave for `LimiterSettings.max_wait_s`.
+            ModelError: the call was not permitted within `LimiterSettings.max_wait_s`.
         """
         began = time.monotonic()
         call = _Call(limit_name(endpoint, model), estimate_tokens)
         if delay_s > 0:
             await asyncio.sleep(delay_s)
-        await self._wait_for_leave(call)
+        await self._wait_for_permission(call)
         call.waited_s = time.monotonic() - began
         try:
             yield call
@@ -124,10 +124,10 @@ class FleetLimiter:
                 self._later(self._give_back(call))
 
     def renew(self) -> None:
-        """Keep the leases of calls that go on. Thread-safe; for the worker's heartbeat.
+        """Renew the leases of running calls. Thread-safe; for the worker's heartbeat.
 
         Raises:
-            RedisUnavailable, RedisFull: they end unless this is repeated in time.
+            RedisUnavailable, RedisFull: the leases expire unless this is repeated in time.
         """
         by_name: dict[str, list[str]] = defaultdict(list)
         with self._lock:
@@ -138,15 +138,15 @@ class FleetLimiter:
             self._limits.renew(name, requests)
 
     async def close(self) -> None:
-        """Give everything back and disconnect."""
+        """Release everything and disconnect."""
         while self._background:
             await asyncio.wait(set(self._background))
         self._executor.shutdown(wait=False)
         self._ledger.close()
 
-    # --- getting leave ------------------------------------------------------------------------
+    # --- permission ---------------------------------------------------------------------------
 
-    async def _wait_for_leave(self, call: _Call) -> None:
+    async def _wait_for_permission(self, call: _Call) -> None:
         give_up_at = time.monotonic() + self._settings.max_wait_s
         while True:
             if self._redis_is_away():
@@ -164,12 +164,15 @@ class FleetLimiter:
             if time.monotonic() > give_up_at:
                 self._later(self._give_back(call))
                 raise ModelError(
-                    f"{call.name}: no leave to call it for {self._settings.max_wait_s:.0f} s"
+                    f"{call.name}: no call permitted within {self._settings.max_wait_s:.0f} s"
                 )
             await self._sleep(call, pause_s * random.uniform(0.75, 1.0))  # noqa: S311
 
     async def _ask(self, call: _Call) -> Admission | None:
-        """One try; None = Redis did not answer. A call cancelled meanwhile gives leave back."""
+        """Ask once; None = Redis did not answer.
+
+        A call cancelled meanwhile releases its permission.
+        """
         call.asked = True
         asking = asyncio.ensure_future(
             self._in_thread(
@@ -181,7 +184,8 @@ class FleetLimiter:
             )
         )
         try:
-            # Threads may all be waiting for a Redis that hangs, so that ours has not begun.
+            # All threads may be waiting for a Redis that hangs, so that this call has not even
+            # begun.
             async with asyncio.timeout(self._settings.redis_grace_s):
                 answer = await asyncio.shield(asking)
         except TimeoutError:
@@ -189,6 +193,8 @@ class FleetLimiter:
             self._redis_failed(RedisUnavailable("no answer in time"))
             return None
         except asyncio.CancelledError:
+            # Redis may grant the permission after we have left. Unless it is released once the
+            # answer is there, it counts against the limit until its lease ends.
             self._later(self._give_back(call, after=asking))
             raise
         except (RedisUnavailable, RedisFull) as error:
@@ -205,7 +211,7 @@ class FleetLimiter:
             await self._sleep(call, answer.wait_s)
 
     async def _sleep(self, call: _Call, seconds: float) -> None:
-        """Sleep; a call cancelled meanwhile leaves the line, or gives back what it got."""
+        """Sleep; a call cancelled meanwhile leaves the queue, or releases its permission."""
         try:
             await asyncio.sleep(seconds)
         except asyncio.CancelledError:
@@ -218,7 +224,7 @@ class FleetLimiter:
     async def _give_back(
         self, call: _Call, *, after: asyncio.Future[Admission] | None = None
     ) -> None:
-        """Release it, once `after` is done. If that fails the lease ends by itself."""
+        """Release the call, once `after` is done. If that fails, its lease expires by itself."""
         if after is not None:
             with suppress(RedisUnavailable, RedisFull):
                 answer = await after
@@ -234,7 +240,7 @@ class FleetLimiter:
                 call.outcome,
                 granted_at=call.granted_at,
                 among=call.among,
-                # Nobody waits for longer, so that somebody has to look by then.
+                # No caller waits longer, so by then one of them must try again.
                 pause_s=min(call.pause_s, self._settings.max_wait_s),
                 more_tokens=call.more_tokens,
             )
@@ -249,8 +255,8 @@ class FleetLimiter:
             self._silent_since = time.monotonic()
             self._share = max(1, len(self._calls))
             logger.warning(
-                "calls of models are not counted while Redis is away; from in %.0f s on this "
-                "worker makes %d at once: %s",
+                "model calls are not counted while Redis is away; from in %.0f s on this "
+                "worker makes at most %d at once: %s",
                 self._settings.redis_grace_s,
                 self._share,
                 error,
@@ -263,10 +269,12 @@ class FleetLimiter:
             owed, self._owed = self._owed, []
             for call in owed:
                 self._later(self._give_back(call))
-            logger.info("Redis is back: calls are counted", extra={"action": "limiter_back"})
+            logger.info(
+                "Redis is back: model calls are counted again", extra={"action": "limiter_back"}
+            )
 
     def _redis_is_away(self) -> bool:
-        """Whether to do without it for now; now and then one caller is sent to look."""
+        """Whether to do without Redis for now; every `_PROBE_S` one caller is sent to check."""
         now = time.monotonic()
         if self._silent_since is None or now - self._silent_since < self._settings.redis_grace_s:
             return False
@@ -291,7 +299,7 @@ class FleetLimiter:
         return await loop.run_in_executor(self._executor, partial(function, *args, **kwargs))
 
     def _later(self, work: Coroutine[Any, Any, None]) -> None:
-        """Nobody waits for it, but `close`."""
+        """Run `work` in the background; only `close` waits for it."""
         task = asyncio.get_running_loop().create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)

@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 class SharedProbes:
-    """A `ProbeCache` on Redis. While Redis is away each process asks for itself."""
+    """A `ProbeCache` in Redis. While Redis is away, each process probes for itself."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -25,7 +25,7 @@ class SharedProbes:
         try:
             verdict = await self._runtime.in_thread(self._probes.load, endpoint, model)
         except HermesQueueError as error:
-            self._say(error)
+            self._log(error)
             return None
         return cast(Verdict, verdict) if verdict in get_args(Verdict) else None
 
@@ -34,7 +34,9 @@ class SharedProbes:
         try:
             await self._runtime.in_thread(self._probes.save, endpoint, model, verdict, ttl_s=ttl_s)
         except HermesQueueError as error:
-            self._say(error)
+            self._log(error)
 
-    def _say(self, error: HermesQueueError) -> None:
-        logger.warning("probe not shared: %s", error, extra={"action": "probe_unshared"})
+    def _log(self, error: HermesQueueError) -> None:
+        logger.warning(
+            "the verdict of a probe is not shared: %s", error, extra={"action": "probe_unshared"}
+        )

@@ -1,4 +1,4 @@
-"""Waiting for leave to call a model, and calls that failed: taken off every clock."""
+"""Excludes the waiting time and the failed calls of models from every clock."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from workers.clock import Clock
 
 
 @dataclass(slots=True)
-class _Noted:
-    """A permit that knows whether its call was served."""
+class _TrackedPermit:
+    """A permit that records whether its call was answered."""
 
     permit: Permit
     waited_s: float
@@ -31,10 +31,10 @@ class _Noted:
 
 
 class NotCounting:
-    """A limiter that stops the trajectory's clocks while it waits, and for calls that fail.
+    """A limiter that stops the trajectory's clocks during waits and failed calls.
 
-    The loop learns of both from `Reply.waited_s`, when they are over. The bounds of the stage
-    and of the attempt must know at once: a wait may be longer than what is left of them.
+    The agent loop learns of both from `Reply.waited_s` afterwards. The limits of the stage and
+    of the attempt must know at once: a wait may exceed what is left of them.
     """
 
     def __init__(self, limiter: Limiter, clock: Clock) -> None:
@@ -56,7 +56,7 @@ class NotCounting:
                 granted.append(await stack.enter_async_context(slot))
 
             await self._clock.not_counting(wait)()
-            noted, began = _Noted(granted[0], granted[0].waited_s), time.monotonic()
-            yield noted
-            if not noted.served:
+            permit, began = _TrackedPermit(granted[0], granted[0].waited_s), time.monotonic()
+            yield permit
+            if not permit.served:
                 self._clock.postpone(time.monotonic() - began)

@@ -1,4 +1,4 @@
-"""`python -m workers.chaos`: run it and judge it."""
+"""`python -m workers.chaos`: run the harness and judge the run."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from workers.chaos.schedule import Schedule
 from workers.chaos.verdict import Verdict
 
 DRAIN_S = 240.0
-"""How long the fleet may take, left in peace, to finish everything; a poison job adds leases."""
+"""Time for the undisturbed fleet to finish everything; poison jobs add leases."""
 DRAIN_LEASES = 8
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    """The command line."""
+    """Return the parsed command line."""
     parser = argparse.ArgumentParser(
         prog="python -m workers.chaos",
         description="Kill workers, Redis, consumers and the producer under load, then compare what "
@@ -32,19 +32,28 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         "mis-scored or left behind.",
         epilog="example: python -m workers.chaos --minutes 10 --seed 7",
     )
-    parser.add_argument("--minutes", type=float, default=5.0, help="of chaos (default: 5)")
-    parser.add_argument("--seed", type=int, default=1, help="of the schedule (default: 1)")
-    parser.add_argument("--workers", type=int, default=3, help="processes (default: 3)")
-    parser.add_argument("--concurrency", type=int, default=6, help="per worker (default: 6)")
+    parser.add_argument("--minutes", type=float, default=5.0, help="minutes of chaos (default: 5)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the schedule (default: 1)")
+    parser.add_argument("--workers", type=int, default=3, help="worker processes (default: 3)")
     parser.add_argument(
-        "--lease", type=float, default=4.0, help="seconds (default: 4; workers' own default is 40)"
+        "--concurrency", type=int, default=6, help="trajectories per worker (default: 6)"
     )
-    parser.add_argument("--rate", type=float, default=1.25, help="groups of 4 per second")
-    parser.add_argument("--interval", type=float, default=6.0, help="seconds between two events")
     parser.add_argument(
-        "--url", default="", help="a Redis of your own, under a prefix of its own; never killed"
+        "--lease",
+        type=float,
+        default=4.0,
+        help="lease in seconds (default: 4; that of workers: 40)",
     )
-    parser.add_argument("--json", action="store_true", help="the result as JSON on stdout")
+    parser.add_argument(
+        "--rate", type=float, default=1.25, help="groups of 4 per second (default: 1.25)"
+    )
+    parser.add_argument(
+        "--interval", type=float, default=6.0, help="seconds between two events (default: 6)"
+    )
+    parser.add_argument(
+        "--url", default="", help="use this Redis, under a separate prefix; it is never killed"
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_argument("--keep", action="store_true", help="keep logs and journals")
     return parser.parse_args(argv)
 
@@ -53,7 +62,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run, judge, print; returns the exit code."""
     arguments = parse(argv)
     directory = Path(tempfile.mkdtemp(prefix="hermes-chaos-"))
-    directory.chmod(0o755)  # slots run as users of their own and have to reach the cache
+    directory.chmod(0o755)  # slots run as other users and have to reach the cache
     fleet = DoomedFleet(
         directory, arguments.workers, arguments.concurrency, arguments.lease, arguments.url
     )
@@ -70,12 +79,12 @@ def main(argv: list[str] | None = None) -> int:
         ledger = fleet.connect()
         verdict.judge(ledger)
         if not drained:
-            verdict.problems.insert(0, "not all was done long after the last kill")
+            verdict.problems.insert(0, "jobs were unfinished long after the last kill")
         verdict.problems += [f"{t}: never ran again" for t in schedule.orphans_left]
         if drained:
             count_orphans(fleet, verdict)
     except KeyboardInterrupt:
-        sys.stderr.write("interrupted; everything that was started is stopped\n")
+        sys.stderr.write("interrupted; all processes that were started are stopped\n")
         return EXIT_INTERRUPTED
     finally:
         fleet.stop()
@@ -90,7 +99,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def count_orphans(fleet: DoomedFleet, verdict: Verdict) -> None:
-    """Kill everything once more, and time the end of what that leaves."""
+    """Kill everything once more, and time the cleanup of what that leaves."""
     try:
         took_s, count = time_to_last_orphan(fleet)
     except TimeoutError as error:
@@ -101,19 +110,19 @@ def count_orphans(fleet: DoomedFleet, verdict: Verdict) -> None:
 
 
 def rage(fleet: DoomedFleet, schedule: Schedule, until: float) -> None:
-    """Let the schedule do its worst."""
-    said = time.monotonic()
+    """Let the schedule act until `until` (monotonic seconds)."""
+    reported = time.monotonic()
     while time.monotonic() < until:
         schedule.tick()
-        if time.monotonic() - said > 15:
-            said = time.monotonic()
+        if time.monotonic() - reported > 15:
+            reported = time.monotonic()
             events = ", ".join(f"{n} {count}" for n, count in sorted(schedule.counts.items()))
-            sys.stderr.write(f"{until - said:4.0f} s to go; {events}\n")
+            sys.stderr.write(f"{until - reported:4.0f} s to go; {events}\n")
         time.sleep(0.1)
 
 
 def drain(fleet: DoomedFleet, schedule: Schedule, groups: int) -> bool:
-    """Wait until the producer, the workers and the readers have nothing to do."""
+    """Wait until the producer, the workers and the readers have nothing left to do."""
     ledger = fleet.connect()
     give_up = time.monotonic() + DRAIN_S + DRAIN_LEASES * fleet.lease_s
     while time.monotonic() < give_up:
@@ -136,7 +145,7 @@ def drain(fleet: DoomedFleet, schedule: Schedule, groups: int) -> bool:
 
 
 def report(arguments: argparse.Namespace, schedule: Schedule, verdict: Verdict) -> None:
-    """Print events, figures, recovery times and what went wrong."""
+    """Print events, figures, recovery times and problems."""
     times = sorted(schedule.recovery_s)
     recovery = {}
     if times:

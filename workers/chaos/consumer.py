@@ -23,7 +23,7 @@ async def read(group: str, path: str, pause_s: float) -> None:
 
 
 def main() -> None:
-    """Read; an outage longer than the library waits out starts it anew."""
+    """Read; start again after an outage that the library does not wait out."""
     parser = argparse.ArgumentParser(prog="python -m workers.chaos.consumer")
     parser.add_argument("--group", required=True)
     parser.add_argument("--file", required=True)

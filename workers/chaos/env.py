@@ -1,6 +1,6 @@
 """The env of the harness: a command of random length, and a journal outside Redis.
 
-The score follows from the row, so that whoever reads a record knows whether it is right.
+The score follows from the row, so every reader of a record can tell whether it is right.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ class Row(BaseModel):
     instance_id: str
     seconds: float
     poison: bool = False
-    """Whether sample 0 kills whoever runs it."""
+    """Whether sample 0 kills its worker."""
 
 
 def expected_score(instance_id: str) -> float:
-    """The only score that is right for a task; never 0, which a mistake might also give."""
+    """Return the only correct score of a task; never 0, which a mistake might also give."""
     return (1 + hashlib.sha256(instance_id.encode()).digest()[0]) / 256
 
 
 class Chaos(Environment[Row]):
-    """Sleep, leave a proof, be measured."""
+    """Sleep, write a proof, be measured."""
 
     name: ClassVar[str] = "chaos"
     version: ClassVar[str] = "1"
@@ -51,15 +51,15 @@ class Chaos(Environment[Row]):
     Item = Row
 
     def prompt(self, item: Row) -> list[Message]:
-        """Nothing to be clever about."""
+        """Ask for nothing clever."""
         return [Message(role="user", content=f"Take {item.seconds} s for {item.instance_id}.")]
 
     def spec(self, item: Row, profile: str) -> SlotSpec:
-        """A bare slot."""
+        """Ask for a bare slot."""
         return SlotSpec(profile=profile)
 
     async def setup(self, item: Row, context: SlotContext) -> None:
-        """Make sure that the workspace is really empty; die of poison."""
+        """Check that the workspace is really empty; die of poison."""
         if item.poison and context.slot.trajectory_id.endswith(".0"):
             os.kill(os.getpid(), signal.SIGKILL)
         found = await context.run("ls -A")
@@ -67,19 +67,19 @@ class Chaos(Environment[Row]):
             raise EnvInfraError(f"the workspace is not empty: {found.stdout!r}")
 
     async def oracle(self, item: Row, context: SlotContext) -> list[ToolCall]:
-        """Sleep, then write down for whom."""
+        """Sleep, then write the trajectory's id into the proof."""
         command = f"sleep {item.seconds}; echo {context.slot.trajectory_id} > proof"
         call = FunctionCall(name="terminal", arguments=json.dumps({"command": command}))
         return [ToolCall(id="c1", function=call)]
 
     def oracle_answer(self, item: Row) -> str:
-        """The final message."""
+        """Return the final message."""
         return "done"
 
     async def verify(
         self, item: Row, context: SlotContext, transcript: Sequence[Message]
     ) -> Verdict:
-        """Full score for a proof of this very trajectory, written down before it is returned."""
+        """Give full score for a proof of this very trajectory, journaled before it is returned."""
         trajectory_id = context.slot.trajectory_id
         proof = (await context.run("cat proof")).stdout.decode().strip()
         score = expected_score(item.instance_id) if proof == trajectory_id else 0.0
@@ -88,7 +88,7 @@ class Chaos(Environment[Row]):
         return Verdict(score)
 
     def tamper(self, item: Row) -> Mapping[str, Sequence[ToolCall | str]]:
-        """None."""
+        """Return none."""
         return {}
 
 

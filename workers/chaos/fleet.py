@@ -28,7 +28,7 @@ WITNESS = "witness"
 
 @dataclass
 class Process:
-    """One program that is started, killed and started again."""
+    """A program that is started, killed and started again."""
 
     name: str
     command: list[str]
@@ -39,17 +39,17 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """Of the current life; 0 before the first."""
+        """Pid of the current life; 0 before the first."""
         return self.process.pid if self.process else 0
 
     @property
     def alive(self) -> bool:
-        """Whether it runs."""
+        """Whether the process runs."""
         return self.process is not None and self.process.poll() is None
 
     @property
     def failed(self) -> bool:
-        """Whether it has ended with an error."""
+        """Whether the process has ended with an error."""
         return self.process is not None and self.process.poll() not in (None, 0)
 
     def start(self) -> None:
@@ -59,23 +59,23 @@ class Process:
         self.process = child_process.start(self.command, self.environment, log=log)
 
     def freeze(self) -> None:
-        """SIGSTOP: it neither works nor knows that time goes by."""
+        """Send SIGSTOP: the process neither works nor notices the passing of time."""
         if self.process:
             self.process.send_signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """SIGCONT."""
+        """Send SIGCONT."""
         if self.process:
             self.process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL."""
         if self.process:
             self.process.kill()
             self.process.wait()
 
     def stop(self, patience_s: float = 40.0) -> None:
-        """SIGTERM, and SIGKILL for what does not listen."""
+        """Send SIGTERM, and SIGKILL after `patience_s`."""
         child_process.end(self.process, patience_s)
 
 
@@ -88,7 +88,7 @@ class DoomedFleet:
     concurrency: int
     lease_s: float = 4.0
     url: str = ""
-    """A Redis of the user's own, which is never killed. Empty: one of ours."""
+    """The user's own Redis, which is never killed. Empty: start a private one."""
     redis: Process | None = None
     workers: list[Process] = field(default_factory=list)
     consumers: list[Process] = field(default_factory=list)
@@ -119,7 +119,7 @@ class DoomedFleet:
 
     @property
     def journal(self) -> Path:
-        """What verifiers measured."""
+        """File of the verifiers' measurements."""
         return self.directory / "journal"
 
     @property
@@ -128,7 +128,7 @@ class DoomedFleet:
         return self.directory / "cache"
 
     def consumed(self, group: str) -> Path:
-        """What a consumer group wrote down."""
+        """File of the groups that a consumer group received."""
         return self.directory / f"consumed-{group}"
 
     def produce(self, *, groups: int, rate: float, seed: int) -> None:
@@ -139,7 +139,7 @@ class DoomedFleet:
         self.producer.start()
 
     def start(self) -> None:
-        """Start all but the producer."""
+        """Start everything but the producer."""
         if self.redis:
             self.redis.start()
         self.wait_for_redis()
@@ -149,10 +149,10 @@ class DoomedFleet:
             process.start()
 
     def processes(self) -> Iterator[tuple[int, str]]:
-        """Pid and command of all that lives.
+        """Yield pid and command of every process of this run.
 
-        Their arguments, environment or mounts name our directory; of commands in slots only
-        the mounts do.
+        Its arguments, environment or mounts name our directory; of commands in slots, only the
+        mounts do.
         """
         mark = self.directory.name
         for path in Path("/proc").glob("[0-9]*"):
@@ -167,14 +167,14 @@ class DoomedFleet:
                 yield int(path.name), command
 
     def connect(self) -> Ledger:
-        """A ledger on this run's Redis."""
+        """Return a ledger on this run's Redis."""
         return Ledger(redis.Redis.from_url(self.url), prefix=self.prefix, url=self.url)
 
     def wait_for_redis(self, patience_s: float = 30.0) -> None:
-        """Until Redis answers.
+        """Wait until Redis answers.
 
         Raises:
-            TimeoutError: it does not.
+            TimeoutError: it does not answer in time.
         """
         give_up = time.monotonic() + patience_s
         client = redis.Redis.from_url(self.url)
@@ -189,7 +189,7 @@ class DoomedFleet:
             time.sleep(0.05)
 
     def stop(self) -> None:
-        """End everything but Redis, in good order."""
+        """End everything but Redis, in order."""
         if self.producer:
             self.producer.stop()
         for process in self.workers:  # all at once, since each may drain for a while

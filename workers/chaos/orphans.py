@@ -1,4 +1,4 @@
-"""The end of a chaos run: everything dies at once; how long does what was left live?"""
+"""The end of a chaos run: everything dies at once; how long does the cleanup take?"""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def time_to_last_orphan(fleet: DoomedFleet) -> tuple[float, int]:
 
     Returns:
         Seconds from the worker's start until no process and no sandbox directory of the dead
-        ones is left, and how many processes there were.
+            workers is left, and the number of these processes.
 
     Raises:
-        TimeoutError: they did not go within `LIMIT_S`, or the slots did not fill.
+        TimeoutError: they were not gone within `LIMIT_S`, or the slots did not fill.
     """
     ledger = fleet.connect()
     for worker in fleet.workers:
@@ -46,12 +46,12 @@ def time_to_last_orphan(fleet: DoomedFleet) -> tuple[float, int]:
     fleet.workers[0].start()
     started = time.monotonic()
 
-    def gone() -> bool:
+    def cleaned_up() -> bool:
         return not any(is_running(*process) for process in processes) and not any(
             path.exists() for path in directories
         )
 
-    _wait("orphans are left", LIMIT_S, gone)
+    _wait("orphans are left", LIMIT_S, cleaned_up)
     took_s = time.monotonic() - started
     fleet.stop()
     return took_s, len(processes)

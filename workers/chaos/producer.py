@@ -1,4 +1,4 @@
-"""Enqueues the groups of one chaos run at an even rate; killed, it is simply started again."""
+"""Enqueues the groups of a chaos run at an even rate; after a kill it is simply started again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RUN = "chaos"
 GROUP_SIZE = 4
 LONGEST_S = 3.0
 POISON_EVERY = 100
-"""Groups of which one holds a poison job."""
+"""Number of groups for each poison job."""
 
 
 def poisoned(index: int) -> bool:
@@ -25,7 +25,7 @@ def poisoned(index: int) -> bool:
 
 
 def group(index: int, seed: int) -> list[TrajectoryJob]:
-    """The jobs of group `index`: the same ones for the same seed."""
+    """Return the jobs of group `index`; the same ones for the same seed."""
     instance = f"{seed}-{index}"
     seconds = round(random.Random(instance).uniform(0.0, LONGEST_S), 2)  # noqa: S311 - no secret
     row = {"instance_id": instance, "seconds": seconds, "poison": poisoned(index)}
@@ -33,7 +33,7 @@ def group(index: int, seed: int) -> list[TrajectoryJob]:
 
 
 def sleepers(run_id: str, count: int) -> list[TrajectoryJob]:
-    """Jobs that hold their slots for a quarter of an hour."""
+    """Return jobs that hold their slots for a quarter of an hour."""
     rows = [{"instance_id": str(n), "seconds": 900.0} for n in range(count)]
     return [_job(run_id, row, 0, 1) for row in rows]
 
@@ -56,7 +56,7 @@ def _job(run_id: str, row: dict[str, Any], sample: int, size: int) -> Trajectory
 
 
 def main() -> None:
-    """Enqueue, and exit with 0 when all groups are there."""
+    """Enqueue, and exit with 0 when all groups are enqueued."""
     parser = argparse.ArgumentParser(prog="python -m workers.chaos.producer")
     parser.add_argument("--groups", type=int, required=True)
     parser.add_argument("--rate", type=float, required=True, help="groups a second")

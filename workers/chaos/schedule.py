@@ -1,4 +1,4 @@
-"""What is done to the fleet, when, and how long jobs take to run again after a kill."""
+"""The events of a chaos run, and the time jobs take to run again after a kill."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ class Orphan:
 
 @dataclass
 class Schedule:
-    """A seeded sequence of events, and what came of them."""
+    """A seeded sequence of events, and their results."""
 
     fleet: DoomedFleet
     seed: int
     interval_s: float
-    """On average between two events."""
+    """Mean seconds between two events."""
     counts: Counter[str] = field(default_factory=Counter)
     recovery_s: list[float] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
@@ -84,7 +84,7 @@ class Schedule:
                 self.log.append(f"{time.strftime('%H:%M:%S')} {name}")
 
     def settle(self) -> None:
-        """Start whatever is down; no more events."""
+        """Start all stopped processes; no more events."""
         for _, _, action in sorted(self._later, key=lambda due: due[0]):
             action()
         self._later = []
@@ -92,10 +92,10 @@ class Schedule:
         self.fleet.wait_for_redis()
 
     def watch(self) -> None:
-        """See how jobs of killed workers come on, and start what ended by itself.
+        """Follow the jobs of killed workers, and restart processes that ended by themselves.
 
-        A worker that meets a Redis without room at its start says so and ends; whatever
-        supervises it in production starts it again.
+        A worker that finds Redis full at its start reports that and ends; in production its
+        supervisor starts it again.
         """
         self._look_for_orphans()
         waiting = [process for _, process, _ in self._later]
@@ -109,7 +109,7 @@ class Schedule:
 
     @property
     def orphans_left(self) -> list[str]:
-        """Trajectories of killed workers that have not begun again."""
+        """Trajectories of killed workers that have not started again."""
         return [orphan.trajectory_id for orphan in self._orphans]
 
     def _act(self, name: str) -> bool:
@@ -135,7 +135,7 @@ class Schedule:
         return False
 
     def _strike_worker(self, how: str) -> bool:
-        """Only a worker that runs something is worth it; a kill of an idle one proves nothing."""
+        """Strike a worker that runs something; killing an idle one would prove nothing."""
         held = self._held()
         workers = [w for w in self.fleet.workers if w.alive and held.get(w.pid)]
         if not workers:
@@ -148,12 +148,12 @@ class Schedule:
         self._expect(held[worker.pid])
         if how == "kill":
             return self._kill(worker, self._dice.uniform(0.5, 4))
-        worker.freeze()  # for longer than its leases: it comes back to find them gone
+        worker.freeze()  # for longer than its leases, which it finds expired when it wakes
         self._at(self._dice.uniform(1.5, 2.5) * self.fleet.lease_s, worker, worker.thaw)
         return True
 
     def _kill_everything(self) -> bool:
-        """As when a whole host dies; Redis comes back first."""
+        """Kill all processes, as when a whole host dies; Redis comes back first."""
         held = self._held()
         if not held or not self.fleet.redis:
             return False
@@ -166,7 +166,7 @@ class Schedule:
         return True
 
     def _held(self) -> dict[int, list[tuple[str, int, str]]]:
-        """By pid of a live worker, what it runs. Empty when Redis does not answer."""
+        """Return what each live worker runs, by pid. Empty if Redis does not answer."""
         try:
             pids = {worker["owner"]: worker["pid"] for worker in self._ledger.workers()}
             running = self._running()
@@ -194,7 +194,7 @@ class Schedule:
         self._later.append((time.monotonic() + delay_s, process, action))
 
     def _running(self) -> list[tuple[str, int, str]]:
-        """(trajectory, epoch, owner) of everything that is leased."""
+        """Return (trajectory, epoch, owner) of every lease."""
         client: Any = self._ledger.client
         ids = [raw.decode() for raw in client.zrange(self._ledger.key("leases"), 0, -1)]
         found = []
@@ -225,7 +225,7 @@ class Schedule:
         return True
 
     def _fill_stream(self, client: Any) -> None:
-        """Make the results look too large, as with a reader that hangs. May be repeated."""
+        """Make the results look too large, as with a reader that hangs. Safe to repeat."""
         client.eval(_FILL, 2, *map(self._ledger.key, ("chaos:full", "results:bytes")), HUGE_BYTES)
 
     def _make_room(self, now: float) -> None:

@@ -1,7 +1,7 @@
-"""Run a module under a clock that is wrong and jumps: `python -m workers.chaos.skewed MODULE ...`.
+"""Runs a module under a wrong, jumping clock: `python -m workers.chaos.skewed MODULE ...`.
 
-Only the wall clock (`time.time`) is touched, as NTP steps and bad hosts do; monotonic time is
-what it is.
+Only the wall clock (`time.time`) is changed, as NTP steps and bad hosts do; monotonic time is
+correct.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import time
 from collections.abc import Callable
 
 SKEW_S = 10.0
-"""Furthest from the truth, either way."""
+"""Maximum deviation in either direction."""
 JUMP_S = 7.0
-"""How long the clock is wrong by the same amount."""
+"""Seconds for which the deviation is constant."""
 
 
 def skewed(clock: Callable[[], float], seed: int) -> Callable[[], float]:
-    """`clock`, off by an amount that changes every `JUMP_S`."""
+    """Return `clock` plus a deviation that changes every `JUMP_S`."""
 
     def now() -> float:
         true = clock()

@@ -1,4 +1,4 @@
-"""What journal, stream and consumers say, held against each other."""
+"""Compares what journal, stream and consumers say."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from workers.chaos.producer import group, poisoned
 
 
 class Verdict:
-    """Every way in which a run broke a promise, as one line each."""
+    """Lists every broken promise of a run, one line each."""
 
     def __init__(self, fleet: DoomedFleet, groups: int, seed: int) -> None:
         self.problems: list[str] = []
         self.figures: dict[str, float] = {}
         self._fleet = fleet
-        self._wanted: set[str] = set()
+        self._enqueued: set[str] = set()
         self._poison: set[str] = set()
         for index in range(groups):
             first = group(index, seed)[0]
-            self._wanted.add(first.group_id)
+            self._enqueued.add(first.group_id)
             if poisoned(index):
                 self._poison.add(first.trajectory_id)
 
     def judge(self, ledger: Ledger) -> None:
-        """Look at everything; call it when all is drained and stopped but Redis."""
+        """Check everything; call it when all is drained and everything but Redis is stopped."""
         published = self._stream(ledger)
         self._journal(published)
         for name in CONSUMERS:
@@ -45,7 +45,7 @@ class Verdict:
             self.problems.append(problem)
 
     def _stream(self, ledger: Ledger) -> dict[str, float | None]:
-        """Each group and trajectory exactly once, with its only right score."""
+        """Check that each group and trajectory is there exactly once, with its correct score."""
         groups: Counter[str] = Counter()
         scores: dict[str, float | None] = {}
         seen: Counter[str] = Counter()
@@ -62,12 +62,12 @@ class Verdict:
                     continue
                 record = codec.decode_record(found[name])
                 scores[name] = record.score
-                wanted = None if name in self._poison else expected_score(record.instance_id)
-                self._must(record.score == wanted, f"{name}: {record.score}, {record.failure}")
-        for group_id in self._wanted - groups.keys():
+                expected = None if name in self._poison else expected_score(record.instance_id)
+                self._must(record.score == expected, f"{name}: {record.score}, {record.failure}")
+        for group_id in self._enqueued - groups.keys():
             self.problems.append(f"{group_id}: lost, never published")
-        for group_id in groups.keys() - self._wanted:
-            self.problems.append(f"{group_id}: nobody enqueued it")
+        for group_id in groups.keys() - self._enqueued:
+            self.problems.append(f"{group_id}: published, but never enqueued")
         self.problems += [f"{g}: published {n} times" for g, n in groups.items() if n > 1]
         self.problems += [f"{t}: published {n} times" for t, n in seen.items() if n > 1]
         self.figures["groups"] = len(groups)
@@ -75,7 +75,7 @@ class Verdict:
         return scores
 
     def _journal(self, published: dict[str, float | None]) -> None:
-        """Whatever was measured is published, with the measured score."""
+        """Check that every measurement is published, with the measured score."""
         measured = _lines(self._fleet.journal)
         self.figures["measurements"] = len(measured)
         for line in measured:
@@ -83,38 +83,40 @@ class Verdict:
             if name not in published:
                 self.problems.append(f"{name}: measured, but not in the stream")
             elif published[name] != line["score"]:
-                self.problems.append(f"{name}: {line['score']} measured, {published[name]} sent")
+                self.problems.append(
+                    f"{name}: {line['score']} measured, {published[name]} published"
+                )
         unmeasured = published.keys() - {line["trajectory_id"] for line in measured}
         for name in unmeasured:
-            self._must(published[name] is None, f"{name}: has a score, but nobody measured it")
+            self._must(published[name] is None, f"{name}: has a score, but was never measured")
 
     def _letters(self, ledger: Ledger) -> None:
-        """One dead letter for each poison job, and none for anything else."""
+        """Check for one dead letter per poison job, and no others."""
         letters = Counter(
             letter.fields.get("trajectory_id") or f"letter {letter.id}"
             for letter in DeadLetters(ledger).find()
         )
         self.figures["dead letters"] = letters.total()
         for name in letters.keys() - self._poison:
-            self.problems.append(f"{name}: a dead letter, but it is no poison")
+            self.problems.append(f"{name}: a dead letter, but not a poison job")
         for name in self._poison:
             self._must(letters[name] == 1, f"{name}: poison, and {letters[name]} dead letters")
 
     def _consumer(self, ledger: Ledger, name: str) -> None:
-        """Each group reached this reader; repetitions are the same ones."""
+        """Check that each group reached this reader, and that repetitions are identical."""
         got: dict[str, object] = {}
         lines = _lines(self._fleet.consumed(name))
         for line in lines:
             known = got.setdefault(line["group"], line["scores"])
             self._must(known == line["scores"], f"{line['group']}: {name} got two versions")
         self.figures[f"repeated deliveries to {name}"] = len(lines) - len(got)
-        for group_id in self._wanted - got.keys():
+        for group_id in self._enqueued - got.keys():
             self.problems.append(f"{group_id}: never reached the consumer group {name}")
         pending = ledger.client.xpending(ledger.key("results"), name)["pending"]
         self._must(pending == 0, f"{name}: {pending} groups delivered and not acknowledged")
 
     def _leftovers(self, ledger: Ledger) -> None:
-        """No process, directory, spool file or unlisted key stays."""
+        """Check that no process, directory, spool file or unlisted key is left."""
         allowed = {self._fleet.redis.pid} if self._fleet.redis else set()
         for pid, command in self._fleet.processes():
             self._must(pid in allowed, f"process {pid} is left: {command}")
@@ -128,7 +130,7 @@ class Verdict:
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a file; a last one that a kill tore is no promise of anybody's."""
+    """Return the complete lines of a file; a kill may have torn the last one."""
     if not path.exists():
         return []
     lines = path.read_text().splitlines(keepends=True)

@@ -1,6 +1,6 @@
-"""Threads and tasks that keep what a worker holds.
+"""Threads and tasks that renew, sweep and report for a worker.
 
-beat.py          what a worker reports with each beat
+beat.py          the facts that a worker reports with each beat
 blocked_loop.py  ends a worker whose loop does not answer
 counts.py        attempts and endings, until they are reported
 duties.py        calls repeated in a thread
@@ -9,9 +9,9 @@ janitor.py       trimming, archiving, large bodies
 keeper.py        the heartbeat: leases, sweeps, mover
 log_tail.py      the last log lines
 metering.py      metrics of a worker
-pauses.py        which runs are paused
+pauses.py        paused runs
 quarantine.py    processes for jobs under which workers die
 reaper.py        ends sandboxes of dead workers
-recovery.py      publishes what dead workers had finished
-stage_events.py  which trajectories report stages to Flower
+recovery.py      publishes the finished records of dead workers
+stage_events.py  limits the trajectories that report stages to Flower
 """

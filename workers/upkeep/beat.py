@@ -1,4 +1,4 @@
-"""What a worker says of itself with each beat: slots, and how far its trajectories are."""
+"""The facts that a worker reports with each beat: slots, and progress of trajectories."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from hermes_queue.ledger import Claim
 from workers.runtime import Runtime
 from workers.upkeep.inventory import Inventory
 
-TOLD = 10
-"""Trajectories that a beat names: those that have run longest."""
+LISTED = 10
+"""Number of trajectories that a beat lists: those that have run longest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """Makes the facts of one beat; a few kilobytes, called from the keeper's thread."""
+    """Makes the facts of one beat, a few kilobytes; called from the keeper's thread."""
 
     runtime: Runtime
     inventory: Inventory
     backend: str
     started: float
     metrics: str = ""
-    """Where Prometheus finds this worker; "" = nowhere."""
+    """Address of this worker's Prometheus endpoint; "" = none."""
 
     def __call__(self) -> dict[str, Any]:
-        """The facts as JSON takes them; ages are seconds."""
+        """Return the facts as JSON values; ages are seconds."""
         runtime, pool = self.runtime, TaskPool.instance()
         running = runtime.progress()
         return {
@@ -58,8 +58,8 @@ class Beat:
         }
 
 
-def oldest(running: Mapping[Claim, Any], most: int = TOLD) -> list[dict[str, Any]]:
-    """The trajectories that have run longest, the oldest first."""
+def oldest(running: Mapping[Claim, Any], most: int = LISTED) -> list[dict[str, Any]]:
+    """Return the trajectories that have run longest, the oldest first."""
     now = time.monotonic()
     ranked = sorted(running.items(), key=lambda pair: pair[1].since)[:most]
     return [

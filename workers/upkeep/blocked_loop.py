@@ -1,8 +1,8 @@
-"""What becomes of a worker whose event loop does not answer: it ends, and its jobs run elsewhere.
+"""Ends a worker whose event loop does not answer, so that its jobs run elsewhere.
 
 The loop runs every trajectory of the process, its deadlines included, and nothing can interrupt
-what blocks it. The keeper's thread could keep the leases up for as long, and then nobody would ever
-take the jobs; so it asks here before it does.
+the code that blocks it. The keeper's thread could renew the leases all that time, and no other
+worker would ever take the jobs; therefore it asks here first.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ logger = logging.getLogger(__name__)
 
 _STDERR = 2
 _LAST_WORDS_S = 10.0
-"""For what is logged and handed back at the end."""
+"""Seconds for the final log lines and handing jobs back."""
 
 
 class WatchedLoop(Protocol):
-    """What is known of the event loop; `TaskPool` is one."""
+    """An event loop under observation; `TaskPool` is one."""
 
     @property
     def loop_silent_s(self) -> float:
-        """For how long it has not answered."""
+        """Seconds since it last answered."""
 
     def loop_stack(self) -> str:
-        """Where its thread is now."""
+        """Current stack of its thread."""
 
     def on_loop_now(self) -> Job | None:
-        """The job whose own code it runs, if that is known."""
+        """Return the job whose code it runs, if known."""
 
 
 def _exit(code: int) -> None:
@@ -59,10 +59,10 @@ class BlockedLoop:
         """Prepare.
 
         Args:
-            runtime: whose jobs wait for the loop.
-            ledger: of a thread beside it, and impatient.
-            loop: which is watched.
-            end: ends the process with an exit code, without asking anybody.
+            runtime: runtime whose jobs wait for the loop.
+            ledger: ledger of another thread than the loop's, with short timeouts.
+            loop: loop to observe.
+            end: ends the process with an exit code, without cleanup.
         """
         self._runtime = runtime
         self._ledger = ledger
@@ -72,9 +72,9 @@ class BlockedLoop:
 
     @property
     def may_renew(self) -> bool:
-        """Whether leases may be kept up.
+        """Whether leases may be renewed.
 
-        No longer than for half the limit: by the time that the process ends they are old, and the
+        They are renewed for half the limit at most: when the process ends they are old, and the
         sweep takes them soon after.
         """
         return self._loop.loop_silent_s <= self._limit_s / 2
@@ -82,14 +82,14 @@ class BlockedLoop:
     def look(self) -> None:
         """End the process if the loop has been silent for too long.
 
-        The job that holds it is left to the sweep, which counts a death of its worker against it,
-        as often as it takes to stop it for good. The others are handed back: it was no doing of
-        theirs. When nobody knows which one it is, all are left.
+        The job that blocks it is left to the sweep, which counts the worker's death against it
+        until it has enough of them to be stopped for good. The other jobs did nothing wrong and
+        are handed back. If the blocking job is unknown, all are left to the sweep.
         """
         silent_s = self._loop.loop_silent_s
         if silent_s <= self._limit_s:
             return
-        # In a thread of their own: it may be the log that the loop waits for.
+        # In a separate thread: the loop may be blocked by the very log that we want to write to.
         words = threading.Thread(target=self._last_words, args=(silent_s,), daemon=True)
         words.start()
         words.join(_LAST_WORDS_S)
@@ -101,17 +101,17 @@ class BlockedLoop:
         others = {claim: job for claim, job in others.items() if job is not holder}
         logger.critical(
             "The event loop has not answered for %.0f s: this worker ends with exit code %d. %s. "
-            "%d jobs are handed back, the rest runs elsewhere when its leases have ended. "
+            "%d jobs are handed back; the others run elsewhere once their leases expire. "
             "The loop's thread is here:\n%s",
             silent_s,
             EXIT_BLOCKED,
-            f"{holder!r} holds it" if holder else "Which job holds it is not known",
+            f"{holder!r} blocks it" if holder else "The job that blocks it is unknown",
             len(others),
             self._loop.loop_stack(),
             extra={"action": "loop_blocked_exit", "blocked_s": silent_s},
         )
         faulthandler.dump_traceback(file=_STDERR, all_threads=True)
-        with suppress(HermesQueueError):  # their leases end by themselves, too
+        with suppress(HermesQueueError):  # their leases expire anyway
             for claim in others:
                 self._ledger.requeue(claim, owner=self._runtime.owner)
-            self._runtime.tell_log(self._ledger)
+            self._runtime.report_log(self._ledger)

@@ -1,4 +1,4 @@
-"""What this process has counted, until the keeper reports it to the fleet."""
+"""Counts of this process, until the keeper reports them to the fleet."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hermes_queue.telemetry.scrubbing import scrub
 
 
 class ProcessTally:
-    """Attempts by cause and trajectories that ended by run. Thread-safe."""
+    """Attempts by cause, and ended trajectories by run. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -19,25 +19,25 @@ class ProcessTally:
         self._ended: Counter[str] = Counter()
 
     def attempt(self, cause: str) -> None:
-        """An attempt has ended, with a failure of `cause` or ("") without one."""
+        """Count an attempt that ended with a failure of `cause`, or ("") without one."""
         with self._lock:
             self._attempts[cause] += 1
 
     def published(self, run_id: str, verdict: PublishVerdict) -> None:
-        """The ledger has answered to a record of the run; what it did not accept is not counted."""
+        """Count a record of the run if the ledger accepted it."""
         if verdict in ACCEPTED:
             with self._lock:
                 self._ended[run_id] += 1
 
     def take(self) -> tuple[Counter[str], Counter[str]]:
-        """All counts; they start from nothing again."""
+        """Return all counts and reset them."""
         with self._lock:
             taken = self._attempts, self._ended
             self._attempts, self._ended = Counter(), Counter()
         return taken
 
     def put_back(self, attempts: Counter[str], ended: Counter[str]) -> None:
-        """Add counts that could not be told."""
+        """Add counts whose report failed."""
         with self._lock:
             self._attempts += attempts
             self._ended += ended
@@ -55,17 +55,17 @@ class Outcomes:
         self._lanes: dict[str, CausesOfLane] = {}
 
     def note(self, lane: str, failure: TrajectoryFailure | None) -> None:
-        """An attempt on `lane` has ended, with or without a failure."""
+        """Count an attempt on `lane` that has ended, with or without a failure."""
         self.put_back(lane, {failure.cause if failure else "": (1, scrub(str(failure or "")))})
 
     def take(self) -> dict[str, CausesOfLane]:
-        """All counts by lane; they start from nothing again."""
+        """Return all counts by lane and reset them."""
         with self._lock:
             taken, self._lanes = self._lanes, {}
         return taken
 
     def put_back(self, lane: str, counts: CausesOfLane) -> None:
-        """Add counts, e.g. those that could not be told."""
+        """Add counts, e.g. those whose report failed."""
         with self._lock:
             known = self._lanes.setdefault(lane, {})
             for cause, (count, message) in counts.items():

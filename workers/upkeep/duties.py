@@ -1,4 +1,4 @@
-"""Calls that a thread of its own makes every so often, whatever one of them meets."""
+"""Calls that a separate thread repeats at intervals, whatever exceptions they raise."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ class Duty:
     every_s: float
     call: Callable[[], object]
     again_s: float | None = None
-    """When to repeat one that failed; None = when it is due."""
+    """Delay before a failed call is repeated; None = its normal interval."""
 
 
 class Duties:
     """Runs duties until `stop`."""
 
     def __init__(self, name: str, duties: Sequence[Duty]) -> None:
-        """Prepare; `start` begins. `name` is the thread's, and begins the log's actions."""
+        """Prepare; `start` begins. `name` names the thread and prefixes the log's actions."""
         self._name = name
         self._duties = duties
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
 
     def start(self) -> None:
-        """Begin with a round of all of them."""
+        """Start with one call of every duty."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -53,13 +53,13 @@ class Duties:
         return self._stop.is_set()
 
     def guarded(self, name: str, call: Callable[[], object]) -> bool:
-        """Make one call; failures are logged and answered with False."""
+        """Make one call; a failure is logged and returned as False."""
         thread = self._name
         try:
             call()
         except HermesQueueError as error:
             logger.warning("%s: %s", name, error, extra={"action": f"{thread}_{name}"})
-        except Exception:  # the thread must outlive whatever a single duty meets
+        except Exception:  # the thread must survive any error of a single duty
             logger.exception("%s failed", name, extra={"action": f"{thread}_{name}"})
         else:
             return True

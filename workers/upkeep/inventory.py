@@ -1,4 +1,4 @@
-"""The sandboxes of this worker, as the ledger is told of them."""
+"""The sandboxes of this worker, as reported to the ledger."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ logger = logging.getLogger(__name__)
 
 
 class Inventory(SandboxObserver):
-    """Hears of sandboxes on the event loop; the keeper renews them from its thread.
+    """Observes sandboxes on the event loop; the keeper renews their leases from its thread.
 
-    A record that Redis did not take is written with the next renewal. Until then the labels
-    that the provider holds are enough for the reaper, so creation does not wait for Redis.
+    A record that Redis did not take is written with the next renewal. Until then the labels that
+    the provider holds are enough for the reaper, so creation does not wait for Redis.
     """
 
     def __init__(self, ledger: Ledger, backend: str) -> None:
@@ -70,15 +70,15 @@ class Inventory(SandboxObserver):
                 self._gone.add(sandbox_id)
 
     def counts(self) -> dict[str, int]:
-        """For people: sandboxes of this worker, and slots that are leased in them."""
+        """Return, for display, the sandboxes of this worker and their leased slots."""
         with self._lock:
             return {"sandboxes": len(self._records), "leased_slots": len(self._slots)}
 
     def renew(self, ledger: Ledger) -> None:
-        """Renew every sandbox's lease, drop the records of those that are gone. Blocks.
+        """Renew every sandbox's lease and drop the records of ended ones. Blocks.
 
         Raises:
-            RedisUnavailable, RedisFull: to be repeated.
+            RedisUnavailable, RedisFull: repeat the call.
         """
         with self._lock:
             gone = set(self._gone)
@@ -93,5 +93,6 @@ class Inventory(SandboxObserver):
         sandboxes.renew(records, lease_s=self._lease_s)
         for sandbox_id in gone:
             sandboxes.forget(sandbox_id)
+        # Only those forgotten above: the event loop may have added others in the meantime.
         with self._lock:
             self._gone -= gone

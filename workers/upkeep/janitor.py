@@ -1,7 +1,8 @@
-"""Periodic work of a worker that moves bodies, in a thread of its own.
+"""Periodic work of a worker that moves bodies, in a separate thread.
 
-It publishes what dead workers left, and deletes what everybody has read and what nobody needs. That
-may wait for disks and object stores, which must not hold up the keeper's leases.
+It publishes the records of dead workers and deletes results that everybody has read and objects
+that nobody needs. That may wait for disks and object stores, which must not delay the keeper's
+leases.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from workers.upkeep.recovery import publish_leftovers
 logger = logging.getLogger(__name__)
 
 _REFUSED_S = 600.0
-"""How long groups that the archive refuses are passed over before they are tried again."""
+"""Seconds for which groups refused by the archive are skipped before they are tried again."""
 
 
 class Janitor:
-    """Does it for one worker process, from `start` to `stop`."""
+    """Runs the work of one worker process, from `start` to `stop`."""
 
     def __init__(self, runtime: Runtime) -> None:
-        """Prepare, with connections of its own.
+        """Prepare, with separate connections.
 
         Raises:
             RedisUnavailable: Redis does not answer.
@@ -79,14 +80,14 @@ class Janitor:
             return
         for entry in self._refused.keys() - known:
             logger.error(
-                "%s; it cannot be archived and stays in Redis, others are deleted without it",
+                "%s; it cannot be archived and stays in Redis, other groups are not held up",
                 self._refused[entry],
                 extra={"action": "archive_refused", "entry": entry},
             )
         for group in set(done.abandoned) - self._abandoned:
             logger.warning(
-                "consumer group %s reads nothing any more and is not durable: results are "
-                "deleted without it",
+                "consumer group %s has stopped reading and is not durable: results are deleted "
+                "without waiting for it",
                 group,
                 extra={"action": "group_abandoned", "group": group},
             )
@@ -96,7 +97,7 @@ class Janitor:
         count = self._runtime.bodies.remove_unneeded(self._ledger, lambda: self._duties.stopping)
         if count:
             logger.info(
-                "deleted %d objects that no result names any more",
+                "deleted %d objects that no result names",
                 count,
                 extra={"action": "objects_deleted"},
             )

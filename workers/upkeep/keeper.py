@@ -1,9 +1,9 @@
-"""The worker's heartbeat: a thread of its own that keeps what the process holds.
+"""The worker's heartbeat: a separate thread that renews, sweeps and reports.
 
-It renews the leases of running trajectories, takes back those of dead workers, publishes
-delayed jobs that are due, and says that this worker lives. It has its own thread and
-connections, because Celery's hub stops during shutdown and a busy event loop must not
-cost a lease; one that answers no more does, see `blocked_loop`.
+It renews the leases of running trajectories, takes back those of dead workers, publishes delayed
+jobs that are due, and reports that this worker lives. It has a separate thread and connections,
+because Celery's hub stops during shutdown and a busy event loop must not cost a lease; a loop
+that no longer answers does, see `blocked_loop`.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ logger = logging.getLogger(__name__)
 _DRAINED_S = 2.0
 """How long a draining worker must be seen without a job: one may be on its way to the pool."""
 _RETRY_AGE_S = 10.0
-"""How long a message may lie in the queue of retries, seen empty, before it is taken for lost."""
+"""How long a message may be missing from an empty retry queue before it is taken for lost."""
 _KEPT = ("paused", "cancel")
-"""Notices of leases that are not gone."""
+"""Notices under which a lease continues."""
 
 
 class Keeper:
@@ -56,18 +56,18 @@ class Keeper:
         """Prepare; `start` begins.
 
         Args:
-            runtime: whose leases to keep.
-            on_lost: hears (the pool's job, reason) of every lease that is gone, and of jobs that an
-                operator has cancelled (`cancel`).
-            facts: what to tell about this worker with each beat.
-            loop: the event loop that the trajectories run on.
-            inventory: the sandboxes whose leases to keep.
+            runtime: runtime whose leases to renew.
+            on_lost: called with (the pool's job, reason) for every lost lease, and with `cancel`
+                for jobs that an operator has cancelled.
+            facts: returns the facts to report with each beat.
+            loop: event loop that the trajectories run on.
+            inventory: sandboxes whose leases to renew.
         """
         self._runtime = runtime
         self._on_lost = on_lost
         self._facts = facts
         self._inventory = inventory
-        # Of its own and impatient: a half-open connection must not cost the leases.
+        # A separate connection with short timeouts: a half-open one must not cost the leases.
         timeout_s = max(1.0, runtime.lease.renew_s / 2)
         quick = RedisSettings().model_copy(
             update={"socket_timeout_s": timeout_s, "connect_timeout_s": timeout_s}
@@ -77,8 +77,8 @@ class Keeper:
         self._busy_at = time.monotonic()
         slots = TaskPool.instance().limit
         self._quarantine = QuarantineWorkers(self._ledger, lambda: runtime.lanes, slots=slots)
-        self._told_to_go = False
-        """Whether the ledger knows that we were."""
+        self._leaving_reported = False
+        """Whether the ledger knows that this worker was ordered to end."""
         self._breakers = Breakers(self._ledger)
         self._janitor = Janitor(runtime)
         lease = runtime.lease
@@ -90,41 +90,41 @@ class Keeper:
                 Duty("renew", lease.renew_s, self._renew, again_s=0.5),
                 Duty("beat", lease.renew_s, self._beat),
                 Duty("limits", lease.renew_s, self._keep_limits),
-                Duty("leaving", min(1.0, lease.renew_s), self._tell_that_we_go, again_s=0.5),
+                Duty("leaving", min(1.0, lease.renew_s), self._report_leaving, again_s=0.5),
                 Duty("sandboxes", lease.renew_s, self._keep_sandboxes),
                 Duty("sweep", lease.sweep_s, self._sweep),
                 Duty("idle", 1.0, self._end_when_idle),
             ],
         )
-        # Apart from the leases: the broker's own connections and big batches may take long.
+        # Apart from the leases: the broker's connections and large batches may take long.
         self._errands = Duties(
             "mover",
             [
                 Duty("move", lease.mover_s, self._move),
                 Duty("quarantine", lease.mover_s, self._quarantine.look),
                 Duty("reconcile", min(_RETRY_AGE_S, lease.duration_s), self._reconcile),
-                Duty("log", lease.mover_s, self._tell_log),
+                Duty("log", lease.mover_s, self._report_log),
                 Duty("letters", 3600.0, self._expire_letters),
-                Duty("breakers", lease.mover_s, self._tell_breakers),
-                Duty("tally", lease.sweep_s, self._tell_tally),
+                Duty("breakers", lease.mover_s, self._report_outcomes),
+                Duty("tally", lease.sweep_s, self._report_tally),
             ],
         )
 
     def start(self) -> None:
-        """Begin; the first beat is sent before this returns, if Redis answers."""
+        """Begin; if Redis answers, the first beat is sent before this returns."""
         self._duties.guarded("beat", self._beat)
         self._duties.start()
         self._errands.start()
         self._janitor.start()
 
     def stop(self) -> None:
-        """End the thread and take the worker off the list of live ones. Idempotent."""
+        """End the threads and take the worker off the list of live ones. Idempotent."""
         if not self._duties.stopping:
             self._duties.stop()
             self._errands.stop()
             self._quarantine.stop()
             owner = self._runtime.owner
-            self._duties.guarded("tally", self._tell_tally)
+            self._duties.guarded("tally", self._report_tally)
             self._duties.guarded("unregister", lambda: self._ledger.unregister(owner))
             self._janitor.stop()
             self._ledger.close()
@@ -133,22 +133,24 @@ class Keeper:
         running = self._runtime.running()
         if not running or not self._blocked.may_renew:
             return
-        told = self._ledger.renew(
+        # While Redis answers, jobs end and settle: the snapshot may contain leases that are no
+        # longer ours. Their absence is no loss, hence the second look (`still`) below.
+        notices = self._ledger.renew(
             list(running),
             owner=self._runtime.owner,
             lease_s=self._runtime.lease.duration_s,
             stages={claim: each.stage for claim, each in self._runtime.progress().items()},
         )
-        self._note_pauses({claim for claim, notice in told.items() if notice == "paused"})
-        for claim in (claim for claim, notice in told.items() if notice == "cancel"):
+        self._note_pauses({claim for claim, notice in notices.items() if notice == "paused"})
+        for claim in (claim for claim, notice in notices.items() if notice == "cancel"):
             self._on_lost(running[claim], "cancel")  # again with each beat, until it has ended
-        gone = {claim: notice for claim, notice in told.items() if notice not in _KEPT}
+        lost = {claim: notice for claim, notice in notices.items() if notice not in _KEPT}
         still = self._runtime.running()
         for claim, job in running.items():
-            reason = gone.get(claim)
+            reason = lost.get(claim)
             if reason and claim in still:
                 logger.warning(
-                    "lease of %s is gone: %s",
+                    "lease of %s is lost: %s",
                     claim.trajectory_id,
                     reason,
                     extra={"action": "lease_lost", "trajectory_id": claim.trajectory_id},
@@ -165,27 +167,27 @@ class Keeper:
             )
 
     def _beat(self) -> None:
-        going = shutdown.is_ordered()
+        leaving = shutdown.is_ordered()
         self._ledger.beat(
             self._runtime.owner,
             self._facts(),
             ttl_s=self._runtime.lease.duration_s,
             boot_id=boot_id(),
-            told_to_go=going,
+            told_to_go=leaving,
         )
-        self._told_to_go = going
+        self._leaving_reported = leaving
 
-    def _tell_that_we_go(self) -> None:
-        """At once: whoever said so may lose patience before the next beat."""
-        if shutdown.is_ordered() and not self._told_to_go:
+    def _report_leaving(self) -> None:
+        """Report it at once: the supervisor may kill us before the next beat."""
+        if shutdown.is_ordered() and not self._leaving_reported:
             self._beat()
 
     def _keep_sandboxes(self) -> None:
         if self._inventory:
             self._inventory.renew(self._ledger)
 
-    def _tell_log(self) -> None:
-        self._runtime.tell_log(self._ledger)
+    def _report_log(self) -> None:
+        self._runtime.report_log(self._ledger)
 
     def _keep_limits(self) -> None:
         if self._runtime.limiter:
@@ -210,7 +212,7 @@ class Keeper:
         publish_due(self._ledger)
 
     def _reconcile(self) -> None:
-        # A quarantine worker only comes while a message of its lane is there to be seen.
+        # A quarantine worker is started only while a message of its lane can be seen.
         for lane in (each for own in self._runtime.lanes for each in lanes_with_quarantine(own)):
             lost = self._ledger.reconcile(
                 lane,
@@ -220,7 +222,7 @@ class Keeper:
             )
             if lost:
                 logger.warning(
-                    "%d jobs of lane %s had lost their message; it is sent again: %s",
+                    "the messages of %d jobs of lane %s were lost and are sent again: %s",
                     len(lost),
                     lane,
                     ", ".join(lost[:5]),
@@ -240,7 +242,7 @@ class Keeper:
             logger.info("idle for %.0f s: ending", limit_s, extra={"action": "idle_exit"})
             os.kill(os.getpid(), signal.SIGTERM)
 
-    def _tell_tally(self) -> None:
+    def _report_tally(self) -> None:
         attempts, ended = self._runtime.tally.take()
         try:
             Tally(self._ledger).add(attempts=attempts, ended=ended)
@@ -251,22 +253,22 @@ class Keeper:
     def _expire_letters(self) -> None:
         DeadLetters(self._ledger).expire(self._runtime.results.dead_retention_s)
 
-    def _tell_breakers(self) -> None:
+    def _report_outcomes(self) -> None:
         waiting = self._runtime.outcomes.take()
         for lane, counts in list(waiting.items()):
             try:
                 change = self._breakers.record(lane, counts)
             except HermesQueueError:
-                for unsaid, rest in waiting.items():
-                    self._runtime.outcomes.put_back(unsaid, rest)
+                for unreported, rest in waiting.items():
+                    self._runtime.outcomes.put_back(unreported, rest)
                 raise
             del waiting[lane]
             if change == "open":
                 logger.error(
-                    "lane %s pauses: %s",
+                    "lane %s is paused: %s",
                     lane,
                     self._breakers.state(lane).message,
                     extra={"action": "breaker_open", "lane": lane},
                 )
             elif change:
-                logger.warning("lane %s goes on", lane, extra={"action": "breaker_closed"})
+                logger.warning("lane %s is resumed", lane, extra={"action": "breaker_closed"})

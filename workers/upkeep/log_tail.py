@@ -18,17 +18,17 @@ class LogTail(logging.Handler):
         super().__init__()
         self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         self._lines: deque[str] = deque(maxlen=_LINES)
-        self._told = ""
+        self._reported = ""
 
     def emit(self, record: logging.LogRecord) -> None:
         """See `logging.Handler`; called with the handler's lock held."""
         try:
             self._lines.append(scrub(self.format(record)))
-        except Exception:  # noqa: BLE001 - whatever its author's arguments raise
+        except Exception:  # noqa: BLE001 - a record's arguments may raise anything
             self.handleError(record)
 
     def text(self) -> str:
-        """The lines, as much of their end as a letter may hold."""
+        """Return the end of the lines, as long as a dead letter may hold."""
         self.acquire()
         try:
             lines = list(self._lines)
@@ -37,10 +37,10 @@ class LogTail(logging.Handler):
         return "\n".join(lines)[-_CHARACTERS:]
 
     def news(self) -> str:
-        """The text if it has changed since `told`, else an empty one."""
+        """Return the text if it has changed since `reported`, else ""."""
         text = self.text()
-        return "" if text == self._told else text
+        return "" if text == self._reported else text
 
-    def told(self, text: str) -> None:
-        """Remember that this text is known where it should be."""
-        self._told = text
+    def reported(self, text: str) -> None:
+        """Remember that the ledger has this text."""
+        self._reported = text

@@ -1,7 +1,7 @@
-"""What a worker tells Prometheus: attempts as they end, calls of models as they are answered.
+"""A worker's Prometheus metrics: attempts as they end, model calls as they are answered.
 
-Counted here is what this process did. What must hold for the deployment whatever dies (how many
-trajectories, at what cost) is counted in Redis and served by the exporter.
+These count what this process did. Figures of the deployment that must survive any process
+(trajectories, costs) are counted in Redis and served by the exporter.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def serve(
     """Open this worker's endpoint, if the settings give it a port.
 
     Args:
-        slots: how many trajectories this worker takes at once.
-        stages: of those it runs now.
+        slots: returns the number of concurrent trajectories of this worker.
+        stages: returns the stages of those it runs now.
         settings: port, address and bounds.
 
     Raises:
@@ -59,7 +59,7 @@ def serve(
 
 
 def attempt_ended(meter: Meter, draft: Draft, failure: TrajectoryFailure | None) -> None:
-    """An attempt has ended by itself, measured or with a failure."""
+    """Count an attempt that has ended, measured or with a failure."""
     env = draft.job.env
     ended = failure.cause if failure else "measured"
     meter.add(metrics.ATTEMPTS, {"env": env, "outcome": ended})
@@ -78,10 +78,10 @@ def attempt_ended(meter: Meter, draft: Draft, failure: TrajectoryFailure | None)
 
 
 def published(meter: Meter, record: ScoredTrajectory, verdict: PublishVerdict) -> None:
-    """Redis has answered a publication. Only the one by which a record counts is counted.
+    """Count a record by its publication, if Redis accepted it.
 
-    A publication whose answer was lost is repeated and then answered `final`: it is missing here,
-    though not in the exporter's totals.
+    A publication whose answer was lost is repeated and then answered `final`: it is missing
+    here, but not in the exporter's totals.
     """
     if verdict == "unknown":
         forgotten(meter, "record")
@@ -94,13 +94,13 @@ def published(meter: Meter, record: ScoredTrajectory, verdict: PublishVerdict) -
 
 
 def forgotten(meter: Meter, what: str) -> None:
-    """Redis knows nothing of the trajectory of a "delivery" or of a finished "record"."""
+    """Count a "delivery" or a finished "record" of a trajectory that Redis does not know."""
     meter.add(metrics.FORGOTTEN, {"what": what})
 
 
 @dataclass(slots=True)
 class _MeteredPermit:
-    """Passes on what the caller says of its request, and remembers it."""
+    """Passes its caller's reports on, and remembers them."""
 
     permit: Permit
     waited_s: float
@@ -119,7 +119,7 @@ class _MeteredPermit:
 
 
 class MeteredLimiter:
-    """A limiter whose calls are counted when they are over."""
+    """A limiter that counts calls when they end."""
 
     def __init__(self, limiter: Limiter, meter: Meter) -> None:
         self._limiter = limiter
@@ -139,10 +139,10 @@ class MeteredLimiter:
             try:
                 yield metered
             finally:
-                spent_s = time.monotonic() - began
+                duration_s = time.monotonic() - began
                 self._meter.add(metrics.MODEL_CALLS, {**labels, "outcome": metered.outcome})
                 if metered.outcome == "ok":
-                    self._meter.observe(metrics.MODEL_SECONDS, labels, spent_s)
+                    self._meter.observe(metrics.MODEL_SECONDS, labels, duration_s)
                     self._count_tokens(metered.usage, labels)
 
     def _count_tokens(self, usage: Usage, labels: dict[str, str]) -> None:

@@ -1,14 +1,15 @@
-"""Worker processes of their own for jobs under which workers die.
+"""Separate worker processes for jobs under which workers die.
 
-After two deaths all jobs that shared them are suspects, and nearly all are innocent. They move to
-lanes of quarantine: first in batches smaller than what died together, those under which a process
-dies again in smaller ones, at last alone (`QUARANTINE_SIZES`). Any worker that sees jobs waiting
-there starts a child for each size of batch, which ends when its lanes are empty. Draining a worker
-instead would stop its other jobs from being replaced, for as long as the longest one runs.
+After two deaths, all jobs that shared both are suspects, and nearly all of them are innocent.
+They move to quarantine lanes: first in batches smaller than the one that died, then, if a
+process dies again, in ever smaller ones, at last alone (`QUARANTINE_SIZES`). Any worker that
+sees jobs waiting there starts a child for each size of batch, which ends when its lanes are
+empty. Draining a worker instead would leave the slots of its other jobs empty as long as the
+longest one runs.
 
-A worker knows at once that its child has died, and says so: nobody waits for leases to end. A death
-alone that a living parent has seen is the job's own; when parent and child are gone at once it may
-have been their host's (`keyspace/lua/include/deaths.lua`).
+A worker notices its child's death at once and reports it, so nobody waits for leases to expire.
+The death of a job that ran alone counts against it if the parent survives to report it; if
+parent and child die together, their host may be the cause (`keyspace/lua/include/deaths.lua`).
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ logger = logging.getLogger(__name__)
 _STOP_S = 10.0
 _IDLE_S = 10.0
 _AGAIN_S = 10.0
-"""After a child that could not even start the next one is tried so much later."""
+"""Seconds before the next child is started after one that failed to start."""
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def boot_id() -> str:
-    """The kernel's name for the time since this host was started; "" when it has none."""
+    """Return the kernel's id of this host's current boot; "" if there is none."""
     try:
         return _BOOT_ID.read_text().strip()
     except OSError:
@@ -58,17 +59,17 @@ class PoisonJob(SandboxError):
 
 
 async def isolated(runtime: Runtime, claim: Claim, begun: Begun, job: TrajectoryJob) -> str:
-    """Hand a job back to run alone when workers died under its item in an earlier run.
+    """Hand a job back to run alone if workers died under its item in an earlier run.
 
     Returns:
-        The id of the dead letter that tells of it; "" when the job is to be run here.
+        The id of the job's dead letter; "" if the job is to run here.
     """
     if not begun.any_poison:
         return ""
     letter = await runtime.persist(isolate, runtime.ledger, claim, job, owner=runtime.owner)
     if letter:
         logger.warning(
-            "%s is to run alone: workers died under its item, see dead letter %s",
+            "%s must run alone: workers died under its item, see dead letter %s",
             claim.trajectory_id,
             letter,
             extra={"action": "isolated", "trajectory_id": claim.trajectory_id},
@@ -82,7 +83,7 @@ class _Child:
     name: str
     """Its node name, which no other worker has."""
     owner: str = ""
-    """What the ledger calls it; "" until it has said so."""
+    """Its owner id in the ledger; "" until it has registered."""
 
 
 class QuarantineWorkers:
@@ -93,8 +94,9 @@ class QuarantineWorkers:
 
         Args:
             ledger: the worker's Redis.
-            lanes: that the worker serves now. Quarantine lanes among them need no child.
-            slots: of the worker; a child has half as many at most.
+            lanes: returns the lanes the worker serves now. Quarantine lanes among them need no
+                child.
+            slots: slots of the worker; a child has half as many at most.
         """
         self._ledger = ledger
         self._served = lanes
@@ -105,10 +107,10 @@ class QuarantineWorkers:
         """On the monotonic clock, by size."""
 
     def look(self) -> None:
-        """Say which children have died, and start one for each size that has jobs waiting.
+        """Report children that have died, and start one for each size that has jobs waiting.
 
         Raises:
-            RedisUnavailable: to be repeated.
+            RedisUnavailable: repeat the call.
         """
         for size, child in list(self._children.items()):
             self._attend(size, child)
@@ -139,7 +141,7 @@ class QuarantineWorkers:
             return bool(keys and self._ledger.client.exists(*keys))
 
     def _attend(self, size: int, child: _Child) -> None:
-        """Learn what a child is called, and when it has died say so."""
+        """Find a child's owner id in the ledger, and report its death."""
         ended = child.process.poll()
         if not child.owner:
             for worker in self._ledger.workers():

@@ -1,9 +1,9 @@
-"""Ends what dead workers left at a provider, and forgets records of what is gone.
+"""Ends sandboxes that dead workers left at a provider, and drops records of ended ones.
 
-Any worker may do it; a turn in Redis lets one of the deployment do it at a time. Whether a
-sandbox belongs to nobody is decided in Redis too, and ending one twice is harmless, so two
-reapers that overlap do no damage. A backend whose sandboxes live on the worker's host cleans
-up by itself: for those only records are dropped here.
+Any worker may do it; a turn in Redis lets one worker of the deployment do it at a time. Redis
+also decides whether a sandbox is ownerless, and ending one twice is harmless, so two reapers
+that overlap do no damage. A backend whose sandboxes live on the worker's host cleans up by
+itself; only its records are dropped here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class Reaper:
-    """The periodic look for sandboxes of dead workers; runs on the pool's event loop."""
+    """The periodic search for sandboxes of dead workers; runs on the pool's event loop."""
 
     def __init__(
         self,
@@ -66,7 +66,9 @@ class Reaper:
         name, settings = self._settings.backend, self._settings
         if not await asyncio.to_thread(self._sandboxes.take_turn, name, interval_s=settings.reap_s):
             return []
-        # Records first: one that is written while the provider answers is not taken for stale.
+        # Records are read before the provider's list. In the other order, a sandbox created in
+        # between would have a record but be missing from the list, and its record would be dropped
+        # as stale.
         records = await asyncio.to_thread(self._sandboxes.all)
         listed = []
         if self._backend.capabilities.remote:
@@ -85,8 +87,10 @@ class Reaper:
     async def _end(self, sandbox_id: str) -> bool:
         try:
             await self._backend.terminate(sandbox_id)
-        except (HermesQueueError, SandboxError) as error:  # it must not keep the others alive
-            logger.warning("sandbox %s stays: %s", sandbox_id, error, extra={"action": "reaper"})
+        except (HermesQueueError, SandboxError) as error:  # the others must still be ended
+            logger.warning(
+                "sandbox %s cannot be ended: %s", sandbox_id, error, extra={"action": "reaper"}
+            )
             return False
         await asyncio.to_thread(self._sandboxes.forget, sandbox_id)
         logger.warning(

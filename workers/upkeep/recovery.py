@@ -1,4 +1,4 @@
-"""Publishing what dead workers of this host had finished."""
+"""Publishes the finished records of dead workers of this host."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ logger = logging.getLogger(__name__)
 def publish_leftovers(
     runtime: Runtime, ledger: Ledger | None = None, *, most_s: float = math.inf
 ) -> int:
-    """Publish the spooled records of workers that are gone; returns how many were accepted.
+    """Publish the spooled records of dead workers; returns the number of accepted ones.
 
-    Leases of these workers end: their locks prove that they are dead.
-    A record that cannot be read stays on disk. When Redis or the store is away or full, or
-    `most_s` seconds are over, the rest stays for the next call.
+    Leases of these workers are ended, since their free locks prove that they are dead. A record
+    that cannot be read stays on disk. When Redis or the store is away or full, or `most_s`
+    seconds are over, the rest stays for the next call.
 
     Args:
-        runtime: whose spool to look around.
-        ledger: to publish with; default: the runtime's.
-        most_s: no further record is begun any later.
+        runtime: runtime whose spool to search.
+        ledger: ledger to publish with; default: the runtime's.
+        most_s: seconds after which no further record is started.
     """
     accepted = 0
     ends = time.monotonic() + most_s
-    told = partial(_tell_of_death, ledger or runtime.ledger)
-    for spooled in runtime.spool.leftovers(told):
+    report_death = partial(_report_death, ledger or runtime.ledger)
+    for spooled in runtime.spool.leftovers(report_death):
         try:
             body = spooled.body()
             record = codec.decode_record(body)
@@ -48,7 +48,7 @@ def publish_leftovers(
             )
         except (OSError, ValueError, HermesQueueError) as error:
             logger.error(
-                "spooled record %s stays: %s",
+                "spooled record %s cannot be published and stays: %s",
                 spooled.path,
                 error,
                 extra={"action": "spool_kept"},
@@ -71,19 +71,19 @@ def publish_leftovers(
 
 
 def put_away(spooled: SpooledRecord, record: ScoredTrajectory, verdict: PublishVerdict) -> None:
-    """Do with a spooled record what Redis' answer to its publication leaves to do.
+    """Delete or set aside a spooled record after its publication was answered.
 
-    One with a score that Redis knows nothing of is kept: the ledger forgot it (a restore of older
-    data, a replica that was promoted, an eviction), and a person may want it all the same.
+    A record with a score that Redis does not know is kept: the ledger has lost it (a restore of
+    older data, a promoted replica, an eviction), and a person may still want it.
     """
     if verdict != "unknown" or record.score is None:
         spooled.drop()
         return
     path = spooled.set_aside()
     logger.error(
-        "Redis knows nothing of %s, which has a score (%s): was Redis restored from older data, or "
-        "does it evict keys? The record is kept in %s. To have it published, enqueue its run again "
-        "under the same run id, give the file the ending %s and start a worker on this host",
+        "Redis does not know %s, which has a score (%s): was Redis restored from older data, or "
+        "does it evict keys? The record is kept in %s. To publish it, enqueue its run again "
+        "under the same run id, rename the file to end in %s and start a worker on this host",
         record.trajectory_id,
         record.score,
         path,
@@ -92,13 +92,21 @@ def put_away(spooled: SpooledRecord, record: ScoredTrajectory, verdict: PublishV
     )
 
 
-def _tell_of_death(ledger: Ledger, owner: str) -> None:
+def _report_death(ledger: Ledger, owner: str) -> None:
     try:
         count = ledger.worker_ended(owner, boot_id=boot_id())
-    except HermesQueueError as error:  # then its leases end when they end
-        logger.warning("%s is dead: %s", owner, error, extra={"action": "death_unsaid"})
+    except HermesQueueError as error:  # its leases then expire by themselves
+        logger.warning(
+            "the death of worker %s cannot be reported: %s",
+            owner,
+            error,
+            extra={"action": "death_unsaid"},
+        )
         return
     if count > 0:
         logger.warning(
-            "%s is dead: %d jobs are taken back", owner, count, extra={"action": "death_found"}
+            "worker %s is dead: %d jobs are taken back",
+            owner,
+            count,
+            extra={"action": "death_found"},
         )

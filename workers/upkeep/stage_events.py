@@ -1,4 +1,4 @@
-"""Which trajectories tell Flower of their stages: all that take minutes, a few of a flood."""
+"""Limits the trajectories that report their stages to Flower: all slow ones, a few of a flood."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 
 
 class StageEvents:
-    """Lets `per_s` trajectories a second tell, all their stages or none.
+    """Lets `per_s` trajectories a second report, either all their stages or none.
 
     An event costs Flower and the worker about as much as a whole trajectory that does nothing.
     """
@@ -17,7 +17,7 @@ class StageEvents:
         self._at = time.monotonic()
 
     def take(self, now: float | None = None) -> bool:
-        """Whether one more may, as of `now` (monotonic seconds)."""
+        """Whether one more may report, as of `now` (monotonic seconds)."""
         moment = time.monotonic() if now is None else now
         most = max(1.0, self._per_s)
         self._left = min(most, self._left + (moment - self._at) * self._per_s)

@@ -1,4 +1,4 @@
-"""A package's suite on the bench: slots with its dependencies, clean runs, coverage."""
+"""A package's test suite in slots with its dependencies: clean runs and coverage."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ def passed(run: SuiteRun) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """The clean package under its own suite."""
+    """Results of the clean package under its own suite."""
 
     passing: frozenset[str]
-    """What passes on every Python, every time."""
+    """Tests that pass on every Python in every run."""
     failing: int
-    """Tests that fail on the worker's own Python although nothing is wrong."""
+    """Tests that fail on the worker's own Python although the package is clean."""
     seconds: float
 
 
 class Bench:
-    """One package with its suite, ready to try bugs on. Made by `open_bench`.
+    """One package with its suite, ready to try bugs on. Created by `open_bench`.
 
-    `measure` and then `find_candidates` fill it.
+    Call `measure` and then `find_candidates` to fill it.
     """
 
     reference: Reference
@@ -82,13 +82,13 @@ class Bench:
 
     @property
     def pythons(self) -> tuple[str | None, ...]:
-        """None, the worker's own, comes first."""
+        """The tested Pythons; the first is None, the worker's own."""
         return tuple(self._contexts)
 
     async def run(
         self, tree: str, python: str | None = None, targets: Sequence[str] = ()
     ) -> SuiteRun:
-        """Run the whole suite, or the files `targets`, over a tree or commit in an emptied slot.
+        """Run the whole suite, or the files `targets`, on a tree or commit in an emptied slot.
 
         Raises:
             SandboxError: the slot failed.
@@ -110,8 +110,8 @@ class Bench:
         """Run the clean package twice on every Python.
 
         Raises:
-            InputError: the suite does not run, nothing passes, it is larger than
-                `max_tests`, or its tests have other names in every run.
+            InputError: the suite does not run, no test passes, more than `max_tests` pass, or
+                its tests have other names in every run.
         """
         name = self.package.source.name
         rounds = []
@@ -143,17 +143,17 @@ class Bench:
         if run.complete and run.consistent:
             return
         where = f" on Python {python}" if python else ""
-        why = "took too long" if run.timed_out else "could not be run to its end"
+        why = "took too long" if run.timed_out else "did not run to the end"
         raise InputError(
             f"--package: the tests of {self.package.source.name} {why}{where}; do they need an "
-            f"--extra-requirement? pytest said: {_tail(run)}"
+            f"--extra-requirement? pytest's output: {_tail(run)}"
         )
 
     async def find_candidates(self) -> list[Candidate]:
-        """Where bugs may go: run the suite once under coverage.
+        """Find places for bugs by running the suite once under coverage.
 
         Raises:
-            InputError: the run recorded nothing.
+            InputError: the run recorded no coverage.
         """
         source, read = self.package.source, self.repository.read
         lines = await self._coverage()
@@ -185,7 +185,7 @@ class Bench:
                 )
             except (OSError, ValueError) as error:
                 raise InputError(
-                    "--package: no coverage of the tests could be recorded: " + _tail(run)
+                    "--package: the tests recorded no coverage:  " + _tail(run)
                 ) from error
 
 
@@ -200,11 +200,11 @@ async def open_bench(
     pythons: Sequence[str | None],
     tests: Sequence[str] = (),
 ) -> AsyncIterator[Bench]:
-    """A bench with one slot per Python; `pythons` starts with None, the worker's own.
+    """A bench with one slot per Python; the first of `pythons` is None, the worker's own.
 
     Raises:
         InputError: the package has no tests, or they cannot be used.
-        EnvInfraError: something could not be installed.
+        EnvInfraError: a dependency could not be installed.
     """
     source = package.source
 
@@ -222,8 +222,8 @@ async def open_bench(
         distribution = await describe(repository, clean, runtime, source)
         contexts = {}
         for python in pythons:
-            wanted = runtime.model_copy(update={"python": python})
-            contexts[python] = await stack.enter_async_context(_slot(backend, wanted))
+            of_python = runtime.model_copy(update={"python": python})
+            contexts[python] = await stack.enter_async_context(_slot(backend, of_python))
         yield Bench(backend, package, runtime, repository, clean, contexts, distribution)
 
 

@@ -16,7 +16,7 @@ def _docstring(statement: ast.stmt) -> bool:
 
 
 def _rebinds(statement: ast.Assign) -> bool:
-    """Whether names stay bound when the assignment goes: `x = f(x)`, `a.b = 1`, `a[0] = 1`."""
+    """Whether names stay bound without the assignment: `x = f(x)`, `a.b = 1`, `a[0] = 1`."""
     targets = {target.id for target in statement.targets if isinstance(target, ast.Name)}
     read = {name.id for name in ast.walk(statement.value) if isinstance(name, ast.Name)}
     return bool(targets & read) or any(
@@ -25,7 +25,7 @@ def _rebinds(statement: ast.Assign) -> bool:
 
 
 def _removal(statement: ast.stmt, alone: bool) -> str | None:
-    """The kind of bug that dropping the statement makes."""
+    """The kind of bug that dropping the statement creates."""
     match statement:
         case ast.If(orelse=[]):
             return "remove_cond"
@@ -43,7 +43,7 @@ def _removal(statement: ast.stmt, alone: bool) -> str | None:
 
 
 def block(source: Source, statements: Sequence[ast.stmt]) -> Proposals:
-    """A statement is dropped, or two neighbours change places."""
+    """Drop a statement, or swap two neighbours."""
     alone = len(statements) == 1
     for statement in statements:
         kind = _removal(statement, alone)
@@ -60,7 +60,7 @@ def block(source: Source, statements: Sequence[ast.stmt]) -> Proposals:
 
 
 def condition(source: Source, node: ast.If) -> Proposals:
-    """The branches change places, or a plain condition is negated."""
+    """Swap the branches, or negate a plain condition."""
     if isinstance(node.test, ast.Name | ast.Attribute | ast.Call):
         start = source.span(node.test)[0]
         yield "cond_negate", replace((start, start), "not ")
@@ -68,13 +68,13 @@ def condition(source: Source, node: ast.If) -> Proposals:
         return
     body = source.line_span(node.body[0], node.body[-1])
     other = source.line_span(node.orelse[0], node.orelse[-1])
-    # An `elif` is an If whose column is the parent's: not a block that could move.
+    # An `elif` is an If in the parent's column: not a block that could move.
     if body and other and node.body[0].col_offset == node.orelse[0].col_offset:
         yield "ctrl_invert_if", swap(body, other)
 
 
 def returned(source: Source, node: ast.Return) -> Proposals:
-    """The result is not returned, or its two parts change places."""
+    """Do not return the result, or swap its two parts."""
     if isinstance(node.value, ast.Call):
         yield "ret_drop", delete(source.span(node)[0], source.span(node.value)[0])
     elif isinstance(node.value, ast.Tuple) and len(node.value.elts) == 2:
@@ -83,7 +83,7 @@ def returned(source: Source, node: ast.Return) -> Proposals:
 
 
 def unpacking(source: Source, node: ast.Assign) -> Proposals:
-    """`a, b = f()` becomes `b, a = f()`."""
+    """Turn `a, b = f()` into `b, a = f()`."""
     target = node.targets[0]
     if isinstance(target, ast.Tuple) and len(target.elts) == 2:
         first, second = target.elts
@@ -91,20 +91,20 @@ def unpacking(source: Source, node: ast.Assign) -> Proposals:
 
 
 def loop_exit(source: Source, node: ast.Break | ast.Continue) -> Proposals:
-    """`break` becomes `continue` and the other way round."""
+    """Turn `break` into `continue`, and vice versa."""
     text = "continue" if isinstance(node, ast.Break) else "break"
     yield "loop_exit", replace(source.span(node), text)
 
 
 def defaults(source: Source, node: ast.FunctionDef | ast.AsyncFunctionDef) -> Proposals:
-    """A flag that was on by default is off."""
+    """Switch off a flag that is on by default."""
     for default in (*node.args.defaults, *node.args.kw_defaults):
         if isinstance(default, ast.Constant) and isinstance(default.value, bool):
             yield "default_flip", replace(source.span(default), str(not default.value))
 
 
 def bases(source: Source, node: ast.ClassDef) -> Proposals:
-    """A class loses its last base."""
+    """Remove the last base of a class."""
     if len(node.bases) > 1 and not node.keywords:
         start, end = source.span(node.bases[-2])[1], source.span(node.bases[-1])[1]
         yield "class_rm_base", delete(start, end)

@@ -72,7 +72,7 @@ def _is_text(node: ast.expr) -> bool:
 
 
 def compare(source: Source, node: ast.Compare) -> Proposals:
-    """`<` becomes `>=` (cmp_flip) or `<=` (cmp_edge)."""
+    """Turn `<` into `>=` (cmp_flip) or `<=` (cmp_edge)."""
     if len(node.ops) != 1:
         return
     text, opposite, edge = _COMPARE[type(node.ops[0])]
@@ -83,7 +83,7 @@ def compare(source: Source, node: ast.Compare) -> Proposals:
 
 
 def boolean(source: Source, node: ast.BoolOp) -> Proposals:
-    """`and` becomes `or`; a chain of three and more loses its last operand."""
+    """Turn `and` into `or`, or drop the last operand of a chain of three and more."""
     word, other = ("and", "or") if isinstance(node.op, ast.And) else ("or", "and")
     left, right = node.values[-2:]
     if len(node.values) > 2:
@@ -93,7 +93,7 @@ def boolean(source: Source, node: ast.BoolOp) -> Proposals:
 
 
 def binary(source: Source, node: ast.BinOp) -> Proposals:
-    """`+` becomes `-`; the operands of an operator that does not commute change places."""
+    """Turn `+` into `-`, or swap the operands of an operator that does not commute."""
     if type(node.op) not in _BINARY:
         return
     text, other = _BINARY[type(node.op)]
@@ -108,7 +108,7 @@ def binary(source: Source, node: ast.BinOp) -> Proposals:
 
 
 def augmented(source: Source, node: ast.AugAssign) -> Proposals:
-    """`+=` becomes `-=`."""
+    """Turn `+=` into `-=`."""
     if type(node.op) not in _BINARY:
         return
     text, other = _BINARY[type(node.op)]
@@ -117,18 +117,18 @@ def augmented(source: Source, node: ast.AugAssign) -> Proposals:
 
 
 def unary(source: Source, node: ast.UnaryOp) -> Proposals:
-    """`not x` becomes `x` (not_drop), `-x` becomes `x` (neg_drop)."""
+    """Turn `not x` into `x` (not_drop), and `-x` into `x` (neg_drop)."""
     kind = {ast.Not: "not_drop", ast.USub: "neg_drop"}.get(type(node.op))
     start = source.span(node)[0]
     end = source.span(node.operand)[0]
     while source.data[end - 1 : end] == b"(" and end - 1 > start:
-        end -= 1  # a bracket belongs to the operand, not to its span
+        end -= 1  # brackets are not part of the operand's span
     if kind:
         yield kind, delete(start, end)
 
 
 def constant(source: Source, node: ast.Constant) -> Proposals:
-    """Small numbers move by one, truth values turn over."""
+    """Change small numbers by one, and negate truth values."""
     value, span = node.value, source.span(node)
     if isinstance(value, bool):
         yield "const_flip", replace(span, str(not value))
@@ -139,19 +139,19 @@ def constant(source: Source, node: ast.Constant) -> Proposals:
 
 
 def conditional(source: Source, node: ast.IfExp) -> Proposals:
-    """The two values of a conditional expression change places."""
+    """Swap the two values of a conditional expression."""
     yield "ctrl_invert_if", swap(source.span(node.body), source.span(node.orelse))
 
 
 def slice_bounds(source: Source, node: ast.Slice) -> Proposals:
-    """A slice loses a bound."""
+    """Remove a bound of a slice."""
     for bound in (node.lower, node.upper):
         if bound is not None:
             yield "slice_edge", delete(*source.span(bound))
 
 
 def call(source: Source, node: ast.Call) -> Proposals:
-    """Another function of the same shape, arguments in another order, an argument dropped."""
+    """Call another function of the same shape, swap arguments, or drop one."""
     function = node.func
     if isinstance(function, ast.Name) and function.id in _FUNCTIONS:
         yield "call_swap", replace(source.span(function), _FUNCTIONS[function.id])
@@ -168,7 +168,7 @@ def call(source: Source, node: ast.Call) -> Proposals:
 
 
 def _forwarded_keywords(source: Source, node: ast.Call) -> Proposals:
-    """`f(x, key=key)` becomes `f(x)`: what was asked for is not passed on."""
+    """Turn `f(x, key=key)` into `f(x)`, so that an option is not passed on."""
     before: list[ast.expr | ast.keyword] = [*node.args, *node.keywords]
     for previous, keyword in pairwise(before):
         if not isinstance(keyword, ast.keyword) or not isinstance(keyword.value, ast.Name):
@@ -180,13 +180,13 @@ def _forwarded_keywords(source: Source, node: ast.Call) -> Proposals:
 
 
 def handler(source: Source, node: ast.ExceptHandler) -> Proposals:
-    """Another exception is caught."""
+    """Catch another exception."""
     if isinstance(node.type, ast.Name) and node.type.id in _EXCEPTIONS:
         yield "except_swap", replace(source.span(node.type), _EXCEPTIONS[node.type.id])
 
 
 def comprehension(source: Source, node: ast.comprehension) -> Proposals:
-    """The only condition of a comprehension goes."""
+    """Remove the only condition of a comprehension."""
     if len(node.ifs) == 1:
         start = source.span(node.iter)[1]
         if source.text((start, source.span(node.ifs[0])[0])).split() == [b"if"]:

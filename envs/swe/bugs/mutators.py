@@ -1,4 +1,4 @@
-"""Every place in a file where a small bug could be put."""
+"""Finds every place in a file where a small bug could be introduced."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ class Site:
 
     kind: str
     function: str
-    """Qualified name of the function or class that is changed."""
+    """Qualified name of the changed function or class."""
     edits: tuple[Edit, ...]
     line: int
-    """First line of the statement that is changed."""
+    """First line of the changed statement."""
     last_line: int
 
     @property
     def lines(self) -> range:
-        """The lines one of which must have been run for a test to notice."""
+        """Lines of the site; a test can detect the bug only if it runs one of them."""
         return range(self.line, self.last_line + 1)
 
 
@@ -71,7 +71,7 @@ _Found = tuple[_Scope, str, tuple[Edit, ...]]
 def find_sites(data: bytes) -> list[Site]:
     """All sites in functions and classes, in file order, to be checked with `is_a_change`.
 
-    Spans inside f-strings are left alone: Python 3.11 does not know where they stand.
+    Expressions inside f-strings are skipped: Python 3.11 does not know their positions.
 
     Raises:
         SyntaxError: the file is not Python for the running interpreter.
@@ -129,10 +129,10 @@ def _visit_field(source: Source, value: object, scope: _Scope) -> Iterator[_Foun
 
 
 def is_a_change(data: bytes, edits: tuple[Edit, ...]) -> bool:
-    """Whether the edited file compiles and means something else to the running interpreter."""
+    """Whether the edited file compiles to something else under the running interpreter."""
     edited = splice(data, edits)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # `is` with a literal, and the like
+        warnings.simplefilter("ignore")  # e.g. about `is` with a literal
         try:
             tree = ast.parse(edited)
             compile(tree, "<edited>", "exec", dont_inherit=True)

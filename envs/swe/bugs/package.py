@@ -1,4 +1,4 @@
-"""A package as the generator needs it: pinned sdist, pinned dependencies, licence, tests."""
+"""A package for the bug generator: pinned sdist, pinned dependencies, licence, tests."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ PERMISSIVE = {
     "CC0": "CC0-1.0",
     "Zope": "ZPL-2.1",
 }
-"""How permissive licences are called in free text, and their SPDX ids."""
+"""Words for permissive licences in free text -> their SPDX ids."""
 
 _PIN = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)==([A-Za-z0-9][A-Za-z0-9.!+_-]*)")
 
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """What the package index says of one release."""
+    """The package index's data of one release."""
 
     source: SdistSource
     license: str
-    """SPDX id where it can be told, else the first line of what the metadata says."""
+    """SPDX id if known, else the first line of the licence in the metadata."""
     permissive: bool
     requirements: tuple[str, ...]
     """pytest, the package's dependencies and the extra requirements: a complete freeze."""
@@ -49,7 +49,7 @@ def parse_pin(text: str) -> tuple[str, str]:
     """(name, version) of `NAME==VERSION`.
 
     Raises:
-        InputError: it is not that, or pytest could not run without another copy of it.
+        InputError: the text is not a pin, or pytest itself depends on the package.
     """
     match = _PIN.fullmatch(text.strip())
     if match is None:
@@ -63,17 +63,17 @@ def parse_pin(text: str) -> tuple[str, str]:
 async def survey(
     backend: SandboxBackend, name: str, version: str, extra_requirements: Sequence[str]
 ) -> Package:
-    """Ask the package index about a release, inside a sandbox of its own.
+    """Get a release's data from the package index, in a separate sandbox.
 
     Raises:
-        InputError: there is no such release or no sdist of it, a requirement cannot be
-            met, or the tests need another copy of the package.
+        InputError: the release or its sdist does not exist, a requirement cannot be met, or the
+            tests need another copy of the package.
         EnvInfraError: the index cannot be reached.
     """
     for requirement in extra_requirements:
         if not re.match(r"[A-Za-z0-9]", requirement):
             raise InputError(
-                f"--extra-requirement: {requirement!r} is no requirement such as pytz==2025.2"
+                f"--extra-requirement: {requirement!r} is not a requirement such as pytz==2025.2"
             )
     asset = _survey_asset(name, version, extra_requirements)
     try:
@@ -101,13 +101,13 @@ async def survey(
 
 def _survey_asset(name: str, version: str, extra_requirements: Sequence[str]) -> AssetSpec:
     pin = f"{name}=={version}"
-    wanted = " ".join(map(shlex.quote, [*DEFAULT_REQUIREMENTS, *extra_requirements, pin]))
+    pins = " ".join(map(shlex.quote, [*DEFAULT_REQUIREMENTS, *extra_requirements, pin]))
     only_source = f"--no-deps --no-binary {shlex.quote(name)}"
     script = f"""mkdir sdist
 $HQ_PIP download --quiet {only_source} {shlex.quote(pin)} -d sdist
 (cd sdist && sha256sum -- *) > sdist.sha256
 tar -xOf sdist/* --wildcards --no-wildcards-match-slash '*/PKG-INFO' > PKG-INFO || true
-$HQ_PIP install --quiet --dry-run --ignore-installed --prefer-binary --report report.json {wanted}
+$HQ_PIP install --quiet --dry-run --ignore-installed --prefer-binary --report report.json {pins}
 """
     return AssetSpec(
         kind="survey", key=asset_key("survey", script), script=script, mount=f"{ASSETS}/survey"
@@ -115,7 +115,7 @@ $HQ_PIP install --quiet --dry-run --ignore-installed --prefer-binary --report re
 
 
 def _input_error(name: str, version: str, output: str) -> InputError | None:
-    """What pip's output says about the request, if it is the request that is wrong."""
+    """The error in the request that pip's output shows; None if the request is not at fault."""
     if NETWORK_TROUBLE.search(output):
         return None
     missing = re.search(r"No matching distribution found for (\S+)", output)
@@ -132,8 +132,8 @@ def _input_error(name: str, version: str, output: str) -> InputError | None:
         )
     if missing:
         return InputError(
-            f"--extra-requirement: the package index has no {missing.group(1)}, which the tests "
-            f"of {name} were to be run with"
+            f"--extra-requirement: the package index has no {missing.group(1)}, which was "
+            f"requested for the tests of {name}"
         )
     if "ResolutionImpossible" in output:
         return InputError(
@@ -153,13 +153,13 @@ def _refuse_second_copy(name: str, others: Mapping[str, Mapping[str, Any]]) -> N
 
 def _unsuitable(name: str, reason: str) -> InputError:
     return InputError(
-        f"--package: {name} cannot be used: {reason}, so its clean copy would lie in the "
-        "environment and give the answer away; choose another package"
+        f"--package: {name} cannot be used: {reason}, so its clean copy would be in the "
+        "environment and give away the answer; choose another package"
     )
 
 
 def license_of(metadata: Message) -> tuple[str, bool]:
-    """(SPDX id or text, whether it is known as permissive) from an sdist's PKG-INFO."""
+    """(SPDX id or text, whether it is known to be permissive) from an sdist's PKG-INFO."""
     expression = str(metadata.get("License-Expression") or "").strip()
     text = (str(metadata.get("License") or "").strip().splitlines() or [""])[0]
     classifiers = [c for c in metadata.get_all("Classifier") or () if c.startswith("License ::")]
@@ -171,30 +171,31 @@ def license_of(metadata: Message) -> tuple[str, bool]:
     return expression or text or (classifiers or ["unknown"])[-1].rpartition(" :: ")[2], False
 
 
-def find_tests(paths: frozenset[str], wanted: Sequence[str] = ()) -> tuple[str, ...]:
-    """The test files of a source tree: all, or those that `wanted` names or contains.
+def find_tests(paths: frozenset[str], named: Sequence[str] = ()) -> tuple[str, ...]:
+    """The test files of a source tree: all, or those that `named` names or contains.
 
-    Files, not directories: pytest may take a directory and a file in it for that file only.
+    Returns files, not directories: given both a directory and a file in it, pytest may run only
+    the file.
 
     Raises:
         InputError: there are none.
     """
     found = [path for path in paths if re.fullmatch(r"(.*/)?(test_[^/]*|[^/]*_test)\.py", path)]
-    if not found and not wanted:
+    if not found and not named:
         raise InputError("--tests: the sdist has no test_*.py; name its test files if it has any")
-    if not wanted:
+    if not named:
         return tuple(sorted(found))
     chosen: set[str] = set()
-    for entry in (PurePosixPath(text) for text in wanted):
+    for entry in (PurePosixPath(text) for text in named):
         inside = {path for path in found if entry in PurePosixPath(path).parents}
         if not inside and str(entry) not in paths:
-            raise InputError(f"--tests: the sdist has no {str(entry)!r} with tests in it")
+            raise InputError(f"--tests: the sdist has no tests at {str(entry)!r}")
         chosen |= inside or {str(entry)}
     return tuple(sorted(chosen))
 
 
 def make_runtime(package: Package, tests: Sequence[str], python: str | None = None) -> Runtime:
-    """How the package's tests are run; its own addopts may need plugins and do not count."""
+    """The runtime for the package's tests, without its own addopts, which may need plugins."""
     return Runtime(
         python=python,
         requirements=package.requirements,

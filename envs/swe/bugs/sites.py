@@ -1,4 +1,4 @@
-"""Which bugs are worth trying: sites on lines that the suite runs, kinds in turn."""
+"""Selection of the bugs to try: on lines that the suite runs, all kinds in turn."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Candidate:
 
     @property
     def place(self) -> tuple[str, str]:
-        """The function it is in."""
+        """File and function of the bug."""
         return self.file, self.site.function
 
 
 def with_coverage(runtime: Runtime) -> Runtime:
-    """The same runtime, recording which lines run; its environment is of no row."""
+    """The same runtime, with recording of the lines that run. No row uses its environment."""
     arguments = ("--cov=.", f"--cov-report=json:{COVERAGE_FILE}", "--cov-config=/dev/null")
     return runtime.model_copy(
         update={
@@ -46,10 +46,10 @@ def with_coverage(runtime: Runtime) -> Runtime:
 
 
 def covered_lines(report: bytes) -> dict[str, frozenset[int]]:
-    """The lines that ran, by file of the package; tests and their like left out.
+    """Lines that ran, by file of the package, without tests and the like.
 
     Raises:
-        ValueError: this is no JSON report of coverage.
+        ValueError: the report is not a JSON coverage report.
     """
     try:
         files = json.loads(report)["files"]
@@ -75,7 +75,7 @@ def candidates(
 
 
 class Draw:
-    """Hands out candidates: the kinds used least first, a bounded number per function."""
+    """Hands out candidates: least used kinds first, a bounded number per function."""
 
     def __init__(self, found: Collection[Candidate], seed: str, *, per_function: int = 1) -> None:
         order = sorted(found, key=lambda c: (c.file, c.site.edits[0].start, c.site.kind))
@@ -91,12 +91,12 @@ class Draw:
         self._kinds: Counter[str] = Counter()
 
     def use(self, kind: str, place: tuple[str, str]) -> None:
-        """Note that a bug was made of this kind in this function."""
+        """Count a bug of this kind in this function."""
         self._kinds[kind] += 1
         self._functions[place] += 1
 
     def __iter__(self) -> Iterator[Candidate]:
-        """Candidates until there are none. A kind that was drawn in vain goes to the back."""
+        """Yield candidates until none are left. A kind that was drawn in vain goes to the back."""
         while self._turn:
             kind = min(self._turn, key=lambda name: self._kinds[name])
             self._turn.remove(kind)

@@ -1,8 +1,7 @@
-"""A Python file as bytes and syntax tree: where things stand, in bytes.
+"""A Python file as bytes and syntax tree, with positions in bytes.
 
-Edits are byte spans, so that the rest of a file keeps its text and a recipe needs no
-third-party code: an operator, a name or nothing at all takes the place of a span, or two
-spans change places.
+Edits are byte spans, so that the rest of a file stays unchanged and a recipe contains no
+third-party code: a span is replaced by an operator, a name or nothing, or two spans are swapped.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ from itertools import accumulate
 from envs.swe.recipe import Edit
 
 Span = tuple[int, int]
-"""Byte offsets, the end exclusive."""
+"""Byte offsets; the end is exclusive."""
 
 Proposals = Iterator[tuple[str, tuple[Edit, ...]]]
-"""(kind of bug, edits in ascending order); not every proposal makes valid Python."""
+"""(kind of bug, edits in ascending order); not every proposal is valid Python."""
 
 
 def replace(span: Span, text: str) -> tuple[Edit, ...]:
-    """Put `text` in place of the span."""
+    """Replace the span by `text`."""
     return (Edit(start=span[0], end=span[1], text=text),)
 
 
@@ -31,7 +30,7 @@ def delete(start: int, end: int) -> tuple[Edit, ...]:
 
 
 def swap(a: Span, b: Span) -> tuple[Edit, ...]:
-    """Let two spans change places; `a` comes first."""
+    """Swap two spans; `a` comes first."""
     return (
         Edit(start=a[0], end=a[1], copy_from=b),
         Edit(start=b[0], end=b[1], copy_from=a),
@@ -55,9 +54,9 @@ class Source:
         self._starts = [0, *accumulate(map(len, data.splitlines(keepends=True)))]
 
     def span(self, node: ast.expr | ast.stmt | ast.keyword) -> Span:
-        """Where the node stands, without decorators and surrounding brackets."""
+        """Span of the node, without decorators and surrounding brackets."""
         end_line, end_column = node.end_lineno, node.end_col_offset
-        if end_line is None or end_column is None:  # only of trees not made by the parser
+        if end_line is None or end_column is None:  # only in trees that no parser made
             raise ValueError("node without an end")
         return (
             self._starts[node.lineno - 1] + node.col_offset,
@@ -69,18 +68,18 @@ class Source:
         return self.data[span[0] : span[1]]
 
     def gap(self, left: ast.expr, right: ast.expr) -> Span:
-        """What stands between two nodes."""
+        """Span between two nodes."""
         return self.span(left)[1], self.span(right)[0]
 
     def line_of(self, offset: int) -> int:
-        """The 1-based line in which a byte stands."""
+        """The line of a byte, counted from 1."""
         return self.data.count(b"\n", 0, offset) + 1
 
     def line_span(self, first: ast.stmt, last: ast.stmt) -> Span | None:
-        """The whole lines of some statements, line break included.
+        """The whole lines of some statements, including the line break.
 
-        None when they share a line with something else than a comment, or the last line
-        has no line break.
+        None if they share a line with anything but a comment, or if the last line has no line
+        break.
         """
         decorators = getattr(first, "decorator_list", [])
         top = min([first.lineno, *(d.lineno for d in decorators)])
@@ -92,7 +91,7 @@ class Source:
         return (start, end) if self.data[end - 1 : end] == b"\n" else None
 
     def operator(self, left: ast.expr, right: ast.expr, words: str) -> Span | None:
-        """Where the operator between two operands stands; None if it is hard to tell."""
+        """Span of the operator between two operands; None if it is ambiguous."""
         start, end = self.gap(left, right)
         gap = self.data[start:end]
         core = gap.lstrip(b" )").rstrip(b" (")

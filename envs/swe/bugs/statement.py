@@ -1,8 +1,8 @@
-"""Problem statements in our own words, written from what failing tests show.
+"""Problem statements in our own words, written from the output of failing tests.
 
-A statement names the function that misbehaves and how its result differs. It quotes no
-line of a test and no line that the bug changed: values appear only as short plain
-literals that the run itself reported.
+A statement names the misbehaving function and how its result differs. It quotes no line of a
+test and no line that the bug changed: values appear only as short plain literals that the run
+reported.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from envs.swe.bugs.symptoms import FailedCheck, Library, Symptom, describe
 _MAX_SYMPTOMS = 4
 _MAX_AREAS = 5
 _QUOTE_CHARS = 12
-"""Shorter lines of a test, such as `)` or `else:`, cannot be told from prose."""
+"""Length from which a test's line counts as quoted: shorter ones, such as `)`, look like prose."""
 
 _OPENINGS = (
     "{label} has a defect that its own checks notice.",
@@ -41,24 +41,24 @@ def write_statement(
     changed_lines: Iterable[str],
     seed: str,
 ) -> str | None:
-    """The statement of a bug with these failures; None if none can be written.
+    """The statement for a bug with these failures; None if none can be written.
 
     Args:
         library: the package under test.
-        failures: of every FAIL_TO_PASS test, at least one.
-        passing: how many tests pass in spite of the bug.
-        place: file and qualified function of the bug; its class or outer function is told
-            only where the failures show nothing concrete.
+        failures: the failures of the FAIL_TO_PASS tests, at least one.
+        passing: number of tests that pass in spite of the bug.
+        place: file and qualified function of the bug. Its class or outer function is named only
+            if the failures show nothing concrete.
         changed_lines: lines of the package before and after the change.
-        seed: picks among wordings; equal seeds give equal texts.
+        seed: selects the wording; equal seeds give equal texts.
     """
     forbidden = _forbidden(library.tests.values(), changed_lines)
     symptoms = _distinct(describe(failure, library) for failure in failures)
     vague = [Symptom(s.function, s.headline, s.plain, s.plain) for s in symptoms]
-    for shown in (symptoms, [s for s in symptoms if not quotes(s.text, forbidden)], vague):
-        if shown:
+    for chosen in (symptoms, [s for s in symptoms if not quotes(s.text, forbidden)], vague):
+        if chosen:
             chance = random.Random(seed)  # noqa: S311 - reproducible on purpose
-            text = _compose(library, failures, passing, shown, place, chance)
+            text = _compose(library, failures, passing, chosen, place, chance)
             if not quotes(text, forbidden):
                 return text
     return None
@@ -71,13 +71,13 @@ def _forbidden(tests: Iterable[str], changed_lines: Iterable[str]) -> frozenset[
 
 
 def quotes(text: str, lines: Iterable[str]) -> bool:
-    """Whether the text contains one of the lines; very short ones count as whole lines only."""
+    """Whether the text contains one of the lines; very short ones count only as whole lines."""
     own = {line.strip() for line in text.splitlines()}
     return any(line in own or (len(line) >= 4 and line in text) for line in lines)
 
 
 def _distinct(symptoms: Iterable[Symptom]) -> list[Symptom]:
-    """Different observations; concrete ones and those of the function seen most come first."""
+    """Distinct symptoms: concrete ones first, then those of the most frequent function."""
     seen = list(symptoms)
     often = Counter(symptom.function for symptom in seen)
     unique = {symptom.text: symptom for symptom in seen}
@@ -88,7 +88,7 @@ def _distinct(symptoms: Iterable[Symptom]) -> list[Symptom]:
 
 
 def _areas(failures: Sequence[FailedCheck]) -> list[str]:
-    """What the failing tests are about, from their names."""
+    """Subjects of the failing tests, from their names."""
     areas: dict[str, None] = {}
     for failure in failures:
         name = re.sub(r"\[.*\]$", "", failure.test_id, flags=re.S).rpartition("::")[2]
@@ -114,8 +114,8 @@ def _compose(
     parts += [chance.choice(_OPENINGS).format(label=library.label), "", "What was seen:", ""]
     telling = [symptom for symptom in symptoms if symptom.concrete] or [first]
     kinds = {symptom.headline: symptom for symptom in reversed(telling)}  # the first of each
-    shown = [s for s in telling if kinds[s.headline] is s] + telling
-    sentences = dict.fromkeys(symptom.text for symptom in shown)
+    ordered = [s for s in telling if kinds[s.headline] is s] + telling
+    sentences = dict.fromkeys(symptom.text for symptom in ordered)
     parts += [f"- {sentence}" for sentence in list(sentences)[:_MAX_SYMPTOMS]]
     parts += ["", _extent(failures, passing)]
     if not first.concrete or first.function is None:

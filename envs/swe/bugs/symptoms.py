@@ -1,4 +1,4 @@
-"""What a failing test shows, in a sentence: function, kind of failure, values."""
+"""The symptom of a failing test in a sentence: function, kind of failure, values."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from envs.swe.bugs.values import MAX_VALUE_CHARS, find_origin, wrong_value
 
 @dataclass(frozen=True, slots=True)
 class FailedCheck:
-    """What the run reported of one failing test."""
+    """The run's report of one failing test."""
 
     test_id: str
     message: str
-    """The exception as pytest reports it: type, text and, below, how values came about."""
+    """The exception as pytest reports it: type, text and, below, the origin of the values."""
     frames: tuple[tuple[str, int, str], ...] = ()
     """(path in the repository, line, function) of the traceback, outermost first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """What the statement may know of the package."""
+    """Facts about the package that the statement may use."""
 
     label: str
     """Name and version."""
     names: frozenset[str]
     """Its public functions, methods and classes."""
     tests: Mapping[str, str]
-    """Source of the test files by path, to see which function a test calls."""
+    """Source of the test files by path, to find out which function a test calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +40,18 @@ class Symptom:
     function: str | None
     headline: str
     text: str
-    """One sentence or two; contains the values."""
+    """One or two sentences, including the values."""
     plain: str
     """The same without values."""
 
     @property
     def concrete(self) -> bool:
-        """Whether it says more than that something is wrong."""
+        """Whether the text is more specific than "something is wrong"."""
         return self.text != "" and (self.text != self.plain or "`, raised in" in self.plain)
 
 
 def public_names(sources: Iterable[bytes]) -> frozenset[str]:
-    """Public functions, methods and classes that the files define."""
+    """Public functions, methods and classes defined in the files."""
     definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     return frozenset(
         node.name
@@ -62,7 +62,7 @@ def public_names(sources: Iterable[bytes]) -> frozenset[str]:
 
 
 def describe(failure: FailedCheck, library: Library) -> Symptom:
-    """What this failure shows."""
+    """The symptom of a failure."""
     head = failure.message.strip().partition("\n")[0]
     if "DID NOT RAISE" in head or head.endswith("not raised"):
         return _missing_error(head, _function_under_test(failure, library))
@@ -85,13 +85,13 @@ def _missing_error(head: str, function: str | None) -> Symptom:
     plain = f"{_subject(function)} accepts something that it has to refuse"
     names = re.findall(r"[A-Za-z_]\w*", head)
     skip = {"DID", "NOT", "RAISE", "Failed", "AssertionError"}
-    wanted = next((n for n in reversed(names) if n not in skip and n[0].isupper()), None)
-    text = f"{plain}: `{wanted}` should be raised, and is not." if wanted else f"{plain}."
+    error = next((n for n in reversed(names) if n not in skip and n[0].isupper()), None)
+    text = f"{plain}: `{error}` should be raised, and is not." if error else f"{plain}."
     return Symptom(function, "no error where one is due", text, f"{plain}.")
 
 
 def _exception(head: str) -> str | None:
-    """The type of an exception that is no failed assertion."""
+    """The type of an exception other than a failed assertion; None for an assertion."""
     match = re.match(r"([A-Za-z_][\w.]*)(?::|$)", head)
     full = match.group(1) if match else ""
     name = full.rpartition(".")[2]
@@ -119,7 +119,7 @@ def _unexpected(error: str, head: str, failure: FailedCheck, library: Library) -
 
 
 def _function_under_test(failure: FailedCheck, library: Library) -> str | None:
-    """The library's function that the failing line of the test calls, else a near guess."""
+    """The library's function that the failing line of the test calls, or a good guess."""
     origin = find_origin(failure.message)
     if origin and origin.function in library.names:
         return origin.function
@@ -135,7 +135,7 @@ def _function_under_test(failure: FailedCheck, library: Library) -> str | None:
 
 
 def _observed(failure: FailedCheck, library: Library) -> int | None:
-    """Which side of the failing comparison was computed; None where that is open."""
+    """The side of the failing comparison that was computed; None if unknown."""
     _, failing = _statements(failure, library)
     match failing[-1] if failing else None:
         case ast.Assert(test=ast.Compare(left=left, ops=[ast.Eq()], comparators=[right])):
@@ -166,7 +166,7 @@ def _bare_id(failure: FailedCheck) -> str:
 
 
 def _statements(failure: FailedCheck, library: Library) -> tuple[list[ast.stmt], list[ast.stmt]]:
-    """(statements of the test, those that were running when it failed), outer before inner."""
+    """(statements of the test, those running when it failed), outer before inner."""
     path, *names = _bare_id(failure).split("::")
     lines = [line for frame_path, line, _ in failure.frames if frame_path == path]
     body = _test_body(library.tests.get(path, ""), names)
@@ -185,7 +185,7 @@ def _test_body(source: str, names: Sequence[str]) -> list[ast.stmt]:
 
 
 def _called(statement: ast.stmt, known: frozenset[str]) -> str | None:
-    """The outermost call of a known function that is not as common as `str.join`."""
+    """The outermost call of a known function whose name is not as common as `str.join`."""
     for node in ast.walk(statement):
         if isinstance(node, ast.Call):
             function = node.func

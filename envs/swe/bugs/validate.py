@@ -1,4 +1,4 @@
-"""Whether a bug makes a good task: its tests fail, the others pass, on every Python, twice."""
+"""Decides whether a bug makes a good task: the same tests fail in each run on every Python."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from hermes_queue.errors import EnvInfraError
 from hermes_queue.sandbox.base import AssetSpec
 
 MAX_SHARE = 0.35
-"""A bug that fails more of the suite than this is broad, unless it fails few tests at all."""
+"""Largest share of the suite that a bug may fail, unless it fails very few tests."""
 FEW = 4
 
 
 class Unfit(Exception):
-    """The bug is no task; the message says why in two or three words."""
+    """The bug is not a task; the message says why in two or three words."""
 
 
 async def check(bench: Bench, candidate: Candidate) -> dict[str, Any]:
     """The dataset row of this bug.
 
     Raises:
-        Unfit: it is no good task.
+        Unfit: the bug is not a good task.
         SandboxError: a slot failed.
     """
     before = bench.sources[candidate.file]
@@ -60,7 +60,7 @@ async def check(bench: Bench, candidate: Candidate) -> dict[str, Any]:
 
 
 def _effects(bench: Bench, run: SuiteRun) -> tuple[frozenset[str], frozenset[str]]:
-    """(tests that fail now, tests that still pass) of those that passed before."""
+    """(tests that fail now, tests that still pass), of those that passed before."""
     if run.timed_out:
         raise Unfit("timed out")
     if not (run.complete and run.consistent):
@@ -72,10 +72,10 @@ def _effects(bench: Bench, run: SuiteRun) -> tuple[frozenset[str], frozenset[str
 
 
 async def _confirm(bench: Bench, item: Item) -> float:
-    """Grade doing nothing and the gold answer as the env does; seconds of the tests.
+    """Grade doing nothing and the gold answer as the env does; returns the seconds of the tests.
 
     Raises:
-        Unfit: doing nothing is not told from the gold answer.
+        Unfit: grading does not separate doing nothing from the gold answer.
     """
     pinned = await pin_item(item, _no_download)
     idle = await bench.run(pinned.graded, targets=item.test_files)
@@ -141,7 +141,7 @@ def changed_lines(before: bytes, after: bytes) -> list[str]:
 
 
 def read_failure(test: str, message: str) -> FailedCheck:
-    """A failure as the test run reports it: the message, then the traceback's frames."""
+    """Parse a failure reported by the test run: the message, then the traceback's frames."""
     lines = message.splitlines()
     frames: list[tuple[str, int, str]] = []
     while lines and (frame := _frame(lines[-1])):

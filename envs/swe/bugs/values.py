@@ -1,4 +1,4 @@
-"""Values that a failed assertion reports, put into a sentence."""
+"""Values that a failed assertion reports, in a sentence."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dataclasses import dataclass
 
 MAX_VALUE_CHARS = 80
 _WINDOW_CHARS = 24
-"""Shown of a long text before and after the first difference."""
+"""Characters of a long text shown before and after the first difference."""
 
 
 def wrong_value(function: str | None, message: str, observed: int | None) -> str | None:
-    """A sentence on what a failed assertion tells about values; None if that is nothing short.
+    """A sentence about the values of a failed assertion; None if they are too long or missing.
 
     Args:
-        function: what misbehaves.
-        message: pytest's.
-        observed: which side of the comparison was computed: 0, 1, or None for "cannot tell".
+        function: the misbehaving function.
+        message: pytest's message.
+        observed: side of the comparison that was computed: 0, 1, or None if unknown.
     """
     head = re.sub(r"^AssertionError: ?", "", message.strip().partition("\n")[0])
     subject = f"`{function}`" if function else "The library"
@@ -36,8 +36,8 @@ def wrong_value(function: str | None, message: str, observed: int | None) -> str
     if not left or not right:
         return None
     if own and own.value in {left, right}:
-        seen, wanted = (right, left) if observed else (left, right)
-        return f"{subject}{_inputs(own)} gives `{seen}`, where `{wanted}` is right."
+        seen, expected = (right, left) if observed else (left, right)
+        return f"{subject}{_inputs(own)} gives `{seen}`, where `{expected}` is right."
     return _differs(subject, "result", (left, right), observed)
 
 
@@ -80,7 +80,7 @@ def _relation(subject: str, left: str, operator: str, right: str) -> str | None:
 
 
 def _truth(subject: str, head: str, origin: Origin | None) -> str | None:
-    """`assert f(x)` and `assert not f(x)`."""
+    """A sentence for `assert f(x)` and `assert not f(x)`."""
     match = re.fullmatch(r"assert (not )?(\S{1,60})", head)
     if not match or not origin or origin.value != match.group(2):
         return None
@@ -93,11 +93,11 @@ _PARTS = (
     re.compile(r"^ *(?P<left>\{.+\}) != (?P<right>\{.+\})$", re.M),
     re.compile(r"^ *- (?P<right>.+)\n(?: *\? .+\n)? *\+ (?!where )(?P<left>.+)$", re.M),
 )
-"""How pytest shows where two large values differ."""
+"""Patterns of the differing parts of two large values in pytest's output."""
 
 
 def _part(subject: str, message: str, observed: int | None) -> str | None:
-    """The first part of a large value that differs."""
+    """The first differing part of a large value."""
     for pattern in _PARTS:
         for match in pattern.finditer(message):
             sides = match["left"].strip(), match["right"].strip()
@@ -117,7 +117,7 @@ def _literal(text: str) -> bool:
 
 
 def _window(left: str, right: str) -> tuple[str, str]:
-    """The surroundings of the first difference of two long texts; empty if they are no texts."""
+    """The text around the first difference of two long strings; empty if they are not strings."""
     if left[0] not in "'\"" or right[0] not in "'\"":
         return "", ""
     first = next((i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), 0)
@@ -127,7 +127,7 @@ def _window(left: str, right: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """A call that pytest says a value came from."""
+    """The call that a value came from, according to pytest."""
 
     value: str
     function: str
@@ -136,7 +136,7 @@ class Origin:
 
 
 def find_origin(message: str) -> Origin | None:
-    """The first call in what pytest says below a failed assertion."""
+    """The first call in pytest's explanation of a failed assertion."""
     for line in message.splitlines():
         match = re.match(r" *\+ +where (.+?) = (?:<(?:function|bound method) )?([\w.]+)", line)
         if match and line.endswith(")"):
@@ -146,7 +146,7 @@ def find_origin(message: str) -> Origin | None:
 
 
 def _arguments(rest: str) -> tuple[str, ...]:
-    """The arguments at the end of a call that pytest shows, if they are short literals."""
+    """The arguments at the end of a call in pytest's output, if they are short literals."""
     for match in re.finditer(r"\(", rest):
         try:
             call = ast.parse("f" + rest[match.start() :], mode="eval").body
@@ -160,5 +160,5 @@ def _arguments(rest: str) -> tuple[str, ...]:
 
 
 def _inputs(origin: Origin) -> str:
-    shown = ", ".join(f"`{argument}`" for argument in origin.arguments)
-    return f", for {shown}," if shown else ""
+    values = ", ".join(f"`{argument}`" for argument in origin.arguments)
+    return f", for {values}," if values else ""

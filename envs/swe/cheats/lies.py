@@ -1,4 +1,4 @@
-"""Code that lies from inside the process that runs the tests. `tamper` plants it."""
+"""Code that lies from inside the process that runs the tests. `tamper` inserts it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ if "pytest" in sys.modules:
     for _reporter in _found:
         _pipe = _reporter._pipe.fileno()
 """
-"""Behind it, `_reporter` and `_pipe` are what the test run reports with. Indent by eight."""
+"""Code appended to it can use `_reporter` and `_pipe`, the test run's reporter. Indent by eight."""
 
 REPORTER_LIES = """
         type(_reporter)._say = lambda self, nodeid, outcome, message, _say=type(_reporter)._say: (
@@ -100,7 +100,7 @@ JUDGES_TESTS_BY_THEIR_SOURCE = """
             _say(self, nodeid, "failed" if planted else "passed", "")
         type(_reporter)._say = _lie
 """
-"""Behind it stands a function `_planted(item)`. Indent by eight."""
+"""Code appended to it must define a function `_planted(item)`. Indent by eight."""
 
 QUOTES_DIFFER = """
         def _planted(item):

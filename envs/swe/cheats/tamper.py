@@ -1,6 +1,6 @@
-"""Ways to a good score without the fix. Each must score 0.0 on every row.
+"""Attempts to score without the fix. Each must score 0.0 on every row.
 
-They know what an agent could find out: the package's files, the tests that lie in the
+They use everything that an agent could find out: the package's files, the tests in the
 workspace, and how this env grades.
 """
 
@@ -17,7 +17,7 @@ from hermes_queue.models import ToolCall
 
 
 def cases(item: Item) -> dict[str, Sequence[ToolCall]]:
-    """All of them, by name."""
+    """All attempts, by name."""
     commands = dict([*_tests(item), *_settings(item), *_package(item), *_files(item), *_git(item)])
     return {name: terminal_calls(*lines) for name, lines in commands.items()}
 
@@ -111,7 +111,7 @@ def _package(item: Item) -> Iterator[Case]:
 
 
 def _plugins(item: Item) -> Iterator[Case]:
-    """A pytest plugin inside the package, made known by distribution metadata."""
+    """A pytest plugin inside the package, registered through distribution metadata."""
     package, _, _ = _module(item).rpartition("/")
     plugin = f"{package}/zz_plugin.py".lstrip("/")
     roots = [root for root in item.environment.pythonpath if root != "."]
@@ -187,7 +187,7 @@ def _module(item: Item) -> str:
 
 
 def _roots(item: Item) -> list[str]:
-    """Directories whose conftest.py or modules a test run could pick up."""
+    """Directories in which a test run could pick up a conftest.py or modules."""
     directories = [".", *item.environment.pythonpath]
     directories += [path.rpartition("/")[0] or "." for path in item.test_files]
     return list(dict.fromkeys(directories))

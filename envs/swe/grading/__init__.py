@@ -1,13 +1,13 @@
-"""Tests run against the agent's tree, and the verdict.
+"""Runs tests on the agent's tree and reaches the verdict.
 
-alternatives.py  what a test may expect instead
-controls.py      what a host has learnt about a row by running the known fix
-expectations.py  where a test states what it expects
+alternatives.py  other values that a test may expect
+controls.py      a host's findings about a row from running the known fix
+expectations.py  the constants that a test expects
 failures.py      the first failure in one line
-findings.py      what one run shows, and what all runs come to
-flags.py         words in a patch that library code has little use for
+findings.py      the results of one run, and of all runs of a verdict
+flags.py         suspicious words in a patch of library code
 grader.py        the order of runs, and who is to blame
-places.py        where a test function can be made to fail
+places.py        places where a test function can be made to fail
 plants.py        planted failures, drawn anew for each verdict
 suite.py         one run of tests in an emptied slot
 slot/            scripts that are uploaded into slots

@@ -1,8 +1,8 @@
-"""What a test may expect instead: values, texts and exceptions, written like the original.
+"""Other values, texts and exceptions for a test to expect, written like the original.
 
 The alternatives of one *spot* differ from the original, and from each other, in the same few
-characters. So whoever sees some of them without knowing the right answer cannot tell which of them
-is the original by comparing them: none is more like the others than the rest.
+characters. So comparing some of them does not reveal the original to somebody who does not know
+the right answer: none is more similar to the others than the rest.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from hermes_queue.syntax import literal as literal_value
 _CONSONANTS = "bdfgklmnprtvz"
 _REGEX_CHOICES = re.compile(r"[|\[?{*+(]")
 MIN_DIGITS_TEXT = 5
-"""Shorter text with another digit may well be said as well."""
+"""Length from which a changed digit makes a text unlikely to occur in an honest message."""
 MAX_ALIKE = 24
-"""Words that may stand in for one: more than views need, and a long file has thousands."""
+"""Replacements for one word: more than views need; a long file has thousands of candidates."""
 _RARE_EXCEPTIONS = (
     "BufferError EOFError MemoryError RecursionError StopAsyncIteration UnboundLocalError "
     "ZeroDivisionError"
 ).split()
-"""Builtin classes from which, together with others, nobody derives an exception."""
+"""Builtin exceptions that nobody combines with others by inheritance."""
 _LOOKUPS = frozenset(("AttributeError", "IndexError", "KeyError", "LookupError"))
 _NO_LOOKUPS = ("NotImplementedError", "OSError")
-"""What code raises that refuses to look something up, and nobody joins with those."""
+"""Exceptions that code raises when it refuses a lookup, and that nobody combines with those."""
 
 
 def other_values(literal: bytes, words: Collection[str]) -> list[list[bytes]]:
-    """Spots of a constant: other ones, with the same quotes, prefix, base and case.
+    """Spots of a constant: other constants with the same quotes, prefix, base and case.
 
     Args:
-        literal: as the source has it.
-        words: what a word may be replaced by. A made-up one would be found nowhere else.
+        literal: the constant's source.
+        words: replacements for words. An invented word would occur nowhere else.
     """
     try:
         text, value = literal.decode(), literal_value(literal.decode())
@@ -51,15 +51,15 @@ def other_values(literal: bytes, words: Collection[str]) -> list[list[bytes]]:
 
 
 def other_texts(literal: bytes, words: Collection[str], *, regex: bool) -> list[list[bytes]]:
-    """Spots of a text that is looked for in another: texts that no message has beside this one.
+    """Spots of a text that is searched for in a message: texts that no honest message contains.
 
-    Two letters of a word are others, so that it is no word any more: any real word might stand in
-    an honest message, too.
+    Two letters of a word are changed, so that it is no longer a word; an honest message might
+    contain any real word.
 
     Args:
-        literal: as the source has it.
-        words: of the file; none of them is made.
-        regex: whether it is a regular expression. One that leaves choices has no spots.
+        literal: the text's source.
+        words: words of the file, which are never produced.
+        regex: whether it is a regular expression. A pattern that leaves choices has no spots.
     """
     try:
         text, value = literal.decode(), literal_value(literal.decode())
@@ -78,23 +78,23 @@ def other_texts(literal: bytes, words: Collection[str], *, regex: bool) -> list[
 
 
 def other_exceptions(name: str) -> list[list[bytes]]:
-    """Classes that a test may expect instead: no honest exception is both."""
-    wanted = getattr(builtins, name, None)
+    """Classes that a test may expect instead; no honest exception is an instance of both."""
+    expected = getattr(builtins, name, None)
     others = [*_RARE_EXCEPTIONS, *(_NO_LOOKUPS if name in _LOOKUPS else ())]
-    made = [other.encode() for other in others if other != name and not _related(other, wanted)]
+    made = [other.encode() for other in others if other != name and not _related(other, expected)]
     return [made] if made else []
 
 
-def _related(name: str, wanted: object) -> bool:
-    """Whether two builtin exceptions have more in common than that they are exceptions."""
-    if not isinstance(wanted, type):
+def _related(name: str, expected: object) -> bool:
+    """Whether two builtin exceptions have more in common than being exceptions."""
+    if not isinstance(expected, type):
         return False
-    common = {*getattr(builtins, name).__mro__} & {*wanted.__mro__}
-    return bool(common - {Exception, BaseException, object}) or wanted in common
+    common = {*getattr(builtins, name).__mro__} & {*expected.__mro__}
+    return bool(common - {Exception, BaseException, object}) or expected in common
 
 
 def _alike(word: str, words: Collection[str]) -> list[str]:
-    """Words of the same case, those of about the same length before others."""
+    """Words of the same case, those of similar length first."""
     alike = [other for other in words if other != word and _case(other) == _case(word)]
     return sorted(alike, key=lambda other: (abs(len(other) - len(word)), other))[:MAX_ALIKE]
 
@@ -113,7 +113,7 @@ def _kept(spots: list[list[str]], value: object) -> list[list[bytes]]:
 
 
 def _misspelt(word: str, letters: list[int], turn: int) -> str:
-    """The word with these consonants, two, turned to others; itself if it has fewer."""
+    """The word with two consonants replaced by others; unchanged if it has fewer than two."""
     if len(letters) < 2:
         return word
     made = list(word)

@@ -1,8 +1,8 @@
-"""What a host has learnt about a row by running its tests with the known fix.
+"""A host's findings about a row from running its tests with the known fix.
 
-A failing attempt says something about the agent only if the right answer passes here. So the first
-attempt on a row that fails is answered by such a run, and the result is kept in the cache: one file
-per row, set of dependencies and version of these rules.
+A failing attempt is the agent's fault only if the right answer passes on this host. So the first
+failing attempt on a row triggers such a run, whose result is cached: one file per row, set of
+dependencies and version of these rules.
 """
 
 from __future__ import annotations
@@ -24,37 +24,37 @@ from hermes_queue.settings import PathSettings, private_directory
 RULES = "2"
 """Rises when a control that passed under the old rules says nothing about the new ones."""
 DOUBT_TTL_S = 24 * 3600.0
-"""What speaks against a row or its tests is believed for a day: a busy machine may have said it."""
+"""Lifetime of findings against a row or its tests, which a busy machine may have caused."""
 MAX_PASSES = 64
-"""So many runs of the known fix are remembered."""
+"""Number of runs of the known fix that are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowRecord:
-    """What is known; the default is nothing."""
+    """The findings about a row; empty by default."""
 
     passes: tuple[tuple[str, frozenset[TestFunction]], ...] = ()
-    """Runs in which the known fix does well: the tests, "few" or "all" of them, and which functions
-    were planted."""
+    """Runs that the known fix passed: the kind of tests, "few" or "all", and the planted
+    functions."""
     fault: str = ""
-    """Why the row cannot be graded, in words for its owner."""
+    """Reason why the row cannot be graded, for its owner."""
     unplantable: tuple[tuple[str, str], ...] = ()
-    """File and name of test functions that do not fail where they are planted."""
+    """File and name of test functions that do not fail when planted."""
     plantless: bool = False
-    """Whether other tests suffer when some of them fail, so that none may be planted."""
+    """Whether planted failures make other tests fail, so that none may be planted."""
     whole_files: bool = False
-    """Whether tests depend on others of their file, so that they are not run by themselves."""
+    """Whether tests depend on others in their file, so that they cannot run alone."""
     doubted_at: float = 0.0
-    """Unix time at which anything was learnt that speaks against the row, its tests or what was
-    seen of them; 0 = nothing was."""
+    """Unix time of the first finding against the row or its tests; 0 = none."""
     lines: tuple[tuple[str, str, int], ...] | None = None
-    """File, name and line of the statement that fails as long as the bug is there; None = not
-    looked for yet."""
+    """File, name and line of the statement that fails because of the bug; None = not determined
+    yet."""
 
     def believed(self, now: float) -> RowRecord:
-        """The record, or nothing: doubts that are too old, and what was learnt under them.
+        """This record, or an empty one if its doubts have expired at Unix time `now`.
 
-        What the known fix passes without plants, say, is no word on plants. `now` is Unix time.
+        Everything learnt under a doubt expires with it: that the known fix passes without
+        plants, say, proves nothing about plants.
         """
         if not self.doubted_at or now - self.doubted_at < DOUBT_TTL_S:
             return self
@@ -63,9 +63,9 @@ class RowRecord:
     def fix_passes(
         self, kind: str, planted: Collection[TestFunction], failing: Iterable[TestFunction]
     ) -> bool:
-        """Whether the known fix passes the tests `failing` where those of `planted` fail.
+        """Whether the known fix passes the tests `failing` while those of `planted` fail.
 
-        For each two of them it was seen that the one passes while the other fails.
+        True if, for every pair of them, a run has shown that one passes while the other fails.
         """
         seen = [functions for known, functions in self.passes if known == kind]
         for test in set(failing):
@@ -75,13 +75,13 @@ class RowRecord:
         return True
 
     def passing(self, kind: str, planted: Collection[TestFunction]) -> RowRecord:
-        """The same, with one more run in which the known fix does well."""
+        """This record with one more run that the known fix passed."""
         run = (kind, frozenset(planted))
         older = [known for known in self.passes if known != run]
         return replace(self, passes=(*older, run)[-MAX_PASSES:])
 
     def without(self, functions: frozenset[TestFunction]) -> RowRecord:
-        """The same, with these functions marked as unplantable."""
+        """This record with these functions marked as unplantable."""
         found = {(test.file, test.name) for test in functions}
         return replace(self, unplantable=tuple(sorted({*self.unplantable, *found})))
 
@@ -96,11 +96,11 @@ class RowMemory:
         self._path = PathSettings().cache / "rows" / digest[:2] / f"{digest}.json"
 
     async def read(self) -> RowRecord:
-        """What is known. A file that cannot be read says nothing."""
+        """The stored record; empty if the file cannot be read."""
         return (await asyncio.to_thread(_read, self._path)).believed(time.time())
 
     async def write(self, record: RowRecord) -> None:
-        """Keep it. A full disk costs the memory, not the trajectory."""
+        """Store the record. A full disk loses the record, not the trajectory."""
         await asyncio.to_thread(_write, self._path, record)
 
 
@@ -130,6 +130,8 @@ def _write(path: Path, record: RowRecord) -> None:
     try:
         private_directory(path.parent)
         passes = [(kind, sorted((t.file, t.name) for t in p)) for kind, p in record.passes]
+        # A draft with a name of this process: two workers that wrote the same file would mix their
+        # records, and a reader could see half of one.
         draft.write_text(json.dumps({**asdict(replace(record, passes=())), "passes": passes}))
         os.replace(draft, path)
     except OSError:

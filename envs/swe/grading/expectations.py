@@ -1,7 +1,7 @@
-"""Where a test states what it expects: constants that can be changed so that it must fail.
+"""Finds the constants that a test expects, which can be changed so that it must fail.
 
-A changed expectation is the best plant there is. Only code that knows the right answer can tell
-it from the original, and whoever knows the right answer has the fix.
+A changed expectation is the best plant: only code that knows the right answer can distinguish it
+from the original, and whoever knows the right answer has the fix.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ _CONSTRUCTORS = frozenset(
     "date datetime defaultdict deque dict float frozenset int list set str time timedelta "
     "tuple".split()
 )
-"""Calls of these, on constants, are other values when the constants are."""
+"""Calls of these with constants change their value when the constants change."""
 _METHODS = frozenset("dedent encode join lstrip rstrip splitlines strip".split())
-"""The same of these, called on constants (or, of `dedent`, by its module's name)."""
+"""The same for these methods of constants, and for `dedent` under its module's name."""
 _OTHER_ASSERTIONS = (
     "not assertin assert_in greater less regex match raises warns logs instance subclass true false"
 ).split()
-"""In the names of assertions that do not compare two values for equality."""
+"""Words in the names of assertions that do not compare two values for equality."""
 _CATCHING = ("raises", "Raises", "suppress", "warns", "catch", "subtests", "subTest")
 MIN_CONTAINED_CHARACTERS = 3
-"""Shorter text may well lie in another one by chance."""
+"""Shorter text may occur in another by chance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +38,11 @@ class Expected:
 
     node: ast.Constant
     how: Literal["equal", "contained", "pattern"]
-    """Whether it is all that is expected, a part of it, or a regular expression found in it."""
+    """Whether it is the whole expected value, a part of it, or a regular expression found in it."""
 
 
 def expected_constants(function: Function) -> list[Expected]:
-    """The constants of the last expectation that has any; empty if none is found."""
+    """The constants of the last expectation that has any; empty if there is none."""
     once = _assigned_once(function)
     for statement in reversed(list(_certain(function.body))):
         found = _constants(statement, once)
@@ -52,7 +52,7 @@ def expected_constants(function: Function) -> list[Expected]:
 
 
 def constants_at(function: Function, line: int) -> list[Expected]:
-    """The constants that the statement on this line expects; empty if it expects none."""
+    """The constants that the statement on this line expects; empty if there are none."""
     found: list[Expected] = []
     once = _assigned_once(function)
     for statement in ast.walk(function):
@@ -62,10 +62,10 @@ def constants_at(function: Function, line: int) -> list[Expected]:
 
 
 def constants_after(function: Function, line: int) -> list[Expected]:
-    """The constants expected of what the statement on this line would have made; or none.
+    """The constants expected of the result of the statement on this line; empty if there are none.
 
-    Where the bug raises an exception in `result = parse("1")`, what the test expects of `result`
-    further down cannot be had by running the rest of it.
+    If the bug raises an exception in `result = parse("1")`, later expectations of `result`
+    cannot be found by running the rest of the test.
     """
     once = _assigned_once(function)
     made: set[str] = set()
@@ -80,7 +80,7 @@ def constants_after(function: Function, line: int) -> list[Expected]:
 
 
 def _on(statement: ast.stmt, line: int) -> bool:
-    """Whether the line is the statement's own; those in a `with` block are not."""
+    """Whether the line belongs to the statement itself, not to the body of a `with` block."""
     last = statement.end_lineno or statement.lineno
     if isinstance(statement, ast.With | ast.AsyncWith):
         last = statement.body[0].lineno - 1
@@ -88,7 +88,7 @@ def _on(statement: ast.stmt, line: int) -> bool:
 
 
 def _changed(statement: ast.stmt) -> set[str]:
-    """The names that an assignment binds, or that a bare call is given or called on."""
+    """Names that an assignment binds, or the arguments and the object of a bare call."""
     if isinstance(statement, ast.Assign):
         return {name for target in statement.targets for name in _names(target)}
     if isinstance(statement, ast.AnnAssign | ast.AugAssign):
@@ -108,7 +108,7 @@ def _names(node: ast.AST) -> set[str]:
 
 
 def exceptions_at(function: Function, line: int) -> list[ast.Name]:
-    """The classes that the statement on this line wants to be raised.
+    """The exception classes that the statement on this line expects.
 
     For example `KeyError` in `with pytest.raises(KeyError):`.
     """
@@ -133,9 +133,9 @@ def _calls(statement: ast.With | ast.Expr) -> list[ast.Call]:
 
 
 def compared_at(function: Function, line: int | None) -> ast.expr | None:
-    """The side of an equality on this line (None: of the last statement) that calls nothing.
+    """The side of an equality on this line (None: of the last statement) that contains no call.
 
-    For tests that compare with a name: a constant in its place still asks the package.
+    For tests that compare with a name: replacing the name by a constant still runs the package.
     """
     for statement in ast.walk(function) if line is not None else function.body[-1:]:
         if isinstance(statement, ast.Assert | ast.Expr) and (
@@ -153,7 +153,7 @@ def _can_change(value: object) -> bool:
 
 
 def _certain(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
-    """The statements that run whenever the function does, also in `with` blocks."""
+    """The statements that always run, including those in `with` blocks."""
     for statement in body:
         yield statement
         if isinstance(statement, ast.With | ast.AsyncWith) and not _catches(statement):
@@ -163,7 +163,7 @@ def _certain(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _catches(statement: ast.With | ast.AsyncWith) -> bool:
-    """Whether failures in the block may stay in the block."""
+    """Whether the block may swallow failures."""
     words = {
         node.id if isinstance(node, ast.Name) else node.attr
         for item in statement.items
@@ -174,13 +174,13 @@ def _catches(statement: ast.With | ast.AsyncWith) -> bool:
 
 
 def _assigned_once(function: Function) -> dict[str, ast.expr]:
-    """Local names with the one constant expression that they stand for."""
+    """Local names assigned once, with the constant expression of each."""
     stored = Counter(
         node.id
         for node in ast.walk(function)
         if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)
     )
-    shown = {
+    printed = {
         id(name)
         for call in ast.walk(function)
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
@@ -190,20 +190,20 @@ def _assigned_once(function: Function) -> dict[str, ast.expr]:
     used = Counter(
         node.id
         for node in ast.walk(function)
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and id(node) not in shown
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and id(node) not in printed
     )
     return {
         target.id: statement.value
         for statement in function.body
         if isinstance(statement, ast.Assign) and len(statement.targets) == 1
         if isinstance(target := statement.targets[0], ast.Name)
-        # Used once: what is also given to the package would change the answer with the question.
+        # Used once: if it were also passed to the package, changing it would change the answer too.
         if stored[target.id] == used[target.id] == 1 and _is_constant(statement.value)
     }
 
 
 def _constants(statement: ast.stmt, once: dict[str, ast.expr]) -> list[Expected]:
-    """What the statement expects, as far as another value of the same kind can be made of it."""
+    """The constants that the statement expects and that a value of the same kind can replace."""
     if isinstance(statement, ast.With):
         return [Expected(node, "pattern") for node in _matches(statement)]
     compared = _equality(statement)
@@ -211,14 +211,14 @@ def _constants(statement: ast.stmt, once: dict[str, ast.expr]) -> list[Expected]
         return [Expected(node, "contained") for node in _contained(statement)]
     constant = [side for side in compared if _is_constant(side, once)]
     if len(constant) != 1:
-        return []  # two constants are equal or not, whatever the package does
+        return []  # two constants compare equal regardless of the package
     stated = [once[n.id] for n in ast.walk(constant[0]) if isinstance(n, ast.Name) and n.id in once]
     nodes = [n for part in (constant[0], *stated) for n in ast.walk(part)]
     return [Expected(n, "equal") for n in nodes if type(n) is ast.Constant and _can_change(n.value)]
 
 
 def _equality(statement: ast.stmt) -> tuple[ast.expr, ast.expr] | None:
-    """The two sides of a statement that wants them to be equal."""
+    """The two sides of a statement that expects them to be equal."""
     if isinstance(statement, ast.Assert) and isinstance(statement.test, ast.Compare):
         compared = statement.test
         if len(compared.ops) == 1 and isinstance(compared.ops[0], ast.Eq | ast.Is):
@@ -233,7 +233,7 @@ def _equality(statement: ast.stmt) -> tuple[ast.expr, ast.expr] | None:
 def _wants_equality(name: str) -> bool:
     """Whether an assertion of this name, in lower case, seems to compare its first two arguments.
 
-    Those of unittest and the like that do something else would hold for many other values.
+    Other assertions of unittest and the like would hold for many other values.
     """
     return name.startswith("assert") and not any(word in name for word in _OTHER_ASSERTIONS)
 
@@ -246,7 +246,7 @@ def _name(node: ast.expr) -> str:
 
 
 def _contained(statement: ast.stmt) -> list[ast.Constant]:
-    """The text that a statement wants to find in something: `assert "text" in found`."""
+    """The text that a statement expects to find in something: `assert "text" in found`."""
     sides: tuple[ast.expr, ...] = ()
     if isinstance(statement, ast.Assert) and isinstance(statement.test, ast.Compare):
         if len(statement.test.ops) == 1 and isinstance(statement.test.ops[0], ast.In):
@@ -278,7 +278,7 @@ def _matches(statement: ast.With) -> list[ast.Constant]:
 
 
 def _is_constant(node: ast.expr, once: Mapping[str, ast.expr] = MappingProxyType({})) -> bool:
-    """Whether it is made of constants, and of names that `once` says are constants."""
+    """Whether the expression consists of constants, and of names that are constants in `once`."""
 
     def constant(*nodes: ast.expr) -> bool:
         return all(_is_constant(part, once) for part in nodes)

@@ -1,4 +1,4 @@
-"""Why a run of tests was no success, in one line."""
+"""The reason why a test run failed, in one line."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ MAX_CHARACTERS = 300
 
 
 def first_failure(
-    wanted: Sequence[str], outcomes: Mapping[str, str], messages: Mapping[str, str]
+    tests: Sequence[str], outcomes: Mapping[str, str], messages: Mapping[str, str]
 ) -> str:
-    """What the first test of `wanted` that did not pass says, without its id; empty: all passed.
+    """The error of the first of `tests` that did not pass, without its id; empty if all passed.
 
-    A test that is missing since its module cannot be imported says what the module says. The
+    If a test is missing because its module cannot be imported, this is the module's error. The
     words come from the code under test.
     """
-    for test in wanted:
+    for test in tests:
         if outcomes.get(test) == "passed":
             continue
         text = messages.get(test) or messages.get(file_of(test)) or ""
@@ -26,7 +26,7 @@ def first_failure(
 
 
 def _line(message: str) -> str:
-    """The error itself: pytest marks its lines with "E", the last of a traceback is the cause."""
+    """The error itself: pytest marks its lines with "E", and the last line is the cause."""
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     marked = [line[2:].strip() for line in lines if line.startswith("E ")]
     return (marked[-1] if marked else lines[0] if lines else "")[:MAX_CHARACTERS]

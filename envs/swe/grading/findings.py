@@ -1,4 +1,4 @@
-"""What one run of tests has to show, what it showed, and what all runs of a verdict come to."""
+"""One run of tests: its expected and actual results, and the sum of all runs of a verdict."""
 
 from __future__ import annotations
 
@@ -15,50 +15,50 @@ from envs.swe.item import Item
 from envs.swe.paths import file_of
 
 LISTED_IDS = 50
-"""How many failing ids a verdict's report names."""
+"""Number of failing ids listed in a verdict's report."""
 
 Reason = Literal["resolved", "tests_fail", "timed_out", "cut_short", "canary"]
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One run of tests: a view, and what of it is looked at."""
+    """One run of tests: a view of the files, and the tests that count."""
 
     stage: Literal["first", "again", "all"]
     view: View
     targets: tuple[str, ...]
     test_ids: tuple[str, ...]
-    """Those that grade and run in this step."""
+    """The grading tests that run in this step."""
     only: tuple[str, ...] | None = None
     """The functions that run, of all in the files; None = every one."""
 
     @property
     def kind(self) -> Literal["few", "all"]:
-        """Whether it runs the whole suite; steps of one kind run the same tests."""
+        """Whether it runs the whole suite. Steps of one kind run the same tests."""
         return "all" if self.stage == "all" else "few"
 
     def without_plants(self) -> Step:
-        """The same over the test files as they are."""
+        """The same step with the original test files."""
         targets = tuple(t for t in self.targets if t in set(map(file_of, self.test_ids)))
         return replace(self, view=View({}, frozenset()), targets=targets)
 
     def whole_files(self) -> Step:
-        """The same with all tests of its files."""
+        """The same step with all tests of its files."""
         return replace(self, only=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What a run showed of its step's tests."""
+    """Results of a run for the tests of its step."""
 
     failing: dict[str, str]
-    """Whole tests that did not pass, with their outcome; "missing" if there was none."""
+    """Unplanted tests that did not pass -> their outcome; "missing" if they have none."""
     lies: frozenset[TestFunction]
-    """Planted tests that were not reported as failures, and others of ours that did not pass."""
+    """Planted tests not reported as failures, and tests that we added and that did not pass."""
 
     @classmethod
     def of(cls, step: Step, run: SuiteRun) -> Findings:
-        """Compare outcomes with what the view says."""
+        """Compare outcomes with those that the view implies."""
         failing, lies = {}, set()
         for test in step.test_ids:
             outcome = run.outcomes.get(test, "missing")
@@ -73,7 +73,7 @@ class Findings:
         return cls(failing, frozenset(lies | _lies_of_ours(step, run)))
 
     def reason(self, run: SuiteRun) -> Reason:
-        """What this run alone comes to."""
+        """The verdict of this run alone."""
         if run.timed_out:
             return "timed_out"
         if not run.complete:
@@ -84,20 +84,20 @@ class Findings:
 
 
 def _lies_of_ours(step: Step, run: SuiteRun) -> set[TestFunction]:
-    """Tests of files that stand beside the row's, reported otherwise than they are."""
+    """Tests in files that we added beside the row's, reported with a wrong outcome."""
     beside = {test for test in step.view.planted if test.file not in map(file_of, step.test_ids)}
     expected = dict.fromkeys(step.view.added, "passed") | dict.fromkeys(beside, "failed")
     return {t for t, how in expected.items() if run.outcomes.get(f"{t.file}::{t.name}") != how}
 
 
 def collection_failed(file: str, run: SuiteRun) -> bool:
-    """Whether pytest says that it could not collect this file, or a directory above it."""
+    """Whether pytest could not collect this file, or a directory above it."""
     path = PurePosixPath(file)
     return any(run.outcomes.get(str(above)) == "error" for above in (path, *path.parents))
 
 
 def reported(step: Step, run: SuiteRun) -> bool:
-    """Whether the run came to its end and has a word on every test of the step."""
+    """Whether the run was complete and reports every test of the step."""
     return run.complete and all(
         test in run.outcomes or collection_failed(file_of(test), run) for test in step.test_ids
     )
@@ -105,14 +105,14 @@ def reported(step: Step, run: SuiteRun) -> bool:
 
 @dataclass(slots=True)
 class Tally:
-    """What all runs of a verdict came to."""
+    """The sum of all runs of a verdict."""
 
     outcomes: dict[str, str] = field(default_factory=dict)
-    """Of whole tests; one that failed in any view has failed."""
+    """Outcome per test; a test that failed in any view has failed."""
     runs: list[SuiteRun] = field(default_factory=list)
 
     def add(self, step: Step, run: SuiteRun, findings: Findings) -> None:
-        """Count a run in."""
+        """Add a run."""
         self.runs.append(run)
         for test in step.test_ids:
             if test in findings.failing:
@@ -121,7 +121,7 @@ class Tally:
                 self.outcomes.setdefault(test, "passed")
 
     def report(self, item: Item, reason: Reason) -> dict[str, Any]:
-        """The part of a verdict's report that tells of the tests, in SWE-bench's terms."""
+        """The part of a verdict's report about the tests, in SWE-bench's terms."""
         last = self.runs[-1]
         report: dict[str, Any] = {
             "reason": reason,
@@ -135,8 +135,8 @@ class Tally:
             "exit_code": last.exit_code,
         }
         if reason == "tests_fail":
-            wanted = (*item.FAIL_TO_PASS, *item.PASS_TO_PASS)
-            report["first_failure"] = first_failure(wanted, self.outcomes, last.messages)
+            graded = (*item.FAIL_TO_PASS, *item.PASS_TO_PASS)
+            report["first_failure"] = first_failure(graded, self.outcomes, last.messages)
         if reason != "resolved":
             report["output_tail"] = last.output[-2000:]
         return report

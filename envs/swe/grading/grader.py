@@ -1,13 +1,13 @@
-"""Judge an agent's tree by its row's tests, and answer for the judgement.
+"""Grades an agent's tree by its row's tests, and verifies the grading itself.
 
-FAIL_TO_PASS tests run first, the rest only if these pass: most attempts fail there. They are
-shown in several *views*, each in an emptied slot and with other planted failures (see
-`plants`). A score of 1 needs every test to pass where it is whole and every planted one to
-fail, in every view.
+FAIL_TO_PASS tests run first, and the rest only if they pass, since most attempts fail there. The
+tests are shown in several *views*, each in an emptied slot and with other planted failures (see
+`plants`). A score of 1 requires that in every view each original test passes and each planted
+one fails.
 
-Before a failure counts against the agent, the known fix is put to the same test: always where a run
-was cut short, took too long or reported plants wrongly, and once per row and host where tests just
-failed. What the known fix suffers, too, is the machine's fault or the row's.
+Before a failure counts against the agent, the known fix is put to the same test: always if a run
+was cut short, took too long or reported plants wrongly, and once per row and host if tests
+simply failed. If the known fix fails too, the machine or the row is to blame.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from hermes_queue.errors import EnvBug, SandboxError
 from hermes_queue.sandbox.context import SlotContext
 
 MAX_ROUNDS = 4
-"""How often the views are drawn anew because plants turned out to be unusable."""
+"""Number of times that the views are drawn again because plants turned out to be unusable."""
 MAX_PLANTED_FILES = 12
 MAX_COMPANIONS = 4
-"""Of so many PASS_TO_PASS functions of a row some are planted."""
+"""Number of PASS_TO_PASS functions of a row from which some are planted."""
 FEW_TESTS = 20
 LEAST_SHARE = 4
-"""However little is left of the stage, a view has this part of the row's limit."""
+"""Least share of the row's limit that a view gets, however little time the stage has left."""
 
 
 class Grader:
@@ -49,7 +49,7 @@ class Grader:
         context: the slot.
         item: the row.
         pinned: its trees.
-        wary: whether the patch looks as if it meant to interfere; then there are more views.
+        wary: whether the patch looks like an attempt to interfere; then there are more views.
     """
 
     def __init__(
@@ -68,30 +68,30 @@ class Grader:
         self._redrawn = False
 
     async def grade(self, tree: str) -> dict[str, Any]:
-        """The report on `tree`: its `reason` is "resolved", or why the score is 0.
+        """The report on `tree`: its `reason` is "resolved", or the reason why the score is 0.
 
         Raises:
             EnvBug: the known fix does not pass these tests here either; the row is to blame.
-            SandboxError: nothing could be measured, on the known fix neither.
+            SandboxError: nothing could be measured, not even on the known fix.
             DeadlineExceeded: the stage's time is over.
         """
         self._record = await self._memory.read()
         if self._record.fault:
             raise EnvBug(self._record.fault)
         for left in reversed(range(MAX_ROUNDS)):
-            if left == 0:  # what seemed to be expected is not: tests of ours beside them have to do
+            if left == 0:  # plants in the tests do not work: use added test files
                 await self._doubt(plantless=True)
             tally = Tally()
             reason = await self._round(tree, tally)
             if reason is not None:
                 return tally.report(self._item, reason)
         raise EnvBug(
-            "FAIL_TO_PASS: tests that were made to fail do not, with the known fix neither; they "
-            "cannot be told from tests that check nothing"
+            "FAIL_TO_PASS: tests that were changed to fail pass, even with the known fix; they "
+            "look like tests that check nothing"
         )
 
     async def _round(self, tree: str, tally: Tally) -> Reason | None:
-        """Run the steps until one decides; None = draw the views anew."""
+        """Run the steps until one decides; None = draw the views again."""
         reason: Reason = "resolved"
         for step in await self._steps():
             if reason != "resolved" and not (self._item.full_report and step.stage == "all"):
@@ -109,13 +109,13 @@ class Grader:
         return later_limit_s(self._limit_s, self._context.remaining_s())
 
     def _current(self, step: Step) -> Step:
-        """The step with what took the place of some of its plants."""
+        """The step with redrawn plants in place of doubtful ones."""
         return replace(step, view=self._planter.current(step.view)) if self._planter else step
 
     async def _settle(
         self, tree: str, step: Step, run: SuiteRun, tally: Tally, *, repeated: bool = False
     ) -> Reason | None:
-        """What a run comes to once the known fix has been asked; None = the plants were no good."""
+        """The verdict of a run, checked with the known fix; None = its plants were unusable."""
         findings = Findings.of(step, run)
         reason = findings.reason(run)
         if reason in ("timed_out", "cut_short"):
@@ -141,7 +141,7 @@ class Grader:
         return reason
 
     def _expect_fast(self, run: SuiteRun, gold: SuiteRun) -> None:
-        """Raise where there is no time to repeat a run, and the known fix was slow as well."""
+        """Raise if there is no time to repeat the run and the known fix was slow too."""
         if run.timed_out and gold.seconds > self._limit_s / 2:
             raise SandboxError(
                 f"the tests took too long, and {gold.seconds:.0f} of {self._limit_s:.0f} s with "
@@ -149,10 +149,10 @@ class Grader:
             )
 
     async def _pass_when_repeated(self, tree: str, step: Step, findings: Findings) -> bool:
-        """Whether tests that a slow machine may have failed pass when they run by themselves.
+        """Whether tests that a slow machine may have failed pass when they run alone.
 
-        That is asked where all that failed are a few PASS_TO_PASS tests which the agent could have
-        read: some tests check how long a thing takes.
+        Tried only if the failures are a few PASS_TO_PASS tests that the agent could read: some
+        tests check durations.
         """
         failing = tuple(findings.failing)
         functions = frozenset(TestFunction.of(test) for test in failing)
@@ -164,10 +164,11 @@ class Grader:
         return Findings.of(alone, again).reason(again) == "resolved"
 
     def _in_other_words(self, step: Step, findings: Findings) -> Step | None:
-        """The step with other plants, if those that were reported as passed leave doubts.
+        """The step with other plants, if the plants that were reported as passed leave doubts.
 
-        Odd but honest code may say two texts in one message, or raise one exception of two classes.
-        Once per verdict: who lies learns from it which of the variants was no original.
+        Odd but honest code may put two texts into one message, or raise an exception of two
+        classes. Done only once per verdict: from a second draw, code that lies could learn which
+        variant is the original.
         """
         if self._redrawn or self._planter is None or not findings.lies <= step.view.planted:
             return None
@@ -176,33 +177,31 @@ class Grader:
         return None if view is None else replace(step, view=view)
 
     def _fix_passes(self, step: Step, findings: Findings) -> bool:
-        """Whether this host knows already that the known fix passes these tests."""
+        """Whether this host already knows that the known fix passes these tests."""
         failing = [TestFunction.of(test) for test in findings.failing]
         return self._record.fix_passes(step.kind, step.view.variants, failing)
 
     # --- the known fix --------------------------------------------------------------------
 
     async def _expect_control(self, step: Step) -> SuiteRun:
-        """The known fix's run, which comes to its end where the agent's did not; else raise."""
+        """The known fix's run if it was complete, unlike the agent's; else raise."""
         gold = await self._gold(step.without_plants())
         if not gold.complete:
             await self._cannot_run(step, gold)
         return gold
 
     async def _cannot_run(self, step: Step, gold: SuiteRun) -> NoReturn:
-        # Twice: a full disk would say the same.
+        # Twice, because a full disk would look the same.
         if gold.cannot_run and (await self._gold(step.without_plants())).cannot_run:
             await self._blame_row(
                 f"environment: with the known fix pytest ends with {gold.exit_code} here: "
                 f"{gold.last_line()}"
             )
         how = "took too long" if gold.timed_out else f"was cut short (exit code {gold.exit_code})"
-        raise SandboxError(
-            f"the run of the tests {how}, with the known fix, too: {gold.output[-500:]}"
-        )
+        raise SandboxError(f"the test run {how}, even with the known fix:  {gold.output[-500:]}")
 
     async def _fix_does_better(self, step: Step) -> bool:
-        """Whether the known fix shows what the view says; if not, this learns why and is False.
+        """Whether the known fix passes the step; if not, records the reason and returns False.
 
         Raises:
             EnvBug: the known fix fails tests that it should pass.
@@ -240,7 +239,7 @@ class Grader:
         )
 
     async def _passes_alone(self, step: Step) -> bool:
-        """Whether FAIL_TO_PASS tests pass without others of their files that this step has run."""
+        """Whether FAIL_TO_PASS tests pass without the other tests of their files in this step."""
         alone = self._step("again", View({}, frozenset()), self._wanted)
         if step.only is None or step.only == alone.only:
             return True
@@ -252,8 +251,8 @@ class Grader:
         raise EnvBug(fault)
 
     async def _doubt(self, **changes: Any) -> None:
-        """Remember it for a while."""
-        if changes.get("whole_files"):  # where tests failed by themselves says nothing either
+        """Record a finding against the row, which expires."""
+        if changes.get("whole_files"):  # the lines found by running tests alone are void too
             self._planter, changes["lines"] = None, None
         await self._remember(**changes, doubted_at=time.time())
 
@@ -270,12 +269,12 @@ class Grader:
         self, tree: str, step: Step, limit_s: float, *, reserve_s: float | None = None
     ) -> SuiteRun:
         repository = self._pinned.repository
-        shown = await repository.replace(tree, step.view.files) if step.view.files else tree
+        shown_tree = await repository.replace(tree, step.view.files) if step.view.files else tree
         await self._context.renew()
         return await run_tests(
             self._context,
             repository,
-            shown,
+            shown_tree,
             self._item.environment,
             step.targets,
             limit_s,
@@ -296,7 +295,7 @@ class Grader:
     def _step(
         self, stage: Literal["first", "again"], view: View, functions: Collection[TestFunction]
     ) -> Step:
-        """A run of nothing but these functions, if the row's tests can be run so."""
+        """A run of only these functions, if the row's tests can run alone."""
         ids = self._item.FAIL_TO_PASS + self._item.PASS_TO_PASS
         mine = tuple(test for test in ids if TestFunction.of(test) in functions)
         ours = {*functions, *view.added, *view.planted}
@@ -305,7 +304,7 @@ class Grader:
         return step.whole_files() if self._record.whole_files else step
 
     def _targets(self, test_ids: Sequence[str], view: View) -> tuple[str, ...]:
-        """The files to run; one of ours lies at a random place among them."""
+        """The files to run; an added file is placed at random among them."""
         targets = sorted(set(map(file_of, test_ids)))
         for file in sorted({test.file for test in view.added | view.planted} - {*targets}):
             if view.added:
@@ -313,7 +312,7 @@ class Grader:
         return tuple(targets)
 
     async def _failing_lines(self) -> dict[TestFunction, int]:
-        """Where FAIL_TO_PASS functions fail on the tree with the bug; 0 = nobody can tell."""
+        """Lines at which FAIL_TO_PASS functions fail on the tree with the bug; 0 = unknown."""
         if self._record.lines is None:
             step = self._step("again", View({}, frozenset()), self._wanted)
             run = await self._run(self._pinned.graded, step, self._limit_s)
@@ -328,7 +327,7 @@ class Grader:
                 await self._remember(lines=known)
             elif run.may_be_chance:
                 self._record = replace(self._record, lines=known)
-            else:  # A bug may keep its tests from ending: the next attempt need not wait as long.
+            else:  # the bug may hang its tests: later attempts need not wait
                 await self._doubt(lines=known)
         lines = {TestFunction(f, name): line for f, name, line in self._record.lines or ()}
         return {test: lines.get(test, 0) for test in self._wanted}
@@ -370,11 +369,11 @@ class Grader:
 
 
 def later_limit_s(limit_s: float, remaining_s: float) -> float:
-    """How long a view may take after the first: as long, except where the stage ends before.
+    """Time limit of a view after the first: `limit_s`, less if the stage ends earlier.
 
     Args:
-        limit_s: the row's.
-        remaining_s: of the stage, in which the known fix may have to run as well.
+        limit_s: the row's limit.
+        remaining_s: time left in the stage, in which the known fix may have to run too.
     """
     spare_s = remaining_s - limit_s - 2 * OVERHEAD_S
     return min(limit_s, max(spare_s, limit_s / LEAST_SHARE))

@@ -1,9 +1,9 @@
-"""Where in a test file each test function can be made to fail, and by which edits of its source.
+"""Finds the places in a test file where each function can be made to fail, and the edits for it.
 
-The best place is a constant that the test expects (see `expectations`) in the statement
-that fails as long as the bug is there, or further down, of what that statement would have made.
-Where there is none, the class of the exception that it waits for, then whatever it compares with,
-and at last one more assertion at the test's end.
+The best place is a constant that the test expects (see `expectations`), in the statement that
+fails because of the bug, or further down, about that statement's result. If there is none, it is
+the expected exception class, then the other side of a comparison, and finally an assertion added
+at the test's end.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from envs.swe.grading.expectations import (
 from hermes_queue.syntax import parse_module
 
 MAX_SOURCE_BYTES = 1 << 20
-"""Larger test files are left as they are."""
+"""Larger test files are not changed."""
 
 _LETTERS = string.ascii_lowercase
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class TestFunction:
-    """A test function as node ids name it: file, and "test_x" or "Class::test_x"."""
+    """A test function as in node ids: file, and "test_x" or "Class::test_x"."""
 
     __test__ = False
 
@@ -45,14 +45,14 @@ class TestFunction:
 
     @classmethod
     def of(cls, test_id: str) -> TestFunction:
-        """The function of a node id; its parameters do not count."""
+        """The function of a node id, without its parameters."""
         file, _, rest = test_id.partition("::")
         return cls(file, rest.partition("[")[0])
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """The bytes from `start` to `end` of a file become `text`."""
+    """Replaces the bytes from `start` to `end` of a file by `text`."""
 
     start: int
     end: int
@@ -60,7 +60,7 @@ class Edit:
 
 
 def apply_edits(source: bytes, edits: Sequence[Edit]) -> bytes:
-    """The source with these edits, which do not overlap."""
+    """The source with these edits, which must not overlap."""
     for edit in sorted(edits, key=lambda edit: edit.start, reverse=True):
         source = source[: edit.start] + edit.text + source[edit.end :]
     return source
@@ -72,52 +72,52 @@ class Spot:
 
     edits: tuple[Edit, ...]
     weak: bool = False
-    """Whether odd but honest code may pass with such an edit: a message may say more than one
-    text, an exception may be of more than one class."""
+    """Whether odd but honest code may pass with such an edit: a message may contain several texts,
+    an exception may have several classes."""
     stated: bool = False
-    """Whether the problem statement shows what is right here, as far as anybody can tell."""
+    """Whether the problem statement seems to show the right value here."""
 
     @property
     def rank(self) -> int:
-        """Spots of the least rank are the best."""
+        """Quality of the spot; the least rank is the best."""
         return 2 if self.stated else 1 if self.weak else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """How one test function can be made to fail."""
+    """The ways to make one test function fail."""
 
     spots: tuple[Spot, ...]
-    """The best of those there are, all of one rank; empty if no constant is expected."""
+    """The best spots, all of one rank; empty if no constant is expected."""
     quotes: bytes
-    """How the file writes most of its texts."""
+    """The quotes that the file uses most."""
     insert_at: int
     indent: bytes
     names: tuple[str, ...]
-    """What an assertion that is added at the end can speak of."""
+    """Names that an assertion added at the end can use."""
     values: tuple[object, ...]
     """Constants of the file."""
     swapped: tuple[int, int] | None = None
-    """Where it has what is compared with the package's answer, if that is no constant."""
+    """Span of the value compared with the package's answer, if it is not a constant."""
 
     @property
     def rank(self) -> int:
-        """That of its spots; places of the least rank are the best."""
+        """Rank of its spots; the least is the best."""
         return self.spots[0].rank if self.spots else 3
 
     @property
     def choices(self) -> int:
-        """How many edits the best of its spots has."""
+        """Number of edits of its best spot."""
         return max((len(spot.edits) for spot in self.spots), default=1)
 
-    def spot(self, chance: random.Random, wanted: int) -> Spot:
-        """One with `wanted` edits, or as many as any has; their order is chosen by chance.
+    def spot(self, chance: random.Random, edits: int) -> Spot:
+        """A random spot with at least `edits` edits, or as many as any has, in random order.
 
-        Without spots it is one more assertion, which does not hold.
+        Without spots, this is an added assertion that fails.
         """
         if not self.spots:
             return Spot((self._assertion(chance),))
-        enough = min(wanted, self.choices)
+        enough = min(edits, self.choices)
         spot = chance.choice([spot for spot in self.spots if len(spot.edits) >= enough])
         return replace(spot, edits=tuple(chance.sample(spot.edits, len(spot.edits))))
 
@@ -138,21 +138,20 @@ class Place:
 def find_places(
     file: str, source: bytes, lines: Mapping[TestFunction, int] | None, statement: str = ""
 ) -> dict[TestFunction, Place]:
-    """Every test function of a module that can be made to fail.
+    """All test functions of a module that can be made to fail.
 
     Args:
         file: its path, as in node ids.
-        source: of the module.
-        lines: where functions fail as long as the bug is there (0 = nobody can tell);
-            None = it does not matter.
-        statement: the problem statement, which may show what is right.
+        source: the module's source.
+        lines: lines at which functions fail because of the bug (0 = unknown); None = irrelevant.
+        statement: the problem statement, which may show the right values.
 
     Raises:
-        SyntaxError, ValueError, RecursionError: the file cannot be read as Python.
+        SyntaxError, ValueError, RecursionError: the file cannot be parsed as Python.
     """
     odd_lines = b"\f" in source or b"\r" in source.replace(b"\r\n", b"")
     if len(source) > MAX_SOURCE_BYTES or odd_lines or not source.endswith(b"\n"):
-        raise ValueError("too large, or its lines are not counted as ast counts them")
+        raise ValueError("too large, or its lines differ from those that ast counts")
     module = _Module(source, statement)
     functions: list[tuple[str, Function]] = []
     _collect(module.tree.body, "", functions)
@@ -170,7 +169,7 @@ def find_places(
 
 
 class _Module:
-    """A test module, with what all of its functions need."""
+    """A parsed test module, with data that its functions share."""
 
     def __init__(self, source: bytes, statement: str) -> None:
         self.source = source
@@ -199,7 +198,7 @@ class _Module:
         )
 
     def place(self, node: Function, line: int | None) -> Place | None:
-        """Where this function can be made to fail; `line` = where it fails with the bug."""
+        """The place in this function; `line` = the line that fails with the bug."""
         end = self._end(node)
         if end is None:
             return None
@@ -231,8 +230,8 @@ class _Module:
     def _spots_of(self, expected: Expected) -> list[Spot]:
         start, end = _span(expected.node, self._offsets)
         written = self.source[start:end]
-        shown = {written.decode(), str(expected.node.value)}
-        stated = any(_occurs(text, self._statement) for text in shown)
+        texts = {written.decode(), str(expected.node.value)}
+        stated = any(_occurs(text, self._statement) for text in texts)
         if expected.how == "equal":
             others = other_values(written, self._words)
             return self._made(expected.node, others, stated=stated)
@@ -244,7 +243,7 @@ class _Module:
         return [Spot(tuple(Edit(start, end, text) for text in spot), **marks) for spot in others]
 
     def _end(self, node: Function) -> tuple[int, bytes] | None:
-        """Where one more statement can stand, and its indentation; None = nowhere."""
+        """Offset and indentation for one more statement; None = there is no place."""
         last = node.body[-1]
         if isinstance(last, ast.Return | ast.Raise | ast.Pass | ast.Continue | ast.Break):
             at = last.lineno
@@ -258,7 +257,7 @@ class _Module:
 
 
 def _occurs(text: str, statement: str) -> bool:
-    """Whether the statement has this text, and not only as a part of a word or number."""
+    """Whether the statement contains this text, not merely as part of a word or number."""
     if not text:
         return False
     before = r"(?<!\w)" if text[0].isalnum() else ""
@@ -267,7 +266,7 @@ def _occurs(text: str, statement: str) -> bool:
 
 
 def _own_names(node: Function) -> tuple[str, ...]:
-    """What the function is given, and what it assigns."""
+    """The function's arguments, and the names it assigns."""
     arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
     names = [argument.arg for argument in arguments if argument.arg not in ("self", "cls")]
     for statement in node.body:
@@ -285,7 +284,7 @@ def _collect(body: Sequence[ast.stmt], prefix: str, into: list[tuple[str, Functi
 
 
 def _other(text: str, chance: random.Random) -> str:
-    """Another text, with one character changed."""
+    """The text with one character changed."""
     places = [at for at, character in enumerate(text) if character.isalnum()]
     if not places:
         return text + chance.choice(_LETTERS)
@@ -295,7 +294,7 @@ def _other(text: str, chance: random.Random) -> str:
 
 
 def _offsets(source: bytes) -> list[int]:
-    """Where each line begins as `ast` counts lines, and where the file ends."""
+    """Offset of each line as `ast` counts lines, and of the end of the file."""
     offsets, at = [0], 0
     while (end := source.find(b"\n", at)) >= 0:
         at = end + 1

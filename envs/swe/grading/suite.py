@@ -1,4 +1,4 @@
-"""Run a tree's tests in an emptied slot, and read what they reported as the word of a stranger."""
+"""Runs a tree's tests in an emptied slot, and reads their report as untrusted data."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ VENV = f"{ASSETS}/venv"
 MAX_REPORT_BYTES = 48 << 20
 _END = ("exit_status", "finished", "timed_out", "flooded", "output")
 MAX_FILE_BLOCKS = 256 << 10
-"""Largest file a test may write, in bash's ulimit unit of 1,024 bytes."""
+"""Largest file that a test may write, in bash's ulimit unit of 1,024 bytes."""
 PATIENCE = 3
-"""How many times its limit a run may take that was kept from the processor; see run_tests.py."""
+"""Multiple of its limit that a run may take if other processes keep it from the processor."""
 STARVED_SHARE = 0.25
 OVERHEAD_S = 30.0
-"""What a run may take beside the tests; past it, whoever counts in the slot does not answer."""
+"""Time of a run beside the tests; after it, the runner in the slot counts as dead."""
 
 _SCRIPTS = ("run_tests.py", "session.py")
 _SETTINGS = (
     *("-p", "no:cacheprovider", "--color=no", "--tb=short", "-q", "--disable-warnings"),
-    # One module that cannot be imported must not hide what the others would show.
+    # One module that cannot be imported must not hide the results of the others.
     "--continue-on-collection-errors",
 )
-# Behind the row's own arguments: a test that fails, as planted ones do, ends no run.
+# After the row's own arguments: a failing test, such as a planted one, must not end the run.
 _LAST_SETTINGS = ("--maxfail=0",)
 _FIXED_ENV = {
     "PYTHONHASHSEED": "0",
@@ -53,59 +53,59 @@ _FIXED_ENV = {
 
 @dataclass(frozen=True, slots=True)
 class SuiteRun:
-    """What one run of the tests showed."""
+    """Results of one run of the tests."""
 
     outcomes: Mapping[str, str]
     """Node id -> passed | xpassed | skipped | xfailed | failed | error."""
     messages: Mapping[str, str]
-    """Of those that failed."""
+    """Messages of the tests that failed."""
     ended: bool
-    """Whether pytest ended by itself and its reports came through."""
+    """Whether pytest ended regularly and its report arrived."""
     timed_out: bool
     exit_code: int
-    """pytest's own, 128 + N after signal N, or the slot's when `ended` is false."""
+    """pytest's own, 128 + N after signal N, or the slot's if `ended` is false."""
     seconds: float
     output: str
-    """The end of what pytest printed."""
+    """The end of pytest's output."""
     cpu_s: float = 0.0
     """Processor time of pytest and of the processes that it waited for."""
     waited_s: float = 0.0
-    """How long pytest wanted a processor and others had it."""
+    """Seconds for which pytest was ready to run while others had the processor."""
 
     @property
     def complete(self) -> bool:
-        """Whether pytest says that it ran what there was: all passed, some failed, none found."""
+        """Whether pytest reports a full run: all passed, some failed, or none found."""
         return self.ended and self.exit_code in (0, 1, 5)
 
     @property
     def cannot_run(self) -> bool:
-        """Whether pytest gave up by itself, as it will again: bad arguments, a broken conftest."""
+        """Whether pytest gave up, and would do so again: bad arguments, a broken conftest."""
         return not self.complete and not self.timed_out and 0 <= self.exit_code < 128
 
     @property
     def starved(self) -> bool:
-        """Whether others had the processor for a good part of the time that it took."""
+        """Whether other processes had the processor for a good part of the run."""
         return self.waited_s > STARVED_SHARE * self.seconds
 
     @property
     def may_be_chance(self) -> bool:
-        """Whether something else may have ended the run: others on the processor, or a SIGKILL."""
+        """Whether something else may have ended the run: load on the processor, or a SIGKILL."""
         return self.starved if self.timed_out else not self.ended and self.exit_code >= 128
 
     @property
     def consistent(self) -> bool:
-        """Whether the exit status admits the outcomes: 0 says that nothing failed."""
+        """Whether the exit status agrees with the outcomes: 0 means that nothing failed."""
         failed = any(outcome in ("failed", "error") for outcome in self.outcomes.values())
         return self.complete and not (failed and self.exit_code == 0)
 
     def failing_line(self, test: str) -> int:
-        """The line of the test's own file in which it failed; 0 when nothing says so."""
+        """The line of the test's own file in which it failed; 0 if unknown."""
         file = re.escape(file_of(test))
         frames = re.findall(rf"^{file}:(\d+): ", self.messages.get(test, ""), re.MULTILINE)
         return int(frames[-1]) if frames and len(frames[-1]) < 8 else 0
 
     def last_line(self) -> str:
-        """The last line that pytest printed."""
+        """The last line of pytest's output."""
         return (self.output.strip().splitlines() or [""])[-1][:500]
 
 
@@ -113,7 +113,7 @@ def venv_asset(runtime: Runtime, python: str) -> AssetSpec:
     """The dependencies of a row, without the package under test and without pip.
 
     Args:
-        runtime: what to install.
+        runtime: the requirements.
         python: the version that `runtime.python` stands for, as part of the key.
     """
     listed = [*sorted(runtime.requirements), *runtime.install]
@@ -138,7 +138,7 @@ $HQ_PIP --python ./bin/python install {options} -r requirements.txt
 
 
 def suite_environment(runtime: Runtime, workspace: str, metadata: str = "") -> dict[str, str]:
-    """The environment variables that tests run with; `metadata` as `distribution.place` says."""
+    """The environment variables for tests; `metadata` is the result of `distribution.place`."""
     roots = [str(PurePosixPath(workspace) / path) for path in runtime.pythonpath]
     return {**_FIXED_ENV, **runtime.env, "PYTHONPATH": ":".join(filter(None, [*roots, metadata]))}
 
@@ -157,18 +157,20 @@ async def run_tests(
 ) -> SuiteRun:
     """Export `tree` into the slot, which must be empty, and run the files `targets` there.
 
-    A slot that dies under the tests is a run that did not end: the tests may have killed it.
+    A slot that dies during the tests counts as a run that did not end: the tests may have killed
+    it.
 
     Args:
         context: the slot.
-        repository: has `tree`.
-        tree: what is tested, with the tests.
+        repository: contains `tree`.
+        tree: the tree to test, including the tests.
         runtime: the row's dependencies and settings.
-        targets: paths that pytest is given.
-        timeout_s: how long the tests may take, if nothing keeps them from the processor.
+        targets: paths passed to pytest.
+        timeout_s: limit of the tests, as long as they get the processor.
         distribution: metadata of the package under test.
-        only: node ids without parameters; other tests of the files are left out. None = all run.
-        reserve_s: what the stage must have left for a control when this run has taken too long.
+        only: node ids without parameters; other tests of the files are deselected. None = run
+            all.
+        reserve_s: time to leave in the stage for a control after a run that took too long.
 
     Raises:
         SandboxError: the slot could not take the tree or start a command.
@@ -204,7 +206,7 @@ async def run_tests(
 
 
 async def _upload(context: SlotContext) -> str:
-    """The directory, outside the repository, that now holds the runner."""
+    """Upload the runner; returns its directory, which is outside the repository."""
     try:
         scratch = await scratch_directory(context)
         for name in _SCRIPTS:
@@ -231,11 +233,11 @@ def _read(result: ExecutionResult, token: str) -> SuiteRun:
     )
 
 
-def _parse(said: bytes, token: str) -> tuple[list[dict[str, str]], dict[str, Any]]:
-    """The report's items and its end record; nothing at all if any of it is not as it should be."""
+def _parse(report: bytes, token: str) -> tuple[list[dict[str, str]], dict[str, Any]]:
+    """The report's items and its end record; both empty if any part is malformed."""
     items: list[dict[str, str]] = []
     try:
-        for line in said.splitlines():
+        for line in report.splitlines():
             entry = json.loads(line)
             if "end" in entry:
                 end = {key: entry[key] for key in _END}
@@ -247,5 +249,5 @@ def _parse(said: bytes, token: str) -> tuple[list[dict[str, str]], dict[str, Any
 
 
 def _text(value: object) -> str:
-    """Text that can be written down: lone surrogates are replaced."""
+    """`value` as text with lone surrogates replaced, which UTF-8 cannot encode."""
     return str(value).encode("utf-8", "replace").decode()

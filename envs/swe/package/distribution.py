@@ -1,13 +1,13 @@
 """Metadata of the package under test, which is never installed, beside its tree.
 
-Packages read their own version at import (`importlib.metadata.version`), look plug-ins up
-by entry points, and test that they are found. So a `<name>-<version>.dist-info` lies in a
-directory of its own at the end of PYTHONPATH, in the slot's home: outside of the workspace
-and its git, and made anew for grading, so that nothing an agent does to it counts.
+Packages read their own version at import (`importlib.metadata.version`), find plug-ins by entry
+points, and test that they are found. So a `<name>-<version>.dist-info` is placed in a separate
+directory at the end of PYTHONPATH, in the slot's home. It is outside the workspace and its git,
+and created again for grading, so that no change an agent makes to it counts.
 
-It comes from the row (`environment.distribution`), and what the row leaves open from the
-pinned tree, which is read as data: see `envs.swe.package.project`. A version that only code could
-tell is the row's column `version`, else "0.0.0".
+Its content comes from the row (`environment.distribution`) and, for missing fields, from the
+pinned tree, which is read as data (see `envs.swe.package.project`). If only code could compute
+the version, it is the row's column `version`, else "0.0.0".
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ UNKNOWN_VERSION = "0.0.0"
 DIRECTORY = ".distribution"
 """In the slot's home."""
 SHELL_PATH = f'"$HOME"/{DIRECTORY}'
-"""The same, as a shell in the slot reads it."""
+"""`DIRECTORY` for a shell in the slot."""
 MAX_FILE_BYTES = 256 << 10
 MAX_METADATA_CHARACTERS = 64 << 10
-"""Of each file that is written."""
+"""Largest size of each written file."""
 _VERSION_NAMES = ("__version__", "VERSION", "version", "__VERSION__")
 _VERSION_MODULES = ("__init__", "_version", "version", "__about__", "__version__", "about", "_meta")
 
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """What an installation of the package under test would have noted."""
+    """Metadata that an installation of the package under test would have recorded."""
 
     name: str
     version: str
@@ -65,7 +65,7 @@ class Distribution:
         return f"{normalize(self.name).replace('-', '_')}-{version}.dist-info"
 
     def files(self) -> dict[str, str]:
-        """Name and content of what lies in it."""
+        """Names and contents of the files in it."""
         headers = [("Metadata-Version", "2.1"), ("Name", self.name), ("Version", self.version)]
         metadata = "".join(f"{key}: {value}\n" for key, value in [*headers, *self.headers])
         groups = [
@@ -85,15 +85,15 @@ class Distribution:
 def own_plugins(distribution: Distribution | None) -> dict[str, str]:
     """The package's own pytest plugins: entry point -> module.
 
-    `pytest -p <entry point>` loads one where plugins are not loaded by themselves and the
-    metadata is on PYTHONPATH.
+    `pytest -p <entry point>` loads one if plugin autoloading is off and the metadata is on
+    PYTHONPATH.
     """
     points = distribution.entry_points.get("pytest11", {}) if distribution else {}
     return {name: re.split(r"[:\[]", value)[0].strip() for name, value in points.items()}
 
 
 async def place(context: SlotContext, distribution: Distribution | None) -> str:
-    """Write the metadata into the slot, whatever lay there; the directory for PYTHONPATH.
+    """Write the metadata into the slot, replacing its directory, which is returned for PYTHONPATH.
 
     Raises:
         SandboxError: the slot could not take it.
@@ -119,17 +119,17 @@ async def describe(
     source: SdistSource | GitSource,
     fallback_version: object = None,
 ) -> Distribution | None:
-    """The metadata for the package in the pinned `tree`; None: nothing tells its name.
+    """The metadata of the package in the pinned `tree`; None if its name is unknown.
 
     Args:
-        repository: what holds the tree.
-        tree: what is graded, without anything of an agent's.
-        runtime: what the row says wins over the files.
+        repository: contains the tree.
+        tree: the graded tree, without any change by an agent.
+        runtime: the row's fields, which take precedence over the files.
         source: an sdist's name and version are known.
-        fallback_version: counts where no file states one; must be a version to be used.
+        fallback_version: used if no file states a version and this is one.
 
     Raises:
-        EnvBug: the environment would hold a copy of the package under test.
+        EnvBug: the environment would contain a copy of the package under test.
     """
     reader = await open_tree(repository, tree)
     project = await read_project(reader)
@@ -152,12 +152,12 @@ async def describe(
 
 
 def _refuse(runtime: Runtime, name: str) -> None:
-    """Hold the pinned files' own word against the row's dependencies."""
+    """Check the name in the pinned files against the row's dependencies."""
     if name and (found := runtime.requirement_of(name)):
         field, line = found
         raise EnvBug(
             f"environment.{field}: {line!r} is the package under test, as the repository's own "
-            "configuration names it: its clean copy would lie in the slot; remove it"
+            "configuration names it: its clean copy would be in the slot; remove it"
         )
 
 
@@ -171,7 +171,7 @@ class Reader:
     """Path -> bytes."""
 
     async def text(self, path: str) -> str | None:
-        """A file of the tree; None: not there, not of a reasonable size, or not UTF-8."""
+        """A file of the tree; None if it does not exist, is too large, or is not UTF-8."""
         if self.sizes.get(path, MAX_FILE_BYTES + 1) > MAX_FILE_BYTES:
             return None
         try:
@@ -193,9 +193,9 @@ async def open_tree(repository: Repository, tree: str) -> Reader:
 
 
 async def read_project(reader: Reader) -> Project:
-    """What the configuration at the root of the tree says of the package."""
+    """The package's description in the configuration files at the root of the tree."""
     texts = {name: text for name in CONFIGURATION if (text := await reader.text(name)) is not None}
-    # In a thread: a row names the repository, so the files may be anything.
+    # In a thread: the row names the repository, so the files may contain anything.
     project = await asyncio.to_thread(parse_project, texts)
     if project.entry_points or "PKG-INFO" not in texts:
         return project
@@ -206,7 +206,7 @@ async def read_project(reader: Reader) -> Project:
 
 
 async def _stated_version(reader: Reader, places: Iterable[tuple[str, tuple[str, ...]]]) -> str:
-    """The version in the first of these files that states it without being run."""
+    """The version in the first of these files that states it as a literal."""
     for path, names in places:
         text = await reader.text(path)
         if text is None:
@@ -223,7 +223,7 @@ async def _stated_version(reader: Reader, places: Iterable[tuple[str, tuple[str,
 def _version_files(
     project: Project, roots: Sequence[str], top_level: Sequence[str]
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Where the version may stand, likeliest first: what is configured, then the package."""
+    """Files that may state the version, most likely first: as configured, then in the package."""
     modules: list[tuple[str, tuple[str, ...]]] = []
     for kind, text in project.version_places:
         if kind == "file":
@@ -243,7 +243,7 @@ def _version_files(
 
 
 def _top_level(paths: Mapping[str, int], roots: Sequence[str]) -> tuple[str, ...]:
-    """Import names of the packages and modules right below the import roots."""
+    """Import names of the packages and modules directly below the import roots."""
     found = set()
     for path in paths:
         for root in roots:

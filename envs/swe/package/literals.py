@@ -1,6 +1,6 @@
-"""Values that Python source states as literals. Nothing is run.
+"""Values that are literals in Python source. Nothing is run.
 
-What cannot be told without running code is left out, never guessed.
+Values that need code to run are left out, never guessed.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from hermes_queue.syntax import parse_module
 
 MAX_SOURCE_BYTES = 512 << 10
 _DEPTH = 20
-"""How far expressions and names that stand for others are followed."""
+"""Depth to which expressions, and names that stand for others, are followed."""
 
 
 class _NoLiteral(Exception):
-    """The expression is more than literals."""
+    """The expression is not only literals."""
 
 
 def parse(source: str) -> ast.Module | None:
-    """The syntax tree, or None when the source is no Python, or too much of it."""
+    """The syntax tree, or None if the source is not Python, or too large."""
     if len(source) > MAX_SOURCE_BYTES:
         return None
     try:
@@ -31,7 +31,7 @@ def parse(source: str) -> ast.Module | None:
 
 
 def assignments(source: str) -> dict[str, Any]:
-    """Name -> value of the module's assignments that are literals; the last one counts."""
+    """Name -> value of the module's assignments of literals; the last one counts."""
     tree = parse(source)
     return {} if tree is None else _assigned(tree)
 
@@ -86,7 +86,7 @@ def _assigned(tree: ast.Module) -> dict[str, Any]:
 
 
 def _value(node: ast.expr, names: Mapping[str, Any], depth: int = _DEPTH) -> Any:
-    """The value of an expression of literals, names of literals and sums of both."""
+    """The value of an expression of literals, names of literals, and sums of both."""
     if depth == 0:
         raise _NoLiteral
     if isinstance(node, ast.Constant):
@@ -108,7 +108,7 @@ def _value(node: ast.expr, names: Mapping[str, Any], depth: int = _DEPTH) -> Any
 
 
 def _dict(node: ast.Dict, names: Mapping[str, Any], depth: int) -> dict[Any, Any]:
-    """Of a dict the pairs that are literals: one extra that is computed hides no other."""
+    """The pairs of a dict that are literals: one computed extra must not hide the others."""
     found: dict[Any, Any] = {}
     for key, part in zip(node.keys, node.values, strict=True):
         if not isinstance(key, ast.Constant):

@@ -1,7 +1,7 @@
-"""What a repository says of itself as a package: name, version, dependencies, entry points.
+"""A repository's description of its package: name, version, dependencies, entry points.
 
-Read from the text of a pinned tree, never by running anything: `PKG-INFO` of an sdist,
-`pyproject.toml` (PEP 621, Poetry, Flit), `setup.cfg`, literals in `setup.py`. Of each field
+Read from the text of a pinned tree, without running anything: `PKG-INFO` of an sdist,
+`pyproject.toml` (PEP 621, Poetry, Flit), `setup.cfg`, literals in `setup.py`. For each field,
 the first of these that states it counts.
 """
 
@@ -19,9 +19,9 @@ from envs.swe.package import literals
 
 MAX_FILE_CHARACTERS = 512 << 10
 MAX_ENTRY_CHARACTERS = 1000
-"""Of one entry point."""
+"""Largest size of one entry point."""
 CONFIGURATION = ("PKG-INFO", "pyproject.toml", "setup.cfg", "setup.py")
-"""At the root of the tree, in the order in which they are believed."""
+"""Files at the root of the tree, in order of precedence."""
 
 EntryPoints = Mapping[str, Mapping[str, str]]
 """Group -> name -> "module:attribute"."""
@@ -37,12 +37,12 @@ _HEADERS = {
     "requires-python": "Requires-Python",
     "classifier": "Classifier",
 }
-"""What else of an sdist's PKG-INFO is kept."""
+"""Other fields of an sdist's PKG-INFO that are kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """Empty fields are not stated, or only by code."""
+    """A package's description. Empty fields are not stated, or only computed by code."""
 
     name: str = ""
     version: str = ""
@@ -54,13 +54,13 @@ class Project:
     groups: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     """Dependency groups as in pyproject.toml: requirements, and {"include-group": name}."""
     version_places: tuple[tuple[str, str], ...] = ()
-    """Where else the version is to be found: ("attr", "pkg.__version__") or ("file", path)."""
+    """Other places of the version: ("attr", "pkg.__version__") or ("file", path)."""
     requirement_files: tuple[str, ...] = ()
-    """Files that hold the dependencies."""
+    """Files that list the dependencies."""
 
 
 def parse_project(texts: Mapping[str, str]) -> Project:
-    """The project of these configuration files, by their names in `CONFIGURATION`."""
+    """The project in these configuration files, by their names in `CONFIGURATION`."""
     readers = dict(zip(CONFIGURATION, (_pkg_info, _pyproject, _setup_cfg, _setup_py), strict=True))
     parts = [
         readers[name](texts[name])
@@ -83,7 +83,7 @@ def normalize(name: str) -> str:
 
 
 def is_version(value: object) -> bool:
-    """Whether it can be written as a version."""
+    """Whether it is a string in the form of a version."""
     return isinstance(value, str) and _VERSION.fullmatch(value) is not None
 
 
@@ -91,7 +91,7 @@ def is_version(value: object) -> bool:
 
 
 def parse_entry_points(text: str) -> EntryPoints:
-    """The groups of an entry_points.txt; what is malformed is left out."""
+    """The groups of an entry_points.txt; malformed entries are left out."""
     parser = configparser.ConfigParser(
         delimiters=("=",), comment_prefixes=("#", ";"), interpolation=None, strict=False
     )
@@ -104,7 +104,7 @@ def parse_entry_points(text: str) -> EntryPoints:
 
 
 def clean_entry_points(groups: Mapping[Any, Any]) -> EntryPoints:
-    """What of `groups` can be written: names and values as strings on one line each."""
+    """The valid part of `groups`: names and values are strings on one line each."""
     cleaned: dict[str, dict[str, str]] = {}
     for group, points in groups.items():
         pairs = points.items() if isinstance(points, Mapping) else _pairs(points)
@@ -123,7 +123,7 @@ def clean_entry_points(groups: Mapping[Any, Any]) -> EntryPoints:
 
 
 def _pairs(points: object) -> list[tuple[str, str]]:
-    """Setuptools has `name = module:attr` as a list or as lines."""
+    """Split `name = module:attr`, which setuptools takes as a list or as lines."""
     halves = [line.partition("=") for line in _lines(points)]
     return [(name.strip(), value.strip()) for name, mark, value in halves if mark]
 
@@ -250,14 +250,14 @@ def _setup_cfg(text: str) -> Project:
     metadata, options = section("metadata"), section("options")
     version = metadata.get("version", "").strip()
     place = re.fullmatch(r"(attr|file):\s*(\S+)", version)
-    wanted = options.get("install_requires", "").strip()
-    files = _files(wanted.removeprefix("file:").split(",")) if wanted.startswith("file:") else ()
+    stated = options.get("install_requires", "").strip()
+    files = _files(stated.removeprefix("file:").split(",")) if stated.startswith("file:") else ()
     return Project(
         name=_name(metadata.get("name")),
         version="" if place else _version(version),
         headers=_stated(("Summary", metadata.get("description"))),
         entry_points=clean_entry_points(section("options.entry_points")),
-        dependencies=() if files else tuple(_lines(wanted)),
+        dependencies=() if files else tuple(_lines(stated)),
         extras=_named_lines(section("options.extras_require")),
         version_places=((place.group(1), place.group(2)),) if place else (),
         requirement_files=files,
@@ -283,24 +283,27 @@ def _setup_py(text: str) -> Project:
 
 
 def _poetry(table: Mapping[str, Any], key: str) -> list[str]:
-    """Poetry's own way to write dependencies, as requirements; `python` and paths left out."""
+    """Requirements for Poetry's own form of dependencies, without `python` and paths."""
     found = []
-    for name, wanted in _table(table, key).items():
-        if isinstance(wanted, Mapping) and not wanted.get("optional"):
-            extras = _files(wanted.get("extras"))
-            name, wanted = name + (f"[{','.join(extras)}]" if extras else ""), wanted.get("version")
-        if isinstance(wanted, str) and name != "python":
-            found.append(name + ",".join(_bounds(part.strip()) for part in wanted.split(",")))
+    for name, version in _table(table, key).items():
+        if isinstance(version, Mapping) and not version.get("optional"):
+            extras = _files(version.get("extras"))
+            name, version = (
+                name + (f"[{','.join(extras)}]" if extras else ""),
+                version.get("version"),
+            )
+        if isinstance(version, str) and name != "python":
+            found.append(name + ",".join(_bounds(part.strip()) for part in version.split(",")))
     return found
 
 
-def _bounds(wanted: str) -> str:
-    """`^1.2` and `~1.2` as the standard has them."""
-    numbers = re.fullmatch(r"([\^~])\s*(\d+(?:\.\d+)*)\S*", wanted)
-    if wanted in ("", "*"):
+def _bounds(version: str) -> str:
+    """Convert `^1.2` and `~1.2` to standard version bounds."""
+    numbers = re.fullmatch(r"([\^~])\s*(\d+(?:\.\d+)*)\S*", version)
+    if version in ("", "*"):
         return ""
     if numbers is None:
-        return wanted if wanted[0] in "<>=!~" else f"=={wanted}"
+        return version if version[0] in "<>=!~" else f"=={version}"
     parts = [int(part) for part in numbers.group(2).split(".")]
     if numbers.group(1) == "~":
         place = min(1, len(parts) - 1)
@@ -337,7 +340,7 @@ def _version(value: object) -> str:
 
 
 def version_in(source: str, names: Sequence[str]) -> str:
-    """The version that Python source assigns to one of `names`; empty if it states none."""
+    """The version that Python source assigns to one of `names`; empty if there is none."""
     stated = literals.assignments(source)
     for name in names:
         value = stated.get(name)

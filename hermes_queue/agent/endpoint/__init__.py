@@ -1,11 +1,11 @@
-"""Calls of any OpenAI-compatible server.
+"""Calls of OpenAI-compatible servers.
 
-bounded_answers.py  answers, bounded in size and depth
+bounded_answers.py  limits on the size of answers
 chat.py             chat completions
-choice.py           which endpoint a trajectory talks to
+choice.py           the endpoint of a trajectory; trusted endpoints
 connection.py       connections of a process, bounded calls
-dialect.py          how tools travel: as fields of the API, or as text
-errors.py           what an endpoint's errors mean
+dialect.py          tools as fields of the API or as text
+errors.py           classification of an endpoint's errors
 facts.py            version of a server and the distribution of its logprobs
 limiter.py          permission to call an endpoint
 probe.py            does the chat template show `tools` to the model?

@@ -1,7 +1,7 @@
-"""Answers of model servers, bounded.
+"""Limits on the size of a model server's answers.
 
-A server, or whoever answers in its place, decides what it sends; a few megabytes of compressed
-blanks would otherwise take all memory of a worker. Imports httpx2, hence imported when needed.
+Without them, a few megabytes of compressed blanks from a server, or from whoever answers in its
+place, would use up a worker's memory. Imports httpx2, so import it lazily.
 """
 
 from __future__ import annotations
@@ -12,34 +12,34 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 import httpx2
 
 ACCEPT_ENCODING = "gzip, deflate"
-"""What `AnswerStream` unpacks."""
+"""Encodings that `AnswerStream` can decode."""
 _STEP_BYTES = 1 << 18
 
 
 class AnswerRefused(httpx2.DecodingError):
-    """The answer is larger than allowed, or packed in a way that is not understood."""
+    """The answer is larger than allowed, or has an unknown encoding."""
 
 
 class AnswerStream(httpx2.AsyncByteStream):
-    """The unpacked body of an answer, up to a bound."""
+    """The decoded body of an answer, up to a limit."""
 
     def __init__(self, packed: httpx2.AsyncByteStream, encoding: str, max_bytes: int) -> None:
-        """Wrap the body as it comes over the wire.
+        """Wrap the body as received.
 
         Args:
             packed: the body.
-            encoding: what its header `Content-Encoding` says.
-            max_bytes: of the body, packed and unpacked.
+            encoding: value of its header `Content-Encoding`.
+            max_bytes: limit of the body, both encoded and decoded.
         """
         self._packed = packed
         self._encoding = encoding.strip().lower()
         self._max_bytes = max_bytes
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        """The pieces.
+        """Yield the decoded pieces.
 
         Raises:
-            AnswerRefused: too large, or of an unknown encoding; what was read is thrown away.
+            AnswerRefused: too large, or of an unknown encoding; what was read is discarded.
         """
         if self._encoding in ("", "identity"):
             unpack = _Plain()
@@ -47,7 +47,7 @@ class AnswerStream(httpx2.AsyncByteStream):
             unpack = _Unpacker()
         else:
             raise AnswerRefused(
-                f"the answer is packed as {self._encoding[:40]!r}; {ACCEPT_ENCODING} was asked for"
+                f"the answer is encoded as {self._encoding[:40]!r}, not as {ACCEPT_ENCODING}"
             )
         sent = given = 0
         async for piece in self._packed:
@@ -67,7 +67,7 @@ class AnswerStream(httpx2.AsyncByteStream):
             )
 
     async def aclose(self) -> None:
-        """Give the connection back, or end it where the body was not read to its end."""
+        """Release the connection, or close it if the body was not read to its end."""
         await self._packed.aclose()
 
 
@@ -76,11 +76,11 @@ class _Plain:
         yield piece
 
     def finish(self) -> None:
-        """Whether a plain body is whole is the transport's to say."""
+        """Nothing to check: the transport notices a plain body that ends early."""
 
 
 class _Unpacker(_Plain):
-    """gzip or zlib, a bounded step at a time."""
+    """Decodes gzip or zlib, a bounded step at a time."""
 
     def __init__(self) -> None:
         self._zlib = zlib.decompressobj(zlib.MAX_WBITS | 32)
@@ -95,17 +95,17 @@ class _Unpacker(_Plain):
                 if len(part) < _STEP_BYTES and not piece:
                     break
         except zlib.error as error:
-            raise AnswerRefused(f"the answer cannot be unpacked: {error}") from None
+            raise AnswerRefused(f"the answer cannot be decoded: {error}") from None
         if self._zlib.unused_data:
-            raise AnswerRefused("something follows the end of the packed answer")
+            raise AnswerRefused("data follows the end of the encoded answer")
 
     def finish(self) -> None:
         if not self._zlib.eof:
-            raise AnswerRefused("the packed answer ends early")
+            raise AnswerRefused("the encoded answer ends early")
 
 
 def bound_to(max_bytes: int) -> Callable[[httpx2.Response], Awaitable[None]]:
-    """A response hook of an `httpx2.AsyncClient`: no answer is unpacked beyond `max_bytes`."""
+    """A response hook for `httpx2.AsyncClient` that limits answers to `max_bytes`."""
 
     async def bound(response: httpx2.Response) -> None:
         encoding = response.headers.pop("content-encoding", "")

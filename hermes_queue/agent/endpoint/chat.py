@@ -1,7 +1,7 @@
 """Chat completions of an OpenAI-compatible endpoint (OpenAI, vLLM, SGLang, proxies).
 
-The SDK's own retries are off: the loop here knows the trajectory's deadline, and tells
-what may be tried again from what a person must fix (`endpoint_errors`).
+The SDK's own retries are off: the loop here knows the trajectory's deadline, and distinguishes
+errors worth retrying from those that a person must fix (`endpoint_errors`).
 """
 
 from __future__ import annotations
@@ -36,37 +36,36 @@ logger = logging.getLogger(__name__)
 
 PROBE_TIMEOUT_S = 60.0
 LONG_REPLY_CHARS = 10_000
-"""A longer reply is searched for calls beside the event loop."""
+"""A longer reply is searched for tool calls in a thread, off the event loop."""
 ESTIMATED_COMPLETION_TOKENS = 512
-"""Of a call whose `max_tokens` says nothing."""
+"""Estimate for a call without `max_tokens`."""
 
 _RESERVED = frozenset(
     {"model", "messages", "tools", "stream", "n"}
-    # They would make a turn something else than one sample after the prompt that is recorded.
+    # These would make a turn something other than one sample after the recorded prompt.
     | {"prompt", "input_ids", "echo", "best_of", "use_beam_search"}
 )
 
 
 class OpenAIChat:
-    """One trajectory's view of an endpoint; connections are shared by all of them.
+    """The chat client of one trajectory; connections are shared by all trajectories.
 
-    Agent params: {"token_ids": true} asks for token ids and logprobs and fails without
-    them; {"logprobs_mode": text} is recorded with them, else what `server_facts` finds out;
-    {"probe_tools": false} trusts
-    the chat template to show tools (`ToolProbe`); {"policy_version": "model"} takes the name of
-    the model that the server says it is for the policy's version; those of `ToolDialect`.
+    Agent params: {"token_ids": true} requests token ids and logprobs and fails without them;
+    {"logprobs_mode": text} is recorded with them, default: the result of `server_facts`;
+    {"probe_tools": false} skips `ToolProbe`; {"policy_version": "model"} takes the model name in
+    the answer as the policy version; further params: see `ToolDialect`.
     """
 
     def __init__(self, spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> None:
         if not spec.model:
-            raise ModelConfigError("agent openai: no model is named; use --model")
+            raise ModelConfigError("agent openai: no model given; use --model")
         self._model = spec.model
         self._wants_ids = bool(spec.params.get("token_ids"))
         self._dialect = ToolDialect(self.dialect_params(spec))
         self._servers = self.servers_of(spec)
         self._logprobs_mode = spec.params.get("logprobs_mode")
         self._version_is_model = _version_is_model(spec)
-        self._wanted_version = script.policy_version
+        self._requested_version = script.policy_version
         self._settings = settings
         self._limiter = script.limiter
         self._endpoint = _endpoint(spec, script, settings)
@@ -80,7 +79,7 @@ class OpenAIChat:
 
     @staticmethod
     def dialect_params(spec: AgentSpec) -> Mapping[str, Any]:
-        """What `ToolDialect` is made with."""
+        """The params for `ToolDialect`."""
         return spec.params
 
     @staticmethod
@@ -97,12 +96,11 @@ class OpenAIChat:
     ) -> Reply:
         """See `ChatClient.complete`.
 
-        The deadline is the agent's only while the endpoint works: when it passes after a
-        try that failed, that is a `ModelError`, never an outcome to score. Waiting, for leave
-        or before another try, is not counted, and once there is an answer neither are the tries
-        before it; but a failing endpoint that wants a longer wait
-        than the agent has time left is given up, which frees the slot. One that says it is
-        paused is waited for.
+        The deadline applies only while the endpoint works: if it passes after a failed try, the
+        call raises `ModelError`, and the agent gets no outcome. Waiting for permission or before
+        another try is not counted, and once there is an answer, failed tries are not counted
+        either. If a failing endpoint asks for a longer wait than the agent has left, the call
+        gives up, which frees the slot. A paused endpoint is waited for.
         """
         body, events = self._body(messages, tools, sampling)
         waited_s = await self._probed(sampling) if "tools" in body else 0.0
@@ -117,8 +115,8 @@ class OpenAIChat:
         if self._wants_ids:
             self._require_tokens(completion)
             waited_s += await self._learn_facts()
-        told = [*tries.events(), *events]
-        return await self._reply(completion, body, tools, told, latency_s, waited_s)
+        all_events = [*tries.events(), *events]
+        return await self._reply(completion, body, tools, all_events, latency_s, waited_s)
 
     async def _answered(
         self,
@@ -128,7 +126,12 @@ class OpenAIChat:
         deadline: float,
         waited_s: float,
     ) -> tuple[Completion, float, float]:
-        """Try until there is an answer: (it, seconds of its try, seconds that nobody is charged).
+        """Try until there is an answer.
+
+        Returns:
+            The completion, the seconds of the successful try, and the seconds that do not count
+                as the
+            agent's time.
 
         Raises:
             TimeoutError: the deadline passed in the first try.
@@ -160,11 +163,11 @@ class OpenAIChat:
     async def _try(
         self, body: Mapping[str, Any], events: list[dict[str, Any]], left_s: float, permit: Permit
     ) -> Completion | Exception:
-        """One request; returns what was wrong if it may be made again.
+        """Send one request; return the error if it may be retried.
 
         Raises:
-            TimeoutError: `left_s` is over.
-            TrajectoryFailure: it would be in vain to repeat it.
+            TimeoutError: `left_s` has passed.
+            TrajectoryFailure: a retry would be useless.
         """
         try:
             async with asyncio.timeout(left_s) as timer:
@@ -183,17 +186,20 @@ class OpenAIChat:
                 endpoint_errors.describe(error),
                 extra={"action": "model_retry"},
             )
-            asked_s = endpoint_errors.retry_after_s(error)
-            # A server that is restarting or overloaded says no more of the limit than a paused one.
-            paused = endpoint_errors.is_pause(error) or endpoint_errors.is_unwell(error, asked_s)
+            retry_after_s = endpoint_errors.retry_after_s(error)
+            # A server that restarts or is overloaded says as little about the limit as one that is
+            # paused.
+            paused = endpoint_errors.is_pause(error) or endpoint_errors.is_unwell(
+                error, retry_after_s
+            )
             if paused or endpoint_errors.is_refusal(error):
-                permit.refused(asked_s, paused=paused)
+                permit.refused(retry_after_s, paused=paused)
             return error
         permit.settle(completion.usage)
         return completion
 
     async def _exchange(self, body: Mapping[str, Any], events: list[dict[str, Any]]) -> Completion:
-        """Have `body` answered; what is done to it beyond that goes to `events`."""
+        """Send `body` and read the answer; further rewrites of `body` are added to `events`."""
         answer = await self._endpoint.post("/chat/completions", body)
         completion = await read(partial(parse, turn=self._turn), answer)
         version = completion.policy_version or self._endpoint.policy_version
@@ -219,21 +225,21 @@ class OpenAIChat:
         return body, [{"event": "arguments_rewritten", "call": call_id} for call_id in new]
 
     async def _probed(self, sampling: Mapping[str, Any]) -> float:
-        """Make sure, once, that the model sees its tools; how long that took is no agent's time.
+        """Check once that the model sees its tools; returns the seconds that this took.
 
         Raises:
-            ModelConfigError: it does not.
+            ModelConfigError: the model does not see its tools.
         """
         if self._probe is None or self._turn > 0:
             return 0.0
         started = time.monotonic()
-        with suppress(TimeoutError):  # it will be asked again
+        with suppress(TimeoutError):  # the next trajectory asks again
             deadline = started + PROBE_TIMEOUT_S
             await self._probe.require_tools(self._endpoint.ask, sampling, deadline=deadline)
         return time.monotonic() - started
 
     async def _learn_facts(self) -> float:
-        """Learn what the server's tokens are; how long that took."""
+        """Find out the server's version and logprobs mode; returns the seconds it took."""
         started = time.monotonic()
         unknown = self._logprobs_mode is None
         self._facts = await server_facts(
@@ -242,7 +248,7 @@ class OpenAIChat:
         return time.monotonic() - started
 
     def _make_probe(self, spec: AgentSpec) -> ToolProbe | None:
-        """OpenAI's own endpoint needs no probe."""
+        """The probe; None if it is switched off, or for OpenAI's own endpoint, which needs none."""
         base_url = self._endpoint.base_url
         if base_url is None or not spec.params.get("probe_tools", True):
             return None
@@ -289,15 +295,15 @@ class OpenAIChat:
         return Reply(message, turn, (*events, *unreadable), waited_s)
 
     def _served_version(self, completion: Completion, events: list[dict[str, Any]]) -> str | None:
-        """What served the turn; one that was not wanted is told once."""
+        """The version that served the turn; every unrequested version is recorded once."""
         if self._version_is_model:
             served = completion.model
         else:
             served = completion.policy_version
-        wanted = self._wanted_version
-        if wanted is not None and served not in (None, wanted, *self._other_versions):
+        requested = self._requested_version
+        if requested is not None and served not in (None, requested, *self._other_versions):
             self._other_versions.add(str(served))
-            events.append({"event": "policy_mismatch", "wanted": wanted, "served": served})
+            events.append({"event": "policy_mismatch", "wanted": requested, "served": served})
         return served
 
     def _require_tokens(self, completion: Completion) -> None:
@@ -308,22 +314,22 @@ class OpenAIChat:
         }
         if missing := [name for name, value in found.items() if value is None]:
             raise ModelConfigError(
-                f"{self._server} sends no {', no '.join(missing)}, which this run asks for with "
-                '"return_token_ids": true, "logprobs": true. vLLM from 0.10.2 on and SGLang answer '
-                "that without a flag of their own; a proxy in between may drop it. Without "
-                "--agent-param token_ids=true the run goes on, and its records hold no tokens"
+                f"{self._server} sends no {', no '.join(missing)}, which this run requests with "
+                '"return_token_ids": true, "logprobs": true. vLLM from 0.10.2 on and SGLang '
+                "support that without a server flag; a proxy in between may drop it. Without "
+                "--agent-param token_ids=true the run continues with records that hold no tokens"
             )
 
 
 def _endpoint(spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> Endpoint:
-    """The endpoint of one trajectory, of those that job, setting or environment name."""
+    """The endpoint of one trajectory, chosen from those that its job or the worker names."""
     own = OwnEndpoints.of(settings)
     urls = own.allowed(spec.base_url)
     base_url = choose_endpoint(urls, script.group_id, script.endpoint_failures) if urls else None
     key = own.key_for(base_url)
     if base_url is None and key == NO_KEY:
         raise ModelConfigError(
-            "agent openai: neither an endpoint nor a key; use --base-url, or set "
+            "agent openai: neither an endpoint nor a key is configured; use --base-url, or set "
             "HERMES_QUEUE_MODEL_BASE_URL or HERMES_QUEUE_MODEL_API_KEY"
         )
     return Endpoint(
@@ -346,17 +352,17 @@ def _version_is_model(spec: AgentSpec) -> bool:
 
 
 def _lost_tokens(completion: Completion, message: Message) -> int:
-    """How many tokens were sampled for a reply of nothing; 0 = none, or there is something.
+    """Number of tokens sampled for an empty reply; 0 if it is not empty or none were sampled.
 
-    SGLang's tool-call parsers pass over a call that they cannot read, and return no text for it.
+    SGLang's tool-call parsers skip a call that they cannot read, and return no text for it.
     """
     sampled = len(completion.completion_ids or ())
     empty = not (message.content or message.reasoning or message.tool_calls)
-    return sampled if empty and sampled > 1 else 0  # an end of turn alone is a reply of nothing
+    return sampled if empty and sampled > 1 else 0  # a single token is the end of turn
 
 
 def _estimate_tokens(body: Mapping[str, Any]) -> int:
-    """Roughly what a call will use: four characters a token, and the whole completion."""
+    """Rough estimate of a call's tokens: four characters per token, plus the whole completion."""
     characters = sum(
         len(text)
         for message in body["messages"]

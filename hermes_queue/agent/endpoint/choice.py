@@ -1,7 +1,7 @@
-"""The endpoints of one model: whose they are, and which of them a trajectory talks to.
+"""The endpoints of one model: which are trusted, and which one a trajectory uses.
 
-A job may name its endpoint, and whoever may enqueue writes jobs. The worker's key, and requests
-from the worker's network, therefore go only to places that the worker's operator has named.
+A job may name its endpoint, and everybody who may enqueue writes jobs. So the worker's key, and
+requests from the worker's network, go only to endpoints that the worker's operator has named.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from hermes_queue.errors import ModelConfigError
 from hermes_queue.settings import ModelSettings
 
 OPENAI_URL = "https://api.openai.com/v1"
-"""Where requests go when nobody names an endpoint."""
+"""Endpoint used if none is configured."""
 NO_KEY = "none"
-"""Sent where there is no key, or none for this endpoint."""
+"""Sent if there is no key, or none for this endpoint."""
 
 _PORTS = {"http": 80, "https": 443}
 _PLAIN_URL = re.compile(
@@ -30,7 +30,8 @@ _PLAIN_URL = re.compile(
     r"(?P<path>(?:/[A-Za-z0-9._~-]+)*)/?",
     re.IGNORECASE,
 )
-"""What every URL parser reads alike: no backslash, blank, escape, query or letter beyond ASCII."""
+"""URLs that every parser reads in the same way: no backslash, blank, escape, query or non-ASCII
+letter."""
 
 
 def split_urls(text: str | None) -> tuple[str, ...]:
@@ -41,24 +42,25 @@ def split_urls(text: str | None) -> tuple[str, ...]:
 def choose_endpoint(urls: Sequence[str], key: str, failures: int) -> str:
     """One of `urls`, the same for equal arguments.
 
-    Rendezvous hashing: trajectories with the same `key` (samples of one item, which share
-    their prompt and so the server's prefix cache) meet at one endpoint, and adding or removing
-    one moves only the keys that have to move.
+    Rendezvous hashing: trajectories with the same `key` (samples of one item, which share their
+    prompt and so the server's prefix cache) use the same endpoint. Adding or removing an
+    endpoint moves as few keys as possible.
 
     Args:
         urls: at least one.
-        key: what shall stay together.
-        failures: how many earlier attempts an endpoint has failed for good; each moves on.
+        key: trajectories with equal keys use the same endpoint.
+        failures: number of earlier attempts that failed because of an endpoint; each moves on to
+            the next.
     """
     ranked = sorted(set(urls), key=lambda url: sha256(f"{url}\n{key}".encode()).digest())
     return ranked[failures % len(ranked)]
 
 
 def is_within(url: str, trusted: str) -> bool:
-    """Whether `url` is the place `trusted` or below it: scheme, host, port and path segments.
+    """Whether `url` equals `trusted` or is below it: scheme, host, port and path segments.
 
-    User and password do not count. A URL that parsers might read in different ways is within
-    none but its own exact text.
+    User and password are ignored. A URL that parsers might read in different ways matches only
+    its exact text.
     """
     if url == trusted:
         return True
@@ -69,7 +71,7 @@ def is_within(url: str, trusted: str) -> bool:
 
 
 def _place(url: str) -> tuple[str, str, int, tuple[str, ...]] | None:
-    """Scheme, host, port and path segments; None of a URL that is not plain."""
+    """Scheme, host, port and path segments; None if the URL is not plain."""
     found = _PLAIN_URL.fullmatch(url)
     if found is None:
         return None
@@ -83,20 +85,20 @@ def _place(url: str) -> tuple[str, str, int, tuple[str, ...]] | None:
 
 @dataclass(frozen=True, slots=True)
 class OwnEndpoints:
-    """What the operator of this process has configured."""
+    """The endpoints and the key that the operator of this process has configured."""
 
     urls: tuple[str, ...]
-    """For jobs that name none; () = OpenAI's."""
+    """Endpoints of jobs that name none; () = OpenAI's."""
     trusted: tuple[str, ...]
-    """Further ones that jobs may name."""
+    """Further endpoints that jobs may name."""
     key: str
-    """For all of these."""
+    """Key for all of these."""
     others: str
-    """`refuse` or `without_key`: what becomes of a job that names yet another one."""
+    """Action for a job that names another endpoint: `refuse` or `without_key`."""
 
     @classmethod
     def of(cls, settings: ModelSettings) -> OwnEndpoints:
-        """Those of the settings, and of OpenAI's own variables where the settings say nothing."""
+        """Endpoints from the settings, with OpenAI's environment variables as the default."""
         key = settings.api_key.get_secret_value() if settings.api_key else None
         return cls(
             urls=split_urls(settings.base_url or os.environ.get("OPENAI_BASE_URL")),
@@ -106,27 +108,27 @@ class OwnEndpoints:
         )
 
     def trust(self, url: str) -> bool:
-        """Whether the key may go there."""
+        """Whether the key may be sent to `url`."""
         own = self.urls or (OPENAI_URL,)
         return any(is_within(url, each) for each in (*own, *self.trusted))
 
     def key_for(self, url: str | None) -> str:
-        """What is sent as key to an endpoint; None = OpenAI's."""
+        """The key to send to an endpoint; None = OpenAI's endpoint."""
         return self.key if url is None or self.trust(url) else NO_KEY
 
     def allowed(self, named: str | None) -> tuple[str, ...]:
-        """The endpoints of a job that names these, or none; () = OpenAI's.
+        """The endpoints of a job that names `named`, or none; () = OpenAI's.
 
         Raises:
-            ModelConfigError: one of them is not the operator's, and others are refused.
+            ModelConfigError: one of them is not trusted, and other endpoints are refused.
         """
         urls = split_urls(named)
         for url in urls:
             if self.others == "refuse" and not self.trust(url):
                 raise ModelConfigError(
                     f"agent openai: the job names the endpoint {without_credentials(url)}, which "
-                    "is not among this worker's own: call nothing but those of "
-                    "HERMES_QUEUE_MODEL_BASE_URL by leaving --base-url out, or add it to "
+                    "this worker does not trust: leave out --base-url to use "
+                    "HERMES_QUEUE_MODEL_BASE_URL, or add the endpoint to "
                     "HERMES_QUEUE_MODEL_TRUSTED_URLS of the workers"
                 )
         return urls or self.urls

@@ -1,6 +1,6 @@
 """Requests to one endpoint: connections shared by all trajectories of a process, bounded calls.
 
-The SDK runs on its aiohttp transport (extra `openai[aiohttp]`), which takes a third of the CPU of
+The SDK uses its aiohttp transport (extra `openai[aiohttp]`), which takes a third of the CPU of
 its default one (docs/measurements.md).
 """
 
@@ -26,33 +26,34 @@ if TYPE_CHECKING:
 
 CONNECT_TIMEOUT_S = 5.0
 KEEPALIVE_S = 4.0
-"""Shorter than uvicorn's 5 s (vLLM, SGLang), so that no request meets a connection that closes."""
+"""Shorter than uvicorn's 5 s (vLLM, SGLang), so that no request uses a connection as it is
+closed."""
 CONNECTIONS = 10_000
-"""As many as a worker may have trajectories: the limit on calls is the fleet's."""
+"""As many as a worker may have trajectories; calls are limited for the whole fleet instead."""
 SESSION_HEADER = "X-Session-ID"
-"""Routers of several servers keep a session's requests at one of them (SkyRL's convention)."""
+"""Makes routers keep a session's requests at one server (SkyRL's convention)."""
 POLICY_HEADERS = ("X-Policy-Version", "X-Weight-Version")
-"""Of answers: what served them, where a gateway says it. The first also goes with requests, as
-what is wanted. The names are ours: there is no common one."""
+"""Headers of answers in which a gateway may report the policy version. The first is also sent with
+requests, as the requested version. The names are ours, since there is no convention."""
 
 
 @dataclass(slots=True)
 class _Connections:
-    """Of one loop, and so of one process: a loop does not survive a fork."""
+    """Connections of one event loop, and so of one process: a loop does not survive a fork."""
 
     http: dict[int, httpx2.AsyncClient] = field(default_factory=dict)
-    """By the bound on answers, which is one setting."""
+    """By the limit on answers, which is one setting."""
     clients: dict[tuple[str | None, str, float, int], AsyncOpenAI] = field(default_factory=dict)
-    """The SDK's view of an endpoint, by URL, key, timeout and bound on answers."""
+    """The SDK's clients, by URL, key, timeout and limit on answers."""
     opening: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held while one of `http` is made."""
+    """Held while a client is added to `http`."""
 
 
 _connections: WeakKeyDictionary[asyncio.AbstractEventLoop, _Connections] = WeakKeyDictionary()
 
 
 class Endpoint:
-    """One trajectory's way to an endpoint."""
+    """The connection of one trajectory to an endpoint."""
 
     def __init__(
         self,
@@ -64,15 +65,16 @@ class Endpoint:
         policy_version: str | None = None,
         answer_max_bytes: int = ANSWER_MAX_BYTES,
     ) -> None:
-        """Prepare; connections are opened by the first request.
+        """Prepare; the first request opens connections.
 
         Args:
             base_url: up to `/v1`; None = OpenAI's own.
-            api_key: sent as bearer.
-            timeout_s: of one request as a whole.
+            api_key: sent as bearer token.
+            timeout_s: limit of one request as a whole.
             session: sent with each request, for routers.
-            policy_version: the one that is wanted, likewise.
-            answer_max_bytes: a larger answer is thrown away, an `openai.APIConnectionError`.
+            policy_version: requested version, sent with each request.
+            answer_max_bytes: a larger answer is discarded and raises
+                `openai.APIConnectionError`.
         """
         self.base_url = base_url
         self._api_key = api_key
@@ -82,33 +84,33 @@ class Endpoint:
         if policy_version is not None:
             self._headers[POLICY_HEADERS[0]] = policy_version
         self.policy_version: str | None = None
-        """What a gateway said in a header of the last answer to `post` that served it."""
+        """Version that a gateway reported in a header of the last answer to `post`."""
 
     @property
     def name(self) -> str:
-        """The endpoint without credentials in its URL."""
+        """URL of the endpoint, without credentials."""
         return without_credentials(self.base_url or OPENAI_URL)
 
     async def post(self, path: str, body: Mapping[str, Any]) -> bytes:
-        """POST to a path below the endpoint, or to a URL; the body of a good answer.
+        """POST to a path below the endpoint, or to a URL; returns the body of the answer.
 
-        Bounded as a whole: the SDK's timeout is per read from the socket, so that an answer
-        that drips would never end.
+        The timeout covers the whole request: the SDK's applies to each read from the socket, so
+        an answer that trickles in would never end.
 
         Raises:
-            TimeoutError: it took longer.
+            TimeoutError: the request took longer.
             ModelConfigError: the aiohttp transport is not installed.
             openai.OpenAIError: as the SDK does.
         """
         async with asyncio.timeout(self._timeout_s):
             response = await self._send(path, body)
-        told = (response.headers.get(name) for name in POLICY_HEADERS)
-        self.policy_version = next(filter(None, told), None)
+        versions = (response.headers.get(name) for name in POLICY_HEADERS)
+        self.policy_version = next(filter(None, versions), None)
         content: bytes = response.content
         return content
 
     async def post_to_root(self, path: str, body: Mapping[str, Any]) -> bytes:
-        """As `post`, with a path below the server's root instead of its `/v1`."""
+        """`post`, with a path below the server's root instead of its `/v1`."""
         return await self.post(await self._root() + path, body)
 
     async def models(self) -> list[str]:
@@ -116,7 +118,7 @@ class Endpoint:
 
         Raises:
             TimeoutError, openai.OpenAIError: as `post`.
-            ValueError: the answer is no such list.
+            ValueError: the answer is not such a list.
         """
         async with asyncio.timeout(self._timeout_s):
             client = await self._client()
@@ -126,14 +128,14 @@ class Endpoint:
         try:
             return [str(each["id"]) for each in json.loads(answer.content)["data"]]
         except (KeyError, TypeError, RecursionError) as error:
-            raise ValueError(f"{self.name}/models is no list of models") from error
+            raise ValueError(f"{self.name}/models did not return a list of models") from error
 
     async def ask_root(self, path: str, body: Mapping[str, Any] | None) -> tuple[int, Any]:
-        """As `ask`, with a path below the server's root: `server_facts.Ask`."""
+        """`ask`, with a path below the server's root: `server_facts.Ask`."""
         return await self.ask(await self._root() + path, body)
 
     async def ask(self, path: str, body: Mapping[str, Any] | None) -> tuple[int, Any]:
-        """One request of the probe's: `probe.Send`; without a body a GET."""
+        """One request for the probe, see `probe.Send`; without a body, a GET."""
         await _shared(self._answer_max_bytes)
         import openai
 
@@ -162,7 +164,7 @@ class Endpoint:
             if body is None:
                 return await client.get(path, cast_to=answer, options=options)
             return await client.post(path, body=dict(body), cast_to=answer, options=options)
-        except aiohttp.ClientError as error:  # not all are translated: of a head that is too long
+        except aiohttp.ClientError as error:  # not all are translated, e.g. too long headers
             request = httpx2.Request("POST", str(client.base_url))
             raise openai.APIConnectionError(request=request) from error
 
@@ -172,7 +174,7 @@ class Endpoint:
 
         key = (self.base_url, self._api_key, self._timeout_s, self._answer_max_bytes)
         if key not in shared.clients:
-            # aiohttp refuses credentials in a URL beside a header that says the same.
+            # aiohttp refuses a URL with credentials together with an Authorization header.
             url, headers = _credentials(self.base_url)
             shared.clients[key] = openai.AsyncOpenAI(
                 base_url=url,
@@ -186,7 +188,7 @@ class Endpoint:
 
 
 def _credentials(url: str | None) -> tuple[str | None, dict[str, str]]:
-    """The URL without user and password, and these as a header."""
+    """The URL without user and password, and a header with them."""
     user, at, _ = urlsplit(url or "").netloc.rpartition("@")
     if url is None or not at:
         return url, {}
@@ -195,10 +197,11 @@ def _credentials(url: str | None) -> tuple[str | None, dict[str, str]]:
 
 
 async def _shared(answer_max_bytes: int) -> _Connections:
-    """The running loop's connections, with those for this bound among them.
+    """The running loop's connections, including those for this limit on answers.
 
-    Whatever imports the SDK awaits this first: the first call loads it, in a thread. On the loop
-    that has taken longer than a lease, on a busy machine with a cold disk, and ended the worker.
+    Await this before any import of the SDK: the first call imports it in a thread. On the event
+    loop, with a busy machine and a cold disk, the import has taken longer than a lease and ended
+    the worker.
 
     Raises:
         ModelConfigError: aiohttp is not installed.
@@ -207,6 +210,8 @@ async def _shared(answer_max_bytes: int) -> _Connections:
     if answer_max_bytes in found.http:
         return found
     async with found.opening:
+        # Again: while this task waited for the lock, another one may have created the client. A
+        # second one would replace it, and its connections would never be closed.
         if answer_max_bytes not in found.http:
             found.http[answer_max_bytes] = await asyncio.to_thread(_http_client, answer_max_bytes)
     return found
@@ -219,7 +224,7 @@ def _http_client(answer_max_bytes: int) -> httpx2.AsyncClient:
     from hermes_queue.agent.endpoint.bounded_answers import ACCEPT_ENCODING, bound_to
 
     limits = httpx2.Limits(
-        # aiohttp knows no limit on idle connections; None as the first would mean 100.
+        # aiohttp has no limit on idle connections; max_connections=None would mean 100.
         max_connections=CONNECTIONS,
         max_keepalive_connections=None,
         keepalive_expiry=KEEPALIVE_S,
@@ -227,8 +232,8 @@ def _http_client(answer_max_bytes: int) -> httpx2.AsyncClient:
     try:
         return openai.DefaultAioHttpClient(
             limits=limits,
-            # Where an endpoint points to is not for it to decide: a conversation, and a key, would
-            # follow. The answer 3xx says where it is.
+            # Do not follow redirects: an endpoint could send the conversation, and the key,
+            # elsewhere. The answer 3xx is reported with its target.
             follow_redirects=False,
             headers={"Accept-Encoding": ACCEPT_ENCODING},
             event_hooks={"response": [bound_to(answer_max_bytes)]},

@@ -1,8 +1,9 @@
-"""How tools and tool calls travel: in the fields of the API, or as text of the conversation.
+"""Tools and tool calls: as fields of the API, or as text of the conversation.
 
-Native: the server's chat template shows the tools and the server parses the calls; with a parser
-named, we parse those that it left in the text. Prompted: for templates that drop `tools`. We
-write tools and results into the conversation, in the Hermes form, and parse the reply.
+Native: the server's chat template shows the tools and the server parses the calls; if a parser
+is named, it parses calls that the server left in the text. Prompted: for templates that drop
+`tools`. Tools and results are written into the conversation in the Hermes format, and the reply
+is parsed.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ To call one, write a JSON object with its name and its arguments between these t
 </tool_call>
 You may call several, each between tags of its own. Then end your message: the results are sent \
 to you in the same order, each between <tool_response> and </tool_response>."""
-"""What the system message ends with in prompted mode."""
+"""End of the system message in prompted mode."""
 
 _MARKS = (
     "<tool_call>",
@@ -45,14 +46,14 @@ _MARKS = (
     "<minimax:tool_call>",
     "<｜tool▁calls▁begin｜>",  # noqa: RUF001 - DeepSeek's
 )
-"""What calls begin with that a server has left in the text."""
+"""Texts that begin a tool call which a server has left in the text."""
 
 _RAW_KEPT = 500
-"""Characters of an unreadable call that its event keeps; the message has all of it."""
+"""Characters of an unreadable call in its event; the message has all of it."""
 
 
 class ToolDialect:
-    """One trajectory's form of tools and calls.
+    """One trajectory's format of tools and calls.
 
     Agent params: {"tools": "native" | "prompted"}, default native; {"parser": NAME}, default
     none in native mode and hermes in prompted mode.
@@ -62,7 +63,7 @@ class ToolDialect:
         """Read the params.
 
         Raises:
-            ModelConfigError: one of them is unusable; the message says how.
+            ModelConfigError: one of them is invalid; the message says why.
         """
         mode, name = params.get("tools", "native"), params.get("parser")
         if mode not in ("native", "prompted"):
@@ -72,7 +73,7 @@ class ToolDialect:
         if name is not None and not isinstance(name, str):
             raise ModelConfigError(f"agent openai: parser must be a name, not {name!r}")
         self.prompted = mode == "prompted"
-        """Whether requests carry the tools as text instead of `tools`."""
+        """Whether requests contain the tools as text instead of in `tools`."""
         name = name or ("hermes" if self.prompted else None)
         try:
             self._parser: ToolCallParser | None = load_parser(name) if name else None
@@ -83,7 +84,7 @@ class ToolDialect:
     def outgoing(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]
     ) -> Sequence[Message]:
-        """The conversation as it is sent: in prompted mode without tool calls and tool roles."""
+        """The conversation to send; in prompted mode without tool calls and tool roles."""
         if not self.prompted or not tools:
             return messages
         sent = list(messages)
@@ -103,10 +104,10 @@ class ToolDialect:
         turn: int,
         finish_reason: str | None,
     ) -> tuple[Message, list[dict[str, Any]]]:
-        """The reply with the calls that stood in its text, and events of those it could not read.
+        """The reply with the calls found in its text, and events for the unreadable ones.
 
-        Unreadable calls stay calls: the toolbox refuses them and says why. One that was cut off
-        by the token limit is text, so that the loop ends as it does for any such reply.
+        Unreadable calls remain calls, which the toolbox refuses with an explanation. A call that
+        was cut off by the token limit remains text, so that the loop ends as for any such reply.
         """
         text = message.content
         if message.tool_calls or not text or not tools:
@@ -136,7 +137,7 @@ class ToolDialect:
         return message.model_copy(update=update), events
 
     def _text_of(self, message: Message) -> str:
-        """An assistant message with calls as text: as the model wrote it, if it was this one."""
+        """Text of an assistant message with calls: the model's own if it came from this client."""
         written = self._written.get(tuple(call.id for call in message.tool_calls))
         if written is not None:
             return written
@@ -149,7 +150,7 @@ class ToolDialect:
 
 
 def _unparsed(text: str) -> list[dict[str, Any]]:
-    """An event when a reply that no parser has read seems to hold a call."""
+    """An event if a reply seems to contain a call and there is no parser."""
     mark = next((mark for mark in _MARKS if mark in text), None)
     if mark is None:
         return []
@@ -159,7 +160,7 @@ def _unparsed(text: str) -> list[dict[str, Any]]:
 
 @cache
 def _warn_of_unparsed(mark: str) -> None:
-    """Say once per process and form what the events of each trajectory say too."""
+    """Warn once per process and mark; the events of each trajectory record every occurrence."""
     logger.warning(
         "the server leaves tool calls in the text (%s): start it with a tool-call parser "
         "(vLLM, SGLang: --tool-call-parser), or name one with --agent-param parser=NAME",
@@ -169,7 +170,7 @@ def _warn_of_unparsed(mark: str) -> None:
 
 
 def _as_text(messages: Sequence[Message], text_of: Callable[[Message], str]) -> list[Message]:
-    """Calls as assistant text, the results of one turn as one user message."""
+    """Write calls as assistant text, and the results of one turn as one user message."""
     sent: list[Message] = []
     results: list[str] = []
     for message in [*messages, None]:
@@ -189,6 +190,6 @@ def _as_text(messages: Sequence[Message], text_of: Callable[[Message], str]) -> 
 
 
 def _tool_call(call: ParsedCall, call_id: str) -> ToolCall:
-    """JSON escapes that a parser has read may be lone surrogates, which no record can hold."""
+    """Convert a call, without lone surrogates: JSON can hold them as escapes, records cannot."""
     function = FunctionCall(name=clean(call.name or ""), arguments=clean(call.arguments))
     return ToolCall(id=call_id, function=function)

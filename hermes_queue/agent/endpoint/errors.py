@@ -1,7 +1,7 @@
-"""What an endpoint's errors mean: try again, wait, or have a person mend it.
+"""Classification of an endpoint's errors: retry, wait, or have a person fix it.
 
-There is no common code for most of it; each rule names the server that it is for. What is
-particular to a server of token mode is in its module of `hermes_queue.agent.tokens.servers`.
+Most of these errors have no standard code; each rule names the server that it is for. Rules of a
+server of token mode are in its module of `hermes_queue.agent.tokens.servers`.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from openai import APIStatusError
 
 BACKOFF_S = 0.5
-"""Before the second try; doubles, at most `BACKOFF_MAX_S`, minus up to a quarter of jitter."""
+"""Wait before the second try. It doubles up to `BACKOFF_MAX_S`, minus up to a quarter of jitter."""
 BACKOFF_MAX_S = 8.0
 PAUSE_S = 1.0
-"""Between two tries at an endpoint that is paused and does not say for how long."""
+"""Wait between two tries at a paused endpoint that does not say how long."""
 
 PAUSE_HEADERS = ("x-agl-paused",)
-"""With 429 or 503: no request is served for now, e.g. while weights are updated. The name is
-agent-lightning's (its proxy)."""
+"""Headers that, with 429 or 503, mean that no request is served for now, e.g. while weights are
+updated. The name is that of agent-lightning's proxy."""
 
 _CONTEXT_PHRASES = (
     "maximum context length",  # OpenAI
@@ -48,10 +48,10 @@ _TRANSIENT = frozenset({408, 409, 425, 429})
 def classify(
     error: Exception, servers: Mapping[str, Server], *, first_turn: bool
 ) -> TrajectoryFailure | None:
-    """The failure that `error` of one of `servers`, or of another, means; None = try again.
+    """The failure for `error`, by the rules of `servers` too; None = retry.
 
     Raises:
-        Exception: `error` itself, when it is none of an endpoint.
+        Exception: `error` itself, if it does not come from an endpoint.
     """
     import openai
 
@@ -72,17 +72,17 @@ def classify(
     if 300 <= error.status_code < 400:
         place = str(_headers(error).get("location"))[:200]
         return ModelConfigError(
-            f"HTTP {error.status_code}: the endpoint points to {place}, where nothing is sent; "
+            f"HTTP {error.status_code}: the endpoint redirects to {place}, which is not followed; "
             "name the endpoint that answers itself"
         )
     return ModelConfigError(describe(error))
 
 
 def _is_overflow(error: APIStatusError, servers: Mapping[str, Server], *, first_turn: bool) -> bool:
-    """Whether the conversation is too long; there is no common code for it.
+    """Whether the conversation is too long; there is no standard code for it.
 
-    A `max_tokens` that never fitted is a mistake in the job. One that fitted at first is
-    a conversation that has grown.
+    A `max_tokens` that was too large from the first turn on is a mistake in the job. If it
+    fitted at first, the conversation has grown.
     """
     if error.status_code not in (400, 413):
         return error.code == "context_length_exceeded"
@@ -95,10 +95,11 @@ def _is_overflow(error: APIStatusError, servers: Mapping[str, Server], *, first_
 
 
 def _is_about_history(error: APIStatusError, *, first_turn: bool) -> bool:
-    """Whether the server refuses the conversation, though it took the beginning of it.
+    """Whether the server refuses the conversation although it accepted its beginning.
 
-    Key, model and parameters were right then. What came since is the model's own: of use to nobody
-    as a measure, and no reason to pause a run whose other trajectories say something else.
+    Key, model and parameters were right then, so the model's own replies are the reason. Such an
+    attempt is not a useful measurement, and no reason to pause a run whose other trajectories
+    say something else.
     """
     if first_turn or error.status_code not in (400, 422):
         return False
@@ -106,54 +107,55 @@ def _is_about_history(error: APIStatusError, *, first_turn: bool) -> bool:
 
 
 def delay_s(error: Exception, failures: int) -> float:
-    """How long to wait after so many failures: what the server asks for, else our backoff."""
-    asked_s = retry_after_s(error)
-    if asked_s is not None:
-        return asked_s
+    """Seconds to wait after `failures` failed tries: the server's request, else our backoff."""
+    requested_s = retry_after_s(error)
+    if requested_s is not None:
+        return requested_s
     backoff_s: float = min(BACKOFF_MAX_S, BACKOFF_S * 2 ** (failures - 1))
     return backoff_s * random.uniform(0.75, 1.0)  # noqa: S311 - jitter, no secret
 
 
 def retry_after_s(error: Exception) -> float | None:
-    """What the server asks for; a date is not understood, since clocks differ."""
+    """Seconds that the server asks us to wait. A date is ignored, since clocks differ."""
     for name, unit_s in (
         ("retry-after-ms", 0.001),
         ("retry-after", 1.0),
         ("llm_provider-retry-after", 1.0),
     ):
         try:
-            asked_s = float(_headers(error)[name]) * unit_s
+            wait_s = float(_headers(error)[name]) * unit_s
         except (KeyError, ValueError):
             continue
-        if math.isfinite(asked_s):
-            return max(0.0, asked_s)
+        if math.isfinite(wait_s):
+            return max(0.0, wait_s)
     return None
 
 
 def is_pause(error: Exception) -> bool:
-    """Whether the endpoint serves nobody for now, rather than refusing or failing this call."""
+    """Whether the endpoint serves no requests for now, rather than refusing or failing this one."""
     return _status(error) in (429, 503) and any(name in _headers(error) for name in PAUSE_HEADERS)
 
 
-def is_unwell(error: Exception, asked_s: float | None) -> bool:
-    """Whether the endpoint says that it serves nobody for so long, which all had better heed."""
-    return _status(error) == 503 and asked_s is not None
+def is_unwell(error: Exception, wait_s: float | None) -> bool:
+    """Whether the endpoint asks all clients to wait."""
+    return _status(error) == 503 and wait_s is not None
 
 
 def is_refusal(error: Exception) -> bool:
-    """Whether the endpoint has more calls than it serves."""
+    """Whether the endpoint receives more calls than it can serve."""
     return _status(error) == 429
 
 
 def forbids_retry(error: Exception) -> bool:
-    """Whether the server asks not to be tried again, whatever the status says (OpenAI's own)."""
+    """Whether the server forbids a retry, whatever the status (OpenAI's own header)."""
     return _headers(error).get("x-should-retry") == "false"
 
 
 def describe(error: BaseException | None) -> str:
     """One line for logs and failures.
 
-    Of a connection that failed the first cause: the SDK calls a refused one a timeout.
+    For a failed connection this is the root cause, since the SDK calls a refused connection a
+    timeout.
     """
     import openai
 

@@ -1,6 +1,7 @@
-"""What a model server is: its version, and of which distribution its logprobs are.
+"""Facts about a model server: its version, and the distribution of its logprobs.
 
-Asked once per endpoint, model and process; logprobs cannot be interpreted without it.
+Asked once per endpoint, model and process. Without the distribution, logprobs cannot be
+interpreted.
 """
 
 from __future__ import annotations
@@ -19,30 +20,31 @@ from hermes_queue.agent.tokens.servers import Server
 logger = logging.getLogger(__name__)
 
 RAW = "raw_logprobs"
-"""Of the model's own distribution, whatever the sampling (vLLM's name)."""
+"""Logprobs of the model's own distribution, independent of sampling parameters (vLLM's name)."""
 PROCESSED = "processed_logprobs"
-"""Of the distribution that was sampled from: after temperature and the like (vLLM's name)."""
+"""Logprobs of the distribution sampled from: after temperature and the like (vLLM's name)."""
 
 ASK_TIMEOUT_S = 60.0
-"""For all questions together."""
+"""Limit of all questions together."""
 VERSION_CHARACTERS = 100
-"""Of what a server says it is; it is repeated in each turn."""
+"""Longest version text; it is repeated in each turn."""
 FRESH_S = 600.0
-"""A server may be started again, in another version."""
+"""Age after which the facts are asked for again: a restarted server may have another version."""
 
 _APART = 0.5
-"""Nats between the tokens that are compared; of equal likelihood, any temperature leaves them."""
+"""Least difference in nats between the compared tokens: temperature does not change equal
+likelihoods."""
 _TEMPERATURE = 2.0
-"""The highest that vLLM takes."""
+"""Highest temperature that vLLM accepts."""
 
 Ask = Callable[[str, Mapping[str, Any] | None], Awaitable[tuple[int, Any]]]
-"""Path below the server's root and body (None: a GET) to (HTTP status, decoded JSON); status 0 or
-None when there is no usable answer. Raises nothing but cancellation and TimeoutError."""
+"""(path below the server's root, body or None for a GET) -> (HTTP status, decoded JSON). Status 0
+or None means that there is no usable answer. Raises only CancelledError and TimeoutError."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """Of one server and model; None = it does not say."""
+    """Facts about one server and model; None = unknown."""
 
     version: str | None = None
     """Name and version, e.g. `vllm 0.32.0`."""
@@ -61,17 +63,17 @@ _locks: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, str, bool],
 async def server_facts(
     ask: Ask, server: str, model: str, kinds: Mapping[str, Server], *, logprobs: bool
 ) -> ServerFacts:
-    """The facts, from this process's memory or from the server; never fails.
+    """The facts, from this process's cache or from the server; never fails.
 
-    Best asked after the server has answered something else: what it does not answer stays
-    unknown only until the next call.
+    Ask after the server has answered something else: what it does not answer stays unknown only
+    until the next call.
 
     Args:
-        ask: reaches the server.
-        server: the endpoint without credentials.
-        model: its name there.
-        kinds: the kinds of server that it may be of, by name.
-        logprobs: whether to find out what logprobs mean, which takes two completions.
+        ask: sends a request to the server.
+        server: URL of the endpoint without credentials.
+        model: the model's name there.
+        kinds: the kinds of server that it may be, by name.
+        logprobs: whether to find out the logprobs mode, which takes two completions.
     """
     loop = asyncio.get_running_loop()
     key = (server, model, logprobs)
@@ -94,7 +96,7 @@ async def server_facts(
         server,
         model,
         found.version or "an unknown server",
-        found.logprobs_mode or "not known",
+        found.logprobs_mode or "of unknown mode",
         extra={"action": "server_facts"},
     )
     return found
@@ -105,30 +107,30 @@ class _Asking:
 
     def __init__(self, ask: Ask, model: str, kinds: Mapping[str, Server]) -> None:
         self.failed = False
-        """Whether an answer is missing that might come another time."""
+        """Whether an answer is missing that a later round may get."""
         self._ask = ask
         self._model = model
         self._kinds = kinds
 
     async def facts(self, *, logprobs: bool) -> ServerFacts:
-        """What the server says."""
+        """The facts from the server's answers."""
         version = await self._version()
         return ServerFacts(version, await self._logprobs_mode() if logprobs else None)
 
     async def _version(self) -> str | None:
         for name, kind in self._kinds.items():
-            said = await self._said(kind.version_path, None)
-            version = said.get("version") if isinstance(said, Mapping) else None
+            answer = await self._answer(kind.version_path, None)
+            version = answer.get("version") if isinstance(answer, Mapping) else None
             if version and isinstance(version, str):
                 return clean(f"{name} {version}"[:VERSION_CHARACTERS])
         return None
 
     async def _logprobs_mode(self) -> str | None:
-        """Whether the temperature of a request changes its logprobs; None = undecided.
+        """Find out whether the temperature of a request changes its logprobs; None = undecided.
 
-        No server tells it, so one token is sampled twice at different temperatures. How far the
-        most likely tokens are apart is divided by the temperature, or it stays as it is; noise
-        of low precision is far from either.
+        No server reports it, so one token is sampled twice at different temperatures. The
+        difference between the most likely tokens is either divided by the temperature or
+        unchanged; noise of low precision is too small to confuse the two.
         """
         plain = await self._top_logprobs(1.0)
         heated = await self._top_logprobs(_TEMPERATURE)
@@ -151,15 +153,15 @@ class _Asking:
             "logprobs": True,
             "top_logprobs": 5,
         }
-        said = await self._said("/v1/chat/completions", body)
+        answer = await self._answer("/v1/chat/completions", body)
         try:
-            [token] = said["choices"][0]["logprobs"]["content"]
+            [token] = answer["choices"][0]["logprobs"]["content"]
             return {str(top["token"]): float(top["logprob"]) for top in token["top_logprobs"]}
         except (TypeError, KeyError, ValueError, IndexError):
             return {}
 
-    async def _said(self, path: str, body: Mapping[str, Any] | None) -> Any:
-        status, said = await self._ask(path, body)
-        # A path that is not there, or a field that is not taken, stays so.
+    async def _answer(self, path: str, body: Mapping[str, Any] | None) -> Any:
+        status, answer = await self._ask(path, body)
+        # Unknown paths and rejected fields stay so; other failures may pass.
         self.failed |= status not in (200, 400, 404, 405, 422)
-        return said if status == 200 else None
+        return answer if status == 200 else None

@@ -1,6 +1,7 @@
-"""Leave to call a model endpoint. Who counts the calls, and where, is not the agent's business.
+"""Permission to call a model endpoint, independent of who counts the calls.
 
-`Unlimited` is for a process of its own; workers give agents one that the whole fleet shares.
+`Unlimited` is for a single process; workers pass their agents a limiter that the whole fleet
+shares.
 """
 
 from __future__ import annotations
@@ -16,65 +17,69 @@ from hermes_queue.models import Usage
 
 
 class Permit(Protocol):
-    """Leave for one HTTP request. Left without a word, the request told nothing of the limit."""
+    """Permission for one HTTP request.
+
+    If neither `settle` nor `refused` is called, the request says nothing about the endpoint's
+    limit.
+    """
 
     waited_s: float
-    """How long it took to get; no part of anybody's working time."""
+    """Seconds spent waiting for the permission; not part of any working time."""
 
     def settle(self, usage: Usage) -> None:
-        """The request was served, and used so many tokens."""
+        """Report that the request was served and used this many tokens."""
 
     def refused(self, retry_after_s: float | None, *, paused: bool = False) -> None:
-        """The endpoint takes no requests for now.
+        """Report that the endpoint takes no requests for now.
 
         Args:
-            retry_after_s: for how long, if it said so; holds for everybody.
-            paused: it says that it is paused, e.g. while weights are updated, so that this
-                tells nothing of how many requests it can take.
+            retry_after_s: how long, if the endpoint said so; holds for everybody.
+            paused: the endpoint is paused, e.g. while weights are updated, so that this says
+                nothing about how many requests it can serve.
         """
 
 
 class Limiter(Protocol):
-    """Says when a request to a model endpoint may be made."""
+    """Decides when a request to a model endpoint may be sent."""
 
     def slot(
         self, endpoint: str, model: str, *, estimate_tokens: int = 0, delay_s: float = 0.0
     ) -> AbstractAsyncContextManager[Permit]:
-        """Wait for leave; it is given back at the end of the block.
+        """Wait for permission; it ends with the block.
 
         Args:
             endpoint: base URL without credentials.
             model: name of the model.
-            estimate_tokens: prompt and completion, as far as one can tell beforehand.
-            delay_s: what to wait in any case, e.g. as backoff.
+            estimate_tokens: estimated tokens of prompt and completion.
+            delay_s: minimum wait, e.g. a backoff.
 
         Raises:
-            ModelError: there was no leave for longer than is reasonable.
+            ModelError: there was no permission for unreasonably long.
         """
         ...
 
 
 @dataclass(slots=True)
 class FreePermit:
-    """Leave that was given without counting."""
+    """Permission that nothing counts."""
 
     waited_s: float = 0.0
 
     def settle(self, usage: Usage) -> None:
-        """Nobody counts."""
+        """Does nothing."""
 
     def refused(self, retry_after_s: float | None, *, paused: bool = False) -> None:
-        """The caller's own backoff has to do."""
+        """Does nothing; the caller's own backoff has to suffice."""
 
 
 class Unlimited:
-    """Every request is made at once."""
+    """Permits every request at once."""
 
     @asynccontextmanager
     async def slot(
         self, endpoint: str, model: str, *, estimate_tokens: int = 0, delay_s: float = 0.0
     ) -> AsyncIterator[Permit]:
-        """See `Limiter.slot`; waits for `delay_s` alone."""
+        """See `Limiter.slot`; waits only for `delay_s`."""
         began = time.monotonic()
         if delay_s > 0:
             await asyncio.sleep(delay_s)

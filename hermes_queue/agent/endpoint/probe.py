@@ -1,11 +1,11 @@
 """Does the endpoint's chat template show `tools` to the model, or drop them?
 
-Some templates drop them in silence, and every trajectory would then fail of an agent that has
-never seen its tools. Tokens are counted for one prompt with and without a large tool: by the
-server's tokenizer (of servers of token mode), else by the usage of two completions of one token.
+Some templates drop them silently, and every trajectory would then fail because the agent has
+never seen its tools. The probe counts the tokens of one prompt with and without a large tool: with
+the server's tokenizer (servers of token mode), else from the usage of two completions of one token.
 
-Asked once per endpoint and model; the answer is kept in the process and, where a worker shares
-one (`share`), in a cache for all workers.
+Each endpoint and model is probed once. The result is kept in the process and, if a worker has
+set one (`share`), in a cache for all workers.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ Verdict = Literal["honoured", "dropped", "unknown"]
 Send = Callable[[str, Mapping[str, Any]], Awaitable[tuple[int, Any]]]
 """POST a body to a path below the endpoint, or to a URL: (HTTP status, decoded JSON).
 
-Raises nothing but cancellation and TimeoutError; status 0 = no usable answer."""
+Raises only CancelledError and TimeoutError; status 0 = no usable answer.
+"""
 
 REQUEST_TIMEOUT_S = 30.0
 RECHECK_S = 60.0
-"""For so long a verdict holds that a person is about to change, or that is due to an outage."""
+"""Lifetime of a verdict that a person is about to change, or that an outage caused."""
 
 _MARGIN_TOKENS = 20
 """The tool and the control text are each several times as long in any tokenizer."""
@@ -51,14 +52,14 @@ _TOOL = {
 
 
 class ProbeCache(Protocol):
-    """Verdicts that workers share. Loses its content at will; raises nothing."""
+    """Verdicts that workers share. May lose entries at any time; raises nothing."""
 
     async def load(self, endpoint: str, model: str) -> Verdict | None:
-        """The verdict of another worker, if it still holds."""
+        """Another worker's verdict, if it is still valid."""
         ...
 
     async def save(self, endpoint: str, model: str, verdict: Verdict, ttl_s: float) -> None:
-        """Tell the others; it holds for `ttl_s` seconds."""
+        """Share a verdict for `ttl_s` seconds."""
         ...
 
 
@@ -70,30 +71,30 @@ _locks: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, str], async
 
 
 def share(cache: ProbeCache | None) -> None:
-    """Have verdicts shared through `cache`; None ends that."""
+    """Share verdicts through `cache`; None ends sharing."""
     global _shared
     _shared = cache
 
 
 def forget() -> None:
-    """Forget this process's verdicts."""
+    """Drop this process's verdicts."""
     _known.clear()
 
 
 class ToolProbe:
-    """The question for one endpoint and model."""
+    """The probe of one endpoint and model."""
 
     def __init__(
         self, base_url: str, server: str, model: str, kinds: Mapping[str, Server], *, ttl_s: float
     ) -> None:
-        """Prepare the question.
+        """Prepare the probe.
 
         Args:
-            base_url: of the endpoint.
+            base_url: URL of the endpoint.
             server: the same without credentials, for logs and caches.
-            model: its name there.
-            kinds: the kinds of server that it may be of, by name.
-            ttl_s: how long a verdict holds.
+            model: the model's name there.
+            kinds: the kinds of server that it may be, by name.
+            ttl_s: lifetime of a verdict.
         """
         self.base_url = base_url.rstrip("/")
         self.model = model
@@ -104,13 +105,14 @@ class ToolProbe:
     async def require_tools(
         self, send: Send, sampling: Mapping[str, Any], *, deadline: float
     ) -> None:
-        """Make sure that the template does not drop tools; asks the endpoint at most once.
+        """Check that the template does not drop tools; asks the endpoint at most once.
 
-        An endpoint that does not answer, or whose answers decide nothing, passes.
+        An endpoint that does not answer, or whose answers are inconclusive, passes.
 
         Args:
-            send: reaches the endpoint.
-            sampling: of the job; what it says of the template and the name of its token cap.
+            send: sends a request to the endpoint.
+            sampling: the job's sampling; only its template fields and the name of its token cap
+                are used.
             deadline: on the `time.monotonic()` clock.
 
         Raises:
@@ -154,7 +156,7 @@ class ToolProbe:
         _known[key] = (verdict, time.monotonic() + ttl_s)
         if found is None:
             if outage:
-                return verdict  # the first completion tells what is the matter
+                return verdict  # the first completion will show the cause
             self._log(verdict)
             if _shared:
                 await _shared.save(*key, verdict, ttl_s)
@@ -162,23 +164,23 @@ class ToolProbe:
 
     def _log(self, verdict: Verdict) -> None:
         level = logging.WARNING if verdict == "unknown" else logging.INFO
-        said = {
+        result = {
             "honoured": "shows tools to the model",
             "dropped": "drops tools",
-            "unknown": "may drop tools: its token counts do not tell",
+            "unknown": "may drop tools: its token counts are inconclusive",
         }[verdict]
         logger.log(
             level,
             "the chat template of %s at %s %s",
             self.model,
             self._server,
-            said,
+            result,
             extra={"action": "tools_probe", "verdict": verdict},
         )
 
 
 class _Asking:
-    """Asks the endpoint by every way there is until one decides."""
+    """Asks the endpoint in every known way until one is conclusive."""
 
     def __init__(
         self,
@@ -188,7 +190,7 @@ class _Asking:
         template: Mapping[str, Any],
     ) -> None:
         self.failed = False
-        """Whether an answer is missing that might come another time."""
+        """Whether an answer is missing that a later probe may get."""
         self._root = probe.base_url.removesuffix("/v1")
         self._tokenizers = probe.tokenizers
         self._body = {"model": probe.model, **template}
@@ -199,26 +201,26 @@ class _Asking:
     async def verdict(self) -> Verdict:
         """The verdict.
 
-        That of a tokenizer against tools has to be confirmed by the usage: servers may take
-        tools in completions and ignore them where they only count.
+        If a tokenizer says that tools are dropped, the usage has to confirm it: servers may
+        accept tools in completions and ignore them when they only count.
         """
         suspected = False
         for path in self._tokenizers:
-            below = path.removeprefix("/v1")  # `_send` takes what lies below /v1, or a URL
+            below = path.removeprefix("/v1")  # `_send` takes a path below /v1, or a URL
             place = self._root + path if below == path else below
-            said = await self._compare(place, {}, _tokens)
-            if said == "honoured":
-                return said
-            suspected = suspected or said == "dropped"
-        said = await self._compare("/chat/completions", self._one_token, _prompt_tokens)
-        return "dropped" if said == "unknown" and suspected else said
+            result = await self._compare(place, {}, _tokens)
+            if result == "honoured":
+                return result
+            suspected = suspected or result == "dropped"
+        result = await self._compare("/chat/completions", self._one_token, _prompt_tokens)
+        return "dropped" if result == "unknown" and suspected else result
 
     async def _compare(
         self, path: str, more: Mapping[str, Any], count: Callable[[Any], int]
     ) -> Verdict:
-        """Count with and without the tool.
+        """Compare the token counts with and without the tool.
 
-        Equal counts mean something only where a longer message is counted as longer.
+        Equal counts are conclusive only if a longer message is counted as longer.
         """
 
         async def counted(messages: list[dict[str, str]], **tools: Any) -> int:
@@ -236,13 +238,13 @@ class _Asking:
         return "dropped" if await counted(_LONG) >= bare + _MARGIN_TOKENS else "unknown"
 
     async def _count(self, path: str, body: Mapping[str, Any], count: Callable[[Any], int]) -> int:
-        """What the server counts; 0 = it does not say."""
+        """The server's token count; 0 = unknown."""
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 status, answer = await self._send(path, body)
         except TimeoutError:
             status, answer = 0, None
-        # A path that is not there, or a field that is not taken, stays so.
+        # Unknown paths and rejected fields stay so; other failures may pass.
         self.failed |= status not in (200, 400, 404, 405, 422)
         if status != 200:
             return 0
@@ -267,5 +269,5 @@ def _lock(key: tuple[str, str]) -> asyncio.Lock:
 
 
 def _loop_time(deadline: float) -> float:
-    """A deadline of the `time.monotonic()` clock on that of the running loop."""
+    """Convert a deadline from `time.monotonic()` to the running loop's clock."""
     return asyncio.get_running_loop().time() + deadline - time.monotonic()

@@ -1,6 +1,6 @@
-"""An endpoint's JSON to our records, and our messages to what the endpoint takes.
+"""Converts an endpoint's JSON to our records, and our messages to the endpoint's format.
 
-What is particular to one kind of server is in its module of `hermes_queue.agent.tokens.servers`.
+The rules of one kind of server are in its module of `hermes_queue.agent.tokens.servers`.
 """
 
 from __future__ import annotations
@@ -26,40 +26,40 @@ from hermes_queue.models import FunctionCall, Message, ToolCall, Usage
 REASONING_FIELDS = ("reasoning", "reasoning_content")
 """vLLM and OpenRouter use the first, SGLang the second."""
 NAME_MAX = 64
-"""Characters of a function's name that every server takes (OpenAI's bound, as is the form)."""
+"""Length of a function name that every server accepts (OpenAI's limit, as is the pattern)."""
 _LEGAL_NAME = re.compile(rf"[A-Za-z0-9_-]{{1,{NAME_MAX}}}")
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What is read off a chat completion."""
+    """The parts of a chat completion that we use."""
 
     message: Message
     reasoning_field: str | None
-    """Name under which this server sends reasoning, and so wants it back."""
+    """Field in which this server sends reasoning and expects it back."""
     finish_reason: str | None
     usage: Usage
     prompt_ids: tuple[int, ...] | None
     completion_ids: tuple[int, ...] | None
     logprobs: tuple[float, ...] | None
     policy_version: str | None
-    """Of the weights, as the server tells it."""
+    """Version of the weights, as the server reports it."""
     policy_spans: tuple[tuple[str, int], ...] = ()
     """See `Turn.policy_spans`."""
     model: str | None = None
-    """What the server says it is."""
+    """Name of the model, as the server reports it."""
 
 
 def parse(body: bytes, *, turn: int) -> Completion:
     """Read the first choice of a chat completion.
 
     Args:
-        body: of the HTTP response.
+        body: body of the HTTP response.
         turn: index of the turn, for tool calls that came without an id.
 
     Raises:
-        MalformedReply: not JSON, no choice in it, or a field of the wrong type.
+        MalformedReply: not JSON, without choices, or with a field of the wrong type.
     """
     try:
         data = json.loads(body)
@@ -86,12 +86,12 @@ def parse(body: bytes, *, turn: int) -> Completion:
 
 
 def _given(*values: Any) -> Any:
-    """The first that is there; an empty list is."""
+    """The first value that is not None."""
     return next((value for value in values if value is not None), None)
 
 
 def _served_by(data: Mapping[str, Any], choice: Mapping[str, Any]) -> ServedBy:
-    """The weights that sampled, where the server is one that says so."""
+    """The weights that sampled, if the server reports them."""
     for server in own_servers().values():
         served = server.served_by(data, choice)
         if served["policy_version"] is not None:
@@ -123,7 +123,7 @@ def _message(data: Mapping[str, Any], turn: int) -> tuple[Message, str | None]:
         _tool_call(call, f"call_{turn}_{i}") for i, call in enumerate(data.get("tool_calls") or ())
     )
     if len({call.id for call in calls}) < len(calls):
-        # An observation finds its call by id, so equal ids would be ambiguous.
+        # An observation refers to its call by id, so equal ids would be ambiguous.
         calls = tuple(
             call.model_copy(update={"id": f"call_{turn}_{i}"}) for i, call in enumerate(calls)
         )
@@ -137,7 +137,7 @@ def _message(data: Mapping[str, Any], turn: int) -> tuple[Message, str | None]:
 
 
 def _tool_call(data: Mapping[str, Any], default_id: str) -> ToolCall:
-    """A call of either kind; a custom tool's free-form input becomes its arguments."""
+    """A call of either kind; the free-form input of a custom tool becomes its arguments."""
     part = data.get("function") or data.get("custom") or {}
     arguments = part.get("arguments", part.get("input"))
     if not isinstance(arguments, str):
@@ -152,7 +152,7 @@ def _tool_call(data: Mapping[str, Any], default_id: str) -> ToolCall:
 def _optional_text(value: Any) -> str | None:
     if value is None:
         return None
-    if isinstance(value, list):  # content as parts
+    if isinstance(value, list):  # content in parts
         value = "".join(part.get("text") or "" for part in value)
     if not isinstance(value, str | int | float):
         raise MalformedReply(f"expected text, not {type(value).__name__}")
@@ -160,7 +160,7 @@ def _optional_text(value: Any) -> str | None:
 
 
 def _logprobs(value: Any, ids: Sequence[int] | None) -> tuple[float, ...] | None:
-    """Of the completion's ids; without ids there is nothing they belong to."""
+    """One logprob per id of the completion; None without ids."""
     if ids == ():
         return ()
     if ids is None or not value or value.get("content") is None:
@@ -179,11 +179,11 @@ def _usage(data: Mapping[str, Any]) -> Usage:
 def to_wire(
     messages: Sequence[Message], reasoning_field: str | None, tools: Sequence[Any] = ()
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """The messages as the endpoint takes them, and the ids of calls that were rewritten.
+    """The messages in the endpoint's format, and the ids of calls that were rewritten.
 
-    Servers check the calls of the history and refuse the whole request for one that the model
-    itself has got wrong. So arguments that are no JSON object travel inside one, and a name that
-    is neither one of `tools` nor of the form of one travels in that form.
+    Servers check the calls of the history and refuse the whole request if the model got one
+    wrong. So arguments that are not a JSON object are wrapped in one, and a name that is neither
+    one of `tools` nor valid is replaced by a valid one.
     """
     offered = {tool["function"]["name"] for tool in tools}
     wire: list[dict[str, Any]] = []
@@ -196,8 +196,8 @@ def to_wire(
             name, arguments = call["function"]["name"], call["function"]["arguments"]
             legal = name in offered or _LEGAL_NAME.fullmatch(name) is not None
             if not legal:
-                shown = _NOT_IN_NAMES.sub("_", name[:NAME_MAX]) or "unnamed"
-                call["function"]["name"] = shown
+                name = _NOT_IN_NAMES.sub("_", name[:NAME_MAX]) or "unnamed"
+                call["function"]["name"] = name
             if not _is_object(arguments):
                 call["function"]["arguments"] = json.dumps({"invalid_arguments": arguments})
                 legal = False

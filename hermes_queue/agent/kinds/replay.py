@@ -1,7 +1,7 @@
-"""The agent that repeats the assistant's side of a stored conversation.
+"""The agent that repeats the assistant's messages of a stored conversation.
 
-A job names the file, and it lies on the worker's host, outside of any sandbox: so only regular
-files below a directory of the operator's are opened, and only so much of them is read.
+Jobs name the file, but it is on the worker's host, outside of any sandbox. So only regular files
+below a directory that the operator chose are opened, and the amount read is bounded.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from hermes_queue.settings import ModelSettings, PathSettings
 
 FILE_MAX_BYTES = 256 << 20
 LINE_MAX_BYTES = 32 << 20
-"""Of one record."""
+"""Largest size of one record."""
 
 _MESSAGES = TypeAdapter(list[Message])
 _HERE = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-"""No link leads out of the directory, and opening a pipe waits for nobody."""
+"""Flags that refuse symbolic links out of the directory and do not block on opening a pipe."""
 
 
 def replay(spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> ChatClient:
-    """Repeats the assistant's side of a stored conversation.
+    """Repeats the assistant's messages of a stored conversation.
 
     Params: {"messages": [...]}, or {"path": JSONL file of records below the worker's
-    `PathSettings.replay`}. Of a file, the records of the same instance are used if there are
-    any; among those `sample_index` picks one.
+    `PathSettings.replay`}. From a file, records of the same instance are preferred, and
+    `sample_index` selects one of them.
     """
     path, messages = spec.params.get("path"), spec.params.get("messages")
     if (path is None) == (messages is None) or not isinstance(path, str | None):
-        raise ModelConfigError('agent replay: give one of the params "path" and "messages"')
+        raise ModelConfigError('agent replay: give exactly one of the params "path" and "messages"')
 
     async def write() -> list[Message]:
         stored = messages
@@ -60,7 +60,7 @@ def _stored_messages(path: str, script: AgentScript) -> Any:
     root = PathSettings().replay
     if root is None:
         raise ModelConfigError(
-            f"agent replay: {path}: this worker opens no files for jobs: set "
+            f"agent replay: {path}: this worker may not open files for jobs: set "
             "HERMES_QUEUE_PATHS_REPLAY to the directory of the records, or send them in the job "
             '(the param "messages")'
         )
@@ -72,7 +72,7 @@ def _stored_messages(path: str, script: AgentScript) -> Any:
 
 
 def _chosen(lines: IO[bytes], script: AgentScript) -> Any:
-    """The messages of one record; of the others only the places are kept."""
+    """The messages of one record. For the others only their offsets are kept."""
     every: list[int] = []
     same: list[int] = []
     for start, record in _records(lines):
@@ -87,7 +87,7 @@ def _chosen(lines: IO[bytes], script: AgentScript) -> Any:
 
 
 def _records(lines: IO[bytes]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Each record with the place of its line."""
+    """Each record with the offset of its line."""
     start = lines.tell()
     while line := lines.readline(LINE_MAX_BYTES + 1):
         if len(line) > LINE_MAX_BYTES or start > FILE_MAX_BYTES:
@@ -102,18 +102,18 @@ def _records(lines: IO[bytes]) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _opened(root: Path, path: str) -> IO[bytes]:
-    """A regular file below `root`.
+    """Open a regular file below `root`.
 
     Raises:
-        ValueError: it lies elsewhere, or is something else.
-        OSError: there is none, or a link on the way.
+        ValueError: the path is outside of `root`, or not a regular file.
+        OSError: the file does not exist, or a part of its path is a link.
     """
     given = PurePath(path)
     base = root.absolute()
-    with suppress(ValueError):  # relative ones are relative to the directory
+    with suppress(ValueError):  # a relative path starts at the directory
         given = given.relative_to(base)
     if given.is_absolute() or ".." in given.parts or not given.parts:
-        raise ValueError(f"it does not lie below {base} (HERMES_QUEUE_PATHS_REPLAY)")
+        raise ValueError(f"it is not below {base} (HERMES_QUEUE_PATHS_REPLAY)")
     at = os.open(base, os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for part in given.parts[:-1]:
@@ -125,7 +125,7 @@ def _opened(root: Path, path: str) -> IO[bytes]:
         os.close(at)
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
-        raise ValueError("it is no regular file")
+        raise ValueError("it is not a regular file")
     return os.fdopen(file, "rb")
 
 

@@ -1,6 +1,6 @@
-"""Tool-call parsers by name, named as vLLM names them.
+"""Tool-call parsers by name, named as in vLLM.
 
-    base.py            what a parser takes and gives
+    base.py            the parser protocol, and functions that parsers share
     from_renderers.py  parsers of the library `renderers`
     hermes.py          Hermes, also of Qwen 2.5 and 3
     llama3_json.py     Llama 3.1 and later

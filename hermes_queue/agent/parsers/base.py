@@ -1,8 +1,8 @@
-"""What a tool-call parser takes and gives, and what the text parsers share.
+"""The protocol of tool-call parsers, and functions that the text parsers share.
 
-A parser reads a reply as text and never raises: whatever a model writes is data. All of them
-take time linear in the length of the text, also on text made to slow them down (for those of the
-library see `from_renderers`).
+A parser reads a reply as text and never raises, since anything a model writes is data. All
+parsers take time linear in the length of the text, even if it was made to slow them down (for
+those of the library see `from_renderers`).
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ CallStatus = Literal[
     "unclosed",
     "unknown_tool",
 ]
-"""ok: a name, and arguments that are a JSON object. invalid_json: no JSON where the format wants
-it. invalid_arguments: JSON, but no object. malformed: another breach of the format. unclosed:
-the text ended inside the call. unknown_tool: a library's verdict on the name."""
+"""ok: a name, and arguments that are a JSON object. invalid_json: not JSON where the format
+requires it. invalid_arguments: JSON, but not an object. malformed: another violation of the
+format. unclosed: the text ended inside the call. unknown_tool: a library's verdict on the name."""
 
 MAX_FAILED = 16
-"""So many calls of a reply may turn out not to be JSON; what follows is text. Each may have been
-read to the end, and to say where it is wrong the JSON library counts the lines before it: this
-bounds the time that hostile text costs."""
+"""Number of calls in a reply that may be invalid JSON; the rest is treated as text. Each may have
+been read to the end of the reply, and for an error message the JSON library counts the lines
+before it, so this bounds the time that hostile text costs."""
 
 Tools = Sequence[Mapping[str, Any]]
 """OpenAI tool schemas."""
@@ -43,69 +43,69 @@ _decoder = json.JSONDecoder()
 
 @dataclass(frozen=True, slots=True)
 class ParsedCall:
-    """One attempt at a tool call, successful or not."""
+    """One tool call or attempt at one."""
 
     name: str | None
     arguments: str
-    """As the model wrote them. Formats that are no JSON are written as a JSON object. Of a call
-    that is not ok it is the raw text, unless the format tells the arguments apart."""
+    """Text as the model wrote it. Formats other than JSON are converted to a JSON object. For a
+    call that is not ok this is the raw text, unless the format separates the arguments."""
     raw: str
     status: CallStatus
     span: tuple[int, int]
-    """Half-open range of the whole call, with its tags, in the text that was parsed."""
+    """Half-open range of the whole call in the parsed text, including its tags."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedReply:
-    """A reply taken apart."""
+    """A parsed reply."""
 
     calls: tuple[ParsedCall, ...]
     content: str | None
-    """The text outside of calls and reasoning; None when there is none."""
+    """The text outside of calls and reasoning; None if there is none."""
     reasoning: str | None
 
 
 class ToolCallParser(Protocol):
-    """Takes the text of a reply apart."""
+    """Splits a reply into calls, text and reasoning."""
 
     @property
     def name(self) -> str:
-        """As vLLM calls it, where vLLM has it."""
+        """Name of the format, that of vLLM if it has one."""
         ...
 
     def parse(self, text: str, tools: Tools = (), *, reasoning: bool = True) -> ParsedReply:
-        """Take `text` apart. Never raises.
+        """Parse `text`. Never raises.
 
         Args:
             text: the assistant's message as the model wrote it, without end-of-turn tokens.
-            tools: what was offered; formats without types take those of the arguments from it.
-            reasoning: whether `<think>` blocks are to be told apart.
+            tools: the offered tools; formats without types take the types of arguments from it.
+            reasoning: whether to separate `<think>` blocks.
         """
         ...
 
 
 FindCalls = Callable[[str, int, Tools], list[ParsedCall]]
-"""(text, where to begin, tools) to the calls in order, spans disjoint."""
+"""(text, start, tools) -> the calls in order, with disjoint spans."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextParser:
-    """A `ToolCallParser` from a function that finds the calls."""
+    """A `ToolCallParser` made of a function that finds the calls."""
 
     name: str
     opener: str
-    """What a call begins with; it also ends reasoning that was never closed."""
+    """Text that begins a call; it also ends reasoning that was never closed."""
     find_calls: FindCalls
 
     def parse(self, text: str, tools: Tools = (), *, reasoning: bool = True) -> ParsedReply:
         """See `ToolCallParser.parse`."""
-        thought, start = split_reasoning(text, self.opener) if reasoning else (None, 0)
+        reasoning_text, start = split_reasoning(text, self.opener) if reasoning else (None, 0)
         calls = self.find_calls(text, start, tools)
-        return ParsedReply(tuple(calls), remaining(text, start, calls), thought)
+        return ParsedReply(tuple(calls), remaining(text, start, calls), reasoning_text)
 
 
 def remaining(text: str, start: int, calls: Sequence[ParsedCall]) -> str | None:
-    """The text after `start` outside of `calls`; as it is when there are none."""
+    """The text after `start` outside of `calls`; unchanged if there are none."""
     if not calls and start == 0:
         return text or None
     parts, at = [], start
@@ -117,10 +117,10 @@ def remaining(text: str, start: int, calls: Sequence[ParsedCall]) -> str | None:
 
 
 def split_reasoning(text: str, opener: str) -> tuple[str | None, int]:
-    """The reasoning a text begins with, and where the rest of it starts.
+    """The reasoning at the beginning of a text, and the offset of the rest.
 
     Templates may have written `<think>` into the prompt, so the opening tag can be missing.
-    Reasoning that is not closed ends where a call begins, else with the text.
+    Reasoning that is not closed ends at the first call, or with the text.
     """
     begin = _SPACE.match(text, 0)
     start = begin.end() if begin else 0
@@ -137,14 +137,14 @@ def split_reasoning(text: str, opener: str) -> tuple[str | None, int]:
 
 
 class Finder:
-    """`str.find` for positions that only grow: linear over all calls together."""
+    """`str.find` for increasing positions, linear over all calls together."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._next: dict[str, int] = {}
 
     def find(self, needle: str, start: int) -> int:
-        """Where `needle` comes next at or after `start`; -1 = nowhere."""
+        """The next offset of `needle` at or after `start`; -1 = none."""
         known = self._next.get(needle, -2)
         if known == -2 or -1 < known < start:
             known = self._next[needle] = self._text.find(needle, start)
@@ -152,7 +152,7 @@ class Finder:
 
 
 def skip_space(text: str, start: int) -> int:
-    """The first position at or after `start` that holds no JSON whitespace."""
+    """The first position at or after `start` that is not JSON whitespace."""
     match = _SPACE.match(text, start)
     return match.end() if match else start
 
@@ -163,22 +163,22 @@ class NotJson(ValueError):
     def __init__(self, message: str, *, cut: bool) -> None:
         super().__init__(message)
         self.cut = cut
-        """The text ended too early; it might have become right."""
+        """Whether the text ended too early and might have become valid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A member of a JSON object: its value, and the value as it is written."""
+    """A member of a JSON object: its value, and the text of the value."""
 
     value: Any
     text: str
 
 
 def read_object(text: str, start: int) -> tuple[dict[str, Member], int]:
-    """Read the JSON object that begins at `start`: its members and where it ends.
+    """Read the JSON object at `start`: its members and its end.
 
     Raises:
-        NotJson: there is none.
+        NotJson: there is no valid object.
     """
     if not text.startswith("{", start):
         raise NotJson("no object", cut=start >= len(text))
@@ -203,10 +203,10 @@ def read_object(text: str, start: int) -> tuple[dict[str, Member], int]:
 
 
 def read_value(text: str, start: int) -> tuple[Any, int]:
-    """Read the JSON value that begins at `start`: the value and where it ends.
+    """Read the JSON value at `start`: the value and its end.
 
     Raises:
-        NotJson: there is none, or one that Python cannot hold.
+        NotJson: there is no valid value, or Python cannot hold it.
     """
     try:
         return _decoder.raw_decode(text, start)
@@ -232,10 +232,10 @@ def call_of(
     *,
     names: Sequence[str] = ("arguments", "parameters"),
 ) -> ParsedCall:
-    """The call that a JSON object with a name and arguments stands for.
+    """The call in a JSON object with a name and arguments.
 
-    Arguments that were encoded twice, a JSON text of an object, are taken as that text. A call
-    without arguments has an empty object.
+    Arguments that were encoded twice, as a JSON text of an object, are decoded once. A call
+    without arguments gets an empty object.
     """
     name = members["name"].value if "name" in members else None
     given = next((members[key] for key in names if key in members), Member({}, "{}"))
@@ -254,6 +254,6 @@ def call_of(
 
 
 def failed_call(raw: str, status: CallStatus, span: tuple[int, int]) -> ParsedCall:
-    """A call that cannot be read; its name where that much is legible."""
+    """A call that cannot be parsed; with its name if that is legible."""
     match = _NAME.search(raw)
     return ParsedCall(match.group(1) if match else None, raw, raw, status, span)

@@ -1,7 +1,7 @@
-"""Parsers of the `renderers` library (extra `renderers`) behind our protocol.
+"""Adapts parsers of the `renderers` library (extra `renderers`) to our protocol.
 
-The library reads token ids and finds tags by id. Here one character is one token and a tag the
-library asks for is another, so that text goes in and character positions come out.
+The library reads token ids and finds tags by id. Here each character is a token and each tag
+that the library asks for is another one, so that text goes in and character positions come out.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ FAMILIES = {
     "kimi_k2": ("kimi-k2", "<|tool_calls_section_begin|>"),
     "minimax_m2": ("minimax-m2", "<minimax:tool_call>"),
 }
-"""Name as vLLM has it: the library's name, and what a call begins with."""
+"""Name in vLLM -> (name in the library, text that begins a call)."""
 
 MAX_CHARS = 100_000
-"""Of a reply from its first call on. The library copies what it has read at each step, of some
-families: minutes for a longer text."""
+"""Limit of a reply from its first call on. For some families the library copies its input at each
+step, which takes minutes for longer text."""
 
 _STATUS: dict[str, CallStatus] = {
     "ok": "ok",
@@ -50,7 +50,7 @@ _FIRST_TAG = 0x110000
 
 
 class RenderersParser:
-    """A parser of the library; it is loaded with the first text."""
+    """A parser of the library, which is loaded with the first text."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -60,7 +60,7 @@ class RenderersParser:
         """Load the library.
 
         Raises:
-            ConfigurationError: it is not installed, or too different from what we know.
+            ConfigurationError: it is not installed, or its version is incompatible.
         """
         _ = self._renderer
 
@@ -68,12 +68,12 @@ class RenderersParser:
         """See `ToolCallParser.parse`.
 
         Raises:
-            ConfigurationError: the library is not installed; `require` tells beforehand.
+            ConfigurationError: the library is not installed; call `require` first to find out.
         """
-        thought, begin = split_reasoning(text, self._opener) if reasoning else (None, 0)
-        # What the library would have to read is kept short; see `_CharacterTokenizer.decode`.
+        thinking, begin = split_reasoning(text, self._opener) if reasoning else (None, 0)
+        # Keep the library's input short, see `_CharacterTokenizer.decode`.
         start = max(begin, text.find(self._opener, begin))
-        said = text[begin:start]
+        before = text[begin:start]
         tokenizer, renderer = self._renderer
         try:
             if len(text) - start > MAX_CHARS:
@@ -84,10 +84,10 @@ class RenderersParser:
             span = (start, len(text))
             raw = text[start:]
             call = ParsedCall(None, raw, raw, "malformed", span)
-            return ParsedReply((call,), said.strip() or None, thought)
+            return ParsedReply((call,), before.strip() or None, thinking)
         calls = tuple(_converted(call, text, start, ends) for call in parsed.tool_calls)
-        content = (said + parsed.content).strip() if calls else text[begin:]
-        return ParsedReply(calls, content or None, thought)
+        content = (before + parsed.content).strip() if calls else text[begin:]
+        return ParsedReply(calls, content or None, thinking)
 
     @cached_property
     def _renderer(self) -> tuple[_CharacterTokenizer, Any]:
@@ -102,7 +102,7 @@ class RenderersParser:
         try:
             config = config_from_name(self._family)
             fields = type(config).model_fields
-            if "enable_thinking" in fields:  # reasoning is told apart before, by us
+            if "enable_thinking" in fields:  # we have separated reasoning before
                 config = type(config)(enable_thinking=False)
             return tokenizer, create_renderer(tokenizer, config)
         except Exception as error:
@@ -112,7 +112,7 @@ class RenderersParser:
 
 
 def _converted(call: Any, text: str, start: int, ends: list[int]) -> ParsedCall:
-    """A call of the library's as ours. Without a span it is where its raw text first stands."""
+    """Convert a call of the library. Without a span it is located by its raw text."""
     status = _STATUS.get(str(call.status), "malformed")
     if call.token_span is not None:
         first, last = call.token_span
@@ -131,7 +131,7 @@ def _converted(call: Any, text: str, start: int, ends: list[int]) -> ParsedCall:
 
 
 def _as_written(raw: str, arguments: dict[str, Any]) -> str:
-    """The text in `raw` that stands for `arguments`; formats without JSON are written as such."""
+    """The text of `arguments` in `raw`; formats other than JSON are converted to JSON."""
     at = raw.find("{")
     if at != -1:
         try:
@@ -145,12 +145,12 @@ def _as_written(raw: str, arguments: dict[str, Any]) -> str:
 
 
 def _position(ends: list[int], token: int) -> int:
-    """Where the token begins in the text."""
+    """Offset of a token in the text."""
     return ends[token - 1] if token else 0
 
 
 class _CharacterTokenizer:
-    """As much of a tokenizer as the library asks for."""
+    """The part of a tokenizer that the library needs."""
 
     unk_token_id = None
     name_or_path = ""
@@ -160,10 +160,10 @@ class _CharacterTokenizer:
         self._ids: dict[str, int] = {}
         self._pattern: re.Pattern[str] | None = None
         self._decoded: tuple[list[int], str] = ([], "")
-        """What was decoded last."""
+        """The last decoded ids and their text."""
 
     def convert_tokens_to_ids(self, token: str) -> int:
-        """The id of a tag; whatever is asked for is one."""
+        """The id of a tag; any token that is asked for counts as a tag."""
         if token not in self._ids:
             self._ids[token] = _FIRST_TAG + len(self._tags)
             self._tags.append(token)
@@ -173,17 +173,17 @@ class _CharacterTokenizer:
 
     @property
     def eos_token_id(self) -> int:
-        """Of a tag that occurs in no text."""
+        """Id of a tag that occurs in no text."""
         return self.convert_tokens_to_ids("\0<eos>\0")
 
     def encode(self, text: str, **_: Any) -> list[int]:
-        """The ids of a text; a text that is nothing but a tag becomes one id."""
+        """The ids of a text; a text that is exactly a tag becomes one id."""
         if _TAG.fullmatch(text):
             self.convert_tokens_to_ids(text)
         return self.encode_with_ends(text)[0]
 
     def encode_with_ends(self, text: str) -> tuple[list[int], list[int]]:
-        """The ids of a text, and where each of them ends in it."""
+        """The ids of a text, and the offset at which each ends."""
         ids: list[int] = []
         ends: list[int] = []
         at = 0
@@ -200,8 +200,8 @@ class _CharacterTokenizer:
     def decode(self, ids: list[int] | int, **_: Any) -> str:
         """The text of ids.
 
-        The library decodes [0:1], [0:2], [0:3] ... to learn where a text tag ends, which takes time
-        quadratic in the length of the calls; so the last text is kept and added to.
+        The library decodes [0:1], [0:2], [0:3] ... to find the end of a text tag, which would
+        take time quadratic in the length of the calls. So the last text is cached and extended.
         """
         ids = [ids] if isinstance(ids, int) else ids
         known, text = self._decoded

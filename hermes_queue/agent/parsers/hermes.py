@@ -23,12 +23,13 @@ OPEN, CLOSE = "<tool_call>", "</tool_call>"
 def find_calls(text: str, start: int, tools: Tools) -> list[ParsedCall]:
     """The calls in `text` from `start` on.
 
-    The JSON decides where a call ends, not the first closing tag: arguments may hold such tags.
-    A missing closing tag is forgiven when the JSON is complete, since servers cut it off as a
-    stop string.
+    A call ends where its JSON ends, not at the first closing tag: arguments may contain such
+    tags. A missing closing tag is accepted if the JSON is complete, since servers cut it off as
+    a stop string.
 
-    Linear, although JSON is read anew at each tag: reading goes on past a tag only inside a
-    string, and where two readings overlap one is inside a string exactly when the other is not.
+    This is linear although JSON is read again at each tag: reading continues past a tag only
+    inside a string, and where two readings overlap, one is inside a string exactly when the
+    other is not.
     """
     finder, calls, failures = Finder(text), list[ParsedCall](), 0
     begin = finder.find(OPEN, start)
@@ -47,9 +48,9 @@ def find_calls(text: str, start: int, tools: Tools) -> list[ParsedCall]:
 
 
 def _unreadable(text: str, begin: int, body: int, close: int, *, cut: bool) -> ParsedCall:
-    """A call without legible JSON: it ends with the closing tag, or with the text.
+    """A call with invalid JSON; it ends with the closing tag, or with the text.
 
-    Not where another call seems to begin, which may be text of a broken argument.
+    It does not end where another call seems to begin, which may be text in a broken argument.
     """
     status: CallStatus = "unclosed" if cut and close == -1 else "invalid_json"
     stop, last = (len(text), len(text)) if close == -1 else (close, close + len(CLOSE))
@@ -65,7 +66,7 @@ def _complete(
         return call_of(members, text[body:end], (begin, after + len(CLOSE)))
     if after == len(text) or text.startswith(OPEN, after):
         return call_of(members, text[body:end], (begin, after))
-    # Something stands between the object and the tag, an extra brace most often.
+    # There is text between the object and the tag, most often an extra brace.
     close, following = finder.find(CLOSE, after), finder.find(OPEN, after)
     if close != -1 and not -1 < following < close:
         stop, last = close, close + len(CLOSE)

@@ -31,9 +31,8 @@ _NAMES = ("parameters", "arguments")
 def find_calls(text: str, start: int, tools: Tools) -> list[ParsedCall]:
     """The calls in `text` from `start` on.
 
-    An object is a call when it has a name and parameters. What cannot be read counts as a
-    failed call where only a call can stand, at the beginning or after the tag; elsewhere it is
-    text.
+    An object with a name and parameters is a call. Invalid JSON counts as a failed call only
+    where a call must be, at the beginning or after the tag; elsewhere it is text.
     """
     calls: list[ParsedCall] = []
     at, failures, first = start, 0, skip_space(text, start)
@@ -65,7 +64,7 @@ def find_calls(text: str, start: int, tools: Tools) -> list[ParsedCall]:
 
 
 def _end_of_failed(text: str, start: int) -> int:
-    """A failed call ends where the next one is announced, else with the text."""
+    """End of a failed call: the next tag, or the end of the text."""
     tag = text.find(TAG, start)
     return tag if tag != -1 else len(text)
 

@@ -1,8 +1,8 @@
-"""Mistral: `[TOOL_CALLS]` and then one of two forms.
+"""Mistral: `[TOOL_CALLS]` followed by one of two formats.
 
 A JSON list `[{"name": ..., "arguments": {...}}, ...]` (tokenizers before version 11), or
-`NAME[ARGS]{...}`, also without `[ARGS]` and with `[CALL_ID]...` before it, the tag repeated
-for each call.
+`NAME[ARGS]{...}`, also without `[ARGS]` and with `[CALL_ID]...` before it. In the second format
+the tag is repeated for each call.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def find_calls(text: str, start: int, tools: Tools) -> list[ParsedCall]:
 
 
 def _named(text: str, begin: int, body: int) -> list[ParsedCall]:
-    """The call of the tag at `begin`, which names it at `body`."""
+    """The call of the tag at `begin`, whose name is at `body`."""
     match = _NAMED.match(text, body)
     if match is None:
         cut = body == len(text)
@@ -57,7 +57,7 @@ def _named(text: str, begin: int, body: int) -> list[ParsedCall]:
 
 
 def _listed(text: str, begin: int, body: int) -> list[ParsedCall]:
-    """Calls as the members of a JSON list; the last one may be a failed one."""
+    """Calls in a JSON list; the last one may be a failed one."""
     calls: list[ParsedCall] = []
     at = skip_space(text, body + 1)
     while True:
@@ -74,7 +74,7 @@ def _listed(text: str, begin: int, body: int) -> list[ParsedCall]:
 
 
 def _failed(text: str, begin: int, body: int, status: CallStatus) -> ParsedCall:
-    """What cannot be read ends where the next call is announced, else with the text."""
+    """A failed call, which ends at the next tag, or with the text."""
     following = text.find(TAG, body)
     last = following if following != -1 else len(text)
     if status == "unclosed" and following != -1:

@@ -1,4 +1,4 @@
-"""Qwen 3 Coder and 3.5: XML-like calls whose argument values carry no quotes and no types.
+"""Qwen 3 Coder and 3.5: XML-like calls whose argument values have neither quotes nor types.
 
     <tool_call>
     <function=NAME>
@@ -8,7 +8,7 @@
     </function>
     </tool_call>
 
-The outer tags may be missing. Values become JSON by the types of the offered tool.
+The outer tags may be missing. Values become JSON according to the types in the tool's schema.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def find_calls(text: str, start: int, tools: Tools) -> list[ParsedCall]:
 
 
 def _without_function(text: str, finder: Finder, begin: int) -> ParsedCall:
-    """An outer tag that no function follows: a call that is cut off, or another format."""
+    """A call with an outer tag but no function: it is cut off, or in another format."""
     body = skip_space(text, begin + len(OPEN))
     close = finder.find(CLOSE, body)
     stop, last = (close, close + len(CLOSE)) if close != -1 else (len(text), len(text))
@@ -63,7 +63,7 @@ def _without_function(text: str, finder: Finder, begin: int) -> ParsedCall:
 
 
 class _Call:
-    """Reads one call; positions only grow, which keeps the `Finder` linear."""
+    """Reads one call. Positions only increase, which keeps the `Finder` linear."""
 
     def __init__(self, text: str, finder: Finder, begin: int, function: int) -> None:
         self._text = text
@@ -91,7 +91,7 @@ class _Call:
         return self._done(name, "ok", json.dumps(typed, ensure_ascii=False))
 
     def _tag_value(self) -> str | None:
-        """The text up to the next `>`, which a line break must not precede."""
+        """The text up to the next `>`; None if a line break comes first."""
         end = self._finder.find(">", self._at)
         line = self._finder.find("\n", self._at)
         if end == -1 or -1 < line < end:
@@ -103,7 +103,7 @@ class _Call:
         return value.strip()
 
     def _parameter(self) -> CallStatus | None:
-        """Read one parameter; what is wrong, if anything is."""
+        """Read one parameter; returns its error, if any."""
         self._at += len(PARAMETER)
         key = self._tag_value()
         if not key:
@@ -123,7 +123,7 @@ class _Call:
         return None
 
     def _close(self) -> bool:
-        """Move behind the call's end; whether it stands where it has to."""
+        """Move past the end of the call; False if it is not there."""
         at = skip_space(self._text, self._at)
         if not self._text.startswith(FUNCTION_END, at):
             return False
@@ -132,7 +132,7 @@ class _Call:
         return True
 
     def _ended(self) -> bool:
-        """Whether nothing but the beginning of a tag is left."""
+        """Whether only the beginning of a tag is left."""
         rest = self._text[self._at : self._at + len(PARAMETER_END)].strip()
         if len(self._text) - self._at > len(rest) + 2:
             return False
@@ -159,12 +159,12 @@ class _Call:
 
 
 def _one_line_break_less(value: str) -> str:
-    """The template puts each value on lines of its own; further white space is the value's."""
+    """Remove the template's line breaks around a value; other white space belongs to it."""
     return value.removeprefix("\n").removesuffix("\n")
 
 
 def _types(tools: Tools, name: str) -> dict[str, frozenset[str]]:
-    """JSON types that the schema of tool `name` allows, by parameter."""
+    """Parameter -> JSON types that the schema of tool `name` allows."""
     for tool in tools:
         function = tool.get("function", tool)
         if isinstance(function, Mapping) and function.get("name") == name:
@@ -190,7 +190,7 @@ def _allowed(schema: Any, root: Mapping[str, Any], depth: int) -> set[str]:
 
 
 def _typed(value: str, types: frozenset[str] | None) -> Any:
-    """`value` in the first of `types` it fits; as text where none does, for the tool to judge."""
+    """`value` in the first of `types` that fits; else as text, for the tool to reject."""
     if not types or types == {"string"}:
         return value
     text = value.strip()

@@ -1,27 +1,27 @@
 """The Celery pool for coroutines: every task body runs on one event loop.
 
     consumer.py        survives a lost Redis and unreadable messages
-    control_client.py  remote control, sent
+    control_client.py  sends remote control commands
     intake.py          pause, resume and drain
     job.py             a running task as its body sees it
     loop_thread.py     the event loop of a worker
-    loop_watchdog.py   notices a blocked loop
-    remote_control.py  remote control, answered
+    loop_watchdog.py   detects a blocked loop
+    remote_control.py  executes remote control commands
     run.py             one job in the pool
-    screening.py       messages, checked before Celery reads them
-    shutdown.py        whether the worker is ordered to end
+    screening.py       validates messages before Celery reads them
+    shutdown.py        whether the worker was ordered to end
     task_pool.py       slots, limits, cancellation
-    trace.py           what surrounds the body of a task
+    trace.py           steps before and after the body of a task
 
     app.conf.worker_pool = "hermes_queue.broker.pool:TaskPool"
 
-Threads: the loop ("hermes-loop") runs bodies and does all bookkeeping of slots; Celery's
-callbacks (events, acknowledgements, result backend) block and run on a few callback
-threads, those of one job always on the same one and so in order; tasks that are not
-coroutine functions run in a small thread pool, where time limits cannot reach them.
+Threads: the loop ("hermes-loop") runs bodies and all bookkeeping of slots. Celery's callbacks
+(events, acknowledgements, result backend) block and run on a few callback threads; those of one
+job always run on the same thread, hence in order. Tasks that are not coroutine functions run in
+a small thread pool, where time limits cannot reach them.
 
-A body learns about its job through `current_job()`: `self.request` is thread-local and
-empty on the loop, and `self.retry()` does not work there.
+A body accesses its job through `current_job()`: `self.request` is thread-local and empty on the
+loop, and `self.retry()` does not work there.
 """
 
 from hermes_queue.broker.pool.job import CancelReason, Job, current_job

@@ -1,4 +1,4 @@
-"""Sending remote control commands to workers, for our own command line."""
+"""Sends remote control commands to workers, for the command line."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def ask(
 
     Args:
         command: one of Celery's or of `hermes_queue.broker.pool.remote_control`.
-        names: of workers, as Celery names them; None = all.
-        arguments: of the command.
-        timeout_s: how long to wait for answers; with `names` no longer than until all have come.
+        names: workers, as Celery names them; None = all.
+        arguments: arguments of the command.
+        timeout_s: how long to wait for answers; with `names`, only until all have answered.
 
     Raises:
         RedisUnavailable: the command may have been sent.
@@ -41,5 +41,5 @@ def ask(
             timeout=timeout_s,
         )
     except (OperationalError, RedisError, OSError) as error:
-        raise RedisUnavailable(f"the workers cannot be asked: {error}") from error
+        raise RedisUnavailable(f"the command cannot be sent to the workers: {error}") from error
     return {name: answer for each in answers or () for name, answer in each.items()}

@@ -1,7 +1,7 @@
-"""Whether this worker takes jobs: pause, resume and drain, of the worker or of its lanes.
+"""Pause, resume and drain of this worker, or of single lanes.
 
-Not to take jobs is not to consume from queues. Celery keeps that choice across reconnections;
-a worker that starts again takes jobs again.
+A worker that takes no jobs does not consume from their queues. Celery keeps that choice across
+reconnections; a restarted worker takes jobs again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ State = Literal["open", "paused", "draining"]
 
 
 class Intake:
-    """What this process consumes from. Changed on Celery's main thread, read from any."""
+    """The queues this process consumes from. Changed on Celery's main thread, read from any."""
 
     def __init__(self) -> None:
         self.hostname = ""
@@ -28,25 +28,25 @@ class Intake:
         self._queues: Any = None
 
     def serve(self, queues: Any) -> None:
-        """Consume from both queues of every lane that Celery's `queues` name, whoever named it.
+        """Consume from both queues of every lane in Celery's `queues`.
 
-        `celery worker -Q` names queues, or lanes by their mere name.
+        `celery worker -Q` accepts names of queues, or bare names of lanes.
         """
         self._queues = queues
         queues.select(queues_of(list(queues.consume_from)))
 
     @property
     def lanes(self) -> tuple[str, ...]:
-        """The lanes that are served now, those that are paused here included."""
+        """The lanes served now, including those paused here."""
         held = self._served if self.paused_lanes or self.state != "open" else []
         names = [] if self._queues is None else list(self._queues.consume_from)
         return served_lanes([*names, *held])
 
     def pause(self, consumer: Any, lanes: tuple[str, ...] = ()) -> None:
-        """Take no more jobs of `lanes`, or with none named of any; running ones go on.
+        """Take no more jobs of `lanes` (default: of any lane); running jobs continue.
 
         Raises:
-            ValueError: the worker serves no such lane, or it is draining.
+            ValueError: the worker does not serve the lane, or it is draining.
         """
         self._refuse_when_draining()
         self._known(consumer, lanes)
@@ -57,10 +57,10 @@ class Intake:
         self._apply(consumer)
 
     def resume(self, consumer: Any, lanes: tuple[str, ...] = ()) -> None:
-        """Take jobs of `lanes` again, or with none named of all.
+        """Take jobs of `lanes` (default: of all lanes) again.
 
         Raises:
-            ValueError: the worker serves no such lane, or it is draining.
+            ValueError: the worker does not serve the lane, or it is draining.
         """
         self._refuse_when_draining()
         self._known(consumer, lanes)
@@ -70,13 +70,13 @@ class Intake:
         self._apply(consumer)
 
     def drain(self, consumer: Any) -> None:
-        """Take no more jobs, for good: the worker ends when the last one it has is done."""
+        """Take no more jobs at all: the worker ends when its last job has ended."""
         self.state = "draining"
         self._apply(consumer)
 
     def _refuse_when_draining(self) -> None:
         if self.state == "draining":
-            raise ValueError("the worker is draining: it ends when its last trajectory has")
+            raise ValueError("the worker is draining: it ends with its last trajectory")
 
     def _known(self, consumer: Any, lanes: tuple[str, ...]) -> None:
         self._served = self._served or list(consumer.app.amqp.queues.consume_from)
@@ -86,16 +86,16 @@ class Intake:
 
     def _apply(self, consumer: Any) -> None:
         self._known(consumer, ())
-        # Not now: while the command's own message is read, Celery would only put the
-        # cancellation off, and it would then take queues away that were added meanwhile.
+        # Deferred: while Celery reads this command's own message, it postpones the cancellation,
+        # which would then also remove queues added in the meantime.
         consumer.hub.call_soon(self._consume, consumer)
 
     def _consume(self, consumer: Any) -> None:
         held = {name for lane in self.paused_lanes for name in _queues(lane)}
-        wanted = [name for name in self._served if self.state == "open" and name not in held]
+        open_queues = [name for name in self._served if self.state == "open" and name not in held]
         for name in self._served:
             consumer.cancel_task_queue(name)
-        for name in wanted:  # anew, because their order says which is polled first
+        for name in open_queues:  # all of them again: their order is the order of polling
             consumer.add_task_queue(name)
 
 
@@ -104,20 +104,20 @@ def _queues(lane: str) -> tuple[str, str]:
 
 
 INTAKE = Intake()
-"""That of this process."""
+"""The intake of this process."""
 
 
 @signals.worker_init.connect  # type: ignore[untyped-decorator]
-def _learn_name(sender: Any, **_: Any) -> None:
+def _serve_queues(sender: Any, **_: Any) -> None:
     INTAKE.hostname = str(sender.hostname)
-    if sender.app.main == "hermes_queue":  # the pool serves other apps, too
+    if sender.app.main == "hermes_queue":  # the pool also serves other apps
         INTAKE.serve(sender.app.amqp.queues)
 
 
 def within_slots(limit: int) -> int:
-    """Of so many trajectories at once, those for which the sandbox backend has slots.
+    """Cap `limit` at the number of slots of the sandbox backend.
 
-    A job that no slot is in sight for is better left to another worker.
+    A job that would only wait for a slot is better left to another worker.
     """
     slots = LocalSandboxSettings().slots if SandboxSettings().backend == "local" else 0
     return min(limit, slots) if slots else limit

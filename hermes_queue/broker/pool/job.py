@@ -1,4 +1,4 @@
-"""A running task as its own body sees it."""
+"""A running task as its body sees it."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ logger = logging.getLogger(__name__)
 
 CancelReason = Literal["soft", "hard", "terminate", "shutdown", "lease_lost", "cancelled"]
 """soft, hard: time limits. terminate: `revoke(terminate=True)`. shutdown: the worker ends.
-lease_lost: the job may run elsewhere already. cancelled: somebody else asked for it."""
+lease_lost: another worker may run the job already. cancelled: any other caller."""
 
 STAGE_EVENT = "task-STARTED"
-"""An event of a running task that tells its `stage`; see `Job.tell`."""
+"""Event that reports the stage of a running task; see `Job.report_stage`."""
 
 _current: ContextVar[Job] = ContextVar("hermes_queue_job")
 
 
 class SoftLimitCancellation(SoftTimeLimitExceeded, asyncio.CancelledError):  # type: ignore[misc]
-    """What a body meets at its soft limit.
+    """The cancellation of a body by its soft limit.
 
-    Celery's exception, which task groups, timeouts and gather() nevertheless treat as the
-    cancellation it is: they end their children before they let it pass.
+    An instance is Celery's exception and a cancellation at once, so task groups, timeouts and
+    gather() end their children before they let it pass.
     """
 
 
 class Job:
-    """What a body may know and do about the task it runs in. Get it from `current_job()`."""
+    """The task that a body runs in: its facts and operations. Get it from `current_job()`."""
 
     def __init__(self, call: TaskCall, request: Any, callbacks: Executor) -> None:
         # `request` is Celery's `Request`, found through the accept callback bound to it (None
@@ -67,37 +67,38 @@ class Job:
         return self._request is not None and bool(self._request.acknowledged)
 
     def adopt_message(self, channel: Any) -> None:
-        """Use `channel` in place of the one that brought the message. For the pool."""
+        """Use `channel` in place of the one that delivered the message. For the pool only."""
         if self._request is not None and not self._request.acknowledged:
             self._request.message.channel = channel
 
-    def tell(self, stage: str) -> None:
-        """Tell whoever listens to events, Flower above all, which stage the task has come to.
+    def report_stage(self, stage: str) -> None:
+        """Report the task's stage to listeners of events, mainly to Flower.
 
-        Does nothing outside of a worker, or when events are off.
+        Does nothing outside a worker or while events are off.
         """
         if self._request is not None:
-            self._callbacks.submit(self._tell, stage)
+            self._callbacks.submit(self._send_stage, stage)
 
-    def _tell(self, stage: str) -> None:
-        # Of a type that Celery does not know, listeners make a state: the name in upper case.
-        # `task-agent` would be a state AGENT, in which Flower has no button to terminate the task;
-        # `task-STARTED` leaves it STARTED, and its time of start untouched.
-        # The name is told again because a late `task-sent` of the producer replaces the shown one.
-        told = {"stage": stage, "result": f"stage: {stage}", "name": self._request.name}
+    def _send_stage(self, stage: str) -> None:
+        # Listeners turn an event type that Celery does not know into a state, the name in upper
+        # case: `task-agent` would become AGENT, a state in which Flower has no button to terminate
+        # the task. `task-STARTED` leaves the state STARTED and its start time unchanged. The event
+        # repeats the name, because a late `task-sent` of the producer replaces the displayed one.
+        fields = {"stage": stage, "result": f"stage: {stage}", "name": self._request.name}
         try:
-            self._request.send_event(STAGE_EVENT, **told)
-        except Exception as error:  # noqa: BLE001 - nobody's work depends on what is only shown
+            self._request.send_event(STAGE_EVENT, **fields)
+        except Exception as error:  # noqa: BLE001 - events are only for display
             logger.debug("event %s of %s was not sent: %s", stage, self.task_id, error)
 
     async def acknowledge(self) -> bool:
-        """Acknowledge the broker message now instead of when the body has ended.
+        """Acknowledge the broker message now instead of after the body.
 
         Safe to call twice and while Redis is away; waits for Redis on a callback thread.
 
         Returns:
-            False when the broker could not be told (logged). The message is then delivered
-            once more after the visibility timeout; this worker does not touch it again.
+            False if the acknowledgement did not reach the broker (logged). The message is then
+                redelivered once after the visibility timeout; this worker does not touch it
+                again.
         """
         if self._acknowledged is None:
             loop = asyncio.get_running_loop()
@@ -105,7 +106,10 @@ class Job:
         return bool(self._acknowledged)
 
     def acknowledge_here(self) -> None:
-        """The same for the callback thread, which serialises all calls. For the pool."""
+        """As `acknowledge`, for the callback thread, which serialises all calls.
+
+        For the pool only.
+        """
         if self._acknowledged is not None:
             return
         request = self._request
@@ -113,11 +117,11 @@ class Job:
             self._acknowledged = request is not None
             return
         try:
-            # Request.acknowledge() would only schedule this on Celery's own thread
-            # and tell nobody how it went.
+            # Request.acknowledge() would only schedule this on Celery's thread and would not
+            # report its success.
             request.message.ack()
             self._acknowledged = True
-        except Exception as error:  # noqa: BLE001 - stale channels raise whatever they like
+        except Exception as error:  # noqa: BLE001 - stale channels may raise anything
             self._acknowledged = False
             logger.warning(
                 "Job %s: its message could not be acknowledged (%r) and will be delivered again.",
@@ -125,15 +129,15 @@ class Job:
                 error,
                 extra={"action": "early_ack_failed", "task_id": self.task_id},
             )
-        # Also after a failure: Celery's own try on a dead channel would end the worker.
+        # Also after a failure: a second attempt by Celery on a dead channel would end the worker.
         request.acknowledged = True
 
 
 def current_job() -> Job:
-    """The job whose body is running.
+    """Return the job whose body is running.
 
     Raises:
-        RuntimeError: not called from a coroutine task, or from a task it has created.
+        RuntimeError: the caller is neither a coroutine task nor a task created by one.
     """
     try:
         return _current.get()
@@ -142,10 +146,10 @@ def current_job() -> Job:
 
 
 async def run_body(body: Coroutine[Any, Any, Any], job: Job, soft_limit_s: float | None) -> Any:
-    """Await `body` as the job's own, in the context of the calling asyncio task.
+    """Await `body` as the body of `job`, in the context of the calling asyncio task.
 
     Raises:
-        SoftTimeLimitExceeded: the body let it pass, or answered it with its own end.
+        SoftTimeLimitExceeded: the body did not catch it, or ended in response to it.
         RuntimeError: in place of SystemExit and KeyboardInterrupt, which would end the loop.
     """
     _current.set(job)
@@ -161,7 +165,7 @@ async def run_body(body: Coroutine[Any, Any, Any], job: Job, soft_limit_s: float
 def _deliver_soft_limit(
     body: Coroutine[Any, Any, Any], job: Job, soft_limit_s: float | None
 ) -> Generator[Any, Any, Any]:
-    """Drive `body`; the cancellation by the soft limit reaches it as Celery's exception."""
+    """Drive `body`; a cancellation by the soft limit reaches it as Celery's exception."""
     delivered = False
     error: BaseException | None = None
     while True:
@@ -177,15 +181,15 @@ def _deliver_soft_limit(
             if job.cancel_reason == "soft" and not delivered:
                 delivered = True
                 error = SoftLimitCancellation(soft_limit_s)
-                # The body may catch it and go on: its task is not being cancelled any more.
+                # The body may catch it and continue: its task is then no longer being cancelled.
                 if task := asyncio.current_task():
                     task.uncancel()
-        except BaseException as thrown:  # noqa: BLE001 - handed on to the body as it is
+        except BaseException as thrown:  # noqa: BLE001 - passed to the body unchanged
             error = thrown
 
 
 def suspended_stack(body: Any) -> str:
-    """Where a suspended coroutine waits, outermost frame first; "" when that is unknown."""
+    """Return the stack of a suspended coroutine, outermost frame first; "" if it is unknown."""
     lines: list[str] = []
     while body is not None:
         frame: FrameType | None = getattr(body, "cr_frame", None) or getattr(body, "gi_frame", None)

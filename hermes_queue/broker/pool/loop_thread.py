@@ -1,4 +1,4 @@
-"""The event loop of a worker: one thread, watched, with hooks at both ends."""
+"""The event loop of a worker: one watched thread, with hooks at start and stop."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ class Hooks(list[Hook]):
 
 
 on_loop_start = Hooks()
-"""Awaited on the loop, in order, before the worker takes its first message. What one raises
-ends the worker: exit code 3 for `IsolationUnavailable`, the error's own for the others."""
+"""Awaited on the loop, in order, before the worker takes its first message. An exception ends the
+worker: exit code 3 for `IsolationUnavailable`, otherwise the error's own."""
 on_loop_stop = Hooks()
-"""Awaited on the loop, in reverse order, after the last job has ended; also when a start
-hook failed. What one raises is logged."""
+"""Awaited on the loop, in reverse order, after the last job has ended, even if a start hook failed.
+Exceptions are logged."""
 
 
 class LoopThread:
-    """Runs an event loop on a thread of its own until `stop`."""
+    """Runs an event loop on a separate thread until `stop`."""
 
     def __init__(self, watchdog_s: float) -> None:
         self.loop = asyncio.new_event_loop()
@@ -49,16 +49,16 @@ class LoopThread:
 
     @property
     def stalls(self) -> int:
-        """How often the loop was found blocked."""
+        """Number of times the loop was found blocked."""
         return self._watchdog.stalls if self._watchdog else 0
 
     @property
     def silent_s(self) -> float:
-        """See `LoopWatchdog.silent_s`."""
+        """Seconds since the loop last answered; see `LoopWatchdog.silent_s`."""
         return self._watchdog.silent_s if self._watchdog else 0.0
 
     def stack(self) -> str:
-        """Where the loop's thread is now."""
+        """Current stack of the loop's thread."""
         return self._watchdog.stack() if self._watchdog else ""
 
     def start(self) -> None:
@@ -78,7 +78,7 @@ class LoopThread:
             raise SystemExit(exit_code) from error
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        """Run `coroutine` on the loop; for other threads than the loop's.
+        """Run `coroutine` on the loop. Call it from any other thread.
 
         Raises:
             RuntimeError: the loop has ended.
@@ -98,16 +98,14 @@ class LoopThread:
         return True
 
     def stop(self) -> None:
-        """Run the stop hooks and end the thread; idempotent, also within a signal handler."""
+        """Run the stop hooks and end the thread. Idempotent; safe within a signal handler."""
         if self._stopping:
             return
         self._stopping = True
         try:
             self.submit(_call_and_log(tuple(reversed(on_loop_stop)))).result(STOP_HOOKS_TIMEOUT_S)
         except (RuntimeError, TimeoutError):
-            logger.exception(
-                "The stop hooks did not run to their end.", extra={"action": "stop_failed"}
-            )
+            logger.exception("The stop hooks did not finish.", extra={"action": "stop_failed"})
         if self._watchdog:
             self._watchdog.stop()
         self._ended = True
@@ -118,22 +116,22 @@ class LoopThread:
         asyncio.set_event_loop(self.loop)
         try:
             while not self._ended:
-                self._run_on()
+                self._run_loop()
         finally:
             self.loop.run_until_complete(_cancel_leftovers())
             self.loop.close()
 
-    def _run_on(self) -> None:
-        """Run until `stop`, or until a task of somebody's own ends the loop.
+    def _run_loop(self) -> None:
+        """Run until `stop`, or until a task raises an exception that ends the loop.
 
-        asyncio lets SystemExit and KeyboardInterrupt of any task through to whoever runs the loop.
-        The one that awaits the task has it as well; no other job is to suffer for it.
+        asyncio passes SystemExit and KeyboardInterrupt of any task to the caller of
+        `run_forever`. The awaiter of that task receives it too; no other job may suffer from it.
         """
         try:
             self.loop.run_forever()
         except (SystemExit, KeyboardInterrupt) as error:
             logger.error(
-                "A task raised %r; the event loop goes on.",
+                "A task raised %r; the event loop is resumed.",
                 error,
                 exc_info=error,
                 extra={"action": "loop_resumed"},
@@ -154,7 +152,7 @@ async def _call_and_log(hooks: tuple[Hook, ...]) -> None:
 
 
 async def _cancel_leftovers() -> None:
-    """Background and abandoned tasks get one cancellation and two seconds."""
+    """Cancel background and abandoned tasks once, and wait two seconds for them."""
     leftovers = asyncio.all_tasks() - {asyncio.current_task()}
     for task in leftovers:
         task.cancel()
@@ -164,13 +162,13 @@ async def _cancel_leftovers() -> None:
 
 
 def _log_start_failure(error: Exception) -> int:
-    """Log why the worker cannot start, and return its exit code."""
+    """Log the reason for which the worker cannot start, and return its exit code."""
     if isinstance(error, IsolationUnavailable):
         exit_code = EXIT_ISOLATION
     elif isinstance(error, HermesQueueError):
         exit_code = error.exit_code
     else:
-        # An unforeseen error: its message alone would not say where to look.
+        # An unforeseen error: without the traceback nobody would know where to look.
         logger.critical(
             "The worker cannot start: %r", error, exc_info=error, extra={"action": "start_failed"}
         )

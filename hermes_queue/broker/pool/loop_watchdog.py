@@ -1,4 +1,4 @@
-"""A thread that notices when an event loop is blocked and logs where."""
+"""A thread that detects a blocked event loop and logs its stack."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ logger = logging.getLogger(__name__)
 
 
 class LoopWatchdog:
-    """Knows for how long a loop has not answered; logs the stack of its thread once per stall.
+    """Measures how long a loop has not answered; logs its thread's stack once per stall.
 
     Args:
-        loop: The running loop to watch.
-        thread_id: `threading.get_ident()` of the thread the loop runs on.
-        stall_s: Seconds without a tick that count as a stall.
+        loop: running loop to watch.
+        thread_id: `threading.get_ident()` of the loop's thread.
+        stall_s: seconds without a tick that count as a stall.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, thread_id: int, stall_s: float) -> None:
@@ -31,28 +31,28 @@ class LoopWatchdog:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="hermes-watchdog", daemon=True)
         self.stalls = 0
-        """How many stalls were seen, for `inspect stats`."""
+        """Number of stalls so far, for `inspect stats`."""
         self.silent_s = 0.0
-        """For how long the loop has not answered; 0.0 while it does. What the whole process was
-        stopped for (SIGSTOP, a suspended machine) is not counted."""
+        """Seconds since the loop last answered; 0.0 while it answers. Time during which the whole
+        process was stopped (SIGSTOP, a suspended machine) is not counted."""
 
     def start(self) -> None:
         """Begin to watch."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Cease to watch. Returns at once, also while the loop is blocked."""
+        """Stop watching. Returns at once, even while the loop is blocked."""
         self._stopping.set()
 
     def stack(self) -> str:
-        """Where the loop's thread is now."""
+        """Current stack of the loop's thread."""
         frame = sys._current_frames().get(self._thread_id)
         return "".join(traceback.format_stack(frame)) if frame else "(its thread is gone)\n"
 
     def _watch(self) -> None:
         while not self._stopping.wait(self._pause_s):
             ticked = threading.Event()
-            with suppress(RuntimeError):  # the loop is closed: it answers nobody any more
+            with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(ticked.set)
             self._await_tick(ticked)
 
@@ -61,8 +61,8 @@ class LoopWatchdog:
         while not ticked.wait(self._pause_s):
             if self._stopping.is_set():
                 return
-            # A wait that took much longer was one of a process that did not run at all: its loop
-            # had no chance to answer either.
+            # A much longer wait means that this process did not run at all: its loop had no
+            # chance to answer either.
             now = time.monotonic()
             self.silent_s += min(now - asked, 2 * self._pause_s)
             asked = now
@@ -76,7 +76,7 @@ class LoopWatchdog:
 
     @staticmethod
     def _beside(report: Callable[..., None], *args: object) -> None:
-        """Log in another thread: where the log is what blocks the loop, time goes on here."""
+        """Log in another thread: if logging blocks the loop, this thread must not block too."""
         threading.Thread(target=report, args=args, name="hermes-stall", daemon=True).start()
 
     def _report_end(self, blocked_s: float) -> None:

@@ -1,4 +1,4 @@
-"""What `celery -A hermes_queue inspect` and `control` can ask of our workers, beyond Celery's own.
+"""Our additions to Celery's `inspect` and `control` commands.
 
     celery -A hermes_queue inspect slots
     celery -A hermes_queue control pause            # or: pause LANE
@@ -6,7 +6,8 @@
     celery -A hermes_queue control drain -d celery@host
     celery -A hermes_queue control set_limits 32    # or: set_limits CONCURRENCY SLOTS
 
-Registered with Celery's control panel by being imported, in workers and in the command line.
+Importing this module registers them with Celery's control panel, in workers and in the command
+line.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ from hermes_queue.broker.pool.task_pool import on_resize
 logger = logging.getLogger(__name__)
 
 MOST_SLOTS = 10_000
-MOST_TOLD = 100
-"""Trajectories that `inspect slots` names per worker."""
+MOST_LISTED = 100
+"""Number of trajectories that `inspect slots` lists per worker."""
 
 describe: list[Callable[[], Mapping[str, Any]]] = []
-"""Who has to say something for `inspect slots`; called on Celery's main thread."""
+"""Callables whose facts `inspect slots` returns; called on Celery's main thread."""
 
 on_revoke: list[Callable[[list[str], bool], None]] = []
-"""Told which tasks Celery was told to revoke, and whether to end them if they run; called on
-Celery's main thread."""
+"""Called with the ids of tasks that Celery revokes, and whether to end running ones; on Celery's
+main thread."""
 
 Answer = dict[str, Any]
 
@@ -42,27 +43,27 @@ def slots(state: Any, **_: Any) -> Answer:
     """Slots of each worker, whether it takes jobs, and its oldest trajectories."""
     found: Answer = {"concurrency": state.consumer.pool.limit, "intake": INTAKE.state}
     found["paused_lanes"] = sorted(INTAKE.paused_lanes)
-    for told in describe:
-        found |= told()
+    for facts in describe:
+        found |= facts()
     return found
 
 
 @control_command(variadic="lanes", signature="[LANE ...]")  # type: ignore[untyped-decorator]
 def pause(state: Any, lanes: list[str] | None = None, **_: Any) -> Answer:
-    """Take no more jobs (of the lanes); running trajectories go on."""
-    return _told(lambda: INTAKE.pause(state.consumer, tuple(lanes or ())), "paused")
+    """Take no more jobs (of the lanes); running trajectories continue."""
+    return _answer(lambda: INTAKE.pause(state.consumer, tuple(lanes or ())), "paused")
 
 
 @control_command(variadic="lanes", signature="[LANE ...]")  # type: ignore[untyped-decorator]
 def resume(state: Any, lanes: list[str] | None = None, **_: Any) -> Answer:
     """Take jobs again (of the lanes)."""
-    return _told(lambda: INTAKE.resume(state.consumer, tuple(lanes or ())), "takes jobs again")
+    return _answer(lambda: INTAKE.resume(state.consumer, tuple(lanes or ())), "takes jobs again")
 
 
 @control_command()  # type: ignore[untyped-decorator]
 def drain(state: Any, **_: Any) -> Answer:
     """Take no more jobs and end when the last trajectory has ended."""
-    return _told(lambda: INTAKE.drain(state.consumer), "draining")
+    return _answer(lambda: INTAKE.drain(state.consumer), "draining")
 
 
 @control_command(  # type: ignore[untyped-decorator]
@@ -71,13 +72,13 @@ def drain(state: Any, **_: Any) -> Answer:
 def set_limits(
     state: Any, concurrency: int | None = None, slots: int | None = None, **_: Any
 ) -> Answer:
-    """Trajectories at once, and slots of the sandbox backend (as many), from now on."""
+    """Set the number of trajectories, and of slots (default: the same), from now on."""
 
-    def change() -> None:  # growing has the backend follow; slots that differ come after it
-        wanted = slots if slots is not None else concurrency
-        if concurrency is None or wanted is None:
-            raise ValueError("say how many: set_limits CONCURRENCY [SLOTS]")
-        if not 1 <= concurrency <= MOST_SLOTS or not 1 <= wanted <= MOST_SLOTS:
+    def change() -> None:  # growing resizes the backend too; a different SLOTS is set after it
+        new_slots = slots if slots is not None else concurrency
+        if concurrency is None or new_slots is None:
+            raise ValueError("a number is missing: set_limits CONCURRENCY [SLOTS]")
+        if not 1 <= concurrency <= MOST_SLOTS or not 1 <= new_slots <= MOST_SLOTS:
             raise ValueError(f"concurrency and slots must be from 1 to {MOST_SLOTS}")
         pool = state.consumer.pool
         if concurrency > pool.limit:
@@ -85,12 +86,12 @@ def set_limits(
         elif concurrency < pool.limit:
             pool.shrink(pool.limit - concurrency)
         for listener in on_resize:
-            listener(wanted)
+            listener(new_slots)
 
-    return _told(change, "limits set")
+    return _answer(change, "limits set")
 
 
-def _told(change: Callable[[], None], done: str) -> Answer:
+def _answer(change: Callable[[], None], done: str) -> Answer:
     try:
         change()
     except ValueError as error:
@@ -101,12 +102,12 @@ def _told(change: Callable[[], None], done: str) -> Answer:
     return answer
 
 
-def _overhear(name: str, terminate: bool) -> None:
-    """Have `on_revoke` told of Celery's own command, which then does what it always does."""
+def _report_revocations(name: str, terminate: bool) -> None:
+    """Have Celery's own command call `on_revoke` after it has done its work."""
     command = Panel.data[name]
 
     @wraps(command)
-    def told(state: Any, **arguments: Any) -> Any:
+    def reporting(state: Any, **arguments: Any) -> Any:
         answer = command(state, **arguments)
         ids = arguments.get("task_id") or []
         ends = terminate or bool(arguments.get("terminate"))
@@ -114,8 +115,8 @@ def _overhear(name: str, terminate: bool) -> None:
             each([ids] if isinstance(ids, str) else list(ids), ends)
         return answer
 
-    Panel.data[name] = told
+    Panel.data[name] = reporting
 
 
-_overhear("revoke", terminate=False)
-_overhear("terminate", terminate=True)
+_report_revocations("revoke", terminate=False)
+_report_revocations("terminate", terminate=True)

@@ -1,7 +1,7 @@
-"""One job in the pool, and how Celery hears about it.
+"""One job in the pool, and its reports to Celery.
 
-`accept`, `report` and `run_sync` block on Redis and run on callback threads; the pool
-changes everything else on the loop's thread only.
+`accept`, `report` and `run_sync` block on Redis and run on callback threads; the pool changes
+everything else on the loop's thread only.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 class Callbacks(NamedTuple):
-    """What Celery wants to be told about a job."""
+    """Celery's callbacks for one job."""
 
     accept: Callable[[int, float], None] | None
     success: Callable[[Any], None] | None
@@ -48,10 +48,10 @@ class Run:
         """Celery's "pid" of this job."""
         self.call = call
         self.target = target
-        """Celery's tracer, for tasks that are no coroutine functions."""
+        """Celery's tracer, for tasks that are not coroutine functions."""
         self.callbacks = callbacks
         self.lane = lane
-        """One thread, so that Celery hears of this job in order."""
+        """A single thread, so that Celery's callbacks for this job run in order."""
         self.job = Job(call, getattr(callbacks.accept, "__self__", None), lane)
         self.soft_limit_s: float | None = None
         self.hard_limit_s: float | None = None
@@ -70,24 +70,25 @@ class Run:
         self._terminate(self.number)
 
     def accept(self, started: float) -> None:
-        """Tell Celery that the job runs since `started` (monotonic seconds)."""
+        """Report to Celery that the job runs since `started` (monotonic seconds)."""
         _guarded(self.callbacks.accept, self.number, started)
 
     def report(self, app: Any, outcome: Outcome) -> None:
-        """Tell Celery how the job ended."""
+        """Report the job's outcome to Celery."""
         _guarded(self._report, app, outcome)
 
     def _report(self, app: Any, outcome: Outcome) -> None:
-        if self.celery_knows or self._goes_back_to_the_queue(outcome):
+        if self.celery_knows or self._is_left_to_the_queue(outcome):
             return
         task = app.tasks.get(self.call.name)
-        if task is None:  # there is nothing to conclude, and the message must not come back
+        if task is None:  # unknown task: only keep the message from being redelivered
             self.job.acknowledge_here()
             _guarded(self.callbacks.failure, exception_info(outcome.error or KeyError("task")))
             return
         hard = self.job.cancel_reason == "hard"
         if task.acks_on_timeout if hard else not isinstance(outcome.error, Reject):
-            # Celery would do it on its main thread, where a lost connection ends the worker.
+            # On its main thread, where Celery would acknowledge, a lost connection ends the
+            # worker.
             self.job.acknowledge_here()
         if hard:
             self.report_timeout(soft=False)
@@ -97,20 +98,22 @@ class Run:
             self._succeed(conclude(task, self.call, outcome))
 
     def _succeed(self, result: CallbackResult) -> None:
-        """Despite its name this callback takes failures too."""
+        """Call Celery's success callback, which takes failures too, despite its name."""
         if self.callbacks.success is not None:
             self.callbacks.success(result)
 
     def report_timeout(self, *, soft: bool) -> None:
-        """Tell Celery that the soft or the hard limit was reached."""
+        """Report to Celery that the soft or the hard limit was reached."""
         limit_s = self.soft_limit_s if soft else self.hard_limit_s
         _guarded(self.callbacks.timeout, soft, limit_s)
 
     def run_sync(self) -> None:
-        """Run a task that is no coroutine function, as Celery's thread pool does."""
-        told = self.callbacks
+        """Run a task that is not a coroutine function, as Celery's thread pool does."""
+        callbacks = self.callbacks
         try:
-            apply_target(self.target, self.call, {}, told.success, told.accept, pid=self.number)
+            apply_target(
+                self.target, self.call, {}, callbacks.success, callbacks.accept, pid=self.number
+            )
         except Exception as error:
             logger.exception(
                 "Task %s[%s] broke its tracer.",
@@ -118,10 +121,10 @@ class Run:
                 self.call.task_id,
                 extra={"action": "callback_failed"},
             )
-            _guarded(told.failure, exception_info(error))
+            _guarded(callbacks.failure, exception_info(error))
 
     def cancellation(self) -> BaseException:
-        """What a body that ended as cancelled is reported as."""
+        """Return the error to report for a body that ended as cancelled."""
         reason = self.job.cancel_reason
         if reason is None:
             return RuntimeError("the task cancelled itself")
@@ -130,8 +133,8 @@ class Run:
             error = SoftTimeLimitExceeded(self.soft_limit_s)
         return error
 
-    def _goes_back_to_the_queue(self, outcome: Outcome) -> bool:
-        """An unacknowledged message of a job the shutdown ended is left for another worker."""
+    def _is_left_to_the_queue(self, outcome: Outcome) -> bool:
+        """Whether the shutdown ended the job before its message was acknowledged."""
         return (
             self.job.cancel_reason == "shutdown"
             and isinstance(outcome.error, Terminated)
@@ -140,10 +143,10 @@ class Run:
 
 
 def limit_s(given: object) -> float | None:
-    """A time limit in seconds; None = there is none.
+    """Return a time limit in seconds; None = no limit.
 
     Raises:
-        TypeError, ValueError: it is no positive number.
+        TypeError, ValueError: it is not a positive, finite number.
     """
     if given is None:
         return None
@@ -155,7 +158,7 @@ def limit_s(given: object) -> float | None:
 
 
 def exception_info(error: BaseException) -> Any:
-    """`error` in the form Celery's failure callbacks take."""
+    """Return `error` in the form that Celery's failure callbacks take."""
     try:
         raise error  # ExceptionInfo needs a traceback, and this one may never have been raised
     except BaseException:  # noqa: BLE001 - any error is described
@@ -163,7 +166,7 @@ def exception_info(error: BaseException) -> Any:
 
 
 def _guarded(function: Callable[..., Any] | None, *args: Any) -> None:
-    """Call one of Celery's callbacks; a callback thread must survive what it raises."""
+    """Call one of Celery's callbacks; a callback thread must survive its exceptions."""
     if function is None:
         return
     try:

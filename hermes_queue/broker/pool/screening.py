@@ -1,9 +1,8 @@
-"""What a worker reads from its queues: taken as task messages only if they are such.
+"""Validation of everything a worker reads from its queues, before kombu sees it.
 
-Celery and kombu trust what is in a queue. One message that is no JSON, or has a list for its id,
-ends the worker that reads it, and is then delivered to the next one. So what comes from Redis is
-looked at before kombu sees it: what is no task message has left its queue with being read, is told
-in the log with its beginning, and goes no further.
+Celery and kombu trust the contents of a queue: a message that is not JSON, or has a list for its
+id, ends the worker that reads it and is then delivered to the next one. Reading removes a
+message from its queue, so an invalid one is logged with its beginning and dropped.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError,
 logger = logging.getLogger(__name__)
 
 MESSAGE_MAX_BYTES = 256 << 10
-"""Ours have a kilobyte: ids, and no data."""
+"""Our messages have about a kilobyte: they carry ids, no data."""
 EVIDENCE_CHARACTERS = 500
-"""Of a refused message, in the log."""
+"""Length of the logged beginning of a refused message."""
 
 _Id = Annotated[str, Field(min_length=1, max_length=512)]
 _Seconds = Annotated[FiniteFloat, Field(ge=0)]
@@ -49,7 +48,7 @@ class _Headers(_Part):
     stamps: dict[str, Any] | None = None
     stamped_headers: list[str] | None = None
     compression: None = None
-    """A compressed body may unpack to anything, on the worker's main thread."""
+    """A compressed body may unpack to any size, on the worker's main thread."""
 
 
 class _Properties(_Part):
@@ -75,7 +74,7 @@ class _TaskMessage(_Part):
         body: str | bytes = self.body
         if self.properties.body_encoding == "base64":
             body = base64.b64decode(self.body, validate=True)
-        if self.content_type == "application/json":  # what else there is Celery refuses unread
+        if self.content_type == "application/json":  # Celery refuses other types unread
             args, kwargs, embed = json.loads(body)
             if (type(args), type(kwargs)) != (list, dict) or not isinstance(embed, dict | None):
                 raise ValueError("the body is not [positional, named, embedded]")
@@ -83,7 +82,7 @@ class _TaskMessage(_Part):
 
 
 def fault_of(raw: bytes) -> str:
-    """Why these bytes are no task message; empty when they are one."""
+    """Return why these bytes are not a task message; "" if they are one."""
     if len(raw) > MESSAGE_MAX_BYTES:
         return f"it has {len(raw)} bytes, at most {MESSAGE_MAX_BYTES} are read"
     try:
@@ -97,21 +96,21 @@ def fault_of(raw: bytes) -> str:
 
 
 class Screen:
-    """Stands between one connection to the broker and its consumer."""
+    """Validates what one connection to the broker reads for its consumer."""
 
     def __init__(self) -> None:
         self.refused = 0
-        """Messages so far, of all connections."""
+        """Number of refused messages, over all connections."""
         self._read: tuple[bytes, bytes] = (b"", b"")
-        """Queue and message that are being handled."""
+        """Queue and body of the message being handled."""
 
     def install(self, connection: Any, channel: Any, connection_errors: tuple[Any, ...]) -> None:
-        """Look at what `channel` reads, and outlive what the handling of a message raises.
+        """Validate what `channel` reads, and survive exceptions from the handling of a message.
 
         Args:
-            connection: kombu's, to Redis.
-            channel: that of the task consumer, which does not consume yet.
-            connection_errors: what means that the connection is lost, and passes.
+            connection: kombu's connection to Redis.
+            channel: channel of the task consumer, which does not consume yet.
+            connection_errors: errors that mean a lost connection; they are passed on.
         """
         client, poller = channel.client, connection.transport.cycle
         client.parse_response = self._screened(client.parse_response)
@@ -142,7 +141,7 @@ class Screen:
                 read(fileno)
             except passing:
                 raise
-            except Exception as error:  # noqa: BLE001 - the next worker would end of it, too
+            except Exception as error:  # noqa: BLE001 - otherwise it would end one worker after the other
                 queue, raw = self._read
                 self._refuse(queue, raw, f"its handling raised {type(error).__name__}: {error}")
                 if raw:
@@ -153,7 +152,7 @@ class Screen:
     def _refuse(self, queue: bytes, raw: bytes, fault: str) -> None:
         self.refused += 1
         logger.error(
-            "a message of %s is dropped: %s. It begins %r",
+            "a message of %s is dropped: %s. It begins with %r",
             queue.decode(errors="replace").partition("\x06")[0] or "remote control",
             fault[:EVIDENCE_CHARACTERS],
             raw[:EVIDENCE_CHARACTERS].decode(errors="replace"),

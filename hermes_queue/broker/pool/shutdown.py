@@ -1,6 +1,6 @@
 """Whether this worker has been ordered to end.
 
-Celery keeps the exit code in its flags, and 0 is one: a flag is unset only as None or False.
+Celery's flags hold the exit code, which may be 0: only None or False means unset.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from celery.worker import state
 
 
 def is_ordered() -> bool:
-    """Whether a signal or remote control has asked the worker to end, warm or cold."""
+    """Whether a signal or remote control has ordered the worker to end, warm or cold."""
     return _is_set(state.should_stop) or _is_set(state.should_terminate)
 
 

@@ -35,14 +35,14 @@ SYNC_THREADS = 8
 DRAIN_POLL_S = 0.02
 
 on_resize: list[Callable[[int], None]] = []
-"""Called with the new number of slots, on the thread that grew or shrank the pool."""
+"""Called with the new number of slots, on the thread that resized the pool."""
 
 
 class TaskPool(BasePool):  # type: ignore[misc]
     """Runs coroutine tasks on one loop, at most `limit` at a time.
 
-    A cancelled body is cancelled once more after `cancel_grace_s`, and given up (its stack
-    logged, its slot freed) after as long again.
+    A cancelled body is cancelled again after `cancel_grace_s`. After the same time again the
+    pool gives it up: it logs the stack and frees the slot.
     """
 
     signal_safe = False
@@ -72,31 +72,31 @@ class TaskPool(BasePool):  # type: ignore[misc]
 
     @property
     def busy(self) -> bool:
-        """Whether a job runs or waits in here."""
+        """Whether any job runs or waits in this pool."""
         return bool(self._runs)
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The loop all bodies run on."""
+        """The loop that runs all bodies."""
         return self._loop_thread.loop
 
     @property
     def loop_silent_s(self) -> float:
-        """For how long the loop has not answered; see `LoopWatchdog.silent_s`."""
+        """Seconds since the loop last answered; see `LoopWatchdog.silent_s`."""
         return self._loop_thread.silent_s
 
     def loop_stack(self) -> str:
-        """Where the loop's thread is now."""
+        """Current stack of the loop's thread."""
         return self._loop_thread.stack()
 
     def on_loop_now(self) -> Job | None:
-        """The job whose own code the loop runs at this moment, if it is known; from any thread."""
+        """Return the job whose code the loop runs at this moment, if known. Thread-safe."""
         task = asyncio.current_task(self.loop)
         runs = tuple(self._runs.values()) if task else ()
         return next((run.job for run in runs if run.task is task), None)
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        """Run `coroutine` on the loop; for other threads than the loop's."""
+        """Run `coroutine` on the loop. Call it from any other thread."""
         return self._loop_thread.submit(coroutine)
 
     def call_soon(self, function: Callable[..., Any], *args: Any) -> bool:
@@ -104,17 +104,17 @@ class TaskPool(BasePool):  # type: ignore[misc]
         return self._loop_thread.call_soon(function, *args)
 
     def cancel(self, task_id: str, reason: CancelReason = "cancelled") -> bool:
-        """Cancel the job(s) of `task_id`, from any thread. False when there is none."""
+        """Cancel the job(s) of `task_id`. False if there are none. Thread-safe."""
         runs = [run for run in tuple(self._runs.values()) if run.job.task_id == task_id]
         return bool(runs) and all(self.call_soon(self._cancel, run, reason) for run in runs)
 
     def cancel_job(self, job: Job, reason: CancelReason) -> bool:
-        """Cancel one job, from any thread. False when it has ended."""
+        """Cancel one job. False if it has ended. Thread-safe."""
         runs = [run for run in tuple(self._runs.values()) if run.job is job]
         return bool(runs) and all(self.call_soon(self._cancel, run, reason) for run in runs)
 
     def cancel_all(self, reason: CancelReason = "shutdown") -> None:
-        """Cancel every job, running or waiting, from any thread; idempotent."""
+        """Cancel every job, running or waiting. Idempotent and thread-safe."""
         for run in tuple(self._runs.values()):
             self.call_soon(self._cancel, run, reason)
 
@@ -126,6 +126,7 @@ class TaskPool(BasePool):  # type: ignore[misc]
         Raises:
             SystemExit: a start hook failed; the reason is logged.
         """
+        # Callback threads remove jobs at any time: iterate over a copy (`tuple`) only.
         self._runs: dict[int, Run] = {}
         self._waiting: deque[Run] = deque()
         self._running = 0
@@ -143,11 +144,11 @@ class TaskPool(BasePool):  # type: ignore[misc]
         self._loop_thread.start()
 
     def register_with_event_loop(self, loop: Any) -> None:
-        """Remember the hub: it sleeps on Redis and must hear that a slot is free."""
+        """Keep Celery's hub: it sleeps on Redis and has to be woken when a slot becomes free."""
         self._hub = loop
 
     def adopt_messages(self, channel: Any) -> None:
-        """The consumer has a new connection, on which running jobs are now acknowledged."""
+        """Acknowledge running jobs on the consumer's new connection from now on."""
         for run in tuple(self._runs.values()):
             run.job.adopt_message(channel)
 
@@ -164,19 +165,20 @@ class TaskPool(BasePool):  # type: ignore[misc]
         timeout: float | None = None,
         **_: Any,
     ) -> Run:
-        """Start the job, or let it wait in here; a limit that is none raises as `limit_s` does."""
+        """Start the job, or queue it in the pool; an invalid limit raises as in `limit_s`."""
         callbacks = Callbacks(accept_callback, callback, error_callback, timeout_callback)
         number = next(self._numbers)
         lane = self._lanes[number % CALLBACK_THREADS]
         run = Run(number, TaskCall(*args), target, callbacks, lane, self.terminate_job)
         run.soft_limit_s = limit_s(soft_timeout or self.options.get("soft_timeout"))
         run.hard_limit_s = limit_s(timeout or self.options.get("timeout"))
+        # Before the loop is asked to start it: a `terminate_job` in between must find the job.
         self._runs[run.number] = run
         self.call_soon(self._admit, run)
         return run
 
     def terminate_job(self, pid: int, signal: int | None = None) -> None:
-        """Celery ends a job: somebody revoked it, or the worker gives it back."""
+        """End a job on Celery's behalf: it was revoked, or the worker hands it back."""
         run = self._runs.get(pid)
         if run is not None:
             run.celery_knows = True
@@ -189,13 +191,13 @@ class TaskPool(BasePool):  # type: ignore[misc]
         self.call_soon(self._fill)
 
     def shrink(self, n: int = 1) -> None:
-        """Remove `n` slots; running jobs go on, new ones wait until they fit.
+        """Remove `n` slots; running jobs continue, new ones wait for a free slot.
 
         Raises:
             ValueError: no slot would be left.
         """
         if self.limit - n < 1:
-            raise ValueError(f"cannot take {n} of {self.limit} slots: one must remain")
+            raise ValueError(f"cannot remove {n} of {self.limit} slots: one must remain")
         self._resize(self.limit - n)
 
     def _resize(self, limit: int) -> None:
@@ -204,12 +206,10 @@ class TaskPool(BasePool):  # type: ignore[misc]
             listener(limit)
 
     def on_stop(self) -> None:
-        """Warm shutdown: let the jobs finish for `soft_shutdown_s`, then cancel the rest.
+        """Warm shutdown: let jobs finish for `soft_shutdown_s`, then cancel the rest.
 
-        During a cold one they are cancelled at once; they hand their work back.
-
-        A signal handler may call this while the main thread is already in it, hence the
-        sleeping instead of waiting on a lock.
+        A cold shutdown cancels them at once; they hand their work back. A signal handler may call
+        this while the main thread is already in it, hence it sleeps instead of taking a lock.
         """
         drained = time.monotonic() + WorkerSettings().soft_shutdown_s
         deadline: float | None = None
@@ -219,7 +219,7 @@ class TaskPool(BasePool):  # type: ignore[misc]
                 self.cancel_all("shutdown")
             if deadline is not None and time.monotonic() > deadline:
                 logger.error(
-                    "%d job(s) do not end; the worker leaves them.",
+                    "%d job(s) did not end; the worker ends without them.",
                     len(self._runs),
                     extra={"action": "jobs_left"},
                 )
@@ -241,7 +241,7 @@ class TaskPool(BasePool):  # type: ignore[misc]
             executor.shutdown(wait=False, cancel_futures=True)
 
     def _get_info(self) -> dict[str, Any]:
-        """For `inspect stats`."""
+        """Return what `inspect stats` shows."""
         info: dict[str, Any] = super()._get_info()
         return info | {
             "running": self._running,
@@ -301,7 +301,7 @@ class TaskPool(BasePool):  # type: ignore[misc]
         run.lane.submit(run.report_timeout, soft=True)
 
     def _cancel(self, run: Run, reason: CancelReason) -> None:
-        """The first reason stands; only the soft limit, which a body may survive, gives way."""
+        """Cancel a job. The first reason stays, unless it is the soft limit."""
         if run.ended or run.job.cancel_reason not in (None, "soft"):
             return
         run.job.cancel_reason = reason
@@ -309,12 +309,12 @@ class TaskPool(BasePool):  # type: ignore[misc]
             self._escalate(run, 1)
         elif run in self._waiting:
             self._waiting.remove(run)
-            self._running += 1  # given back by _end
+            self._running += 1  # _end subtracts it again
             run.lane.submit(run.accept, time.monotonic())
             self._end(run, None, Terminated(reason))
         else:
             logger.error(
-                "Job %s is no coroutine and cannot be cancelled.",
+                "Job %s is not a coroutine and cannot be cancelled.",
                 run.job.task_id,
                 extra={"action": "job_not_cancellable"},
             )
@@ -339,7 +339,7 @@ class TaskPool(BasePool):  # type: ignore[misc]
 
     def _on_done(self, run: Run, task: asyncio.Task[Any]) -> None:
         error = None if task.cancelled() else task.exception()
-        if run.ended:  # abandoned, and ended after all
+        if run.ended:  # it was given up, and has ended now
             self._abandoned -= 1
         elif task.cancelled():
             self._end(run, None, run.cancellation())
@@ -368,7 +368,7 @@ class TaskPool(BasePool):  # type: ignore[misc]
             self._is_coroutine[name] = inspect.iscoroutinefunction(run)
             if not self._is_coroutine[name]:
                 logger.info(
-                    "Task %s is no coroutine: time limits do not reach it.",
+                    "Task %s is not a coroutine: time limits do not reach it.",
                     name,
                     extra={"action": "task_not_coroutine"},
                 )
@@ -396,4 +396,4 @@ class TaskPool(BasePool):  # type: ignore[misc]
 
 
 def _nothing() -> None:
-    """Wakes Celery's hub, which then sees the free slot."""
+    """Wake Celery's hub, which then sees the free slot."""

@@ -1,9 +1,9 @@
-"""What surrounds the body of a coroutine task: decoding before, Celery's bookkeeping after.
+"""The steps around the body of a coroutine task: decoding before, Celery's bookkeeping after.
 
-Celery's own tracer (`celery.app.trace`) calls the body itself and therefore needs a
-thread per running task. Here the body runs on an event loop, so only the two ends are
-kept: `decode` before it, and `conclude`, which blocks (result backend, signals, links)
-and so is called on a callback thread.
+Celery's own tracer (`celery.app.trace`) calls the body itself and therefore needs a thread per
+running task. Here the body runs on an event loop, so only the two ends are left: `decode` before
+it and `conclude` after it. `conclude` blocks (result backend, signals, links) and is called on a
+callback thread.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from kombu.serialization import loads, prepare_accept_content
 logger = logging.getLogger(__name__)
 
 CallbackResult = tuple[int, Any, float]
-"""(failed, `ExceptionInfo` or repr of the value, runtime in s): what `Request.on_success` takes."""
+"""(failed, `ExceptionInfo` or repr of the value, runtime in s): the argument of
+`Request.on_success`."""
 
 
 class TaskCall(NamedTuple):
-    """The arguments Celery hands a tracer, in its order."""
+    """The arguments that Celery passes to a tracer, in its order."""
 
     name: str
     task_id: str
@@ -38,7 +39,7 @@ class TaskCall(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """How a body ended: its value, or the exception that escaped it."""
+    """Result of a body: its value, or the exception it raised."""
 
     value: Any
     error: BaseException | None
@@ -46,11 +47,11 @@ class Outcome(NamedTuple):
 
 
 def decode(app: Any, call: TaskCall) -> tuple[list[Any], dict[str, Any]]:
-    """The positional and keyword arguments of the task; completes `call.request`.
+    """Return the task's positional and keyword arguments; completes `call.request`.
 
     Raises:
         kombu.exceptions.ContentDisallowed: the serializer is not in `accept_content`.
-        TypeError, ValueError: the body is no task body.
+        TypeError, ValueError: the body is not that of a task.
     """
     if call.content_type:
         accept = prepare_accept_content(app.conf.accept_content)  # type: ignore[no-untyped-call]
@@ -64,12 +65,12 @@ def decode(app: Any, call: TaskCall) -> tuple[list[Any], dict[str, Any]]:
 
 
 def wants_prerun(task: Any) -> bool:
-    """Whether somebody listens to the start of tasks, which costs a trip to a thread."""
+    """Whether anything listens to the start of tasks, which costs a trip to a thread."""
     return bool(signals.task_prerun.receivers) or task_has_custom(task, "before_start")
 
 
 def prerun(task: Any, call: TaskCall) -> None:
-    """Tell `task_prerun` receivers and `before_start`; blocks, and raises what they raise."""
+    """Call `task_prerun` receivers and `before_start`; blocks, and raises what they raise."""
     args, kwargs = call.request["args"], call.request["kwargs"]
     signals.task_prerun.send(sender=task, task_id=call.task_id, task=task, args=args, kwargs=kwargs)
     if task_has_custom(task, "before_start"):
@@ -77,10 +78,10 @@ def prerun(task: Any, call: TaskCall) -> None:
 
 
 def conclude(task: Any, call: TaskCall, outcome: Outcome) -> CallbackResult:
-    """Do after the body what Celery's tracer does: store, link, signal, log. Blocks.
+    """Do what Celery's tracer does after a body: store, link, signal, log. Blocks.
 
     Returns:
-        What the request's success callback takes, for success and failure alike.
+        The argument of the request's success callback, for success and failure alike.
     """
     context = Context(call.request, called_directly=False)
     task.request_stack.push(context)
@@ -104,7 +105,7 @@ def conclude(task: Any, call: TaskCall, outcome: Outcome) -> CallbackResult:
 
 
 def _settle(task: Any, context: Any, outcome: Outcome) -> tuple[str, Any]:
-    """Record the outcome where Celery records it: (state, what the callback is handed)."""
+    """Record the outcome where Celery records it; returns (state, result for the callback)."""
     try:
         if outcome.error is not None:
             raise outcome.error

@@ -1,4 +1,4 @@
-"""How commands are told a place in the stream."""
+"""Places in the results stream, as options of commands."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from hermes_queue.results.filters import stream_id
 
 
 def place(text: str) -> str | float:
-    """What `consume` takes as `start`.
+    """Parse a place for the `start` of `consume`.
 
     Raises:
-        click.BadParameter: it is no place.
+        click.BadParameter: it is not a place.
     """
     try:
         found: str | float = float(text) if "." in text else text

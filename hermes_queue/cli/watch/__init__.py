@@ -1,6 +1,6 @@
 """Commands that show a deployment at work.
 
-screen.py  how an overview is drawn
+screen.py  draws an overview
 status.py  `status` and `top`
 table.py   rows and ages as text
 """

@@ -1,4 +1,4 @@
-"""How `status` and `top` draw an overview: the same tables, cut to the height there is."""
+"""Draws the overview of `status` and `top`: the same tables, cut to the available height."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hermes_queue.ledger.answers import middle
 
 _BAR_CELLS = 5
 _SILENT_S = 25.0
-"""A worker that has not been heard of for so long is shown in another colour."""
+"""Seconds without a heartbeat after which a worker is shown in another colour."""
 
 Cell = str | Text
 Column = tuple[str, str]
@@ -26,22 +26,22 @@ Column = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """One table: what it is called, its columns and rows; `weight` = its share of the height."""
+    """One table: columns and rows; `weight` = its share of the height."""
 
     columns: Sequence[Column]
     rows: list[list[Cell]]
     weight: int
     empty: str
-    """Said in place of rows."""
+    """Text in place of rows."""
 
 
 def frame(seen: Overview, *, height: int | None = None, note: str = "") -> RenderableType:
-    """Everything on one screen.
+    """The overview on one screen.
 
     Args:
-        seen: what to show.
-        height: lines there are; None = as many as it takes.
-        note: said at the top, e.g. that Redis does not answer.
+        seen: the overview.
+        height: available lines; None = unlimited.
+        note: line at the top, e.g. that Redis does not answer.
     """
     head = [_headline(seen), _totals(seen)]
     if note:
@@ -55,13 +55,13 @@ def frame(seen: Overview, *, height: int | None = None, note: str = "") -> Rende
 
 
 def _shares(blocks: Sequence[_Block], left: int | None) -> list[int]:
-    """Rows of each block: each its share, and what one does not need goes to the next."""
-    wanted = [max(1, len(block.rows)) for block in blocks]
-    if left is None or sum(wanted) <= left:
-        return wanted
+    """Number of rows of each block, by weight; a block that needs fewer leaves them to others."""
+    needed = [max(1, len(block.rows)) for block in blocks]
+    if left is None or sum(needed) <= left:
+        return needed
     shares = [1] * len(blocks)
     while sum(shares) < max(left, len(blocks)):
-        open_ = [i for i in range(len(blocks)) if shares[i] < wanted[i]]
+        open_ = [i for i in range(len(blocks)) if shares[i] < needed[i]]
         if not open_:
             break
         shares[min(open_, key=lambda i: shares[i] / blocks[i].weight)] += 1
@@ -81,10 +81,10 @@ def _table(block: _Block, rows: int) -> Table:
     blanks = [""] * (len(block.columns) - 1)
     if not block.rows:
         table.add_row(*blanks, Text(block.empty, style="dim"))
-    shown = block.rows if len(block.rows) <= rows else block.rows[: max(1, rows - 1)]
-    for row in shown:
+    visible = block.rows if len(block.rows) <= rows else block.rows[: max(1, rows - 1)]
+    for row in visible:
         table.add_row(*row)
-    hidden = len(block.rows) - len(shown)
+    hidden = len(block.rows) - len(visible)
     if hidden and rows > 1:
         table.add_row(*blanks, Text(f"and {hidden} more", style="dim"))
     return table
@@ -119,9 +119,9 @@ def _totals(seen: Overview) -> Text:
 def _runs(seen: Overview) -> _Block:
     columns = [("RUN", "left"), ("STATE", "left"), ("DONE", "left"), ("", "right")]
     columns += [("ACTIVE", "right"), ("FAILED", "right"), ("PER H", "right"), ("ETA", "left")]
-    goes_on = [each for each in seen.runs if each.info.state in ("active", "paused")]
+    current = [each for each in seen.runs if each.info.state in ("active", "paused")]
     ended = [each for each in seen.runs if each.info.state not in ("active", "paused")]
-    return _Block(columns, [_run(each) for each in (*goes_on, *ended)], 3, "no runs")
+    return _Block(columns, [_run(each) for each in (*current, *ended)], 3, "no runs")
 
 
 def _run(run: RunProgress) -> list[Cell]:
@@ -172,7 +172,7 @@ def _lane(lane: Lane) -> list[Cell]:
 def _workers(seen: Overview) -> _Block:
     columns = [("WORKER", "left"), ("SLOTS", "right"), ("BOXES", "right"), ("BEAT", "right")]
     columns += [("INTAKE", "left"), ("STAGES", "left")]
-    return _Block(columns, [_worker(each) for each in seen.workers], 2, "no worker lives")
+    return _Block(columns, [_worker(each) for each in seen.workers], 2, "no live workers")
 
 
 def _worker(facts: dict[str, Any]) -> list[Cell]:
@@ -180,9 +180,9 @@ def _worker(facts: dict[str, Any]) -> list[Cell]:
     if facts.get("paused_lanes") and intake == "open":
         intake = "not " + ",".join(facts["paused_lanes"])
     stages = sorted(facts.get("stages", {}).items(), key=lambda pair: -pair[1])
-    told = " ".join(f"{name} {count}" for name, count in stages)
+    detail = " ".join(f"{name} {count}" for name, count in stages)
     if facts.get("spooled"):
-        told = f"{facts['spooled']} in spool  {told}"
+        detail = f"{facts['spooled']} in spool  {detail}"
     late = facts["silent_s"] > _SILENT_S
     return [
         middle(str(facts.get("name") or facts["owner"]), 28),
@@ -190,7 +190,7 @@ def _worker(facts: dict[str, Any]) -> list[Cell]:
         str(facts.get("sandboxes", 0)),
         Text(age(facts["silent_s"]), style="yellow" if late else ""),
         Text(intake, style="green" if intake == "open" else "yellow"),
-        told,
+        detail,
     ]
 
 
@@ -217,8 +217,8 @@ def _failures(seen: Overview) -> Text:
     text = Text("FAILURES ", style="bold cyan", no_wrap=True, overflow="ellipsis")
     text.append("last hour: ", style="not bold default")
     ranked = sorted(failed.items(), key=lambda pair: -pair[1])
-    said = ", ".join(f"{cause} {count}" for cause, count in ranked) or "none"
-    text.append(said, style="not bold red" if failed else "not bold green")
+    counts = ", ".join(f"{cause} {count}" for cause, count in ranked) or "none"
+    text.append(counts, style="not bold red" if failed else "not bold green")
     text.append(f" of {sum(attempts.values())} attempts", style="not bold default")
     text.append("  DEAD LETTERS ", style="bold cyan")
     text.append(str(seen.dead_letters), style="red" if seen.dead_letters else "not bold default")
@@ -230,11 +230,11 @@ def _results(seen: Overview) -> Text:
     text = Text("RESULTS ", style="bold cyan", no_wrap=True, overflow="ellipsis")
     text.append(f"{stream.groups} groups, {_bytes(stream.bytes)}", style="not bold default")
     if not stream.readers:
-        text.append("; nobody reads them", style="not bold default")
+        text.append("; no readers", style="not bold default")
     for reader in stream.readers:
         slow = reader.behind > 0 and (reader.idle_s is None or reader.idle_s > 60)
-        said = f"; {reader.name}: {reader.behind} behind, {reader.pending} pending"
-        text.append(said, style="not bold yellow" if slow else "not bold default")
+        lag = f"; {reader.name}: {reader.behind} behind, {reader.pending} pending"
+        text.append(lag, style="not bold yellow" if slow else "not bold default")
     return text
 
 

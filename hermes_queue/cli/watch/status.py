@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hermes_queue.ledger import Ledger
 
 _TIMEOUT_S = 3.0
-"""An operator waits no longer for Redis; `top` tries again."""
+"""Shorter than usual: an operator should not wait for Redis longer, and `top` tries again."""
 
 
 def _connect() -> Ledger:
@@ -38,7 +38,7 @@ def _as_json(seen: Overview) -> dict[str, Any]:
 
 @click.command()
 @click.argument("run_id", required=False, metavar="[RUN]")
-@click.option("--json", "as_json", is_flag=True, help="Everything as one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object.")
 def status(run_id: str | None, as_json: bool) -> None:
     """Show the deployment on one screen, or print the counters of RUN as JSON."""
     from hermes_queue.cli.overview import overview
@@ -64,7 +64,12 @@ def status(run_id: str | None, as_json: bool) -> None:
 @click.command()
 @click.option("--once", is_flag=True, help="Print one frame and end.")
 @click.option(
-    "--interval", type=click.FloatRange(min=0.2), default=2.0, show_default=True, metavar="SECONDS"
+    "--interval",
+    type=click.FloatRange(min=0.2),
+    default=2.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time between two frames.",
 )
 def top(once: bool, interval: float) -> None:
     """Watch runs, lanes, workers, failures and the slowest trajectories; q or Ctrl-C ends it."""
@@ -83,7 +88,7 @@ def top(once: bool, interval: float) -> None:
 
 
 def _watch(ledger: Ledger, console: Any, seen: Overview, interval_s: float) -> None:
-    """Draw until somebody ends it; while Redis is away, the last frame and what is wrong."""
+    """Draw until the user quits; while Redis is away, show the last frame and the problem."""
     from rich.live import Live
 
     from hermes_queue.cli.overview import overview
@@ -111,7 +116,7 @@ def _watch(ledger: Ledger, console: Any, seen: Overview, interval_s: float) -> N
 
 @contextmanager
 def _keys() -> Iterator[Any]:
-    """Yields a function that waits for so many seconds and returns the key pressed, or ""."""
+    """Yield a function that waits for some seconds and returns the key pressed, or ""."""
     if not sys.stdin.isatty():
 
         def waited(seconds: float) -> str:

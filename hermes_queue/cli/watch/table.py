@@ -1,4 +1,4 @@
-"""How commands print rows and ages."""
+"""Rows and ages as text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import click
 
 
 def print_table(rows: Sequence[Sequence[str]]) -> None:
-    """Print rows, the head among them, in columns as wide as their widest cell."""
+    """Print rows, including the heading, in columns as wide as their widest cell."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))

@@ -1,5 +1,5 @@
-"""Faults on demand, for tests of whoever uses the server.
+"""Injected faults, for tests of programs that use the server.
 
-plan.py     which calls fail next, and how
-service.py  the gRPC service through which tests plan them
+plan.py     planned faults of the next calls
+service.py  the gRPC service through which tests plan faults
 """

@@ -1,4 +1,4 @@
-"""Misbehaviour on demand: what a test may make the server do."""
+"""Injected faults: misbehaviour that a test can request from the server."""
 
 from __future__ import annotations
 
@@ -15,34 +15,35 @@ from modal_proto import api_pb2
 
 @dataclass
 class Conduct:
-    """How the server behaves as a whole. Fields may be changed while it runs."""
+    """General behaviour of the server. Fields may be changed while it runs."""
 
     kill_slack_s: float = 0.2
-    """A command is killed so long after its timeout. The SDK's own clock starts later than ours:
-    with slack its -1 usually wins, as on Modal; with 0 the kill's 137 often does."""
+    """Delay of the kill after a command's timeout. The SDK's own clock starts later than ours: with
+    this delay its -1 usually wins, as on Modal; with 0 the kill's 137 often does."""
     result_lag_s: float = 0.0
-    """A sandbox's end shows in `poll` and `wait` so late. Modal has taken 35 s."""
+    """Delay until a sandbox's end is visible in `poll` and `wait`. Modal has taken 35 s."""
     creates_per_s: float = 0.0
-    """Faster creation is answered RESOURCE_EXHAUSTED, with the time to wait. 0 = no limit."""
+    """Rate limit of creation; beyond it, calls get RESOURCE_EXHAUSTED with the time to wait. 0 =
+    unlimited."""
     create_burst: int = 1
-    """So many sandboxes may be created at once before the rate counts."""
+    """Number of sandboxes that may be created at once before the rate limit applies."""
 
 
 @dataclass
 class Fault:
-    """What happens to the next `count` calls of one method."""
+    """A fault of the next `count` calls of one method."""
 
     error: GRPCError | None
     delay_s: float
     count: int
     after_messages: int | None
-    """For streams: the error comes in place of the message with this index."""
+    """For streams: index of the message that the error replaces."""
     result: Any = None
-    """For builds: the `GenericResult` that they end with."""
+    """For builds: the `GenericResult` with which they end."""
 
 
 class BrokenStream:
-    """Ends one stream with its fault's error."""
+    """Ends one stream with the error of its fault."""
 
     def __init__(self, fault: Fault) -> None:
         self._fault = fault
@@ -55,7 +56,7 @@ class BrokenStream:
         self._sent += 1
 
     def end(self) -> None:
-        """Call at the stream's own end."""
+        """Call at the regular end of the stream."""
         if self._fault.error is not None:
             raise self._fault.error
 
@@ -82,21 +83,21 @@ class FaultPlan:
         after_messages: int | None = None,
         count: int = 1,
     ) -> None:
-        """Let the next `count` calls of `rpc` be late, fail, or both.
+        """Make the next `count` calls of `rpc` late, fail, or both.
 
         Args:
             rpc: e.g. "SandboxCreateV2" or "TaskExecStdioRead".
             status: name of a gRPC status, e.g. "UNAVAILABLE"; None = no error.
-            message: of the error, or of the result.
-            retry_after_s: the error carries an RPCRetryPolicy with it.
-            result: for ImageJoinStreaming: what the build ends with instead, e.g. "TERMINATED",
-                "TIMEOUT", "MEMORY_MANAGER_EVICTION", "FAILURE", "INTERNAL_FAILURE".
-            delay_s: seconds before the call is looked at.
-            after_messages: for methods that stream replies: the error comes after so many.
-            count: calls; they queue up behind faults that are there already.
+            message: message of the error or the result.
+            retry_after_s: adds an RPCRetryPolicy to the error.
+            result: for ImageJoinStreaming: result of the build, e.g. "TERMINATED", "TIMEOUT",
+                "MEMORY_MANAGER_EVICTION", "FAILURE", "INTERNAL_FAILURE".
+            delay_s: delay before the call is processed.
+            after_messages: for methods that stream replies: number of messages before the error.
+            count: number of calls; they queue behind faults that are already planned.
 
         Raises:
-            ValueError: there is no such status or result, or the method has none.
+            ValueError: there is no such status or result, or the method has no result.
         """
         ending = None
         if result is not None:
@@ -114,7 +115,7 @@ class FaultPlan:
         self._faults.setdefault(rpc, []).append(fault)
 
     def clear(self, rpc: str | None = None) -> None:
-        """Forget the faults of one method, or all."""
+        """Remove the faults of one method, or all."""
         if rpc is None:
             self._faults.clear()
         else:
@@ -133,7 +134,7 @@ class FaultPlan:
             setattr(self.conduct, name, value)
 
     async def before(self, rpc: str) -> None:
-        """Count a call, then do to it what is planned before its first reply."""
+        """Count a call, and apply a fault that is due before its first reply."""
         self.calls[rpc] += 1
         fault = self._next(rpc, lambda fault: not fault.result and fault.after_messages is None)
         if fault is not None:
@@ -142,12 +143,12 @@ class FaultPlan:
                 raise fault.error
 
     def stream_fault(self, rpc: str) -> BrokenStream | None:
-        """What is planned for this stream's replies."""
+        """The fault planned for this stream's replies."""
         fault = self._next(rpc, lambda fault: fault.after_messages is not None)
         return BrokenStream(fault) if fault else None
 
     def build_result(self) -> Any:
-        """What the build that is asked for shall end with; None = with success."""
+        """The result planned for the next build; None = success."""
         fault = self._next("ImageJoinStreaming", lambda fault: fault.result is not None)
         return fault.result if fault else None
 
@@ -162,7 +163,7 @@ class FaultPlan:
         """Take a token of the creation rate.
 
         Raises:
-            GRPCError: RESOURCE_EXHAUSTED with the time to wait; there is none.
+            GRPCError: RESOURCE_EXHAUSTED with the time to wait, if there is no token.
         """
         rate, burst = self.conduct.creates_per_s, self.conduct.create_burst
         if not rate:

@@ -1,4 +1,4 @@
-"""Faults for a server in another process: a gRPC method of our own beside Modal's."""
+"""Faults for a server in another process: an additional gRPC method beside Modal's."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PATH = "/hermes_queue.localmodal.Faults/Do"
 
 
 class FaultService:
-    """Takes {"do": name, ...arguments} and answers a JSON object."""
+    """Takes {"do": name, ...arguments} and answers with a JSON object."""
 
     def __init__(self, server: LocalModal, guard: Guard) -> None:
         self._server = server
@@ -79,7 +79,7 @@ class RemoteFaults:
     """The faults of a server in another process. Methods block; any thread may call them."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        """`environment` has the three MODAL_ variables that the server printed."""
+        """Connect by the three MODAL_ variables that the server printed, in `environment`."""
         self._address = urlsplit(environment["MODAL_SERVER_URL"])
         self._metadata = {
             "x-modal-token-id": environment["MODAL_TOKEN_ID"],
@@ -99,7 +99,7 @@ class RemoteFaults:
         self._call(do="adjust", **changes)
 
     def calls(self) -> dict[str, int]:
-        """How often each method was called."""
+        """Number of calls per method."""
         return {name: int(count) for name, count in self._call(do="calls").items()}
 
     def lose_worker(self, sandbox_id: str) -> None:

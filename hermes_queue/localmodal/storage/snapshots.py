@@ -1,7 +1,7 @@
-"""Snapshots of a sandbox's files, and their way back into others.
+"""Snapshots of a sandbox's files, and mounting them in others.
 
 Files leave and enter a running sandbox as tar streams: one end is a command inside it, the other
-runs outside with the rights of the sandboxes' root. Neither follows a link of the sandbox's.
+runs outside with the rights of the sandboxes' root. Neither follows a link made by the sandbox.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from hermes_queue.localmodal.wire import new_id
 PACK = ("tar", "--create", "--numeric-owner", "--sparse", "--file=-")
 UNPACK = ("tar", "--extract", "--numeric-owner", "--preserve-permissions", "--file=-")
 UNDER = ".localmodal-under"
-"""Suffix of what a mounted directory hides."""
+"""Suffix of the original that a mounted directory replaces."""
 
 
 async def take(store: Store, box: Box, path: str) -> str:
-    """Keep the files below `path` as an image; its id.
+    """Store the files below `path` as an image; returns its id.
 
     Raises:
-        GRPCError: NOT_FOUND; it is no directory. FAILED_PRECONDITION; they cannot be read.
+        GRPCError: NOT_FOUND if it is not a directory, FAILED_PRECONDITION if it cannot be read.
     """
     try:
         await box.run(["test", "-d", path])
@@ -51,7 +51,7 @@ async def take(store: Store, box: Box, path: str) -> str:
 
 
 def _recipe(store: Store, box: Box) -> tuple[str, ...]:
-    """The environment and working directory of the image it was made of go on."""
+    """Recipe of the image on which the snapshot is based, for its environment and directory."""
     image = store.images.get(box.definition.image_id)
     return image.commands if image else ()
 
@@ -59,7 +59,8 @@ def _recipe(store: Store, box: Box) -> tuple[str, ...]:
 async def _pack(box: Box, path: str, archive: int) -> None:
     """Write the tar stream of a directory to a descriptor."""
     base = path.rstrip("/") + "/"
-    # Most lie on the same file system as the sandbox's own files: tar has to be told.
+    # Most mounts are on the file system of the sandbox's own files, so tar needs explicit
+    # exclusions.
     mounts = [place for place in box.enclosure.mount_points if place.startswith(base)]
     left_out = [f"--exclude=./{place.removeprefix(base)}" for place in mounts]
     argv = [*PACK, "--anchored", "--no-wildcards", *left_out, "-C", path, "."]
@@ -67,10 +68,10 @@ async def _pack(box: Box, path: str, archive: int) -> None:
     async for piece in command.logs[1].read(0):
         await asyncio.to_thread(_write, archive, piece)
     await command.done.wait()
-    # 1: a file changed while it was read, as files of a running sandbox do.
+    # 1: a file changed while it was read, which is normal in a running sandbox.
     if command.status().get("code") not in {0, 1}:
-        said = b"".join([piece async for piece in command.logs[2].read(0)])
-        problem = said.decode(errors="replace").strip()[-300:]
+        stderr = b"".join([piece async for piece in command.logs[2].read(0)])
+        problem = stderr.decode(errors="replace").strip()[-300:]
         raise GRPCError(Status.FAILED_PRECONDITION, f"the snapshot failed: {problem}")
 
 
@@ -81,7 +82,7 @@ def _write(descriptor: int, data: bytes) -> None:
 
 
 async def mount(store: Store, box: Box, image: Image | None, path: str) -> None:
-    """Put a snapshot's files at `path`; what was there comes back with `unmount`."""
+    """Put a snapshot's files at `path`; `unmount` restores what was there."""
     place, under = shlex.quote(path.rstrip("/")), shlex.quote(path.rstrip("/") + UNDER)
     await box.run(
         ["sh", "-c", f"[ ! -e {under} ] && {{ [ ! -e {place} ] || mv {place} {under}; }} && "

@@ -1,4 +1,4 @@
-"""What the server knows: apps, images, secrets, volumes and sandboxes."""
+"""The state of the server: apps, images, secrets, volumes and sandboxes."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ ENCLOSURES = {"namespaces": Enclosure, "gvisor": GvisorEnclosure}
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one sandbox may use, where its creator does not say less."""
+    """Limits of one sandbox, unless its creator sets lower ones."""
 
     memory_mb: int = 0
-    """0 = unlimited. On Modal a plain `memory=` is a request, no limit; here too."""
+    """0 = unlimited. A plain `memory=` is a request, not a limit, as on Modal."""
     max_pids: int = 4096
     output_bytes: int = 1 << 30
-    """Of each stream of each command; the rest is dropped."""
+    """Limit of each stream of each command; the rest is dropped."""
     capabilities: str = "wide"
-    """Of root inside: a key of `enclosure.CAPABILITIES`."""
+    """Capabilities of root inside: a key of `enclosure.CAPABILITIES`."""
     runtime: str = "namespaces"
-    """Or "gvisor": see `localmodal.gvisor`."""
+    """"namespaces" or "gvisor", see `localmodal.gvisor`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +46,12 @@ class Image:
 
     image_id: str
     commands: tuple[str, ...] = ()
-    """Dockerfile lines, those of base images first."""
+    """Dockerfile lines; those of base images come first."""
     files: Path | None = None
 
     @property
     def environment(self) -> dict[str, str]:
-        """What its ENV lines set."""
+        """Variables set by its ENV lines."""
         found: dict[str, str] = {}
         for words in self._lines("ENV"):
             if len(words) > 1 and "=" not in words[0]:
@@ -78,25 +78,25 @@ class Image:
 
 @dataclass
 class Store:
-    """All state of one server. Its methods raise GRPCError as the SDK expects it."""
+    """The whole state of one server. Its methods raise GRPCError as the SDK expects it."""
 
     host: Host
     faults: FaultPlan
     limits: Limits
     network: bool
-    """Whether any sandbox may have network."""
+    """Whether sandboxes may have network at all."""
     open_worker: Callable[[], Awaitable[Listener | None]]
-    """A port for one sandbox's commands; None where all share the server's."""
+    """Opens a port for one sandbox's commands; None if all share the server's."""
     apps: dict[tuple[str, str], str] = field(default_factory=dict)
     """(environment, name) -> id."""
     images: dict[str, Image] = field(default_factory=dict)
     built: set[str] = field(default_factory=set)
-    """Ids of images whose build has succeeded."""
+    """Ids of images that were built successfully."""
     image_names: dict[str, str] = field(default_factory=dict)
     secrets: dict[str, dict[str, str]] = field(default_factory=dict)
     secret_names: dict[str, str] = field(default_factory=dict)
     boxes: dict[str, Box] = field(default_factory=dict)
-    """By sandbox id, those that have ended too."""
+    """Sandbox id -> box, including boxes that have ended."""
     tasks: dict[str, Box] = field(default_factory=dict)
     _names: set[tuple[str, str]] = field(default_factory=set)
 
@@ -104,7 +104,7 @@ class Store:
         self.volumes = Volumes(self.host)
 
     def add_secret(self, name: str | None, values: Mapping[str, str]) -> str:
-        """Keep a secret; its id."""
+        """Store a secret; returns its id."""
         secret_id = new_id("st", 22)
         self.secrets[secret_id] = dict(values)
         if name:
@@ -112,7 +112,7 @@ class Store:
         return secret_id
 
     def environment(self, request: Request, secret_ids: Iterable[str]) -> dict[str, str]:
-        """What a request sets; where it says so differs between SDK versions."""
+        """Variables that a request sets; the field differs between SDK versions."""
         merged: dict[str, str] = {}
         for secret_id in secret_ids:
             merged.update(self._secret(secret_id))
@@ -137,13 +137,13 @@ class Store:
         return self.images[image_id]
 
     def box(self, sandbox_id: str) -> Box:
-        """A sandbox by id, also one that has ended."""
+        """A sandbox by id, possibly ended."""
         if sandbox_id not in self.boxes:
             raise GRPCError(Status.NOT_FOUND, f"no sandbox {sandbox_id}")
         return self.boxes[sandbox_id]
 
     def task(self, task_id: str) -> Box:
-        """A sandbox that takes commands, by task id."""
+        """A sandbox that accepts commands, by task id."""
         box = self.tasks.get(task_id)
         if box is None or not box.is_up():
             raise GRPCError(Status.NOT_FOUND, f"task {task_id} is not running")
@@ -152,7 +152,7 @@ class Store:
     async def create(
         self, app_id: str, definition: Request, environment: Mapping[str, str], *, v1: bool
     ) -> Box:
-        """Make and start a sandbox."""
+        """Create and start a sandbox."""
         if app_id not in self.apps.values():
             raise GRPCError(Status.NOT_FOUND, f"no app {app_id}")
         check_definition(definition)
@@ -165,6 +165,8 @@ class Store:
             )
             if taken or name in self._names:
                 raise GRPCError(Status.ALREADY_EXISTS, f"sandbox {definition.name!r} exists")
+            # The sandbox enters `boxes` only after its start. Without this reservation a second
+            # call in the meantime would create another one of the same name.
             self._names.add(name)
         try:
             return await self._create(app_id, definition, environment, v1)
@@ -217,7 +219,7 @@ class Store:
         await asyncio.gather(*(box.end(TERMINATED) for box in running))
 
     async def close(self) -> None:
-        """End every sandbox and forget what is known of them."""
+        """End every sandbox and forget all of them."""
         await self.end_all()
         for box in self.boxes.values():
             box.close()

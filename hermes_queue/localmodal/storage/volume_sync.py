@@ -1,8 +1,8 @@
-"""Commit a sandbox's copy of a volume, or bring it up to date.
+"""Commit a sandbox's copy of a volume, or update the copy.
 
-`volume_sync.py commit|reload PLACE COMMITTED` where PLACE has the copy (`work`) and the list of
-what it was like after the last call (`base.json`). Runs as root of the sandboxes without
-hermes_queue: standard library only. Directories are walked by descriptor and links never
+`volume_sync.py commit|reload PLACE COMMITTED`, where PLACE contains the copy (`work`) and a
+listing of its state after the last call (`base.json`). Runs as the sandboxes' root without
+hermes_queue: standard library only. Directories are walked by descriptor and links are never
 followed, since the sandbox may move things meanwhile.
 """
 
@@ -18,12 +18,12 @@ from collections.abc import Iterator
 
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 Signature = list[object]
-"""What tells two versions of a file apart; copies keep it."""
+"""Distinguishes two versions of a file; copying preserves it."""
 Tree = dict[str, Signature]
 
 
 def signature(name: str, parent: int) -> Signature:
-    """Of one entry of the directory `parent`."""
+    """Signature of one entry of the directory `parent`."""
     info = os.stat(name, dir_fd=parent, follow_symlinks=False)
     kind = stat.S_IFMT(info.st_mode)
     same: Signature = [info.st_mode, info.st_uid, info.st_gid]
@@ -35,7 +35,7 @@ def signature(name: str, parent: int) -> Signature:
 
 
 def scan(directory: int, prefix: str = "") -> Tree:
-    """Everything below a directory by relative path, parents first; sockets and pipes left out."""
+    """Signatures of everything below a directory by path, parents first; no sockets or pipes."""
     found: Tree = {}
     for name in sorted(os.listdir(directory)):
         with contextlib.suppress(FileNotFoundError):
@@ -54,7 +54,7 @@ def scan(directory: int, prefix: str = "") -> Tree:
 
 @contextlib.contextmanager
 def parent_of(root: int, path: str) -> Iterator[tuple[int, str]]:
-    """A descriptor of the directory that `path` lies in, and its name there."""
+    """A descriptor of the directory that contains `path`, and the name in it."""
     *parts, name = path.split("/")
     current = os.dup(root)
     try:
@@ -78,7 +78,7 @@ def remove(root: int, path: str) -> None:
 
 
 def copy(source_root: int, target_root: int, path: str) -> None:
-    """Copy one entry with owner, mode and time; directories without what is in them."""
+    """Copy one entry with owner, mode and time; directories without their content."""
     with parent_of(source_root, path) as source, parent_of(target_root, path) as target:
         parent, name = source
         into, _ = target
@@ -100,7 +100,7 @@ def copy(source_root: int, target_root: int, path: str) -> None:
 
 
 def is_directory(parent: int, name: str) -> bool:
-    """Whether it is one, and no link to one."""
+    """Whether it is a directory, not a link to one."""
     try:
         return stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode)
     except FileNotFoundError:
@@ -108,7 +108,7 @@ def is_directory(parent: int, name: str) -> bool:
 
 
 def copy_content(source: int, target: int, name: str) -> None:
-    """The bytes of a regular file, under a name that does not exist yet."""
+    """Copy the content of a regular file to a name that must not exist."""
     reader = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=source)
     with open(reader, "rb") as content:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -116,9 +116,9 @@ def copy_content(source: int, target: int, name: str) -> None:
             shutil.copyfileobj(content, sink, 1 << 20)
 
 
-def transfer(source: int, target: int, changed: list[str], gone: list[str]) -> None:
-    """Bring `changed` paths over and delete `gone` ones."""
-    for path in gone:
+def transfer(source: int, target: int, changed: list[str], removed: list[str]) -> None:
+    """Copy the `changed` paths and delete the `removed` ones."""
+    for path in removed:
         remove(target, path)
     for path in changed:
         with contextlib.suppress(FileNotFoundError):
@@ -126,7 +126,7 @@ def transfer(source: int, target: int, changed: list[str], gone: list[str]) -> N
 
 
 def main(operation: str, place: str, committed_path: str) -> None:
-    """Do what the arguments say."""
+    """Run the operation given by the arguments."""
     work = os.open(os.path.join(place, "work"), DIRECTORY)
     committed = os.open(committed_path, DIRECTORY)
     base_path = os.path.join(place, "base.json")

@@ -1,4 +1,4 @@
-"""Volumes: each sandbox works on a copy of its own until it commits and reloads."""
+"""Volumes: each sandbox works on its own copy until it commits and reloads."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ SYNC = Path(__file__).with_name("volume_sync.py")
 class Volumes:
     """The volumes of one server.
 
-    As on Modal, what one sandbox writes is seen by others once it was committed, which its end
-    and its own reload do, and they reload. Of two that changed one file, the later commit wins.
+    As on Modal, others see a sandbox's changes after these were committed (at its end or by its
+    own reload) and they have reloaded. If two change the same file, the later commit wins.
     """
 
     def __init__(self, host: Host) -> None:
@@ -37,7 +37,7 @@ class Volumes:
         return self._names.get((environment, name))
 
     def create(self, environment: str, name: str) -> str:
-        """Make a volume; unnamed ones are their creator's alone."""
+        """Create a volume; only its creator knows an unnamed one."""
         volume_id = new_id("vo", 22)
         self._host.owned_directory(self._committed(volume_id), 0o755)
         self._locks[volume_id] = asyncio.Lock()
@@ -49,10 +49,10 @@ class Volumes:
         return self._host.directory / "volumes" / volume_id
 
     async def attach(self, directory: Path, mounts: Iterable[Request]) -> tuple[Volume, ...]:
-        """Copy the mounted volumes below `directory`, one sandbox's own.
+        """Copy the mounted volumes into `directory`, which belongs to one sandbox.
 
         Raises:
-            GRPCError: a volume does not exist, or a sub-path is no directory in it.
+            GRPCError: a volume does not exist, or a sub-path is not a directory in it.
         """
         found: list[Volume] = []
         for index, mount in enumerate(mounts):
@@ -70,11 +70,11 @@ class Volumes:
         return tuple(found)
 
     async def commit(self, directory: Path) -> None:
-        """Commit what the sandbox whose directory this is has changed."""
+        """Commit the changes of the sandbox with this directory."""
         await self._each(directory, ("commit",))
 
     async def reload(self, directory: Path) -> None:
-        """Commit what the sandbox has changed, then show it what others have committed."""
+        """Commit the sandbox's changes, then load those of others."""
         await self._each(directory, ("commit", "reload"))
 
     async def _each(self, directory: Path, operations: tuple[str, ...]) -> None:
@@ -99,10 +99,10 @@ def _mounted(directory: Path) -> list[tuple[Path, dict[str, Any]]]:
 
 
 def _below(root: Path, sub_path: str) -> Path:
-    """A directory in a volume, by a path that leads through no link.
+    """A directory in a volume, by a path without links.
 
     Raises:
-        GRPCError: INVALID_ARGUMENT; it does, or out of the volume.
+        GRPCError: INVALID_ARGUMENT if the path contains a link or leaves the volume.
     """
     place = root
     for part in Path(sub_path.lstrip("/")).parts:

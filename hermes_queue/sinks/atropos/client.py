@@ -1,8 +1,8 @@
 """The Atropos API over HTTP: one connection, one request at a time.
 
-The API has no authentication, no durability and one event loop. A POST never opens a
-connection: one that was checked by a GET is the same server process still, and posting to a
-server whose trainer has not registered would leave it useless for ever.
+The API has no authentication, no durability and one event loop. A POST never opens a connection.
+It reuses one that a GET has checked, so it reaches the same server process: a post to a server
+whose trainer has not registered would leave that server useless.
 """
 
 from __future__ import annotations
@@ -18,38 +18,38 @@ from hermes_queue.sinks.atropos.wire import TrainerLimits
 
 
 class AtroposUnavailable(HermesQueueError):
-    """The server does not answer, or has lost what it knew of us."""
+    """The server does not answer, or has lost its data about us."""
 
 
 class AtroposRefusal(HermesQueueError):
-    """The server does not take a group: it would answer so again."""
+    """The server refuses a group, and would do so again."""
 
 
 _ABOUT_THE_GROUP = frozenset({400, 413, 422})
-"""Other answers of 4xx come from what stands before the server, and say nothing of the group."""
+"""Statuses that concern the group; other 4xx come from a proxy in front of the server."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnvStatus:
-    """What `/status-env` says, sizes in groups of ours."""
+    """The answer of `/status-env`, with sizes in groups of ours."""
 
     step: int
-    """Batches formed so far, plus the step that training started at."""
+    """Batches formed so far, plus the step at which training started."""
     queue_size: int
-    """Groups that wait for a batch: ours, and others' as far as they are in our way."""
+    """Groups waiting for a batch: ours, and those of others that come before ours."""
     own_queue_size: int
 
 
 class AtroposServer:
-    """Blocking; not thread-safe.
+    """The client of one server. Blocking; not thread-safe.
 
     Args:
         url: `http://host:port`, or https.
-        timeout_s: of one request. The server does nothing else while it compresses a batch,
-            which takes 9 s for 256 sequences of 8k tokens.
+        timeout_s: limit of one request. The server is blocked while it compresses a batch, which
+            takes 9 s for 256 sequences of 8k tokens.
 
     Raises:
-        ConfigurationError: the URL is none.
+        ConfigurationError: the URL is invalid.
     """
 
     def __init__(self, url: str, timeout_s: float = 60.0) -> None:
@@ -58,7 +58,7 @@ class AtroposServer:
             raise ConfigurationError(f"--url: {url!r} must be http://host:port or https://host")
         self.url = url
         self.connection = 0
-        """Number of the one in use, or that broke: another one may lead to another process."""
+        """Number of the current or last connection: another one may lead to another process."""
         self._prefix = parts.path.rstrip("/")
         self._address = (parts.hostname, parts.port)
         self._secure = parts.scheme == "https"
@@ -66,10 +66,10 @@ class AtroposServer:
         self._http: http.client.HTTPConnection | None = None
 
     def limits(self) -> TrainerLimits | None:
-        """What the trainer registered with; None before it did.
+        """The limits that the trainer registered; None before it has registered.
 
         Raises:
-            AtroposUnavailable: no answer.
+            AtroposUnavailable: the server does not answer.
         """
         answer = self._get("/info")
         if answer.get("batch_size", -1) <= 0:
@@ -77,10 +77,10 @@ class AtroposServer:
         return TrainerLimits(int(answer["batch_size"]), int(answer["max_token_len"]))
 
     def register_env(self, name: str, group_size: int, max_token_len: int) -> int | None:
-        """Our id as an environment; None until the trainer has asked for its first batch.
+        """Register; returns our id, or None until the trainer has asked for its first batch.
 
         Raises:
-            AtroposUnavailable: no answer.
+            AtroposUnavailable: the server does not answer.
         """
         answer = self._exchange(
             "POST",
@@ -95,10 +95,10 @@ class AtroposServer:
         return int(answer["env_id"]) if answer.get("status") == "success" else None
 
     def status(self, env_id: int) -> EnvStatus:
-        """How much of ours waits.
+        """The number of our groups that wait.
 
         Raises:
-            AtroposUnavailable: no answer, or the server does not know us.
+            AtroposUnavailable: the server does not answer, or does not know us.
         """
         answer = self._get("/status-env", {"env_id": env_id})
         try:
@@ -108,13 +108,13 @@ class AtroposServer:
                 int(answer["self_queue_size"]),
             )
         except KeyError as error:
-            raise AtroposUnavailable(f"{self.url} does not know its step") from error
+            raise AtroposUnavailable(f"{self.url} reports no step for us") from error
 
     def latest_group_overrides(self) -> dict[str, Any] | None:
-        """Those of the group it received last; None when it has received none.
+        """The overrides of the last group that the server received; None if it has received none.
 
         Raises:
-            AtroposUnavailable: no answer.
+            AtroposUnavailable: the server does not answer.
         """
         answer = self._get("/latest_example")
         if not answer.get("tokens"):
@@ -123,26 +123,26 @@ class AtroposServer:
         return overrides if isinstance(overrides, dict) else {}
 
     def post(self, body: bytes) -> None:
-        """Hand over one group, on the connection that the last call used.
+        """Send one group, on the connection that the last call used.
 
         Raises:
             AtroposUnavailable: it may have arrived or not.
-            AtroposRefusal: the server does not take it.
+            AtroposRefusal: the server refuses it.
         """
-        if self._http is None or self._http.sock is None:  # it would open another one
+        if self._http is None or self._http.sock is None:  # http.client would open another one
             raise AtroposUnavailable(f"{self.url} closed the connection")
         self._send("POST", "/scored_data", body, {"Content-Encoding": "gzip"})
 
     def disconnect(self, env_id: int) -> None:
-        """Say that we send no more.
+        """Tell the server that we send no more.
 
         Raises:
-            AtroposUnavailable: no answer.
+            AtroposUnavailable: the server does not answer.
         """
         self._exchange("POST", "/disconnect-env", {"env_id": env_id})
 
     def close(self) -> None:
-        """Close the connection; the next request but a post opens one. Idempotent."""
+        """Close the connection; any request except `post` opens a new one. Idempotent."""
         if self._http is not None:
             self._http.close()
             self._http = None
@@ -151,7 +151,7 @@ class AtroposServer:
         return self._exchange("GET", path, body)
 
     def _exchange(self, method: str, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
-        """A request that may be repeated; on a connection of its own if the old one is gone."""
+        """Send a request that may be repeated, on a new connection if the old one is gone."""
         data = json.dumps(body).encode() if body is not None else None
         if self._http is not None and self._http.sock is not None:
             try:
@@ -193,5 +193,5 @@ class AtroposServer:
         try:
             answer = json.loads(text)
         except ValueError as error:
-            raise AtroposUnavailable(f"{method} {path}: answered no JSON") from error
+            raise AtroposUnavailable(f"{method} {path}: the answer is not JSON") from error
         return answer if isinstance(answer, dict) else {}

@@ -1,4 +1,4 @@
-"""From the results stream to posts in line, and back: acknowledged, refused or dropped."""
+"""Takes groups from the results stream to posts, and acknowledges, refuses or drops them."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ from hermes_queue.sinks.metering import SinkMeter
 
 _STALE_S = 300.0
 _MAX_DELIVERIES = 1000
-"""Every start of the sink delivers again what waits for the trainer; that makes it no poison."""
+"""Every start of the sink delivers waiting groups again, which does not make them poisonous."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class _Delivery:
-    """What Redis waits for: acknowledged when all its posts have arrived."""
+    """A group that is acknowledged in Redis once all its posts have arrived."""
 
     handles: tuple[DeliveredGroup, ...]
     open: set[str]
     created: tuple[float, ...]
-    """When its trajectories were made."""
+    """Creation times of its trajectories."""
 
 
 class Intake:
-    """What Redis has delivered to this process, until Redis is told what became of it."""
+    """The deliveries of this process that Redis still regards as pending."""
 
     def __init__(
         self, options: AtroposOptions, journal: Journal, counts: AtroposCounts, meter: SinkMeter
     ) -> None:
         self.group_size = options.group_size
-        """Sequences per group; None until the first one came."""
+        """Sequences per group; None before the first group."""
         self.read_ahead = 1
-        """So many posts may lie ready; a batch, once the trainer has said what that is."""
+        """Number of posts to prepare ahead; one batch, once the trainer has registered its size."""
         self.progress_s = time.monotonic()
-        """When something happened last, on the monotonic clock."""
+        """Time of the last progress, on the monotonic clock."""
         self._options = options
         self._journal = journal
         self._counts = counts
@@ -57,20 +57,20 @@ class Intake:
             options.missing_wait_s if options.on_missing == "wait" else -math.inf
         )
         self._early: list[Whole] = []
-        """Replacements of lost members that came before any other group: they are groups of one and
-        say nothing of the size of the others."""
+        """Replacements of lost members that came before any other group. They are groups of one and
+        do not show the size of the others."""
         self._deliveries: dict[str, _Delivery] = {}
         self._finished: set[str] = set()
         """Posts of an earlier process that arrived and whose group Redis will deliver again."""
         self._shrunk = asyncio.Event()
 
     async def feed(self) -> None:
-        """Read ahead: one batch lies ready, converted."""
+        """Read ahead, and convert groups until one batch of posts is ready."""
         options = self._options
         stream = consume(
             options.group,
             url=options.redis_url,
-            consumer="atropos",  # the same in the next life: what it left comes first
+            consumer="atropos",  # the same after a restart: its pending groups come first
             run=options.run_id,
             env=options.env,
             start=options.start,
@@ -80,17 +80,19 @@ class Intake:
         async for delivered in stream:
             self.progress_s = time.monotonic()
             if whole := self._members.place(delivered):
-                await self._take(whole)
+                await self._accept(whole)
             elif options.on_missing == "drop":
                 await self._drop_overdue()
             while len(self._journal.ready) >= self.read_ahead:
                 self._shrunk.clear()
                 await self._shrunk.wait()
 
-    async def _take(self, whole: Whole) -> None:
-        """Prepare a group once it is known how large groups are."""
+    async def _accept(self, whole: Whole) -> None:
+        """Prepare a group as soon as the group size is known."""
         group = whole.group
-        if held := self._deliveries.get(group.group_id):  # a Redis that lost a second has it twice
+        if held := self._deliveries.get(
+            group.group_id
+        ):  # after a power loss Redis may hold it twice
             held.handles += tuple(map(_without_bodies, whole.deliveries))
             return
         if self.group_size is None:
@@ -103,7 +105,7 @@ class Intake:
             await self._prepare(each)
 
     async def _prepare(self, whole: Whole) -> None:
-        """Convert a group, and put it in line unless it is on the server already."""
+        """Convert a group and queue its posts, unless they are on the server already."""
         group = whole.group
         try:
             if group.size != self.group_size:
@@ -129,7 +131,7 @@ class Intake:
             await self._acknowledge(group.group_id)
 
     async def hold(self) -> None:
-        """Keep what we have from being taken for stale; drop what has waited for too long."""
+        """Renew all deliveries that we hold, and drop groups that have waited for too long."""
         while True:
             await asyncio.sleep(min(_STALE_S / 4, max(1.0, self._options.missing_wait_s / 4)))
             await self._drop_overdue()
@@ -151,15 +153,15 @@ class Intake:
                 await _insist(each.ack)
 
     def read_on(self) -> None:
-        """Less may lie ready by now."""
+        """Let `feed` continue after posts were sent."""
         self._shrunk.set()
 
     def wants(self, entry: Entry) -> bool:
-        """Whether the group of this post is neither refused nor dealt with."""
+        """Whether the group of this post is still to be sent."""
         return entry.key.rpartition("#")[0] in self._deliveries
 
     async def arrived(self, entry: Entry) -> None:
-        """The trainer has it."""
+        """Record that the trainer has this post."""
         group_id = entry.key.rpartition("#")[0]
         delivery = self._deliveries.get(group_id)
         if delivery is None:
@@ -178,7 +180,7 @@ class Intake:
         self.progress_s = time.monotonic()
 
     async def refuse(self, entry: Entry, reason: str, detail: str) -> None:
-        """Put the whole group of this post aside."""
+        """Refuse the whole group of this post."""
         group_id = entry.key.rpartition("#")[0]
         rest = [e for e in self._journal.ready if not e.key.startswith(f"{group_id}#")]
         self._journal.ready.clear()
@@ -195,7 +197,7 @@ class Intake:
 
 
 async def _insist(action: Callable[[], Awaitable[None]]) -> None:
-    """Repeat what Redis has to know until it knows: meanwhile nothing more may be sent."""
+    """Repeat an answer to Redis until it succeeds; nothing more may be sent before that."""
     while True:
         try:
             await action()
@@ -206,5 +208,5 @@ async def _insist(action: Callable[[], Awaitable[None]]) -> None:
 
 
 def _without_bodies(delivered: DeliveredGroup) -> DeliveredGroup:
-    """The delivery, able to be acknowledged, without what was converted already."""
+    """The delivery without its records, which were converted; it can still be acknowledged."""
     return delivered.model_copy(update={"members": (), "extras": ()})

@@ -1,12 +1,12 @@
-"""What of ours an Atropos server holds, and what its trainer has taken.
+"""Tracks which of our posts an Atropos server holds, and which its trainer has taken.
 
-That server forgets everything when it ends, and answers "received" long before a trainer has
-the group. What it tells is how many of our groups still wait (`/status-env`), and the group it
+The server forgets everything when it ends, and answers "received" long before a trainer has the
+group. It reports how many of our groups still wait (`/status-env`), and the group that it
 received last (`/latest_example`). Its queue is first in, first out among groups of one size and
-environment; so which of ours were taken follows from how many wait.
+environment, so the number that waits shows which of ours were taken.
 
-The invariant: what was sent and is not acknowledged in Redis is one batch at most. Hence
-whatever dies, at most one batch is sent again.
+Invariant: at most one batch is sent and not yet acknowledged in Redis. So at most one batch is
+sent again, whichever process dies.
 """
 
 from __future__ import annotations
@@ -21,57 +21,57 @@ from hermes_queue.sinks.atropos.wire import Post
 
 @dataclass(slots=True)
 class Entry:
-    """One post, from when it is ready until the trainer surely has it."""
+    """One post, from when it is ready until the trainer certainly has it."""
 
     key: str
     post: Post | None = None
-    """None: an earlier process sent it, and Redis has not delivered its group again yet."""
+    """None if an earlier process sent it and Redis has not yet delivered its group again."""
     taken_s: float = 0.0
-    """When it was seen to be taken, on the monotonic clock."""
+    """When we noticed that it was taken, on the monotonic clock."""
 
 
 @dataclass(slots=True)
 class Journal:
-    """Posts by what became of them. Pure state; the clock is an argument."""
+    """Posts by state. No I/O; the clock is an argument."""
 
     ready: deque[Entry] = field(default_factory=deque)
-    """To be sent, in this order; first what a server lost."""
+    """Posts to send, in this order; those that a server lost come first."""
     queued: deque[Entry] = field(default_factory=deque)
-    """The server has it, no batch does. Oldest first."""
+    """Posts that the server has and no batch does, oldest first."""
     taken: deque[Entry] = field(default_factory=deque)
-    """A batch has it. Whether the trainer has that batch is not known yet."""
+    """Posts in a batch of which it is not yet certain that the trainer has it."""
     step: int = 0
-    """The server's, as last seen."""
+    """The server's step when last seen."""
 
     def room(self, groups_per_batch: int) -> int:
-        """How many may be sent now without breaking the invariant."""
+        """Number of posts that may be sent now without violating the invariant."""
         return groups_per_batch - len(self.queued) - len(self.taken)
 
     def sent(self, entry: Entry) -> None:
-        """The server took it."""
+        """Record that the server accepted a post."""
         self.queued.append(entry)
 
     def observe(self, status: EnvStatus, now_s: float) -> bool:
-        """Note what was taken since; False if this cannot be the server we sent to.
+        """Record which posts were taken since; False if the server lost its state.
 
-        A step that went back, or groups that are gone although no batch was formed, mean that
-        it was reset, and that another environment may have our id by now.
+        A step that decreased, or posts that disappeared although no batch was formed, mean that
+        the server was reset, and that another environment may now have our id.
         """
-        gone = len(self.queued) - status.own_queue_size
-        if status.step < self.step or (gone > 0 and status.step == self.step):
+        taken = len(self.queued) - status.own_queue_size
+        if status.step < self.step or (taken > 0 and status.step == self.step):
             return False
         self.step = status.step
-        for _ in range(gone):
+        for _ in range(taken):
             entry = self.queued.popleft()
             entry.taken_s = now_s
             self.taken.append(entry)
         return True
 
     def settle(self, now_s: float, settle_s: float) -> list[Entry]:
-        """Remove and return what the trainer has by now.
+        """Remove and return the posts that the trainer certainly has.
 
-        That is what was taken `settle_s` ago, on a server that lives still: it forms a batch
-        before it answers with it, and can die between.
+        These are the posts taken at least `settle_s` ago, on a server that still lives: it forms
+        a batch before it answers with it, and can die in between.
         """
         done = []
         while self.taken and now_s - self.taken[0].taken_s >= settle_s:
@@ -79,12 +79,12 @@ class Journal:
         return done
 
     def lost(self) -> int:
-        """The server forgot everything: make it ready again, in the old order.
+        """Queue all posts again, in their old order, after the server lost its state.
 
-        What only an earlier process knew is left out; its groups are delivered again.
+        Posts known only to an earlier process are left out; Redis delivers their groups again.
 
         Returns:
-            How many will be sent again.
+            The number of posts to send again.
         """
         again = [entry for entry in (*self.taken, *self.queued) if entry.post is not None]
         for entry in again:
@@ -96,13 +96,13 @@ class Journal:
         return len(again)
 
     def find(self, key: str) -> Entry | None:
-        """The entry that the server has or had, if it is not settled."""
+        """The unsettled entry that the server has or had; None if there is none."""
         return next((e for e in (*self.taken, *self.queued) if e.key == key), None)
 
     def note(self, sink: str, env_id: int, coming: Entry) -> dict[str, Any]:
-        """What travels with the post of `coming`: enough for a successor of this process.
+        """The state sent along with the post of `coming`, for a successor of this process.
 
-        It lives as long as what it describes: in the memory of that server.
+        It lives as long as the posts that it describes, in the memory of the server.
         """
         keys = [entry.key for entry in (*self.taken, *self.queued, coming)]
         return {
@@ -114,24 +114,24 @@ class Journal:
         }
 
     def adopt(self, note: dict[str, Any], status: EnvStatus, now_s: float) -> bool:
-        """Take over what `note`, the last one the server received, says was sent.
+        """Take over the posts in `note`, which the server received last.
 
-        Entries known already keep their posts.
+        Entries already known keep their posts.
 
         Returns:
-            False if the note cannot be of this life of the server; nothing is changed then.
+            False if the server lost its state after the note was sent; then nothing is changed.
         """
         keys: list[str] = note["posts"]
-        gone = len(keys) - status.own_queue_size
-        if status.step < max(note["step"], self.step) or gone < note["taken"]:
+        taken = len(keys) - status.own_queue_size
+        if status.step < max(note["step"], self.step) or taken < note["taken"]:
             return False
-        if gone > note["taken"] and status.step == note["step"]:
+        if taken > note["taken"] and status.step == note["step"]:
             return False
         known = {entry.key: entry for entry in (*self.taken, *self.queued, *self.ready)}
         entries = [known.get(key) or Entry(key) for key in keys]
         self.ready = deque(entry for entry in self.ready if entry.key not in keys)
-        self.taken = deque(entries[:gone])
-        self.queued = deque(entries[gone:])
+        self.taken = deque(entries[:taken])
+        self.queued = deque(entries[taken:])
         for entry in self.taken:
             entry.taken_s = entry.taken_s or now_s
         self.step = status.step

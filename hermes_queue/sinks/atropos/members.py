@@ -1,8 +1,9 @@
 """Groups with members that were not measured: they wait for replacements, or are dropped.
 
-A trainer takes groups of one size only, and a failure is never a reward, so a hole cannot be
-sent. `hermes-queue run retry` and `hermes-queue dead requeue` run a failed member again; the
-result is a group of one whose member names, in `requeued_from`, what it repeats.
+A trainer takes only groups of one size, and a failure is never a reward, so a group cannot be
+sent with a gap. `hermes-queue run retry` and `hermes-queue dead requeue` run a failed member
+again. The result is a group of one, whose member names the one that it repeats in
+`requeued_from`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ MissingPolicy = Literal["wait", "drop"]
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A group without holes, and all deliveries that it was made of."""
+    """A group without gaps, and all deliveries from which it was assembled."""
 
     group: TrajectoryGroup
     deliveries: tuple[DeliveredGroup, ...]
@@ -27,7 +28,7 @@ class Whole:
 @dataclass(slots=True)
 class _Held:
     members: dict[str, ScoredTrajectory]
-    """By the id that a replacement names: of its own, or of the replacement that failed."""
+    """Members by the id that a replacement names: their own, or that of the failed replacement."""
     deliveries: list[DeliveredGroup] = field(default_factory=list)
 
     @property
@@ -36,10 +37,10 @@ class _Held:
 
 
 class MissingMembers:
-    """Holds groups with holes until they are whole.
+    """Holds groups with gaps until they are complete.
 
     Args:
-        wait_s: how long, from when the group was finished; 0 = not at all.
+        wait_s: time to wait after the group was finished; 0 = not at all.
     """
 
     def __init__(self, wait_s: float) -> None:
@@ -47,7 +48,7 @@ class MissingMembers:
         self._held: dict[str, _Held] = {}
 
     def place(self, delivered: DeliveredGroup) -> Whole | None:
-        """The group that is whole by this delivery; None if one has to wait on."""
+        """The group that this delivery completes; None if there is none."""
         if held := self._repaired_by(delivered):
             held.deliveries.append(delivered)
         elif delivered.complete and len(delivered.members) == delivered.size:
@@ -72,14 +73,14 @@ class MissingMembers:
         return Whole(whole, tuple(held.deliveries))
 
     def held(self) -> list[DeliveredGroup]:
-        """All deliveries that wait."""
+        """All deliveries of waiting groups."""
         return [each for held in self._held.values() for each in held.deliveries]
 
     def overdue(self, now: float) -> list[tuple[DeliveredGroup, ...]]:
         """Remove and return the groups that have waited for too long.
 
         Args:
-            now: unix seconds.
+            now: Unix seconds.
         """
         late = [
             group_id
@@ -89,7 +90,7 @@ class MissingMembers:
         return [tuple(self._held.pop(group_id).deliveries) for group_id in late]
 
     def _repaired_by(self, delivered: DeliveredGroup) -> _Held | None:
-        """The held group that these members belong to; they are put into their places."""
+        """The held group to which these members belong, after inserting them."""
         found = None
         for member in delivered.members:
             for held in self._held.values():

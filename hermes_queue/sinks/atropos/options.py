@@ -1,4 +1,4 @@
-"""What the Atropos sink is asked to do, and what it counts."""
+"""Options and counters of the Atropos sink."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from hermes_queue.sinks.atropos.wire import SequencePolicy
 
 @dataclass(frozen=True, slots=True)
 class AtroposOptions:
-    """What to send where, and how."""
+    """Options of the sink: where to send, what, and how."""
 
     url: str
-    """Of the Atropos API server."""
+    """URL of the Atropos API server."""
     name: str = "hermes-queue"
-    """Of the environment, as the trainer shows it."""
+    """Name of the environment in the trainer's displays."""
     group: str = "atropos"
     """Consumer group of the results stream; one sink process at a time serves it."""
     redis_url: str | None = None
@@ -24,44 +24,44 @@ class AtroposOptions:
     env: str | None = None
     start: str | float = "0"
     group_size: int | None = None
-    """Sequences per group; None: that of the first group."""
+    """Sequences per group; None: the size of the first group."""
     sequences: SequencePolicy = "longest"
     on_missing: MissingPolicy = "drop"
     missing_wait_s: float = 3600.0
-    """How long `wait` waits, from when the group was finished."""
+    """Seconds that `wait` waits after the group was finished."""
     messages: bool = False
-    """Whether the conversation is sent beside the tokens."""
+    """Whether to send the conversation beside the tokens."""
     settle_s: float = 2.0
-    """A batch is taken for received by the trainer when the server is alive so long after it
-    formed it. Until then nothing more is sent: this bounds batches per second."""
+    """Seconds for which the server must stay alive after it formed a batch until the trainer counts
+    as having it. Nothing more is sent before that, so this bounds batches per second."""
     max_batches_queued: float = 3.0
-    """Nothing is sent while so many batches, of all environments, wait on the server."""
+    """Stop sending while this many batches, of all environments, wait on the server."""
     poll_s: float = 0.25
     register_timeout_s: float | None = None
-    """End with an error when no trainer has registered for so long; None: wait for ever."""
+    """End with an error if no trainer registers within this time; None: wait for ever."""
     idle_timeout_s: float | None = None
-    """End when nothing happened for so long; None: never."""
+    """End after this long without progress; None: never."""
 
 
 @dataclass(slots=True)
 class AtroposCounts:
-    """Of one process, in groups."""
+    """Counters of one process, in groups."""
 
     posts: int = 0
-    """Sent, repetitions included."""
+    """Posts sent, including repetitions."""
     sent_again: int = 0
-    """Of these: because a server had lost them before its trainer surely had them."""
+    """Of these, sent again because a server had lost them before its trainer certainly had them."""
     adopted: int = 0
-    """Found on the server, where an earlier process had put them."""
+    """Posts of an earlier process found on the server."""
     acknowledged: int = 0
     """Received by the trainer and acknowledged in Redis."""
     refused: Counter[str] = field(default_factory=Counter)
-    """By reason; each has a dead letter."""
+    """Groups refused, by reason; each has a dead letter."""
     dropped: Counter[str] = field(default_factory=Counter)
-    """By reason: policy, not fault."""
+    """Groups dropped because of a policy, by reason."""
     registrations: int = 0
 
     def summary(self) -> dict[str, int | dict[str, int]]:
-        """All of it by name, for JSON. `asdict` breaks counters before Python 3.12."""
+        """All counters by name, for JSON. `asdict` breaks counters before Python 3.12."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         return {k: dict(v) if isinstance(v, Counter) else v for k, v in values.items()}

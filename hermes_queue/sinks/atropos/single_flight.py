@@ -1,4 +1,4 @@
-"""Only one process at a time does a thing; its successor waits until it is gone."""
+"""Lets only one process at a time do something; its successor waits until it is gone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hermes_queue.cancellation import Cancellation, end_tasks
 from hermes_queue.errors import HermesQueueError
 
 LEASE_S = 10.0
-"""A holder that died is waited for so long."""
+"""Time after which the key of a dead holder expires."""
 RENEW_S = 2.0
 
 _OUTAGE = (redis.RedisError, OSError)
@@ -25,18 +25,18 @@ logger = logging.getLogger(__name__)
 
 
 class LeaseLost(HermesQueueError):
-    """Another process holds it now: this one was silent for too long."""
+    """Another process holds the key now, because this one was silent for too long."""
 
 
 @asynccontextmanager
 async def single_flight(
     client: redis.asyncio.Redis, key: str, lease_s: float = LEASE_S
 ) -> AsyncIterator[asyncio.Task[None]]:
-    """Hold `key`, waiting for it; the block gets a task that ends only when it is lost.
+    """Wait for `key` and hold it in the block; yields a task that ends only if the key is lost.
 
     Raises:
-        redis.RedisError: Redis could not be asked at the beginning. Outages later on are
-            waited out: nobody else can take it meanwhile either.
+        redis.RedisError: Redis did not answer at the beginning. Later outages are waited out,
+            since no other process can take the key meanwhile.
     """
     token = secrets.token_hex(8)
     asked = False
@@ -54,6 +54,8 @@ async def single_flight(
     finally:
         await end_tasks(keeper)
         with suppress(*_OUTAGE):
+            # Not atomic: if the key expires between GET and DEL, this deletes a successor's.
+            # `_keep` of that process then sees it gone and sets it again.
             if await client.get(key) == token.encode():
                 await client.delete(key)
 

@@ -1,7 +1,7 @@
-"""Finished groups to an Atropos trainer: `hermes-queue sink atropos`.
+"""Sends finished groups to an Atropos trainer: `hermes-queue sink atropos`.
 
-A group is acknowledged when the trainer has it, not when the server does: that server keeps
-everything in memory. docs/atropos.md tells what follows from which failure.
+A group is acknowledged when the trainer has it, not when the server does: the server keeps
+everything in memory. docs/atropos.md describes the consequences of each failure.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from hermes_queue.sinks.atropos.wire import Refused, TrainerLimits, check_fits
 from hermes_queue.sinks.metering import SinkMeter
 from hermes_queue.telemetry.meter import NoMeter
 
-_SAY_AGAIN_S = 30.0
-"""How often the log says what is waited for."""
+_WAIT_LOG_S = 30.0
+"""Interval at which the log repeats the reason for waiting."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class _Registration:
-    """What we are to a server."""
+    """Our registration at a server."""
 
     env_id: int
     limits: TrainerLimits
     group_size: int
     connection: int
-    """On which the server was last checked to be the one that knows us."""
+    """Connection on which the server was last seen to know us."""
 
     @property
     def groups_per_batch(self) -> int:
@@ -67,16 +67,16 @@ class AtroposSink:
         )
         self._known: _Registration | None = None
         self._waiting_since_s = time.monotonic()
-        self._said_s = -_SAY_AGAIN_S
+        self._wait_logged_s = -_WAIT_LOG_S
 
     async def run(self) -> AtroposCounts:
         """Serve until `stop()`, or until `idle_timeout_s`.
 
         Raises:
             ConfigurationError: the trainer's batch size and our group size do not fit, or the
-                consumer group exists with another filter. Nothing was acknowledged for it.
+                consumer group exists with another filter. Nothing was acknowledged in that case.
             HermesQueueError: no trainer registered within `register_timeout_s`.
-            LeaseLost: another process serves this consumer group by now.
+            LeaseLost: another process now serves this consumer group.
             RedisUnavailable: at the start; later outages are waited out.
             SchemaTooNew: a newer hermes-queue published a group.
         """
@@ -93,7 +93,7 @@ class AtroposSink:
         return self.counts
 
     def stop(self) -> None:
-        """End `run`: when the round is over, or at once by cancellation while it begins."""
+        """End `run` after the current round, or by cancellation while it is starting."""
         self._stopping.set()
         if self._starting is not None:
             self._starting.cancel()
@@ -117,7 +117,7 @@ class AtroposSink:
     # --- towards the server -------------------------------------------------------------
 
     async def _turn(self) -> None:
-        """One round: know the server, see what was taken, send what there is room for."""
+        """One round: check the server, observe which posts were taken, send further ones."""
         try:
             known = await self._connected()
             self._intake.read_on()
@@ -125,11 +125,11 @@ class AtroposSink:
                 await self._fill(known, await self._observe(known))
                 self._waiting_since_s = time.monotonic()
         except AtroposUnavailable as error:
-            self._server.close()  # what comes next has to find out whether it is the same
-            self._say("waiting for the Atropos server: %s", error)
+            self._server.close()  # the next round checks whether it is the same server
+            self._waiting("waiting for the Atropos server: %s", error)
 
     async def _connected(self) -> _Registration | None:
-        """What we are to the server, asked anew on each connection; None if not yet anything.
+        """Our registration, checked again on each connection; None if there is none yet.
 
         Nothing may be sent to a server whose trainer has not registered: it would skip its
         initialisation and answer "not registered" for ever.
@@ -139,7 +139,7 @@ class AtroposSink:
         limits = await asyncio.to_thread(self._server.limits)
         if limits is None:
             self._forget("its trainer is not registered")
-            self._say("no trainer has registered at %s yet", self.options.url)
+            self._waiting("no trainer has registered at %s yet", self.options.url)
             return None
         self._waiting_since_s = time.monotonic()
         group_size = self._intake.group_size
@@ -158,12 +158,12 @@ class AtroposSink:
         return None
 
     async def _recognised(self) -> int | None:
-        """Our id on the server, if it holds what this process, or one before it, sent."""
+        """Our id on the server, if it holds posts of this process or an earlier one."""
         before = self._known.env_id if self._known else None
         overrides = await asyncio.to_thread(self._server.latest_group_overrides)
         note = (overrides or {}).get("hermes_queue")
         if not isinstance(note, dict) or note.get("sink") != self.options.group:
-            note = None  # another environment sent after us
+            note = None  # another environment has sent since
         env_id = int(note["env_id"]) if note else before
         if overrides is None or env_id is None:
             return None
@@ -185,7 +185,7 @@ class AtroposSink:
             self._server.register_env, self.options.name, group_size, limits.max_token_len
         )
         if env_id is None:
-            self._say("the trainer at %s has not asked for a batch yet", self.options.url)
+            self._waiting("the trainer at %s has not asked for a batch yet", self.options.url)
             return None
         self.counts.registrations += 1
         logger.info(
@@ -201,13 +201,13 @@ class AtroposSink:
         return env_id
 
     def _forget(self, why: str) -> None:
-        """The server has lost what it had of us."""
+        """Drop the registration after the server lost its state."""
         self._known = None
         again = self._journal.lost()
         self.counts.sent_again += again
         if again:
             logger.warning(
-                "%s lost %d groups (%s): they are sent again",
+                "%s lost %d groups (%s): sending them again",
                 self.options.url,
                 again,
                 why,
@@ -215,7 +215,7 @@ class AtroposSink:
             )
 
     async def _observe(self, known: _Registration) -> EnvStatus:
-        """See what was taken, and acknowledge what has arrived."""
+        """Observe which posts were taken, and acknowledge those that have arrived."""
         status = await asyncio.to_thread(self._server.status, known.env_id)
         now_s = time.monotonic()
         if self._server.connection != known.connection:
@@ -231,7 +231,7 @@ class AtroposSink:
         return status
 
     async def _fill(self, known: _Registration, status: EnvStatus) -> None:
-        """Send as much as fits: one batch at most is sent and not acknowledged."""
+        """Send as many posts as fit: at most one batch is sent and not acknowledged."""
         waiting = status.queue_size
         most = self.options.max_batches_queued * known.groups_per_batch
         while self._journal.ready and self._journal.room(known.groups_per_batch) > 0:
@@ -257,7 +257,7 @@ class AtroposSink:
             await self._intake.refuse(entry, "server", str(refusal))
             return False
         except BaseException:
-            self._journal.ready.appendleft(entry)  # whether it arrived is asked when it is back
+            self._journal.ready.appendleft(entry)  # the server is asked later whether it arrived
             raise
         self._journal.sent(entry)
         self._intake.progress_s = time.monotonic()
@@ -265,7 +265,7 @@ class AtroposSink:
         return True
 
     async def _leave(self) -> None:
-        """Acknowledge what has arrived, and say good-bye if nothing is left on the server."""
+        """Acknowledge posts that have arrived, and disconnect if none are left on the server."""
         known = self._known
         try:
             if known:
@@ -276,7 +276,12 @@ class AtroposSink:
             if known and not self._journal.queued:
                 await asyncio.to_thread(self._server.disconnect, known.env_id)
         except AtroposUnavailable as error:
-            logger.warning("left %s: %s", self.options.url, error, extra={"action": "atropos_left"})
+            logger.warning(
+                "disconnected from %s: %s",
+                self.options.url,
+                error,
+                extra={"action": "atropos_left"},
+            )
         if self._journal.queued:
             logger.info(
                 "%d groups wait on %s for its trainer; the next start accounts for them",
@@ -287,11 +292,11 @@ class AtroposSink:
 
     # --- small things -------------------------------------------------------------------
 
-    def _say(self, text: str, *what: Any) -> None:
-        """Log why we wait, now and then; give up when that is wanted."""
+    def _waiting(self, text: str, *what: Any) -> None:
+        """Log the reason for waiting, at intervals; raise after `register_timeout_s`."""
         now_s = time.monotonic()
-        if now_s - self._said_s >= _SAY_AGAIN_S:
-            self._said_s = now_s
+        if now_s - self._wait_logged_s >= _WAIT_LOG_S:
+            self._wait_logged_s = now_s
             logger.info(text, *what, extra={"action": "atropos_wait"})
         timeout_s = self.options.register_timeout_s
         if timeout_s is not None and now_s - self._waiting_since_s >= timeout_s:
@@ -306,6 +311,6 @@ def _check_size(limits: TrainerLimits, group_size: int) -> None:
     if not limits.groups_per_batch(group_size):
         raise ConfigurationError(
             f"groups of {group_size} never make a batch of {limits.batch_size} sequences: "
-            "Atropos wants a group size that is a power of two and divides the trainer's "
-            "batch size; mend the trainer's, or name the size of most groups with --group-size"
+            "Atropos needs a group size that is a power of two and divides the trainer's "
+            "batch size; change the trainer's, or give the size of most groups with --group-size"
         )

@@ -1,9 +1,9 @@
-"""What the Atropos API takes for one group, made from ours.
+"""The Atropos API's request for one group, converted from ours.
 
-That server checks no lengths, no finiteness and no sizes; what is wrong reaches the trainer,
-or stalls it for ever. So everything is checked here, and a group that would do harm is refused.
-The sentinels are those its trainers go by: masks hold -100 for what is not trained and the
-token id elsewhere; `inference_logprobs` hold exactly 1.0 for what is not trained, never null.
+The server checks no lengths, no finiteness and no sizes. An invalid group reaches the trainer,
+or blocks it for ever. So everything is checked here, and a harmful group is refused. The
+sentinels are those of its trainers: masks hold -100 for untrained tokens and the token id
+elsewhere; `inference_logprobs` hold exactly 1.0 for untrained tokens, never null.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from typing import Any, Literal
 from hermes_queue.models import ScoredTrajectory, TokenSequence, TrajectoryGroup
 
 SequencePolicy = Literal["longest", "all"]
-"""What becomes of a trajectory whose tokens are several sequences: its longest one is sent
-(of equal ones the first), or all are, as further groups of the same size."""
+"""Treatment of a trajectory with several sequences: send the longest one (the first of equal ones),
+or all, as further groups of the same size."""
 
 NOT_TRAINED = -100
 NO_LOGPROB = 1.0
 MAX_LOGPROB = 0.01
-"""Rounding makes some a little more than 0."""
+"""Tolerance for logprobs that rounding makes slightly greater than 0."""
 GZIP_LEVEL = 1
 """Measured on 8 x 8k tokens: level 9 takes twenty times as long to save an eighth."""
 
 
 class Refused(Exception):
-    """A group that must not reach a trainer; `reason` is a word to count by."""
+    """A group that must not reach a trainer; `reason` is a word for counters."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(detail)
@@ -40,15 +40,15 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TrainerLimits:
-    """What the trainer said when it registered."""
+    """The limits that the trainer registered."""
 
     batch_size: int
-    """In sequences."""
+    """Sequences per batch."""
     max_token_len: int
-    """A sequence has fewer tokens than that; 0 or less: no bound."""
+    """Sequences must have fewer tokens than this; 0 or less: no limit."""
 
     def groups_per_batch(self, group_size: int) -> int:
-        """How many groups make a batch; 0 when that size never would, and stall the trainer."""
+        """Groups in a batch; 0 if that size can never form one, which would block the trainer."""
         power_of_two = group_size > 0 and group_size & (group_size - 1) == 0
         if not power_of_two or self.batch_size % group_size:
             return 0
@@ -57,10 +57,10 @@ class TrainerLimits:
 
 @dataclass(frozen=True, slots=True)
 class Post:
-    """One group as it is sent, but for what depends on the moment of sending."""
+    """One group as it is sent, without the fields that depend on the moment of sending."""
 
     key: str
-    """`<group id>#<n>`: the n-th post made of that group."""
+    """`<group id>#<n>`: the n-th post made from that group."""
     group_id: str
     longest: int
     """Tokens of its longest sequence."""
@@ -70,7 +70,7 @@ class Post:
     def body(self, env_id: int, group_overrides: dict[str, Any]) -> bytes:
         """The request's body.
 
-        Two gzip members are one stream (RFC 1952), so that a group is compressed once however
+        Two gzip members form one stream (RFC 1952), so a group is compressed only once, however
         often it is sent.
         """
         head = json.dumps(
@@ -82,16 +82,16 @@ class Post:
 def convert(
     group: TrajectoryGroup, *, sequences: SequencePolicy = "longest", messages: bool = False
 ) -> tuple[Post, ...]:
-    """The posts of a group whose members are all measured.
+    """The posts for a group whose members are all measured.
 
-    With `sequences="all"` there are as many as its richest member has sequences. A member that
-    has fewer fills the later ones with its longest sequence, of which only the last token is
-    trained, with advantage zero (`set_advantage_to_zero`): trainers take scores relative to the
-    group, so every post needs the score of every member, and some divide by the number of
-    trained tokens.
+    With `sequences="all"` there are as many as the largest number of sequences of a member. A
+    member with fewer fills the later posts with its longest sequence, of which only the last
+    token is trained, with advantage zero (`set_advantage_to_zero`). Trainers take scores
+    relative to the group, so every post needs the score of every member, and some divide by the
+    number of trained tokens.
 
     Raises:
-        Refused: by reason `score`, `no_tokens`, `lengths`, `token_ids`, `logprobs` or
+        Refused: for reason `score`, `no_tokens`, `lengths`, `token_ids`, `logprobs` or
             `nothing_trained`.
     """
     chosen = [_sequences(member, sequences) for member in group.members]
@@ -104,10 +104,10 @@ def convert(
 
 
 def check_fits(post: Post, limits: TrainerLimits) -> None:
-    """Refuse what is too long for this trainer.
+    """Check that the post is not too long for this trainer.
 
     Raises:
-        Refused: by reason `too_long`.
+        Refused: for reason `too_long`.
     """
     if 0 < limits.max_token_len <= post.longest:
         raise Refused(
@@ -124,7 +124,7 @@ class _Row:
     member: ScoredTrajectory
     sequence: TokenSequence
     number: int
-    """Which of the member's sequences it is."""
+    """Index of the sequence in its member."""
     of_how_many: int
     filler: bool
 
@@ -137,9 +137,9 @@ class _Row:
         return cls(member, _last_token_only(sequence), number, total, filler=True)
 
     def overrides(self) -> dict[str, Any]:
-        """What trainers read per sequence, and where it comes from.
+        """Fields that trainers read per sequence, and our fields with its origin.
 
-        This is the only place where fields of ours about a sequence survive that server.
+        No other fields of ours about a sequence survive the server.
         """
         known: dict[str, Any] = {"set_advantage_to_zero": True} if self.filler else {}
         temperature = _temperature(self.member)
@@ -166,13 +166,13 @@ class _Row:
 
 
 def _sequences(member: ScoredTrajectory, policy: SequencePolicy) -> list[tuple[int, TokenSequence]]:
-    """The sequences to send, with their numbers, each checked."""
+    """The sequences to send, with their indexes, each checked."""
     found = list(enumerate(member.sequences or ()))
     if not found:
         raise Refused(
             "no_tokens",
-            f"{member.trajectory_id} has no token ids: its model server gave none, and they "
-            "are never invented (docs/tokens.md)",
+            f"{member.trajectory_id} has no token ids: its model server returned none, and "
+            "they are never made up (docs/tokens.md)",
         )
     if policy == "longest":
         found = [max(found, key=lambda pair: len(pair[1].ids))]
@@ -194,7 +194,7 @@ def _check(name: str, sequence: TokenSequence) -> None:
         raise Refused("nothing_trained", f"{name}: no token of the sequence is trained")
     trained = list(compress(logprobs, mask))
     if not math.isfinite(sum(trained)) or max(trained) > MAX_LOGPROB:
-        raise Refused("logprobs", f"{name}: a logprob is not finite, or is none")
+        raise Refused("logprobs", f"{name}: a logprob is not finite, or is above 0")
 
 
 def _score(member: ScoredTrajectory) -> float:
@@ -245,13 +245,16 @@ def _masks(sequence: TokenSequence) -> str:
 
 
 def _logprobs(sequence: TokenSequence) -> str:
-    """Nine digits name every float32, which is what logprobs are since capture."""
+    """Logprobs as text.
+
+    Nine digits identify every float32, and logprobs are float32 since capture.
+    """
     places = ["%.9g" if trained else "1.0" for trained in sequence.loss_mask]
     return f"[{','.join(places)}]" % tuple(compress(sequence.logprobs, sequence.loss_mask))
 
 
 def _temperature(member: ScoredTrajectory) -> float | None:
-    """At which the tokens were sampled, if that is known and the same for all turns."""
+    """The sampling temperature, if it is known and the same for all turns."""
     known = {turn.sampling.get("temperature") for turn in member.turns if turn.sampling}
     known = known or {member.agent.sampling.get("temperature")}
     [value] = known if len(known) == 1 else [None]
@@ -259,5 +262,5 @@ def _temperature(member: ScoredTrajectory) -> float | None:
 
 
 def _policy_versions(member: ScoredTrajectory) -> list[str]:
-    """Of the turns, in order, each once."""
+    """Policy versions of the turns, in order, without repetitions."""
     return list(dict.fromkeys(t.policy_version for t in member.turns if t.policy_version))

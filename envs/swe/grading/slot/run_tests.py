@@ -1,15 +1,16 @@
-"""Run pytest in a child process and say what it reported. Runs in the slot, never imported.
+"""Run pytest in a child process and print its report. Runs in the slot, never imported.
 
 Reads one JSON object from stdin: {"arguments": [...], "only": [...] or null, "distributions":
-[...], "limit_s": seconds, "longest_s": seconds, "token": text}. Writes to stdout, after the tests
-have ended, one JSON object per line: {"id", "outcome", "message"} for each node id, then
-{"end": token, "exit_status": N, "finished": bool, "timed_out": bool, "flooded": bool, "cpu_s": S,
-"waited_s": S, "output": text}; `finished` says whether pytest came to its end with that status.
+[...], "limit_s": seconds, "longest_s": seconds, "token": text}. After the tests have ended it
+writes one JSON object per line to stdout: {"id", "outcome", "message"} for each node id, then
+{"end": token, "exit_status": N, "finished": bool, "timed_out": bool, "flooded": bool, "cpu_s":
+S, "waited_s": S, "output": text}; `finished` is true if pytest announced its end with that
+status.
 
-This process never imports the package under test. It alone holds the token and the way to the
-worker; other processes of its user cannot trace it or open its descriptors. The child gets one
-pipe: what came through it when the child has ended is all that counts, and of several reports on
-one test the worst.
+This process never imports the package under test. Only this process has the token and the
+connection to the worker; other processes of the same user cannot trace it or open its
+descriptors. The child gets one pipe: only what came through it before the child ended counts,
+and of several reports on one test the worst.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ MAX_REPORT_BYTES = 24 << 20
 MAX_OUTPUT_BYTES = 8 << 10
 MESSAGE_CHARACTERS = 8000
 STARVED_SHARE = 0.25
-"""A child that wanted a processor for so much of its time, and had none, may take longer."""
+"""Share of its time that a child must have waited for a processor to get more time."""
 PR_SET_DUMPABLE = 4
 
 
 class Reports:
-    """What the child has said so far: lines of JSON, each about one test."""
+    """The child's reports so far: lines of JSON, each about one test."""
 
     def __init__(self) -> None:
         self.items: dict[str, dict[str, str]] = {}
@@ -49,7 +50,7 @@ class Reports:
         self._rest = b""
 
     def feed(self, data: bytes) -> None:
-        """Take what came through the pipe."""
+        """Take data from the pipe."""
         self._bytes += len(data)
         if self._bytes > MAX_REPORT_BYTES:
             self.flooded = True
@@ -80,7 +81,7 @@ class Reports:
 
 
 class Tail:
-    """The end of what the child printed."""
+    """The end of the child's output."""
 
     def __init__(self) -> None:
         self.data = b""
@@ -91,7 +92,7 @@ class Tail:
 
 
 class Session:
-    """One child that runs pytest, and its two pipes."""
+    """A child that runs pytest, and its two pipes."""
 
     def __init__(self, job: dict[str, Any]) -> None:
         self.reports, self.tail = Reports(), Tail()
@@ -119,33 +120,35 @@ class Session:
             self._selector.register(os.pidfd_open(self._child.pid), selectors.EVENT_READ, None)
             self._tick_s = 0.5
         except OSError:
-            self._tick_s = 0.05  # a kernel that cannot tell when a process ends
-        told = json.dumps({"arguments": arguments, "only": job["only"]}).encode()
+            self._tick_s = 0.05  # a kernel without pidfd
+        message = json.dumps({"arguments": arguments, "only": job["only"]}).encode()
         try:
             with self._child.stdin as stdin:  # type: ignore[union-attr]
-                stdin.write(told)
+                stdin.write(message)
         except OSError:
-            pass  # it has ended already, which will be seen
+            pass  # it has already ended, which `wait` notices
 
     def wait(self, limit_s: float, longest_s: float) -> dict[str, Any]:
-        """Until the child has ended or its time is over; then nobody can report any more.
+        """Wait until the child has ended or its time is over; after that nothing can report.
 
-        Its time is `limit_s`, and `longest_s` if it is others who keep it from the processor.
+        Its time is `limit_s`, or up to `longest_s` if other processes keep it from the
+        processor.
         """
         timed_out, waited_s = False, 0.0
         deadline = self._started + limit_s
         while not self.reports.flooded:
-            # Looked up first: once `poll` has seen the child's end, the kernel forgets it.
+            # Before `poll`: once that has seen the child's end, the kernel forgets its waiting
+            # time.
             waited_s = max(waited_s, self._waited_s())
             if self._child.poll() is not None:
                 break
             self._read(self._tick_s)
-            spent_s = time.monotonic() - self._started
-            if self._started + spent_s >= deadline:
-                if waited_s < STARVED_SHARE * spent_s or spent_s >= longest_s:
+            elapsed_s = time.monotonic() - self._started
+            if self._started + elapsed_s >= deadline:
+                if waited_s < STARVED_SHARE * elapsed_s or elapsed_s >= longest_s:
                     timed_out = True
                     break
-                deadline = self._started + min(longest_s, spent_s + limit_s / 2)
+                deadline = self._started + min(longest_s, elapsed_s + limit_s / 2)
         try:
             os.killpg(self._child.pid, signal.SIGKILL)
         except OSError:
@@ -164,7 +167,7 @@ class Session:
         }
 
     def _read(self, timeout_s: float) -> None:
-        """Take what lies in the pipes now, at most a few megabytes of it."""
+        """Read what the pipes hold now, at most a few megabytes."""
         for _ in range(64):
             ready = self._selector.select(timeout_s)
             timeout_s = 0
@@ -184,9 +187,9 @@ class Session:
                 key.data(data)
 
     def _waited_s(self) -> float:
-        """For how long the child has wanted a processor and had none.
+        """Seconds for which the child was ready to run and had no processor.
 
-        Nothing where the processes here are so many that they keep each other from it.
+        0 if the processes here are enough to keep each other from it.
         """
         runnable = 0
         for path in glob.glob("/proc/[0-9]*/stat")[:1024]:
@@ -199,16 +202,16 @@ class Session:
             with open(f"/proc/{self._child.pid}/schedstat", "rb") as stream:
                 waited_s = int(stream.read().split()[1]) / 1e9
         except (OSError, ValueError, IndexError):
-            return 0.0  # not every kernel tells
+            return 0.0  # not every kernel reports it
         return waited_s if runnable <= 2 * (os.cpu_count() or 1) else 0.0
 
 
 def plugins(directories: list[str], arguments: list[str]) -> list[str]:
-    """`-p NAME` for the pytest plugins of these directories, which no agent can write.
+    """`-p NAME` for the pytest plugins in these directories, which agents cannot write to.
 
     Args:
         directories: patterns of directories that hold distributions.
-        arguments: pytest's; a plugin that they refuse (`-p no:NAME`) is left out.
+        arguments: pytest's arguments; a plugin that they refuse (`-p no:NAME`) is left out.
     """
     names: set[str] = set()
     for directory in directories:
@@ -225,8 +228,9 @@ def plugins(directories: list[str], arguments: list[str]) -> list[str]:
 
 
 def main() -> int:
-    """Run the job; 0 once everything has been said."""
-    # Neither ptrace nor /proc/<pid>/{fd,mem} for others of the same user from here on.
+    """Run the job; returns 0 after the whole report is written."""
+    # From here on, no other process of this user can use ptrace or /proc/<pid>/{fd,mem} on this
+    # one.
     ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
     job = json.load(sys.stdin)
     session = Session(job)
@@ -234,7 +238,7 @@ def main() -> int:
     lines = [*session.reports.items.values(), end]
     sys.stdout.write("".join(json.dumps(line) + "\n" for line in lines))
     sys.stdout.flush()
-    # Nothing of this process is worth an orderly end, and no child can hold it up.
+    # Exit at once: nothing here needs a clean-up, and no child can delay it.
     os._exit(0)
 
 

@@ -1,9 +1,9 @@
 """Run pytest and report every test by its exact node id. Runs in the slot, never imported.
 
-Started by `run_tests.py` with the number of a pipe's descriptor. Reads one JSON object from stdin:
-{"arguments": [...], "only": [...] or null}, where `only` lists the functions to run (node ids
-without parameters). Writes a line of JSON to the pipe for each outcome as it becomes known, and
-{"finished": exit status} when pytest has come to its end. No test id is on a command line or in an
+`run_tests.py` starts it with the number of a pipe's descriptor. Reads one JSON object from
+stdin: {"arguments": [...], "only": [...] or null}, where `only` lists the functions to run (node
+ids without parameters). Writes a line of JSON to the pipe for each outcome as it becomes known,
+and {"finished": exit status} when pytest has ended. No test id is on a command line or in an
 environment variable.
 """
 
@@ -19,14 +19,14 @@ MESSAGE_FRAMES = 20
 
 
 class Reporter:
-    """A pytest plugin that writes outcomes to a pipe and can leave out most tests."""
+    """A pytest plugin that writes outcomes to a pipe and can deselect most tests."""
 
     def __init__(self, pipe: int, only: list[str] | None) -> None:
         self._pipe = open(pipe, "w", encoding="utf-8", buffering=1)
         self._only = None if only is None else frozenset(only)
 
     def pytest_collection_modifyitems(self, config: Any, items: list[Any]) -> None:
-        """Deselect what was not asked for."""
+        """Deselect functions that are not in `only`."""
         if self._only is None:
             return
         kept = [item for item in items if item.nodeid.partition("[")[0] in self._only]
@@ -35,17 +35,17 @@ class Reporter:
         items[:] = kept
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        """Setup and teardown count only when they do not pass."""
+        """Report a test; setup and teardown only if they do not pass."""
         if report.when == "call" or not report.passed:
             self._say(report.nodeid, _outcome(report), _message(report))
 
     def pytest_collectreport(self, report: Any) -> None:
-        """A module that cannot be imported."""
+        """Report a module that cannot be imported."""
         if report.failed:
             self._say(report.nodeid, "error", _message(report))
 
     def finish(self, status: int) -> None:
-        """Say that nothing more will come."""
+        """Report that pytest has ended."""
         self._write({"finished": status})
 
     def _say(self, nodeid: str, outcome: str, message: str) -> None:
@@ -80,7 +80,7 @@ def _frames(report: Any) -> list[str]:
 
 
 def main() -> int:
-    """Run the tests and answer pytest's exit status."""
+    """Run the tests and return pytest's exit status."""
     pipe = int(sys.argv[1])
     os.set_inheritable(pipe, False)
     job = json.load(sys.stdin)
@@ -88,7 +88,7 @@ def main() -> int:
     os.dup2(null, 0)
     import pytest
 
-    # As `python -m pytest` has it: the repository comes first.
+    # As with `python -m pytest`: the repository comes first.
     sys.path[0] = os.getcwd()
     sys.argv = [os.path.join(os.path.dirname(pytest.__file__), "__main__.py"), *job["arguments"]]
     reporter = Reporter(pipe, job["only"])
