@@ -3,6 +3,8 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
+# Set by many containers. Each process of the tests would compile anew all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -50,7 +52,7 @@ test: redis lint ## Install the development tools, then linters and the tests th
 test-all: $(VENV)/.dev ## Everything that `make test` leaves out, one table at the end (hours)
 	$(BIN)/python tests/support/run_targets.py $(subst |, ,$(SLOW))
 
-test-exhaustive: redis $(VENV)/.dev ## The same proofs on the other Redis servers, users and protocols
+test-exhaustive: redis $(VENV)/.dev ## The same proofs with the other Redis servers, users, protocols and seeds
 	$(BIN)/python -m pytest -n $(JOBS) -m exhaustive tests
 
 test-modal-oldest: redis ## The Modal backend and its server with the oldest SDK we take

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import shutil
 import signal
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 from redis_server import RedisServer
+from test_costs import slow_reason
 from xdist.scheduler import LoadScopeScheduling
 
 from hermes_queue.ledger import Ledger
@@ -24,28 +26,38 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-class SharedFixturesTogether(LoadScopeScheduling):
-    """Hands tests out one by one, those of a file with fixtures of its module all to one process.
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test that is marked as slow says what it waits for."""
+    for item in items:
+        slow_reason(item)
 
-    Such a fixture would be made in every process that has one of its tests.
+
+class Together(LoadScopeScheduling):
+    """Hands tests out one by one, but for those that are cheaper together in one process.
+
+    These are the tests of a file with fixtures of its module, which would be made in every process
+    that has one of the tests, and those of all files with the same `xdist_group`, which import or
+    make the same dear thing.
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        return file if _shares_fixtures(file) else nodeid
+        return _group(nodeid.partition("::")[0]) or nodeid
 
 
 @functools.cache
-def _shares_fixtures(file: str) -> bool:
+def _group(file: str) -> str | None:
     path = ROOT / file
+    text = path.read_text(encoding="utf-8")
+    if named := re.search(r'^pytestmark = .*xdist_group\("([^"]+)"\)', text, re.MULTILINE):
+        return named[1]
     near = path.with_name("conftest.py")
-    texts = [each.read_text(encoding="utf-8") for each in (path, near) if each.exists()]
-    return any('scope="module"' in text for text in texts)
+    texts = [text, near.read_text(encoding="utf-8") if near.exists() else ""]
+    return file if any('scope="module"' in each for each in texts) else None
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SharedFixturesTogether:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Together:
     """Use it whatever `--dist` says."""
-    return SharedFixturesTogether(config, log)
+    return Together(config, log)
 
 
 @pytest.fixture(scope="session")

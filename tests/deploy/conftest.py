@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from compose_stack import Stack
 from guarded_redis import ROOT, GuardedRedis
 from redis_server import redis_binary_of
 from worker_process import WorkerProcess
+from zygote import run_forked
 
 
 @pytest.fixture(scope="module")
@@ -51,19 +51,14 @@ def as_role(guarded: GuardedRedis) -> Callable[..., subprocess.CompletedProcess[
     """Run a command of ours under one role's user."""
 
     def run(role: str, program: str, *rest: str) -> subprocess.CompletedProcess[str]:
-        started = [sys.executable, "-m", program]
-        if program == "hermes-queue":
-            started = [sys.executable, "-c", "from hermes_queue.cli import main; main()"]
-        return subprocess.run(
-            [*started, *rest],
-            env={
+        return run_forked(
+            "hermes_queue.cli" if program == "hermes-queue" else program,
+            *rest,
+            environment={
                 **os.environ,
                 "HERMES_QUEUE_REDIS_URL": guarded.url(role),
                 "PYTHONPATH": f"{ROOT}:{ROOT / 'tests/support'}",
             },
-            capture_output=True,
-            text=True,
-            timeout=120,
         )
 
     return run

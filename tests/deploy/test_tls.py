@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from guarded_redis import GuardedRedis
+from zygote import run_forked
 
 from hermes_queue.cli.deployment_metrics import Exporter
 from hermes_queue.errors import RedisUnavailable
@@ -79,12 +79,10 @@ def test_a_server_that_another_ca_vouches_for_is_refused(guarded, certificates):
 
 def test_a_producer_refuses_it_too_and_sends_nothing(guarded, certificates):
     url = guarded.url("producer").replace("ca.pem", "other.pem")
-    done = subprocess.run(
-        [sys.executable, "-m", "producers.gsm8k", "--items", "1", "--run-id", "refused"],
-        env={**os.environ, "HERMES_QUEUE_REDIS_URL": url},
-        capture_output=True,
-        text=True,
-        timeout=120,
+    done = run_forked(
+        "producers.gsm8k",
+        *("--items", "1", "--run-id", "refused"),
+        environment={**os.environ, "HERMES_QUEUE_REDIS_URL": url},
     )
     assert done.returncode == 4
     assert "CERTIFICATE_VERIFY_FAILED" in done.stderr

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from records import make_job
 from worker_process import wait_until
+from zygote import start_forked
 
 from benchmarks.capped_endpoint import CappedEndpoint
-from benchmarks.limiter import Load, work
 from hermes_queue.broker.enqueue import enqueue
 from hermes_queue.ledger.fleet.limiter import EndpointLimits, limit_name
 
@@ -57,23 +58,21 @@ def test_four_processes_learn_what_an_endpoint_serves_and_are_seldom_refused(
     redis_server, ledger, serve
 ):
     endpoint = serve(20, (0.05, 0.15))
-    context = multiprocessing.get_context("spawn")
-    load = Load(redis_server.url, endpoint.url, tasks=15)
-    processes = [context.Process(target=work, args=(load,)) for _ in range(4)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "support")}
+    urls = redis_server.url, endpoint.url
+    processes = [start_forked("limited_load", *urls, environment=environment) for _ in range(4)]
     try:
-        for process in processes:
-            process.start()
         wait_until("it has settled", lambda: endpoint.served > 500, timeout_s=150)
         served, refused = endpoint.served, endpoint.refused
-        wait_until("more calls", lambda: endpoint.served > served + 1000, timeout_s=150)
-        assert endpoint.refused - refused <= 20
+        wait_until("more calls", lambda: endpoint.served > served + 500, timeout_s=150)
+        assert endpoint.refused - refused <= 10
         assert endpoint.refused > 0, "the limit of the endpoint was never met"
         state = EndpointLimits(ledger).state(limit_name(endpoint.url, "m"))
         assert 5 <= state.limit <= 24
     finally:
         for process in processes:
             process.kill()
-            process.join()
+            process.communicate()
 
 
 def test_leases_of_long_calls_are_kept_and_those_of_a_killed_worker_end(
@@ -99,13 +98,13 @@ def test_leases_of_long_calls_are_kept_and_those_of_a_killed_worker_end(
 def test_a_paused_endpoint_is_waited_out_beyond_every_deadline(
     start_worker, ledger, factory, serve
 ):
-    endpoint = serve(100, (0, 0), paused=True)
+    # What refused calls take counts, so there are few: on a busy machine each takes a while.
+    endpoint = serve(100, (0, 0), paused=True, pause_s=3.0)
     start_worker(concurrency=2)
-    # What refused calls take counts; on a busy machine that is much of the time between them.
-    limits = {"agent_timeout_s": 20, "total_timeout_s": 21}
+    limits = {"agent_timeout_s": 7, "total_timeout_s": 8}
     enqueue([ask_model(f"i{n}", endpoint, **limits) for n in range(2)], ledger=ledger)
     wait_until("turned away", lambda: endpoint.turned_away >= 2)
-    time.sleep(23)  # longer than either limit
+    time.sleep(9)  # longer than either limit
     endpoint.paused = False
     records = factory.wait_done()
     assert [(r.status, r.stop_reason, r.attempt) for r in records] == [

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import subprocess
-import sys
 
 import modal
 import pytest
 from worker_process import wait_until
+from zygote import run_forked
 
 from hermes_queue.ledger.fleet.sandboxes import Sandboxes
 from hermes_queue.testing import localmodal, localmodal_server
@@ -25,18 +24,14 @@ QUICK = {
 }
 
 
-ROWS = ("--items", "1", "--group-size", "2")
-
-
 def produce(cwd, *flags, **environment):
     """Run the producer of the main job to its end."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith("HERMES_QUEUE_")}
-    done = subprocess.run(
-        [sys.executable, "-m", "producers.swe_smith", *ROWS, *flags],
-        cwd=cwd,
-        env={**clean, **environment},
-        capture_output=True,
-        text=True,
+    done = run_forked(
+        *("producers.swe_smith", "--items", "1", *flags),
+        environment={**clean, **environment},
+        directory=cwd,
+        timeout_s=300,
     )
     assert done.returncode == 0, done.stderr
 
@@ -47,18 +42,21 @@ def snapshots(tmp_path_factory):
     return str(tmp_path_factory.mktemp("cache"))
 
 
+@pytest.mark.slow("an image and the dependencies of a row, built in sandboxes")
 @pytest.mark.timeout(400)
-def test_the_main_job_scores_oracle_one_and_nop_zero_and_leaves_no_sandbox(
-    localmodal, snapshots, tmp_path
+@pytest.mark.parametrize(
+    ("agent", "score"),
+    [("oracle", 1.0), pytest.param("nop", 0.0, marks=pytest.mark.exhaustive)],
+)
+def test_the_main_job_is_scored_and_leaves_no_sandbox(
+    localmodal, snapshots, tmp_path, agent, score
 ):
-    for agent, score in (("oracle", 1.0), ("nop", 0.0)):
-        out = tmp_path / f"{agent}.jsonl"
-        flags = ("--sandbox", "modal", "--agent", agent, "--out", str(out))
-        produce(tmp_path, *flags, HERMES_QUEUE_PATHS_CACHE=snapshots)
-        records = [json.loads(line) for line in out.read_text().splitlines()]
-        assert [record["score"] for record in records] == [score] * 2
-        assert all(record["provenance"]["sandbox_id"] for record in records)
-        assert localmodal.running() == []
+    flags = ("--sandbox", "modal", "--agent", agent, "--out", "out.jsonl")
+    produce(tmp_path, *flags, HERMES_QUEUE_PATHS_CACHE=snapshots)
+    [record] = map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines())
+    assert record["score"] == score
+    assert record["provenance"]["sandbox_id"]
+    assert localmodal.running() == []
 
 
 @pytest.mark.exhaustive
@@ -68,7 +66,8 @@ def test_the_main_job_is_finished_by_another_worker_when_one_is_killed(
 ):
     options = {**QUICK, "HERMES_QUEUE_PATHS_CACHE": snapshots}
     doomed = start_worker(concurrency=2, **options)
-    produce(tmp_path, "--run-id", "run", HERMES_QUEUE_REDIS_URL=redis_server.url)
+    flags = ("--group-size", "2", "--run-id", "run")
+    produce(tmp_path, *flags, HERMES_QUEUE_REDIS_URL=redis_server.url)
     old = wait_until(
         "slots", lambda: {r.sandbox_id for r in Sandboxes(ledger).all() if r.slots}, timeout_s=180
     )

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -14,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 from worker_process import wait_until
+from zygote import run_forked
 
 from hermes_queue.ledger.fleet.sandboxes import Sandboxes
 
@@ -56,16 +55,8 @@ def recorded(ledger):
 
 
 def command(ledger, cache, *words):
-    return subprocess.run(
-        [sys.executable, "-c", "from hermes_queue.cli import main; main()", *words],
-        env={
-            **os.environ,
-            "HERMES_QUEUE_REDIS_URL": ledger.url,
-            "HERMES_QUEUE_PATHS_CACHE": str(cache),
-        },
-        capture_output=True,
-        text=True,
-    )
+    settings = {"HERMES_QUEUE_REDIS_URL": ledger.url, "HERMES_QUEUE_PATHS_CACHE": str(cache)}
+    return run_forked("hermes_queue.cli", *words, environment={**os.environ, **settings})
 
 
 def listed(ledger, cache):

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import time
 
 import pytest
 from records import make_job
 from worker_process import wait_until
+from zygote import start_forked
 
 from hermes_queue.broker.enqueue import enqueue
 from hermes_queue.ledger import Runs
 
 ROW = {"question": "How many eggs are two dozen?", "answer": "2*12=<<2*12=24>>24\n#### 24"}
+ROWS = 3000
+"""More than a producer enqueues while it is being killed."""
 
 
 def slow_job(instance, *, seconds, turns, **limits):
@@ -75,26 +76,19 @@ def test_cancel_stops_running_trajectories_and_nothing_of_them_is_published(
 
 @pytest.fixture
 def producer(redis_server, tmp_path):
-    """Begins a real producer process on 3,000 rows, in batches of 50."""
+    """Begins a real producer process on `ROWS` rows, in batches of 50."""
     rows = tmp_path / "rows.jsonl"
     rows.write_text(
-        "".join(json.dumps({**ROW, "instance_id": f"r{n}"}) + "\n" for n in range(3000))
+        "".join(json.dumps({**ROW, "instance_id": f"r{n}"}) + "\n" for n in range(ROWS))
     )
     settings = {
         "HERMES_QUEUE_REDIS_URL": redis_server.url,
         "HERMES_QUEUE_PRODUCER_BATCH": "50",
     }
 
-    def begin(*flags):
-        command = [sys.executable, "-m", "producers.gsm8k", "--dataset", str(rows), *flags]
-        command += ["--items", "all", "--run-id", "run", "--json", "--quiet"]
-        return subprocess.Popen(
-            command,
-            env={**os.environ, **settings},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+    def begin(*flags, items=ROWS):
+        flags += ("--dataset", rows, "--items", items, "--run-id", "run", "--json", "--quiet")
+        return start_forked("producers.gsm8k", *flags, environment={**os.environ, **settings})
 
     return begin
 
@@ -102,34 +96,34 @@ def producer(redis_server, tmp_path):
 def test_a_producer_killed_while_enqueueing_is_repeated_and_every_job_is_there_once(
     ledger, producer
 ):
-    with producer() as first:
-        wait_until("some are claimed", lambda: ledger.run_status("run").total >= 200)
-        first.kill()
+    first = producer()
+    wait_until("some are claimed", lambda: ledger.run_status("run").total >= 200)
+    first.kill()
+    first.communicate()
     before = ledger.run_status("run").total
-    assert 200 <= before < 3000
-    with producer() as again:
-        summary = json.loads(again.communicate()[0])
-    assert (summary["already"], summary["enqueued"]) == (before, 3000 - before)
-    assert ledger.run_status("run").total == 3000
+    assert 200 <= before < ROWS
+    summary = json.loads(producer().communicate()[0])
+    assert (summary["already"], summary["enqueued"]) == (before, ROWS - before)
+    assert ledger.run_status("run").total == ROWS
     # Each is in exactly one place: in the broker, or claimed and due to the mover.
     waiting = set(ledger.client.zrange("hq:waiting", 0, -1))
     claimed = set(ledger.client.zrange("hq:delayed", 0, -1))
     assert not waiting & claimed
-    assert len(waiting | claimed) == 3000
+    assert len(waiting | claimed) == ROWS
     assert len(claimed) <= 50
 
 
 def test_two_producers_of_one_run_at_once_share_its_jobs(ledger, producer):
-    with producer() as one, producer() as other:
-        summaries = [json.loads(each.communicate()[0]) for each in (one, other)]
-    assert sum(summary["enqueued"] for summary in summaries) == 3000
-    assert sum(summary["already"] for summary in summaries) == 3000
-    assert ledger.client.zcard("hq:waiting") == 3000
+    both = producer(items=500), producer(items=500)
+    summaries = [json.loads(each.communicate()[0]) for each in both]
+    assert sum(summary["enqueued"] for summary in summaries) == 500
+    assert sum(summary["already"] for summary in summaries) == 500
+    assert ledger.client.zcard("hq:waiting") == 500
 
 
 def test_of_two_producers_at_once_that_differ_one_is_refused(ledger, producer):
-    with producer("--agent", "nop") as one, producer("--agent", "oracle") as other:
-        errors = [each.communicate()[1] for each in (one, other)]
-    assert sorted([one.returncode, other.returncode]) == [0, 2]
+    both = [producer("--agent", agent, items=500) for agent in ("nop", "oracle")]
+    errors = [each.communicate()[1] for each in both]
+    assert sorted(each.returncode for each in both) == [0, 2]
     assert "was begun with agent" in "".join(errors)
-    assert ledger.run_status("run").total == 3000
+    assert ledger.run_status("run").total == 500

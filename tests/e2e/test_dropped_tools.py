@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -15,8 +14,13 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from redis_server import RedisServer
+from worker_process import closing_workers
+from zygote import run_forked
 
 from hermes_queue.settings import PathSettings
+
+Done = subprocess.CompletedProcess[str]
 
 
 def reply(body: dict[str, Any]) -> str:
@@ -66,21 +70,16 @@ def url() -> Iterator[str]:
     thread.join()
 
 
-def run(url: str, out: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+def run(url: str, out: Path, *flags: str, redis_url: str = "") -> Done:
+    """Have the producer follow a run against the server, with everything of its own."""
     run_id = f"e2e-{uuid4().hex}"
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("HERMES_QUEUE_")}
-    command = [sys.executable, "-m", "producers.gsm8k"]
-    command += ["--agent", "openai", "--model", "m", "--base-url", url, "--concurrency", "1"]
-    command += ["--run-id", run_id, "--out", str(out), *flags]
+    settings = {k: v for k, v in os.environ.items() if not k.startswith("HERMES_QUEUE_")}
+    if redis_url:
+        settings["HERMES_QUEUE_REDIS_URL"] = redis_url
+    agent = ("--agent", "openai", "--model", "m", "--base-url", url, "--concurrency", "1")
+    words = (*agent, "--run-id", run_id, "--out", out, *flags)
     try:
-        return subprocess.run(
-            command,
-            cwd=out.parent,
-            env={**clean, "PYTHONPATH": str(Path(__file__).parents[2])},
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
+        return run_forked("producers.gsm8k", *words, environment=settings, directory=out.parent)
     finally:
         shutil.rmtree(PathSettings().cache / "embedded" / run_id, ignore_errors=True)
 
@@ -100,9 +99,14 @@ def test_the_run_pauses_at_the_first_trajectory_and_says_what_to_do(
     assert record["failure"]["cause"] == "model_config"
 
 
-def test_the_same_server_solves_it_in_prompted_mode(url: str, tmp_path: Path) -> None:
+def test_the_same_server_solves_it_in_prompted_mode(
+    url: str, redis_server: RedisServer, tmp_path: Path
+) -> None:
     flags = ("--instance-id", "gsm8k-own-ferry", "--group-size", "3")
-    done = run(url, out := tmp_path / "o.jsonl", *flags, "--agent-param", "tools=prompted")
+    flags += ("--agent-param", "tools=prompted")
+    with closing_workers(redis_server.url, tmp_path / "workers", concurrency=1) as start:
+        start()
+        done = run(url, out := tmp_path / "o.jsonl", *flags, redis_url=redis_server.url)
     assert done.returncode == 0, done.stdout + done.stderr
     made = records(out)
     assert [record["score"] for record in made] == [1.0] * 3

@@ -36,28 +36,40 @@ from producers.swe_smith import PRODUCER
 ROW = sdist_row("0" * 64)
 OF_EACH_KIND = {
     "assertions_do_not_raise",
-    "conftest_forces_passed",
     "counter_forged",
-    "delete_tests",
     "dist_info_entry_point",
     "equal_to_everything",
     "first_process_ended",
-    "forged_bytecode",
-    "git_replaced_commit",
-    "package_hard_exit",
-    "package_never_returns",
     "pipe_written_at_once",
     "plants_told_by_running",
-    "process_rewrites_settings",
     "reporter_inverts",
     "source_becomes_link",
-    "workspace_unreadable",
 }
 TAMPERINGS = [
     pytest.param(case, marks=() if case in OF_EACH_KIND else pytest.mark.exhaustive)
     for case in sorted(ENV.tamper(Item.model_validate(ROW)))
 ]
 """All of them on real packages: `make tamper`."""
+LEFT_OUT = (
+    "conftest_collect_ignore",
+    "conftest_forces_passed",
+    "delete_tests",
+    "empty_tests",
+    "empty_tests_and_commit",
+    "forged_bytecode",
+    "git_head_garbage",
+    "git_replaced_commit",
+    "git_settings_and_hooks",
+    "git_tests_ignored",
+    "home_directory",
+    "process_rewrites_settings",
+    "root_pytest_module",
+    "root_shadows_stdlib",
+    "root_sitecustomize",
+    "settings_collect_only",
+    "workspace_unreadable",
+)
+"""Those of which nothing gets as far as the tests."""
 TEST_LIMIT_S = 12.0
 """For tests that never end; the sample's take half a second, and longer on a busy machine."""
 FIX = "sed -i '/return min/s/, lowest_allowed_value)$/, highest_allowed_value)/' sample/core.py"
@@ -184,6 +196,15 @@ async def test_tampering_scores_zero(
     assert verdict.report["reason"] != "resolved"
 
 
+@pytest.mark.parametrize("case", LEFT_OUT)
+async def test_tampering_beside_the_package_is_left_out(row: dict[str, Any], case: str) -> None:
+    """What is tested is what the agent was given, which scores 0."""
+    async with attempt(row) as agent:
+        await agent.call(ENV.tamper(agent.item)[case])
+        trees = await agent.trees()
+    assert trees.tested == trees.buggy
+
+
 @pytest.mark.parametrize(
     ("case", "reason"),
     [
@@ -214,7 +235,6 @@ async def test_a_verdict_says_what_gave_the_cheat_away(
             ["mkdir x && cd x && git init -q && git commit -q --allow-empty -m m"],
             id="nested repository with a commit",
         ),
-        pytest.param(["echo 'print(1)' > helper.py"], id="helper script at the root"),
         pytest.param(["PYTHONPATH=. python3 -c 'import sample.core'"], id="stale bytecode"),
         pytest.param(
             ["printf 'def test_x():\\n    assert 0\\n' > tests/test_label.py"],
@@ -225,9 +245,6 @@ async def test_a_verdict_says_what_gave_the_cheat_away(
         ),
         pytest.param(["ln -s /etc/passwd sample/link.py", "mkfifo sample/pipe"], id="odd files"),
         pytest.param(["chmod -R 000 ."], id="rights taken away"),
-        pytest.param(
-            ["touch \"$(printf 'sample/a\\nb\\t.py')\" 'sample/\u00e4 $x.py'"], id="odd names"
-        ),
         pytest.param(["printf '* text eol=crlf -diff\\n' > .gitattributes"], id="own attributes"),
         pytest.param(
             ["git config core.fsmonitor false; git config core.bare true"], id="git config"
@@ -235,19 +252,23 @@ async def test_a_verdict_says_what_gave_the_cheat_away(
         pytest.param(["(setsid sleep 600 > /dev/null 2>&1 &)"], id="process left behind"),
     ],
 )
-async def test_honest_work_scores_one_however_it_looks(
+async def test_honest_work_is_tested_as_the_known_fix_however_it_looks(
     row: dict[str, Any], commands: list[str]
 ) -> None:
     async with attempt(row) as agent:
         await agent.solve()
         await agent.run(*commands)
-        verdict = await agent.verify()
-    assert (verdict.score, verdict.report["reason"]) == (1.0, "resolved")
+        trees = await agent.trees()
+    assert trees.tested == trees.fixed != trees.buggy
 
 
 @pytest.mark.parametrize(
     "commands",
     [
+        pytest.param(["echo 'print(1)' > helper.py"], id="helper script at the root"),
+        pytest.param(
+            ["touch \"$(printf 'sample/a\\nb\\t.py')\" 'sample/\u00e4 $x.py'"], id="odd names"
+        ),
         pytest.param(["sed -i 's/$/\\r/' sample/core.py"], id="CRLF"),
         pytest.param(["sed -i 's/^    /        /' sample/core.py"], id="indented anew"),
         pytest.param(["rm sample/extra.py"], id="module deleted"),
@@ -627,13 +648,18 @@ async def test_a_package_that_needs_its_own_metadata_is_graded_right(
         assert (await agent.look("git status --short")).output == ""
         shown = await agent.look(line)
         assert f"{len(package.passing)} passed" in shown.output
-        nop = await agent.verify()
-        await agent.context.renew()
-        await ENV.setup(agent.item, agent.context)
         await agent.solve()
         verdict = await agent.verify()
-    assert (nop.score, nop.report["tests_status"]["PASS_TO_PASS"]["failure"]) == (0.0, 0)
     assert (verdict.score, verdict.report["dropped"]) == (1.0, [])
+
+
+async def test_a_package_that_needs_its_own_metadata_fails_by_its_bug_alone(
+    row: dict[str, Any], tmp_path: Path
+) -> None:
+    async with attempt(READS_ITS_VERSION.row(tmp_path)) as agent:
+        verdict = await agent.verify()
+    assert verdict.score == 0.0
+    assert verdict.report["tests_status"]["PASS_TO_PASS"]["failure"] == 0
 
 
 async def test_metadata_that_the_agent_wrote_does_not_reach_grading(

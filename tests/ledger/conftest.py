@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import fakeredis
@@ -53,16 +53,33 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RedisServ
         server.close()
 
 
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], RedisServer]]:
+    """The server of a version, one for all tests of this process."""
+    running: dict[str, RedisServer] = {}
+
+    def of_version(version: str) -> RedisServer:
+        if version not in running:
+            directory = tmp_path_factory.mktemp(version)
+            running[version] = RedisServer(redis_binary_of(version), directory)
+            running[version].start()
+        return running[version]
+
+    yield of_version
+    for server in running.values():
+        server.close()
+
+
 @pytest.fixture(params=["redis-7", "redis-6.2", "fakeredis"])
-def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ledger]:
+def ledger(
+    request: pytest.FixtureRequest, shared: Callable[[str], RedisServer]
+) -> Iterator[Ledger]:
+    """A ledger in an empty Redis. Tests that stop or fill one take `server`."""
     if request.param == "fakeredis":
         fake = fakeredis.FakeRedis(server=fakeredis.FakeServer(server_type="redis"))
         yield Ledger(fake, prefix="hq:")
         return
-    server = RedisServer(redis_binary_of(request.param), tmp_path / "r")
-    try:
-        server.start()
-        with server.client(decode_responses=False) as client:
-            yield Ledger(client, prefix="hq:", url=server.url)
-    finally:
-        server.close()
+    server = shared(request.param)
+    with server.client(decode_responses=False) as client:
+        client.flushall()
+        yield Ledger(client, prefix="hq:", url=server.url)

@@ -6,45 +6,58 @@ import os
 import select
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import modal
 import pytest
+from zygote import run_forked, zygote
 
+from hermes_queue.sandbox.host.interpreter import prepare
 from hermes_queue.testing import forget_modal_client
 
 NAP = f"sleep {4_000_000 + os.getpid()}"
 """No other test process has this one, whose naps would be taken for ours."""
-COMMAND = [sys.executable, "-c", "from hermes_queue.cli import main; main()"]
+IMPORTED = ("hermes_queue.cli.localmodal", "hermes_queue.localmodal.server")
 
 
 class Process:
     """One server process and what it printed."""
 
     def __init__(self, root: Path, *flags: str) -> None:
-        command = [*COMMAND, "localmodal", "--root", str(root), *flags]
-        self.popen = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert self.popen.stdout is not None
-        lines = [self.popen.stdout.readline() for _ in range(3)]
-        words = [line.removeprefix("export ").strip().partition("=") for line in lines]
+        reader, writer = os.pipe()
+        with os.fdopen(writer, "wb") as printed, (root / "log").open("ab") as log:
+            self.process = zygote(*IMPORTED).start(
+                "hermes_queue.cli",
+                ["localmodal", "--root", str(root), *flags],
+                os.environ,
+                printed,
+                error=log,
+            )
+        with os.fdopen(reader) as lines:
+            words = [next(lines).removeprefix("export ").strip().partition("=") for _ in range(3)]
         self.environment = {name: value for name, _, value in words}
 
     def end(self, number: signal.Signals) -> int:
-        self.popen.send_signal(number)
-        code = self.popen.wait(30)
-        assert self.popen.stdout is not None
-        self.popen.stdout.close()
-        return code
+        self.process.send_signal(number)
+        return self.process.wait(30)
+
+
+@pytest.fixture(scope="module")
+def python() -> Iterator[Path]:
+    """The interpreter as a server copies it to its root."""
+    directory = Path(tempfile.mkdtemp(prefix="hermes-queue-test-"))
+    yield prepare(None, directory).home
+    shutil.rmtree(directory, ignore_errors=True)
 
 
 @pytest.fixture
-def root() -> Iterator[Path]:
+def root(python: Path) -> Iterator[Path]:
     directory = Path(tempfile.mkdtemp(prefix="hermes-queue-test-"))
     directory.chmod(0o755)
+    place = directory / "python" / python.name
+    shutil.copytree(python, place, symlinks=True, copy_function=os.link)
     yield directory
     shutil.rmtree(directory, ignore_errors=True)
 
@@ -64,8 +77,7 @@ def serve(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[...,
     yield start
     forget_modal_client()
     for process in started:
-        if process.popen.poll() is None:
-            process.end(signal.SIGKILL)
+        process.end(signal.SIGKILL)
 
 
 def sandbox_processes(root: Path) -> list[int]:
@@ -174,7 +186,7 @@ def test_faults_are_injected_from_another_process(serve):
 
 def test_a_taken_port_is_one_line_of_error(serve, root):
     port = serve().environment["MODAL_SERVER_URL"].rpartition(":")[2]
-    command = [*COMMAND, "localmodal", "--root", str(root), "--port", port]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    flags = ("--root", root, "--port", port)
+    done = run_forked("hermes_queue.cli", "localmodal", *flags, imported=IMPORTED)
     assert done.returncode == 2
     assert done.stderr.startswith("error: cannot listen")

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from redis_server import RedisServer
-from worker_process import WorkerProcess, closing_workers
+from worker_process import WorkerProcess, closing_workers, wait_until
+from zygote import zygote
 
 
 @pytest.fixture
@@ -29,24 +29,23 @@ def start_worker(
 
 
 @pytest.fixture
-def exporter(redis_server: RedisServer) -> Iterator[str]:
+def exporter(redis_server: RedisServer, tmp_path: Path) -> Iterator[str]:
     """The base URL of a `hermes-queue exporter`."""
-    command = [sys.executable, "-c", "from hermes_queue.cli import main; main()", "exporter"]
     environment = {
         **os.environ,
         "HERMES_QUEUE_REDIS_URL": redis_server.url,
         "HERMES_QUEUE_METRICS_SCAN_S": "0.1",
     }
-    process = subprocess.Popen(
-        [*command, "--port", "0"], env=environment, stdout=subprocess.PIPE, text=True
-    )
+    shown = tmp_path / "exporter"
+    with shown.open("wb") as out:
+        words = ("exporter", "--port", "0")
+        process = zygote().start("hermes_queue.cli", words, environment, out)
     try:
-        assert process.stdout
-        yield process.stdout.readline().strip().removesuffix("/metrics")
+        wait_until("its address", lambda: "\n" in shown.read_text())
+        yield shown.read_text().splitlines()[0].removesuffix("/metrics")
     finally:
-        process.terminate()
+        process.send_signal(signal.SIGTERM)
         process.wait(60)
-        process.stdout.close()
 
 
 @pytest.fixture

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from ledger_steps import begin, enqueue, publish
 from records import make_job, make_record
 from redis_server import RedisServer
+from zygote import run_forked
 
 from hermes_queue.ledger import Ledger
 
@@ -32,16 +31,12 @@ def run(redis_server: RedisServer, tmp_path: Path):
                 publish(ledger, make_record(job, score))
         env = {**os.environ, "HERMES_QUEUE_REDIS_URL": redis_server.url}
         env["HERMES_QUEUE_ARCHIVE_DIRECTORY"] = str(tmp_path / "archive")
+        env["PYTHONPATH"] = str(PAGE.parents[1] / "tests" / "support")
 
         def execute(marker: str, *arguments: str) -> list[str]:
             [code] = [block for block in BLOCKS if marker in block]
-            done = subprocess.run(
-                [sys.executable, "-W", "error", "-c", code, *arguments],
-                cwd=tmp_path,
-                env=env,
-                capture_output=True,
-                text=True,
-                timeout=60,
+            done = run_forked(
+                "python_block", code, *arguments, environment=env, directory=tmp_path, timeout_s=60
             )
             assert done.returncode == 0, done.stderr
             return done.stdout.splitlines()

@@ -17,10 +17,11 @@ from pathlib import Path
 import pytest
 import redis
 from ledger_steps import begin, enqueue, publish
-from pages import Block, all_blocks, page_id
+from pages import ROOT, Block, all_blocks, page_id
 from records import make_job, make_record
 from redis_server import RedisServer
 from worker_process import wait_until
+from zygote import zygote
 
 from hermes_queue.ledger import Ledger
 
@@ -35,17 +36,7 @@ PROGRAMS = [
     and not block.says("file")
     and not block.says("not run")
 ]
-RUN = """\
-import ast, asyncio, inspect, sys
-code = compile(sys.argv[1], "block", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-names = {"__name__": "__main__"}
-if code.co_flags & inspect.CO_COROUTINE:
-    async def main():
-        await eval(code, names)
-    asyncio.run(main())
-else:
-    exec(code, names)
-"""
+SUPPORT = ROOT / "tests" / "support"
 
 
 @pytest.fixture
@@ -72,32 +63,30 @@ def all_is_read(client: redis.Redis) -> bool:
 def test_a_block_runs_and_reads_everything_it_is_given(
     block: Block, finished_run: redis.Redis, redis_server: RedisServer, tmp_path: Path
 ) -> None:
-    environment = {**os.environ, "HERMES_QUEUE_REDIS_URL": redis_server.url}
-    environment["HERMES_QUEUE_ARCHIVE_DIRECTORY"] = str(tmp_path / "archive")
-    process = subprocess.Popen(
-        [sys.executable, "-W", "error", "-c", RUN, block.text],
-        cwd=tmp_path,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    environment = {
+        **os.environ,
+        "HERMES_QUEUE_REDIS_URL": redis_server.url,
+        "HERMES_QUEUE_ARCHIVE_DIRECTORY": str(tmp_path / "archive"),
+        "PYTHONPATH": str(SUPPORT),
+    }
+    log = tmp_path / "log"
+    with log.open("wb") as printed:
+        process = zygote().start("python_block", [block.text], environment, printed, tmp_path)
     try:
         wait_until(
             "the block to end, or to have read all",
             lambda: process.poll() is not None or all_is_read(finished_run),
         )
         endless = process.poll() is None
-        if endless:
-            process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
+        process.send_signal(signal.SIGINT)
+        process.wait(60)
     finally:
         process.kill()
         process.wait()
     if endless:
-        assert errors.strip().endswith("KeyboardInterrupt"), errors
+        assert log.read_text().strip().endswith("KeyboardInterrupt"), log.read_text()
     else:
-        assert process.returncode == 0, errors
+        assert process.returncode == 0, log.read_text()
     if "hermes_queue.consume" in block.text:
         assert all_is_read(finished_run)
 

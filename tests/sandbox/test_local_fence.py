@@ -16,6 +16,8 @@ from hermes_queue.sandbox.base import AssetSpec, SlotSpec
 from hermes_queue.sandbox.host import processes, seccomp
 from hermes_queue.sandbox.host.paths import SLOT_UID
 
+pytestmark = pytest.mark.rights
+
 LIBC = "import ctypes, os, struct, sys, time; libc = ctypes.CDLL(None, use_errno=True)\n"
 BUFFER = (
     LIBC

@@ -8,8 +8,9 @@ import pytest
 from ordinary_user import pytest_as_user
 
 EVERY_BACKEND = pytest.param((), marks=pytest.mark.exhaustive, id="every backend")
-LOCAL = pytest.param(("-k", "'not unfenced and not modal'"), id="local")
-"""The backend that depends on rights most."""
+RIGHTS = ("-m", "'rights and not exhaustive'", "-k", "'not unfenced and not modal'")
+LOCAL = pytest.param(RIGHTS, id="local")
+"""What depends on rights, on the backend that depends on them most."""
 
 
 @pytest.mark.slow("a conformance suite in a process of its own")

@@ -15,6 +15,9 @@ from records import make_job, make_record
 from hermes_queue.cli import cli
 from hermes_queue.sinks.atropos.client import AtroposRefusal, AtroposServer, AtroposUnavailable
 
+pytestmark = pytest.mark.xdist_group("sinks")
+"""One process imports pyarrow, and forks sinks and Atropos servers."""
+
 
 def provenance(batch: list[dict]) -> list[str]:
     return [each["hermes_queue"]["trajectory_id"] for group in batch for each in group["overrides"]]

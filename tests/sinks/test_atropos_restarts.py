@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-import sys
 from itertools import chain
 
 import pytest
 from atropos_api import Trainer, call, provenance
+from sink_process import SinkProcess
+
+pytestmark = pytest.mark.xdist_group("sinks")
+"""One process imports pyarrow, and forks sinks and Atropos servers."""
 
 
 def queue_size(api) -> int:
@@ -117,16 +118,10 @@ async def test_a_killed_sink_leaves_nothing_to_repeat_while_the_server_lives(
 ):
     ids = put("one") + put("two")
     trainer.begin()
-    command = "from hermes_queue.cli import main; main()"
-    process = subprocess.Popen(
-        [sys.executable, "-c", command, "sink", "atropos", "--url", api.url],
-        env={**os.environ, "HERMES_QUEUE_REDIS_URL": ledger.url},
-    )
-    while queue_size(api) < 2:
-        assert process.poll() is None
-        await asyncio.sleep(0.05)
-    process.kill()
-    process.wait()
+    with SinkProcess(ledger, "sink", "atropos", "--url", api.url) as first:
+        while queue_size(api) < 2:
+            assert first.poll() is None
+            await asyncio.sleep(0.05)
     more = put("three") + put("four")
     sink = start()
     got = provenance(await trainer.next_batch()) + provenance(await trainer.next_batch())

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 
 import pytest
 from atropos_api import Trainer, call, provenance
 from ledger_steps import begin, enqueue, publish
 from records import make_job, make_record
+from sink_process import SinkProcess
 
 import hermes_queue
 from hermes_queue.bodies import codec
 from hermes_queue.errors import ConfigurationError, HermesQueueError
 from hermes_queue.models import TokenSequence
 
-MAIN = "from hermes_queue.cli import main; main()"
+pytestmark = pytest.mark.xdist_group("sinks")
+"""One process imports pyarrow, and forks sinks and Atropos servers."""
 
 
 def reasons(ledger) -> list[str]:
@@ -232,22 +231,9 @@ async def test_a_second_sink_waits_until_the_first_has_ended(trainer, put, start
 async def test_the_command_ends_on_sigterm_and_says_what_it_did(api, trainer, put, ledger):
     put("one"), put("two")
     trainer.begin()
-    process = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            "from hermes_queue.cli import main; main()",
-            "sink",
-            "atropos",
-            "--url",
-            api.url,
-        ],
-        env={**os.environ, "HERMES_QUEUE_REDIS_URL": ledger.url},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    await trainer.next_batch()
-    process.send_signal(signal.SIGTERM)
-    out, _ = process.communicate(timeout=60)
-    counts = json.loads(out)
-    assert (process.returncode, counts["posts"], counts["acknowledged"]) == (0, 2, 2)
+    with SinkProcess(ledger, "sink", "atropos", "--url", api.url) as sink:
+        await trainer.next_batch()
+        sink.send_signal(signal.SIGTERM)
+        assert sink.wait(60) == 0
+        counts = json.loads(sink.printed()[0])
+    assert (counts["posts"], counts["acknowledged"]) == (2, 2)

@@ -29,6 +29,9 @@ from hermes_queue.models import (
 from hermes_queue.sinks.datasets.hf import CardFacts, HfSink
 from hermes_queue.sinks.datasets.parquet import ParquetSink
 
+pytestmark = pytest.mark.xdist_group("sinks")
+"""One process imports pyarrow, and forks sinks and Atropos servers."""
+
 
 def records(count: int, *, instance: str = "i", score: float | None = 1.0) -> list:
     return [

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import resource
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -18,11 +14,14 @@ from ledger_steps import publish as publish_record
 from ports import free_port
 from records import make_job, make_record
 from scrape import scrape, value
+from sink_process import SinkProcess, run_sink
 from worker_process import wait_until
-from zygote import run_forked
 
 from hermes_queue.cli import cli
 from hermes_queue.ledger import Ledger
+
+pytestmark = pytest.mark.xdist_group("sinks")
+"""One process imports pyarrow, and forks sinks and Atropos servers."""
 
 OUT = {"jsonl": "o.jsonl", "parquet": "o", "sharegpt": "s.jsonl", "openai": "c.jsonl", "hf": "h"}
 
@@ -35,20 +34,6 @@ def publish(ledger: Ledger, instances: range, *, size: int = 2, score: float | N
         begin(ledger, job)
         publish_record(ledger, make_record(job, score))
     return [job.trajectory_id for job in jobs]
-
-
-def command(*arguments: object) -> list[str]:
-    code = "from hermes_queue.cli import main; main()"
-    return [sys.executable, "-c", code, *map(str, arguments)]
-
-
-def run(ledger: Ledger, *arguments: object, **options) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "HERMES_QUEUE_REDIS_URL": ledger.url}
-    if not options:
-        return run_forked("hermes_queue.cli", *arguments, environment=env, timeout_s=90)
-    return subprocess.run(
-        command(*arguments), env=env, capture_output=True, text=True, timeout=90, **options
-    )
 
 
 def ids(kind: str, out: Path) -> list[str]:
@@ -65,7 +50,7 @@ def ids(kind: str, out: Path) -> list[str]:
 def test_a_sink_writes_every_trajectory_of_the_run_and_ends_when_it_is_done(kind, ledger, tmp_path):
     published = publish(ledger, range(3))
     out = tmp_path / OUT[kind]
-    done = run(ledger, "sink", kind, "--out", out, "--run", "run", "--until-done", "--json")
+    done = run_sink(ledger, "sink", kind, "--out", out, "--run", "run", "--until-done", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["rows"] == 6
     found = ids(kind, out)
@@ -76,19 +61,12 @@ def test_a_sink_writes_every_trajectory_of_the_run_and_ends_when_it_is_done(kind
 def test_a_running_sink_serves_its_metrics(ledger, tmp_path):
     publish(ledger, range(3))
     port = free_port()
-    env = {
-        **os.environ,
-        "HERMES_QUEUE_REDIS_URL": ledger.url,
-        "HERMES_QUEUE_METRICS_SINK_PORT": str(port),
-    }
-    arguments = command("sink", "jsonl", "--out", tmp_path / "o.jsonl", "--quiet")
-    process = subprocess.Popen(arguments, env=env)
-    try:
-        page = f"http://127.0.0.1:{port}/metrics"
+    flags = ("sink", "jsonl", "--out", tmp_path / "o.jsonl", "--quiet")
+    page = f"http://127.0.0.1:{port}/metrics"
+    with SinkProcess(ledger, *flags, HERMES_QUEUE_METRICS_SINK_PORT=str(port)) as sink:
         wait_until("it has stored all", lambda: stored(page) == {"groups": 3, "trajectories": 6})
-    finally:
-        process.terminate()
-        assert process.wait(30) == 0
+        sink.send_signal(signal.SIGTERM)
+        assert sink.wait(30) == 0
 
 
 def stored(page: str) -> dict[str, float | None]:
@@ -103,7 +81,7 @@ def stored(page: str) -> dict[str, float | None]:
 # --- what is killed -----------------------------------------------------------------------
 
 DIES = """
-import os, signal, sys
+import os, signal
 from pyarrow.parquet import ParquetWriter
 from hermes_queue.results.reader import StreamReader
 from hermes_queue.disk.frames import FrameLog
@@ -114,15 +92,13 @@ places = {
     "before the journal is emptied": (FrameLog, "clear"),
     "before anything is acknowledged": (StreamReader, "_ack"),
 }
-place, calls = places[sys.argv.pop(1)], int(sys.argv.pop(1))
+place, calls = places[PLACE], 2
 real = getattr(*place)
 def counted(*a, **k):
     global calls
     calls -= 1
     return die() if calls < 0 else real(*a, **k)
 setattr(*place, counted)
-from hermes_queue.cli import main
-main()
 """
 
 PLACES = (
@@ -138,15 +114,9 @@ def test_a_parquet_sink_killed_and_started_again_has_each_row_once(place, ledger
     published = publish(ledger, range(40), size=1)
     out = tmp_path / "o"
     flags = ["sink", "parquet", "--out", out, "--run", "run", "--until-done", "--shard-rows", "5"]
-    env = {**os.environ, "HERMES_QUEUE_REDIS_URL": ledger.url}
-    killed = subprocess.run(
-        [sys.executable, "-c", DIES, place, "2", *map(str, flags)],
-        env=env,
-        timeout=60,
-        capture_output=True,
-    )
+    killed = run_sink(ledger, *flags, before=f"PLACE = {place!r}\n{DIES}")
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    done = run(ledger, *flags)
+    done = run_sink(ledger, *flags)
     assert done.returncode == 0, done.stderr
     assert sorted(ids("parquet", out)) == sorted(published)
     assert [p.name for p in out.iterdir() if p.name.endswith(".tmp")] == []
@@ -157,11 +127,9 @@ def test_a_sink_killed_at_any_moment_of_a_run_has_each_row_once(kind, ledger, tm
     out = tmp_path / OUT[kind]
     flags = ["sink", kind, "--out", out, "--run", "run"]
     flags += ["--shard-rows", 4] if kind == "parquet" else []
-    env = {**os.environ, "HERMES_QUEUE_REDIS_URL": ledger.url}
     published = []
     for life in range(2):
-        process = subprocess.Popen(command(*flags), env=env, stderr=subprocess.DEVNULL)
-        try:
+        with SinkProcess(ledger, *flags):
             published += publish(ledger, range(8 * life, 8 * life + 8))
             wait_until("it reads", lambda: ledger.client.xinfo_groups("hq:results"))
             before = ledger.client.xinfo_groups("hq:results")[0]["last-delivered-id"]
@@ -172,10 +140,7 @@ def test_a_sink_killed_at_any_moment_of_a_run_has_each_row_once(kind, ledger, tm
                     ledger.client.xinfo_groups("hq:results")[0]["last-delivered-id"] != seen
                 ),
             )
-        finally:
-            process.kill()
-            process.wait()
-    done = run(ledger, *flags, "--until-done")
+    done = run_sink(ledger, *flags, "--until-done")
     assert done.returncode == 0, done.stderr
     assert sorted(ids(kind, out)) == sorted(published)
 
@@ -184,14 +149,10 @@ def test_a_sink_killed_at_any_moment_of_a_run_has_each_row_once(kind, ledger, tm
 def test_a_signal_ends_a_sink_in_good_order(name, code, ledger, tmp_path):
     publish(ledger, range(2))
     out = tmp_path / "o"
-    env = {**os.environ, "HERMES_QUEUE_REDIS_URL": ledger.url}
-    process = subprocess.Popen(
-        command("sink", "parquet", "--out", out), env=env, stderr=subprocess.PIPE, text=True
-    )
-    wait_until("both are acknowledged", lambda: acknowledged(ledger, 2))
-    process.send_signal(getattr(signal, name))
-    _, said = process.communicate(timeout=30)
-    assert process.returncode == code, said
+    with SinkProcess(ledger, "sink", "parquet", "--out", out) as sink:
+        wait_until("both are acknowledged", lambda: acknowledged(ledger, 2))
+        sink.send_signal(getattr(signal, name))
+        assert sink.wait(30) == code, sink.printed()
     assert len(ids("parquet", out)) == 4
 
 
@@ -208,27 +169,24 @@ def acknowledged(ledger: Ledger, count: int) -> bool:
 
 
 def test_a_sink_that_stands_still_keeps_nothing_from_another(ledger, tmp_path):
-    env = {**os.environ, "HERMES_QUEUE_REDIS_URL": ledger.url}
     first = publish(ledger, range(2))
     flags = ["--run", "run", "--until-done"]
-    slow = subprocess.Popen(command("sink", "jsonl", "--out", tmp_path / "slow.jsonl"), env=env)
-    try:
+    with SinkProcess(ledger, "sink", "jsonl", "--out", tmp_path / "slow.jsonl") as slow:
         wait_until("it has begun", lambda: acknowledged(ledger, 2))
         slow.send_signal(signal.SIGSTOP)
         published = first + publish(ledger, range(2, 12))
         for kind in ("sharegpt", "jsonl"):
             out = tmp_path / kind / OUT[kind]
-            done = run(ledger, "sink", kind, "--out", out, *flags)
+            done = run_sink(ledger, "sink", kind, "--out", out, *flags)
             assert done.returncode == 0, done.stderr
             assert sorted(ids(kind, out)) == sorted(published)
         slow.send_signal(signal.SIGCONT)
         out = tmp_path / "slow.jsonl"
         wait_until("it has caught up", lambda: out.read_bytes().count(b"\n") == len(published))
         assert sorted(ids("jsonl", out)) == sorted(published)
-    finally:
-        slow.send_signal(signal.SIGCONT)
-        slow.kill()
-        slow.wait()
+
+
+SMALL_FILES = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({0}, {0}))"
 
 
 @pytest.mark.parametrize("kind", ["parquet", "sharegpt"])
@@ -236,13 +194,11 @@ def test_a_sink_whose_disk_was_full_has_every_row_once_there_is_room(kind, ledge
     published = publish(ledger, range(40))
     out = tmp_path / OUT[kind]
     flags = ["sink", kind, "--out", out, "--run", "run", "--until-done"]
-    full = run(
-        ledger, *flags, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000))
-    )
+    full = run_sink(ledger, *flags, before=SMALL_FILES.format(9000))
     assert full.returncode == 1, full.stderr
     assert "error:" in full.stderr
     assert "cannot" in full.stderr
-    done = run(ledger, *flags)
+    done = run_sink(ledger, *flags)
     assert done.returncode == 0, done.stderr
     assert sorted(ids(kind, out)) == sorted(published)
 
@@ -251,7 +207,7 @@ def test_a_record_of_a_newer_schema_ends_a_sink_and_is_kept(ledger, tmp_path):
     publish(ledger, range(1))
     [(_, fields)] = ledger.client.xrange("hq:results")
     ledger.client.xadd("hq:results", {**fields, b"schema": b"9"})
-    done = run(ledger, "sink", "jsonl", "--out", tmp_path / "o.jsonl", "--idle-timeout", 20)
+    done = run_sink(ledger, "sink", "jsonl", "--out", tmp_path / "o.jsonl", "--idle-timeout", 20)
     assert done.returncode == 1
     assert "upgrade hermes-queue" in done.stderr
     assert len(ids("jsonl", tmp_path / "o.jsonl")) in (0, 2)
@@ -262,9 +218,9 @@ def test_an_out_that_was_removed_is_begun_anew(ledger, tmp_path):
     published = publish(ledger, range(2))
     folder = tmp_path / "data"
     flags = ["sink", "jsonl", "--out", folder / "o.jsonl", "--run", "run", "--until-done"]
-    run(ledger, *flags)
+    run_sink(ledger, *flags)
     folder.rename(tmp_path / "moved")
-    assert run(ledger, *flags).returncode == 0
+    assert run_sink(ledger, *flags).returncode == 0
     assert sorted(ids("jsonl", folder / "o.jsonl")) == sorted(published)
 
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
-import resource
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
+import pytest
 from ledger_steps import begin, enqueue
 from ledger_steps import publish as publish_record
 from records import make_job, make_record
+from sink_process import run_sink
 
 from hermes_queue.ledger import Ledger
+
+pytestmark = pytest.mark.xdist_group("sinks")
+"""One process imports pyarrow, and forks sinks and Atropos servers."""
 
 
 def publish(ledger: Ledger, *instances: str) -> list[str]:
@@ -27,15 +28,6 @@ def publish(ledger: Ledger, *instances: str) -> list[str]:
     return [job.trajectory_id for job in jobs]
 
 
-def run(ledger: Ledger, *arguments: object, before: str = "", **options):
-    env = {**os.environ, "HERMES_QUEUE_REDIS_URL": ledger.url}
-    code = f"{before}\nfrom hermes_queue.cli import main; main()"
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    return subprocess.run(
-        command, env=env, capture_output=True, text=True, timeout=90, check=False, **options
-    )
-
-
 def ids(out: Path) -> list[str]:
     return [json.loads(line)["trajectory_id"] for line in out.read_text().splitlines()]
 
@@ -45,17 +37,18 @@ def pending(ledger: Ledger) -> list[dict]:
     return ledger.client.xpending_range("hq:results", group["name"], "-", "+", 100)
 
 
+SMALL_FILES = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (900, 900))"
+
+
 def test_a_full_disk_uses_up_no_delivery(ledger, tmp_path):
     published = publish(ledger, *(f"i{n}" for n in range(20)))
     out = tmp_path / "s.jsonl"
     flags = ["sink", "sharegpt", "--out", out, "--run", "run", "--until-done", "--quiet"]
     for _ in range(2):
-        full = run(
-            ledger, *flags, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (900, 900))
-        )
+        full = run_sink(ledger, *flags, before=SMALL_FILES)
         assert full.returncode == 1, full.stderr
         assert {entry["times_delivered"] for entry in pending(ledger)} == {0}
-    done = run(ledger, *flags)
+    done = run_sink(ledger, *flags)
     assert done.returncode == 0, done.stderr
     assert sorted(ids(out)) == sorted(published)
 
@@ -71,14 +64,14 @@ def test_a_sink_killed_many_times_over_the_same_groups_loses_none(ledger, tmp_pa
     published = publish(ledger, *(f"i{n}" for n in range(20)))
     out = tmp_path / "s.jsonl"
     flags = ["sink", "sharegpt", "--out", out, "--run", "run", "--until-done", "--quiet"]
-    killed = run(ledger, *flags, before=DIES_BEFORE_IT_WRITES)
+    killed = run_sink(ledger, *flags, before=DIES_BEFORE_IT_WRITES)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     for entry in pending(ledger):  # as 19 more such lives leave it
         group = ledger.client.xinfo_groups("hq:results")[0]["name"]
         ledger.client.xclaim(
             "hq:results", group, "sink", 0, [entry["message_id"]], retrycount=20, justid=True
         )
-    done = run(ledger, *flags)
+    done = run_sink(ledger, *flags)
     assert done.returncode == 0, done.stderr
     assert sorted(ids(out)) == sorted(published)
 
@@ -100,7 +93,7 @@ def test_a_row_that_cannot_be_made_is_put_aside_and_its_neighbours_are_written(l
     good += publish(ledger, "y", "z")
     out = tmp_path / "s.jsonl"
     flags = ["sink", "sharegpt", "--out", out, "--run", "run", "--until-done"]
-    done = run(ledger, *flags, before=FAILS_ON_ONE)
+    done = run_sink(ledger, *flags, before=FAILS_ON_ONE)
     assert done.returncode == 0, done.stderr
     assert sorted(ids(out)) == sorted(good)
     [(_, letter)] = ledger.client.xrange("hq:dead")
@@ -113,7 +106,7 @@ def test_export_names_a_row_that_cannot_be_made_and_writes_its_neighbours(ledger
     publish(ledger, "bad")
     good += publish(ledger, "z")
     out = tmp_path / "s.jsonl"
-    done = run(ledger, "export", "--format", "sharegpt", "--out", out, before=FAILS_ON_ONE)
+    done = run_sink(ledger, "export", "--format", "sharegpt", "--out", out, before=FAILS_ON_ONE)
     assert done.returncode == 1
     assert sorted(ids(out)) == sorted(good)
     assert "its rows cannot be made" in done.stderr
@@ -124,9 +117,9 @@ def test_two_datasets_do_not_share_the_groups_of_one_name(ledger, tmp_path):
     published = publish(ledger, "a", "b")
     first, second = tmp_path / "one.jsonl", tmp_path / "two.jsonl"
     flags = ["--group", "mine", "--idle-timeout", "1", "--quiet"]
-    assert run(ledger, "sink", "jsonl", "--out", first, *flags).returncode == 0
-    done = run(ledger, "sink", "jsonl", "--out", second, *flags)
+    assert run_sink(ledger, "sink", "jsonl", "--out", first, *flags).returncode == 0
+    done = run_sink(ledger, "sink", "jsonl", "--out", second, *flags)
     assert done.returncode == 2, done.stderr
     assert "groups remove mine" in done.stderr
     assert sorted(ids(first)) == sorted(published)
-    assert run(ledger, "sink", "jsonl", "--out", first, *flags).returncode == 0
+    assert run_sink(ledger, "sink", "jsonl", "--out", first, *flags).returncode == 0

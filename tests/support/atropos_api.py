@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
-import subprocess
-import sys
+import os
 import time
 from pathlib import Path
 from typing import Any
 
 from ports import free_port
+from zygote import ForkedProcess, zygote
 
 
 class AtroposApi:
@@ -21,13 +21,13 @@ class AtroposApi:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._log = log
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: ForkedProcess | None = None
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "atroposlib.cli.run_api"]
+        flags = ["--host", "127.0.0.1", "--port", str(self.port)]
         with self._log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [*command, "--host", "127.0.0.1", "--port", str(self.port)], stdout=log, stderr=log
+            self.process = zygote("atroposlib.api", "uvicorn").start(
+                "atroposlib.cli.run_api", flags, os.environ, log
             )
         deadline = time.monotonic() + 60
         while True:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,8 +12,11 @@ from typing import Any
 
 from celery import Celery
 from redis_server import RedisServer
+from zygote import ForkedProcess, zygote
 
 ROOT = Path(__file__).parents[2]
+IMPORTS = ("celery.bin.celery", "hermes_queue.broker.pool")
+"""Not what runs trajectories: that hooks itself into the pool."""
 
 
 def eventually(condition: Callable[[], Any], timeout_s: float = 60.0) -> Any:
@@ -37,7 +38,7 @@ class CeleryWorker:
         self.app = Celery("pool_jobs_client", broker=server.broker_url)
         self.app.conf.update(task_ignore_result=True, broker_connection_retry=False)
         self.events: list[dict[str, Any]] = []
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: ForkedProcess | None = None
         self._listening = threading.Event()
         self._closing = False
         self._listener = threading.Thread(target=self._listen, daemon=True)
@@ -59,12 +60,11 @@ class CeleryWorker:
             "PYTHONPATH": f"{ROOT}:{ROOT / 'tests/support'}",
             "COVERAGE_PROCESS_START": "",
         }
-        command = [sys.executable, "-m", "celery", "-A", "pool_jobs", "worker"]
-        command += ["-c", str(self.concurrency), "-l", "info"]
-        command += ["--without-gossip", "--without-mingle"]
+        arguments = ["-A", "pool_jobs", "worker", "-c", str(self.concurrency), "-l", "info"]
+        arguments += ["--without-gossip", "--without-mingle"]
         with (self.directory / "log").open("wb") as log:
-            self.process = subprocess.Popen(
-                command, env=env | environment, cwd=self.directory, stdout=log, stderr=log
+            self.process = zygote(*IMPORTS).start(
+                "celery", arguments, env | environment, log, self.directory
             )
 
     @property

@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
+
+from source_trees import ROOT, modules, nodes
 
 from hermes_queue.keyspace import scripts
 from hermes_queue.keyspace.keys import KEYS
 
-ROOT = Path(__file__).parents[2]
-_PACKAGES = ("hermes_queue", "workers", "producers")
 _IN_LUA = re.compile(r"\bprefix \.\. '([a-z][a-z_-]*:?)'")
 _NOT_OURS = {"limit:"}
 """Begins of scans, not keys."""
@@ -29,9 +30,9 @@ def _spelt(node: ast.AST) -> Iterator[str]:
             yield from _spelt(part)
 
 
-def _places(tree: ast.AST) -> Iterator[ast.AST]:
+def _places(tree: Iterable[ast.AST]) -> Iterator[ast.AST]:
     """Expressions that name keys: for `key(…)`, in lists called `keys`."""
-    for node in ast.walk(tree):
+    for node in tree:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             if node.func.attr == "key":
                 yield from node.args[:1]
@@ -44,7 +45,7 @@ def _places(tree: ast.AST) -> Iterator[ast.AST]:
 def keys_in_python(paths: Iterable[Path]) -> dict[str, str]:
     found = {}
     for path in paths:
-        for place in _places(ast.parse(path.read_text(encoding="utf-8"))):
+        for place in _places(nodes(path)):
             found |= dict.fromkeys(_spelt(place), path.name)
     return found
 
@@ -62,9 +63,10 @@ def keys_in_lua() -> dict[str, str]:
     return found
 
 
+@cache
 def keys_in_code() -> dict[str, str]:
     """Every name of a key that the ledger's code spells out, and a file that does."""
-    python = [path for package in _PACKAGES for path in (ROOT / package).rglob("*.py")]
+    python = [path for path in modules() if not path.is_relative_to(ROOT / "envs")]
     found = keys_in_python(python) | keys_in_lua()
     return {
         name: path

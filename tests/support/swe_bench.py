@@ -5,17 +5,28 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from envs.base import Verdict
 from envs.swe.calls import terminal_calls
 from envs.swe.item import Item
+from envs.swe.sources import asset_reader
+from envs.swe.workspace import pin
 from envs.swe_smith import ENV
 from hermes_queue.models import ToolCall
 from hermes_queue.sandbox.base import ExecutionResult
 from hermes_queue.sandbox.context import SlotContext
 from hermes_queue.sandbox.local.backend import LocalBackend
 from hermes_queue.tools import Toolbox, ToolContext
+
+
+class Trees(NamedTuple):
+    """Of a row, by id. A verdict depends on nothing else that an agent can write."""
+
+    tested: str | None
+    """What the tests run on; None = the agent's patch does not apply."""
+    buggy: str
+    fixed: str
 
 
 class Attempt:
@@ -42,6 +53,16 @@ class Attempt:
     async def solve(self) -> None:
         """Apply the gold answer."""
         await self.call(await ENV.oracle(self.item, self.context))
+
+    async def trees(self) -> Trees:
+        """Take the agent's patch as `verify` does, and run no test."""
+        async with (await pin(self.item, asset_reader(self.context))).scratch() as pinned:
+            await self.context.kill_processes()
+            patch = await ENV._take_patch(self.item, self.context, pinned)
+            tested: str | None = pinned.graded
+            if patch.data:
+                tested = await pinned.repository.apply(pinned.graded, patch.data)
+            return Trees(tested, pinned.graded, await pinned.solved())
 
     async def verify(self) -> Verdict:
         """Score what is there."""

@@ -4,11 +4,17 @@ A worker that starts from nothing spends two seconds of processor time on import
 more than a hundred. What is forked is a process of its own all the same: it has a pid, gets
 signals, dies of SIGKILL, and reads its settings from the environment it is given. Tests of the
 command `celery -A hermes_queue worker` itself start that command.
+
+All processes of one test run share the process that forks: the first that needs it starts it, and
+it ends when the last that has used it is gone.
 """
 
 from __future__ import annotations
 
+import fcntl
 import gc
+import hashlib
+import importlib
 import json
 import os
 import runpy
@@ -20,11 +26,23 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
 MAX_REQUEST_BYTES = 1 << 20
+OURS = (
+    # With the REPL and the plugins of other packages, which Celery's command loads.
+    "celery.bin.celery",
+    "hermes_queue.cli",
+    "hermes_queue.sandbox.local.backend",
+    "openai",
+    "producers.base",
+    "workers.lifecycle",
+    "workers.trajectory",
+)
+"""What workers and commands of ours import."""
 
 
 class ForkedProcess:
@@ -64,48 +82,90 @@ class ForkedProcess:
         self.send_signal(signal.SIGKILL)
 
 
+class ForkedCommand(ForkedProcess):
+    """A fork whose output is kept until `communicate` is called, as it has to be."""
+
+    def __init__(self, zygote: Zygote, pid: int, *streams: IO[bytes]) -> None:
+        super().__init__(zygote, pid)
+        self._streams = streams
+        self._texts: list[str] = []
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """Wait for the end; returns standard output and standard error.
+
+        Raises:
+            subprocess.TimeoutExpired: it still runs after `timeout` seconds.
+        """
+        self.wait(timeout)
+        for stream in self._streams if not self._texts else ():
+            with stream:
+                stream.seek(0)
+                self._texts.append(stream.read().decode(errors="replace"))
+        return self._texts[0], self._texts[1]
+
+
+def start_forked(
+    module: str,
+    *arguments: object,
+    environment: Mapping[str, str] | None = None,
+    directory: Path | None = None,
+    imported: Sequence[str] = (),
+) -> ForkedCommand:
+    """Start `python -m module *arguments` in a fork that has `imported` (none = `OURS`)."""
+    settings = os.environ if environment is None else environment
+    out, error = tempfile.TemporaryFile(), tempfile.TemporaryFile()
+    words = list(map(str, arguments))
+    parent = zygote(*imported)
+    process = parent.start(module, words, settings, out, directory, error)
+    return ForkedCommand(parent, process.pid, out, error)
+
+
 def run_forked(
     module: str,
     *arguments: object,
     environment: Mapping[str, str] | None = None,
     directory: Path | None = None,
     timeout_s: float = 120.0,
+    imported: Sequence[str] = (),
 ) -> subprocess.CompletedProcess[str]:
     """`python -m module *arguments` in a fork, to its end, with what it prints.
+
+    `imported` names modules that the fork has from the start (none = `OURS`).
 
     Raises:
         subprocess.TimeoutExpired: it does not end; it has been killed.
     """
-    words = list(map(str, arguments))
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as error:
-        process = zygote().start(
-            module, words, os.environ if environment is None else environment, out, directory, error
-        )
-        try:
-            code = process.wait(timeout_s)
-        finally:
-            process.kill()
-        texts = []
-        for stream in (out, error):
-            stream.seek(0)
-            texts.append(stream.read().decode(errors="replace"))
-    return subprocess.CompletedProcess([module, *words], code, *texts)
+    process = start_forked(
+        module, *arguments, environment=environment, directory=directory, imported=imported
+    )
+    try:
+        code = process.wait(timeout_s)
+    finally:
+        process.kill()
+        out, error = process.communicate()
+    return subprocess.CompletedProcess([module, *map(str, arguments)], code, out, error)
 
 
 class Zygote:
-    """The process that forks. It ends with the socket to it."""
+    """The process that forks, as seen by a test process. It has imported `modules`."""
 
-    def __init__(self) -> None:
+    def __init__(self, modules: Sequence[str]) -> None:
         self._lock = threading.Lock()
         self._ended: dict[int, int] = {}
         self._rest = b""
         self.cpu_s = 0.0
         """What its forks have used, as far as they have ended."""
-        self._socket, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, __file__, str(theirs.fileno())], pass_fds=[theirs.fileno()]
-            )
+        run = os.environ.get("PYTEST_XDIST_TESTRUNUID", f"{os.getpid()}")
+        what = "\0".join([run, f"{os.getuid()}", sys.executable, __file__, *modules])
+        digest = hashlib.sha256(what.encode()).hexdigest()[:16]
+        address = Path(tempfile.gettempdir(), f"hq-zygote-{digest}")
+        self._socket = socket.socket(socket.AF_UNIX)
+        with _turn_of(address):
+            try:
+                self._socket.connect(str(address))
+            except (FileNotFoundError, ConnectionRefusedError):
+                _start(address, modules)
+                self._socket.connect(str(address))
 
     def start(
         self,
@@ -159,61 +219,116 @@ class Zygote:
         return messages
 
 
-_zygote: Zygote | None = None
+_zygotes: dict[tuple[str, ...], Zygote] = {}
+_started: list[subprocess.Popen[bytes]] = []
+"""By this process. They may outlive it."""
 
 
-def zygote() -> Zygote:
-    """The one of this test process, started on first use."""
-    global _zygote
-    if _zygote is None:
-        _zygote = Zygote()
-    return _zygote
+def zygote(*modules: str) -> Zygote:
+    """The one of this test process that has these modules (none = `OURS`)."""
+    wanted = modules or OURS
+    if wanted not in _zygotes:
+        _zygotes[wanted] = Zygote(wanted)
+    return _zygotes[wanted]
 
 
 def cpu_of_forks_s() -> float:
     """Processor time of all forks of this process that have ended."""
-    return _zygote.cpu_s if _zygote else 0.0
+    return sum(each.cpu_s for each in _zygotes.values())
 
 
-def _serve(link: socket.socket) -> dict[str, Any] | None:
-    """Fork at each request; returns the request in the child, None when there are no more."""
-    wake, ring = os.pipe()
-    os.set_blocking(ring, False)
-    signal.set_wakeup_fd(ring, warn_on_full_buffer=False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    while True:
-        ready, _, _ = select.select([link, wake], [], [])
-        if wake in ready:
-            os.read(wake, 4096)
-            _report(link)
-        if link not in ready:
-            continue
-        data, descriptors, _, _ = socket.recv_fds(link, MAX_REQUEST_BYTES, 2)
-        if not data:
-            return None
+@contextmanager
+def _turn_of(address: Path) -> Iterator[None]:
+    """Nobody else connects, starts a server or ends it meanwhile."""
+    with address.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _start(address: Path, modules: Sequence[str]) -> None:
+    """Start the process; whoever connects from now on waits until it has imported `modules`."""
+    address.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(address))
+        listener.listen(64)
+        command = [sys.executable, __file__, f"{listener.fileno()}", *modules]
+        _started.append(subprocess.Popen(command, pass_fds=[listener.fileno()]))
+
+
+class _Server:
+    """Forks on request, for each that is connected."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener = listener
+        self._links: set[socket.socket] = set()
+        self._parents: dict[int, socket.socket] = {}
+        self._wake, self._ring = os.pipe()
+
+    def serve(self) -> dict[str, Any] | None:
+        """Fork at each request; returns it in the child, None when all who asked are gone."""
+        os.set_blocking(self._ring, False)
+        signal.set_wakeup_fd(self._ring, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        while True:
+            ready, _, _ = select.select([self._listener, self._wake, *self._links], [], [])
+            if self._wake in ready:
+                os.read(self._wake, 4096)
+                self._report()
+            if self._listener in ready:
+                self._links.add(self._listener.accept()[0])
+            for link in self._links.intersection(ready):
+                data, descriptors, _, _ = socket.recv_fds(link, MAX_REQUEST_BYTES, 2)
+                if data:
+                    if not self._fork(link, descriptors):
+                        return {**json.loads(data), "streams": descriptors}
+                elif self._is_last(link):
+                    return None
+
+    def _fork(self, link: socket.socket, descriptors: list[int]) -> bool:
+        """Whether this is still the process that forks."""
         if pid := os.fork():
             for descriptor in descriptors:
                 os.close(descriptor)
-            link.sendall(json.dumps({"pid": pid}).encode() + b"\n")
-            continue
+            self._parents[pid] = link
+            self._tell(link, pid=pid)
+            return True
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        for descriptor in (wake, ring):
+        for descriptor in (self._wake, self._ring):
             os.close(descriptor)
-        return {**json.loads(data), "streams": descriptors}
+        for each in (self._listener, *self._links):
+            each.close()
+        return False
 
+    def _is_last(self, link: socket.socket) -> bool:
+        """Forget one that is gone; whether nobody is left or about to come."""
+        self._links.remove(link)
+        link.close()
+        if self._links:
+            return False
+        address = Path(self._listener.getsockname())
+        with _turn_of(address):
+            if select.select([self._listener], [], [], 0)[0]:
+                return False
+            address.unlink(missing_ok=True)
+            address.with_suffix(".lock").unlink(missing_ok=True)
+        return True
 
-def _report(link: socket.socket) -> None:
-    while True:
-        try:
-            pid, status, used = os.wait4(-1, os.WNOHANG)
-        except ChildProcessError:
-            return
-        if not pid:
-            return
-        code = os.waitstatus_to_exitcode(status)
-        message = {"ended": pid, "code": code, "cpu_s": used.ru_utime + used.ru_stime}
-        link.sendall(json.dumps(message).encode() + b"\n")
+    def _report(self) -> None:
+        while True:
+            try:
+                pid, status, used = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if not pid:
+                return
+            code = os.waitstatus_to_exitcode(status)
+            cpu_s = used.ru_utime + used.ru_stime
+            self._tell(self._parents.pop(pid), ended=pid, code=code, cpu_s=cpu_s)
+
+    def _tell(self, link: socket.socket, **message: float) -> None:
+        with suppress(OSError):  # it may be gone
+            link.sendall(json.dumps(message).encode() + b"\n")
 
 
 def _become(request: dict[str, Any]) -> None:
@@ -229,22 +344,22 @@ def _become(request: dict[str, Any]) -> None:
     time.tzset()
     sys.path[:0] = [request["cwd"], *filter(None, os.environ.get("PYTHONPATH", "").split(":"))]
     sys.argv = list(request["argv"])
-    sys.modules.pop(sys.argv[0], None)  # it is to be run, as `__main__`
+    if not hasattr(sys.modules.get(sys.argv[0]), "__path__"):
+        sys.modules.pop(sys.argv[0], None)  # it is to be run, as `__main__`
 
 
-def _imports() -> None:
-
-    import workers.lifecycle
-    import workers.trajectory  # noqa: F401 - so that the forks have it
+def _import(modules: Sequence[str]) -> None:
+    for module in modules:
+        importlib.import_module(module)
+    if isolation := sys.modules.get("hermes_queue.sandbox.host.isolation"):
+        isolation.host_python()  # walks through /usr, once per process
 
 
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).parents[2])
-    _imports()
+    _import(sys.argv[2:])
     gc.freeze()
-    channel = socket.socket(fileno=int(sys.argv[1]))
-    wanted = _serve(channel)
-    channel.close()
+    wanted = _Server(socket.socket(fileno=int(sys.argv[1]))).serve()
     if wanted is not None:
         _become(wanted)
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

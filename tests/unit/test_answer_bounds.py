@@ -23,6 +23,9 @@ from hermes_queue.agent.tokens.servers.base import rendered
 from hermes_queue.errors import ModelError
 from hermes_queue.models import AgentSpec, Message, Turn, Usage
 
+pytestmark = pytest.mark.xdist_group("openai")
+"""One process imports the OpenAI SDK."""
+
 CAP = 1 << 20
 GOOD = json.dumps(completion()[1]).encode()
 

@@ -259,8 +259,13 @@ async def test_a_reply_cut_off_by_the_context_says_so() -> None:
 
 @pytest.mark.parametrize("policy", REWRITERS)
 @pytest.mark.parametrize("rate", [0.2, 0.25, 0.5])
-async def test_the_budget_holds_for_any_sizes_and_tokenizers(policy: str, rate: float) -> None:
-    for seed in range(5):
+@pytest.mark.parametrize(
+    "seeds", [range(1), pytest.param(range(1, 5), marks=pytest.mark.exhaustive)]
+)
+async def test_the_budget_holds_for_any_sizes_and_tokenizers(
+    policy: str, rate: float, seeds: range
+) -> None:
+    for seed in seeds:
         dice, tools = random.Random(seed), long_tools()
 
         class Varied(Model):

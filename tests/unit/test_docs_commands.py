@@ -5,14 +5,16 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.util
+import io
 import pkgutil
 import re
 import runpy
-import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout, suppress
 from functools import cache
 from pathlib import Path
+from warnings import catch_warnings, simplefilter
 
 import click
 import pytest
@@ -23,6 +25,8 @@ from pages import PAGES, ROOT, Block, all_blocks, commands, page_id, prose
 import hermes_queue.broker.pool
 from hermes_queue.cli import cli
 
+pytestmark = pytest.mark.xdist_group("commands")
+"""All parsers are made once, in one process."""
 GENERATE = runpy.run_path(str(ROOT / "docs" / "generate_cli.py"))
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 SHELL = all_blocks("sh")
@@ -110,10 +114,13 @@ def parse_make(words: Sequence[str]) -> None:
 @cache
 def help_flags(module: str) -> frozenset[str]:
     """The flags in the `--help` of a module whose parser cannot be had otherwise."""
-    result = subprocess.run(
-        [sys.executable, "-m", module, "--help"], cwd=ROOT, capture_output=True, text=True
-    )
-    return frozenset(re.findall(r"--[a-z][a-z-]*", result.stdout))
+    printed = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(printed), catch_warnings():
+        simplefilter("ignore", RuntimeWarning)  # another test may have imported it
+        patch.setattr(sys, "argv", [module, "--help"])
+        with suppress(SystemExit):
+            runpy.run_module(module, run_name="__main__")
+    return frozenset(FLAG(printed.getvalue()))
 
 
 @cache

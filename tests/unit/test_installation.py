@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -17,25 +16,17 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def foreign_envs(tmp_path: Path) -> Path:
-    """A directory into which pip installed a distribution that owns `envs`, as on PyPI."""
-    wheel = tmp_path / "envs-1.4-py3-none-any.whl"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr("envs/__init__.py", "")
-        archive.writestr(
-            "envs-1.4.dist-info/METADATA", "Metadata-Version: 2.1\nName: envs\nVersion: 1.4\n"
-        )
-        archive.writestr(
-            "envs-1.4.dist-info/WHEEL",
-            "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        )
-        archive.writestr(
-            "envs-1.4.dist-info/RECORD",
-            "envs/__init__.py,,\nenvs-1.4.dist-info/METADATA,,\n"
-            "envs-1.4.dist-info/WHEEL,,\nenvs-1.4.dist-info/RECORD,,\n",
-        )
+    """A directory as pip leaves it with a distribution that owns `envs`, as one on PyPI does."""
     target = tmp_path / "site"
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps"]
-    subprocess.run([*pip, "--target", str(target), str(wheel)], check=True, capture_output=True)
+    facts = target / "envs-1.4.dist-info"
+    for directory in (target / "envs", facts):
+        directory.mkdir(parents=True)
+    (target / "envs" / "__init__.py").touch()
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: envs\nVersion: 1.4\n")
+    (facts / "INSTALLER").write_text("pip\n")
+    recorded = ["METADATA", "INSTALLER", "RECORD"]
+    lines = ["envs/__init__.py,,", *(f"{facts.name}/{name},," for name in recorded)]
+    (facts / "RECORD").write_text("\n".join(lines) + "\n")
     return target
 
 

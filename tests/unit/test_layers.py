@@ -8,15 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from source_trees import PACKAGES, ROOT, modules, nodes
 
-ROOT = Path(__file__).parents[2]
-PACKAGES = ("hermes_queue", "workers", "producers", "envs")
-
-
-def test_import_contracts_are_kept() -> None:
-    linter = Path(sys.executable).with_name("lint-imports")
-    result = subprocess.run([linter, "--no-cache"], cwd=ROOT, capture_output=True, text=True)
-    assert result.returncode == 0, result.stdout
+pytestmark = pytest.mark.xdist_group("sources")
+"""One process parses all modules."""
 
 
 @pytest.mark.parametrize(
@@ -53,7 +48,7 @@ SEAMS = {
 def names_used(path: Path) -> set[str]:
     """Attributes and imported names in the file, also inside functions."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes(path):
         if isinstance(node, ast.Attribute):
             names.add(node.attr)
         elif isinstance(node, ast.Import):
@@ -67,8 +62,7 @@ def names_used(path: Path) -> set[str]:
 def test_celery_file_locks_and_syncs_have_one_home_each(name: str) -> None:
     strangers = {
         place
-        for package in PACKAGES
-        for path in (ROOT / package).rglob("*.py")
+        for path in modules()
         if name in names_used(path)
         and not (place := path.relative_to(ROOT).as_posix()).startswith(SEAMS[name])
     }

@@ -7,43 +7,42 @@ import json
 import logging
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+from source_trees import ROOT, modules, nodes
 
 from hermes_queue.settings import LogSettings
 from hermes_queue.telemetry import logs
 from hermes_queue.telemetry.scrubbing import Scrubber
 
-ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.xdist_group("sources")
+"""One process parses all modules."""
 PAGE = ROOT / "docs" / "logging.md"
 LEVELS = {"log", "info", "warning", "error", "exception", "critical"}
 
 
 def log_calls() -> Iterator[tuple[str, ast.Call]]:
-    for package in ("hermes_queue", "workers", "producers", "envs"):
-        for path in sorted((ROOT / package).rglob("*.py")):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                if (
-                    isinstance(node, ast.Call)
-                    and isinstance(node.func, ast.Attribute)
-                    and isinstance(node.func.value, ast.Name)
-                    and node.func.value.id == "logger"
-                    and node.func.attr in LEVELS
-                ):
-                    yield f"{path.relative_to(ROOT).as_posix()}:{node.lineno}", node
+    for path in modules():
+        for node in nodes(path):
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and isinstance(node.func.value, ast.Name)
+                and node.func.value.id == "logger"
+                and node.func.attr in LEVELS
+            ):
+                yield f"{path.relative_to(ROOT).as_posix()}:{node.lineno}", node
 
 
 def actions_in_code() -> set[str]:
     """Every value of an "action" key; `<name>` stands for what is only known at run time."""
     found = set()
-    for package in ("hermes_queue", "workers", "producers", "envs"):
-        for path in (ROOT / package).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                if isinstance(node, ast.Dict):
-                    for key, value in zip(node.keys, node.values, strict=True):
-                        if isinstance(key, ast.Constant) and key.value == "action":
-                            found.add(spelled(value))
+    for path in modules():
+        for node in nodes(path):
+            if isinstance(node, ast.Dict):
+                for key, value in zip(node.keys, node.values, strict=True):
+                    if isinstance(key, ast.Constant) and key.value == "action":
+                        found.add(spelled(value))
     return found
 
 

@@ -12,6 +12,9 @@ from hermes_queue.agent.endpoint.choice import choose_endpoint, split_urls
 from hermes_queue.models import AgentSpec, ToolCall
 from hermes_queue.settings import ModelSettings
 
+pytestmark = pytest.mark.xdist_group("openai")
+"""One process imports the OpenAI SDK."""
+
 URLS = ("http://a/v1", "http://b/v1", "http://c/v1")
 
 

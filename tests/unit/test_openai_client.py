@@ -20,6 +20,9 @@ from hermes_queue.models import AgentSpec, FunctionCall, Message, ToolCall
 from hermes_queue.settings import ModelSettings
 from hermes_queue.tools import load_tool
 
+pytestmark = pytest.mark.xdist_group("openai")
+"""One process imports the OpenAI SDK."""
+
 USER = Message(role="user", content="hello")
 TOOLS = [load_tool("terminal").schema()]
 

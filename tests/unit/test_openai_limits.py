@@ -19,6 +19,9 @@ from hermes_queue.models import AgentSpec, Limits, Message, ToolCall, Usage
 from hermes_queue.settings import ModelSettings
 from hermes_queue.tools import load_tool
 
+pytestmark = pytest.mark.xdist_group("openai")
+"""One process imports the OpenAI SDK."""
+
 USER = Message(role="user", content="hello")
 
 

@@ -18,6 +18,9 @@ from hermes_queue.models import AgentSpec, Message, TokenSequence, Turn
 from hermes_queue.settings import ModelSettings, check_environment
 from producers.run.launch import own_endpoints
 
+pytestmark = pytest.mark.xdist_group("openai")
+"""One process imports the OpenAI SDK."""
+
 USER = Message(role="user", content="hello")
 KEY = "sk-of-the-workers-0123456789"
 

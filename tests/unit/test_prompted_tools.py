@@ -21,6 +21,9 @@ from hermes_queue.sandbox.context import SlotContext
 from hermes_queue.settings import ModelSettings
 from hermes_queue.tools import Toolbox, ToolContext, load_tool, make_call
 
+pytestmark = pytest.mark.xdist_group("openai")
+"""One process imports the OpenAI SDK."""
+
 TOOLS = [load_tool("calculator").schema(), load_tool("submit").schema()]
 PROMPT = [Message(role="system", content="Be brief."), Message(role="user", content="1+1?")]
 CALL = '<tool_call>\n{"name": "calculator", "arguments": {"expression":"1+1"}}\n</tool_call>'

@@ -23,6 +23,9 @@ from hermes_queue.settings import ModelSettings
 from workers.draft import Draft
 from workers.record import record_of
 
+pytestmark = pytest.mark.xdist_group("openai")
+"""One process imports the OpenAI SDK."""
+
 SERVERS = ["vllm", "sglang"]
 
 

@@ -20,6 +20,9 @@ from hermes_queue.errors import ModelConfigError, ModelError
 from hermes_queue.models import AgentSpec, Limits, Message
 from hermes_queue.settings import ModelSettings
 
+pytestmark = pytest.mark.xdist_group("openai")
+"""One process imports the OpenAI SDK."""
+
 MODES: dict[str, dict[str, Any]] = {"tokens": {"mode": "tokens"}, "messages": {"token_ids": True}}
 EVERY = [(kind, mode) for kind in ("vllm", "sglang") for mode in MODES]
 USER = Message(role="user", content="hi")

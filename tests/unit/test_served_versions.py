@@ -21,6 +21,9 @@ from producers.run.plan import make_plan
 from workers.draft import Draft
 from workers.record import record_of
 
+pytestmark = pytest.mark.xdist_group("openai")
+"""One process imports the OpenAI SDK."""
+
 USER = Message(role="user", content="hello")
 
 

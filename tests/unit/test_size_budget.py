@@ -7,9 +7,10 @@ import re
 from pathlib import Path
 
 import pytest
+from source_trees import PACKAGES, ROOT, modules, nodes
 
-ROOT = Path(__file__).parents[2]
-PACKAGES = ("hermes_queue", "workers", "producers", "envs")
+pytestmark = pytest.mark.xdist_group("sources")
+"""One process parses all modules."""
 MAX_MODULE_LINES = 400
 MAX_FUNCTION_LINES = 60
 
@@ -21,10 +22,6 @@ EXCEPTIONS: set[str] = {
     "hermes_queue/sandbox/modal/slot.sh",
 }
 """`path` or `path:function` that may be longer, each with a comment that says why."""
-
-
-def sources() -> list[Path]:
-    return [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
 
 
 def length(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
@@ -39,7 +36,7 @@ def length(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 def test_modules_are_shorter_than_the_budget() -> None:
     sizes = {
         path.relative_to(ROOT).as_posix(): len(path.read_text(encoding="utf-8").splitlines())
-        for path in sources()
+        for path in modules()
     }
     long = {name: size for name, size in sizes.items() if size >= MAX_MODULE_LINES}
     assert {name: size for name, size in long.items() if name not in EXCEPTIONS} == {}
@@ -48,8 +45,8 @@ def test_modules_are_shorter_than_the_budget() -> None:
 def test_functions_are_shorter_than_the_budget() -> None:
     long = {
         f"{path.relative_to(ROOT).as_posix()}:{node.name}": length(node)
-        for path in sources()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for path in modules()
+        for node in nodes(path)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and length(node) >= MAX_FUNCTION_LINES
     }
@@ -89,7 +86,7 @@ MAX_ON_THE_FLOOR = 10
 
 def rooms() -> list[Path]:
     """Every package of the product."""
-    found = sorted({path.parent for path in sources() if path.name == "__init__.py"})
+    found = sorted({path.parent for path in modules() if path.name == "__init__.py"})
     return [room for room in found if room.name != "slot"]
 
 
@@ -99,6 +96,6 @@ def test_a_room_has_few_modules_and_says_what_each_is(room: Path) -> None:
     below = {f"{path.parent.name}/" for path in room.glob("*/__init__.py")}
     limit = MAX_ON_THE_FLOOR if room.name == "hermes_queue" else MAX_SIBLINGS
     assert len(modules) <= limit, "more than this wants a room of its own"
-    text = ast.get_docstring(ast.parse((room / "__init__.py").read_text())) or ""
+    text = ast.get_docstring(nodes(room / "__init__.py")[0]) or ""
     listed = {word for line in text.splitlines() for word in re.split(r"[\s:,]+", line)}
     assert (modules | below) - listed == set(), "its docstring has a line for each module and room"

@@ -157,7 +157,9 @@ def fails(source: bytes, name: str) -> bool:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in range(1, 5))]
+)
 def test_a_planted_test_fails_and_no_other_does(name: str, seed: int) -> None:
     views = planter(seed=seed).views(functions(name), ())
     seen = set()
@@ -336,7 +338,14 @@ def shown(seed: int, *names: str, wary: bool = False) -> list[dict[str, str]]:
     ]
 
 
-@pytest.mark.parametrize("names", [("test_text",), ("test_text", "test_bytes"), ("test_none",)])
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(("test_text",), marks=pytest.mark.exhaustive),
+        ("test_text", "test_bytes"),
+        ("test_none",),
+    ],
+)
 def test_nothing_but_the_right_answer_tells_the_original_among_the_variants(
     names: tuple[str, ...],
 ) -> None:

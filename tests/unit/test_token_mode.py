@@ -16,6 +16,9 @@ from hermes_queue.models import AgentSpec, Message
 from hermes_queue.settings import ModelSettings
 from hermes_queue.tools import load_tool
 
+pytestmark = pytest.mark.xdist_group("openai")
+"""One process imports the OpenAI SDK."""
+
 USER = Message(role="user", content="list src")
 TOOLS = [load_tool("terminal").schema()]
 # The template would write the arguments with blanks, so message mode would break the prefix here.

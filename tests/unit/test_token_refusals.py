@@ -13,6 +13,9 @@ from hermes_queue.errors import ModelConfigError, ModelError
 from hermes_queue.models import AgentSpec, Message
 from hermes_queue.settings import ModelSettings
 
+pytestmark = pytest.mark.xdist_group("openai")
+"""One process imports the OpenAI SDK."""
+
 MODES = {"tokens": {"mode": "tokens"}, "messages": {"token_ids": True}}
 
 

@@ -21,6 +21,9 @@ from hermes_queue.models import AgentSpec, Message, ToolCall
 from hermes_queue.settings import ModelSettings
 from hermes_queue.tools import load_tool
 
+pytestmark = pytest.mark.xdist_group("openai")
+"""One process imports the OpenAI SDK."""
+
 TOOLS = [load_tool("terminal").schema()]
 USER = [Message(role="user", content="hello")]
 

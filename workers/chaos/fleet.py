@@ -107,11 +107,9 @@ class DoomedFleet:
             command += ["--unixsocket", str(self.directory / "redis.sock"), "--dir", str(data)]
             self.redis = self._process("redis", command)
         for number in range(self.workers_count):
-            command = self._python("celery", "-A", "hermes_queue", "worker", "-l", "info")
-            command += ["-c", str(self.concurrency), "--without-gossip", "--without-mingle"]
-            self.workers.append(
-                self._process(f"worker-{number}", [*command, "-n", f"chaos{number}@%h"])
-            )
+            name, slots = f"chaos{number}", str(self.concurrency)
+            command = self._python("hermes_queue.broker.worker", name, slots, "info")
+            self.workers.append(self._process(f"worker-{number}", command))
         for name, pause_s in CONSUMERS.items():
             command = self._python("workers.chaos.consumer", "--group", name)
             command += ["--file", str(self.consumed(name)), "--pause", str(pause_s)]

@@ -77,6 +77,9 @@ def prepare(version: str | None, cache: Path) -> Interpreter:
 
 def _find(version: str) -> tuple[Path, Path]:
     """Executable and base prefix of the wanted Python."""
+    own = Path(sys.base_prefix) / "bin" / f"python{version}"
+    if version == OWN_VERSION and own.exists():
+        return own, Path(sys.base_prefix).resolve()
     for candidate in _candidates(version):
         if found := _ask(candidate, version):
             return found
@@ -90,8 +93,6 @@ def _find(version: str) -> tuple[Path, Path]:
 def _candidates(version: str) -> list[Path]:
     name = f"python{version}"
     found = []
-    if version == OWN_VERSION:
-        found.append(Path(sys.base_prefix) / "bin" / name)
     if on_path := shutil.which(name):
         found.append(Path(on_path))
     home = Path(os.environ.get("HOME") or "/nonexistent")

@@ -161,7 +161,8 @@ class ModalAssets:
     async def _run(self, box: Box, spec: AssetSpec) -> Finished:
         """The spec's script in a directory of its own, as root."""
         settings = await asyncio.to_thread(pip_exports, self._cache)
-        pip = await self._pip(box)
+        # Half a second of the worker's processor goes into packing it.
+        pip = await self._pip(box) if "HQ_PIP" in spec.script else ""
         command_id = uuid.uuid4().hex
         # Slots mount it read-only where the kernel can; in any case it is not theirs.
         command = (

@@ -60,6 +60,7 @@ class Reports:
             self._keep(line)
         if len(self._rest) > MAX_LINE_BYTES:
             self.flooded = True
+            self._rest = b""
 
     def _keep(self, line: bytes) -> None:
         if len(line) > MAX_LINE_BYTES:
