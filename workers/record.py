@@ -134,7 +134,7 @@ def encoded(record: ScoredTrajectory, cap_bytes: int) -> tuple[ScoredTrajectory,
             f"the record has {len(body)} bytes encoded, the cap is {cap_bytes}: lower "
             "--observation-bytes, or have an object store or a higher cap "
             "(HERMES_QUEUE_STORE_URL, HERMES_QUEUE_STORE_MAX_BYTES, "
-            "HERMES_QUEUE_RESULTS_INLINE_MAX_BYTES; see docs/results.md)"
+            "HERMES_QUEUE_RESULTS_INLINE_MAX_BYTES; see docs/object-store.md)"
         )
     except Exception as error:  # noqa: BLE001 - whatever it is, the job must have a record
         problem = f"the record cannot be encoded: {type(error).__name__}: {error}"
