@@ -173,7 +173,7 @@ def check(backend: str, memory_mb: int | None, only: str, timeout_s: float) -> N
 
 
 async def _try(checks: list[Check], subject: Subject, timeout_s: float) -> list[CheckResult]:
-    """What became of each check; progress to stderr."""
+    """Run the checks one by one; progress goes to stderr."""
     from hermes_queue.sandbox.selfcheck import outcomes
 
     found = []
