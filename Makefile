@@ -42,7 +42,8 @@ help: ## List the targets
 demo: $(VENV)/.run ## Install what is needed, then two trajectories end to end on this machine
 	$(BIN)/python -m producers.swe_smith $(DEMO)
 
-test: redis lint ## Install the development tools, then linters and the tests that need nothing but this machine
+test: redis $(VENV)/.dev ## Install the development tools, then linters and the tests that need nothing but this machine
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=line lint $(VENV)/.compiled
 	@rm -f $(VENV)/costs.jsonl
 	$(BIN)/python -m pytest -n $(JOBS) -p test_costs --costs $(VENV)/costs.jsonl $(TESTS)
 	$(BIN)/python tests/support/test_costs.py $(VENV)/costs.jsonl
@@ -201,6 +202,12 @@ $(LIVE)/model/.made: tests/live/tiny_model.py | $(LIVE)/vllm/.vllm $(VENV)/.dev
 	$(BIN)/python -c 'import json; from hermes_queue.tools import load_tool; \
 		print(json.dumps([load_tool("terminal").schema()]))' >$(LIVE)/tools.json
 	$(LIVE)/vllm/bin/python tests/live/tiny_model.py $(@D) --tools $(LIVE)/tools.json
+	@touch $@
+
+# Every module that the tests import, compiled by one process: all processes of pytest start at
+# once, and each would compile them for itself.
+$(VENV)/.compiled: $(VENV)/.dev
+	@$(BIN)/python -m pytest --collect-only --quiet tests >/dev/null || true # the tests say what is wrong
 	@touch $@
 
 $(VENV)/.dev: requirements/dev.txt pyproject.toml | $(BIN)/python

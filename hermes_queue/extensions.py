@@ -18,8 +18,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from itertools import chain
 from operator import attrgetter
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from hermes_queue.errors import ConfigurationError
@@ -88,8 +90,8 @@ class _Place:
     plugin: str = ""
     """Distribution and version, of a plugin."""
 
-    def load(self) -> Any:
-        """Import it and check that it is what its kind asks for.
+    def load(self) -> tuple[ModuleType, Any]:
+        """Import it and check that it is what its kind asks for: (module, object).
 
         Raises:
             ConfigurationError: it cannot be imported, or is something else.
@@ -98,13 +100,14 @@ class _Place:
         if self.plugin:
             asked += f" (plugin {self.plugin}, {self.module}:{self.attribute})"
         try:
-            found = attrgetter(self.attribute)(import_module(self.module))
+            module = import_module(self.module)
+            found = attrgetter(self.attribute)(module)
         except Exception as error:  # a foreign module may raise anything at its import
             cause = f"{type(error).__name__}: {error}"
             raise ConfigurationError(f"{asked} cannot be loaded: {cause}") from error
         if problem := _problem(self.kind.contract, found):
             raise ConfigurationError(f"{asked} {problem}: see {self.kind.contract}")
-        return found
+        return module, found
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +136,7 @@ def load(kind: str, name: str, *, also: Iterable[str] = ()) -> Any:
         ConfigurationError: there is none, and the message lists the known ones and says how to
             register one; two plugins have the name; or it cannot be imported or is no such thing.
     """
-    return _place(KINDS[kind], name, also).load()
+    return _place(KINDS[kind], name, also).load()[1]
 
 
 def module_of(kind: str, name: str) -> str | None:
@@ -148,10 +151,9 @@ def beside(kind: str, name: str, attribute: str) -> Any:
     """Another attribute of the module of the extension called `name`; None if it has none.
 
     Raises:
-        ImportError: the module cannot be imported.
+        ConfigurationError: as `load`.
     """
-    module = module_of(kind, name)
-    return getattr(import_module(module), attribute, None) if module else None
+    return getattr(_place(KINDS[kind], name).load()[0], attribute, None)
 
 
 @cache
@@ -219,11 +221,16 @@ def _folder(kind: Kind) -> Path:
     return Path(str(import_module(top).__file__)).parent.joinpath(*below)
 
 
+def _plugins(group: str) -> list[EntryPoint]:
+    return [point for point in _entry_points() if point.group == group]
+
+
 @cache
-def _plugins(group: str) -> tuple[EntryPoint, ...]:
+def _entry_points() -> tuple[EntryPoint, ...]:
     from importlib.metadata import entry_points  # takes as long as the rest of `hermes-queue`
 
-    return tuple(entry_points(group=group))
+    every = entry_points()
+    return tuple(chain.from_iterable(every.select(group=kind.group) for kind in KINDS.values()))
 
 
 def _plugin(point: EntryPoint) -> str:

@@ -28,7 +28,7 @@ class Clock:
     """Called with each stage as it begins."""
     _began: float | None = None
     _waited_s: float = 0.0
-    """Spent where no clock runs: the run was paused, the model's endpoint busy or failing."""
+    """Time that counts towards no deadline: the run was paused, the endpoint busy or failing."""
     _stage_timeout: asyncio.Timeout | None = None
 
     def start(self) -> None:
@@ -43,7 +43,7 @@ class Clock:
 
     @property
     def total_left_s(self) -> float:
-        """Seconds of the total deadline that further attempts have."""
+        """Seconds of the total deadline that are left for further attempts."""
         return self.total_s - self.used_s
 
     def left_s(self, limit_s: float) -> float:

@@ -84,7 +84,7 @@ class Draft:
         return Spent.of(self.agent.usage, self.cost_usd(self.agent.usage))
 
     def cost_usd(self, usage: Usage) -> float | None:
-        """The price of this usage of the job's model; None when it is unknown."""
+        """Cost of `usage` with the job's model, in US dollars; None if the price is unknown."""
         return cost_usd(self.job.agent.model, usage, self.prices)
 
     @property

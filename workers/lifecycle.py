@@ -197,9 +197,9 @@ def _close_metrics() -> None:
 
 
 def _stop_job(job: pool.Job, reason: str) -> None:
-    """A lease is gone. Surplus samples are stopped, but what they have to show is kept.
+    """Stop a job whose lease is lost, that is surplus, or that an operator has cancelled.
 
-    Likewise what an operator has cancelled, whose lease is not gone.
+    The records of the latter two are kept. The lease of a cancelled job continues.
     """
     whys: dict[str, pool.CancelReason] = {"surplus": "cancelled", "cancel": "terminate"}
     pool.TaskPool.instance().cancel_job(job, whys.get(reason, "lease_lost"))

@@ -108,6 +108,8 @@ class Outbox:
         runtime = self._runtime
         if record.failure:
             runtime.report_log(runtime.ledger)
+        # Redis first, then lease and file: a crash in between repeats the publication, which Redis
+        # answers `final`. In the other order it would lose the record.
         verdict = runtime.ledger.publish(
             record,
             stored,

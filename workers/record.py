@@ -39,7 +39,7 @@ _LIBRARIES = {
     "modal": "modal",
     "renderers": "renderers",
 }
-"""Module -> distribution: what decides how jobs travel, models are called and slots are made."""
+"""Module -> distribution of the libraries that carry jobs, call models and make slots."""
 
 
 def record_of(
@@ -134,7 +134,7 @@ def encoded(record: ScoredTrajectory, cap_bytes: int) -> tuple[ScoredTrajectory,
             f"the record has {len(body)} bytes encoded, the cap is {cap_bytes}: lower "
             "--observation-bytes, or have an object store or a higher cap "
             "(HERMES_QUEUE_STORE_URL, HERMES_QUEUE_STORE_MAX_BYTES, "
-            "HERMES_QUEUE_RESULTS_INLINE_MAX_BYTES; see docs/results.md)"
+            "HERMES_QUEUE_RESULTS_INLINE_MAX_BYTES; see docs/object-store.md)"
         )
     except Exception as error:  # noqa: BLE001 - whatever it is, the job must have a record
         problem = f"the record cannot be encoded: {type(error).__name__}: {error}"
@@ -199,7 +199,7 @@ def _message(text: str) -> str:
 
 
 def describe(failure: TrajectoryFailure) -> Failure:
-    """The failure as it travels. The message is capped; tracebacks are in the worker's log."""
+    """The failure for a record. The message is capped; tracebacks are in the worker's log."""
     return Failure(
         cause=failure.cause,
         stage=failure.stage or "load",
@@ -211,7 +211,7 @@ def describe(failure: TrajectoryFailure) -> Failure:
 
 
 def packages() -> dict[str, str]:
-    """Versions of Python, of ours, and of the libraries that this process has loaded."""
+    """Return the versions of Python, of this package, and of the libraries that are loaded."""
     loaded = {name: _version(name) for module, name in _LIBRARIES.items() if module in sys.modules}
     return {
         "hermes-queue": package_version(),
@@ -221,7 +221,7 @@ def packages() -> dict[str, str]:
 
 
 def package_version() -> str:
-    """Our version, or "source" when run from a checkout that is not installed."""
+    """Return this package's version, or "source" if it runs from a checkout."""
     return _version("hermes-queue") or "source"
 
 

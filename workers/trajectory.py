@@ -105,6 +105,8 @@ async def _begin(runtime: Runtime, delivery: Delivery) -> Begun:
         )
     )
     try:
+        # Redis may grant the lease after we were cancelled. Unless it is handed back below, the job
+        # waits until that lease expires.
         return await asyncio.shield(asking)
     except asyncio.CancelledError:
         # The call goes on in its thread. A lease that it is granted now would be nobody's: the job
@@ -140,7 +142,7 @@ class _Attempt:
         return Progress(draft.clock.current, self._since, job.lane, label, turns, draft.attempt)
 
     async def run(self) -> str:
-        """Acknowledge, measure, conclude; whatever happens, say what became of the job."""
+        """Acknowledge, measure, conclude; returns the outcome of the job in any case."""
         try:
             await self._task.acknowledge()
             try:

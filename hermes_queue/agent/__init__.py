@@ -15,7 +15,7 @@ tokens/      exact token ids and logprobs
 from hermes_queue.agent.chat import ChatClient, Reply
 from hermes_queue.agent.endpoint.limiter import Limiter, Permit, Unlimited
 from hermes_queue.agent.loop import AgentResult, run_agent
-from hermes_queue.agent.registry import AgentScript, known_agents, make_chat
+from hermes_queue.agent.registry import AgentScript, make_chat
 from hermes_queue.agent.tokens.merge import merge_turns
 
 __all__ = [
@@ -26,7 +26,6 @@ __all__ = [
     "Permit",
     "Reply",
     "Unlimited",
-    "known_agents",
     "make_chat",
     "merge_turns",
     "run_agent",

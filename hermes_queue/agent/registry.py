@@ -55,11 +55,6 @@ async def warm_up(kind: str) -> None:
                 await asyncio.to_thread(import_module, name)
 
 
-def known_agents() -> list[str]:
-    """Kinds that need no module path, including those of plugins."""
-    return extensions.known("agent")
-
-
 def load_agent(kind: str) -> Factory:
     """The factory of agent `kind`: a known name, or `package.module:AGENT`.
 

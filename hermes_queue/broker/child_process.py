@@ -23,6 +23,7 @@ def start(
         log: file for stdout and stderr; None = inherit ours.
         append: whether to append to `log` instead of replacing it.
     """
+    # The kernel sends the signal when we die, even by SIGKILL, after which no code of ours runs.
     if setpriv := shutil.which("setpriv"):
         command = [setpriv, "--pdeathsig", "TERM", *command]
     output = log.open("ab" if append else "wb") if log else None

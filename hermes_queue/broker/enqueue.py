@@ -106,6 +106,7 @@ def enqueue(
                 items[str(light.item_sha256)] = codec.compress_item(data)
             travelling.append(light)
             previous = job
+        # Before the claim: a worker may take a claimed job at once, and one without its item fails.
         put_items(ledger, items)
         for run_id, of_run in _by_run(travelling).items():
             accepted = ledger.enqueue(run_id, of_run, config=config)

@@ -35,6 +35,8 @@ def rerun_letters(ledger: Ledger, letters: Iterable[Letter]) -> Iterator[Rerun]:
     for letter in letters:
         job = revived(letter)
         enqueue([job], ledger=ledger)  # no effect if an interrupted call has done it
+        # Last: if we die before, the letter is found again and the job, already claimed, skipped.
+        # In the other order the job would be lost.
         dead.purge(letter)
         yield Rerun(str(job.requeued_from), job.trajectory_id, letter.fields["cause"])
 

@@ -1,4 +1,4 @@
-"""`hermes-queue plugins`: extensions by name, and what is wrong with those of plugins."""
+"""`hermes-queue plugins`: extensions by name, with the errors of plugins."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hermes_queue.errors import EXIT_FAILED
 
 _HELP = """List envs, tools, agents, sinks and other extensions that have a name here.
 
-Imports every plugin that is installed, and exits with 1 if one of them cannot be used. What is
-only used as package.module:ATTRIBUTE is not listed (docs/extensions.md).
+Imports every installed plugin, and exits with 1 if one of them cannot be used. Extensions that
+are only used as package.module:ATTRIBUTE are not listed (docs/extensions.md).
 """
 
 
@@ -22,7 +22,7 @@ only used as package.module:ATTRIBUTE is not listed (docs/extensions.md).
 @click.argument("kinds", nargs=-1, type=click.Choice(list(extensions.KINDS)), metavar="[KIND]...")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def plugins(kinds: tuple[str, ...], as_json: bool) -> None:
-    """See `_HELP`."""
+    """Implements the command; its help is `_HELP`."""
     found = [each for each in extensions.listed() if not kinds or each.kind in kinds]
     if as_json:
         for each in found:

@@ -173,7 +173,7 @@ def check(backend: str, memory_mb: int | None, only: str, timeout_s: float) -> N
 
 
 async def _try(checks: list[Check], subject: Subject, timeout_s: float) -> list[CheckResult]:
-    """Run the checks one by one; progress goes to stderr."""
+    """Run the checks and return their results; report progress on stderr."""
     from hermes_queue.sandbox.selfcheck import outcomes
 
     found = []

@@ -177,10 +177,11 @@ class StreamReader:
                 entries, again = await self._next(stale_s, _block_ms(idle_since, idle_timeout_s))
             except (RedisUnavailable, *_OUTAGE) as error:
                 await self._wait_out(error)
-                self._missed_cursor = "-"
+                self._missed_cursor = "-"  # the lost reply may have delivered entries to us
                 continue
             self._waiting = [entry_id for entry_id, _ in entries]
             for entry_id, fields in entries:
+                # In hand already if a renewal failed and we claimed it from ourselves.
                 if entry_id not in self._unanswered and (
                     delivered := await self._deliver_patiently(entry_id, fields, again)
                 ):
@@ -307,6 +308,7 @@ class StreamReader:
             await asyncio.sleep(every_s)
             held = self._unanswered | set(self._waiting)
             try:
+                # Not all of `held`: `hold` would take back what another consumer has taken over.
                 for entry_id in await self._pending.ours(len(held) + 1000):
                     if entry_id in held:
                         await self._pending.hold(entry_id)

@@ -50,9 +50,9 @@ class AssetSpec:
 
     The script runs under `bash -eu` in a fresh sandbox whose only writable persistent
     directory is `mount`, which is also its working directory. `python3` is the interpreter
-    that `python` asks for and `$HQ_PIP` runs pip with it (`$HQ_PIP download ...`), with the
-    worker's own index settings; more of a network than these indexes it may not have. It
-    must not depend on anything but its text.
+    that `python` asks for and `$HQ_PIP` runs pip with it (`$HQ_PIP download ...`; a script that
+    does not name it may get none), with the worker's own index settings; more of a network than
+    these indexes it may not have. It must not depend on anything but its text.
     """
 
     kind: str

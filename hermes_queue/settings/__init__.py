@@ -345,7 +345,7 @@ def _sections_of_backend() -> Iterator[type[BaseSettings]]:
     """`SETTINGS` of the sandbox backend that is set, if it is somebody else's."""
     name = os.environ.get(f"{PREFIX}SANDBOX_BACKEND", "")
     if name and name not in extensions.own("backend"):
-        with suppress(ImportError):  # said when the backend is made
+        with suppress(ConfigurationError):  # reported when the backend is made
             section = extensions.beside("backend", name, "SETTINGS")
             if section is not None and section not in SECTIONS:
                 yield section

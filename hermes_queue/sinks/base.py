@@ -59,12 +59,12 @@ class SinkOptions(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class RowChoice:
-    """By what the rows of a dataset are chosen, for formats that describe it."""
+    """Selection of a dataset's rows, for formats that describe it."""
 
     filters: Mapping[str, Any] = field(default_factory=dict)
-    """Those that differ from their default."""
+    """Filters that differ from their default."""
     decontaminated: int | None = None
-    """Instances and repositories on the list that is kept out."""
+    """Number of instances and repositories on the list of excluded ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +72,10 @@ class Format:
     """One kind of dataset: `FORMAT` in its module, whose name is that of the format."""
 
     help: str
-    """What it is, and what --out names."""
+    """The format, and the meaning of --out, for the command's help."""
     open: Callable[[Path, Any, RowChoice], DatasetSink]
     """Opens the sink at a path with an instance of `options`. Raises ConfigurationError where it
     cannot write to the path, InputError where an option names an unreadable file."""
     keeps_failed: bool = False
-    """Whether by default trajectories without a score have rows, too."""
+    """Whether trajectories without a score have rows by default."""
     options: type[SinkOptions] = SinkOptions

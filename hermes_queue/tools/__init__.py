@@ -16,7 +16,7 @@ answered with text that it can act on; only a failing sandbox raises.
 """
 
 from hermes_queue.tools.base import Tool, ToolContext, ToolResult, make_call
-from hermes_queue.tools.toolbox import Outcome, Toolbox, known_tools, load_tool
+from hermes_queue.tools.toolbox import Outcome, Toolbox, load_tool
 
 __all__ = [
     "Outcome",
@@ -24,7 +24,6 @@ __all__ = [
     "ToolContext",
     "ToolResult",
     "Toolbox",
-    "known_tools",
     "load_tool",
     "make_call",
 ]

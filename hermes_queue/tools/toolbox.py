@@ -44,11 +44,6 @@ class Outcome:
     """Whether the trajectory ends here."""
 
 
-def known_tools() -> list[str]:
-    """Short names of the tools in this installation, plugins included."""
-    return extensions.known("tool")
-
-
 def load_tool(name: str) -> Tool:
     """The tool called `name`: a module of this package, `package.module:TOOL`, or of a plugin.
 

@@ -23,7 +23,7 @@ def _kind_of_older(known: dict[str, Any]) -> str:
 
 
 class Failure(Wire):
-    """Why there is no score."""
+    """The reason why a trajectory has no score."""
 
     cause: str = Field(pattern=f"^({'|'.join(WIDE_CAUSES)})$")
     stage: Stage
@@ -34,4 +34,4 @@ class Failure(Wire):
     refillable: bool = Field(
         default_factory=lambda known: known["kind"] in CAUSES and CAUSES[known["kind"]].refilled
     )
-    """Whether another sample may fare better, as the worker decided where it failed."""
+    """Whether a new sample may succeed, as decided by the worker that recorded the failure."""

@@ -1,7 +1,7 @@
-"""Ids nest: `<run>.<digest>.<sample>`, and the message of an attempt is `<trajectory>.<attempt>`.
+"""Nested ids: `<run>.<digest>.<sample>`, and `<trajectory>.<attempt>` for messages.
 
-Only the id of a run may have dots in it. `names.make_ids` makes them; in Lua they are taken apart
-by `keyspace/lua/include/ids.lua`.
+Only a run's id may contain dots. `names.make_ids` makes ids; in Lua, `keyspace/lua/include/ids.lua`
+parses them.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ def run_of(trajectory_id: str) -> str:
 
 
 def sample_of(trajectory_id: str) -> str:
-    """Its sample index, as text."""
+    """The trajectory's sample index, as text."""
     return trajectory_id.rpartition(".")[2]
 
 
 def message_id(trajectory_id: str, attempt: int, *, cancel: bool = False) -> str:
-    """The id of the message, and so of Celery's task, of an attempt.
+    """The id of an attempt's message, which is also that of Celery's task.
 
-    Celery drops messages whose id was revoked, hence another one for a job that only has to end as
-    cancelled.
+    Celery drops messages with revoked ids, so a job that only has to end as cancelled (`cancel`)
+    gets a different one.
     """
     return f"{trajectory_id}.{attempt}{'.cancel' if cancel else ''}"
 
 
 def of_message(message_id: str) -> tuple[str, str]:
-    """Trajectory id and attempt of a message; both are empty when it is none of ours."""
+    """Trajectory id and attempt of a message; both are "" if the message is not ours."""
     found = _MESSAGE.fullmatch(message_id)
     return (found[1], found[2]) if found else ("", "")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import time
 
 import pytest
 import redis
 from worker_process import wait_until
+from zygote import run_forked
 
 from hermes_queue.broker.enqueue import publish_messages
 from hermes_queue.errors import RedisUnavailable
@@ -143,12 +142,10 @@ def test_a_revoked_job_is_published_without_a_score(factory, ledger, start_worke
     [job] = factory.enqueue(1, seconds=60)
     factory.wait_running(1)
     [worker] = ledger.workers()
-    command = [sys.executable, "-m", "celery", "-A", "hermes_queue", "control", "terminate"]
-    told = subprocess.run(  # ends with the answer, which it awaits for a second otherwise
-        [*command, "-d", worker["name"], "-t", "60", "KILL", f"{job.trajectory_id}.1"],
-        env={**os.environ, "HERMES_QUEUE_REDIS_URL": ledger.url},
-        capture_output=True,
-        text=True,
+    told = run_forked(  # ends with the answer, which it awaits for a second otherwise
+        *("celery", "-A", "hermes_queue", "control", "terminate"),
+        *("-d", worker["name"], "-t", "60", "KILL", f"{job.trajectory_id}.1"),
+        environment={**os.environ, "HERMES_QUEUE_REDIS_URL": ledger.url},
     )
     assert told.returncode == 0, told.stderr
     [record] = factory.wait_done()

@@ -249,6 +249,7 @@ async def test_a_verdict_says_what_gave_the_cheat_away(
         pytest.param(
             ["git config core.fsmonitor false; git config core.bare true"], id="git config"
         ),
+        pytest.param(["echo '# tools' >> pyproject.toml"], id="pyproject formatted"),
         pytest.param(["(setsid sleep 600 > /dev/null 2>&1 &)"], id="process left behind"),
     ],
 )
@@ -272,7 +273,6 @@ async def test_honest_work_is_tested_as_the_known_fix_however_it_looks(
         pytest.param(["sed -i 's/$/\\r/' sample/core.py"], id="CRLF"),
         pytest.param(["sed -i 's/^    /        /' sample/core.py"], id="indented anew"),
         pytest.param(["rm sample/extra.py"], id="module deleted"),
-        pytest.param(["echo '# tools' >> pyproject.toml"], id="pyproject formatted"),
         pytest.param(
             [
                 "sed -i 's/clamp/_limit/; s/label/_name/' sample/core.py",

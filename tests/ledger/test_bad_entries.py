@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 
 import pytest
 from ledger_steps import LEASE, SWEEP, age_lease, begin, enqueue, swept
 from records import make_job
 
 from hermes_queue.cli.overview import overview
-from hermes_queue.ledger import Claim, QueueKeys
+from hermes_queue.ledger import Claim, Ledger, QueueKeys
 
 QUEUES = QueueKeys(retry=["v1.train.retry"], first=["v1.train"])
 JOB = {
@@ -81,8 +82,10 @@ def test_leases_are_renewed_beside_a_run_that_is_no_hash(ledger):
     assert ledger.client.zscore("hq:leases", good.trajectory_id) > time.time() + 5
 
 
-def test_a_run_that_cannot_be_read_hides_no_other(ledger):
-    enqueue(ledger, make_job("good"))
-    ledger.client.zadd("hq:runs", {b"\xff": 1, b"bad": 2})
-    ledger.client.hset("hq:run:bad", mapping={"state": "active", "created": "x", "total": "1"})
-    assert [each.info.run_id for each in overview(ledger).runs] == ["good"]
+def test_a_run_that_cannot_be_read_hides_no_other(server):
+    with closing(Ledger.connect(url=server.url)) as ledger:  # fakeredis has no INFO
+        enqueue(ledger, make_job("good"))
+        ledger.client.zadd("hq:runs", {b"\xff": 1, b"bad": 2})
+        bad = {"state": "active", "created": "x", "total": "1"}
+        ledger.client.hset("hq:run:bad", mapping=bad)
+        assert [each.info.run_id for each in overview(ledger).runs] == ["good"]

@@ -37,9 +37,9 @@ def exporter(redis_server: RedisServer, tmp_path: Path) -> Iterator[str]:
         "HERMES_QUEUE_METRICS_SCAN_S": "0.1",
     }
     shown = tmp_path / "exporter"
-    with shown.open("wb") as out:
+    with shown.open("wb") as out, shown.with_suffix(".log").open("wb") as log:
         words = ("exporter", "--port", "0")
-        process = zygote().start("hermes_queue.cli", words, environment, out)
+        process = zygote().start("hermes_queue.cli", words, environment, out, error=log)
     try:
         wait_until("its address", lambda: "\n" in shown.read_text())
         yield shown.read_text().splitlines()[0].removesuffix("/metrics")

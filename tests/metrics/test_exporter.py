@@ -19,6 +19,7 @@ from hermes_queue.ledger.fleet.creations import FleetCreationGate
 from hermes_queue.ledger.fleet.limiter import EndpointLimits
 from hermes_queue.ledger.fleet.sandboxes import Sandboxes, SandboxRecord
 from hermes_queue.results.consume import consume
+from hermes_queue.sandbox.fleet import CreationRate
 from hermes_queue.telemetry import metrics
 
 
@@ -81,8 +82,8 @@ def test_sandboxes_are_starting_running_or_leaked(deployment):
     sandboxes = Sandboxes(deployment)
     sandboxes.renew([SandboxRecord("a", "modal", "h", 0.0)], lease_s=60)
     sandboxes.renew([SandboxRecord("b", "modal", "h", 0.0)], lease_s=-1)
-    gate = FleetCreationGate(deployment, "modal", creates_per_s=100, max_starting=10)
-    gate.take("t")
+    rate = CreationRate(creates_per_s=100, max_starting=10)
+    FleetCreationGate(deployment, "modal").take("t", rate)
     found = read(deployment)[metrics.SANDBOXES]
     assert {state: found["modal", state] for state in ("starting", "running", "leaked")} == {
         "starting": 1,

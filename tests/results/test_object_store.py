@@ -345,7 +345,7 @@ def test_a_damaged_claim_is_no_body(stored):
 
 
 def test_a_claim_of_absurd_size_is_not_fetched(directory):
-    with pytest.raises(ObjectLost, match="says"):
+    with pytest.raises(ObjectLost, match="declares"):
         fetch(ClaimCheck((directory / "x").as_uri(), "0" * 64, 1 << 60))
 
 

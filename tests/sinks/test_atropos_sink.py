@@ -67,7 +67,7 @@ async def test_nothing_is_sent_before_the_trainer_has_asked_for_its_first_batch(
     sink = start()
     trainer.register()
     await sink.until(lambda: sink.sink._intake.group_size)
-    await sink.until(lambda: sink.sink._said_s > 0)  # it asked, and was told to wait
+    await sink.until(lambda: sink.sink._wait_logged_s > 0)  # it asked, and was told to wait
     assert call(api.port, "GET", "/status")["queue_size"] == 0
     assert trainer.batch() is None  # now the trainer has begun
     assert len(await trainer.next_batch()) == 2

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from slot_bench import leased_slot
 
-from hermes_queue.agent import AgentResult, AgentScript, known_agents, make_chat, run_agent
+from hermes_queue import extensions
+from hermes_queue.agent import AgentResult, AgentScript, make_chat, run_agent
 from hermes_queue.errors import ConfigurationError, ModelConfigError
 from hermes_queue.models import AgentSpec, Limits, Message, ToolCall
 from hermes_queue.settings import ModelSettings
@@ -267,4 +268,4 @@ def test_an_agent_of_ones_own_is_named_by_module_and_factory() -> None:
 
 def test_the_scripted_agents_are_all_known() -> None:
     wanted = {"oracle", "nop", "replay", "garbage", "tamper", "slow", "openai"}
-    assert set(known_agents()) == wanted
+    assert set(extensions.own("agent")) == wanted

@@ -49,7 +49,12 @@ def unresolved(block: Block) -> list[str]:
             wrong += [a.name for a in node.names if importlib.util.find_spec(a.name) is None]
         if isinstance(node, ast.ImportFrom) and node.module not in files:
             module = importlib.import_module(str(node.module))
-            wrong += [a.name for a in node.names if not hasattr(module, a.name)]
+            wrong += [
+                alias.name
+                for alias in node.names
+                if not hasattr(module, alias.name)
+                and importlib.util.find_spec(f"{node.module}.{alias.name}") is None
+            ]
         if (
             isinstance(node, ast.Attribute)
             and isinstance(node.value, ast.Name)

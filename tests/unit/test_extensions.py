@@ -36,13 +36,13 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
     """Installs plugins for the length of a test."""
     before = set(sys.modules)
     monkeypatch.syspath_prepend(tmp_path)
-    extensions._plugins.cache_clear()
+    extensions._entry_points.cache_clear()
 
     def install(name: str, modules: Mapping[str, str], entry_points: Mapping[str, str]) -> None:
         plugin.install(tmp_path, name, modules, entry_points)
 
     yield install
-    extensions._plugins.cache_clear()
+    extensions._entry_points.cache_clear()
     for name in set(sys.modules) - before:
         if Path(getattr(sys.modules[name], "__file__", None) or "/").is_relative_to(tmp_path):
             del sys.modules[name]
@@ -79,7 +79,7 @@ def test_ours_cannot_be_shadowed(install: Install) -> None:
     assert error == "hermes-queue has a tool of this name, which is used instead"
 
 
-def test_two_plugins_of_one_name_are_refused(install: Install) -> None:
+def test_two_entry_points_of_one_name_are_refused(install: Install) -> None:
     for name in ("first", "second"):
         install(name, {f"{name}.py": TOOL}, {"hermes_queue.tools listen": f"{name}:TOOL"})
     match = r"registered by .*first 1\.0 .*second 1\.0|registered by .*second 1\.0 .*first 1\.0"
@@ -152,7 +152,7 @@ def test_the_command_succeeds_where_all_can_be_used() -> None:
 
 def test_a_start_reads_no_entry_points() -> None:
     code = "import workers.trajectory, producers.base, hermes_queue.cli"
-    reads = "from hermes_queue.extensions import _plugins; print(_plugins.cache_info().misses)"
+    reads = "from hermes_queue.extensions import _entry_points as e; print(e.cache_info().misses)"
     command = [sys.executable, "-c", f"{code}; {reads}"]
     shown = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
     assert shown.stdout == "0\n"

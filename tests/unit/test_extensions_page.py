@@ -50,9 +50,9 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     plugin.install(tmp_path, "my-extensions", FILES, POINTS)
     for name in FILES:  # those of another test's directory
         monkeypatch.delitem(sys.modules, name.removesuffix(".py"), raising=False)
-    extensions._plugins.cache_clear()
+    extensions._entry_points.cache_clear()
     yield tmp_path
-    extensions._plugins.cache_clear()
+    extensions._entry_points.cache_clear()
 
 
 def test_the_page_registers_one_of_each_kind_and_each_can_be_used() -> None:

@@ -64,9 +64,9 @@ def test_cancel_ends_single_trajectories_and_says_of_each_what_it_was(run):
     name = make_job("r1").trajectory_id
     assert run("cancel", "--trajectory", name).exit_code == 1
     said = run("cancel", "--trajectory", name, "--reason", "wrong row", "--yes")
-    assert (said.exit_code, f"{name}: waits; the next worker" in said.output) == (0, True)
+    assert (said.exit_code, f"{name}: waiting; the next worker" in said.output) == (0, True)
     group = run("cancel", "r1", "--group", name.rpartition(".")[0], "--yes")
-    assert (group.exit_code, f"{name}: waits" in group.output) == (0, True)
+    assert (group.exit_code, f"{name}: waiting" in group.output) == (0, True)
     assert json.loads(run("show", "r1", "--json").output)["queued"] == 1
     with closing(Ledger.connect()) as ledger:
         [due] = ledger.due()[1]
@@ -77,7 +77,7 @@ def test_cancel_ends_single_trajectories_and_says_of_each_what_it_was(run):
     ("words", "said"),
     [
         ("cancel --yes", "say what to cancel"),
-        ("cancel r1 --trajectory r2.a.0 --yes", "r2.a.0 is not of r1"),
+        ("cancel r1 --trajectory r2.a.0 --yes", "r2.a.0 does not belong to r1"),
         ("cancel --trajectory r2.a.0 --yes", "r2.a.0: unknown"),
         ("cancel --group r1.nothing --yes", "r1.nothing: unknown"),
     ],

@@ -113,7 +113,7 @@ def test_what_the_handling_of_a_message_raises_ends_neither_the_worker_nor_comes
     assert (acknowledged, screen.refused) == ([tag], 2)
     told = [record.getMessage() for record in caplog.records]
     assert "v1.train is dropped: its handling raised TypeError: unhashable" in told[0]
-    assert told[1].endswith("It begins '[]'")
+    assert told[1].endswith("It begins with '[]'")
     with pytest.raises(ConnectionResetError):  # the consumer's to mend
         poller.on_readable(9)
 

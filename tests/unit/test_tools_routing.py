@@ -9,11 +9,12 @@ from typing import Any, cast
 
 import pytest
 
+from hermes_queue import extensions
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.models import FunctionCall, ToolCall
 from hermes_queue.sandbox.base import Slot, SlotSpec
 from hermes_queue.sandbox.context import SlotContext
-from hermes_queue.tools import Toolbox, ToolContext, known_tools, load_tool, make_call
+from hermes_queue.tools import Toolbox, ToolContext, load_tool, make_call
 from hermes_queue.tools.toolbox import cap
 
 
@@ -29,8 +30,10 @@ def raw(name: str, arguments: str) -> ToolCall:
 
 
 def test_every_tool_loads_and_describes_a_closed_schema() -> None:
-    assert {"terminal", "read_file", "write_file", "patch", "search_files"} <= set(known_tools())
-    for name in known_tools():
+    assert {"terminal", "read_file", "write_file", "patch", "search_files"} <= set(
+        extensions.own("tool")
+    )
+    for name in extensions.own("tool"):
         schema = load_tool(name).schema()
         function = schema["function"]
         assert function["name"] == name

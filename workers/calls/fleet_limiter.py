@@ -205,6 +205,7 @@ class FleetLimiter:
 
     async def _begin(self, call: _Call, answer: Admission) -> None:
         call.granted_at, call.among, call.leased = answer.at + answer.wait_s, answer.among, True
+        # Registered before the wait for its start, during which its lease has to be renewed too.
         with self._lock:
             self._calls[call.request] = call
         if answer.wait_s > 0:

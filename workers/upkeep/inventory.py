@@ -41,6 +41,7 @@ class Inventory(SandboxObserver):
         record = SandboxRecord(
             sandbox_id, self._backend, socket.gethostname(), time.time(), dict(labels)
         )
+        # Kept before Redis is asked: what Redis does not take now, the next renewal writes.
         with self._lock:
             self._records[sandbox_id] = record
         try:

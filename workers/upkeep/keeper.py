@@ -230,6 +230,8 @@ class Keeper:
                 )
 
     def _end_when_idle(self) -> None:
+        # A message may be on its way from Celery to the pool, which a single look would miss: a
+        # draining worker has to be idle for `_DRAINED_S`.
         limit_s = self._runtime.worker.exit_when_idle_s
         if self._runtime.running() or (INTAKE.state == "draining" and TaskPool.instance().busy):
             self._busy_at = time.monotonic()

@@ -29,6 +29,7 @@ class LogTail(logging.Handler):
 
     def text(self) -> str:
         """Return the end of the lines, as long as a dead letter may hold."""
+        # Other threads log meanwhile, and a deque that changes while it is copied raises.
         self.acquire()
         try:
             lines = list(self._lines)

@@ -16,6 +16,7 @@ class Pauses:
 
     def replace(self, run_ids: frozenset[str]) -> frozenset[str]:
         """Set the paused runs; returns those that were not paused before."""
+        # One assignment of a new set: the event loop reads it without a lock.
         fresh, self._runs = run_ids - self._runs, run_ids
         return fresh
 

@@ -27,7 +27,8 @@ from hermes_queue.agent.endpoint.reply import Completion, parse, to_wire
 from hermes_queue.agent.endpoint.tries import Tries
 from hermes_queue.agent.endpoint.values import read
 from hermes_queue.agent.registry import AgentScript
-from hermes_queue.agent.tokens.servers import Server, own_servers
+from hermes_queue.agent.tokens.servers import own_servers
+from hermes_queue.agent.tokens.servers.base import Server
 from hermes_queue.errors import ModelConfigError, ModelError, TrajectoryFailure
 from hermes_queue.models import AgentSpec, Message, Turn
 from hermes_queue.settings import ModelSettings

@@ -15,7 +15,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from hermes_queue.agent.endpoint.values import clean
-from hermes_queue.agent.tokens.servers import Server
+from hermes_queue.agent.tokens.servers.base import Server
 
 logger = logging.getLogger(__name__)
 

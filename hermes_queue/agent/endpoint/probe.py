@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal, Protocol
 from weakref import WeakKeyDictionary
 
-from hermes_queue.agent.tokens.servers import TEMPLATE_FIELDS, Server
+from hermes_queue.agent.tokens.servers.base import TEMPLATE_FIELDS, Server
 from hermes_queue.errors import ModelConfigError
 
 logger = logging.getLogger(__name__)

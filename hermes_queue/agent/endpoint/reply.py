@@ -20,7 +20,8 @@ from hermes_queue.agent.endpoint.values import (
     read_usage,
 )
 from hermes_queue.agent.tokens.merge import round_float32
-from hermes_queue.agent.tokens.servers import UNKNOWN_POLICY, ServedBy, own_servers
+from hermes_queue.agent.tokens.servers import own_servers
+from hermes_queue.agent.tokens.servers.base import UNKNOWN_POLICY, ServedBy
 from hermes_queue.models import FunctionCall, Message, ToolCall, Usage
 
 REASONING_FIELDS = ("reasoning", "reasoning_content")

@@ -1,6 +1,6 @@
-"""Values of a server's JSON, checked: none of its fields can be trusted to have its type.
+"""Validation of the values in a server's JSON, none of which can be trusted to have its type.
 
-Whatever does not fit raises `MalformedReply`, which the client treats like any other server fault.
+Anything invalid raises `MalformedReply`, which the client treats like any other server fault.
 """
 
 from __future__ import annotations
@@ -12,36 +12,37 @@ from typing import Any, TypeVar
 from hermes_queue.models import Usage
 
 ID_MAX = 2**31 - 1
-"""Records keep ids as int32."""
+"""Largest token id: records keep ids as int32."""
 COUNT_MAX = 2**31 - 1
-"""Of tokens in one answer, and of places among them: their sums are exact in budgets and prices."""
+"""Largest token count or token index in one answer, so that sums stay exact in budgets and
+costs."""
 LARGE_BYTES = 1 << 20
-"""Larger answers are read in a thread: their lists of ids take a while."""
+"""Larger answers are parsed in a thread: their lists of ids take a while."""
 
 T = TypeVar("T")
 
 
 class MalformedReply(ValueError):
-    """The server answered 200 with something that is no chat completion."""
+    """The server answered 200 with something other than a chat completion."""
 
 
 async def read(parse: Callable[[bytes], T], answer: bytes) -> T:
-    """What `parse` makes of an answer; of a large one in a thread. Raises what `parse` does."""
+    """`parse(answer)`, for a large answer in a thread. Raises the errors of `parse`."""
     if len(answer) <= LARGE_BYTES:
         return parse(answer)
     return await asyncio.to_thread(parse, answer)
 
 
 def clean(text: str) -> str:
-    """Lone surrogates can be written in JSON but not in UTF-8, where all of this will go."""
+    """Replace lone surrogates, which are valid in JSON but not in UTF-8."""
     return text.encode(errors="replace").decode()
 
 
 def read_ids(value: Any) -> tuple[int, ...] | None:
-    """Token ids, or None when there are none.
+    """The token ids, or None if there are none.
 
     Raises:
-        MalformedReply: it is something else.
+        MalformedReply: the value is something else.
     """
     if value is None:
         return None
@@ -53,10 +54,10 @@ def read_ids(value: Any) -> tuple[int, ...] | None:
 
 
 def read_count(value: Any, name: str) -> int:
-    """A number of tokens, or a place among them; 0 where there is none.
+    """A token count or token index; 0 if the value is None.
 
     Raises:
-        MalformedReply: it is negative, too large, or no integer.
+        MalformedReply: it is negative, too large, or not an integer.
     """
     if value is None:
         return 0
@@ -67,28 +68,28 @@ def read_count(value: Any, name: str) -> int:
     return value
 
 
-def read_usage(said: Mapping[str, Any], cached: Any, prompt: int = 0) -> Usage:
-    """The usage that a server tells; of one that does not count the prompt, as long as `prompt`.
+def read_usage(answer: Mapping[str, Any], cached: Any, prompt: int = 0) -> Usage:
+    """The usage that a server reports; without a prompt count, `prompt` stands in.
 
     Raises:
-        MalformedReply: one of the numbers is none.
+        MalformedReply: one of the numbers is invalid.
     """
     return Usage(
-        prompt_tokens=read_count(said.get("prompt_tokens"), "prompt_tokens") or prompt,
-        completion_tokens=read_count(said.get("completion_tokens"), "completion_tokens"),
+        prompt_tokens=read_count(answer.get("prompt_tokens"), "prompt_tokens") or prompt,
+        completion_tokens=read_count(answer.get("completion_tokens"), "completion_tokens"),
         cached_tokens=read_count(cached, "cached_tokens"),
     )
 
 
 def finished(reason: str | None, given_up: Collection[str]) -> str | None:
-    """`reason`, unless it is one of `given_up`, with which a server ends a request itself.
+    """Return `reason` if it is the regular end of a reply, not one of `given_up`.
 
-    A reply that was given up says nothing of what the policy would have said, so that it is
+    A reply that the server aborted does not show what the policy would have said, so it is
     neither a turn to train on nor the end of a trajectory.
 
     Raises:
-        MalformedReply: the server gave the request up.
+        MalformedReply: the server aborted the request.
     """
     if reason in given_up:
-        raise MalformedReply(f"the server gave the request up, finish_reason {reason!r}")
+        raise MalformedReply(f"the server aborted the request, finish_reason {reason!r}")
     return reason

@@ -1,8 +1,8 @@
 """Agents by name; `AGENT` makes the chat client of one trajectory.
 
-garbage.py  malformed calls of every kind
-nop.py      ends at once
-openai.py   a model behind an OpenAI-compatible endpoint
+garbage.py  makes malformed calls of every kind
+nop.py      stops at once
+openai.py   calls a model behind an OpenAI-compatible endpoint
 oracle.py   applies the gold answer
 replay.py   repeats a stored conversation
 slow.py     sleeps in the slot

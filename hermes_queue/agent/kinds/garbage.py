@@ -10,7 +10,7 @@ from hermes_queue.settings import ModelSettings
 
 
 def garbage(spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> ChatClient:
-    """Malformed calls of every kind, then ends."""
+    """Makes malformed calls of every kind, then stops."""
     broken = [
         ("terminal", '{"command": "echo unclosed'),
         ("no_such_tool", "{}"),

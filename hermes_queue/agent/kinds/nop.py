@@ -10,7 +10,7 @@ from hermes_queue.settings import ModelSettings
 
 
 def nop(spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> ChatClient:
-    """Ends at once."""
+    """Stops at once."""
 
     async def write() -> list[Message]:
         return [say("Nothing to do.")]

@@ -1,4 +1,4 @@
-"""The agent that asks a model, by messages or by token ids."""
+"""The agent that calls a model, with messages or with token ids."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hermes_queue.settings import ModelSettings
 
 
 def openai(spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> ChatClient:
-    """Token mode where the params say {"mode": "tokens"}, else message mode."""
+    """Calls the model in token mode if the params have {"mode": "tokens"}, else with messages."""
     chat = TokenChat if spec.params.get("mode") == "tokens" else OpenAIChat
     return chat(spec, script, settings)
 

@@ -1,4 +1,4 @@
-"""The agent that takes its time in the slot."""
+"""The agent that sleeps in the slot."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hermes_queue.tools.base import make_call
 
 
 def slow(spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> ChatClient:
-    """Sleeps in the slot: params {"seconds": 5, "turns": 1}."""
+    """Sleeps in the slot. Params: {"seconds": 5, "turns": 1}."""
     seconds = _number(spec, "seconds", 5.0)
     turns = int(_number(spec, "turns", 1.0))
 

@@ -11,9 +11,9 @@ from hermes_queue.settings import ModelSettings
 
 
 def tamper(spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> ChatClient:
-    """Tries to cheat the verifier: params {"case": name}, else one case per sample index.
+    """Tries to cheat the verifier. Params: {"case": name}, default: one case per sample index.
 
-    Ends at once where the env knows no case.
+    Stops at once if the env has no cases.
     """
     names = sorted(script.tamper)
     case = spec.params.get("case")

@@ -19,14 +19,8 @@ from hermes_queue.agent.chat import Reply
 from hermes_queue.agent.endpoint.chat import OpenAIChat
 from hermes_queue.agent.endpoint.reply import Completion, to_wire
 from hermes_queue.agent.registry import AgentScript
-from hermes_queue.agent.tokens.servers import (
-    TEMPLATE_FIELDS,
-    Rendered,
-    Sampled,
-    Server,
-    load_server,
-    own_servers,
-)
+from hermes_queue.agent.tokens.servers import load_server, own_servers
+from hermes_queue.agent.tokens.servers.base import TEMPLATE_FIELDS, Rendered, Sampled, Server
 from hermes_queue.errors import ContextLengthExceeded
 from hermes_queue.models import AgentSpec, Message
 from hermes_queue.settings import ModelSettings

@@ -108,6 +108,8 @@ class LoopThread:
             logger.exception("The stop hooks did not finish.", extra={"action": "stop_failed"})
         if self._watchdog:
             self._watchdog.stop()
+        # Set before the loop stops: otherwise `_run` might read it too early and start the loop
+        # again, which nobody would stop.
         self._ended = True
         self.call_soon(self.loop.stop)
         self._thread.join(timeout=5.0)

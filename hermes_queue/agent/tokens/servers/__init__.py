@@ -14,28 +14,8 @@ from collections.abc import Mapping
 from functools import cache
 
 from hermes_queue import extensions
-from hermes_queue.agent.tokens.servers.base import (
-    TEMPLATE_FIELDS,
-    UNKNOWN_POLICY,
-    Rendered,
-    Sampled,
-    ServedBy,
-    Server,
-    TokenServer,
-)
+from hermes_queue.agent.tokens.servers.base import Server
 from hermes_queue.errors import ConfigurationError, ModelConfigError
-
-__all__ = [
-    "TEMPLATE_FIELDS",
-    "UNKNOWN_POLICY",
-    "Rendered",
-    "Sampled",
-    "ServedBy",
-    "Server",
-    "TokenServer",
-    "load_server",
-    "own_servers",
-]
 
 
 @cache

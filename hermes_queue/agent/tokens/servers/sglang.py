@@ -29,8 +29,8 @@ from hermes_queue.agent.tokens.servers.base import (
     whole_scores,
 )
 
-GIVEN_UP = frozenset({"abort"})
-"""Of requests that are ended to load weights."""
+GIVEN_UP = frozenset({"abort", "error"})
+"""Finish reasons of requests that were ended to load weights, or because something failed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from hermes_queue.agent.tokens.servers.base import (
 )
 
 GIVEN_UP = frozenset({"abort", "error"})
-"""Of requests that are ended to load weights, or because something failed."""
+"""Finish reasons of requests that were ended to load weights, or because something failed."""
 
 
 @dataclass(frozen=True, slots=True)
