@@ -1,13 +1,13 @@
 """Slots on this host.
 
-backend.py   `SandboxBackend` on top of the rest
-check.py     what `hermes-queue doctor` looks at
-slot.py      one slot: its commands and its end
-fence.py     what keeps a slot in: namespaces, mounts, limits
-unfenced.py  slots without any of that, for trusted agents
-assets.py    directories built once, then mounted read-only
-registry.py  which processes of this host hold which slots
-uids.py      a user of its own for every slot
+backend.py     `SandboxBackend` on top of the rest
+host_check.py  facts about this host for `hermes-queue doctor`
+slot.py        one slot: its commands and its end
+fence.py       what keeps a slot in: namespaces, mounts, limits
+unfenced.py    slots without any of that, for trusted agents
+assets.py      directories built once, then mounted read-only
+registry.py    which processes of this host hold which slots
+uids.py        a user of its own for every slot
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _make(
 
 async def check() -> AsyncIterator[Condition]:
     """See `Offer.check`."""
-    from hermes_queue.sandbox.local.check import conditions
+    from hermes_queue.sandbox.local.host_check import conditions
 
     async for condition in conditions():
         yield condition

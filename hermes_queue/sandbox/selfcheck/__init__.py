@@ -1,9 +1,9 @@
 """The checks that every sandbox backend passes: `hermes-queue sandboxes check NAME`.
 
 bench.py         the backend under test, and what checks are made of
-report.py        runs them and says what became of each
+report.py        runs them and reports the results
 victim.py        a worker that is killed
-commands.py      what commands are given, and what is told of them
+commands.py      what commands receive and what they return
 processes.py     time limits and process trees
 leases.py        waiting, releasing, renewing, resizing
 files.py         reading and writing a slot's files

@@ -1,4 +1,4 @@
-"""A backend under test, and what checks say of it. Works without pytest, and under `python -O`."""
+"""A backend under test, and the tools of a check. Works without pytest and under `python -O`."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class SlotBench:
     async def answer(
         self, slot: Slot, command: str, **options: Any
     ) -> ExecutionResult | SandboxError:
-        """What became of one command, in which 4242 stands for this bench's own number."""
+        """The result of one command, in which 4242 stands for this bench's own number."""
         command = command.replace("4242", self._nap)
         [answer] = await self.backend.execute_batch([ExecutionRequest(slot, command, **options)])
         return answer

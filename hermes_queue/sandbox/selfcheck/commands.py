@@ -1,4 +1,4 @@
-"""Checks of commands: what they are given, and what is told of them."""
+"""Checks of commands: what they receive and what they return."""
 
 from __future__ import annotations
 

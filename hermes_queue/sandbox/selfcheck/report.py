@@ -1,4 +1,4 @@
-"""Runs checks one after the other and says what became of each."""
+"""Runs checks one after the other and reports the result of each."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class CheckResult:
 async def outcomes(
     checks: Iterable[Check], subject: Subject, *, timeout_s: float
 ) -> AsyncIterator[CheckResult]:
-    """What becomes of each check, as soon as it is known. Raises nothing of the backend's.
+    """Yield the result of each check as soon as it is known. Raises nothing of the backend's.
 
     Args:
         checks: which.
