@@ -14,7 +14,7 @@ from worker_process import wait_until
 
 from hermes_queue.ledger import Ledger
 from workers.chaos.env import expected_score
-from workers.chaos.fleet import CONSUMERS, Fleet
+from workers.chaos.fleet import CONSUMERS, DoomedFleet
 from workers.chaos.producer import group
 from workers.chaos.skewed import SKEW_S, skewed
 from workers.chaos.verdict import Verdict
@@ -25,7 +25,7 @@ SEED = 3
 class Scene:
     """A run of one group in which everything went well."""
 
-    def __init__(self, ledger: Ledger, fleet: Fleet) -> None:
+    def __init__(self, ledger: Ledger, fleet: DoomedFleet) -> None:
         self.ledger, self.fleet = ledger, fleet
         self.jobs = group(0, SEED)
         self.score = expected_score(self.jobs[0].instance_id)
@@ -60,7 +60,7 @@ def scene(redis_server, tmp_path):
     directory = Path(tempfile.mkdtemp(prefix="hermes-chaos-", dir=tmp_path))
     with redis_server.client(decode_responses=False) as client:
         ledger = Ledger(client, prefix="hq:", url=redis_server.url)
-        yield Scene(ledger, Fleet(directory, 1, 1))
+        yield Scene(ledger, DoomedFleet(directory, 1, 1))
 
 
 def test_a_run_in_which_all_went_well_has_no_problems(scene):
