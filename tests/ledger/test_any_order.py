@@ -81,7 +81,9 @@ class Life:
         score = self.dice.choice([0.0, 1.0, 1.0, None])
         record = make_record(self.jobs[name], score, epoch=epoch)
         if score is None and self.dice.random() < 0.4:
-            failure = record.failure.model_copy(update={"cause": "env_bug", "type": "EnvBug"})
+            failure = record.failure.model_copy(
+                update={"cause": "env_bug", "kind": "env_bug", "refillable": False}
+            )
             record = record.model_copy(update={"failure": failure})
         for _ in range(self.dice.choice([1, 1, 2])):  # the answer may be lost
             publish(self.ledger, record)

@@ -16,7 +16,9 @@ from hermes_queue.ledger.runs import Pause
 
 def cancelled(job, epoch):
     record = make_record(job, None, epoch=epoch)
-    failure = record.failure.model_copy(update={"cause": "cancelled", "type": "Cancelled"})
+    failure = record.failure.model_copy(
+        update={"cause": "cancelled", "kind": "cancelled", "refillable": False}
+    )
     return record.model_copy(update={"failure": failure})
 
 

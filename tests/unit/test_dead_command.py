@@ -11,6 +11,7 @@ from records import make_job, make_record
 
 from hermes_queue.cli import cli
 from hermes_queue.ledger import Ledger
+from hermes_queue.models import Failure
 
 
 @pytest.fixture
@@ -22,7 +23,7 @@ def ledger(redis_server, monkeypatch):
         ledger.enqueue(run_id, [job], config={"env": "gsm8k"})
         begin(ledger, job)
         record = make_record(job, None)
-        bug = record.failure.model_copy(update={"cause": "env_bug", "type": "EnvBug"})
+        bug = Failure(cause="env_bug", stage="setup", type="EnvBug", message="gone")
         publish(ledger, record.model_copy(update={"failure": bug}))
     yield ledger
     ledger.close()

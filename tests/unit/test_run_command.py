@@ -92,7 +92,7 @@ def fail(redis_server, cause="sandbox", kind="SandboxError"):
     job = make_job("r1")
     epoch = ledger.begin(job.trajectory_id, 1, owner="w1", lease_s=30, nonce="n").epoch
     record = make_record(job, None, epoch=epoch)
-    failure = record.failure.model_copy(update={"cause": cause, "type": kind})
+    failure = record.failure.model_copy(update={"cause": cause, "kind": cause, "type": kind})
     record = record.model_copy(update={"failure": failure})
     ledger.publish(record, codec.encode_record(record), owner="w1", finished_ttl_s=60)
     ledger.close()
