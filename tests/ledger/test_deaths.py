@@ -74,12 +74,12 @@ def test_a_death_alone_counts_in_full_when_a_living_parent_saw_it_and_else_a_thi
     assert begin(ledger, job).deaths == 2
 
 
-def test_neither_a_reboot_nor_a_worker_that_was_told_to_go_is_held_against_anybody(ledger):
+def test_neither_a_reboot_nor_a_worker_that_was_shutting_down_is_held_against_anybody(ledger):
     [job] = enqueue(ledger, make_job())
     swept(ledger)
     for n in range(5):
         start(ledger, f"told{n}", [job])
-        live(ledger, f"told{n}", told_to_go=True)
+        live(ledger, f"told{n}", shutting_down=True)
         outlive(ledger, f"told{n}")
         age_lease(ledger, job)
         assert ledger.sweep(**SWEEP) == [job.trajectory_id]

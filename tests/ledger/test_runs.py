@@ -121,7 +121,7 @@ def test_a_cancelled_run_takes_no_jobs_and_does_not_go_on(ledger):
     Runs(ledger).cancel("run")
     with pytest.raises(ConfigurationError, match="was cancelled"):
         enqueue(ledger, *jobs_of(1))
-    with pytest.raises(ConfigurationError, match="for good"):
+    with pytest.raises(ConfigurationError, match="cannot be changed"):
         Runs(ledger).resume("run")
 
 
@@ -136,7 +136,7 @@ def test_ten_thousand_waiting_jobs_are_cancelled(ledger):
 def test_purge_refuses_an_active_run_and_forgets_a_finished_one(ledger):
     job = make_job()
     enqueue(ledger, job)
-    with pytest.raises(ConfigurationError, match="1 trajectories that wait or run"):
+    with pytest.raises(ConfigurationError, match="1 waiting or running trajectories"):
         Runs(ledger).purge("run")
     begin(ledger, job)
     publish(ledger, make_record(job))
@@ -164,7 +164,7 @@ def test_purge_forgets_groups_whose_producer_never_sent_the_rest(ledger):
 def test_a_purge_that_is_refused_changes_nothing(ledger):
     first, second = (make_job(sample=n, size=2) for n in range(2))
     enqueue(ledger, first, second)
-    with pytest.raises(ConfigurationError, match="2 trajectories"):
+    with pytest.raises(ConfigurationError, match="2 waiting or running"):
         Runs(ledger).purge("run")
     assert begin(ledger, first).verdict == "run"
     assert Runs(ledger).get("run").state == "active"

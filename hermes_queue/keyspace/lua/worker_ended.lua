@@ -1,5 +1,5 @@
+-- @include entries, hash
 -- Report a dead worker, so that its leases need not run out.
--- A process has found a worker dead, and does not wait until its leases end.
 --
 -- @key leases, life = life:{owner}, worker = worker:{owner}, workers  life: see include/deaths.lua
 -- @arg prefix, owner
