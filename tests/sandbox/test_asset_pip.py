@@ -120,7 +120,7 @@ async def test_without_a_fence_foreign_files_at_a_mount_are_left_alone(
     bench = await make_bench("local-unfenced", slots=1)
     (tmp_path / "mine").mkdir()
     spec = AssetSpec("text", secrets.token_hex(8), "true", str(tmp_path / "mine"))
-    with pytest.raises(IsolationUnavailable, match=r"none of our assets.*bwrap"):
+    with pytest.raises(IsolationUnavailable, match=r"not one of our assets.*bwrap"):
         await bench.backend.prepare(SlotSpec(assets=(spec,)))
 
 

@@ -121,7 +121,7 @@ def test_slots_share_a_sandbox_only_where_its_kernel_keeps_them_apart(changed, a
     facts = FACTS
     for old, new in changed.items():
         facts = facts.replace(old, new)
-    found = Abilities.told(facts, "python:3.11")
+    found = Abilities.parsed(facts, "python:3.11")
     assert found.keeps_apart is apart
     assert said in found.shortcoming(ModalSettings())
     assert bool(found.shortcoming(ModalSettings())) is bool(said)
@@ -130,4 +130,4 @@ def test_slots_share_a_sandbox_only_where_its_kernel_keeps_them_apart(changed, a
 
 def test_an_image_without_what_we_need_is_refused_with_what_it_lacks():
     with pytest.raises(SandboxRejected, match=r"python:slim cannot hold slots \(lacks find, grep"):
-        Abilities.told(f"lacks=grep lacks=find {FACTS}", "python:slim")
+        Abilities.parsed(f"lacks=grep lacks=find {FACTS}", "python:slim")

@@ -1,7 +1,7 @@
 """The local backend: slots on the worker's own host, one bubblewrap each.
 
-All slots of one backend form one logical sandbox (`local-<host>-<token>`), which other
-workers on the host can list and end when this one died. Nothing bills here.
+All slots of one backend form one logical sandbox (`local-<host>-<token>`). If this worker dies,
+other workers on the host can list and end it. Nothing bills here.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class LocalBackend:
     # --- life cycle -------------------------------------------------------------------
 
     async def start(self) -> None:
-        """See `SandboxBackend`. Also ends what dead workers left on this host."""
+        """See `SandboxBackend`. Also ends sandboxes that dead workers left on this host."""
         async with self._opening:
             if self._started:
                 return
@@ -113,20 +113,25 @@ class LocalBackend:
 
     async def _reclaim(self) -> None:
         if ended := await asyncio.to_thread(self._registry.reclaim):
-            logger.info("of dead workers: ended %s", ", ".join(ended), extra={"action": "reclaim"})
+            names, extra = ", ".join(ended), {"action": "reclaim"}
+            logger.info("removed sandboxes of dead workers: %s", names, extra=extra)
 
     async def _reap(self) -> None:
-        """End what dead workers of this host leave, as long as this one lives.
+        """Periodically end sandboxes that dead workers of this host left.
 
-        Every worker does so for its own host, whatever deployment the dead one belonged to: who
-        is dead is known from the lock that it held, and not from any Redis.
+        Every worker does so for its own host, even for other deployments: a free lock shows that
+        a worker is dead, without asking any Redis.
         """
         while True:
             await asyncio.sleep(self.settings.reap_s)
             try:
                 await self._reclaim()
             except OSError as error:
-                logger.warning("reclaim: %s", error, extra={"action": "reclaim_failed"})
+                logger.warning(
+                    "cannot remove sandboxes of dead workers: %s",
+                    error,
+                    extra={"action": "reclaim_failed"},
+                )
 
     def _check_host(self) -> None:
         check_cache(self._cache, fenced=self.capabilities.isolation)
@@ -146,7 +151,7 @@ class LocalBackend:
         sandbox_id = f"local-{host}-{secrets.token_hex(6)}"
         directory = await asyncio.to_thread(self._registry.open, sandbox_id, self.labels)
         await asyncio.to_thread(furnish, directory)
-        if self._sandbox is not None:  # ended by somebody else
+        if self._sandbox is not None:  # ended by another process
             self._observer.gone(self._sandbox.name)
         self._sandbox = directory
         await self._observer.created(sandbox_id, self.labels)
@@ -166,8 +171,8 @@ class LocalBackend:
             try:
                 await asyncio.to_thread(self._registry.end, sandbox.name)
             except OSError as error:
-                said = {"action": "sandbox_left"}
-                logger.warning("sandbox %s is not removed: %s", sandbox, error, extra=said)
+                extra = {"action": "sandbox_left"}
+                logger.warning("cannot remove sandbox %s: %s", sandbox, error, extra=extra)
 
     # --- assets -----------------------------------------------------------------------
 
@@ -221,7 +226,8 @@ class LocalBackend:
     async def _lease(self, trajectory_id: str, spec: SlotSpec) -> Slot:
         mounts: list[str] = []
         with contextlib.ExitStack() as pins:
-            # In the same order everywhere: unfenced slots may have to wait for a mount.
+            # In the same order everywhere: unfenced slots may wait for a mount, and two slots that
+            # took two mounts in opposite orders would wait for each other.
             for asset in sorted(spec.assets, key=lambda asset: asset.mount):
                 pins.callback(await self._assets.pin(asset))
                 await self._uids.let_read(self._assets.path(asset))
@@ -259,7 +265,7 @@ class LocalBackend:
         assert sandbox is not None  # noqa: S101 - opened above
         found = await asyncio.to_thread(interpreter.prepare, python, self._cache)
         slot_id = f"{'build' if building else 'slot'}-{secrets.token_hex(8)}"
-        # What is built belongs to the uid of builds, whatever slots are given.
+        # Assets belong to one uid of builds, regardless of the uids of slots.
         uid = SLOT_UID if building else self._uids.take()
         memory_mb, max_pids = self.settings.memory_mb, self.settings.max_pids
         if building and memory_mb:
@@ -303,7 +309,7 @@ class LocalBackend:
         return BubblewrapFence(slot_id, self._tools, directories, options)
 
     async def _end_slot(self, slot_id: str) -> None:
-        """Kill and delete a slot. No-op when it is gone; never raises."""
+        """Kill and delete a slot. No-op if it is gone; never raises."""
         if (slot := self._slots.pop(slot_id, None)) is not None:
             await self._finish(slot)
 
@@ -314,7 +320,8 @@ class LocalBackend:
     async def renew(self, slot: Slot) -> Slot:
         """See `SandboxBackend`."""
         self._leased_slot(slot)
-        # Taken out before the first await: a release that comes meanwhile finds nothing.
+        # Removed before the first await: a concurrent release finds nothing. Otherwise both would
+        # end the slot and release its capacity.
         running = self._slots.pop(slot.slot_id)
         try:
             await unbroken(self._finish(running))

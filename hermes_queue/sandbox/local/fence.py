@@ -1,9 +1,9 @@
-"""One slot's fence: a bubblewrap that holds its namespaces, entered with nsenter.
+"""The isolation of one slot: a bubblewrap that holds its namespaces, entered with nsenter.
 
-When the worker is root, everything first drops to an unprivileged uid. Inside, commands
-run as uid 1000 without capabilities and without a way to gain any, under a filter of system
-calls (see `seccomp`). The namespaces die with their first process, and that one dies with the
-worker, so nothing outlives either.
+If the worker is root, everything first drops to an unprivileged uid. Inside, commands run as uid
+1000 without capabilities and without a way to gain any, under a filter of system calls (see
+`seccomp`). The namespaces die with their first process, and this one dies with the worker, so
+nothing outlives either.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class SlotDirectories:
         return self.root / "init"
 
     def create(self, *, fenced: bool, owner: int) -> None:
-        """Make them, empty; fenced slots of a root worker run as the uid `owner`. Blocking."""
+        """Make them, empty; isolated slots of a root worker run as the uid `owner`. Blocking."""
         slot_directory(self.root, 0o700, give=fenced, owner=owner)
         for place in (self.workspace, self.home):
             slot_directory(place, give=fenced, owner=owner)
@@ -83,7 +83,7 @@ class SlotDirectories:
 
 
 class Fence(Protocol):
-    """What keeps one slot's commands together."""
+    """Holds one slot's commands together."""
 
     slot_id: str
     workspace: str
@@ -91,14 +91,14 @@ class Fence(Protocol):
     """Whether commands are started under the filter of system calls."""
 
     async def start(self) -> None:
-        """Bring it up. Raises SandboxError."""
+        """Start it. Raises SandboxError."""
 
     def is_alive(self) -> bool:
         """Whether commands can run in it."""
         ...
 
     async def ended_from_inside(self) -> bool:
-        """Whether what ran in it has ended it, and nothing on the host."""
+        """Whether a process inside has ended it, and nothing on the host."""
         ...
 
     def command(self, cwd: str, argv: Sequence[str | bytes]) -> list[str | bytes]:
@@ -106,19 +106,19 @@ class Fence(Protocol):
         ...
 
     def environment(self) -> dict[str, str]:
-        """The clean environment commands start from."""
+        """The clean environment that commands start with."""
         ...
 
     async def kill_command(self, command_id: str, pid: int) -> None:
         """Kill one command's tree, given the id in its environment and its outermost pid."""
 
     async def kill(self) -> None:
-        """Kill everything inside. Idempotent; returns when nothing runs any more."""
+        """Kill everything inside. Idempotent; returns when no process is left."""
 
 
 @dataclass(frozen=True, slots=True)
 class FenceOptions:
-    """How a slot is furnished."""
+    """Equipment of a slot."""
 
     interpreter: Interpreter
     mounts: tuple[str, ...] = ()
@@ -128,13 +128,13 @@ class FenceOptions:
     network: bool = False
     groups: ControlGroups | None = None
     limits: tuple[str, ...] = ()
-    """Prefix that sets per-process limits where there are no control groups."""
+    """Prefix that sets per-process limits if there are no control groups."""
     uid: int = SLOT_UID
-    """Of the host, that the slot of a root worker runs as."""
+    """Host uid of the slot if the worker is root."""
 
 
 class BubblewrapFence:
-    """One bubblewrap, see the module."""
+    """A `Fence` of one bubblewrap."""
 
     is_confined = True
 
@@ -152,7 +152,7 @@ class BubblewrapFence:
 
     @property
     def init_pid(self) -> int:
-        """The first process inside, as the host numbers it; 0 before the start."""
+        """Host pid of the first process inside; 0 before the start."""
         return self._bubblewrap.init_pid
 
     @property
@@ -220,8 +220,8 @@ class BubblewrapFence:
 
     def command(self, cwd: str, argv: Sequence[str | bytes]) -> list[str | bytes]:
         """See `Fence`."""
-        # The kernel takes all capabilities away with the first exec inside, since nobody there is
-        # uid 0; confined, none can be gained.
+        # The kernel removes all capabilities with the first exec inside, because nobody there is
+        # uid 0; confined processes cannot gain any.
         inside = [*self._options.limits, "/bin/sh", "-c", ENTER_DIRECTORY, "sh", cwd]
         return [*self._bubblewrap.enter_prefix(), *inside, *argv]
 
@@ -235,7 +235,7 @@ class BubblewrapFence:
         }
 
     async def kill_command(self, command_id: str, pid: int) -> None:
-        """See `Fence`. A command that cannot be caught takes the whole slot with it."""
+        """See `Fence`. If a command cannot be caught, all others in the slot are killed, too."""
         await self._bubblewrap.kill_tree(command_id, pid)
 
     async def kill(self) -> None:
@@ -244,7 +244,7 @@ class BubblewrapFence:
 
 
 def furnish(directory: Path) -> None:
-    """Make what all slots below `directory` share: an empty directory and /etc files."""
+    """Make the files that all slots below `directory` share: an empty directory and /etc files."""
     shared_directory(directory / "empty")
     (directory / "blank").touch()
     (directory / "blank").chmod(0o644)

@@ -1,4 +1,4 @@
-"""Whether this host can fence slots off, what they may reach, and what dead workers left."""
+"""Whether this host can isolate slots, what they can reach, and leftovers of dead workers."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ def _fence(settings: LocalSandboxSettings) -> Condition:
         return Condition(
             check, f"{tools.bwrap} works, but {whats}", "; ".join(lack.fix for lack in lacks)
         )
-    return Condition(check, f"{tools.bwrap} fences slots off")
+    return Condition(check, f"{tools.bwrap} isolates slots")
 
 
 def network(settings: RedisSettings) -> Condition:
-    """What agents can reach that have this host's network."""
+    """What agents with this host's network can reach."""
     if _open_on_loopback(settings):
         return Condition(
             "sandbox.network",
-            "agents have this host's network, and Redis takes commands on its loopback without a "
-            "password: an agent can change scores and read all records",
+            "agents have this host's network, and Redis accepts commands on its loopback without "
+            "a password: an agent can change scores and read all records",
             "unset HERMES_QUEUE_LOCAL_NETWORK, or give Redis a password or a unix socket",
         )
     return Condition(

@@ -1,12 +1,12 @@
-"""Which local sandboxes exist on this host: one directory each, held by its worker's lock.
+"""The local sandboxes on this host: one directory each, locked by its worker.
 
     <cache>/slots/<sandbox id>/sandbox.json     labels and creation time
                                lock             flocked while the worker lives
                                <slot id>/       the slot's writable directories
                                <slot id>.json   its first process and control groups
 
-A worker that died cannot hold the lock, whatever killed it, so any later worker (or the
-reaper) can tell leftovers from live sandboxes and end them.
+A dead worker cannot hold the lock, however it died, so any later worker (or the reaper) can
+distinguish leftovers from live sandboxes and end them.
 """
 
 from __future__ import annotations
@@ -35,18 +35,19 @@ class HostRegistry:
     """The sandboxes below one cache directory. All methods block."""
 
     def __init__(self, cache: Path, *, remove: Callable[[Path], None] = remove_tree) -> None:
-        """`remove` deletes what slots left at a path; raises OSError when it cannot."""
+        """`remove` deletes the files of slots at a path; raises OSError if it cannot."""
         self._root = cache / "slots"
         self._remove = remove
         self._locks: dict[str, int] = {}
 
     def open(self, sandbox_id: str, labels: Mapping[str, str]) -> Path:
-        """Create the directory of a new sandbox and hold its lock from now on."""
+        """Create the directory of a new sandbox and lock it from now on."""
         shared_directory(self._root, 0o711)
         directory = self._root / sandbox_id
         directory.mkdir()
         directory.chmod(0o711)
-        unheld = directory / "lock.unheld"  # a lock that is seen free means a dead worker
+        # Locked before it gets its name: others take a free lock for a dead worker.
+        unheld = directory / "lock.unheld"
         lock = try_hold(unheld)
         assert lock is not None  # noqa: S101 - the directory is new
         unheld.rename(directory / "lock")
@@ -56,7 +57,7 @@ class HostRegistry:
         return directory
 
     def sandboxes(self) -> list[SandboxInfo]:
-        """Every sandbox that was not ended, of dead workers too."""
+        """All sandboxes that were not ended, also those of dead workers."""
         found = []
         for path in sorted(self._root.glob("*/sandbox.json")):
             if record := _read(path):
@@ -64,15 +65,15 @@ class HostRegistry:
         return found
 
     def end(self, sandbox_id: str) -> None:
-        """Kill the sandbox's slots and delete everything of it. No-op when it is gone."""
+        """Kill the sandbox's slots and delete all its files. No-op if it is gone."""
         directory = self._root / sandbox_id
         if "/" in sandbox_id or sandbox_id in {"", ".", ".."} or not directory.is_dir():
             return
         for record in directory.glob("*.json"):
             if record.name != "sandbox.json":
                 forget_slot(record, remove=self._remove)
-        # A worker that is killed while it starts a slot leaves a bwrap that nobody has written
-        # down yet and that waits for its dead parent for ever.
+        # A worker that is killed while it starts a slot leaves a bwrap without a record, which
+        # waits for its dead parent for ever.
         kill_mentioning(f"{directory}/")
         (directory / "sandbox.json").unlink(missing_ok=True)
         self._remove(directory)
@@ -80,7 +81,7 @@ class HostRegistry:
             os.close(lock)
 
     def abandoned(self) -> list[str]:
-        """Sandboxes of workers that died, which `reclaim` would end."""
+        """Sandboxes of dead workers, which `reclaim` would end."""
         return [
             directory.name
             for directory in sorted(self._root.glob("*/"))
@@ -88,14 +89,14 @@ class HostRegistry:
         ]
 
     def reclaim(self) -> list[str]:
-        """End the sandboxes of workers that died; their ids."""
+        """End the sandboxes of dead workers; returns their ids."""
         ended = []
         for name in self.abandoned():
             try:
                 self.end(name)
             except OSError as error:
                 logger.warning(
-                    "leftover sandbox %s cannot be removed: %s",
+                    "cannot remove leftover sandbox %s: %s",
                     name,
                     error,
                     extra={"action": "sandbox_left"},
@@ -108,17 +109,17 @@ class HostRegistry:
 def record_slot(
     directory: Path, slot_id: str, *, pid: int, started: int, groups: ControlGroups | None
 ) -> None:
-    """Write down what has to be ended with the slot. Pid 0 = it has no first process."""
+    """Record what has to be ended with the slot. Pid 0 = it has no first process."""
     paths = [str(group) for group in groups.groups] if groups else []
     record = {"pid": pid, "started": started, "groups": paths, **_here()}
     _write(directory / f"{slot_id}.json", record)
 
 
 def forget_slot(path: Path, *, remove: Callable[[Path], None] = remove_tree) -> None:
-    """Kill what the record at `path` names and delete its directories and the record."""
+    """Kill what the record at `path` names; delete the slot's directories and the record."""
     record = _read(path)
-    # Pids mean something only in the namespace and boot they were written in. Elsewhere
-    # the kernel has ended the processes already.
+    # Pids are valid only in their namespace and boot. In other ones the kernel has ended the
+    # processes already; here the same pid could belong to an innocent process.
     if record and all(record.get(key) == value for key, value in _here().items()):
         if record["pid"]:
             kill_process(record["pid"], record["started"])

@@ -1,4 +1,4 @@
-"""One slot of the local backend while it runs: commands, and its end."""
+"""A running slot of the local backend: commands, and its end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ INLINE_COMMAND_BYTES = 64 << 10
 
 
 class LocalSlot:
-    """A fence that is up, and what has to be freed with it."""
+    """A running fence, and the resources to free with it."""
 
     def __init__(
         self,
@@ -37,14 +37,14 @@ class LocalSlot:
     ) -> None:
         self.fence = fence
         self.record = record
-        """What other workers end it by, see `host_registry`."""
+        """With it other workers end the slot, see `registry`."""
         self.has_capacity = False
         """Whether it counts as one of the backend's slots; asset builds do not."""
         self.on_end: Callable[[], None] | None = None
         self._directories = directories
         self._groups = groups
         self.uid = uid
-        """Of the host, if the worker is root."""
+        """Host uid, if the worker is root."""
         self._commands = 0
         self._left_open = LeftOpen()
 
@@ -62,8 +62,8 @@ class LocalSlot:
         """Run `argv`, with `script` as bash's command line, in the slot.
 
         Raises:
-            SlotKilled: what ran in the slot has ended it, before or under the command.
-            SlotLost: the slot died otherwise.
+            SlotKilled: a process in the slot has ended it, before or during the command.
+            SlotLost: the slot died for another reason.
             SandboxError: the command could not be started.
         """
         fence = self.fence
@@ -71,7 +71,7 @@ class LocalSlot:
             raise await self._lost("died")
         self._commands += 1
         command_id = f"{fence.slot_id}.{self._commands}"
-        # PWD keeps a working directory's own name where links lead to it.
+        # PWD keeps the name of a working directory that is reached through links.
         environment = {**fence.environment(), "PWD": cwd, **(env or {})}
         environment[COMMAND_VARIABLE] = command_id
         with contextlib.ExitStack() as stack:
@@ -121,7 +121,7 @@ class LocalSlot:
         except Exception:
             is_dead = False
             logger.exception(
-                "slot %s could not be killed",
+                "cannot kill slot %s",
                 self.fence.slot_id,
                 extra={"action": "slot_not_killed"},
             )
@@ -140,7 +140,7 @@ class LocalSlot:
         except OSError as error:
             # The directories are never used again; the record lets the next start retry.
             logger.warning(
-                "slot %s left something behind: %s",
+                "cannot delete everything of slot %s: %s",
                 self.fence.slot_id,
                 error,
                 extra={"action": "slot_left_something"},

@@ -1,13 +1,13 @@
-"""Uids of the host for the slots of a root worker: one each.
+"""Host uids for the slots of a root worker: one each.
 
-What the kernel counts and keeps by uid (keys, memory of pipes, inotify instances, user
-namespaces) is then each slot's own.
+Resources that the kernel counts and keeps by uid (keys, memory of pipes, inotify instances, user
+namespaces) are then separate for each slot.
 
     <cache>/uids/<first>    flocked while a worker uses the block that begins with this uid
 
-Workers on one host with one cache take different blocks, and a dead worker's are free again: its
-processes have died with it, and its files are in no other slot's sight. Workers that do not see
-each other's locks (containers, different caches) begin at random blocks; should two have the same,
+Workers on one host with one cache take different blocks. The blocks of a dead worker are free
+again: its processes have died with it, and no other slot sees its files. Workers that do not see
+each other's locks (containers, different caches) begin at random blocks; if two have the same,
 their slots share these counts and nothing else.
 """
 
@@ -33,7 +33,7 @@ class SlotUids:
     """The uids of one backend's slots. Not for several threads; its methods hardly block."""
 
     def __init__(self, cache: Path, first: int, count: int) -> None:
-        """Of the uids `first` to `first + count - 1`, whole blocks are used."""
+        """Whole blocks of the uids `first` to `first + count - 1` are used."""
         self._root = cache / "uids"
         self._blocks = [first + offset for offset in range(0, count - BLOCK + 1, BLOCK)]
         self._free: deque[int] = deque()
@@ -48,7 +48,7 @@ class SlotUids:
         return not self._blocks
 
     def take(self) -> int:
-        """A uid that no other slot has, or `SLOT_UID` when there is none.
+        """A uid that no other slot has, or `SLOT_UID` if none is left.
 
         Raises:
             OSError: the lock files cannot be made.
@@ -58,7 +58,7 @@ class SlotUids:
         return self._free.popleft() if self._free else SLOT_UID
 
     def give_back(self, uid: int) -> None:
-        """No process has it any more. The one that is free for longest is taken next."""
+        """Return a uid that no process has any more. The one free for longest is taken next."""
         if uid != SLOT_UID and self._locks:
             self._free.append(uid)
 
@@ -73,7 +73,7 @@ class SlotUids:
             self._opened.add(asset)
 
     def close(self) -> None:
-        """Leave all to other workers; the slots must have ended. Idempotent."""
+        """Release all blocks to other workers; the slots must have ended. Idempotent."""
         self._free.clear()
         for lock in self._locks:
             os.close(lock)
@@ -90,7 +90,7 @@ class SlotUids:
             self._free.extend(range(first, first + BLOCK))
             return
         logger.warning(
-            "other slots of this host use all uids, so that this one shares uid %s: "
+            "other slots of this host use all uids, so this one shares uid %s: "
             "raise HERMES_QUEUE_LOCAL_UIDS",
             SLOT_UID,
             extra={"action": "slot_uids_used_up"},

@@ -1,4 +1,4 @@
-"""No fence: slots as plain directories of this host, commands as the worker's own user."""
+"""No isolation: slots as plain directories of this host, commands as the worker's own user."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ UNFINISHED = "unfinished"
 
 
 class PlainFence:
-    """Keeps a slot's commands together by a mark in their environment, nothing more."""
+    """Finds a slot's commands by a mark in their environment, and does nothing more."""
 
     is_confined = False
 
@@ -45,7 +45,7 @@ class PlainFence:
         return self._alive and self._directories.workspace.is_dir()
 
     async def ended_from_inside(self) -> bool:
-        """See `Fence`. Whose doing it was cannot be told."""
+        """See `Fence`. It is unknown who ended it."""
         return False
 
     def command(self, cwd: str, argv: Sequence[str | bytes]) -> list[str | bytes]:
@@ -77,7 +77,7 @@ class PlainFence:
         kill_tree(self.slot_id, None)
         if self._options.groups is None:
             return
-        # Those that cleared their environment and left their session are found here.
+        # Finds processes that cleared their environment and left their session.
         for _ in range(MAX_ROUNDS):
             members = self._options.groups.members()
             if not members:
@@ -89,13 +89,13 @@ class PlainFence:
 
 
 class InPlaceAssetStore(AssetStore):
-    """Assets at their very mounts: without namespaces a path means the same for everyone.
+    """Assets directly at their mounts: without namespaces a path means the same for all slots.
 
-        /opt/assets/.store/<mount>.occupant     which asset lies at the mount
+        /opt/assets/.store/<mount>.occupant     the asset at the mount
                            <mount>.pins         shared lock of every slot that uses it
-                           <kind>-<key>         an asset that had to give way to another
+                           <kind>-<key>         an asset that was moved away for another
 
-    Slots that want different assets at one mount therefore take turns.
+    So slots that need different assets at one mount take turns.
     """
 
     builders = 1
@@ -117,12 +117,12 @@ class InPlaceAssetStore(AssetStore):
         return self._note(spec, "lock")
 
     async def ensure(self, spec: AssetSpec) -> Path:
-        """See `AssetStore`. Also raises IsolationUnavailable when /opt/assets is not ours."""
+        """See `AssetStore`. Also raises IsolationUnavailable if /opt/assets is not writable."""
         try:
             return await super().ensure(spec)
         except OSError as error:
             raise IsolationUnavailable(
-                f"without isolation {spec.kind} {spec.key[:12]} has to lie at {spec.mount} on this "
+                f"without isolation {spec.kind} {spec.key[:12]} must be at {spec.mount} on this "
                 f"host: {error}; use HERMES_QUEUE_LOCAL_ISOLATION=bwrap, or make "
                 f"{asset_store.MOUNT_ROOT} writable"
             ) from error
@@ -132,7 +132,7 @@ class InPlaceAssetStore(AssetStore):
         while True:
             await self.ensure(spec)
             pin = await hold(self._note(spec, "pins"), shared=True, mode=0o644)
-            if self.is_finished(spec):
+            if self.is_finished(spec):  # else another asset was moved in before we had the pin
                 return lambda: os.close(pin)
             os.close(pin)
 
@@ -154,7 +154,7 @@ class InPlaceAssetStore(AssetStore):
             return None
 
     async def _make(self, spec: AssetSpec, number: int) -> None:
-        """See `AssetStore`. There is one place to build at, so `number` is 0."""
+        """See `AssetStore`. There is only one place to build at, so `number` is 0."""
         async with self._lock(self._note(spec, "pins")):
             await self._vacate(spec)
             place, occupant = self.path(spec), self._note(spec, "occupant")
@@ -172,7 +172,7 @@ class InPlaceAssetStore(AssetStore):
         place, occupant = self.path(spec), self._occupant(spec)
         if occupant in {None, UNFINISHED}:
             if occupant is None and place.exists():
-                raise FileExistsError(f"{place} is none of our assets")
+                raise FileExistsError(f"{place} is not one of our assets")
             await asyncio.to_thread(remove_tree, place)
         elif place.exists():
             place.rename(self._root / str(occupant))

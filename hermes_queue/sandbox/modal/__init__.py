@@ -1,17 +1,17 @@
 """The Modal backend: slots in Modal sandboxes, through the public `modal` SDK.
 
-    abilities.py    what an image and the kernel allow
+    abilities.py    capabilities of an image and the kernel
     account.py      the SDK: app, images, lists
     assets.py       directories built once, then mounted
-    backend.py      `SandboxBackend` on top of the rest
+    backend.py      `SandboxBackend` for Modal
     box.py          one sandbox and the slots in it
     commands.py     commands and files of leased slots
-    factory.py      sandboxes made, noted and ended
-    failures.py     the SDK's errors as ours
+    factory.py      makes, reports and ends sandboxes
+    failures.py     translates the SDK's errors
     pool.py         sandboxes of one profile
     process.py      one command through the SDK
-    profiles.py     what a sandbox is made of
-    slot.sh         the other end, inside the sandbox
+    profiles.py     descriptions of sandboxes
+    slot.sh         the script inside the sandbox
 
 The SDK is imported when a backend starts, never with this package.
 """
@@ -28,7 +28,7 @@ from hermes_queue.settings import ModalSettings
 __all__ = ["BACKEND", "FLAGS", "SETTINGS", "check", "check_profile"]
 
 
-# Loaded when it is used: producers look into this module before they print their help.
+# Imported on use: producers load this module before they print their help.
 def _make(
     *,
     slots: int | None = None,

@@ -1,4 +1,4 @@
-"""What an image and the service's kernel let us do, as `slot.sh probe` finds it."""
+"""Capabilities of an image and of the service's kernel, as `slot.sh probe` finds them."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ class Abilities:
     """Facts about one sandbox."""
 
     uids: bool = False
-    """Whether every lease can have a uid of its own, whose processes can be found and killed."""
+    """Whether each lease can have a separate uid, whose processes can be found and killed."""
     mounts: bool = False
-    """Whether every slot can have directories of its own under common names."""
+    """Whether each slot can have separate directories under common names."""
     python: str = ""
-    """Version of the image's python3, e.g. "3.11"; "" = it has none."""
+    """Version of the image's python3, e.g. "3.11"; "" = none."""
     propagation: str = "private"
-    """How `unshare` makes a mount namespace here."""
+    """Propagation option with which `unshare` makes a mount namespace here."""
     environ: bool = True
     """Whether root can read the environment of other uids' processes."""
     leaks: bool = False
-    """Whether every uid can, other slots' too."""
+    """Whether every uid can, even that of other slots."""
     hidden: bool = False
-    """Whether slots with mounts of their own do not see other slots' processes."""
+    """Whether slots with separate mounts do not see other slots' processes."""
     setpriv: bool = False
-    """Whether the image has it."""
+    """Whether the image has setpriv."""
 
     @classmethod
-    def told(cls, facts: str, image: str) -> Abilities:
+    def parsed(cls, facts: str, image: str) -> Abilities:
         """From `name=value` words.
 
         Raises:
-            SandboxRejected: the image lacks what we cannot do without.
+            SandboxRejected: the image lacks something indispensable.
         """
         pairs = [word.partition("=")[::2] for word in facts.split()]
         lacks = {value for name, value in pairs if name == "lacks"}
@@ -56,11 +56,11 @@ class Abilities:
 
     @property
     def keeps_apart(self) -> bool:
-        """Whether several slots cannot get at each other."""
+        """Whether several slots cannot access each other."""
         return self.uids and not self.leaks
 
     def settings(self) -> list[str]:
-        """What `slot.sh` needs to know of it later."""
+        """Settings for later calls of `slot.sh`."""
         return [
             f"mounts={self.mounts:d}",
             f"propagation={self.propagation}",
@@ -68,7 +68,7 @@ class Abilities:
         ]
 
     def shortcoming(self, profile: ModalSettings) -> str:
-        """What keeps slots less far apart than the profile lets one expect; "" = nothing."""
+        """How slots are less isolated than the profile suggests; "" = they are not."""
         if profile.slots_per_sandbox == 1:
             return ""
         if not self.uids:
@@ -83,7 +83,7 @@ class Abilities:
 
 
 def cannot_hold_slots(image: str, why: str) -> str:
-    """What is said of an image that is refused."""
+    """The message for an image that is refused."""
     return (
         f"image {image} cannot hold slots ({why}): it needs bash, grep, findutils and coreutils "
         "8.28 or newer"

@@ -1,4 +1,4 @@
-"""The Modal account as the backend needs it: one app, images, sandboxes by label."""
+"""The backend's view of the Modal account: one app, images, sandboxes by label."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ NEEDS = (1, 5, 4)
 TAG_CHARACTERS = re.compile(r"[^A-Za-z0-9._-]")
 TAGS_AT_ONCE = 8
 ANSWER_S = 20.0
-"""For the account to answer `hermes-queue doctor`."""
+"""For the account's answer to `hermes-queue doctor`."""
 CREATED = "created"
 """Our tag with the time of creation; the listing has no field for it."""
 
 
 class Account:
-    """The app that holds our sandboxes, and what is made in it."""
+    """The app that holds our sandboxes, and its resources."""
 
     def __init__(self, settings: ModalSettings) -> None:
         self._settings = settings
@@ -38,7 +38,7 @@ class Account:
         """Find or make the app. Idempotent.
 
         Raises:
-            ConfigurationError: no SDK, one that is too old, or no valid token.
+            ConfigurationError: the SDK is missing or too old, or there is no valid token.
             SandboxError: Modal does not answer.
         """
         if self._app is None:
@@ -63,7 +63,7 @@ class Account:
 
     @property
     def app_id(self) -> str:
-        """Of the app, once it is open."""
+        """The app's id, once it is open."""
         return str(self._app.app_id)
 
     async def image(self, profile: ModalSettings, key: str) -> Any:
@@ -81,15 +81,15 @@ class Account:
         return self._images[key]
 
     async def snapshot(self, image_id: str) -> Any:
-        """The image with this id, which is there already.
+        """The existing image with this id.
 
         Raises:
-            SandboxRejected: it is not, or not any more.
+            SandboxRejected: it does not exist (any more).
         """
         modal = _sdk()
         with explained(f"finding snapshot {image_id}"):
             image = modal.Image.from_id(image_id)
-            await image.build.aio(self._app)  # asks for it; there is nothing to build
+            await image.build.aio(self._app)  # looks it up; there is nothing to build
         return image
 
     async def create(
@@ -100,13 +100,13 @@ class Account:
         *,
         open_network: bool = False,
     ) -> Any:
-        """A new sandbox, perhaps still starting.
+        """A new sandbox, possibly still starting.
 
         Args:
             profile: resources, limits, network.
             image: from `image`.
             labels: become its tags.
-            open_network: for building assets, which get no secrets and no volumes either.
+            open_network: for builds of assets, which get neither secrets nor volumes.
 
         Raises:
             SandboxUnavailable, SandboxRejected, SandboxError.
@@ -117,7 +117,7 @@ class Account:
             try:
                 return await modal.Sandbox.create.aio(app=self._app, image=image, **options)
             except (modal.exception.NotFoundError, modal.exception.ConflictError) as error:
-                # An app can be stopped or deleted under us: then there is another of its name.
+                # The app may have been stopped or deleted meanwhile; look up or make a new one.
                 logger.warning("looking for the app again: %s", error, extra={"action": "app_gone"})
                 await self._look_up()
             return await modal.Sandbox.create.aio(app=self._app, image=image, **options)
@@ -125,13 +125,13 @@ class Account:
     def _options(
         self, profile: ModalSettings, labels: Mapping[str, str], *, open_network: bool
     ) -> dict[str, Any]:
-        """What `Sandbox.create` is told beside app and image."""
+        """Arguments of `Sandbox.create` beside app and image."""
         modal = _sdk()
         options: dict[str, Any] = {
             "tags": {**_tags(labels), CREATED: str(int(time.time()))},
             "timeout": profile.lifetime_s,
             "idle_timeout": min(profile.idle_timeout_s, profile.lifetime_s),
-            # A bare number is what is reserved, and does not limit anything.
+            # A bare number would only be reserved, not a limit.
             "cpu": (profile.cpu, max(profile.cpu, profile.cpu_limit or 0.0)),
             "memory": (profile.memory_mb, profile.memory_most_mb),
             "region": profile.region,
@@ -156,13 +156,13 @@ class Account:
                 sandbox
                 async for sandbox in modal.Sandbox.list.aio(app_id=self.app_id, tags=_tags(labels))
             ]
-        # The listing has no tags: one more call for each, a few of them at a time.
+        # The listing has no tags: one more call per sandbox, a few at a time.
         turns = asyncio.Semaphore(TAGS_AT_ONCE)
         found = await asyncio.gather(*(_info(sandbox, turns) for sandbox in running))
         return [info for info in found if info is not None]
 
     async def terminate(self, sandbox_id: str) -> None:
-        """End a sandbox without waiting for it, which can take half a minute."""
+        """End a sandbox without waiting for its end, which can take half a minute."""
         modal = _sdk()
         try:
             with explained(f"ending sandbox {sandbox_id}", gone=True):
@@ -173,7 +173,7 @@ class Account:
 
 
 async def answering(settings: ModalSettings) -> str:
-    """What works, for people.
+    """What works, as a text for people.
 
     Raises:
         ConfigurationError, SandboxError: see `Account.open`.
@@ -182,8 +182,8 @@ async def answering(settings: ModalSettings) -> str:
         async with asyncio.timeout(ANSWER_S):
             await Account(settings).open()
     except TimeoutError as error:
-        raise SandboxError(f"no answer within {ANSWER_S:.0f} s: see your network") from error
-    return f"the token works, app {settings.app!r} is there"
+        raise SandboxError(f"no answer within {ANSWER_S:.0f} s: check the network") from error
+    return f"the token works, app {settings.app!r} exists"
 
 
 async def _info(sandbox: Any, turns: asyncio.Semaphore) -> SandboxInfo | None:
@@ -199,12 +199,12 @@ async def _info(sandbox: Any, turns: asyncio.Semaphore) -> SandboxInfo | None:
 
 
 def _tags(labels: Mapping[str, str]) -> dict[str, str]:
-    """Labels as Modal takes them: 63 characters of a small set."""
+    """Labels in Modal's format: 63 characters of a small set."""
     return {name: TAG_CHARACTERS.sub("-", value)[:63] or "-" for name, value in labels.items()}
 
 
 def _sdk() -> Any:
-    """The SDK, imported now."""
+    """The SDK, imported on use."""
     try:
         import modal
     except ModuleNotFoundError as error:
@@ -235,7 +235,7 @@ def _describe(profile: ModalSettings) -> Any:
     modal = _sdk()
     if profile.dockerfile is not None:
         if not profile.dockerfile.is_file():
-            raise ConfigurationError(f"dockerfile {profile.dockerfile} is not there")
+            raise ConfigurationError(f"dockerfile {profile.dockerfile} does not exist")
         image = modal.Image.from_dockerfile(profile.dockerfile)
     elif profile.image.startswith("im-"):
         image = modal.Image.from_id(profile.image)

@@ -1,9 +1,9 @@
-"""Assets on Modal: built in a networked sandbox of their own, kept as directory snapshots.
+"""Assets on Modal: built in a separate networked sandbox, kept as directory snapshots.
 
-A snapshot is an image of one directory; mounted into any number of sandboxes, they share it
-without copying. Which snapshot holds which asset is noted on this host, below the cache
-directory, one file per asset under a lock, and told to the fleet; a host that has no note and
-hears of none builds it.
+A snapshot is an image of one directory; sandboxes that mount it share it without copying. The
+snapshot of each asset is noted on this host, below the cache directory, one file per asset under
+a lock, and shared with the fleet. A host without a note, its own or the fleet's, builds the
+asset.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from hermes_queue.settings import ModalSettings, private_directory
 logger = logging.getLogger(__name__)
 
 TTL_S = 30 * 86_400
-"""How long Modal keeps a snapshot."""
+"""Lifetime of a snapshot at Modal."""
 TRUSTED_S = TTL_S - 86_400
 SNAPSHOT_TIMEOUT_S = 300
 PIP = f"{ROOT}/pip"
@@ -54,7 +54,7 @@ EndBox = Callable[[Box], Awaitable[None]]
 
 
 class ModalAssets:
-    """The assets of one Modal app, as this host knows them."""
+    """The assets of one Modal app, as known on this host."""
 
     def __init__(
         self,
@@ -97,26 +97,26 @@ class ModalAssets:
         return self._images[note]
 
     async def _noted(self, note: Path) -> Any:
-        """The image that this host's note, or else the fleet's, names, if Modal still has it."""
+        """The image in this host's note, else in the fleet's, if Modal still has it."""
         own, left_s = _read_note(note)
         if own and (image := await self._found(note, own)):
-            # Others may not know: Redis was away, or this is another deployment's.
+            # The fleet may lack the note: Redis was away, or another deployment made it.
             await self._fleet.save(self._app_id, note.stem, own, ttl_s=left_s)
             return image
-        told = await self._fleet.load(self._app_id, note.stem)
-        return await self._found(note, told) if told else None
+        shared = await self._fleet.load(self._app_id, note.stem)
+        return await self._found(note, shared) if shared else None
 
     async def _found(self, note: Path, image_id: str) -> Any:
-        """The image, or None if Modal does not have it any more; then the fleet hears of it."""
+        """The image, or None if Modal no longer has it; then the fleet's note is dropped."""
         try:
             return await self._find_image(image_id)
         except SandboxRejected as error:
-            logger.info("%s: built again: %s", note.stem, error, extra={"action": "asset_gone"})
+            logger.info("building %s again: %s", note.stem, error, extra={"action": "asset_gone"})
             await self._fleet.forget(self._app_id, note.stem, image_id)
             return None
 
     async def forget(self, profile: ModalSettings, spec: AssetSpec) -> None:
-        """Modal does not have it any more: it is built anew when it is next asked for."""
+        """Drop an asset that Modal no longer has; it is built again on the next request."""
         note = self._note(profile, spec)
         if image := self._images.pop(note, None):
             await self._fleet.forget(self._app_id, note.stem, image.object_id)
@@ -125,7 +125,7 @@ class ModalAssets:
     def _note(self, profile: ModalSettings, spec: AssetSpec) -> Path:
         if self._notes is None:
             raise SandboxError("the modal backend is not running")
-        # What is compiled or linked in one image need not work in another.
+        # Files compiled or linked in one image may not work in another.
         return self._notes / f"{spec.kind}-{spec.key}-{image_key(profile)}.json"
 
     async def _build(self, profile: ModalSettings, spec: AssetSpec, note: Path) -> str:
@@ -159,12 +159,12 @@ class ModalAssets:
         return str(image.object_id)
 
     async def _run(self, box: Box, spec: AssetSpec) -> Finished:
-        """The spec's script in a directory of its own, as root."""
+        """Run the spec's script in a separate directory, as root."""
         settings = await asyncio.to_thread(pip_exports, self._cache)
-        # Half a second of the worker's processor goes into packing it.
+        # Packing pip takes half a second of the worker's processor.
         pip = await self._pip(box) if "HQ_PIP" in spec.script else ""
         command_id = uuid.uuid4().hex
-        # Slots mount it read-only where the kernel can; in any case it is not theirs.
+        # Slots mount it read-only if the kernel can; in any case they may not write to it.
         command = (
             f"umask 022; mkdir -p {spec.mount} && cd {spec.mount} || exit; "
             f'export HOME=/root HQ_COMMAND_ID={command_id} HQ_PIP="{pip}"; {settings}; '
@@ -188,7 +188,7 @@ class ModalAssets:
         )
 
     async def _pip(self, box: Box) -> str:
-        """The command that is pip in a build: the image's own, else the worker's copy."""
+        """The command for pip in a build: the image's own, else the worker's copy."""
         check = ["/bin/bash", "-c", "python3 -c 'import pip' || exit 1"]
         done = await run_process(box.sandbox, check, timeout_s=READ_TIMEOUT_S)
         if done.exit_code == 0:
@@ -199,13 +199,13 @@ class ModalAssets:
             box.sandbox, ["/bin/bash", "-c", unpack], stdin=package, timeout_s=READ_TIMEOUT_S
         )
         if done.exit_code != 0:
-            raise SandboxError(f"pip could not be uploaded: {done.stderr.decode(errors='replace')}")
+            raise SandboxError(f"cannot upload pip: {done.stderr.decode(errors='replace')}")
         return f"env PYTHONPATH={PIP} python3 -m pip"
 
     async def read(
         self, box: Box, profile: ModalSettings, spec: AssetSpec, path: str, *, max_bytes: int
     ) -> bytes:
-        """See `SandboxBackend.read_asset`; `box` is one that holds no slots."""
+        """See `SandboxBackend.read_asset`; `box` is one without slots."""
         parts = PurePosixPath(path).parts
         if not parts or path.startswith("/") or ".." in parts or "\0" in path:
             raise FileNotFoundError(errno.ENOENT, "not a path inside the asset", path)
@@ -230,34 +230,34 @@ class ModalAssets:
     async def mount(
         self, box: Box, place: str, image: Any, profile: ModalSettings, spec: AssetSpec
     ) -> None:
-        """Have the asset at `place` in a sandbox.
+        """Mount the asset at `place` in a sandbox.
 
         Raises:
-            SandboxError: Modal does not have it any more; the next attempt builds it.
+            SandboxError: Modal no longer has it; the next attempt builds it.
         """
         try:
             await box.mount(place, image)
         except SandboxRejected as error:
             await self.forget(profile, spec)
-            raise SandboxError(f"{error}; it will be built again") from error
+            raise SandboxError(f"{error}; the next attempt builds it again") from error
 
 
 def mount_place(spec: AssetSpec) -> str:
-    """Where root of a sandbox has the asset, out of the slots' sight."""
+    """Path of the asset for root of a sandbox, which slots do not see."""
     return f"{ROOT}/assets/{spec.kind}-{spec.key}"
 
 
-def check_python(profile: ModalSettings, box: Box, wanted: str | None) -> None:
+def check_python(profile: ModalSettings, box: Box, required: str | None) -> None:
     """Refuse an image with another Python than the job needs.
 
     Raises:
         EnvInfraError: says what the image has and what to do.
     """
     found = box.abilities.python
-    if wanted is not None and found != wanted:
+    if required is not None and found != required:
         has = f"Python {found}" if found else "no python3"
         raise EnvInfraError(
-            f"the job needs Python {wanted}, image {profile.dockerfile or profile.image} has "
+            f"the job needs Python {required}, image {profile.dockerfile or profile.image} has "
             f"{has}: name a profile with another image, or install it with build_commands"
         )
 
@@ -277,8 +277,8 @@ def _packed_pip(cache: Path) -> bytes:
 def pip_exports(cache: Path) -> str:
     """Shell commands that set the worker's index settings. Blocking.
 
-    A file of the worker's counts if there is one of the same name in the sandbox, as with the
-    system's certificates; indexes on the worker's disk are left out.
+    The path of a worker's file is used if the sandbox has a file of the same name, such as the
+    system's certificates. Indexes on the worker's disk are left out.
     """
     lines = []
     for name, value in pip_settings.prepare(cache).environment:
@@ -291,7 +291,7 @@ def pip_exports(cache: Path) -> str:
 
 
 def _read_note(note: Path) -> tuple[str | None, float]:
-    """The snapshot's id, if there is one, and how long Modal still keeps it, in seconds."""
+    """The snapshot's id, if there is one, and the seconds for which Modal still keeps it."""
     try:
         facts = json.loads(note.read_text())
     except (OSError, ValueError):

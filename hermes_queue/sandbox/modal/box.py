@@ -134,7 +134,9 @@ class Box:
         )
         if done.exit_code != 0:
             raise SandboxRejected(cannot_hold_slots(self.profile.image, _tail(done)))
-        self.abilities = Abilities.told(done.stdout.decode("utf-8", "replace"), self.profile.image)
+        self.abilities = Abilities.parsed(
+            done.stdout.decode("utf-8", "replace"), self.profile.image
+        )
         if falls_short := self.abilities.shortcoming(self.profile):
             logger.warning(
                 "sandbox %s %s",
