@@ -1,4 +1,4 @@
-"""What the module of a backend offers besides the backend: settings, producer flags, checks."""
+"""Optional attributes of a backend's module: settings, producer flags, checks."""
 
 from __future__ import annotations
 
@@ -17,51 +17,51 @@ class Flag:
     """A flag of every producer that sets one setting of the worker it starts."""
 
     name: str
-    """As it is typed, e.g. `--modal-image`."""
+    """As typed, e.g. `--modal-image`."""
     setting: str
-    """The environment variable, in full."""
+    """Full name of the environment variable."""
     help: str
     metavar: str
     bounds: tuple[int, int] | None = None
-    """Least and greatest value of an integer; None = any text."""
+    """Minimum and maximum of an integer; None = any text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One fact about this host or the provider that `check()` found."""
+    """A fact about this host or the provider, found by `check()`."""
 
     check: str
-    """What was looked at, e.g. `sandbox.local`; stable."""
+    """Name of the check, e.g. `sandbox.local`; stable."""
     message: str
     remedy: str = ""
-    """What to do; empty = there is nothing to do."""
+    """Advice; empty = nothing to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Attributes of a backend's module, by the names in brackets."""
+    """Attributes of a backend's module; their names are in brackets."""
 
     name: str
-    """Of the backend, as the setting has it."""
+    """Name of the backend in the setting."""
     make: BackendFactory
     """[BACKEND] Its class, or a function that makes it."""
     settings: type[BaseSettings] | None
-    """[SETTINGS] Its section; variables of this prefix are known, and checked at every start."""
+    """[SETTINGS] Its section; variables with its prefix are known, and checked at every start."""
     flags: tuple[Flag, ...]
     """[FLAGS]"""
     check: Callable[[], AsyncIterator[Condition]] | None
-    """[check] For `hermes-queue doctor`, in place of starting and stopping the backend. Raises what
-    `SandboxBackend.start` does."""
+    """[check] For `hermes-queue doctor`, instead of starting and stopping the backend. Raises the
+    same as `SandboxBackend.start`."""
     check_profile: Callable[[str], None] | None
     """[check_profile] Raises SandboxRejected for a profile that a worker with these settings does
-    not know, and ConfigurationError for settings that cannot be read."""
+    not know, and ConfigurationError for unreadable settings."""
 
 
 def offer_of(name: str, make: BackendFactory) -> Offer:
-    """What the module of the backend called `name`, which has been loaded, offers.
+    """The offer of the loaded module of backend `name`.
 
     Raises:
-        ConfigurationError: an attribute is of another type; names it.
+        ConfigurationError: an attribute has the wrong type; the message names it.
     """
     settings, flags, look, check_profile = (
         extensions.beside("backend", name, attribute)
@@ -71,10 +71,8 @@ def offer_of(name: str, make: BackendFactory) -> Offer:
         isinstance(settings, type) and issubclass(settings, BaseSettings)
     ):
         raise ConfigurationError(
-            f"sandbox backend {name!r}: SETTINGS is no pydantic-settings class"
+            f"sandbox backend {name!r}: SETTINGS is not a pydantic-settings class"
         )
     if not all(isinstance(flag, Flag) for flag in flags or ()):
-        raise ConfigurationError(
-            f"sandbox backend {name!r}: FLAGS holds something else than a Flag"
-        )
+        raise ConfigurationError(f"sandbox backend {name!r}: FLAGS may only contain Flag objects")
     return Offer(name, make, settings, tuple(flags or ()), look, check_profile)

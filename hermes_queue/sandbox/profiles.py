@@ -1,18 +1,18 @@
-"""Profiles of a backend whose slots are all alike."""
+"""Profiles of a backend with one kind of slot."""
 
 from __future__ import annotations
 
 from hermes_queue.errors import SandboxRejected
 
 DEFAULT_PROFILE = "default"
-"""The profile that every backend has: what its own settings say."""
+"""The profile that every backend has: its own settings."""
 
 
 def refuse_but_default(name: str) -> None:
-    """For backends whose settings describe one kind of slot only.
+    """Refuse other profiles, for backends whose settings describe one kind of slot only.
 
     Raises:
-        SandboxRejected: another profile is asked for.
+        SandboxRejected: another profile is required.
     """
     if name != DEFAULT_PROFILE:
         raise SandboxRejected(

@@ -77,7 +77,7 @@ async def test_a_command_killed_with_what_waits_for_it_is_a_failure(start_modal)
     await process.wait.aio()
     result = await running
     assert isinstance(result, SandboxError)
-    assert "what waited for it" in str(result)
+    assert "its wrapper" in str(result)
 
 
 async def test_a_command_cannot_take_the_mark_of_its_end_from_its_output(start_modal):

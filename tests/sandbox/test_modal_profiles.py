@@ -45,9 +45,9 @@ def test_an_unknown_profile_is_refused_with_the_known_ones(load):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("big: {cpus: 8}", r"big\.cpus is no setting; did you mean cpu\?"),
-        ("big: {frobnicate: 8}", r"big\.frobnicate is no setting; known: allow_cidrs"),
-        ("big: {app: other}", r"big\.app is one for the whole worker: HERMES_QUEUE_MODAL_APP"),
+        ("big: {cpus: 8}", r"big\.cpus is not a setting; did you mean cpu\?"),
+        ("big: {frobnicate: 8}", r"big\.frobnicate is not a setting; known: allow_cidrs"),
+        ("big: {app: other}", r"big\.app is set for the whole worker: HERMES_QUEUE_MODAL_APP"),
         ("big: {cpu: many}", r"big\.cpu: .*number"),
         ("big: {lease_s: 90000}", r"lifetime_s=14400 must exceed lease_s=90000"),
         ("big: {allow_domains: [pypi.org]}", "need network=allowlist"),

@@ -78,7 +78,7 @@ def test_what_a_backend_raises_fails_the_check_and_not_the_command(check):
 
 def test_what_cannot_be_checked_is_skipped_with_the_reason(check):
     done = check("Sloppy", "--only", "memory")
-    assert (done.exit_code, "skipped 1: what a slot may use is not known" in done.output) == (
+    assert (done.exit_code, "skipped 1: the memory limit of a slot is unknown" in done.output) == (
         0,
         True,
     )

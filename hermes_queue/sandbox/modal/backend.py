@@ -1,4 +1,4 @@
-"""The Modal backend: pools of sandboxes, slots in them, and what the worker is told."""
+"""The Modal backend: pools of sandboxes, and the slots in them."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ logger = logging.getLogger(__name__)
 
 TEND_S = 5.0
 GRADING = " (grading)"
-"""After a profile's name, as the name of a pool: no profile in a file is called that."""
+"""Suffix of a profile's name for its pool for grading; no profile in a file has such a name."""
 ALONE = " (alone)"
-"""Likewise, of sandboxes that hold one slot for jobs that ask for that."""
+"""The same for the pool of sandboxes with one slot, for jobs that require it."""
 PROVISION_S = 20.0
 """How long `start` waits for the minimum of sandboxes."""
 
@@ -87,7 +87,7 @@ class ModalBackend(SlotCommands):
 
     @property
     def capabilities(self) -> Capabilities:
-        """As of now: whether slots can be kept apart is known from the first sandbox on."""
+        """The current ones: whether slots can be isolated is known from the first sandbox on."""
         return Capabilities(isolation=self._isolated, remote=True)
 
     @property
@@ -103,7 +103,7 @@ class ModalBackend(SlotCommands):
 
     @property
     def throttled(self) -> int:
-        """How often Modal refused a sandbox for quota or rate."""
+        """Number of times that Modal refused a sandbox because of quota or rate."""
         return self._factory.throttled
 
     # --- life cycle -------------------------------------------------------------------
@@ -124,7 +124,10 @@ class ModalBackend(SlotCommands):
             self._tender = asyncio.create_task(self._tend())
 
     async def _provision(self) -> None:
-        """Start the minimum. A first image build may take minutes, and goes on by itself."""
+        """Start the minimum.
+
+        A first image build may take minutes and continues in the background.
+        """
         provisioning = asyncio.create_task(self._pool(DEFAULT, self._profiles[DEFAULT]).provision())
         await asyncio.wait({provisioning}, timeout=PROVISION_S)
         if provisioning.done():
@@ -156,21 +159,21 @@ class ModalBackend(SlotCommands):
                 try:
                     await pool.tend()
                 except Exception:  # the SDK may raise anything; the next round tries again
-                    logger.exception("tending sandboxes failed", extra={"action": "tend_failed"})
+                    logger.exception("failed to tend sandboxes", extra={"action": "tend_failed"})
             await self._readers.end_idle()
 
     def _check_running(self) -> None:
         if not self._started:
             raise SandboxError("the modal backend is not running")
         if self._process != os.getpid():
-            # The SDK's objects hold connections of the process that made them.
+            # The SDK's objects hold connections of the process that created them.
             raise SandboxError(
                 "this modal backend was started before a fork: start one in each process; only "
-                "ids of sandboxes hold in all of them"
+                "ids of sandboxes are valid in all of them"
             )
 
     def _pool(self, name: str, profile: ModalSettings) -> Pool:
-        """The pool called `name`, of sandboxes of this profile; made when it is first needed."""
+        """The pool called `name`, with sandboxes of this profile; made on first use."""
         self._check_running()
         if name not in self._pools:
             makers = Makers(create=self._make_box, end=self._factory.end)
@@ -223,7 +226,7 @@ class ModalBackend(SlotCommands):
     async def _lease(
         self, trajectory_id: str, spec: SlotSpec, pool: Pool, box: Box | None = None
     ) -> Slot:
-        """Open a slot, in `box` if one is given, where a place is reserved for it."""
+        """Open a slot; in `box`, where a place is reserved for it, if one is given."""
         profile = pool.profile
         images = {asset.mount: await self._assets.ensure(profile, asset) for asset in spec.assets}
         if box is None:
@@ -231,7 +234,7 @@ class ModalBackend(SlotCommands):
         try:
             lease = await self._open_slot(box, profile, spec, images)
         except BaseException as error:
-            # Whatever it was, a new sandbox is the better bet.
+            # Whatever failed, a new sandbox is more likely to work.
             box.spent = box.spent or isinstance(error, SandboxError)
             box.reserved -= 1
             await unbroken(pool.freed(box))
@@ -250,7 +253,7 @@ class ModalBackend(SlotCommands):
         await box.conceal(spec.conceal)
         pairs = []
         for asset in spec.assets:
-            # Without mount namespaces an asset is where all slots of the sandbox see it.
+            # Without mount namespaces all slots of the sandbox see the asset.
             own = box.abilities.mounts
             place = mount_place(asset) if own else asset.mount
             await self._assets.mount(box, place, images[asset.mount], profile, asset)
@@ -259,14 +262,15 @@ class ModalBackend(SlotCommands):
         return await box.open_slot(pairs)
 
     async def renew(self, slot: Slot) -> Slot:
-        """See `SandboxBackend`. In place, with two exceptions that need another sandbox.
+        """See `SandboxBackend`. In place, except in two cases that need another sandbox.
 
-        One is an image that gives no uids, the other a profile whose slots have network that
-        they shall not have while they are graded.
+        One is an image without uids, the other a profile whose slots have network access that
+        they must not have during grading.
         """
         held = self._leased_slot(slot)
         pool = self._grading_pool(slot.spec) or held.pool
-        # Taken out before the first await: a release that comes meanwhile finds nothing.
+        # Removed before the first await: a concurrent release finds nothing. Otherwise both would
+        # close the slot and release its capacity.
         self._held.pop(slot.slot_id)
         try:
             box = await self._keep(slot, held, in_place=pool is held.pool)
@@ -276,22 +280,22 @@ class ModalBackend(SlotCommands):
             raise
 
     def _grading_pool(self, spec: SlotSpec) -> Pool | None:
-        """Where such a job is graded, if not where it runs."""
+        """The pool in which such a job is graded, if not the one where it runs."""
         name, profile = self._profile(spec)
         graded = for_grading(profile)
         return None if graded is None else self._pool(f"{name}{GRADING}", graded)
 
     def _profile(self, spec: SlotSpec) -> tuple[str, ModalSettings]:
-        """What such a job's sandbox is made of, and the name of the pool of those."""
+        """Name of the pool for such a job, and the profile of its sandboxes."""
         profile = self._profiles[spec.profile]
         if spec.alone and profile.slots_per_sandbox > 1:
             return f"{spec.profile}{ALONE}", for_one(profile)
         return spec.profile, profile
 
     async def _keep(self, slot: Slot, held: Held, *, in_place: bool) -> Box | None:
-        """Close the slot but keep its place; None when the next one is in another sandbox."""
+        """Close the slot but keep its place; None if the next one needs another sandbox."""
         box = held.box
-        box.reserved += 1
+        box.reserved += 1  # before the first await: else another job could take the place
         try:
             await unbroken(self._close(slot.slot_id, held))
         except BaseException:
@@ -315,7 +319,7 @@ class ModalBackend(SlotCommands):
             await self._close(slot_id, held)
         except Exception as error:  # noqa: BLE001 - the contract: never raises
             logger.warning(
-                "slot %s could not be reset, its sandbox is given up: %s",
+                "cannot reset slot %s, retiring its sandbox: %s",
                 slot_id,
                 error,
                 extra={"action": "slot_retired"},
@@ -330,7 +334,7 @@ class ModalBackend(SlotCommands):
             self._observer.released(slot_id)
 
     def _forget(self, slot_id: str) -> None:
-        """A slot whose sandbox has ended."""
+        """Drop a slot whose sandbox has ended."""
         if self._held.pop(slot_id, None) is not None:
             self._observer.released(slot_id)
             self._capacity.release()
@@ -353,4 +357,6 @@ class ModalBackend(SlotCommands):
 
 def _note(task: asyncio.Future[None]) -> None:
     if not task.cancelled() and (error := task.exception()):
-        logger.warning("sandboxes are missing: %s", error, extra={"action": "provision"})
+        logger.warning(
+            "cannot start the minimum of sandboxes: %s", error, extra={"action": "provision"}
+        )

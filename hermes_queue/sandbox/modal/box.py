@@ -1,4 +1,4 @@
-"""One sandbox: what it can do, the slots in it, and commands in those."""
+"""One sandbox: its abilities, its slots, and commands in them."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ logger = logging.getLogger(__name__)
 ROOT = "/.hq"
 SCRIPT = f"{ROOT}/slot.sh"
 FIRST_UID, LAST_UID = 20_000, 59_999
-"""One per lease. When they are used up, the sandbox is replaced."""
+"""One per lease. If they are used up, the sandbox is replaced."""
 ARGUMENT_BYTES = 48 << 10
-"""What of the service's 64 KiB per command we use; longer command lines go through a file."""
+"""Our share of the service's 64 KiB per command; longer command lines go through a file."""
 SCRIPT_TIMEOUT_S = 60.0
 CONCEAL_TIMEOUT_S = 300.0
-"""The first time all files of the image are looked at."""
+"""The first call walks all files of the image."""
 KILLED = 137
 
 
 @dataclass(slots=True)
 class Lease:
-    """A slot that is in use."""
+    """A slot in use."""
 
     slot_id: str
     uid: int
     workspace: str
-    """Where its commands see it."""
+    """Path for its commands."""
     place: str
-    """Where root sees it."""
+    """Path for root."""
     ended: bool = False
 
 
@@ -63,38 +63,39 @@ class Box:
         self.abilities = Abilities()
         self.leases: dict[str, Lease] = {}
         self.assets: dict[str, str] = {}
-        """Where an asset is mounted -> the image it is."""
+        """Mount point of an asset -> id of its image."""
         self.shown: dict[str, str] = {}
-        """Likewise, where all slots see it: without mount namespaces they share one set."""
+        """The same, for assets that all slots see: without mount namespaces they share one set."""
         self.reserved = 0
-        """Leases about to be opened."""
+        """Number of leases about to be opened."""
         self.spent = False
-        """Takes no further leases: it is lost, too old, or not clean."""
+        """Takes no further leases, because it is lost, too old, or not clean."""
         self.closing = False
-        """Likewise, because a job waits that needs other assets; it counts while it has leases."""
+        """Takes no further leases, because a waiting job needs other assets; it counts while it has
+        leases."""
         self.created = self.touched = self.idle_since = time.monotonic()
         self._next_uid = FIRST_UID
         self._opened = 0
         self._mounting = asyncio.Lock()
         self._concealed: set[str] = set()
         self._seal = uuid.uuid4().hex
-        """Commands do not know it, so that none can pretend to have ended."""
+        """Commands do not know it, so none can fake its end."""
 
     # --- what the pool asks -----------------------------------------------------------
 
     @property
     def capacity(self) -> int:
-        """Leases it may have at once."""
+        """Maximum of leases."""
         apart = self.abilities.keeps_apart or self.profile.share_root
         return self.profile.slots_per_sandbox if apart else 1
 
     @property
     def is_empty(self) -> bool:
-        """Whether nobody uses it."""
+        """Whether it has no leases and no reservations."""
         return not self.leases and not self.reserved
 
     def has_room(self, mounts: Mapping[str, str]) -> bool:
-        """Whether it takes one more lease, with these assets."""
+        """Whether it can take one more lease, with these assets."""
         if self.spent or self.closing or len(self.leases) + self.reserved >= self.capacity:
             return False
         if self.abilities.mounts or self.shown == mounts:
@@ -102,7 +103,7 @@ class Box:
         return self.is_empty and self.shown.items() <= mounts.items()
 
     def reserve(self, mounts: Mapping[str, str]) -> None:
-        """Keep a place for a lease with these assets; undone by `reserved -= 1`."""
+        """Reserve a place for a lease with these assets; undone by `reserved -= 1`."""
         self.reserved += 1
         if not self.abilities.mounts:
             self.shown = dict(mounts)
@@ -119,7 +120,7 @@ class Box:
         """Install our script and find out what works here.
 
         Raises:
-            SandboxRejected: the image lacks what we cannot do without.
+            SandboxRejected: the image lacks something indispensable.
             SandboxError: the sandbox did not start in time.
         """
         script = resources.files(__package__).joinpath("slot.sh").read_text("utf-8")
@@ -134,14 +135,13 @@ class Box:
         )
         if done.exit_code != 0:
             raise SandboxRejected(cannot_hold_slots(self.profile.image, _tail(done)))
-        self.abilities = Abilities.parsed(
-            done.stdout.decode("utf-8", "replace"), self.profile.image
-        )
-        if falls_short := self.abilities.shortcoming(self.profile):
+        facts = done.stdout.decode("utf-8", "replace")
+        self.abilities = Abilities.parsed(facts, self.profile.image)
+        if shortcoming := self.abilities.shortcoming(self.profile):
             logger.warning(
                 "sandbox %s %s",
                 self.sandbox_id,
-                falls_short,
+                shortcoming,
                 extra={"action": "slots_not_isolated"},
             )
         await self.script(
@@ -156,7 +156,7 @@ class Box:
     async def script(
         self, *arguments: str, stdin: bytes = b"", timeout_s: float = SCRIPT_TIMEOUT_S
     ) -> bytes:
-        """Run an action of slot.sh as root; its output.
+        """Run an action of slot.sh as root; returns its output.
 
         Raises:
             SandboxError: it failed, or the sandbox is gone.
@@ -174,7 +174,7 @@ class Box:
         return done.stdout
 
     async def touch(self) -> None:
-        """Keep its idle time limit from passing; also tells whether it lives.
+        """Reset its idle time limit; also checks that it lives.
 
         Raises:
             SlotLost, SandboxError: it does not answer.
@@ -195,20 +195,20 @@ class Box:
 
         Raises:
             SandboxRejected: the image has one that cannot be hidden from slots.
-            SandboxError: it is gone.
+            SandboxError: the sandbox is gone.
         """
         async with self._mounting:
-            if not (wanted := [name for name in names if name not in self._concealed]):
+            if not (fresh := [name for name in names if name not in self._concealed]):
                 return
             uids = str(int(self.abilities.uids))
-            told = await self.script("conceal", uids, *wanted, timeout_s=CONCEAL_TIMEOUT_S)
-            if told:
+            visible = await self.script("conceal", uids, *fresh, timeout_s=CONCEAL_TIMEOUT_S)
+            if visible:
                 raise SandboxRejected(
-                    f"image {self.profile.image} shows slots what the job is about, at "
-                    f"{', '.join(told.decode('utf-8', 'replace').splitlines()[:3])}: take it out "
-                    "of the image or name another profile"
+                    f"image {self.profile.image} shows slots the subject of the job, at "
+                    f"{', '.join(visible.decode('utf-8', 'replace').splitlines()[:3])}: remove it "
+                    "from the image or name another profile"
                 )
-            self._concealed.update(wanted)
+            self._concealed.update(fresh)
 
     # --- slots ------------------------------------------------------------------------
 
@@ -216,7 +216,7 @@ class Box:
         """Begin a lease; `mounts` are pairs `place in the sandbox=place in the slot`.
 
         Raises:
-            SandboxError: it is gone, or the slot could not be made.
+            SandboxError: the sandbox is gone, or the slot could not be made.
         """
         uid = 0
         if self.abilities.uids:
@@ -239,7 +239,7 @@ class Box:
         """End a lease and remove every trace of it.
 
         Raises:
-            SandboxError: something stays; the sandbox must not be used any further.
+            SandboxError: something is left; the sandbox must not be used any further.
         """
         lease.ended = True
         self.leases.pop(lease.slot_id, None)
@@ -315,16 +315,16 @@ class Box:
         )
 
     async def _kill(self, lease: Lease, command_id: str) -> None:
-        if not lease.ended:  # else the reset has killed everything
+        if not lease.ended:  # otherwise the reset has killed everything
             await self.script("kill", command_id, str(lease.uid))
 
     async def _check_own(self, lease: Lease, command_id: str) -> None:
-        """See to it that exit code 137 is the command's own doing.
+        """Make sure that exit code 137 is the command's own doing.
 
-        What runs the command here is root's: no command can kill it or write its note.
+        The wrapper of the command belongs to root: no command can kill it or write its note.
 
         Raises:
-            SandboxError: it is not, or that cannot be told.
+            SandboxError: it is not, or this is unknown.
         """
         fate = (await self.script("fate", lease.slot_id, command_id)).decode().strip()
         if fate == "memory":
@@ -335,7 +335,7 @@ class Box:
             )
         if fate != "own":
             raise SandboxError(
-                f"a command and what waited for it were killed in sandbox {self.sandbox_id}"
+                f"a command and its wrapper were killed in sandbox {self.sandbox_id}"
             )
 
 
@@ -344,10 +344,10 @@ def _too_long(words: Sequence[str]) -> bool:
 
 
 def _odd(text: str) -> bool:
-    """Whether the text cannot travel as an argument: a NUL, or no valid Unicode."""
+    """Whether the text cannot be passed as an argument: it has a NUL or invalid Unicode."""
     return "\0" in text or (not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text))
 
 
 def _tail(done: Finished) -> str:
-    said = (done.stderr or done.stdout).decode("utf-8", "replace").strip()[-500:]
-    return f"exit code {done.exit_code}: {said or 'no output'}"
+    output = (done.stderr or done.stdout).decode("utf-8", "replace").strip()[-500:]
+    return f"exit code {done.exit_code}: {output or 'no output'}"

@@ -1,4 +1,4 @@
-"""Commands and files of the slots that a Modal backend has leased."""
+"""Commands and files of slots that a Modal backend has leased."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hermes_queue.sandbox.modal.pool import Pool
 
 @dataclass(slots=True)
 class Held:
-    """A leased slot and where it lies."""
+    """A leased slot and its sandbox."""
 
     pool: Pool
     box: Box
@@ -25,7 +25,7 @@ class Held:
 
 
 class SlotCommands:
-    """The half of `SandboxBackend` that works in leased slots."""
+    """The part of `SandboxBackend` that works in leased slots."""
 
     def __init__(self) -> None:
         self._held: dict[str, Held] = {}
@@ -55,7 +55,7 @@ class SlotCommands:
 
     @contextlib.contextmanager
     def _noticing(self, held: Held) -> Iterator[None]:
-        """A sandbox that is lost takes no further slots."""
+        """Mark a sandbox as spent when it is lost."""
         try:
             yield
         except SlotLost:
@@ -82,5 +82,5 @@ class SlotCommands:
 
 
 def _whole(held: Held) -> files.RunInSlot:
-    """A part of a file would be taken for all of it."""
+    """`Box.run` for whole output: a part of a file would pass for all of it."""
     return functools.partial(held.box.run, held.lease, whole=True)

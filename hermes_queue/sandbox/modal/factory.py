@@ -1,4 +1,4 @@
-"""Sandboxes from Modal: created at the allowed rate, told of at once, furnished, ended."""
+"""Sandboxes from Modal: created at the allowed rate, reported, furnished, ended."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 TOUCH_S = 30.0
 """A reader that was idle for longer may have been ended by Modal."""
 BACKOFF_S, BACKOFF_MAX_S = 1.0, 30.0
-"""While Modal refuses sandboxes without saying how long to wait."""
+"""While Modal refuses sandboxes without a waiting time."""
 
 
 class BoxFactory:
@@ -42,24 +42,24 @@ class BoxFactory:
         self._labels = labels
         self._patience_s = settings.patience_s
         self.throttled = 0
-        """How often Modal refused a sandbox for quota or rate."""
+        """Number of times that Modal refused a sandbox because of quota or rate."""
 
     async def make(self, profile: ModalSettings) -> Box:
-        """A sandbox for slots, ready for them.
+        """A sandbox ready for slots.
 
         Raises:
-            SandboxUnavailable: Modal has had no room for as long as our patience lasts.
+            SandboxUnavailable: Modal had no room for as long as our patience lasts.
             SandboxRejected: it refuses the profile, or its image cannot hold slots.
             SandboxError: it could not be made this time.
         """
         return await self._make(profile, open_network=False)
 
     async def make_reader(self, profile: ModalSettings) -> Box:
-        """One that never holds slots. Raises what `make` does."""
+        """A sandbox that never holds slots. Raises the same as `make`."""
         return await self._make(profile, open_network=False)
 
     async def make_builder(self, profile: ModalSettings) -> Box:
-        """One with network and without secrets and volumes. Raises what `make` does."""
+        """A sandbox with network, without secrets and volumes. Raises the same as `make`."""
         return await self._make(profile, open_network=True)
 
     async def _make(self, profile: ModalSettings, *, open_network: bool) -> Box:
@@ -76,10 +76,11 @@ class BoxFactory:
         return box
 
     async def _create(self, profile: ModalSettings, image: Any, *, open_network: bool) -> Any:
-        """Ask for a sandbox; while quota or rate forbid it, wait and ask again.
+        """Create a sandbox; while quota or rate forbid it, wait and try again.
 
-        Where Modal says how long to wait, its SDK does so by itself. When its `start_timeout_s`
-        is over or we are cancelled, a sandbox that comes all the same is ended.
+        If Modal names a waiting time, its SDK waits by itself. After `start_timeout_s`, or if we
+        are cancelled, a sandbox that arrives late is ended: else it would run, and bill, without
+        an owner.
         """
         give_up = time.monotonic() + self._patience_s
         pause_s = BACKOFF_S
@@ -116,23 +117,29 @@ class BoxFactory:
             ending.add_done_callback(_seen)
 
     async def end(self, box: Box) -> None:
-        """Never raises: what stays behind ends by its idle time limit, or by the reaper."""
+        """End a sandbox.
+
+        Never raises: a survivor is ended by its idle time limit, or by the reaper.
+        """
         box.spent = True
         await self.end_id(box.sandbox_id)
         self._observer.gone(box.sandbox_id)
 
     async def end_id(self, sandbox_id: str) -> None:
-        """Likewise, of one that there is no `Box` of; the observer hears nothing."""
+        """End a sandbox without a `Box`. Never raises; the observer is not notified."""
         try:
             await self._account.terminate(sandbox_id)
         except SandboxError as error:
             logger.warning(
-                "sandbox %s may go on: %s", sandbox_id, error, extra={"action": "sandbox_left"}
+                "cannot end sandbox %s, which may keep running: %s",
+                sandbox_id,
+                error,
+                extra={"action": "sandbox_left"},
             )
 
 
 class Readers:
-    """One sandbox per profile that never holds slots, to look into its image and assets."""
+    """One sandbox per profile that never holds slots, to inspect its image and assets."""
 
     def __init__(self, factory: BoxFactory, is_open: Callable[[], bool]) -> None:
         self._factory = factory
@@ -141,11 +148,11 @@ class Readers:
         self._making = asyncio.Lock()
 
     async def get(self, name: str, profile: ModalSettings) -> Box:
-        """The profile's, made when it is first needed. Raises what `BoxFactory.make` does."""
+        """The profile's reader, made on first use. Raises the same as `BoxFactory.make`."""
         async with self._making:
             box = self._boxes.get(name)
             if box is not None and time.monotonic() - box.touched > TOUCH_S:
-                with contextlib.suppress(SandboxError):  # then it is spent
+                with contextlib.suppress(SandboxError):  # on error it stays spent
                     box.spent = True
                     await box.touch()
                     box.spent = False
@@ -159,7 +166,7 @@ class Readers:
             return box
 
     async def end_idle(self, *, all_of_them: bool = False) -> None:
-        """End those that nobody has used for the profile's `scale_down_s`."""
+        """End readers that were not used for the profile's `scale_down_s`."""
         for name, box in list(self._boxes.items()):
             if all_of_them or time.monotonic() - box.idle_since > box.profile.scale_down_s:
                 del self._boxes[name]
@@ -167,6 +174,6 @@ class Readers:
 
 
 def _seen(task: asyncio.Future[None]) -> None:
-    """`end_id` has said what there was to say."""
+    """Retrieve the exception, which `end_id` has logged."""
     if not task.cancelled():
         task.exception()

@@ -1,4 +1,4 @@
-"""The SDK's errors in the terms of `hermes_queue.errors`."""
+"""Translates the SDK's errors to those of `hermes_queue.errors`."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ from hermes_queue.errors import (
 _REFUSED = ("AuthError", "PermissionDeniedError", "InvalidError", "UnimplementedError")
 """The same request would be refused again."""
 _GONE = ("NotFoundError", "ConflictError", "SandboxTerminatedError", "SandboxTimeoutError")
-"""What is said of a sandbox that has ended, or is ending at its own time limit."""
+"""The sandbox has ended, or is ending at its own time limit."""
 BUILD_RETRY_S = 60.0
 """Registries count pulls over hours."""
 _THROTTLED = re.compile(r"toomanyrequests|too many requests|\b429\b|rate.?limit", re.IGNORECASE)
-"""In a failed build: a registry has had enough of us for now."""
+"""In a failed build: a registry throttles us."""
 _PASSING = re.compile(
     r"external shut-?down|build for \S+ timed out|evict|unknown status|service unavailable"
     r"|bad gateway|gateway time-?out|connection reset|handshake timeout|i/o timeout"
     r"|temporary failure in name resolution",
     re.IGNORECASE,
 )
-"""In a failed build: what may go well the next time. Its own commands' failures do not."""
+"""In a failed build: errors that may pass. Failures of its own commands do not."""
 
 
 @contextmanager
 def explained(what: str, *, gone: bool = False) -> Iterator[None]:
-    """Raise the SDK's errors as ours, with `what` was being done in the message.
+    """Translate the SDK's errors, with `what` in the message.
 
     Args:
-        what: e.g. "creating a sandbox".
-        gone: whether the block works on a running sandbox, so that "not found" means that
-            it has ended.
+        what: the current action, e.g. "creating a sandbox".
+        gone: whether the block works on a running sandbox, so that "not found" means that it has
+            ended.
 
     Raises:
-        SandboxUnavailable: quota, rate limit, also a registry's under an image's build.
-        SandboxRejected: credentials, rights, a request the service does not take, or an image
-            whose build fails by itself.
+        SandboxUnavailable: quota or rate limit, also a registry's during a build.
+        SandboxRejected: credentials, rights, an unsupported request, or an image whose own build
+            fails.
         SlotLost: with `gone`, the sandbox has ended.
         SandboxError: everything else; worth another try.
     """
@@ -57,10 +57,10 @@ def explained(what: str, *, gone: bool = False) -> Iterator[None]:
 
 
 def translated(error: Exception, what: str, *, gone: bool = False) -> SandboxError:
-    """The failure that stands for `error`, which the SDK raised while it did `what`.
+    """The failure for `error`, which the SDK raised during `what`.
 
-    The SDK raises the builtin ConnectionError and TimeoutError of a dead worker, its own
-    classes of the same names of the control plane, and sometimes grpclib's or OS errors.
+    The SDK raises the builtin ConnectionError and TimeoutError for a dead worker, its own
+    classes of the same names for the control plane, and sometimes grpclib's or OS errors.
     """
     names = {kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "modal.exception"}
     message = f"{what}: {type(error).__name__}: {str(error).strip() or 'no details'}"
@@ -78,7 +78,7 @@ def translated(error: Exception, what: str, *, gone: bool = False) -> SandboxErr
 
 
 def _failed_build(message: str) -> SandboxError:
-    """Of an image; the status of the build reaches us as text only."""
+    """The failure of an image build; its status reaches us as text only."""
     if _THROTTLED.search(message):
         return SandboxUnavailable(message, retry_after_s=BUILD_RETRY_S)
     if _PASSING.search(message):
@@ -87,5 +87,5 @@ def _failed_build(message: str) -> SandboxError:
 
 
 def is_authentication(error: SandboxError) -> bool:
-    """Whether the account's credentials are what was refused."""
+    """Whether the account's credentials were refused."""
     return type(error.__cause__).__name__ in ("AuthError", "PermissionDeniedError")

@@ -17,47 +17,48 @@ from hermes_queue.settings import ModalSettings
 logger = logging.getLogger(__name__)
 
 TOUCH_S = 60.0
-"""How often sandboxes are shown that their worker lives."""
+"""Interval of signs of life for the sandboxes."""
 STARVED_S = 60.0
-"""A job that waits for longer because all sandboxes hold other assets gets one emptied for it."""
+"""After this time a waiting job gets a sandbox emptied, if all hold other assets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Makers:
-    """How a pool gets and ends sandboxes."""
+    """Functions with which a pool makes and ends sandboxes."""
 
     create: Callable[[ModalSettings], Awaitable[Box]]
-    """A furnished one; raises SandboxError."""
+    """Make a furnished sandbox; raises SandboxError."""
     end: Callable[[Box], Awaitable[None]]
-    """Terminate it. Never raises."""
+    """Terminate a sandbox. Never raises."""
 
 
 class Pool:
-    """See the module's text. Used from one event loop."""
+    """The pool of one profile. Used from one event loop."""
 
     def __init__(self, profile: ModalSettings, makers: Makers, *, slots: int) -> None:
-        """`slots` is the most that the worker will lease at once."""
+        """`slots` is the worker's maximum of concurrent leases."""
         self.profile = profile
         self.image = image_name(profile)
         self._makers = makers
         self._slots = slots
         self.boxes: dict[str, Box] = {}
         self._per_box = profile.slots_per_sandbox
-        """Leases that a sandbox takes; fewer than the profile says if the image cannot do it."""
+        """Leases per sandbox; fewer than in the profile if the image cannot hold them."""
         self._creating: set[asyncio.Task[None]] = set()
         self._waiting = 0
         self._starving: list[Mapping[str, str]] = []
-        """Assets of those who waited too long, in this order: empty sandboxes are theirs."""
+        """Assets of jobs that have waited too long, in order: empty sandboxes are reserved for
+        them."""
         self._changed = asyncio.Event()
         self._stopped = False
 
     def resize(self, slots: int) -> None:
-        """The worker leases so many slots at most from now on."""
+        """Set the worker's maximum of concurrent leases."""
         self._slots = slots
         self._wake()
 
     async def provision(self) -> None:
-        """Have the minimum running. Raises SandboxError."""
+        """Start the minimum of sandboxes. Raises SandboxError."""
         await asyncio.gather(*map(asyncio.shield, self._fill_up()))
 
     async def take(self, mounts: Mapping[str, str]) -> Box:
@@ -71,13 +72,13 @@ class Pool:
             while True:
                 if self._stopped:
                     raise SandboxError("the modal backend is not running")
-                changed = self._changed
+                changed = self._changed  # before looking: a change in between must not be missed
                 if box := self._pick(mounts):
                     box.reserve(mounts)
                     return box
                 creation = self._grow_if_useful(mounts)
                 if creation is not None:
-                    # Not ours alone: whoever else waits gets its slots when we are cancelled.
+                    # Shielded: other jobs wait for it, too, and get its slots if we are cancelled.
                     await asyncio.shield(creation)
                 else:
                     await self._wait_for_room(changed, mounts)
@@ -88,13 +89,13 @@ class Pool:
                 self._wake()
 
     async def _wait_for_room(self, changed: asyncio.Event, mounts: Mapping[str, str]) -> None:
-        """Until something has changed. Jobs with a sandbox's own assets may keep it for ever.
+        """Wait until something changes. Jobs with a sandbox's own assets could occupy it for ever.
 
-        So after a while one sandbox with others takes no further leases and ends with its last.
-        It counts until then: the profile's limit holds.
+        So after a while one sandbox with other assets takes no further leases and ends with its
+        last. It counts until then, so that the profile's limit holds.
         """
         try:
-            # Not `wait_for`: in Python 3.11 it loses a cancellation that comes with the change.
+            # Not `wait_for`: in Python 3.11 it loses a cancellation that coincides with the change.
             async with asyncio.timeout(STARVED_S):
                 await changed.wait()
         except TimeoutError:
@@ -106,13 +107,16 @@ class Pool:
                 min(others, key=lambda box: len(box.leases) + box.reserved).closing = True
 
     async def freed(self, box: Box) -> None:
-        """A lease or reservation has ended: end the sandbox if it is spent, wake who waits."""
+        """Handle an ended lease or reservation: end a spent sandbox, wake waiting jobs."""
         if box.is_empty and (box.spent or box.closing or not box.is_fresh):
             await self.drop(box)
         self._wake()
 
     def lose(self, sandbox_id: str) -> None:
-        """Somebody else ends this sandbox: it takes no further leases. No-op for others."""
+        """Mark a sandbox that another process ends: it takes no further leases.
+
+        No-op for others.
+        """
         if box := self.boxes.get(sandbox_id):
             box.spent = True
 
@@ -124,7 +128,7 @@ class Pool:
             await unbroken(self._makers.end(box))
 
     async def stop(self) -> None:
-        """End every sandbox, also those that are just being made."""
+        """End every sandbox, also those that are still being made."""
         self._stopped = True
         self._wake()
         for task in list(self._creating):
@@ -133,7 +137,7 @@ class Pool:
         await asyncio.gather(*(self.drop(box) for box in list(self.boxes.values())))
 
     async def tend(self) -> None:
-        """Once in a while: show life, scale down, replace what is about to expire."""
+        """Send signs of life, scale down, replace sandboxes that are about to expire."""
         now = time.monotonic()
         for box in list(self.boxes.values()):
             idle = box.is_empty and now - box.idle_since >= self.profile.scale_down_s
@@ -148,7 +152,7 @@ class Pool:
         try:
             await box.touch()
         except SandboxError as error:
-            logger.warning("sandbox is lost: %s", error, extra={"action": "sandbox_lost"})
+            logger.warning("lost a sandbox: %s", error, extra={"action": "sandbox_lost"})
             box.spent = True
             if box.is_empty:
                 await self.drop(box)
@@ -156,7 +160,7 @@ class Pool:
     # --- inside -----------------------------------------------------------------------
 
     def _max(self) -> int:
-        """Sandboxes at most, those about to be replaced not counted."""
+        """Maximum of sandboxes, not counting those about to be replaced."""
         return self.profile.max_sandboxes or max(
             self.profile.min_sandboxes, -(-self._slots // self._per_box)
         )
@@ -165,20 +169,20 @@ class Pool:
         return [box for box in self.boxes.values() if not box.spent and box.is_fresh]
 
     def _pick(self, mounts: Mapping[str, str]) -> Box | None:
-        """The fullest one, so that the others can become idle."""
+        """The fullest usable sandbox, so that the others can become idle."""
         able = [box for box in self._usable() if box.has_room(mounts)]
         if self._starving and self._starving[0] != mounts:
             able = [box for box in able if not box.is_empty]
         return max(able, key=lambda box: len(box.leases) + box.reserved, default=None)
 
     def _grow_if_useful(self, mounts: Mapping[str, str]) -> asyncio.Task[None] | None:
-        """Make one more sandbox, unless those being made have room for everybody who waits."""
+        """Make one more sandbox, unless those being made have room for all waiting jobs."""
         if len(self._creating) * self._per_box >= self._waiting:
             return None
         usable = self._usable()
         if len(usable) + len(self._creating) >= self._max():
-            # Assets that all slots of a sandbox see may not be another job's. One that stands
-            # idle with others gives way; else, unless there is a limit, the job gets one more.
+            # If all slots of a sandbox see its assets, these must be the same. An idle sandbox with
+            # others is ended; else, unless there is a limit, the job gets another sandbox.
             others = [box for box in usable if box.shown and box.shown != mounts]
             if idle := [box for box in others if box.is_empty]:
                 idle[0].spent = True
@@ -188,7 +192,7 @@ class Pool:
         return self._grow()
 
     def _fill_up(self) -> list[asyncio.Task[None]]:
-        """Begin to make what the minimum lacks."""
+        """Start making the sandboxes missing from the minimum."""
         missing = self.profile.min_sandboxes - len(self._usable()) - len(self._creating)
         return [self._grow() for _ in range(missing)]
 
@@ -205,8 +209,9 @@ class Pool:
             self.boxes[box.sandbox_id] = box
             self._per_box = box.capacity
         finally:
-            # Those who counted on it go on or, should it have failed, try for themselves: once
-            # this task is not counted as creating any more.
+            # Jobs that counted on it continue or, if it failed, try themselves. Only in the next
+            # step of the loop: until then this task counts as creating, and they would make no
+            # other one.
             asyncio.get_running_loop().call_soon(self._wake)
 
     def _wake(self) -> None:
@@ -215,6 +220,6 @@ class Pool:
 
 
 def _note(task: asyncio.Future[None]) -> None:
-    """Look at the outcome, which nobody may have awaited."""
+    """Log the outcome, which nobody may have awaited."""
     if not task.cancelled() and (error := task.exception()):
-        logger.warning("sandboxes: %s", error, extra={"action": "sandbox_failed"})
+        logger.warning("cannot make a sandbox: %s", error, extra={"action": "sandbox_failed"})

@@ -1,7 +1,7 @@
 """One command through the SDK: bytes both ways, capped output, a deadline that holds.
 
-The SDK has no way to end a command: its own time limit is only a backstop, and who is done
-waiting kills the tree with a second command inside the sandbox.
+The SDK cannot end a command: its own time limit is only a backstop. A caller that stops waiting
+kills the tree with a second command inside the sandbox.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from hermes_queue.sandbox.host.execution import HeadTail, unbroken
 from hermes_queue.sandbox.modal.failures import explained, translated
 
 START_S = 60.0
-"""For the sandbox to take the command; the SDK by itself repeats for as long."""
+"""For the start of the command; the SDK repeats the request for as long."""
 BACKSTOP_S = 15.0
-"""How much longer than the command's own limit the ones inside and at the service are."""
+"""Margin of the limits inside the sandbox and at the service over the command's own limit."""
 STDIN_CHUNK_BYTES = 1 << 20
 QUIET_S = 2.0
-"""After the end of a command that cannot mark the end of its output: what is on its way is waited
-for until none came for so long. A background process may hold the streams open."""
+"""After a command that cannot mark the end of its output, reading stops when nothing has arrived
+for this long. A background process may hold the streams open."""
 DRAIN_S = 30.0
-"""At most. Where output was still to come then, it is marked as cut."""
+"""Maximum. If output is still missing then, it is marked as cut."""
 KILL_ROUNDS = 10
 KILL_PAUSE_S = 0.5
 EXPIRED_CODES = (-1, 137, 124)
-"""The SDK's own clock, the service's kill, and `timeout` inside, when the time is over."""
+"""The SDK's own clock, the service's kill, and `timeout` inside, after the time limit."""
 
 Kill = Callable[[], Awaitable[None]]
-"""Kills the command's tree; may be called before it has begun and after it has ended."""
+"""Kills the command's tree; may be called before the command begins and after it has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """What became of a command."""
+    """The result of a command."""
 
     exit_code: int
     stdout: bytes
@@ -51,19 +51,19 @@ class Finished:
 
 
 class _Output:
-    """One stream, read as it comes, and kept up to its end or the mark `end`."""
+    """One stream, read as it arrives, and kept up to its end or the mark `end`."""
 
     def __init__(self, stream: Any, cap: int, end: bytes) -> None:
         self.kept = HeadTail(cap)
         self.last = time.monotonic()
         self._end = end
         self.complete = asyncio.Event()
-        """Nothing more of the command's is to come."""
+        """Set when no more of the command's output will come."""
         self.task = asyncio.create_task(self._read(stream))
         self.task.add_done_callback(lambda _: self.complete.set())
 
     async def _read(self, stream: Any) -> None:
-        begun = b""  # what may be the beginning of the mark
+        begun = b""  # possible beginning of the mark
         async for chunk in stream:
             self.last = time.monotonic()
             if not self.complete.is_set():
@@ -72,7 +72,7 @@ class _Output:
             self.kept.feed(begun)
 
     def _keep(self, data: bytes) -> bytes:
-        """Keep what lies before the mark; returns the end of `data` if that may begin it."""
+        """Keep the data before the mark; returns the end of `data` if it may begin the mark."""
         if self._end and self._end in data:
             self.kept.feed(data.partition(self._end)[0])
             self.complete.set()
@@ -83,7 +83,7 @@ class _Output:
 
 
 def _overlap(data: bytes, mark: bytes) -> int:
-    """How many bytes at the end of `data` are the first ones of `mark`, which is not in it."""
+    """Length of the longest end of `data` that begins `mark`, which is not in it."""
     for size in range(min(len(data), len(mark) - 1), 0, -1):
         if data.endswith(mark[:size]):
             return size
@@ -105,16 +105,16 @@ async def run_process(
 
     Args:
         sandbox: a `modal.Sandbox`.
-        argv: at most 64 KiB in all, which is the service's limit.
+        argv: at most 64 KiB in total, the service's limit.
         timeout_s: wall-clock seconds.
-        kill: called when time is over or the caller is cancelled. Without it the command is
-            left to the limit inside the sandbox.
-        stdin: written whole, then closed; empty = nothing is sent.
+        kill: called when time is over or the caller is cancelled. Without it the command is left
+            to the limit inside the sandbox.
+        stdin: written completely, then closed; empty = nothing is sent.
         max_output_bytes: per stream.
-        whole: the command leaves no process behind that holds its streams open, and a part of
-            its output would be taken for all: wait for the streams' ends.
-        end: what the command's wrapper writes to both streams after the command's end; it and
-            what follows, from processes left in the background, is no output. Empty = nothing.
+        whole: wait for the streams' ends. For commands that leave no process behind, and whose
+            partial output would pass for all of it.
+        end: a mark that the command's wrapper writes to both streams after the command's end; it
+            and later output, from background processes, is dropped. Empty = no mark.
 
     Raises:
         SlotLost: the sandbox has ended.
@@ -131,14 +131,14 @@ async def run_process(
         timed_out = await _wait(waiting, timeout_s, kill)
         with explained("running a command", gone=True):
             code = waiting.result()
-        # A wrapper that was killed marks no end.
+        # A killed wrapper writes no mark.
         marked = bool(end) and not timed_out and code not in EXPIRED_CODES
         complete = await _drain(outputs, DRAIN_S if whole or marked else QUIET_S)
     finally:
         await end_tasks(waiting, *feeding, *(output.task for output in outputs))
     _check_streams(outputs)
     if whole and not complete and not timed_out:
-        raise SandboxError("a command's output did not arrive in whole")
+        raise SandboxError("a command's output did not arrive completely")
     seconds = time.monotonic() - began
     return Finished(
         exit_code=code,
@@ -157,12 +157,12 @@ async def _start(sandbox: Any, argv: Sequence[str], limit_s: int) -> Any:
 
 
 async def _wait(waiting: asyncio.Future[int], timeout_s: float, kill: Kill | None) -> bool:
-    """Whether time ran out. Returns once `waiting` is done."""
+    """Wait for `waiting`; returns whether time ran out."""
     try:
         await asyncio.wait({waiting}, timeout=timeout_s)
     except asyncio.CancelledError:
         if kill is not None:
-            with contextlib.suppress(SandboxError):  # the slot's reset is the next chance
+            with contextlib.suppress(SandboxError):  # the slot's reset tries again
                 await unbroken(_end(waiting, kill))
         raise
     if waiting.done():
@@ -191,15 +191,15 @@ async def _feed(writer: Any, data: bytes) -> None:
             await writer.drain.aio()
         writer.write_eof()
         await writer.drain.aio()
-    except Exception as error:  # noqa: BLE001 - whatever it is, waiting for the command tells
+    except Exception as error:  # noqa: BLE001 - waiting for the command reports it
         del error
 
 
 async def _drain(outputs: Sequence[_Output], quiet_s: float) -> bool:
-    """Let what the command wrote arrive; a background process may hold the streams open.
+    """Wait for the rest of the output; a background process may hold the streams open.
 
-    Returns whether both have ended; else nothing has come for `quiet_s`, or too much, and
-    those that go on are marked as cut.
+    Returns whether both streams have ended. Else nothing has arrived for `quiet_s`, or too much,
+    and open streams are marked as cut.
     """
     ended = time.monotonic()
     while open_ := [output for output in outputs if not output.complete.is_set()]:
@@ -216,7 +216,7 @@ async def _drain(outputs: Sequence[_Output], quiet_s: float) -> bool:
 
 
 def _check_streams(outputs: Sequence[_Output]) -> None:
-    """Output that was lost on the way must not look like a command that printed nothing."""
+    """Raise if output was lost: it must not look like a command that printed nothing."""
     for output in outputs:
         if output.task.done() and not output.task.cancelled() and (e := output.task.exception()):
             if isinstance(e, Exception) and type(e).__name__ != "ExecTimeoutError":

@@ -1,4 +1,4 @@
-"""What a sandbox is made of: the default profile from the environment, others from YAML."""
+"""Descriptions of sandboxes: the default profile from the environment, others from YAML."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DEFAULT = "default"
 FLEET_WIDE = frozenset(
     {"app", "environment", "profiles", "creates_per_s", "max_starting", "patience_s"}
 )
-"""Settings that no profile has of its own."""
+"""Settings of the whole worker, which profiles cannot set."""
 
 
 class Profiles:
@@ -27,7 +27,8 @@ class Profiles:
         """Read the profiles' file, if the settings name one.
 
         Raises:
-            ConfigurationError: it cannot be read, or names the key that does not fit.
+            ConfigurationError: it cannot be read, or has an invalid key, which the message
+                names.
         """
         self.default = default
         self._by_name = {DEFAULT: default}
@@ -37,14 +38,14 @@ class Profiles:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of all profiles, sorted."""
+        """Names of all profiles, sorted."""
         return tuple(sorted(self._by_name))
 
     def __getitem__(self, name: str) -> ModalSettings:
         """The profile called `name`.
 
         Raises:
-            SandboxRejected: there is none; the message lists those there are.
+            SandboxRejected: it is unknown; the message lists the known ones.
         """
         found = self._by_name.get(name)
         if found is None:
@@ -56,9 +57,9 @@ class Profiles:
 
 
 def for_grading(profile: ModalSettings) -> ModalSettings | None:
-    """The profile in which a job of this one is graded; None = in the same sandbox.
+    """The profile for grading a job of this one; None = the same sandbox.
 
-    Modal does not take away a sandbox's network, so that another sandbox is needed.
+    Modal cannot remove a sandbox's network, so grading needs another one.
     """
     if profile.network == "blocked" or profile.grading_network == "same":
         return None
@@ -67,27 +68,27 @@ def for_grading(profile: ModalSettings) -> ModalSettings | None:
 
 
 def for_one(profile: ModalSettings) -> ModalSettings:
-    """The profile for a job that shall share its sandbox with no other."""
+    """The profile for a job that must not share its sandbox."""
     memory_mb = profile.memory_most_mb
     alone = {"slots_per_sandbox": 1, "min_sandboxes": 0, "memory_limit_mb": memory_mb}
     return profile.model_copy(update=alone)
 
 
 def image_key(profile: ModalSettings) -> str:
-    """A digest of what the profile's image is made of."""
+    """A digest of the recipe of the profile's image."""
     dockerfile = profile.dockerfile.read_text("utf-8") if profile.dockerfile else ""
     recipe = "\0".join((profile.image, dockerfile, *profile.build_commands))
     return hashlib.sha256(recipe.encode()).hexdigest()[:16]
 
 
 def image_name(profile: ModalSettings) -> str:
-    """The image for people; with a digest of its recipe where the name alone does not tell it."""
+    """The image for people; with a digest of its recipe if the name is not enough."""
     name = "Dockerfile" if profile.dockerfile else profile.image
     if not profile.dockerfile and not profile.build_commands:
         return name
     try:
         return f"{name}, made by recipe {image_key(profile)}"
-    except (OSError, UnicodeDecodeError):  # whoever builds it says so
+    except (OSError, UnicodeDecodeError):  # its build reports the error
         return name
 
 
@@ -117,15 +118,15 @@ def _profile(
     for key in section:
         if key in FLEET_WIDE:
             raise ConfigurationError(
-                f"{path}: {name}.{key} is one for the whole worker: HERMES_QUEUE_MODAL_"
+                f"{path}: {name}.{key} is set for the whole worker: HERMES_QUEUE_MODAL_"
                 f"{str(key).upper()}"
             )
         if key not in known:
             close = difflib.get_close_matches(str(key), known, n=1)
             hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
-            raise ConfigurationError(f"{path}: {name}.{key} is no setting; {hint}")
+            raise ConfigurationError(f"{path}: {name}.{key} is not a setting; {hint}")
     values = {**default.model_dump(), **section}
-    if values["dockerfile"] is not None:  # of the file's own directory, wherever we run
+    if values["dockerfile"] is not None:  # relative to the file's directory
         values["dockerfile"] = path.parent / Path(values["dockerfile"])
     try:
         return ModalSettings(**values)

@@ -1,32 +1,32 @@
 # Slots inside one sandbox. Installed there and run as root by the worker, one action per call:
 #
-#   install                            directories and mount points
-#   probe [UID...]                     what this image and kernel can do, as name=value lines
+#   install                            make directories and mount points
+#   probe [UID...]                     print abilities of this image and kernel, as name=value lines
 #   configure SEAL DROPPED [NAME=VALUE...]  write /.hq/settings (see below), and /.hq/seal for root
-#                                      only; DROPPED: patterns a|b of variables that slots do not get
-#   open SLOT UID WORKSPACE [ASSET=MOUNT...]  empty directories, given to UID
+#                                      only; DROPPED: patterns a|b of variables to hide from slots
+#   open SLOT UID WORKSPACE [ASSET=MOUNT...]  make empty directories, owned by UID
 #   conceal UIDS NAME...               hide Python packages from all slots, by import name;
-#                                      prints those that could not be hidden
-#   close SLOT UID WORKSPACE           kill everything of UID, delete everything of UID
-#   spill SLOT UID ID                  keep standard input as the command line called ID
+#                                      print those that could not be hidden
+#   close SLOT UID WORKSPACE           kill all processes of UID, delete all files of UID
+#   spill SLOT UID ID                  store standard input as the command line of command ID
 #   run SLOT UID LIMIT_S ID CWD STDIN NVARS [NAME=VALUE...] ARGUMENT...
-#                                      after the command's end both its streams get a last piece,
-#                                      NUL SEAL ID NUL: what it wrote itself lies before that
+#                                      after the command's end, both streams get a mark, NUL SEAL ID
+#                                      NUL: the command's own output comes before it
 #   kill ID [UID]                      kill the command that `run` calls ID, with its whole tree;
 #                                      fails if that cannot be confirmed
-#   fate SLOT ID                       what became of a command with exit code 137: `own`, `memory`
-#                                      (the kernel killed for want of it meanwhile), or nothing: what
-#                                      runs it here was killed itself
+#   fate SLOT ID                       print why a command had exit code 137: `own`, `memory` (the
+#                                      kernel killed it for lack of memory), or nothing: its wrapper
+#                                      was killed, too
 #
 # UID 0: the slot runs as root. In /.hq/settings:
-#   mounts=1        every command gets a mount namespace in which the slot's directories lie where
-#                   they belong; propagation: as `unshare --propagation` takes it
-#   environ=0       root cannot read other uids' environments: a command's processes are told by
+#   mounts=1        every command gets a mount namespace in which the slot's directories have their
+#                   usual paths; propagation: value of `unshare --propagation`
+#   environ=0       root cannot read other uids' environments: a command's processes are found by
 #                   their uid
 #   memory_kib, pids  the slot's limits, 0 = none
 #
-# A slot's own directory belongs to root: its uid can pass through it, and change nothing that
-# a later mount goes by.
+# A slot's own directory belongs to root: its uid can pass through it, but change nothing that
+# a later mount relies on.
 set -u
 umask 022
 export HQ_IMAGE_PATH="${HQ_IMAGE_PATH-$PATH}"
@@ -63,7 +63,7 @@ probe() {
   probe_uids "$@"
 }
 
-# The second way is for kernels without propagation; elsewhere its mounts could show outside.
+# The second way is for kernels without propagation; elsewhere its mounts could be seen outside.
 probe_mounts() {
   local way
   touch $root/slots/probe
@@ -78,7 +78,7 @@ probe_mounts() {
   echo "mounts=$mounts propagation=$propagation"
 }
 
-# What becomes of a process under a slot's uid: who sees it, and what of it.
+# Start a process under a slot's uid, and find out who can see it and its environment.
 probe_uids() {
   local first=$1 last=$2 uids=0 leaks=0 hidden=0 sleeper pid up="" look
   environ=0
@@ -94,7 +94,7 @@ probe_uids() {
     [ $mounts = 1 ] && unshare --mount --propagation $propagation sh -c "$look" && hidden=1
     kill_uid "$first" || uids=0
   fi 2>/dev/null
-  # Slots are root then, as we are.
+  # Else slots run as root, and root can read their environments.
   [ $uids = 1 ] || environ=1
   echo "uids=$uids environ=$environ leaks=$leaks hidden=$hidden"
 }
@@ -111,7 +111,7 @@ open_slot() {
   shift 3
   mkdir -m 710 "$slot" && chown "0:$uid" "$slot" || return 1
   mkdir "$slot/assets"
-  # One that is the sandbox's only one lies there from the start.
+  # A sandbox's only workspace exists from the start.
   rm -rf -- "$workspace"
   for place in "$workspace" "$slot"/{home,tmp,var-tmp,shm}; do
     mkdir -m 700 "$place" && chown "$uid:$uid" "$place" || return 1
@@ -122,7 +122,7 @@ open_slot() {
   done
 }
 
-# Every Python file of the image, but what is a slot's or an asset; one walk per sandbox.
+# Every Python file of the image, except in slots and assets; one walk per sandbox.
 index_python() {
   local index=$root/python-index
   [ -e $index ] && return
@@ -144,9 +144,9 @@ conceal() {
       # The standard library stays whole.
       [[ $path =~ /lib/python3\.[0-9]+/ && ! $path =~ /(site|dist)-packages/ ]] && continue
       place=${path%/__init__.py}
-      # A module inside another package has that name by chance.
+      # A module inside another package has the same name by chance.
       [ "$place" = "$path" ] && [ -e "${path%/*}/__init__.py" ] && continue
-      # From slots that are root nothing can be hidden.
+      # Nothing can be hidden from slots that run as root.
       [ "$uids" = 1 ] && chown 0:0 -- "$place" && chmod go-rwx -- "$place" && continue
       echo "$place"
     done < <(grep -zE "/${name//.//}(/__init__)?\.py\$" $root/python-index)
@@ -161,15 +161,15 @@ processes_of() {
   done
 }
 
-# Nobody is left under a uid. Signals come from that uid, so that no other slot is hit by a pid
-# that is in use again; one by one, and to all at once for what forks faster than we look.
+# Kill all processes of a uid. Signals are sent as that uid, so that a reused pid of another slot is
+# never hit; one by one, and to all at once for processes that fork faster than we look.
 kill_uid() {
   local uid=$1 round found
   for round in {1..50}; do
     found=$(processes_of "$uid")
     setpriv --reuid="$uid" --regid="$uid" --clear-groups bash -c \
       'kill -STOP "$@"; kill -9 "$@"; kill -9 -1' kill $(grep -oE '[0-9]+' <<<"$found") 2>/dev/null
-    # Twice: one look may miss who forks and ends meanwhile.
+    # Twice: one look may miss a process that forks and ends meanwhile.
     [ -z "$(processes_of "$uid")" ] && [ -z "$(processes_of "$uid")" ] && return 0
     sleep 0.02
   done
@@ -183,10 +183,10 @@ close_slot() {
     rm -rf -- "$slot" "$workspace"
     return
   fi
-  kill_uid "$uid" || { echo "processes of $uid stay" >&2; return 1; }
+  kill_uid "$uid" || { echo "processes of $uid are left" >&2; return 1; }
   rm -rf -- "$slot" "$workspace"
   find /tmp /var/tmp /dev/shm -xdev -depth -uid "$uid" -delete
-  [ ! -e "$slot" ] && [ ! -e "$workspace" ] || { echo "files of $uid stay" >&2; return 1; }
+  [ ! -e "$slot" ] && [ ! -e "$workspace" ] || { echo "files of $uid are left" >&2; return 1; }
 }
 
 spill() {
@@ -204,12 +204,12 @@ mount_slot() {
   if [ -d /dev/shm ]; then mount --bind "$slot/shm" /dev/shm || return 1; fi
   if [ -e "$slot/mounts" ]; then
     while IFS= read -r -d '' pair; do
-      # Where the kernel refuses the flag, the files' owner and modes keep them as they are.
+      # If the kernel refuses the flag, the files' owner and modes protect them.
       mount -o bind,ro "${pair%%=*}" "${pair#*=}" 2>/dev/null ||
         mount --bind "${pair%%=*}" "${pair#*=}" || return 1
     done <"$slot/mounts"
   fi
-  # The other slots' processes are out of sight where the kernel can do that.
+  # Hides the other slots' processes, if the kernel can.
   mount -t proc -o hidepid=2,nosuid,nodev,noexec proc /proc 2>/dev/null
   return 0
 }
@@ -231,16 +231,16 @@ run() {
     mount_slot "$slot" || { echo "the slot's directories cannot be mounted" >&2; exit 70; }
   else
     home=$root/slots/$slot/home temporary=$root/slots/$slot/tmp
-    # /tmp is everybody's here, and what lies in it nobody else's.
+    # All slots share /tmp here; keep the files in it private.
     umask 027
   fi
   environment+=("PATH=$HQ_IMAGE_PATH:$root/bin" "HOME=$home" "TMPDIR=$temporary"
     "PWD=$cwd" "${@:1:count}" "HQ_COMMAND_ID=$id")
-  # By which a root's processes are found again; others' have their uid.
+  # Marks the processes of a slot that runs as root; others are found by their uid.
   [ "$uid" != 0 ] || environment+=("HQ_SLOT=$slot")
   shift "$count"
   [ "$stdin" = 1 ] || exec </dev/null
-  # So that /dev/stdout and /dev/stderr can be opened by name, but not to read what lies in them.
+  # Lets the command open /dev/stdout and /dev/stderr by name for writing, but not for reading.
   for pair in 1 2; do
     file=/proc/$$/fd/$pair
     [ -p $file ] && chown "0:$uid" $file 2>/dev/null && chmod 620 $file 2>/dev/null
@@ -252,7 +252,7 @@ run() {
   ulimit -c 0
   [ $memory_kib = 0 ] || ulimit -v $memory_kib
   [ $pids = 0 ] || [ "$uid" = 0 ] || ulimit -u $pids
-  # The shell's own words on a command that is killed are not the command's.
+  # The shell's message about a killed command is not output of the command.
   exec 3>&2 2>/dev/null
   memory_kills
   local killed=$memory_kills
@@ -268,7 +268,7 @@ run() {
   exit $code
 }
 
-# How many processes the kernel has killed for want of memory: in the sandbox, where that is told.
+# Number of processes that the kernel has killed for lack of memory, in the sandbox if that is known.
 memory_kills() {
   local file key value lines line
   memory_kills=0
@@ -302,7 +302,7 @@ marked() {
   grep -lzxF -e "$1" /proc/[0-9]*/environ 2>/dev/null | grep -oE '[0-9]+'
 }
 
-# Adds to the pids that are keys of the array $1 all that descend from them or from those of $2.
+# Add to the pids, keys of the array $1, all descendants of them and of the keys of $2.
 add_descendants() {
   local -n members=$1 ancestors=$2
   local pid grown=1
@@ -316,7 +316,7 @@ add_descendants() {
   done
 }
 
-# All under the uid that no other running command of the slot has begun.
+# Print all processes of the uid that do not belong to another running command of the slot.
 unclaimed() {
   local uid=$1 wrapper=$2 file pid
   local -A claimed=() nobody=()
@@ -332,8 +332,8 @@ unclaimed() {
 }
 
 # Processes that carry the mark, or with a uid all of it that are nobody else's, and their
-# descendants. The wrapper, one of root's that waits for the command, dies by itself.
-kill_marked() {
+# Kill all processes with the mark, or with a uid all unclaimed ones, and their descendants. Spares
+# the wrapper, a process of root that waits for the command: it ends by itself.
   local mark=$1 wrapper=$2 uid=$3 round pid parent fresh=0
   local -A tree spared stopped=() parent_of
   for round in {1..50}; do
@@ -358,19 +358,19 @@ kill_marked() {
     [ $fresh = 0 ] && break
   done
   for pid in "${!stopped[@]}"; do kill -KILL "$pid" 2>/dev/null; done
-  # Who looks next must not find them: a process is gone a moment after it was killed.
+  # Wait until they are gone: a process exists for a moment after its kill, and must not be seen.
   for round in {1..500}; do
     for pid in "${!stopped[@]}"; do is_there "$pid" && sleep 0.02 && continue 2; done
     [ $fresh = 0 ] && return 0
     break
   done
-  echo "processes of a command stay" >&2
+  echo "processes of a command are left" >&2
   return 1
 }
 
 kill_command() {
   local uid=${2:-0}
-  # Root reads what is its own in any case.
+  # Root can always read the environments of its own processes.
   [ $environ = 1 ] || [ "$uid" = 0 ] || { kill_marked "" "HQ_WRAPPER=$1" "$uid"; return; }
   kill_marked "HQ_COMMAND_ID=$1" "HQ_WRAPPER=$1" ""
 }

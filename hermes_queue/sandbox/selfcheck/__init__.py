@@ -1,15 +1,15 @@
 """The checks that every sandbox backend passes: `hermes-queue sandboxes check NAME`.
 
-bench.py         the backend under test, and what checks are made of
+bench.py         the backend under test, and building blocks of checks
 report.py        runs them and reports the results
-victim.py        a worker that is killed
-commands.py      what commands receive and what they return
+victim.py        a worker to be killed
+commands.py      input and results of commands
 processes.py     time limits and process trees
 leases.py        waiting, releasing, renewing, resizing
 files.py         reading and writing a slot's files
-isolation.py     what slots cannot see or do
-assets.py        built once, whole, read-only
-dead_workers.py  what is left when a worker dies
+isolation.py     files and processes that slots must not reach
+assets.py        built once, complete, read-only
+dead_workers.py  leftovers of dead workers
 """
 
 from hermes_queue.sandbox.selfcheck import (
@@ -32,4 +32,4 @@ CHECKS: tuple[Check, ...] = tuple(
     for value in vars(module).values()
     if isinstance(value, Check)
 )
-"""All of them, in the order of their modules."""
+"""All checks, in the order of their modules."""

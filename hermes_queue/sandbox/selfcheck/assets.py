@@ -1,4 +1,4 @@
-"""Checks of assets: built once, whole or not at all, mounted read-only."""
+"""Checks of assets: built once, complete or not at all, mounted read-only."""
 
 from __future__ import annotations
 
@@ -16,18 +16,20 @@ MALFORMED = {
     "mount": AssetSpec("venv", "00112233", "", "/opt/assets/../../usr"),
     "mount ": AssetSpec("venv", "00112233", "", "/usr/lib"),
 }
-"""Field that is wrong -> asset."""
+"""Malformed field -> asset."""
 
 
 def _asset(script: str, *, timeout_s: float = 600.0) -> AssetSpec:
-    """One that no other check, run or backend has built before."""
+    """An asset that no other check, run or backend has built before."""
     key = secrets.token_hex(8)
     return AssetSpec("test", key, script, f"/opt/assets/test-{key}", timeout_s=timeout_s)
 
 
 @check(slots=1, isolated=True)
 async def an_asset_is_built_once_by_five_at_once(bench: Trial) -> None:
-    """Build an asset once, however many tasks and workers of the host ask for it at a time."""
+    """Build an asset once, even if several tasks and workers of the host request it at the same
+    time.
+    """
     benches = [bench, await bench.another()]
     spec = _asset("sleep 0.3; date +%s%N >stamp")
     callers = [benches[n % 2].backend.prepare(SlotSpec(assets=(spec,))) for n in range(5)]
@@ -38,7 +40,9 @@ async def an_asset_is_built_once_by_five_at_once(bench: Trial) -> None:
 
 @check(isolated=True)
 async def an_asset_is_mounted_read_only_and_only_where_asked_for(bench: Trial) -> None:
-    """Show an asset at its mount to the slots that ask for it, also after `renew`, unchangeable."""
+    """Show an asset only to slots that ask for it, at its mount and unchangeable, also after
+    `renew`.
+    """
     spec = _asset("mkdir bin; echo text >bin/file")
     slot = await bench.slot(SlotSpec(assets=(spec,)))
     same(await bench.out(slot, f"cat {spec.mount}/bin/file"), "text")
@@ -64,8 +68,9 @@ async def a_build_is_strict_and_starts_in_its_mount(bench: Trial) -> None:
 
 @check(isolated=True)
 async def a_failed_build_says_why_and_leaves_nothing(bench: Trial) -> None:
-    """Raise EnvInfraError with exit code and output, keep no part of it, and build it anew when it
-    is asked for again."""
+    """Raise EnvInfraError with exit code and output, keep no part of it, and build it again on the
+    next request.
+    """
     broken = _asset("echo no such wheel >&2; touch half; exit 7")
     with raising(EnvInfraError, r"exit code 7(.|\n)*no such wheel"):
         await bench.slot(SlotSpec(assets=(broken,)))
@@ -86,7 +91,7 @@ async def a_build_that_takes_too_long_is_ended(bench: Trial) -> None:
 
 @check(isolated=True)
 async def reading_an_asset_follows_no_link(bench: Trial) -> None:
-    """Read regular files inside the asset alone: it was made by foreign code."""
+    """Read only regular files inside the asset: foreign code made it."""
     spec = _asset(
         "echo text >file; mkdir -p d/e; echo deep >d/e/f; ln -s /etc/passwd link; "
         "ln -s d dirlink; ln -s . self; mkfifo fifo; head -c 1000 /dev/zero >big"
@@ -103,7 +108,7 @@ async def reading_an_asset_follows_no_link(bench: Trial) -> None:
 
 @check(isolated=True)
 async def a_malformed_asset_is_the_envs_fault(bench: Trial) -> None:
-    """Raise EnvBug for a kind, key or mount that is no name; see `check_asset` of the local one."""
+    """Raise EnvBug for an invalid kind, key or mount; see `check_asset` of the local backend."""
     for field, spec in MALFORMED.items():
         with raising(EnvBug, f"asset {field.strip()}"):
             await bench.backend.prepare(SlotSpec(assets=(spec,)))
@@ -111,6 +116,6 @@ async def a_malformed_asset_is_the_envs_fault(bench: Trial) -> None:
 
 @check(isolated=True)
 async def a_python_that_is_not_to_be_had_names_the_fix(bench: Trial) -> None:
-    """Raise EnvInfraError with what to install for a Python version that is not there."""
+    """Raise EnvInfraError with installation advice for a Python version that does not exist."""
     with raising(EnvInfraError, "install"):
         await bench.backend.prepare(SlotSpec(python="3.99"))

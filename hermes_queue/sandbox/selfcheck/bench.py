@@ -1,4 +1,7 @@
-"""A backend under test, and the tools of a check. Works without pytest and under `python -O`."""
+"""A backend under test, and building blocks of checks.
+
+Works without pytest and under `python -O`.
+"""
 
 from __future__ import annotations
 
@@ -24,21 +27,21 @@ from hermes_queue.sandbox.base import (
 
 
 class CheckFailed(Exception):
-    """The backend does not do what the contract asks for."""
+    """The backend does not fulfil the contract."""
 
 
 class NotApplicable(Exception):
-    """The check has nothing to look at here."""
+    """The check does not apply to this backend."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Which backend is checked."""
+    """The backend to check."""
 
     name: str
-    """As `make_backend` takes it; everything else is said by its settings."""
+    """Name for `make_backend`; everything else is in its settings."""
     memory_mb: int | None = None
-    """What one slot may use; None = not known, so that the limit is not checked."""
+    """Memory limit of one slot; None = unknown, so that the limit is not checked."""
 
 
 class SlotBench:
@@ -51,26 +54,26 @@ class SlotBench:
         self._nap = str(random.randint(10**6, 10**7))  # noqa: S311 - no secret
 
     async def slot(self, spec: SlotSpec | None = None) -> Slot:
-        """Lease one."""
+        """Lease a slot."""
         return await self.backend.acquire("trajectory", spec or SlotSpec())
 
     async def answer(
         self, slot: Slot, command: str, **options: Any
     ) -> ExecutionResult | SandboxError:
-        """The result of one command, in which 4242 stands for this bench's own number."""
+        """The result of one command, in which 4242 is replaced by this bench's sleeping time."""
         command = command.replace("4242", self._nap)
         [answer] = await self.backend.execute_batch([ExecutionRequest(slot, command, **options)])
         return answer
 
     async def sh(self, slot: Slot, command: str, **options: Any) -> ExecutionResult:
-        """The same, of a sandbox that lives. Raises CheckFailed."""
+        """The result of one command in a sandbox that lives. Raises CheckFailed."""
         answer = await self.answer(slot, command, **options)
         if not isinstance(answer, ExecutionResult):
             raise CheckFailed(f"{command[:80]!r} was answered by {answer!r}")
         return answer
 
     async def out(self, slot: Slot, command: str, **options: Any) -> str:
-        """The standard output of a command that succeeds. Raises CheckFailed."""
+        """The standard output of a successful command. Raises CheckFailed."""
         result = await self.sh(slot, command, **options)
         if result.exit_code != 0:
             raise CheckFailed(f"{command[:80]!r} ended with {result}")
@@ -78,7 +81,7 @@ class SlotBench:
 
 
 class Trial(SlotBench):
-    """What a check is given: a bench, and whatever else it needs of the same subject."""
+    """A bench for one check, which can make further backends of the same subject."""
 
     def __init__(
         self,
@@ -95,24 +98,27 @@ class Trial(SlotBench):
         self._stack = stack
 
     async def start(self) -> None:
-        """Start the backend; it is stopped with the trial."""
+        """Start the backend; it is stopped at the end of the trial."""
         self._stack.push_async_callback(self.backend.stop)
         await self.backend.start()
 
     async def another(self) -> SlotBench:
-        """Another backend of this kind with as many slots, as a second worker has it."""
+        """Another backend of this kind with as many slots, like that of a second worker."""
         trial = Trial(self.subject, self.labels, slots=self.slots, stack=self._stack)
         await trial.start()
         return trial
 
     async def require_isolation(self) -> None:
-        """Raise NotApplicable for a backend that promises none. Some know with the first slot."""
+        """Raise NotApplicable for a backend without isolation.
+
+        Some know this only with the first slot.
+        """
         await self.backend.release(await self.slot())
         if not self.backend.capabilities.isolation:
-            raise NotApplicable("the backend promises no isolation")
+            raise NotApplicable("the backend has no isolation")
 
     def victim(self, worker: str) -> tuple[list[str], dict[str, str]]:
-        """Command and environment of a worker of this kind that is to be killed."""
+        """Command and environment of a worker of this kind that will be killed."""
         command = [sys.executable, "-m", f"{__package__}.victim", self.subject.name, worker]
         return command, {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
@@ -130,16 +136,16 @@ async def trial(subject: Subject, *, slots: int) -> AsyncIterator[Trial]:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One demand of the contract."""
+    """One requirement of the contract."""
 
     name: str
     """A sentence with underscores."""
     demand: str
-    """What a backend has to do to pass."""
+    """What a backend must do to pass."""
     body: Callable[[Trial], Awaitable[None]]
     slots: int
     isolated: bool
-    """Whether it is about what only a backend with isolation promises."""
+    """Whether it applies only to backends with isolation."""
 
     @property
     def title(self) -> str:
@@ -147,7 +153,7 @@ class Check:
         return self.name.replace("_", " ")
 
     async def run(self, subject: Subject) -> None:
-        """Raises CheckFailed, NotApplicable, or whatever the backend raises."""
+        """Raises CheckFailed, NotApplicable, or any error of the backend."""
         async with trial(subject, slots=self.slots) as made:
             if self.isolated:
                 await made.require_isolation()
@@ -157,7 +163,7 @@ class Check:
 def check(
     *, slots: int = 2, isolated: bool = False
 ) -> Callable[[Callable[[Trial], Awaitable[None]]], Check]:
-    """Make a function with a docstring, which is the demand, a `Check`."""
+    """Make a `Check` of a function, whose docstring is the requirement."""
 
     def made(body: Callable[[Trial], Awaitable[None]]) -> Check:
         demand = " ".join((body.__doc__ or "").split())
@@ -172,19 +178,19 @@ def expect(condition: bool, problem: object) -> None:
         raise CheckFailed(str(problem))
 
 
-def same(found: object, wanted: object, of: str = "") -> None:
+def same(found: object, expected: object, of: str = "") -> None:
     """Raise CheckFailed unless both are equal."""
-    if found != wanted:
+    if found != expected:
         raise CheckFailed(
-            f"{of + ': ' if of else ''}found {found!r:.500}, expected {wanted!r:.500}"
+            f"{of + ': ' if of else ''}found {found!r:.500}, expected {expected!r:.500}"
         )
 
 
 @contextlib.contextmanager
 def raising(kind: type[BaseException], pattern: str = "", *, of: str = "") -> Iterator[list[Any]]:
-    """Raise CheckFailed unless the block raises `kind` with a message like `pattern`.
+    """Raise CheckFailed unless the block raises `kind` with a message that matches `pattern`.
 
-    The list that it gives holds the error afterwards.
+    The yielded list contains the error afterwards.
     """
     caught: list[Any] = []
     try:

@@ -1,4 +1,4 @@
-"""Checks of commands: what they receive and what they return."""
+"""Checks of commands: their input and results."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def a_sigkill_of_its_own_is_a_result(bench: Trial) -> None:
 
 @check()
 async def stdin_and_output_are_bytes(bench: Trial) -> None:
-    """Pass standard input and both streams on byte by byte, whatever they hold."""
+    """Pass standard input and both streams on as bytes, unchanged."""
     slot = await bench.slot()
     everything = bytes(range(256)) * 300
     result = await bench.sh(slot, "cat; cat >&2", stdin=everything)
@@ -49,7 +49,7 @@ async def stdin_and_output_are_bytes(bench: Trial) -> None:
 
 @check()
 async def a_command_without_stdin_reads_an_empty_one(bench: Trial) -> None:
-    """Give a command for which there is no standard input an empty one, not an open one."""
+    """Give a command without standard input an empty one, not an open one."""
     slot = await bench.slot()
     result = await bench.sh(slot, "wc -c", timeout_s=10)
     same(result.stdout.strip(), b"0")
@@ -57,7 +57,7 @@ async def a_command_without_stdin_reads_an_empty_one(bench: Trial) -> None:
 
 @check()
 async def invalid_utf8_is_kept_and_shown_replaced(bench: Trial) -> None:
-    """Keep output as bytes; `ExecutionResult.output` replaces what is no text."""
+    """Keep output as bytes; `ExecutionResult.output` replaces invalid text."""
     slot = await bench.slot()
     result = await bench.sh(slot, r"printf 'a\xff\xfeb'")
     same((result.stdout, result.output), (b"a\xff\xfeb", "a\ufffd\ufffdb"))
@@ -75,7 +75,8 @@ async def a_command_line_may_hold_any_text_and_a_megabyte_of_it(bench: Trial) ->
 @check()
 async def long_output_keeps_head_and_tail(bench: Trial) -> None:
     """Keep the first and last half of `max_output_bytes` of each stream, with a line between them
-    that says how many bytes are left out, and set `truncated`."""
+    that gives the number of omitted bytes, and set `truncated`.
+    """
     slot = await bench.slot()
     command = "echo first; head -c 5000000 /dev/zero | tr '\\0' x; echo; echo last"
     both = f"{{ {command}; }} >long; cat long >&2; cat long"
@@ -92,8 +93,9 @@ async def long_output_keeps_head_and_tail(bench: Trial) -> None:
 
 @check()
 async def a_command_that_opens_its_output_by_name_writes_there_or_fails(bench: Trial) -> None:
-    """Let /dev/stdout and /dev/stderr be the command's own streams where the kernel can (gVisor
-    cannot); never send what is written there elsewhere."""
+    """Let /dev/stdout and /dev/stderr be the command's own streams if the kernel can (gVisor
+    cannot); never send their output elsewhere.
+    """
     slot = await bench.slot()
     result = await bench.sh(slot, "echo out >/dev/stdout && echo err >/dev/stderr")
     whole = (result.stdout, result.stderr) == (b"out\n", b"err\n")
@@ -102,7 +104,7 @@ async def a_command_that_opens_its_output_by_name_writes_there_or_fails(bench: T
 
 @check()
 async def output_that_just_fits_is_whole(bench: Trial) -> None:
-    """Return a stream of exactly `max_output_bytes` as it is."""
+    """Return a stream of exactly `max_output_bytes` unchanged."""
     slot = await bench.slot()
     result = await bench.sh(slot, "head -c 1001 /dev/zero", max_output_bytes=1001)
     expect(result.stdout == bytes(1001), f"found {len(result.stdout)} bytes of 1001")
@@ -111,7 +113,7 @@ async def output_that_just_fits_is_whole(bench: Trial) -> None:
 
 @check()
 async def cwd_and_environment_are_the_requests(bench: Trial) -> None:
-    """Run in `cwd` with `env` added; a directory that is not there is the command's failure."""
+    """Run in `cwd` with `env` added; a missing directory is the command's failure."""
     slot = await bench.slot()
     same(await bench.out(slot, "pwd -P"), slot.workspace)
     same(await bench.out(slot, "pwd -P", cwd="/usr"), "/usr")
@@ -122,7 +124,7 @@ async def cwd_and_environment_are_the_requests(bench: Trial) -> None:
 
 @check()
 async def the_workers_environment_does_not_reach_commands(bench: Trial) -> None:
-    """Give commands an environment of their own: the worker's holds secrets."""
+    """Give commands a separate environment: the worker's contains secrets."""
     os.environ["WORKER_SECRET"] = "hunter2"
     try:
         slot = await bench.slot()
@@ -134,13 +136,14 @@ async def the_workers_environment_does_not_reach_commands(bench: Trial) -> None:
 @check()
 async def the_environment_is_the_same_on_every_backend(bench: Trial) -> None:
     """Set SLOT_ENVIRONMENT, PATH, HOME, TMPDIR, PWD and HQ_COMMAND_ID, and nothing else: a test
-    that depends on a variable would score otherwise."""
+    that depends on a variable would get another score.
+    """
     slot = await bench.slot()
     found = dict(line.split("=", 1) for line in (await bench.out(slot, "env")).splitlines())
     same(found.pop("PWD", None), slot.workspace, "PWD")
     for own in ("PATH", "HOME", "TMPDIR", "HQ_COMMAND_ID", "SHLVL", "_"):
         expect(found.pop(own, None) is not None, f"{own} is not set")
-    found.pop("HQ_SLOT", None)  # what marks the processes of a slot that has no uid of its own
+    found.pop("HQ_SLOT", None)  # marks the processes of a slot without a separate uid
     same(found, {"LANG": "C.UTF-8", "USER": "agent", "LOGNAME": "agent"})
 
 
@@ -148,15 +151,15 @@ async def the_environment_is_the_same_on_every_backend(bench: Trial) -> None:
 async def python_is_the_workers_version_under_both_names(bench: Trial) -> None:
     """Have `python` and `python3` of `SlotSpec.python`, or else the worker's version, on PATH."""
     slot = await bench.slot()
-    wanted = f"{sys.version_info.major}.{sys.version_info.minor}"
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
     for name in ("python", "python3"):
         code = 'import sys, ssl, sqlite3; print("%d.%d" % sys.version_info[:2])'
-        same(await bench.out(slot, f"{name} -c '{code}'"), wanted, name)
+        same(await bench.out(slot, f"{name} -c '{code}'"), version, name)
 
 
 @check()
 async def fifty_commands_run_at_once(bench: Trial) -> None:
-    """Run the commands of a batch concurrently, and answer them in their order."""
+    """Run the commands of a batch concurrently, and return the results in their order."""
     slots = [await bench.slot(), await bench.slot()]
     requests = [
         ExecutionRequest(slots[n % 2], f"echo {n}; sleep 0.2; echo {n} >&2") for n in range(50)
@@ -171,9 +174,9 @@ async def fifty_commands_run_at_once(bench: Trial) -> None:
 
 @check()
 async def a_command_over_the_memory_limit_fails_and_the_slot_lives(bench: Trial) -> None:
-    """Limit what the processes of a slot may use, so that one cannot end the others."""
+    """Limit the memory of a slot's processes, so that one slot cannot end the others."""
     if bench.subject.memory_mb is None:
-        raise NotApplicable("what a slot may use is not known: give --memory-mb")
+        raise NotApplicable("the memory limit of a slot is unknown: give --memory-mb")
     slot = await bench.slot()
     size = (bench.subject.memory_mb << 20) * 5 // 2
     result = await bench.sh(slot, f"exec python3 -c 'bytearray({size})'")

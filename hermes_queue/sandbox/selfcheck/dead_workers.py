@@ -1,4 +1,4 @@
-"""Checks of what is left when a worker dies."""
+"""Checks of leftovers of dead workers."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from hermes_queue.sandbox.selfcheck.processes import COUNT
 
 @check(slots=1)
 async def a_killed_workers_sandbox_is_listed_and_can_be_terminated(bench: Trial) -> None:
-    """List the sandboxes of workers that were killed, with their labels, and end each by its id,
-    with everything in it: for the reaper, or for the next worker of the host."""
+    """List the sandboxes of killed workers, with their labels, and end each by its id, with
+    everything in it: for the reaper, or for the next worker of the host.
+    """
     worker = f"victim-{secrets.token_hex(6)}"
     # Our backend was started before: it does not reclaim anything by itself.
     sandbox_id = await asyncio.to_thread(_lease_and_die, *bench.victim(worker))
@@ -29,7 +30,7 @@ async def a_killed_workers_sandbox_is_listed_and_can_be_terminated(bench: Trial)
 
 
 def _lease_and_die(command: list[str], environment: dict[str, str]) -> str:
-    """Id of the sandbox that the killed process had."""
+    """Id of the killed process's sandbox."""
     with subprocess.Popen(  # noqa: S603 - our own interpreter and module
         command, env=environment, stdout=subprocess.PIPE, text=True
     ) as victim:

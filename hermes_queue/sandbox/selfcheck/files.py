@@ -21,7 +21,7 @@ async def files_are_written_with_parents_and_read_back(bench: Trial) -> None:
 
 @check()
 async def replacing_a_file_keeps_its_mode(bench: Trial) -> None:
-    """Write into a file that is there, so that a program stays executable."""
+    """Write into an existing file, so that a program stays executable."""
     slot = await bench.slot()
     await bench.out(slot, "echo old >tool; chmod 755 tool")
     await bench.backend.write_file(slot, f"{slot.workspace}/tool", b"new\n")
@@ -30,10 +30,12 @@ async def replacing_a_file_keeps_its_mode(bench: Trial) -> None:
 
 @check(slots=1)
 async def what_cannot_be_read_is_not_found(bench: Trial) -> None:
-    """Raise FileNotFoundError for what is missing, no regular file, or closed to the slot."""
+    """Raise FileNotFoundError for paths that are missing, no regular file, or unreadable for the
+    slot.
+    """
     slot = await bench.slot()
     await bench.out(slot, "mkdir directory; ln -s nowhere dangling; mkfifo fifo")
-    if await bench.out(slot, "id -u") != "0":  # Nothing is closed to root.
+    if await bench.out(slot, "id -u") != "0":  # Root can read everything.
         await bench.out(slot, "touch closed; chmod 000 closed")
     for name in ("missing", "directory", "dangling", "fifo", "closed", "a\0b"):
         with raising(FileNotFoundError, of=f"{name!r}:"):
@@ -42,7 +44,9 @@ async def what_cannot_be_read_is_not_found(bench: Trial) -> None:
 
 @check()
 async def a_file_over_the_limit_is_refused(bench: Trial) -> None:
-    """Raise OSError with errno EFBIG for more than `max_bytes`, and read exactly so many."""
+    """Raise OSError with errno EFBIG for more than `max_bytes`; read a file of exactly that
+    size.
+    """
     slot = await bench.slot()
     await bench.out(slot, "head -c 1000 /dev/zero >big")
     path = f"{slot.workspace}/big"

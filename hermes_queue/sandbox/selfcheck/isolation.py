@@ -1,4 +1,4 @@
-"""Checks of what `Capabilities.isolation` promises."""
+"""Checks of the guarantees of `Capabilities.isolation`."""
 
 from __future__ import annotations
 
@@ -76,14 +76,14 @@ async def the_workers_files_and_processes_are_out_of_sight(bench: Trial) -> None
         for path in (secret, Path(__file__), "/etc/shadow", Path.home() / ".ssh"):
             found = await bench.sh(slot, f"[ -r '{path}' ]")
             expect(not found.ok, f"the slot can read {path}")
-    # Of the sandbox, where names are shared: nobody else uses it meanwhile.
+    # Those of the sandbox, if slots share it: no other slot uses it meanwhile.
     pids = (await bench.out(slot, "cd /proc && echo [0-9]*")).split()
     expect(len(pids) < 10, f"the slot sees {len(pids)} processes")
 
 
 @check(isolated=True)
 async def there_is_no_network(bench: Trial) -> None:
-    """Give slots no network but a loopback of their own, unless the settings ask for more."""
+    """Give slots no network but a separate loopback, unless the settings allow more."""
     slot = await bench.slot()
     with socket.create_server(("127.0.0.1", 0)) as server:
         connect = f"exec 3<>/dev/tcp/127.0.0.1/{server.getsockname()[1]}"
@@ -95,7 +95,7 @@ async def there_is_no_network(bench: Trial) -> None:
 
 @check(isolated=True)
 async def a_slot_outlives_whatever_its_commands_kill(bench: Trial) -> None:
-    """Keep the slot's first process out of reach of its commands' signals."""
+    """Protect the slot's first process from signals of its commands."""
     slot = await bench.slot()
     await bench.sh(slot, "kill -9 1; kill -TERM 1; kill -STOP 1; kill -9 -1; true")
     same(await bench.out(slot, "echo alive"), "alive")

@@ -1,4 +1,4 @@
-"""Checks of leases: waiting, releasing, renewing, resizing, and the ends of sandboxes."""
+"""Checks of leases: waiting, releasing, renewing, resizing, and the end of sandboxes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOOK = 'find . ~ "$TMPDIR" -mindepth 1; ' + COUNT
 
 @check()
 async def acquire_waits_for_a_free_slot(bench: Trial) -> None:
-    """Let `acquire` wait while all slots are leased, and give each lease an id of its own."""
+    """Let `acquire` wait while all slots are leased, and give each lease a new id."""
     first, _ = await bench.slot(), await bench.slot()
     same(bench.backend.free_slots, 0, "free_slots")
     waiting = asyncio.create_task(bench.slot())
@@ -46,8 +46,9 @@ async def a_cancelled_acquire_takes_no_slot(bench: Trial) -> None:
 
 @check()
 async def resize_changes_how_many_slots_may_be_leased(bench: Trial) -> None:
-    """Wake a waiting `acquire` when there are more slots; with fewer, leave leased ones alone and
-    lease no more until enough of them were released."""
+    """Wake a waiting `acquire` if there are more slots; with fewer, leave leased ones alone and
+    lease no more until enough of them are released.
+    """
     held = [await bench.slot(), await bench.slot()]
     waiting = asyncio.create_task(bench.slot())
     await asyncio.wait({waiting}, timeout=0.05)
@@ -73,8 +74,9 @@ async def releasing_twice_frees_one_slot(bench: Trial) -> None:
 
 @check()
 async def a_released_slot_is_lost_in_place(bench: Trial) -> None:
-    """Answer for a slot that is not leased with `SlotLost`: in place in a batch, so that its other
-    commands are answered, and raised by the other methods."""
+    """Answer for an unleased slot with `SlotLost`: in place in a batch, so that its other commands
+    are answered, and raised by the other methods.
+    """
     gone, live = await bench.slot(), await bench.slot()
     await bench.backend.release(gone)
     dead, answer = await asyncio.gather(bench.answer(gone, "true"), bench.answer(live, "true"))
@@ -101,7 +103,7 @@ async def a_terminated_sandbox_is_lost_in_place_and_replaced(bench: Trial) -> No
 
 @check(slots=1)
 async def a_release_leaves_nothing(bench: Trial) -> None:
-    """Kill everything in a slot that is released, and delete all its files of any mode."""
+    """Kill everything in a released slot, and delete all its files of any mode."""
     slot = await bench.slot()
     await bench.out(slot, LITTER)
     await bench.backend.release(slot)
@@ -112,8 +114,9 @@ async def a_release_leaves_nothing(bench: Trial) -> None:
 
 @check(slots=1)
 async def renewing_leaves_nothing_but_the_lease(bench: Trial) -> None:
-    """Empty the slot like a release, keep the lease, and answer with a `Slot` of a new id; the old
-    one is void."""
+    """Empty the slot like a release, keep the lease, and return a `Slot` with a new id; the old one
+    is void.
+    """
     slot = await bench.slot()
     await bench.out(slot, LITTER)
     again = await bench.backend.renew(slot)
@@ -127,7 +130,7 @@ async def renewing_leaves_nothing_but_the_lease(bench: Trial) -> None:
 
 @check()
 async def stopping_ends_every_slot_and_may_be_repeated(bench: Trial) -> None:
-    """End all sandboxes in `stop`, ignore a second one, and work again after `start`."""
+    """End all sandboxes in `stop`, ignore a second call, and work again after `start`."""
     slot = await bench.slot()
     await bench.out(slot, "sleep 4242 & true")
     await bench.backend.stop()
@@ -141,8 +144,9 @@ async def stopping_ends_every_slot_and_may_be_repeated(bench: Trial) -> None:
 
 @check()
 async def a_profile_nobody_described_is_refused_with_those_there_are(bench: Trial) -> None:
-    """Raise SandboxRejected for a profile that is unknown, with the known ones, from `prepare` and
-    `acquire`; `hermes_queue.sandbox.profiles` has it for backends with one kind of slot."""
+    """Raise SandboxRejected for an unknown profile, with the known ones, from `prepare` and
+    `acquire`; see `hermes_queue.sandbox.profiles` for backends with one kind of slot.
+    """
     free = bench.backend.free_slots
     for lease in (bench.backend.prepare, lambda spec: bench.backend.acquire("t", spec)):
         with raising(SandboxRejected, "'gpu' is unknown .*known: default") as caught:

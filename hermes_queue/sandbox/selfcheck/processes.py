@@ -8,9 +8,9 @@ from hermes_queue.errors import SlotLost
 from hermes_queue.sandbox.base import ExecutionRequest, ExecutionResult
 from hermes_queue.sandbox.selfcheck.bench import CheckFailed, Trial, check, expect, same
 
-# Written so that the pattern does not find the shell that carries it on its command line.
+# The brackets keep the pattern from matching the shell that has it on its command line.
 COUNT = "pgrep -fc '[s]leep 4242' || true"
-"""Prints how many of the bench's sleeping processes the slot sees."""
+"""Prints the number of the bench's sleeping processes that the slot sees."""
 TREES = {
     "child": "sleep 4242 & wait",
     "ignoring signals": "trap '' TERM INT HUP; sleep 4242 & wait",
@@ -30,8 +30,9 @@ async def a_timeout_is_reported_with_the_output_so_far(bench: Trial) -> None:
 
 @check()
 async def a_timeout_kills_the_whole_tree(bench: Trial) -> None:
-    """Kill every process of a command that runs out of time: those that ignore signals, left the
-    session, lost their parent or cleared their environment, too."""
+    """Kill every process of a command that runs out of time, even if it ignores signals, left the
+    session, lost its parent or cleared its environment.
+    """
     slot = await bench.slot()
     for kind, tree in TREES.items():
         result = await bench.sh(slot, tree, timeout_s=0.5)
@@ -41,7 +42,7 @@ async def a_timeout_kills_the_whole_tree(bench: Trial) -> None:
 
 @check()
 async def a_timeout_spares_the_slots_other_commands(bench: Trial) -> None:
-    """Kill the tree of the one command only, not all that runs in its slot."""
+    """Kill the tree of this command only, not all processes in its slot."""
     slot = await bench.slot()
     slow = ExecutionRequest(slot, "sleep 1; echo done")
     stuck = ExecutionRequest(slot, "sleep 4242", timeout_s=0.3)
@@ -52,7 +53,9 @@ async def a_timeout_spares_the_slots_other_commands(bench: Trial) -> None:
 
 @check()
 async def cancellation_kills_the_whole_tree(bench: Trial) -> None:
-    """Kill the command's processes when the call of `execute_batch` is cancelled, then end it."""
+    """Kill the command's processes when the call of `execute_batch` is cancelled, then end the
+    call.
+    """
     slot = await bench.slot()
     command = "(setsid sleep 4242 &) ; touch begun; sleep 4242"
     task = asyncio.create_task(bench.sh(slot, command))
@@ -66,10 +69,11 @@ async def cancellation_kills_the_whole_tree(bench: Trial) -> None:
 
 @check()
 async def a_background_server_outlives_its_command_and_dies_with_the_slot(bench: Trial) -> None:
-    """End a command with its shell, though background processes hold its streams open, and let
-    those run until the slot is renewed or released."""
+    """End a command with its shell, even if background processes hold its streams open, and let
+    those run until the slot is renewed or released.
+    """
     slot = await bench.slot()
-    # It keeps both pipes, and goes on writing to them after the command is over.
+    # It holds both pipes, and continues to write to them after the command is over.
     server = "(while sleep 0.05; do echo noise; echo x >>beats; done) &"
     result = await bench.sh(slot, f"{server} sleep 4242 & echo started", timeout_s=20)
     same((result.exit_code, result.timed_out), (0, False))

@@ -13,23 +13,23 @@ from hermes_queue.sandbox.selfcheck.bench import Check, CheckFailed, NotApplicab
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """Of one check."""
+    """Result of one check."""
 
     check: Check
     verdict: Literal["passed", "failed", "skipped"]
     why: str
-    """Empty when it passed."""
+    """Empty if it passed."""
     duration_s: float
 
 
 async def outcomes(
     checks: Iterable[Check], subject: Subject, *, timeout_s: float
 ) -> AsyncIterator[CheckResult]:
-    """Yield the result of each check as soon as it is known. Raises nothing of the backend's.
+    """Yield the result of each check as soon as it is known. Raises no error of the backend.
 
     Args:
-        checks: which.
-        subject: of which backend.
+        checks: the checks to run.
+        subject: the backend to check.
         timeout_s: for one check, the start of its backend included.
     """
     for check in checks:
