@@ -331,9 +331,9 @@ unclaimed() {
   done
 }
 
-# Processes that carry the mark, or with a uid all of it that are nobody else's, and their
 # Kill all processes with the mark, or with a uid all unclaimed ones, and their descendants. Spares
 # the wrapper, a process of root that waits for the command: it ends by itself.
+kill_marked() {
   local mark=$1 wrapper=$2 uid=$3 round pid parent fresh=0
   local -A tree spared stopped=() parent_of
   for round in {1..50}; do

@@ -49,8 +49,8 @@ class SlotBench:
 
     def __init__(self, backend: SandboxBackend) -> None:
         self.backend = backend
-        # Checks count their sleeping processes. Without namespaces they would count those of
-        # others that run beside them too, so every bench sleeps for a time of its own.
+        # Checks count their sleeping processes. Without namespaces they would also count those of
+        # concurrent checks, so every bench sleeps for a different time.
         self._nap = str(random.randint(10**6, 10**7))  # noqa: S311 - no secret
 
     async def slot(self, spec: SlotSpec | None = None) -> Slot:
