@@ -147,7 +147,7 @@ def _failed(
     """A small failure in place of a record that cannot be stored as it is.
 
     Args:
-        source: what the record was to be made from.
+        source: draft or record in place of which it is made.
         known: the failure, if the attempt failed anyway; None = `problem` is the failure.
         problem: why the record cannot be stored.
     """

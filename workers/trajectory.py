@@ -41,7 +41,7 @@ from workers.upkeep.quarantine import PoisonJob, isolated
 logger = logging.getLogger(__name__)
 
 _HELD_S = 2.0
-"""How long the task of a held job stays in the pool; else the backlog would cycle through it."""
+"""Pause of the task of a held job; without it the backlog would cycle through the worker."""
 
 _FORGOTTEN = (
     ". Redis has its message but not the job: Redis was restored from older data or evicts keys "
@@ -49,7 +49,7 @@ _FORGOTTEN = (
 )
 
 _LAST_WORDS_S = 5.0
-"""How long a task that is cancelled while it asks for its lease waits for the answer."""
+"""Longest wait for the answer of a task that is cancelled while it asks for its lease."""
 
 
 class Delivery(BaseModel):

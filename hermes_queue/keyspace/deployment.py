@@ -14,7 +14,7 @@ from hermes_queue.keyspace.connection import check_eviction, connect, explained,
 from hermes_queue.settings import RedisSettings
 
 LIFE_TTL_S = 86400
-"""How long a worker's life can be examined after its last beat."""
+"""Seconds after a worker's last beat in which its death can be examined."""
 
 
 class Deployment:

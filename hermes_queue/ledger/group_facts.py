@@ -12,7 +12,7 @@ from hermes_queue.wire.ids import group_of, run_of, sample_of
 
 
 def dropped_groups(ledger: Ledger, group_ids: Sequence[str]) -> list[str]:
-    """Those of `group_ids` that were closed and, because of their policy, not published."""
+    """The groups of `group_ids` that were closed and, because of their policy, not published."""
     with explained(ledger.url), ledger.client.pipeline(transaction=False) as pipe:
         for group_id in group_ids:
             pipe.hexists(ledger.key(f"group:{group_id}"), "dropped")

@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 RUN_TTL_S = 90 * 86400
 PUBLISH_CLAIM_S = 30.0
-"""How long a producer may take between claiming a batch of jobs and publishing its messages."""
+"""Longest time of a producer between claiming a batch of jobs and publishing its messages."""
 MOVE_CLAIM_S = 10.0
 """The same for a mover, whose jobs may have waited for a dead worker already."""
 RECONCILED_AT_ONCE = 1000

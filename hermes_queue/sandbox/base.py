@@ -80,7 +80,7 @@ class SlotSpec:
     """Python packages and modules, by import name, that the slot must not see in the image: the
     subject of the task. A backend that cannot hide one from its slots refuses the lease."""
     alone: bool = False
-    """Whether no other slot may share the sandbox, whatever the profile says: earlier sandboxes
+    """Whether no other slot may share the sandbox, even if the profile allows it: earlier sandboxes
     died under this job."""
 
 
@@ -97,7 +97,7 @@ class Slot:
     spec: SlotSpec
     handle: object = None
     image: str | None = None
-    """What the sandbox is made of, for the record; equal only for equal sandboxes."""
+    """Description of the image, for the record; equal only for equal sandboxes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,7 @@ class SandboxBackend(Protocol):
 
     @property
     def free_slots(self) -> int:
-        """How many `acquire` calls would succeed at once."""
+        """Number of `acquire` calls that would succeed at once."""
         ...
 
     def resize(self, slots: int) -> None:
@@ -289,4 +289,4 @@ class SandboxBackend(Protocol):
         ...
 
     async def terminate(self, sandbox_id: str) -> None:
-        """End a sandbox by id, whoever started it. No-op if it is gone."""
+        """End a sandbox of any worker by id. No-op if it is gone."""

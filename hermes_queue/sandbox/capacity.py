@@ -17,7 +17,7 @@ class Capacity:
 
     @property
     def free(self) -> int:
-        """How many calls of `acquire` would return at once."""
+        """Number of calls of `acquire` that would return at once."""
         return max(0, self.slots - self._leased)
 
     async def acquire(self) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class SandboxObserver:
     """Receives events of a backend's sandboxes and slots, on its event loop; this one ignores them.
 
-    Workers record them in the ledger, so that the reaper can end what a dead worker left behind.
+    Workers record them in the ledger, so that the reaper can end those of a dead worker.
     """
 
     async def created(self, sandbox_id: str, labels: Mapping[str, str]) -> None:

@@ -17,9 +17,6 @@ NOT_YET = (
     "hermes_queue/cli/doctor/",
     "hermes_queue/cli/rescore.py",
     "hermes_queue/cli/sinks/",
-    "hermes_queue/keyspace/",
-    "hermes_queue/ledger/",
-    "hermes_queue/sandbox/",
     "hermes_queue/sinks/datasets/",
     "producers/",
 )

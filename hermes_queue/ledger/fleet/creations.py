@@ -24,7 +24,7 @@ class FleetCreationGate:
     """A `CreationGate` that all workers of a deployment pass.
 
     While Redis does not answer, every worker keeps to the fleet's rate by itself: creation does
-    not wait for Redis, and a provider refuses what is too fast for it.
+    not wait for Redis, and a provider refuses creations that are too fast.
     """
 
     def __init__(self, ledger: Ledger, backend: str) -> None:

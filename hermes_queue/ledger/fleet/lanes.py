@@ -9,9 +9,9 @@ from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger.ledger import Ledger
 
 KNOWN_S = 30 * 86400
-"""How long a lane is remembered after the last job sent to it."""
+"""Seconds after the last job in which a lane is remembered."""
 PAUSE_S = 90 * 86400
-"""How long a manual pause lasts if nobody ends it: as long as runs are kept."""
+"""Expiry of a manual pause: as long as runs are kept."""
 
 
 def note_lanes(ledger: Ledger, lanes: Iterable[str]) -> None:

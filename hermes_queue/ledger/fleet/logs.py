@@ -6,7 +6,7 @@ from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger.ledger import Ledger
 
 LOG_TTL_S = 86400
-"""How long a worker's last lines outlive it: until the jobs that died with it have ended."""
+"""Expiry of a worker's last lines: the jobs that died with it end before."""
 
 
 def keep_log(ledger: Ledger, owner: str, text: str) -> None:

@@ -12,7 +12,7 @@ from hermes_queue.ledger.ledger import Ledger
 from hermes_queue.sandbox.base import SandboxInfo
 
 RECORD_TTL_S = 7 * 86400
-"""How long a record outlives its last renewal, in case no reaper runs."""
+"""Expiry of a record after its last renewal, in case no reaper runs."""
 
 
 @dataclass(frozen=True, slots=True)

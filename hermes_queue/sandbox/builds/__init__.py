@@ -1,4 +1,4 @@
-"""Where assets are built: without network, except the package index.
+"""Builds of assets: without network, except the package index.
 
 hosts.py    hosts that a build may reach
 network.py  a loopback port that the worker answers

@@ -77,9 +77,9 @@ async def _take(descriptor: int, is_finished: Callable[[], bool]) -> bool | None
 
 
 class _Silence:
-    """How long a time stamp has not changed while we looked.
+    """Measures how long a time stamp has not changed while we looked.
 
-    Measured by the monotonic clock, without the time in which we did not look: we were suspended
+    It uses the monotonic clock, and leaves out the time in which we did not look: we were suspended
     then ourselves, perhaps together with the builder.
     """
 

@@ -98,7 +98,7 @@ def shortcomings(settings: LocalSandboxSettings) -> list[Shortcoming]:
         what = f"commands of agents run without a filter of system calls ({why})"
         found.append(Shortcoming(what, "use a kernel with CONFIG_SECCOMP_FILTER"))
     if is_root() and not (settings.uids and is_mapped(settings.first_uid, settings.uids)):
-        what = f"all slots run as uid {SLOT_UID} and share the kernel's limits per uid"
+        what = f"all slots run as uid {SLOT_UID} and share all that the kernel counts per uid"
         fix = "let HERMES_QUEUE_LOCAL_FIRST_UID and _UIDS name ids of this user namespace"
         found.append(Shortcoming(what, fix))
     return found

@@ -128,9 +128,7 @@ class LocalBackend:
                 await self._reclaim()
             except OSError as error:
                 logger.warning(
-                    "cannot remove sandboxes of dead workers: %s",
-                    error,
-                    extra={"action": "reclaim_failed"},
+                    "cannot list sandboxes: %s", error, extra={"action": "reclaim_failed"}
                 )
 
     def _check_host(self) -> None:

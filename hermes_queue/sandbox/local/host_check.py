@@ -49,7 +49,7 @@ def _fence(settings: LocalSandboxSettings) -> Condition:
 
 
 def network(settings: RedisSettings) -> Condition:
-    """What agents with this host's network can reach."""
+    """The reach of agents with this host's network."""
     if _open_on_loopback(settings):
         return Condition(
             "sandbox.network",

@@ -109,14 +109,14 @@ class HostRegistry:
 def record_slot(
     directory: Path, slot_id: str, *, pid: int, started: int, groups: ControlGroups | None
 ) -> None:
-    """Record what has to be ended with the slot. Pid 0 = it has no first process."""
+    """Record the process and groups to end with the slot. Pid 0 = it has no first process."""
     paths = [str(group) for group in groups.groups] if groups else []
     record = {"pid": pid, "started": started, "groups": paths, **_here()}
     _write(directory / f"{slot_id}.json", record)
 
 
 def forget_slot(path: Path, *, remove: Callable[[Path], None] = remove_tree) -> None:
-    """Kill what the record at `path` names; delete the slot's directories and the record."""
+    """Kill the processes in the record at `path`; delete the slot's directories and the record."""
     record = _read(path)
     # Pids are valid only in their namespace and boot. In other ones the kernel has ended the
     # processes already; here the same pid could belong to an innocent process.

@@ -132,7 +132,7 @@ class InPlaceAssetStore(AssetStore):
         while True:
             await self.ensure(spec)
             pin = await hold(self._note(spec, "pins"), shared=True, mode=0o644)
-            if self.is_finished(spec):  # else another asset was moved in before we had the pin
+            if self.is_finished(spec):  # else another asset came before our pin
                 return lambda: os.close(pin)
             os.close(pin)
 

@@ -68,7 +68,7 @@ class Abilities:
         ]
 
     def shortcoming(self, profile: ModalSettings) -> str:
-        """How slots are less isolated than the profile suggests; "" = they are not."""
+        """The lack of isolation between slots that the profile does not show; "" = none."""
         if profile.slots_per_sandbox == 1:
             return ""
         if not self.uids:

@@ -71,7 +71,7 @@ class Account:
 
         Raises:
             SandboxRejected: it cannot be built or found.
-            ConfigurationError: the Dockerfile is not there.
+            ConfigurationError: the Dockerfile does not exist.
         """
         if key not in self._images:
             image = _describe(profile)
@@ -173,7 +173,7 @@ class Account:
 
 
 async def answering(settings: ModalSettings) -> str:
-    """What works, as a text for people.
+    """Check the account; returns a text for people.
 
     Raises:
         ConfigurationError, SandboxError: see `Account.open`.

@@ -40,7 +40,7 @@ GRADING = " (grading)"
 ALONE = " (alone)"
 """The same for the pool of sandboxes with one slot, for jobs that require it."""
 PROVISION_S = 20.0
-"""How long `start` waits for the minimum of sandboxes."""
+"""Longest wait of `start` for the minimum of sandboxes."""
 
 
 class ModalBackend(SlotCommands):

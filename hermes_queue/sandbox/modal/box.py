@@ -81,7 +81,7 @@ class Box:
         self._seal = uuid.uuid4().hex
         """Commands do not know it, so none can fake its end."""
 
-    # --- what the pool asks -----------------------------------------------------------
+    # --- for the pool -----------------------------------------------------------------
 
     @property
     def capacity(self) -> int:

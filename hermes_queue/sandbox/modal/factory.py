@@ -48,7 +48,7 @@ class BoxFactory:
         """A sandbox ready for slots.
 
         Raises:
-            SandboxUnavailable: Modal had no room for as long as our patience lasts.
+            SandboxUnavailable: Modal had no room during all of `patience_s`.
             SandboxRejected: it refuses the profile, or its image cannot hold slots.
             SandboxError: it could not be made this time.
         """

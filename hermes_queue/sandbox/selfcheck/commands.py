@@ -43,7 +43,7 @@ async def stdin_and_output_are_bytes(bench: Trial) -> None:
     slot = await bench.slot()
     everything = bytes(range(256)) * 300
     result = await bench.sh(slot, "cat; cat >&2", stdin=everything)
-    expect(result.stdout == everything, "stdout is not what was sent to stdin")
+    expect(result.stdout == everything, "stdout differs from stdin")
     same(result.stderr, b"")
 
 
@@ -119,7 +119,7 @@ async def cwd_and_environment_are_the_requests(bench: Trial) -> None:
     same(await bench.out(slot, "pwd -P", cwd="/usr"), "/usr")
     same(await bench.out(slot, 'echo "$A"', env={"A": "x y"}), "x y")
     nowhere = await bench.sh(slot, "true", cwd="/no/such/place")
-    expect(nowhere.exit_code != 0, "a command ran in a directory that is not there")
+    expect(nowhere.exit_code != 0, "a command ran in a missing directory")
 
 
 @check()
@@ -128,7 +128,7 @@ async def the_workers_environment_does_not_reach_commands(bench: Trial) -> None:
     os.environ["WORKER_SECRET"] = "hunter2"
     try:
         slot = await bench.slot()
-        expect("hunter2" not in await bench.out(slot, "env"), "a variable of the worker's is there")
+        expect("hunter2" not in await bench.out(slot, "env"), "a variable leaked")
     finally:
         del os.environ["WORKER_SECRET"]
 

@@ -1,4 +1,4 @@
--- What the ledger holds of the trajectory: why this delivery of it does not run, or nil.
+-- The verdict on a delivery that must not run, from the state of its trajectory; else nil.
 local function unfit(job)
   local state = job.state
   if not state then return 'unknown' end

@@ -1,5 +1,5 @@
 -- @include hash
--- What the death of a worker means for the jobs that it ran.
+-- Consequences of a worker's death for the jobs that it ran.
 --
 -- life:{owner} (hash, kept for a day): boot = id of its host's boot, seen = its last beat, told = '1'
 -- once it was shutting down (SIGTERM), outlived = '1' once a process of the same boot has found it
