@@ -113,7 +113,7 @@ def test_a_job_that_modal_has_no_room_for_is_handed_back_and_uses_no_attempt(
     [record] = factory.wait_done()
     assert (record.attempt, record.attempts) == (1, ())
     assert record.score is not None
-    worker.wait_for_log("is handed back", times=2)
+    worker.wait_for_log("handed back", times=2)
 
 
 @pytest.mark.timeout(400)

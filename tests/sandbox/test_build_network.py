@@ -97,5 +97,5 @@ async def test_a_build_reaches_an_index_on_loopback_and_is_told_of_what_it_may_n
         assert b"from the index" in await backend.read_asset(got, "said")
         with pytest.raises(EnvInfraError) as refused:
             await backend.prepare(SlotSpec(assets=(asset(fetch.format(other)),)))
-    assert f"wanted to reach {other}" in str(refused.value)
+    assert f"tried to reach {other}" in str(refused.value)
     assert f"HERMES_QUEUE_LOCAL_BUILD_HOSTS={other}" in str(refused.value)

@@ -97,7 +97,7 @@ async def test_what_cannot_be_concealed_is_refused_with_its_place(
 ):
     monkeypatch.setattr(boxes, "LAST_UID", 1 << 20)  # slots are root, who sees everything
     backend = await start(image=image_with_packages)
-    with pytest.raises(SandboxRejected, match=r"what the job is about, at /opt/tool/hq_parse: "):
+    with pytest.raises(SandboxRejected, match=r"the subject of the job, at /opt/tool/hq_parse: "):
         await acquire(backend, conceal=("hq_parse",))
     assert backend.free_slots == 4
 
