@@ -18,6 +18,7 @@ fleet/          what workers agree on
 
 from hermes_queue.ledger.answers import (
     ACCEPTED,
+    BeginVerdict,
     Begun,
     Claim,
     DueJob,
@@ -25,7 +26,6 @@ from hermes_queue.ledger.answers import (
     QueueKeys,
     RunStatus,
     Spent,
-    Verdict,
 )
 from hermes_queue.ledger.dead import DeadLetters
 from hermes_queue.ledger.fleet.breaker import Breakers, LaneState
@@ -48,5 +48,5 @@ __all__ = [
     "RunStatus",
     "Runs",
     "Spent",
-    "Verdict",
+    "BeginVerdict",
 ]
