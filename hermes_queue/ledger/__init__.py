@@ -34,6 +34,7 @@ from hermes_queue.ledger.runs import Pause, RunInfo, Runs
 
 __all__ = [
     "ACCEPTED",
+    "BeginVerdict",
     "Begun",
     "Breakers",
     "Claim",
@@ -48,5 +49,4 @@ __all__ = [
     "RunStatus",
     "Runs",
     "Spent",
-    "BeginVerdict",
 ]
