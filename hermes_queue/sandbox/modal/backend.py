@@ -23,7 +23,7 @@ from hermes_queue.sandbox.base import (
 from hermes_queue.sandbox.capacity import Capacity
 from hermes_queue.sandbox.fleet import Fleet
 from hermes_queue.sandbox.host.execution import unbroken
-from hermes_queue.sandbox.modal.account import Account
+from hermes_queue.sandbox.modal.account import ModalAccount
 from hermes_queue.sandbox.modal.assets import ModalAssets, check_python, mount_place
 from hermes_queue.sandbox.modal.box import Box, Lease
 from hermes_queue.sandbox.modal.commands import Held, SlotCommands
@@ -65,7 +65,7 @@ class ModalBackend(SlotCommands):
         self._profiles = Profiles(self.settings)
         fleet = fleet or Fleet()
         self._observer = fleet.observer
-        self._account = Account(self.settings)
+        self._account = ModalAccount(self.settings)
         self._factory = BoxFactory(self._account, self.settings, fleet, self.labels)
         self._cache = (cache or PathSettings().cache).absolute()
         self._assets = ModalAssets(

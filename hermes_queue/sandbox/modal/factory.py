@@ -12,7 +12,7 @@ from typing import Any
 from hermes_queue.errors import SandboxError, SandboxUnavailable
 from hermes_queue.sandbox.fleet import CreationRate, Fleet
 from hermes_queue.sandbox.host.execution import unbroken
-from hermes_queue.sandbox.modal.account import Account
+from hermes_queue.sandbox.modal.account import ModalAccount
 from hermes_queue.sandbox.modal.box import Box
 from hermes_queue.sandbox.modal.profiles import image_key
 from hermes_queue.settings import ModalSettings
@@ -30,7 +30,7 @@ class BoxFactory:
 
     def __init__(
         self,
-        account: Account,
+        account: ModalAccount,
         settings: ModalSettings,
         fleet: Fleet,
         labels: Mapping[str, str],
