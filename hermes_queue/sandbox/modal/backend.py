@@ -25,7 +25,7 @@ from hermes_queue.sandbox.fleet import Fleet
 from hermes_queue.sandbox.host.execution import unbroken
 from hermes_queue.sandbox.modal.account import ModalAccount
 from hermes_queue.sandbox.modal.assets import ModalAssets, check_python, mount_place
-from hermes_queue.sandbox.modal.box import Box, Lease
+from hermes_queue.sandbox.modal.box import Lease, ModalSandbox
 from hermes_queue.sandbox.modal.commands import Held, SlotCommands
 from hermes_queue.sandbox.modal.factory import BoxFactory, Readers
 from hermes_queue.sandbox.modal.pool import Makers, Pool
@@ -177,7 +177,7 @@ class ModalBackend(SlotCommands):
             self._pools[name] = Pool(profile, makers, slots=self._capacity.slots)
         return self._pools[name]
 
-    async def _make_box(self, profile: ModalSettings) -> Box:
+    async def _make_box(self, profile: ModalSettings) -> ModalSandbox:
         box = await self._factory.make(profile)
         self._isolated = box.abilities.uids
         return box
@@ -221,7 +221,7 @@ class ModalBackend(SlotCommands):
             raise
 
     async def _lease(
-        self, trajectory_id: str, spec: SlotSpec, pool: Pool, box: Box | None = None
+        self, trajectory_id: str, spec: SlotSpec, pool: Pool, box: ModalSandbox | None = None
     ) -> Slot:
         """Open a slot, in `box` if one is given, where a place is reserved for it."""
         profile = pool.profile
@@ -244,7 +244,7 @@ class ModalBackend(SlotCommands):
         return slot
 
     async def _open_slot(
-        self, box: Box, profile: ModalSettings, spec: SlotSpec, images: Mapping[str, Any]
+        self, box: ModalSandbox, profile: ModalSettings, spec: SlotSpec, images: Mapping[str, Any]
     ) -> Lease:
         check_python(profile, box, spec.python)
         await box.conceal(spec.conceal)
@@ -288,7 +288,7 @@ class ModalBackend(SlotCommands):
             return f"{spec.profile}{ALONE}", for_one(profile)
         return spec.profile, profile
 
-    async def _keep(self, slot: Slot, held: Held, *, in_place: bool) -> Box | None:
+    async def _keep(self, slot: Slot, held: Held, *, in_place: bool) -> ModalSandbox | None:
         """Close the slot but keep its place; None when the next one is in another sandbox."""
         box = held.box
         box.reserved += 1

@@ -13,7 +13,7 @@ from hermes_queue.errors import SandboxError, SandboxUnavailable
 from hermes_queue.sandbox.fleet import CreationRate, Fleet
 from hermes_queue.sandbox.host.execution import unbroken
 from hermes_queue.sandbox.modal.account import ModalAccount
-from hermes_queue.sandbox.modal.box import Box
+from hermes_queue.sandbox.modal.box import ModalSandbox
 from hermes_queue.sandbox.modal.profiles import image_key
 from hermes_queue.settings import ModalSettings
 
@@ -44,7 +44,7 @@ class BoxFactory:
         self.throttled = 0
         """How often Modal refused a sandbox for quota or rate."""
 
-    async def make(self, profile: ModalSettings) -> Box:
+    async def make(self, profile: ModalSettings) -> ModalSandbox:
         """A sandbox for slots, ready for them.
 
         Raises:
@@ -54,19 +54,19 @@ class BoxFactory:
         """
         return await self._make(profile, open_network=False)
 
-    async def make_reader(self, profile: ModalSettings) -> Box:
+    async def make_reader(self, profile: ModalSettings) -> ModalSandbox:
         """One that never holds slots. Raises what `make` does."""
         return await self._make(profile, open_network=False)
 
-    async def make_builder(self, profile: ModalSettings) -> Box:
+    async def make_builder(self, profile: ModalSettings) -> ModalSandbox:
         """One with network and without secrets and volumes. Raises what `make` does."""
         return await self._make(profile, open_network=True)
 
-    async def _make(self, profile: ModalSettings, *, open_network: bool) -> Box:
+    async def _make(self, profile: ModalSettings, *, open_network: bool) -> ModalSandbox:
         image = await self._account.image(profile, image_key(profile))
         async with self._gate.creating(self._rate):
             sandbox = await self._create(profile, image, open_network=open_network)
-            box = Box(sandbox, profile)
+            box = ModalSandbox(sandbox, profile)
             try:
                 await self._observer.created(box.sandbox_id, self._labels)
                 await box.furnish()
@@ -115,14 +115,14 @@ class BoxFactory:
             ending = asyncio.ensure_future(self.end_id(creating.result().object_id))
             ending.add_done_callback(_seen)
 
-    async def end(self, box: Box) -> None:
+    async def end(self, box: ModalSandbox) -> None:
         """Never raises: what stays behind ends by its idle time limit, or by the reaper."""
         box.spent = True
         await self.end_id(box.sandbox_id)
         self._observer.gone(box.sandbox_id)
 
     async def end_id(self, sandbox_id: str) -> None:
-        """Likewise, of one that there is no `Box` of; the observer hears nothing."""
+        """Likewise, of one that there is no `ModalSandbox` of; the observer hears nothing."""
         try:
             await self._account.terminate(sandbox_id)
         except SandboxError as error:
@@ -137,10 +137,10 @@ class Readers:
     def __init__(self, factory: BoxFactory, is_open: Callable[[], bool]) -> None:
         self._factory = factory
         self._is_open = is_open
-        self._boxes: dict[str, Box] = {}
+        self._boxes: dict[str, ModalSandbox] = {}
         self._making = asyncio.Lock()
 
-    async def get(self, name: str, profile: ModalSettings) -> Box:
+    async def get(self, name: str, profile: ModalSettings) -> ModalSandbox:
         """The profile's, made when it is first needed. Raises what `BoxFactory.make` does."""
         async with self._making:
             box = self._boxes.get(name)
