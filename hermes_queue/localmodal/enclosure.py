@@ -82,7 +82,7 @@ class Volume:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class EnclosureSpec:
     """The definition of a sandbox's enclosure."""
 
     sandbox_id: str
@@ -100,7 +100,7 @@ class Plan:
 class Enclosure:
     """The processes and files of one sandbox on the host."""
 
-    def __init__(self, host: Host, plan: Plan) -> None:
+    def __init__(self, host: Host, plan: EnclosureSpec) -> None:
         self.host = host
         self.plan = plan
         self.directory = host.directory / plan.sandbox_id

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hermes_queue.errors import IsolationUnavailable, SandboxError
-from hermes_queue.localmodal.enclosure import CAPABILITIES, SHELL, Enclosure, Plan
+from hermes_queue.localmodal.enclosure import CAPABILITIES, SHELL, Enclosure, EnclosureSpec
 from hermes_queue.localmodal.host import Host
 from hermes_queue.sandbox.host import cgroups
 from hermes_queue.sandbox.host.paths import is_root
@@ -42,7 +42,7 @@ def check_gvisor() -> str:
 class GvisorEnclosure(Enclosure):
     """One sandbox as a container of runsc."""
 
-    def __init__(self, host: Host, plan: Plan) -> None:
+    def __init__(self, host: Host, plan: EnclosureSpec) -> None:
         """Raises IsolationUnavailable if runsc cannot be used."""
         super().__init__(host, plan)
         self._pid = self._started = self._commands = 0

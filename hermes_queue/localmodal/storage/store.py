@@ -14,7 +14,7 @@ from modal_proto import api_pb2
 
 from hermes_queue.localmodal.admission import check_definition
 from hermes_queue.localmodal.box import TERMINATED, ServedSandbox
-from hermes_queue.localmodal.enclosure import Enclosure, Plan
+from hermes_queue.localmodal.enclosure import Enclosure, EnclosureSpec
 from hermes_queue.localmodal.faults.plan import FaultPlan
 from hermes_queue.localmodal.gvisor import GvisorEnclosure
 from hermes_queue.localmodal.host import Host
@@ -181,7 +181,7 @@ class Store:
         definition.workdir = definition.workdir or image.workdir
         directory = self.host.owned_directory(self.host.directory / sandbox_id)
         access = definition.network_access.network_access_type
-        plan = Plan(
+        plan = EnclosureSpec(
             sandbox_id=sandbox_id,
             files=image.files,
             network=self.network and access != api_pb2.NetworkAccess.BLOCKED,
