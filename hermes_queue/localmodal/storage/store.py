@@ -26,7 +26,7 @@ ENCLOSURES = {"namespaces": Enclosure, "gvisor": GvisorEnclosure}
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SandboxLimits:
     """Limits of one sandbox, unless its creator sets lower ones."""
 
     memory_mb: int = 0
@@ -82,7 +82,7 @@ class Store:
 
     host: Host
     faults: FaultPlan
-    limits: Limits
+    limits: SandboxLimits
     network: bool
     """Whether sandboxes may have network at all."""
     open_worker: Callable[[], Awaitable[Listener | None]]
