@@ -18,7 +18,7 @@ from celery.concurrency.base import apply_target
 from celery.exceptions import Reject, SoftTimeLimitExceeded, Terminated
 
 from hermes_queue.broker.pool.job import Job
-from hermes_queue.broker.pool.trace import CallbackResult, Outcome, TaskCall, conclude
+from hermes_queue.broker.pool.trace import CallbackResult, TaskCall, TaskOutcome, conclude
 
 logger = logging.getLogger(__name__)
 
@@ -73,11 +73,11 @@ class Run:
         """Report to Celery that the job runs since `started` (monotonic seconds)."""
         _guarded(self.callbacks.accept, self.number, started)
 
-    def report(self, app: Any, outcome: Outcome) -> None:
+    def report(self, app: Any, outcome: TaskOutcome) -> None:
         """Report the job's outcome to Celery."""
         _guarded(self._report, app, outcome)
 
-    def _report(self, app: Any, outcome: Outcome) -> None:
+    def _report(self, app: Any, outcome: TaskOutcome) -> None:
         if self.celery_knows or self._is_left_to_the_queue(outcome):
             return
         task = app.tasks.get(self.call.name)
@@ -133,7 +133,7 @@ class Run:
             error = SoftTimeLimitExceeded(self.soft_limit_s)
         return error
 
-    def _is_left_to_the_queue(self, outcome: Outcome) -> bool:
+    def _is_left_to_the_queue(self, outcome: TaskOutcome) -> bool:
         """Whether the shutdown ended the job before its message was acknowledged."""
         return (
             self.job.cancel_reason == "shutdown"

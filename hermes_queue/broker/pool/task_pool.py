@@ -24,7 +24,7 @@ from hermes_queue.broker.pool.job import CancelReason, Job, run_body, suspended_
 from hermes_queue.broker.pool.loop_thread import LoopThread
 from hermes_queue.broker.pool.run import Callbacks, Run, limit_s
 from hermes_queue.broker.pool.screening import Screen
-from hermes_queue.broker.pool.trace import Outcome, TaskCall, decode, prerun, wants_prerun
+from hermes_queue.broker.pool.trace import TaskCall, TaskOutcome, decode, prerun, wants_prerun
 from hermes_queue.settings import WorkerSettings
 
 logger = logging.getLogger(__name__)
@@ -353,7 +353,7 @@ class TaskPool(BasePool):  # type: ignore[misc]
         for timer in run.timers:
             timer.cancel()
         runtime_s = time.monotonic() - run.started if run.started else 0.0
-        run.lane.submit(self._report, run, Outcome(value, error, runtime_s))
+        run.lane.submit(self._report, run, TaskOutcome(value, error, runtime_s))
         self._running -= 1
         self._fill()
 
@@ -376,7 +376,7 @@ class TaskPool(BasePool):  # type: ignore[misc]
 
     # --- on callback threads ---------------------------------------------------------------
 
-    def _report(self, run: Run, outcome: Outcome) -> None:
+    def _report(self, run: Run, outcome: TaskOutcome) -> None:
         try:
             run.report(self.app, outcome)
         finally:
