@@ -12,7 +12,7 @@ import pytest
 from growth import LINEAR, growth
 
 from hermes_queue.models import FunctionCall, ToolCall
-from hermes_queue.tools import Outcome, Toolbox, ToolContext, make_call
+from hermes_queue.tools import Toolbox, ToolContext, ToolOutcome, make_call
 from hermes_queue.tools.base import MAX_PATH_CHARS
 from hermes_queue.tools.patch import PatchArguments, _edit
 from hermes_queue.tools.read_file import MAX_READ_BYTES, ReadFileArguments, _show
@@ -39,7 +39,7 @@ class OneFile:
         self.data = data
 
 
-async def use(file: OneFile, name: str, **arguments: Any) -> Outcome:
+async def use(file: OneFile, name: str, **arguments: Any) -> ToolOutcome:
     context = ToolContext(file, timeout_s=20.0, observation_bytes=16_384)  # type: ignore[arg-type]
     return await Toolbox(TOOLS, context).call(make_call("c", name, **arguments))
 

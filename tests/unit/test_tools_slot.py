@@ -12,7 +12,7 @@ from slot_bench import leased_slot
 
 from hermes_queue.errors import DeadlineExceeded, SandboxError
 from hermes_queue.sandbox.context import SlotContext
-from hermes_queue.tools import Outcome, Toolbox, ToolContext, make_call
+from hermes_queue.tools import Toolbox, ToolContext, ToolOutcome, make_call
 
 TOOLS = ("terminal", "read_file", "write_file", "patch", "search_files")
 
@@ -24,7 +24,7 @@ class Bench:
         self.slot = slot
         self.context = ToolContext(slot, timeout_s=20.0, observation_bytes=16_384)
 
-    async def use(self, name: str, **arguments: Any) -> Outcome:
+    async def use(self, name: str, **arguments: Any) -> ToolOutcome:
         return await Toolbox(TOOLS, self.context).call(make_call("c", name, **arguments))
 
     async def write(self, path: str, data: bytes) -> None:
