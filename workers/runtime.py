@@ -58,7 +58,7 @@ what only needs Redis."""
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class AttemptProgress:
     """Progress of one attempt."""
 
     stage: str
@@ -107,7 +107,7 @@ class Runtime:
         default_factory=lambda: StageEvents(WorkerSettings().stage_events_per_s)
     )
     _running: dict[Claim, Job] = field(default_factory=dict)
-    _progress: dict[Claim, Callable[[], Progress]] = field(default_factory=dict)
+    _progress: dict[Claim, Callable[[], AttemptProgress]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -116,7 +116,9 @@ class Runtime:
         return INTAKE.lanes
 
     @contextmanager
-    def leased(self, claim: Claim, task: Job, progress: Callable[[], Progress]) -> Iterator[None]:
+    def leased(
+        self, claim: Claim, task: Job, progress: Callable[[], AttemptProgress]
+    ) -> Iterator[None]:
         """Have the lease renewed while the block runs; `progress` is called for reports."""
         with self._lock:
             self._running[claim] = task
@@ -138,7 +140,7 @@ class Runtime:
         with self._lock:
             return dict(self._running)
 
-    def progress(self) -> dict[Claim, Progress]:
+    def progress(self) -> dict[Claim, AttemptProgress]:
         """Return the progress of each leased trajectory. Thread-safe."""
         with self._lock:
             return {claim: progress() for claim, progress in self._progress.items()}

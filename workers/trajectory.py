@@ -34,7 +34,7 @@ from workers.evidence import attempt_record
 from workers.outbox import Outbox
 from workers.retry import retry_delay_s
 from workers.rollout import rollout
-from workers.runtime import Progress, Runtime
+from workers.runtime import AttemptProgress, Runtime
 from workers.upkeep import metering
 from workers.upkeep.quarantine import PoisonJob, isolated
 
@@ -132,14 +132,16 @@ class _Attempt:
         self._outbox = Outbox(runtime, claim)
         self._own = asyncio.current_task()
 
-    def progress(self) -> Progress:
+    def progress(self) -> AttemptProgress:
         """How far it is."""
         draft = self._draft
         if draft is None:
-            return Progress("load", self._since, attempt=self._begun.attempt)
+            return AttemptProgress("load", self._since, attempt=self._begun.attempt)
         job = draft.job
         label, turns = f"{job.env}:{job.instance_id}#{job.sample_index}", len(draft.agent.turns)
-        return Progress(draft.clock.current, self._since, job.lane, label, turns, draft.attempt)
+        return AttemptProgress(
+            draft.clock.current, self._since, job.lane, label, turns, draft.attempt
+        )
 
     async def run(self) -> str:
         """Acknowledge, measure, conclude; returns the outcome of the job in any case."""

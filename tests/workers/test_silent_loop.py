@@ -15,7 +15,7 @@ from hermes_queue.broker.pool.loop_watchdog import LoopWatchdog
 from hermes_queue.errors import EXIT_BLOCKED
 from hermes_queue.ledger import Claim, Ledger
 from hermes_queue.settings import WorkerSettings
-from workers.runtime import Progress, Runtime
+from workers.runtime import AttemptProgress, Runtime
 from workers.upkeep import blocked_loop
 from workers.upkeep.blocked_loop import BlockedLoop
 
@@ -75,7 +75,7 @@ def test_jobs_are_handed_back_only_when_another_one_is_known_to_hold_the_loop(
         runtime.leased(
             Claim(job.trajectory_id, begun.epoch),
             tasks[job.instance_id],
-            progress=lambda: cast(Progress, None),
+            progress=lambda: cast(AttemptProgress, None),
         )
         for job in jobs
         for begun in [ledger.begin(job.trajectory_id, 1, owner="me", lease_s=60, nonce="n")]
