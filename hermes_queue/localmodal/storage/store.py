@@ -181,7 +181,7 @@ class Store:
         definition.workdir = definition.workdir or image.workdir
         directory = self.host.owned_directory(self.host.directory / sandbox_id)
         access = definition.network_access.network_access_type
-        plan = EnclosureSpec(
+        spec = EnclosureSpec(
             sandbox_id=sandbox_id,
             files=image.files,
             network=self.network and access != api_pb2.NetworkAccess.BLOCKED,
@@ -197,7 +197,7 @@ class Store:
             definition=definition,
             environment={**image.environment, **environment},
             tags={},
-            enclosure=ENCLOSURES[self.limits.runtime](self.host, plan),
+            enclosure=ENCLOSURES[self.limits.runtime](self.host, spec),
             conduct=self.faults.conduct,
             output_limit_bytes=self.limits.output_bytes,
             settle=self._settle,
