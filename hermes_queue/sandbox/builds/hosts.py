@@ -45,7 +45,7 @@ _PRIVATE = tuple(
 )
 
 
-class Refused(Exception):
+class HostRefused(Exception):
     """The build may not connect there; the text says where and how that can be allowed."""
 
 
@@ -92,16 +92,16 @@ class BuildHosts:
         return cls(frozenset(indexes), frozenset(implied), proxies)
 
     def check(self, scheme: Scheme, host: str, port: int) -> None:
-        """Raises Refused unless builds may connect there by this way."""
+        """Raises HostRefused unless builds may connect there by this way."""
         place = (scheme, host, port)
         if place not in self.named and place not in self.implied:
-            raise Refused(_how_to_allow(host, port, "is none of the worker's package indexes"))
+            raise HostRefused(_how_to_allow(host, port, "is none of the worker's package indexes"))
 
     async def addresses(self, scheme: Scheme, host: str, port: int) -> list[str]:
         """Numeric addresses of an allowed place; connect to these and to nothing else.
 
         Raises:
-            Refused: the place is only implied, and is in a private network.
+            HostRefused: the place is only implied, and is in a private network.
             OSError: the name has no address, or was not resolved in time.
         """
         loop = asyncio.get_running_loop()
@@ -111,7 +111,9 @@ class BuildHosts:
         if (scheme, host, port) not in self.named:
             for address in numeric:
                 if not is_public(address):
-                    raise Refused(_how_to_allow(host, port, f"has the private address {address}"))
+                    raise HostRefused(
+                        _how_to_allow(host, port, f"has the private address {address}")
+                    )
         return numeric[:MAX_ADDRESSES]
 
     def outer_proxy(self, scheme: Scheme, host: str, port: int) -> OuterProxy | None:

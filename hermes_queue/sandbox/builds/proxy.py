@@ -22,8 +22,8 @@ from hermes_queue.errors import EnvInfraError
 from hermes_queue.sandbox.builds.hosts import (
     PORTS,
     BuildHosts,
+    HostRefused,
     OuterProxy,
-    Refused,
     Scheme,
     normal_host,
 )
@@ -212,7 +212,7 @@ class BuildProxy:
             far = await self._open(request)
         except Malformed as error:
             return await _refuse(writer, str(error))
-        except Refused as error:
+        except HostRefused as error:
             if len(self.refusals) < MOST_REFUSALS:
                 self.refusals[str(error)] = None
             return await _refuse(writer, "403 Not a package index of this worker")
@@ -231,7 +231,7 @@ class BuildProxy:
         """A connection on which the answer, or for a tunnel what lies behind it, follows.
 
         Raises:
-            Refused: the address is none that builds may reach.
+            HostRefused: the address is none that builds may reach.
             OSError: there is none.
         """
         scheme, host, port = request.scheme, request.host, request.port
