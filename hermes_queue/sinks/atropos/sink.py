@@ -27,7 +27,7 @@ from hermes_queue.sinks.atropos.intake import Intake
 from hermes_queue.sinks.atropos.journal import Entry, Journal
 from hermes_queue.sinks.atropos.options import AtroposCounts, AtroposOptions
 from hermes_queue.sinks.atropos.single_flight import single_flight
-from hermes_queue.sinks.atropos.wire import Refused, TrainerLimits, check_fits
+from hermes_queue.sinks.atropos.wire import GroupRefused, TrainerLimits, check_fits
 from hermes_queue.sinks.metering import SinkMeter
 from hermes_queue.telemetry.meter import NoMeter
 
@@ -250,7 +250,7 @@ class AtroposSink:
             overrides = {"group_size": known.group_size, "hermes_queue": note}
             body = await asyncio.to_thread(entry.post.body, known.env_id, overrides)
             await asyncio.to_thread(self._server.post, body)
-        except Refused as refusal:
+        except GroupRefused as refusal:
             await self._intake.refuse(entry, refusal.reason, str(refusal))
             return False
         except AtroposRefusal as refusal:
