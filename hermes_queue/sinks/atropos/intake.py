@@ -37,7 +37,7 @@ class _Delivery:
     """Creation times of its trajectories."""
 
 
-class Intake:
+class PendingDeliveries:
     """The deliveries of this process that Redis still regards as pending."""
 
     def __init__(

@@ -23,7 +23,7 @@ from hermes_queue.sinks.atropos.client import (
     AtroposUnavailable,
     EnvStatus,
 )
-from hermes_queue.sinks.atropos.intake import Intake
+from hermes_queue.sinks.atropos.intake import PendingDeliveries
 from hermes_queue.sinks.atropos.journal import Entry, Journal
 from hermes_queue.sinks.atropos.options import AtroposCounts, AtroposOptions
 from hermes_queue.sinks.atropos.single_flight import single_flight
@@ -62,7 +62,7 @@ class AtroposSink:
         self._starting: asyncio.Task[Any] | None = None
         self._server = AtroposServer(options.url)
         self._journal = Journal()
-        self._intake = Intake(
+        self._intake = PendingDeliveries(
             options, self._journal, self.counts, meter or SinkMeter("atropos", NoMeter())
         )
         self._known: _Registration | None = None
