@@ -28,7 +28,7 @@ from envs.swe.grading.places import TestFunction
 from envs.swe.grading.plants import Planter, View
 from envs.swe.grading.slot.run_tests import Reports, plugins
 from envs.swe.grading.suite import SuiteRun, venv_asset
-from envs.swe.item import Item, Runtime
+from envs.swe.item import Item, SuiteRuntime
 
 RUNNER = Path(slot.__file__).with_name("run_tests.py")
 ITEM = Item.model_validate(sdist_row("0" * 64))
@@ -474,14 +474,14 @@ def test_only_a_run_with_a_word_on_every_test_tells_where_tests_fail() -> None:
 
 
 def test_equal_dependencies_share_one_environment() -> None:
-    one = venv_asset(Runtime(requirements=("b==1", "a==2")), "3.11")
-    assert one.key == venv_asset(Runtime(requirements=("a==2", "b==1")), "3.11").key
-    assert one.key != venv_asset(Runtime(requirements=("a==2", "b==1")), "3.12").key
-    assert one.key != venv_asset(Runtime(requirements=("a==2", "b==2")), "3.11").key
+    one = venv_asset(SuiteRuntime(requirements=("b==1", "a==2")), "3.11")
+    assert one.key == venv_asset(SuiteRuntime(requirements=("a==2", "b==1")), "3.11").key
+    assert one.key != venv_asset(SuiteRuntime(requirements=("a==2", "b==1")), "3.12").key
+    assert one.key != venv_asset(SuiteRuntime(requirements=("a==2", "b==2")), "3.11").key
 
 
 def test_hashes_are_required_where_they_are_given() -> None:
-    pinned = Runtime(requirements=(f"a==2 --hash=sha256:{'0' * 64}",))
+    pinned = SuiteRuntime(requirements=(f"a==2 --hash=sha256:{'0' * 64}",))
     assert "--require-hashes" in venv_asset(pinned, "3.11").script
     assert "--no-deps" in venv_asset(pinned, "3.11").script
-    assert "--no-deps" not in venv_asset(Runtime(install=("flask",)), "3.11").script
+    assert "--no-deps" not in venv_asset(SuiteRuntime(install=("flask",)), "3.11").script
