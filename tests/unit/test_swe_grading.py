@@ -21,7 +21,7 @@ from sample_package import FAIL_TO_PASS, PASS_TO_PASS, sdist_row
 from envs.swe.grading import slot
 from envs.swe.grading.controls import DOUBT_TTL_S, RowMemory, RowRecord
 from envs.swe.grading.failures import first_failure
-from envs.swe.grading.findings import Findings, Step, Tally, reported
+from envs.swe.grading.findings import Findings, Step, SuiteResults, reported
 from envs.swe.grading.flags import find_flags
 from envs.swe.grading.grader import later_limit_s
 from envs.swe.grading.places import TestFunction
@@ -321,12 +321,12 @@ def test_tests_of_our_own_have_to_be_reported_as_they_are() -> None:
 
 
 def test_a_test_has_failed_that_failed_in_any_view_in_which_it_was_whole() -> None:
-    tally = Tally()
+    results = SuiteResults()
     test = FAIL_TO_PASS[0]
     failed = replace(SOLVED, outcomes={**SOLVED.outcomes, test: "failed"}, exit_code=1)
     for shown, planted in ((SOLVED, ()), (failed, ()), (SOLVED, ()), (failed, (CLAMP,))):
-        tally.add(step(*planted), shown, Findings.of(step(*planted), shown))
-    status = tally.report(ITEM, "tests_fail")["tests_status"]
+        results.add(step(*planted), shown, Findings.of(step(*planted), shown))
+    status = results.report(ITEM, "tests_fail")["tests_status"]
     assert status["FAIL_TO_PASS"] == {
         "success": 1,
         "failure": 1,
@@ -336,10 +336,10 @@ def test_a_test_has_failed_that_failed_in_any_view_in_which_it_was_whole() -> No
 
 
 def test_tests_that_did_not_run_are_counted_as_such() -> None:
-    tally = Tally()
+    results = SuiteResults()
     first = replace(step(), test_ids=FAIL_TO_PASS)
-    tally.add(first, SOLVED, Findings.of(first, SOLVED))
-    status = tally.report(ITEM, "tests_fail")["tests_status"]
+    results.add(first, SOLVED, Findings.of(first, SOLVED))
+    status = results.report(ITEM, "tests_fail")["tests_status"]
     assert status["PASS_TO_PASS"]["not_run"] == len(PASS_TO_PASS)
 
 
