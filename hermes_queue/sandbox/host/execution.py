@@ -91,7 +91,7 @@ class OutputPipe:
     """
 
     def __init__(self, receive: Callable[[bytes], None], *, owner: int = SLOT_UID) -> None:
-        """`receive` takes the bytes; `owner` is the host uid that commands run as if we are root."""
+        """`receive` gets the bytes; `owner` is the host uid of commands when we are root."""
         self._receive = receive
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._reader, False)

@@ -131,8 +131,8 @@ def _check_tools(trajectory: ScoredTrajectory) -> None:
     """The batch runner leaves such rows out of its `trajectories.jsonl`, too.
 
     Raises:
-        NotRepresentable: a call of a tool that there is not. It would add a key to the statistics, and
-            readers that took their schema from earlier rows could not open the file any more.
+        NotRepresentable: a call of a tool that there is not. It would add a key to the statistics,
+            and readers that took their schema from earlier rows could not open the file any more.
     """
     there = {*extensions.own("tool"), *(tool["function"]["name"] for tool in trajectory.tools)}
     for message in trajectory.messages:
