@@ -196,13 +196,13 @@ def _close_metrics() -> None:
         endpoint.close()
 
 
-def _stop_job(job: pool.Job, reason: str) -> None:
+def _stop_job(task: pool.RunningTask, reason: str) -> None:
     """Stop a job whose lease is lost, that is surplus, or that an operator has cancelled.
 
     The records of the latter two are kept. The lease of a cancelled job continues.
     """
     whys: dict[str, pool.CancelReason] = {"surplus": "cancelled", "cancel": "terminate"}
-    pool.TaskPool.instance().cancel_job(job, whys.get(reason, "lease_lost"))
+    pool.TaskPool.instance().cancel_running(task, whys.get(reason, "lease_lost"))
 
 
 pool.on_loop_start.append(open_runtime)

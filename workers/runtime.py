@@ -18,7 +18,7 @@ from functools import partial
 from typing import ParamSpec, TypeVar
 
 from hermes_queue.agent.endpoint.limiter import Limiter, Unlimited
-from hermes_queue.broker.pool import Job
+from hermes_queue.broker.pool import RunningTask
 from hermes_queue.broker.pool.intake import INTAKE
 from hermes_queue.errors import RedisFull, RedisUnavailable, StoreUnavailable, TrajectoryFailure
 from hermes_queue.ledger import Claim, Ledger, PublishVerdict
@@ -106,7 +106,7 @@ class Runtime:
     stage_events: StageEvents = field(
         default_factory=lambda: StageEvents(WorkerSettings().stage_events_per_s)
     )
-    _running: dict[Claim, Job] = field(default_factory=dict)
+    _running: dict[Claim, RunningTask] = field(default_factory=dict)
     _progress: dict[Claim, Callable[[], AttemptProgress]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -117,7 +117,7 @@ class Runtime:
 
     @contextmanager
     def leased(
-        self, claim: Claim, task: Job, progress: Callable[[], AttemptProgress]
+        self, claim: Claim, task: RunningTask, progress: Callable[[], AttemptProgress]
     ) -> Iterator[None]:
         """Have the lease renewed while the block runs; `progress` is called for reports."""
         with self._lock:
@@ -135,7 +135,7 @@ class Runtime:
             self._running.pop(claim, None)
             self._progress.pop(claim, None)
 
-    def running(self) -> dict[Claim, Job]:
+    def running(self) -> dict[Claim, RunningTask]:
         """Return leased trajectories and the pool's jobs that run them. Thread-safe snapshot."""
         with self._lock:
             return dict(self._running)

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from hermes_queue.bodies import codec
 from hermes_queue.broker.app import app
-from hermes_queue.broker.pool import Job, current_job
+from hermes_queue.broker.pool import RunningTask, current_task
 from hermes_queue.errors import (
     Cancelled,
     ConfigurationError,
@@ -68,7 +68,7 @@ async def run_trajectory(trajectory_id: str, attempt: int) -> str:
     A second delivery of a job that runs or has run is answered by the ledger and dropped.
     """
     delivery = Delivery(trajectory_id=trajectory_id, attempt=attempt)
-    runtime, task = runtimes.get(), current_job()
+    runtime, task = runtimes.get(), current_task()
     begun = await _begin(runtime, delivery)
     claim = Claim(delivery.trajectory_id, begun.epoch)
     if begun.verdict != "run":
@@ -122,7 +122,7 @@ async def _begin(runtime: Runtime, delivery: Delivery) -> Begun:
 class _Attempt:
     """One leased attempt, from the stored job to its published record."""
 
-    def __init__(self, runtime: Runtime, task: Job, claim: Claim, begun: Begun) -> None:
+    def __init__(self, runtime: Runtime, task: RunningTask, claim: Claim, begun: Begun) -> None:
         self._runtime = runtime
         self._task = task
         self._claim = claim

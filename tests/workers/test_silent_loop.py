@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 from records import make_job
 
-from hermes_queue.broker.pool import Job, loop_watchdog
+from hermes_queue.broker.pool import RunningTask, loop_watchdog
 from hermes_queue.broker.pool.loop_watchdog import LoopWatchdog
 from hermes_queue.errors import EXIT_BLOCKED
 from hermes_queue.ledger import Claim, Ledger
@@ -30,8 +30,8 @@ class SilentLoop:
     def loop_stack(self) -> str:
         return "somewhere"
 
-    def on_loop_now(self) -> Job | None:
-        return cast(Job, self._holder)
+    def on_loop_now(self) -> RunningTask | None:
+        return cast(RunningTask, self._holder)
 
 
 def runtime_of(ledger: Ledger | None, **settings: float) -> Runtime:
@@ -70,7 +70,7 @@ def test_jobs_are_handed_back_only_when_another_one_is_known_to_hold_the_loop(
     jobs = [make_job(instance=name) for name in ("culprit", "neighbour")]
     ledger.enqueue("run", jobs, config={})
     runtime, ended = runtime_of(ledger), list[int]()
-    tasks = {job.instance_id: cast(Job, object()) for job in jobs}
+    tasks = {job.instance_id: cast(RunningTask, object()) for job in jobs}
     leases = [
         runtime.leased(
             Claim(job.trajectory_id, begun.epoch),
