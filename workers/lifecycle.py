@@ -171,7 +171,7 @@ def _answer_remote_control(runtime: Runtime, beat: Beat) -> None:
             reason="revoked by remote control",
             waiting_only=not terminate,
         )
-        task_pool.submit(runtime.persist(call))
+        task_pool.submit(runtime.until_redis_answers(call))
 
     remote_control.on_revoke[:] = [revoked]
     remote_control.describe[:] = [slots]

@@ -175,7 +175,9 @@ class Runtime:
         """Run a blocking call in a thread."""
         return await _in(self.executor, partial(call, *args, **kwargs))
 
-    async def persist(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def until_redis_answers(
+        self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
         """Run a ledger call; while Redis is away or full, wait and repeat it.
 
         Ledger calls are safe to repeat, so an answer lost on the way does no harm.

@@ -95,7 +95,7 @@ async def run_trajectory(trajectory_id: str, attempt: int) -> str:
 async def _begin(runtime: Runtime, delivery: Delivery) -> Begun:
     """Ask for the lease. One that is granted while we are cancelled is given back."""
     asking = asyncio.ensure_future(
-        runtime.persist(
+        runtime.until_redis_answers(
             runtime.ledger.begin,
             delivery.trajectory_id,
             delivery.attempt,
@@ -115,7 +115,7 @@ async def _begin(runtime: Runtime, delivery: Delivery) -> Begun:
         asking.cancel()
         if done and not asking.exception() and asking.result().verdict == "run":
             claim = Claim(delivery.trajectory_id, asking.result().epoch)
-            await runtime.persist(runtime.ledger.requeue, claim, owner=runtime.owner)
+            await runtime.until_redis_answers(runtime.ledger.requeue, claim, owner=runtime.owner)
         raise
 
 
@@ -223,7 +223,9 @@ class _Attempt:
         job = draft.job
         if job.item is not None:
             return job.item
-        row = await self._runtime.persist(get_item, self._runtime.ledger, str(job.item_sha256))
+        row = await self._runtime.until_redis_answers(
+            get_item, self._runtime.ledger, str(job.item_sha256)
+        )
         if row is None:
             raise EnvBug(f"item {job.item_sha256} is gone from Redis: enqueue the run again")
         return row
@@ -297,7 +299,7 @@ class _Attempt:
     async def _give_back(
         self, *, delay_s: float = 0.0, failed_attempt: AttemptRecord | None = None
     ) -> None:
-        await self._runtime.persist(
+        await self._runtime.until_redis_answers(
             self._runtime.ledger.requeue,
             self._claim,
             owner=self._runtime.owner,
@@ -337,7 +339,9 @@ class _Attempt:
         )
         try:
             runs = Runs(self._runtime.ledger)
-            await self._runtime.persist(runs.pause, run_id, scrub(str(failure)), by=failure.cause)
+            await self._runtime.until_redis_answers(
+                runs.pause, run_id, scrub(str(failure)), by=failure.cause
+            )
         except ConfigurationError as error:  # it is cancelled or purged
             logger.info("%s", error, extra={"action": "run_not_paused"})
 
@@ -359,7 +363,7 @@ class _Attempt:
             error,
             extra={"action": "dead", "trajectory_id": self._claim.trajectory_id},
         )
-        job = await self._runtime.persist(
+        job = await self._runtime.until_redis_answers(
             stand_in_job, self._runtime.ledger, self._claim.trajectory_id
         )
         draft = Draft.of(job, self._begun)
