@@ -26,7 +26,7 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 from worker_process import WorkerProcess, wait_until
 
-from hermes_queue.broker.pool.running_task import STAGE_EVENT
+from hermes_queue.broker.pool.running import STAGE_EVENT
 from hermes_queue.queues import RUN_TRAJECTORY
 
 SLOW = ("--agent", "slow", "--agent-param", "seconds=300")

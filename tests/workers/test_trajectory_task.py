@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 from records import make_job
 
-from hermes_queue.broker.pool import RunningTask, running_task
+from hermes_queue.broker.pool import RunningTask, running
 from hermes_queue.broker.pool.trace import TaskCall
 from hermes_queue.ledger import Ledger
 from hermes_queue.telemetry.meter import PrometheusMeter
@@ -36,9 +36,9 @@ def runtime(ledger: Ledger, tmp_path: Path) -> Iterator[Runtime]:
     runtimes.install(made)
     threads = ThreadPoolExecutor(1)
     call = TaskCall("name", "id", {}, b"", None, None)
-    token = running_task._current.set(RunningTask(call, None, threads))
+    token = running._current.set(RunningTask(call, None, threads))
     yield made
-    running_task._current.reset(token)
+    running._current.reset(token)
     runtimes.install(None)
     threads.shutdown()
     made.executor.shutdown()

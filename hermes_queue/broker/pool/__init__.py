@@ -7,7 +7,7 @@
     loop_watchdog.py   detects a blocked loop
     remote_control.py  executes remote control commands
     run.py             one job in the pool
-    running_task.py    a running task as its body sees it
+    running.py         a running task as its body sees it
     screening.py       validates messages before Celery reads them
     shutdown.py        whether the worker was ordered to end
     task_pool.py       slots, limits, cancellation
@@ -25,7 +25,7 @@ loop, and `self.retry()` does not work there.
 """
 
 from hermes_queue.broker.pool.loop_thread import on_loop_start, on_loop_stop
-from hermes_queue.broker.pool.running_task import CancelReason, RunningTask, current_task
+from hermes_queue.broker.pool.running import CancelReason, RunningTask, current_task
 from hermes_queue.broker.pool.task_pool import TaskPool, on_resize
 
 __all__ = [

@@ -17,7 +17,7 @@ from billiard.einfo import ExceptionInfo
 from celery.concurrency.base import apply_target
 from celery.exceptions import Reject, SoftTimeLimitExceeded, Terminated
 
-from hermes_queue.broker.pool.running_task import RunningTask
+from hermes_queue.broker.pool.running import RunningTask
 from hermes_queue.broker.pool.trace import CallbackResult, TaskCall, TaskOutcome, conclude
 
 logger = logging.getLogger(__name__)

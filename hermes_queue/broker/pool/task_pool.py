@@ -22,12 +22,7 @@ from hermes_queue.broker.pool.consumer import SteadyChannel
 from hermes_queue.broker.pool.intake import within_slots
 from hermes_queue.broker.pool.loop_thread import LoopThread
 from hermes_queue.broker.pool.run import Callbacks, Run, limit_s
-from hermes_queue.broker.pool.running_task import (
-    CancelReason,
-    RunningTask,
-    run_body,
-    suspended_stack,
-)
+from hermes_queue.broker.pool.running import CancelReason, RunningTask, run_body, suspended_stack
 from hermes_queue.broker.pool.screening import Screen
 from hermes_queue.broker.pool.trace import TaskCall, TaskOutcome, decode, prerun, wants_prerun
 from hermes_queue.settings import WorkerSettings
@@ -110,7 +105,7 @@ class TaskPool(BasePool):  # type: ignore[misc]
 
     def cancel(self, task_id: str, reason: CancelReason = "cancelled") -> bool:
         """Cancel the job(s) of `task_id`. False if there are none. Thread-safe."""
-        runs = [run for run in tuple(self._runs.values()) if run.running_task.task_id == task_id]
+        runs = [run for run in tuple(self._runs.values()) if run.call.task_id == task_id]
         return bool(runs) and all(self.call_soon(self._cancel, run, reason) for run in runs)
 
     def cancel_running(self, task: RunningTask, reason: CancelReason) -> bool:
@@ -187,7 +182,7 @@ class TaskPool(BasePool):  # type: ignore[misc]
         run = self._runs.get(pid)
         if run is not None:
             run.celery_knows = True
-            revoked = run.running_task.task_id in worker_state.revoked
+            revoked = run.call.task_id in worker_state.revoked
             self.call_soon(self._cancel, run, "terminate" if revoked else "shutdown")
 
     def grow(self, n: int = 1) -> None:
@@ -274,9 +269,7 @@ class TaskPool(BasePool):  # type: ignore[misc]
             self._launch(run)
         except Exception as error:
             logger.exception(
-                "Job %s cannot be started.",
-                run.running_task.task_id,
-                extra={"action": "job_not_started"},
+                "Job %s cannot be started.", run.call.task_id, extra={"action": "job_not_started"}
             )
             self._end(run, None, error)
 
@@ -289,7 +282,7 @@ class TaskPool(BasePool):  # type: ignore[misc]
             run.timers.append(self.loop.call_later(run.soft_limit_s, self._soft_limit, run))
         if run.hard_limit_s:
             run.timers.append(self.loop.call_later(run.hard_limit_s, self._cancel, run, "hard"))
-        run.task = self.loop.create_task(self._trace(run), name=f"job-{run.running_task.task_id}")
+        run.task = self.loop.create_task(self._trace(run), name=f"job-{run.call.task_id}")
         run.task.add_done_callback(lambda task: self._on_done(run, task))
 
     async def _trace(self, run: Run) -> Any:
@@ -322,7 +315,7 @@ class TaskPool(BasePool):  # type: ignore[misc]
         else:
             logger.error(
                 "Job %s is not a coroutine and cannot be cancelled.",
-                run.running_task.task_id,
+                run.call.task_id,
                 extra={"action": "job_not_cancellable"},
             )
 
@@ -337,10 +330,10 @@ class TaskPool(BasePool):  # type: ignore[misc]
         self._abandoned += 1
         logger.error(
             "Job %s swallowed two cancellations (%s) and is given up. It waits here:\n%s",
-            run.running_task.task_id,
+            run.call.task_id,
             run.running_task.cancel_reason,
             suspended_stack(run.body),
-            extra={"action": "job_abandoned", "task_id": run.running_task.task_id},
+            extra={"action": "job_abandoned", "task_id": run.call.task_id},
         )
         self._end(run, None, Terminated(run.running_task.cancel_reason))
 
