@@ -21,7 +21,7 @@ from hermes_queue.settings.hosts import HOST_AND_PORT, split_hosts
 Scheme = Literal["http", "https"]
 """http: GET and HEAD through the proxy, in the clear. https: a tunnel."""
 
-Place = tuple[Scheme, str, int]
+Destination = tuple[Scheme, str, int]
 
 PORTS: Mapping[Scheme, int] = {"http": 80, "https": 443}
 DEFAULT_INDEX = "https://pypi.org/simple"
@@ -68,8 +68,8 @@ class BuildHosts:
     may be on loopback or in a private network. `implied` are those that follow from them.
     """
 
-    named: frozenset[Place]
-    implied: frozenset[Place]
+    named: frozenset[Destination]
+    implied: frozenset[Destination]
     proxies: Mapping[str, str] = field(default_factory=dict)
     """Of the worker itself, as `urllib.request.getproxies_environment` has them."""
 
@@ -77,7 +77,7 @@ class BuildHosts:
     def of(cls, pip: Mapping[str, str], named: str) -> BuildHosts:
         """Those of pip's settings as environment variables, and of `LOCAL_BUILD_HOSTS`."""
         indexes = set(_indexes(pip))
-        implied: set[Place] = {
+        implied: set[Destination] = {
             ("https", host, PORTS["https"])
             for _, index, _ in indexes
             for host in FILES.get(index, ())
@@ -163,7 +163,7 @@ def is_public(address: str) -> bool:
     return not special and not any(found in block for block in _PRIVATE)
 
 
-def _indexes(pip: Mapping[str, str]) -> Iterator[Place]:
+def _indexes(pip: Mapping[str, str]) -> Iterator[Destination]:
     """The http and https places that pip's settings name; the others are files."""
     urls = pip.get("PIP_FIND_LINKS", "").split()
     if pip.get("PIP_NO_INDEX", "").lower() not in ("1", "true", "yes", "on"):
@@ -177,7 +177,7 @@ def _indexes(pip: Mapping[str, str]) -> Iterator[Place]:
             yield "http", normal_host(parts.hostname), parts.port or PORTS["http"]
 
 
-def _places(word: str) -> Iterator[Place]:
+def _places(word: str) -> Iterator[Destination]:
     """`host:port` by both ways, `host` by each way's own port."""
     match = HOST_AND_PORT.fullmatch(word)
     if match is None:
