@@ -66,7 +66,7 @@ class Malformed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ProxyRequest:
     """What a build asks of the proxy."""
 
     scheme: Scheme
@@ -98,7 +98,7 @@ class Request:
         return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
 
 
-def parse(head: bytes) -> Request:
+def parse(head: bytes) -> ProxyRequest:
     """The request of a head that ends with an empty line.
 
     Raises:
@@ -112,13 +112,13 @@ def parse(head: bytes) -> Request:
             found = _TARGET.fullmatch(target)
             if found is None:
                 raise Malformed("400 CONNECT wants host:port")
-            return Request("https", normal_host(found[1]), _port(found[2]), "CONNECT", "", ())
+            return ProxyRequest("https", normal_host(found[1]), _port(found[2]), "CONNECT", "", ())
         case ["GET" | "HEAD" as method, url, "HTTP/1.0" | "HTTP/1.1"]:
             return _plain(method, url, fields)
     raise Malformed("405 Only CONNECT, GET and HEAD")
 
 
-def _plain(method: str, url: str, fields: list[str]) -> Request:
+def _plain(method: str, url: str, fields: list[str]) -> ProxyRequest:
     scheme, _, rest = url.partition("://")
     authority, _, path = rest.partition("/")
     authority = authority.rpartition("@")[2]
@@ -132,7 +132,9 @@ def _plain(method: str, url: str, fields: list[str]) -> Request:
         if (name := text.partition(":")[0].lower()) not in _NOT_PASSED_ON
         and not name.startswith("proxy-")
     ]
-    return Request("http", normal_host(found[1]), _port(found[2]), method, f"/{path}", tuple(kept))
+    return ProxyRequest(
+        "http", normal_host(found[1]), _port(found[2]), method, f"/{path}", tuple(kept)
+    )
 
 
 def _port(text: str) -> int:
@@ -227,7 +229,7 @@ class BuildProxy:
         finally:
             far[1].transport.abort()
 
-    async def _open(self, request: Request) -> Streams:
+    async def _open(self, request: ProxyRequest) -> Streams:
         """A connection on which the answer, or for a tunnel what lies behind it, follows.
 
         Raises:
