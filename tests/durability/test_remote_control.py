@@ -41,8 +41,8 @@ def celery(command, worker_facts):
 
     def run(kind, *words):
         to = ("-d", worker_facts()["name"], "-t", "60", "--json")  # ends with the answer
-        said = command("celery", "-A", "hermes_queue", kind, *words, *to)
-        [answer] = json.loads(said) if kind == "control" else [json.loads(said)]
+        output = command("celery", "-A", "hermes_queue", kind, *words, *to)
+        [answer] = json.loads(output) if kind == "control" else [json.loads(output)]
         [value] = answer.values()
         return value
 
@@ -135,8 +135,8 @@ def test_a_drained_worker_finishes_what_runs_leaves_the_rest_and_ends(
     Runs(ledger).pause("run")  # so that it runs as long as this test wants
     name = worker_facts()["name"]
     assert "draining" in command("hermes_queue.cli", "workers", "drain", name)
-    said = command("hermes_queue.cli", "workers", "resume", name, code=1)
-    assert "ends with its last trajectory" in said
+    output = command("hermes_queue.cli", "workers", "resume", name, code=1)
+    assert "ends with its last trajectory" in output
     assert (worker.alive, ledger.run_status("run").running) == (True, 1)
     Runs(ledger).resume("run")
     assert worker.process.wait(120) == 0
@@ -217,8 +217,10 @@ def test_what_waits_ends_when_it_is_revoked_and_what_runs_when_it_is_cancelled(
     [waits, late] = factory.enqueue(3, seconds=0)[1:]
     tell("revoke", task_id=[f"{waits.trajectory_id}.1"])
     wait_until("it is due", lambda: ledger.client.hget(f"hq:traj:{waits.trajectory_id}", "cancel"))
-    said = command("hermes_queue.cli", "run", "cancel", "--trajectory", runs.trajectory_id, "--yes")
-    assert "its worker stops it" in said
+    output = command(
+        "hermes_queue.cli", "run", "cancel", "--trajectory", runs.trajectory_id, "--yes"
+    )
+    assert "its worker stops it" in output
     records = {record.trajectory_id: record for record in factory.wait_done()}
     assert {name: record.stop_reason for name, record in records.items()} == {
         runs.trajectory_id: "cancelled",

@@ -85,7 +85,7 @@ def run(
     directory: Path, *arguments: str, limit_s: float = 60.0, **job: Any
 ) -> tuple[list[dict[str, str]], dict[str, Any]]:
     """Run the script on files of `directory`; its reports and its end record."""
-    told = {
+    request = {
         "arguments": ["-q", *arguments],
         "only": None,
         "distributions": [],
@@ -96,7 +96,7 @@ def run(
     }
     done = subprocess.run(
         [sys.executable, "-I", str(RUNNER)],
-        input=json.dumps(told),
+        input=json.dumps(request),
         text=True,
         cwd=directory,
         capture_output=True,
@@ -310,11 +310,11 @@ def test_a_run_that_cannot_be_believed_is_not_resolved(
 def test_tests_of_our_own_have_to_be_reported_as_they_are() -> None:
     [view, _] = Planter({}, ITEM.hidden_files, IDS, random.Random(1)).views((), ())
     ours = replace(step(), view=view)
-    told = {f"{t.file}::{t.name}": "failed" for t in view.planted}
-    told |= {f"{t.file}::{t.name}": "passed" for t in view.added}
-    whole = replace(SOLVED, outcomes={**SOLVED.outcomes, **told}, exit_code=1)
+    statuses = {f"{t.file}::{t.name}": "failed" for t in view.planted}
+    statuses |= {f"{t.file}::{t.name}": "passed" for t in view.added}
+    whole = replace(SOLVED, outcomes={**SOLVED.outcomes, **statuses}, exit_code=1)
     assert Findings.of(ours, whole).reason(whole) == "resolved"
-    for test, outcome in told.items():
+    for test, outcome in statuses.items():
         other = {"failed": "passed", "passed": "failed"}[outcome]
         lied = replace(whole, outcomes={**whole.outcomes, test: other})
         assert Findings.of(ours, lied).reason(lied) == "canary"

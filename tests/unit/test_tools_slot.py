@@ -197,7 +197,7 @@ async def test_patch_keeps_dos_line_ends(bench: Bench) -> None:
 
 async def test_patch_answers_what_cannot_be_done(bench: Bench) -> None:
     await bench.write("a.txt", b"one\n")
-    for arguments, said in (
+    for arguments, expected in (
         ({"path": "no.txt", "old_string": "a", "new_string": "b"}, "not found"),
         ({"path": "a.txt", "old_string": "", "new_string": "b"}, "old_string"),
         ({"path": "a.txt", "old_string": "one", "new_string": "one"}, "nothing to do"),
@@ -205,7 +205,7 @@ async def test_patch_answers_what_cannot_be_done(bench: Bench) -> None:
     ):
         outcome = await bench.use("patch", **arguments)
         assert not outcome.ok
-        assert said in outcome.text
+        assert expected in outcome.text
 
 
 # --- search -----------------------------------------------------------------------------

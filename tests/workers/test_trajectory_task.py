@@ -54,8 +54,8 @@ async def test_an_error_of_ours_gives_the_lease_back_as_often_as_there_are_attem
         with pytest.raises(ZeroDivisionError):
             await run_trajectory.run(job.trajectory_id, attempt)
     state, attempt = ledger.client.hmget(f"hq:traj:{job.trajectory_id}", "state", "attempt")
-    wanted = (b"queued", failed_before + 2) if handed_back else (b"running", failed_before + 1)
-    assert (state, int(attempt)) == wanted
+    expected = (b"queued", failed_before + 2) if handed_back else (b"running", failed_before + 1)
+    assert (state, int(attempt)) == expected
 
 
 async def test_a_delivery_that_redis_knows_nothing_of_is_a_warning_and_counted(

@@ -65,7 +65,7 @@ if "pytest" in sys.modules:
 """Code appended to it can use `_reporter` and `_pipe`, the test run's reporter. Indent by eight."""
 
 REPORTER_LIES = """
-        type(_reporter)._send = lambda self, nodeid, outcome, message, _send=type(_reporter)._send: (
+        type(_reporter)._send = lambda self, nodeid, outcome, text, _send=type(_reporter)._send: (
             _send(self, nodeid, "passed", "")
         )
 """
