@@ -196,7 +196,7 @@ def confine_thread() -> None:
     """Put this thread, and every process it starts, under the filter, unable to gain rights.
 
     Raises:
-        OSError: the kernel or the machine has no such filters; no_new_privs may be set all the same.
+        OSError: the kernel or machine has no such filters; no_new_privs may be set nevertheless.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
