@@ -1,4 +1,4 @@
--- Report a dead worker, so that its leases need not run out.
+-- @include entries, hash
 -- A process has found a worker dead, and does not wait until its leases end.
 --
 -- @key leases, life = life:{owner}, worker = worker:{owner}, workers  life: see include/deaths.lua
