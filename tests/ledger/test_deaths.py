@@ -79,7 +79,7 @@ def test_neither_a_reboot_nor_a_worker_that_was_told_to_go_is_held_against_anybo
     swept(ledger)
     for n in range(5):
         start(ledger, f"told{n}", [job])
-        live(ledger, f"told{n}", told_to_go=True)
+        live(ledger, f"told{n}", shutting_down=True)
         outlive(ledger, f"told{n}")
         age_lease(ledger, job)
         assert ledger.sweep(**SWEEP) == [job.trajectory_id]
