@@ -23,7 +23,7 @@ from pathlib import Path
 import redis
 from celery import Celery
 
-from hermes_queue.broker.pool import current_job
+from hermes_queue.broker.pool import current_task
 
 ROOT = Path(__file__).parents[1]
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -42,13 +42,13 @@ app.conf.update(
 @app.task(name="noop")
 async def noop() -> None:
     """Nothing but what every job of ours does first."""
-    await current_job().acknowledge()
+    await current_task().acknowledge()
 
 
 @app.task(name="sleep")
 async def sleep(seconds: float) -> None:
     """A job that waits for a model."""
-    await current_job().acknowledge()
+    await current_task().acknowledge()
     await asyncio.sleep(seconds)
 
 

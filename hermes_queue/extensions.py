@@ -240,9 +240,9 @@ def _plugin(point: EntryPoint) -> str:
 def _problem(contract: str, found: object) -> str:
     """What keeps `found` from being what the contract asks for; "" if nothing does."""
     module, _, name = contract.partition(":")
-    wanted = getattr(import_module(module), name)
-    if getattr(wanted, "_is_protocol", False):
-        parts = {*vars(wanted), *wanted.__annotations__}
+    required = getattr(import_module(module), name)
+    if getattr(required, "_is_protocol", False):
+        parts = {*vars(required), *required.__annotations__}
         missing = sorted(p for p in parts if not p.startswith("_") and not hasattr(found, p))
         return f"has no {', '.join(missing)}" if missing else ""
-    return "" if isinstance(found, wanted) else f"is a {type(found).__name__}, not a {name}"
+    return "" if isinstance(found, required) else f"is a {type(found).__name__}, not a {name}"

@@ -72,10 +72,10 @@ def read_environments(path: Path) -> Mapping[str, Any]:
 def _check(path: Path, repo: str, entry: object) -> None:
     from pydantic import ValidationError
 
-    from envs.swe.item import Runtime
+    from envs.swe.item import SuiteRuntime
 
     try:
-        Runtime.model_validate(entry)
+        SuiteRuntime.model_validate(entry)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, (repo, *first["loc"])))

@@ -197,7 +197,7 @@ async def _try_bugs(
     bench: Bench, arguments: argparse.Namespace, out: _Out, progress: _Progress
 ) -> int:
     from envs.swe.bugs.sites import Draw
-    from envs.swe.bugs.validate import Unfit, check
+    from envs.swe.bugs.validate import UnsuitableBug, check
 
     await bench.measure(max_tests=arguments.max_tests)
     found = await bench.find_candidates()
@@ -217,7 +217,7 @@ async def _try_bugs(
         progress.show(made, candidate.site.kind)
         try:
             row = await check(bench, candidate)
-        except Unfit as reason:
+        except UnsuitableBug as reason:
             progress.refused(str(reason))
             continue
         except SlotLost:

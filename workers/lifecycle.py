@@ -171,7 +171,7 @@ def _connect_remote_control(runtime: Runtime, beat: Beat) -> None:
             reason="revoked by remote control",
             waiting_only=not terminate,
         )
-        task_pool.submit(runtime.persist(call))
+        task_pool.submit(runtime.until_redis_answers(call))
 
     remote_control.on_revoke[:] = [revoked]
     remote_control.describe[:] = [slots]
@@ -196,13 +196,13 @@ def _close_metrics() -> None:
         endpoint.close()
 
 
-def _stop_job(job: pool.Job, reason: str) -> None:
+def _stop_job(task: pool.RunningTask, reason: str) -> None:
     """Stop a job whose lease is lost, that is surplus, or that an operator has cancelled.
 
     Records of surplus and cancelled jobs are kept. The lease of a cancelled job continues.
     """
     whys: dict[str, pool.CancelReason] = {"surplus": "cancelled", "cancel": "terminate"}
-    pool.TaskPool.instance().cancel_job(job, whys.get(reason, "lease_lost"))
+    pool.TaskPool.instance().cancel_running(task, whys.get(reason, "lease_lost"))
 
 
 pool.on_loop_start.append(open_runtime)

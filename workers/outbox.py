@@ -89,7 +89,7 @@ class Outbox:
         verdict: PublishVerdict = "unstored"
         while verdict == "unstored":
             stored = await self._runtime.stored(record, body)
-            verdict = await self._runtime.persist(self._publish_now, record, stored)
+            verdict = await self._runtime.until_redis_answers(self._publish_now, record, stored)
         logger.info(
             "%s %s: score %s, %s",
             record.trajectory_id,

@@ -18,7 +18,7 @@ from functools import partial
 from typing import ParamSpec, TypeVar
 
 from hermes_queue.agent.endpoint.limiter import Limiter, Unlimited
-from hermes_queue.broker.pool import Job
+from hermes_queue.broker.pool import RunningTask
 from hermes_queue.broker.pool.intake import INTAKE
 from hermes_queue.errors import RedisFull, RedisUnavailable, StoreUnavailable, TrajectoryFailure
 from hermes_queue.ledger import Claim, Ledger, PublishVerdict
@@ -58,7 +58,7 @@ what only needs Redis."""
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class AttemptProgress:
     """Progress of one attempt."""
 
     stage: str
@@ -106,8 +106,8 @@ class Runtime:
     stage_events: StageEvents = field(
         default_factory=lambda: StageEvents(WorkerSettings().stage_events_per_s)
     )
-    _running: dict[Claim, Job] = field(default_factory=dict)
-    _progress: dict[Claim, Callable[[], Progress]] = field(default_factory=dict)
+    _running: dict[Claim, RunningTask] = field(default_factory=dict)
+    _progress: dict[Claim, Callable[[], AttemptProgress]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -116,7 +116,9 @@ class Runtime:
         return INTAKE.lanes
 
     @contextmanager
-    def leased(self, claim: Claim, task: Job, progress: Callable[[], Progress]) -> Iterator[None]:
+    def leased(
+        self, claim: Claim, task: RunningTask, progress: Callable[[], AttemptProgress]
+    ) -> Iterator[None]:
         """Have the lease renewed while the block runs; `progress` is called for reports."""
         with self._lock:
             self._running[claim] = task
@@ -133,12 +135,12 @@ class Runtime:
             self._running.pop(claim, None)
             self._progress.pop(claim, None)
 
-    def running(self) -> dict[Claim, Job]:
+    def running(self) -> dict[Claim, RunningTask]:
         """Return leased trajectories and the pool's jobs that run them. Thread-safe snapshot."""
         with self._lock:
             return dict(self._running)
 
-    def progress(self) -> dict[Claim, Progress]:
+    def progress(self) -> dict[Claim, AttemptProgress]:
         """Return the progress of each leased trajectory. Thread-safe."""
         with self._lock:
             return {claim: progress() for claim, progress in self._progress.items()}
@@ -173,7 +175,9 @@ class Runtime:
         """Run a blocking call in a thread."""
         return await _in(self.executor, partial(call, *args, **kwargs))
 
-    async def persist(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def until_redis_answers(
+        self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
         """Run a ledger call; while Redis is away or full, wait and repeat it.
 
         Ledger calls are safe to repeat, so an answer lost on the way does no harm.

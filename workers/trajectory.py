@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from hermes_queue.bodies import codec
 from hermes_queue.broker.app import app
-from hermes_queue.broker.pool import Job, current_job
+from hermes_queue.broker.pool import RunningTask, current_task
 from hermes_queue.errors import (
     Cancelled,
     ConfigurationError,
@@ -34,7 +34,7 @@ from workers.evidence import attempt_record
 from workers.outbox import Outbox
 from workers.retry import retry_delay_s
 from workers.rollout import rollout
-from workers.runtime import Progress, Runtime
+from workers.runtime import AttemptProgress, Runtime
 from workers.upkeep import metering
 from workers.upkeep.quarantine import PoisonJob, isolated
 
@@ -68,7 +68,7 @@ async def run_trajectory(trajectory_id: str, attempt: int) -> str:
     If the job already runs or has run, the ledger says so and the delivery is dropped.
     """
     delivery = Delivery(trajectory_id=trajectory_id, attempt=attempt)
-    runtime, task = runtimes.get(), current_job()
+    runtime, task = runtimes.get(), current_task()
     begun = await _begin(runtime, delivery)
     claim = Claim(delivery.trajectory_id, begun.epoch)
     if begun.verdict != "run":
@@ -95,7 +95,7 @@ async def run_trajectory(trajectory_id: str, attempt: int) -> str:
 async def _begin(runtime: Runtime, delivery: Delivery) -> Begun:
     """Ask for the lease. If it is granted although we were cancelled, give it back."""
     asking = asyncio.ensure_future(
-        runtime.persist(
+        runtime.until_redis_answers(
             runtime.ledger.begin,
             delivery.trajectory_id,
             delivery.attempt,
@@ -114,14 +114,14 @@ async def _begin(runtime: Runtime, delivery: Delivery) -> Begun:
         asking.cancel()
         if done and not asking.exception() and asking.result().verdict == "run":
             claim = Claim(delivery.trajectory_id, asking.result().epoch)
-            await runtime.persist(runtime.ledger.requeue, claim, owner=runtime.owner)
+            await runtime.until_redis_answers(runtime.ledger.requeue, claim, owner=runtime.owner)
         raise
 
 
 class _Attempt:
     """One leased attempt, from the stored job to its published record."""
 
-    def __init__(self, runtime: Runtime, task: Job, claim: Claim, begun: Begun) -> None:
+    def __init__(self, runtime: Runtime, task: RunningTask, claim: Claim, begun: Begun) -> None:
         self._runtime = runtime
         self._task = task
         self._claim = claim
@@ -131,14 +131,16 @@ class _Attempt:
         self._outbox = Outbox(runtime, claim)
         self._own = asyncio.current_task()
 
-    def progress(self) -> Progress:
+    def progress(self) -> AttemptProgress:
         """The current stage and turns, for the heartbeat and metrics."""
         draft = self._draft
         if draft is None:
-            return Progress("load", self._since, attempt=self._begun.attempt)
+            return AttemptProgress("load", self._since, attempt=self._begun.attempt)
         job = draft.job
         label, turns = f"{job.env}:{job.instance_id}#{job.sample_index}", len(draft.agent.turns)
-        return Progress(draft.clock.current, self._since, job.lane, label, turns, draft.attempt)
+        return AttemptProgress(
+            draft.clock.current, self._since, job.lane, label, turns, draft.attempt
+        )
 
     async def run(self) -> str:
         """Acknowledge, measure, conclude; always returns an outcome of the job."""
@@ -220,7 +222,9 @@ class _Attempt:
         job = draft.job
         if job.item is not None:
             return job.item
-        row = await self._runtime.persist(get_item, self._runtime.ledger, str(job.item_sha256))
+        row = await self._runtime.until_redis_answers(
+            get_item, self._runtime.ledger, str(job.item_sha256)
+        )
         if row is None:
             raise EnvBug(f"item {job.item_sha256} is gone from Redis: enqueue the run again")
         return row
@@ -297,7 +301,7 @@ class _Attempt:
     async def _give_back(
         self, *, delay_s: float = 0.0, failed_attempt: AttemptRecord | None = None
     ) -> None:
-        await self._runtime.persist(
+        await self._runtime.until_redis_answers(
             self._runtime.ledger.requeue,
             self._claim,
             owner=self._runtime.owner,
@@ -337,7 +341,9 @@ class _Attempt:
         )
         try:
             runs = Runs(self._runtime.ledger)
-            await self._runtime.persist(runs.pause, run_id, scrub(str(failure)), by=failure.cause)
+            await self._runtime.until_redis_answers(
+                runs.pause, run_id, scrub(str(failure)), by=failure.cause
+            )
         except ConfigurationError as error:  # it is cancelled or purged
             logger.info("%s", error, extra={"action": "run_not_paused"})
 
@@ -359,7 +365,7 @@ class _Attempt:
             error,
             extra={"action": "dead", "trajectory_id": self._claim.trajectory_id},
         )
-        job = await self._runtime.persist(
+        job = await self._runtime.until_redis_answers(
             stand_in_job, self._runtime.ledger, self._claim.trajectory_id
         )
         draft = Draft.of(job, self._begun)

@@ -121,8 +121,8 @@ def dishonest(record: ScoredTrajectory) -> str:
     """What is wrong with a record; "" when it is as it should be."""
     if record.status == "failed":
         failure = record.failure
-        said = failure is not None and failure.cause == "model" and "last: " in failure.message
-        return "" if said and record.score is None else f"failed without a reason: {failure}"
+        honest = failure is not None and failure.cause == "model" and "last: " in failure.message
+        return "" if honest and record.score is None else f"failed without a reason: {failure}"
     if (record.score, record.stop_reason, len(record.turns)) != (1.0, "no_tool_call", TURNS):
         return f"score {record.score}, {record.stop_reason}, {len(record.turns)} turns"
     roles = [message.role for message in record.messages]
@@ -147,7 +147,7 @@ def report(
     reasons = Counter(event["reason"].split(":")[0] for event in tries)
     attempts = Counter(record.attempt for record in found)
     agent_s = sorted(record.stage_seconds.get("agent", 0.0) for record in found)
-    wrong = {r.trajectory_id: said for r in found if (said := dishonest(r))}
+    wrong = {r.trajectory_id: fault for r in found if (fault := dishonest(r))}
     measured = sum(record.score is not None for record in found)
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     rows = [
@@ -165,8 +165,8 @@ def report(
     ]
     for name, value in rows:
         print(f"{name:30} {value}")
-    for trajectory_id, said in list(wrong.items())[:20]:
-        print(f"error: {trajectory_id}: {said}")
+    for trajectory_id, fault in list(wrong.items())[:20]:
+        print(f"error: {trajectory_id}: {fault}")
     return 1 if wrong or len(found) != expected or faults < 0.45 * calls else 0
 
 

@@ -164,7 +164,7 @@ class DistributionFields(BaseModel):
         return self
 
 
-class Runtime(BaseModel):
+class SuiteRuntime(BaseModel):
     """Interpreter, dependencies and pytest settings for the tests of a row."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -200,7 +200,7 @@ class Runtime(BaseModel):
         return None
 
     @model_validator(mode="after")
-    def _inside(self) -> Runtime:
+    def _inside(self) -> SuiteRuntime:
         for path in self.pythonpath:
             if path != ".":
                 relative(path)
@@ -227,7 +227,7 @@ class Item(BaseModel):
     """sdist: the required id of the clean commit."""
     source: Annotated[SdistSource | GitSource, Field(discriminator="type")] = GitSource()
     repo_base_url: str = Field(default=DEFAULT_REPO_BASE_URL, pattern=r"^[^-\s][^\s]*$")
-    environment: Annotated[Runtime, BeforeValidator(_environment)] = Runtime()
+    environment: Annotated[SuiteRuntime, BeforeValidator(_environment)] = SuiteRuntime()
     """May be JSON text."""
     test_secs: float | None = Field(default=None, gt=0)
     """Duration of the graded tests when the row was made."""

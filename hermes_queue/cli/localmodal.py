@@ -54,13 +54,13 @@ def localmodal(capabilities: str, runtime: str, **options: Any) -> None:
     """
     try:
         from hermes_queue.localmodal.server import LocalModal
-        from hermes_queue.localmodal.storage.store import Limits
+        from hermes_queue.localmodal.storage.store import SandboxLimits
     except ImportError as error:
         raise ConfigurationError(
             f"{error.name} is not installed: pip install 'hermes-queue[modal]'"
         ) from error
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    limits = Limits(capabilities=capabilities, runtime=runtime)
+    limits = SandboxLimits(capabilities=capabilities, runtime=runtime)
     asyncio.run(_serve(LocalModal(limits=limits, **options)))
 
 

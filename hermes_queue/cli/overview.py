@@ -74,7 +74,7 @@ class RunProgress:
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class StreamState:
     """The results stream."""
 
     groups: int
@@ -102,7 +102,7 @@ class Overview:
     runs: tuple[RunProgress, ...]
     lately: Lately
     dead_letters: int
-    stream: Stream
+    stream: StreamState
 
     @property
     def oldest(self) -> list[dict[str, Any]]:
@@ -146,7 +146,7 @@ def overview(ledger: Ledger) -> Overview:
         runs=_runs(ledger, now),
         lately=Tally(ledger).lately(FAILURE_WINDOW_S, now=now),
         dead_letters=dead,
-        stream=Stream(groups, int(stream_bytes or 0), tuple(consumer_groups(ledger))),
+        stream=StreamState(groups, int(stream_bytes or 0), tuple(consumer_groups(ledger))),
     )
 
 

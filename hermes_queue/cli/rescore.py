@@ -81,12 +81,12 @@ async def _rescore(
         raise click.ClickException(str(error)) from error
     finally:
         await close_clients()
-    _tell(total, compared, passed_over)
+    _print_differences(total, compared, passed_over)
     if wrong or not total.tokens or not total.largest <= bound:
         raise click.exceptions.Exit(1)
 
 
-def _tell(total: Difference, compared: int, passed_over: dict[str, int]) -> None:
+def _print_differences(total: Difference, compared: int, passed_over: dict[str, int]) -> None:
     click.echo(f"{compared} records, {total.tokens} sampled tokens")
     if total.tokens:
         click.echo(f"difference: largest {total.largest:.3g}, mean {total.mean:.3g} nats")

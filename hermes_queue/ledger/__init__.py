@@ -18,6 +18,7 @@ fleet/          state that workers share
 
 from hermes_queue.ledger.answers import (
     ACCEPTED,
+    BeginVerdict,
     Begun,
     Claim,
     DueJob,
@@ -25,7 +26,6 @@ from hermes_queue.ledger.answers import (
     QueueKeys,
     RunStatus,
     Spent,
-    Verdict,
 )
 from hermes_queue.ledger.dead import DeadLetters
 from hermes_queue.ledger.fleet.breaker import Breakers, LaneState
@@ -34,6 +34,7 @@ from hermes_queue.ledger.runs import Pause, RunInfo, Runs
 
 __all__ = [
     "ACCEPTED",
+    "BeginVerdict",
     "Begun",
     "Breakers",
     "Claim",
@@ -48,5 +49,4 @@ __all__ = [
     "RunStatus",
     "Runs",
     "Spent",
-    "Verdict",
 ]

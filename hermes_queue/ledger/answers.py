@@ -9,7 +9,7 @@ from typing import Any, Literal
 from hermes_queue.models import TrajectoryJob, Usage
 from hermes_queue.wire.ids import message_id, sample_of
 
-Verdict = Literal[
+BeginVerdict = Literal[
     "run", "final", "cancelled", "surplus", "held", "paused", "stale_attempt", "busy", "unknown"
 ]
 Notice = Literal["final", "cancelled", "surplus", "lost", "paused", "cancel"]
@@ -44,7 +44,7 @@ class Accepted(list[TrajectoryJob]):
 class Begun:
     """The answer to `begin`; all fields but `verdict` are meaningful only if it is `run`."""
 
-    verdict: Verdict
+    verdict: BeginVerdict
     epoch: int = 0
     attempt: int = 0
     deaths: int = 0

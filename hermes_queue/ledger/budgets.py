@@ -14,7 +14,7 @@ BUDGETS = ("cost_usd", "tokens", "wall_s")
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class Budget:
     """One budget of a run; `limit` is None for no limit."""
 
     name: str
@@ -38,7 +38,7 @@ def set_budgets(ledger: Ledger, run_id: str, budgets: Mapping[str, float | None]
     ledger.call("run_budget", run_id=run_id, run_ttl_s=RUN_TTL_S, budgets=rows)
 
 
-def accounts(ledger: Ledger, run_id: str, *, now: float) -> dict[str, Account]:
+def accounts(ledger: Ledger, run_id: str, *, now: float) -> dict[str, Budget]:
     """The accounts of a run by name; `now` is Redis' clock, unix seconds."""
     kinds = ("budget", "spent", "reserved")
     names = [f"{kind}:{name}" for name in BUDGETS for kind in kinds]
@@ -48,7 +48,7 @@ def accounts(ledger: Ledger, run_id: str, *, now: float) -> dict[str, Account]:
     found = {}
     for name in BUDGETS:
         limit, spent, reserved = (values[f"{kind}:{name}"] for kind in kinds)
-        found[name] = Account(
+        found[name] = Budget(
             name,
             None if limit is None else float(limit),
             float(spent or 0),
@@ -56,5 +56,5 @@ def accounts(ledger: Ledger, run_id: str, *, now: float) -> dict[str, Account]:
         )
     if values["created"]:
         elapsed_s = max(0.0, now - float(values["created"]))
-        found["wall_s"] = Account("wall_s", found["wall_s"].limit, round(elapsed_s, 1))
+        found["wall_s"] = Budget("wall_s", found["wall_s"].limit, round(elapsed_s, 1))
     return found

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger.answers import ENDED, RunStatus
-from hermes_queue.ledger.budgets import Account, accounts
+from hermes_queue.ledger.budgets import Budget, accounts
 from hermes_queue.ledger.ledger import RUN_TTL_S, Ledger
 from hermes_queue.settings import ResultSettings
 from hermes_queue.wire.ids import group_of
@@ -47,7 +47,7 @@ class RunInfo:
     """Configuration that every producer of this run id must send."""
     parked: int
     """Waiting jobs that the pause has set aside; part of `counters.queued`."""
-    accounts: dict[str, Account]
+    accounts: dict[str, Budget]
     """Budgets and spending, by the names of `BUDGETS`."""
     policy_version: int | None
     """Version that its endpoints serve, as reported by its trainer."""

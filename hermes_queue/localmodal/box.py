@@ -41,7 +41,7 @@ CLOCK_S = 0.25
 
 
 @dataclass
-class Box:
+class ServedSandbox:
     """One sandbox. Its methods raise GRPCError as the SDK expects it."""
 
     sandbox_id: str
@@ -54,7 +54,7 @@ class Box:
     enclosure: Enclosure
     conduct: Conduct
     output_limit_bytes: int
-    settle: Callable[[Box], Awaitable[None]]
+    settle: Callable[[ServedSandbox], Awaitable[None]]
     """Called after everything inside is dead and before its files are deleted."""
     created: float = field(default_factory=time.time)
     commands: dict[str, Command] = field(default_factory=dict)

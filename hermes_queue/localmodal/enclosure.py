@@ -82,7 +82,7 @@ class Volume:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class EnclosureSpec:
     """The definition of a sandbox's enclosure."""
 
     sandbox_id: str
@@ -100,10 +100,10 @@ class Plan:
 class Enclosure:
     """The processes and files of one sandbox on the host."""
 
-    def __init__(self, host: Host, plan: Plan) -> None:
+    def __init__(self, host: Host, spec: EnclosureSpec) -> None:
         self.host = host
-        self.plan = plan
-        self.directory = host.directory / plan.sandbox_id
+        self.spec = spec
+        self.directory = host.directory / spec.sandbox_id
         self.rootfs = self.directory / "rootfs"
         self.init = self.directory / "init"
         self.mount_points: list[str] = []
@@ -119,17 +119,17 @@ class Enclosure:
             SandboxError: it did not start.
             OSError: files could not be created.
         """
-        plan = self.plan
-        if plan.files is not None:
-            await self.host.copy(plan.files, self.rootfs)
+        spec = self.spec
+        if spec.files is not None:
+            await self.host.copy(spec.files, self.rootfs)
         else:
             self._furnish()
         self._users = await asyncio.to_thread(UserNamespaces, self.host.ids)
         self._groups = cgroups.create(
-            f"hermes-queue-{plan.sandbox_id}", memory_mb=plan.memory_mb, max_pids=plan.max_pids
+            f"hermes-queue-{spec.sandbox_id}", memory_mb=spec.memory_mb, max_pids=spec.max_pids
         )
         await asyncio.to_thread(place_init, self.init, self.host.ids.host_id)
-        self._bubblewrap = Bubblewrap(plan.sandbox_id, self.host.tools, groups=self._groups)
+        self._bubblewrap = Bubblewrap(spec.sandbox_id, self.host.tools, groups=self._groups)
         await self._bubblewrap.start(
             self._layout(self._users),
             environment={"PATH": PATH, "LANG": "C.UTF-8"},
@@ -137,7 +137,7 @@ class Enclosure:
         )
         record_slot(
             self.host.directory,
-            plan.sandbox_id,
+            spec.sandbox_id,
             pid=self._bubblewrap.init_pid,
             started=self._bubblewrap.init_started,
             groups=self._groups,
@@ -157,7 +157,7 @@ class Enclosure:
     def _layout(self, users: UserNamespaces) -> list[str]:
         arguments = ["--userns", str(users.outer), "--userns2", str(users.nested)]
         arguments += ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
-        arguments += [] if self.plan.network else ["--unshare-net"]
+        arguments += [] if self.spec.network else ["--unshare-net"]
         arguments += ["--hostname", "modal", "--bind", str(self.rootfs), "/", *self._mounts()]
         for group in self._groups.groups if self._groups else ():
             for name, place in EVENTS.items():
@@ -176,13 +176,13 @@ class Enclosure:
         arguments += ["--ro-bind", str(self.init), INIT_PLACE]
         for name in ETC_SHARED:
             arguments += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
-        if self.plan.network:
+        if self.spec.network:
             arguments += ["--ro-bind-try", "/etc/resolv.conf", "/etc/resolv.conf"]
         for hidden in host_python().installed:
             arguments += ["--ro-bind", str(self.host.directory / "empty"), str(hidden)]
         arguments += ["--ro-bind", str(self.host.python.home), PYTHON_MOUNT]
         arguments += ["--ro-bind", str(self.host.file_tool), FILE_TOOL]
-        for volume in self.plan.volumes:
+        for volume in self.spec.volumes:
             for parent in reversed(PurePosixPath(volume.target).parents[:-1]):
                 arguments += ["--perms", "0755", "--dir", str(parent)]
             bind = "--ro-bind" if volume.read_only else "--bind"
@@ -208,7 +208,7 @@ class Enclosure:
     ) -> list[str | bytes]:
         """The host's command line for `argv` inside; run it with the same environment."""
         assert self._bubblewrap is not None  # noqa: S101 - only after start()
-        capabilities = CAPABILITIES[self.plan.capabilities]
+        capabilities = CAPABILITIES[self.spec.capabilities]
         kept = ",".join(["-all", *(f"+{name}" for name in capabilities)])
         limited = [self.host.tools.setpriv, "--inh-caps=-all", f"--bounding-set={kept}"]
         shell = ["/bin/sh", "-c", SHELL, "sh", cwd]
@@ -236,7 +236,7 @@ class Enclosure:
     def remove(self) -> None:
         """Delete its files. Blocking."""
         self.host.remove(self.directory)
-        self.directory.with_name(f"{self.plan.sandbox_id}.json").unlink(missing_ok=True)
+        self.directory.with_name(f"{self.spec.sandbox_id}.json").unlink(missing_ok=True)
 
 
 def _targets(arguments: Sequence[str]) -> list[str]:

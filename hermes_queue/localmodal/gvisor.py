@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hermes_queue.errors import IsolationUnavailable, SandboxError
-from hermes_queue.localmodal.enclosure import CAPABILITIES, SHELL, Enclosure, Plan
+from hermes_queue.localmodal.enclosure import CAPABILITIES, SHELL, Enclosure, EnclosureSpec
 from hermes_queue.localmodal.host import Host
 from hermes_queue.sandbox.host import cgroups
 from hermes_queue.sandbox.host.paths import is_root
@@ -42,11 +42,11 @@ def check_gvisor() -> str:
 class GvisorEnclosure(Enclosure):
     """One sandbox as a container of runsc."""
 
-    def __init__(self, host: Host, plan: Plan) -> None:
+    def __init__(self, host: Host, spec: EnclosureSpec) -> None:
         """Raises IsolationUnavailable if runsc cannot be used."""
-        super().__init__(host, plan)
+        super().__init__(host, spec)
         self._pid = self._started = self._commands = 0
-        network = "host" if plan.network else "none"
+        network = "host" if spec.network else "none"
         self._runsc = [
             check_gvisor(),
             "--root",
@@ -58,8 +58,8 @@ class GvisorEnclosure(Enclosure):
 
     async def start(self) -> None:
         """See `Enclosure`."""
-        if self.plan.files is not None:
-            await self.host.copy(self.plan.files, self.rootfs)
+        if self.spec.files is not None:
+            await self.host.copy(self.spec.files, self.rootfs)
         else:
             self._furnish()
         for place in (self.directory / "bundle", self.directory / "pids"):
@@ -70,21 +70,21 @@ class GvisorEnclosure(Enclosure):
         config = json.dumps(self._config(self._layout_for_oci()))
         (self.directory / "bundle" / "config.json").write_text(config)
         self._groups = cgroups.create(
-            f"hermes-queue-{self.plan.sandbox_id}",
-            memory_mb=self.plan.memory_mb,
+            f"hermes-queue-{self.spec.sandbox_id}",
+            memory_mb=self.spec.memory_mb,
             max_pids=0,  # it would also limit gVisor's own threads
         )
         prefix = self._groups.enter_prefix() if self._groups else []
-        run = ["run", "--bundle", str(self.directory / "bundle"), "--detach", self.plan.sandbox_id]
+        run = ["run", "--bundle", str(self.directory / "bundle"), "--detach", self.spec.sandbox_id]
         await self._call(*prefix, *self._runsc, *run)
-        state = json.loads(await self._call(*self._runsc, "state", self.plan.sandbox_id))
+        state = json.loads(await self._call(*self._runsc, "state", self.spec.sandbox_id))
         stat = read_stat(int(state["pid"]))
         if stat is None:
             raise SandboxError("the sandbox ended at once")
         self._pid, self._started = int(state["pid"]), stat.started
         record_slot(
             self.host.directory,
-            self.plan.sandbox_id,
+            self.spec.sandbox_id,
             pid=self._pid,
             started=self._started,
             groups=self._groups,
@@ -130,7 +130,7 @@ class GvisorEnclosure(Enclosure):
 
     def _config(self, mounts: Sequence[Mapping[str, object]]) -> dict[str, object]:
         # Mounting inside only concerns the sandbox's own kernel.
-        held = (*CAPABILITIES[self.plan.capabilities], "sys_admin")
+        held = (*CAPABILITIES[self.spec.capabilities], "sys_admin")
         names = [f"CAP_{name.upper()}" for name in held]
         kinds = ("bounding", "effective", "permitted")
         return {
@@ -158,7 +158,7 @@ class GvisorEnclosure(Enclosure):
         self._commands += 1
         pid_file = self.directory / "pids" / str(self._commands)
         variables = [f"-env={name}={value}" for name, value in environment.items()]
-        call = [*self._runsc, "exec", f"{PID_FILE}{pid_file}", *variables, self.plan.sandbox_id]
+        call = [*self._runsc, "exec", f"{PID_FILE}{pid_file}", *variables, self.spec.sandbox_id]
         return [*call, "/bin/sh", "-c", SHELL, "sh", cwd, *argv]
 
     def descriptors(self) -> list[int]:
@@ -170,7 +170,7 @@ class GvisorEnclosure(Enclosure):
         inner = await asyncio.to_thread(_inner_pid, pid)
         if inner is None:
             return
-        kill = ["kill", f"-pid={inner}", self.plan.sandbox_id, "KILL"]
+        kill = ["kill", f"-pid={inner}", self.spec.sandbox_id, "KILL"]
         try:
             await self._call(*self._runsc, *kill)
         except SandboxError:
@@ -180,7 +180,7 @@ class GvisorEnclosure(Enclosure):
         """See `Enclosure`."""
         if self._pid:
             await asyncio.to_thread(self._kill)
-            await self._call(*self._runsc, "delete", "--force", self.plan.sandbox_id)
+            await self._call(*self._runsc, "delete", "--force", self.spec.sandbox_id)
             self._pid = 0
         if self._groups is not None:
             await asyncio.to_thread(self._groups.remove)

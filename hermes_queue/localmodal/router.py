@@ -12,7 +12,7 @@ from google.protobuf.empty_pb2 import Empty
 from grpclib import GRPCError, Status
 from modal_proto import task_command_router_pb2 as router_pb2
 
-from hermes_queue.localmodal.box import Box
+from hermes_queue.localmodal.box import ServedSandbox
 from hermes_queue.localmodal.commands import Command
 from hermes_queue.localmodal.storage import snapshots
 from hermes_queue.localmodal.storage.store import Store
@@ -27,7 +27,7 @@ class Router:
     def __init__(self, store: Store) -> None:
         self.store = store
 
-    def _command(self, request: Request) -> tuple[Box, Command]:
+    def _command(self, request: Request) -> tuple[ServedSandbox, Command]:
         """The command of a request; its sandbox may have ended."""
         box = self.store.tasks.get(request.task_id)
         if box is None or request.exec_id not in box.commands:

@@ -10,7 +10,7 @@ from google.protobuf.empty_pb2 import Empty
 from grpclib import GRPCError, Status
 from modal_proto import api_pb2
 
-from hermes_queue.localmodal.box import TERMINATED, WORKER_LOST, Box
+from hermes_queue.localmodal.box import TERMINATED, WORKER_LOST, ServedSandbox
 from hermes_queue.localmodal.control import ControlPlane
 from hermes_queue.localmodal.storage.store import Store
 from hermes_queue.localmodal.wire import Request, Stream, Tokens, new_id
@@ -29,9 +29,9 @@ class SandboxCalls(ControlPlane):
         super().__init__(store, tokens)
         self._router_url = router_url
         self._router_token_s = router_token_s
-        self._created: dict[str, asyncio.Task[Box]] = {}
+        self._created: dict[str, asyncio.Task[ServedSandbox]] = {}
 
-    async def _create(self, request: Request, stream: Stream, *, v1: bool) -> Box:
+    async def _create(self, request: Request, stream: Stream, *, v1: bool) -> ServedSandbox:
         """Create once per idempotency key: the SDK repeats a call whose reply was lost."""
         definition = request.definition
         variables = getattr(definition, "environment_variables", None)
@@ -172,7 +172,7 @@ class SandboxCalls(ControlPlane):
     SandboxTagsGet = SandboxTagsGetV2
     SandboxTagsSet = SandboxTagsSetV2
 
-    def _access(self, box: Box, stream: Stream) -> Any:
+    def _access(self, box: ServedSandbox, stream: Stream) -> Any:
         url = box.worker.url if box.worker is not None else self._router_url
         if stream.metadata.get("x-modal-client-type") == str(api_pb2.CLIENT_TYPE_LIBMODAL_JS):
             # On localhost the JavaScript SDK requires the scheme https, and uses plaintext
@@ -182,10 +182,10 @@ class SandboxCalls(ControlPlane):
         return api_pb2.CommandRouterAccess(url=url, jwt=token)
 
     @staticmethod
-    def _metadata(box: Box) -> Any:
+    def _metadata(box: ServedSandbox) -> Any:
         return api_pb2.SandboxHandleMetadata(app_id=box.app_id, result=box.visible_result)
 
-    def _info(self, box: Box) -> Any:
+    def _info(self, box: ServedSandbox) -> Any:
         return api_pb2.SandboxInfo(
             id=box.sandbox_id,
             created_at=box.created,
@@ -199,5 +199,5 @@ class SandboxCalls(ControlPlane):
         )
 
 
-def _tags(box: Box) -> list[Any]:
+def _tags(box: ServedSandbox) -> list[Any]:
     return [api_pb2.SandboxTag(tag_name=name, tag_value=text) for name, text in box.tags.items()]

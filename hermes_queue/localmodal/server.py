@@ -22,7 +22,7 @@ from hermes_queue.localmodal.host import Host
 from hermes_queue.localmodal.listener import Connections, Listener
 from hermes_queue.localmodal.router import Router
 from hermes_queue.localmodal.sandbox_calls import SandboxCalls
-from hermes_queue.localmodal.storage.store import Limits, Store
+from hermes_queue.localmodal.storage.store import SandboxLimits, Store
 from hermes_queue.localmodal.wire import Service, Stream, Tokens
 from hermes_queue.settings import PathSettings
 
@@ -48,7 +48,7 @@ class LocalModal:
         token_id: str = TOKEN_ID,
         token_secret: str = TOKEN_SECRET,
         network: bool = True,
-        limits: Limits | None = None,
+        limits: SandboxLimits | None = None,
         conduct: Conduct | None = None,
         secrets: Mapping[str, Mapping[str, str]] | None = None,
         router_token_s: float = 3600.0,
@@ -77,7 +77,7 @@ class LocalModal:
         self._root = root or PathSettings().cache / "localmodal"
         self._credentials = (token_id, token_secret)
         self._network = network
-        self._limits = limits or Limits()
+        self._limits = limits or SandboxLimits()
         self._secrets = dict(secrets or {})
         self._router_token_s = router_token_s
         self._worker_ports = worker_ports

@@ -10,7 +10,7 @@ from hermes_queue.cancellation import end_tasks
 from hermes_queue.errors import HermesQueueError
 from hermes_queue.results.reader import DeliveredGroup
 
-Source = AbstractAsyncContextManager[AsyncIterator[DeliveredGroup]]
+GroupSource = AbstractAsyncContextManager[AsyncIterator[DeliveredGroup]]
 
 
 class ReadAhead:
@@ -21,7 +21,7 @@ class ReadAhead:
     be acknowledged after the last one was delivered.
     """
 
-    def __init__(self, source: Source, size: int) -> None:
+    def __init__(self, source: GroupSource, size: int) -> None:
         self._source = source
         self._queue: asyncio.Queue[DeliveredGroup | None] = asyncio.Queue(max(1, size))
         self._task: asyncio.Task[None] | None = None
@@ -96,7 +96,7 @@ class ReadAhead:
 
 @asynccontextmanager
 async def in_batches(
-    source: Source, size: int, wait_s: float
+    source: GroupSource, size: int, wait_s: float
 ) -> AsyncIterator[AsyncIterator[list[DeliveredGroup]]]:
     """Lists of up to `size` groups; one, possibly empty, at least every `wait_s`."""
     async with ReadAhead(source, size) as ahead:

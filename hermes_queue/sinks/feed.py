@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from hermes_queue.errors import HermesQueueError, RedisUnavailable
-from hermes_queue.results.batches import Source, in_batches
+from hermes_queue.results.batches import GroupSource, in_batches
 from hermes_queue.results.consume import DeliveredGroup
 from hermes_queue.sinks.base import DatasetSink
 from hermes_queue.sinks.datasets.storing import NOT_THE_ROWS, store
@@ -46,7 +46,7 @@ class Fed:
 async def feed(
     sink: DatasetSink,
     selection: Selection,
-    source: Source,
+    source: GroupSource,
     fed: Fed,
     meter: SinkMeter,
     *,

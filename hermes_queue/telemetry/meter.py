@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from hermes_queue.errors import ConfigurationError
-from hermes_queue.telemetry.metrics import METRICS, Metric, Source
+from hermes_queue.telemetry.metrics import METRICS, Metric, MetricSource
 
 OTHER = "other"
 """Replaces all values of a label beyond the bound."""
@@ -51,7 +51,7 @@ class PrometheusMeter:
 
     def __init__(
         self,
-        source: Source,
+        source: MetricSource,
         *,
         max_label_values: int,
         values: Callable[[], Iterable[tuple[Metric, Values]]] = tuple,

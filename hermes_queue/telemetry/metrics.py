@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Source = Literal["worker", "sink", "exporter"]
+MetricSource = Literal["worker", "sink", "exporter"]
 """Process that serves a metric. The exporter reads Redis, so its metrics cover the whole
 deployment."""
 
@@ -30,7 +30,7 @@ class Metric:
     Names of counters end in `_total`, names of others in their unit if they have one.
     """
 
-    source: Source
+    source: MetricSource
     kind: Literal["counter", "gauge", "histogram"]
     name: str
     """Name without `PREFIX`."""

@@ -16,12 +16,12 @@ answered with text that it can act on; only a failing sandbox raises.
 """
 
 from hermes_queue.tools.base import Tool, ToolContext, ToolResult, make_call
-from hermes_queue.tools.toolbox import Outcome, Toolbox, load_tool
+from hermes_queue.tools.toolbox import Toolbox, ToolOutcome, load_tool
 
 __all__ = [
-    "Outcome",
     "Tool",
     "ToolContext",
+    "ToolOutcome",
     "ToolResult",
     "Toolbox",
     "load_tool",

@@ -31,7 +31,7 @@ _MAX_LISTED_PROBLEMS = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ToolOutcome:
     """The answer to one tool call."""
 
     text: str
@@ -74,7 +74,7 @@ class Toolbox:
         self.schemas: tuple[dict[str, Any], ...] = tuple(map(_schema, self._tools.values()))
         """OpenAI tool schemas, in the order of `names`."""
 
-    async def call(self, call: ToolCall) -> Outcome:
+    async def call(self, call: ToolCall) -> ToolOutcome:
         """Run one call. A mistake of the model is answered with text that it can act on.
 
         Raises:
@@ -101,14 +101,16 @@ class Toolbox:
                 raise
             raise SandboxError(f"no answer from tool {tool.name} within {limit_s:.0f} s") from error
         text = cap(result.text, self.context.observation_bytes)
-        return Outcome(text, schema_valid=True, ok=result.ok, submits=tool.submits and result.ok)
+        return ToolOutcome(
+            text, schema_valid=True, ok=result.ok, submits=tool.submits and result.ok
+        )
 
     def postpone(self, seconds: float) -> None:
         """Extend the stage's deadline by a wait that is not part of the agent's time."""
         self.context.slot.deadline += seconds
 
-    def _refuse(self, text: str) -> Outcome:
-        return Outcome(cap(text, self.context.observation_bytes), schema_valid=False, ok=False)
+    def _refuse(self, text: str) -> ToolOutcome:
+        return ToolOutcome(cap(text, self.context.observation_bytes), schema_valid=False, ok=False)
 
 
 def cap(text: str, limit_bytes: int) -> str:

@@ -29,7 +29,7 @@ from producers.run.follow import Follower, refuse_without_results
 from producers.run.options import ProducerOptions
 from producers.run.plan import Plan, make_plan
 from producers.run.report import Report, members_by_group
-from producers.run.selection import Selection, select
+from producers.run.selection import SelectedItems, select
 from producers.run.sending import Sending, Stopped
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def run(producer: Producer, options: ProducerOptions) -> int:
     return remote(plan, selection, options)
 
 
-def dry(plan: Plan, selection: Selection, options: ProducerOptions) -> int:
+def dry(plan: Plan, selection: SelectedItems, options: ProducerOptions) -> int:
     """Say what would be enqueued."""
     report = Report.of(plan, selection, options.output)
     say = report.progress.say
@@ -82,7 +82,7 @@ def dry(plan: Plan, selection: Selection, options: ProducerOptions) -> int:
     return report.finish(0)
 
 
-def remote(plan: Plan, selection: Selection, options: ProducerOptions) -> int:
+def remote(plan: Plan, selection: SelectedItems, options: ProducerOptions) -> int:
     """Enqueue for a fleet of workers; watch when results are wanted."""
     out = options.output.out
     follows = options.output.follow or out is not None
@@ -116,7 +116,7 @@ def _send(ledger: Ledger, sending: Sending, report: Report) -> int:
     return report.finish(0)
 
 
-def embedded(plan: Plan, selection: Selection, options: ProducerOptions) -> int:
+def embedded(plan: Plan, selection: SelectedItems, options: ProducerOptions) -> int:
     """Do everything on this machine: private Redis, one worker, and a file of results."""
     report = Report.of(plan, selection, options.output)
     report.summary.mode = "embedded"

@@ -26,7 +26,7 @@ from hermes_queue.tools import load_tool
 from hermes_queue.wire.names import Name, check_lane, check_run_id, make_ids
 from producers.base import Producer
 from producers.run.options import DEFAULT_REFILLS, AgentOptions, ProducerOptions
-from producers.run.selection import SelectedItem, Selection
+from producers.run.selection import SelectedItem, SelectedItems
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,9 @@ class Plan:
         """How many samples of `item` are started."""
         return self.size_of(item) + self.group_policy.extra_samples
 
-    def jobs(self, selection: Selection, keep: Callable[[str], bool]) -> Iterator[TrajectoryJob]:
+    def jobs(
+        self, selection: SelectedItems, keep: Callable[[str], bool]
+    ) -> Iterator[TrajectoryJob]:
         """All jobs in order, but those of groups that `keep(group_id)` refuses."""
         for selected in selection.items:
             group_id, _ = make_ids(self.run_id, selected.key, 0)
@@ -94,14 +96,14 @@ class Plan:
             "profile": self.profile,
         }
 
-    def group_sizes(self, selection: Selection) -> dict[str, int]:
+    def group_sizes(self, selection: SelectedItems) -> dict[str, int]:
         """How many trajectories the published group will have, by group id."""
         return {
             make_ids(self.run_id, selected.key, 0)[0]: self.size_of(selected)
             for selected in selection.items
         }
 
-    def check(self, selection: Selection) -> None:
+    def check(self, selection: SelectedItems) -> None:
         """Make sure that every item can be tampered with as asked for.
 
         Raises:

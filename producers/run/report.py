@@ -17,7 +17,7 @@ from producers.run.follow import Follower
 from producers.run.options import OutputOptions
 from producers.run.plan import Plan
 from producers.run.progress import Progress, ResultRow, console, print_table
-from producers.run.selection import Selection
+from producers.run.selection import SelectedItems
 
 MAX_CAUSES = 20
 """Different reasons for unexpected scores that are worded."""
@@ -69,7 +69,7 @@ class Report:
         self.rows: Sequence[ResultRow] = ()
 
     @classmethod
-    def of(cls, plan: Plan, selection: Selection, options: OutputOptions) -> Report:
+    def of(cls, plan: Plan, selection: SelectedItems, options: OutputOptions) -> Report:
         """The report of a run that begins: says what was read."""
         groups = plan.group_sizes(selection)
         summary = Summary(

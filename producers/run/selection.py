@@ -37,7 +37,7 @@ class SelectedItem:
 
 
 @dataclass(slots=True)
-class Selection:
+class SelectedItems:
     """What a run will use of a dataset."""
 
     dataset: str
@@ -49,7 +49,7 @@ class Selection:
 
 def select(
     producer: Producer, env: Environment[Any], dataset: Dataset, options: ProducerOptions
-) -> Selection:
+) -> SelectedItems:
     """The items `options` ask for, validated with the env's `Item`.
 
     Rows that are no tasks (no tests, no statement) are counted in `skipped`; every
@@ -85,9 +85,9 @@ class _Selector:
         self._cap_bytes = ProducerSettings().item_max_bytes
         self._columns = _columns(env.Item)
         self._places: dict[str, SelectedItem] = {}
-        self._selection = Selection(dataset.name)
+        self._selection = SelectedItems(dataset.name)
 
-    def run(self) -> Selection:
+    def run(self) -> SelectedItems:
         missing = set(self._wanted_ids)
         items = self._selection.items
         for row in self._rows():

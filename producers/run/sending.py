@@ -13,7 +13,7 @@ from hermes_queue.ledger.budgets import set_budgets
 from producers.run.options import BudgetOptions
 from producers.run.plan import Plan
 from producers.run.report import Report
-from producers.run.selection import Selection
+from producers.run.selection import SelectedItems
 
 FULL_SAY_S = 30.0
 """Between two messages that the backlog is full."""
@@ -28,7 +28,7 @@ class Sending:
     """What is sent of a run, and where its counts go."""
 
     plan: Plan
-    selection: Selection
+    selection: SelectedItems
     report: Report
     budgets: BudgetOptions
 

@@ -26,7 +26,7 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 from worker_process import WorkerProcess, wait_until
 
-from hermes_queue.broker.pool.job import STAGE_EVENT
+from hermes_queue.broker.pool.running import STAGE_EVENT
 from hermes_queue.queues import RUN_TRAJECTORY
 
 SLOW = ("--agent", "slow", "--agent-param", "seconds=300")
@@ -120,7 +120,7 @@ def text_of(page: webdriver.Chrome) -> str:
 def show(page: webdriver.Chrome, flower: str, path: str, text: str) -> str:
     """Open a page of Flower and wait until it says `text`; returns all of its text."""
 
-    def said() -> str:
+    def found() -> str:
         page.get(flower + path)
         try:
             wait_until("", lambda: text.casefold() in text_of(page).casefold(), timeout_s=3)
@@ -128,7 +128,7 @@ def show(page: webdriver.Chrome, flower: str, path: str, text: str) -> str:
             return ""
         return text_of(page)
 
-    return wait_until(f"{path} says {text}", said)
+    return wait_until(f"{path} says {text}", found)
 
 
 def node(worker: WorkerProcess) -> str:
@@ -152,7 +152,7 @@ def slots(guarded: GuardedRedis, worker: WorkerProcess) -> tuple[int, int, int]:
     return tuple(answer.get(name, -1) for name in ("concurrency", "running", "leased_slots"))
 
 
-def said(page: webdriver.Chrome, text: str) -> None:
+def wait_for_text(page: webdriver.Chrome, text: str) -> None:
     """Wait for Flower's own answer to a button."""
     try:
         wait_until(text, lambda: text in text_of(page), timeout_s=30)
@@ -176,7 +176,7 @@ def set_rate(page: webdriver.Chrome, flower: str, worker: WorkerProcess, per_s: 
     [row] = [found for found in rows if RUN_TRAJECTORY in found.text]
     row.find_element(By.TAG_NAME, "input").send_keys(str(per_s))
     row.find_element(By.CSS_SELECTOR, "[id^=task-rate-limit]").click()
-    said(page, "new rate limit set successfully")
+    wait_for_text(page, "new rate limit set successfully")
 
 
 def stop(guarded: GuardedRedis, run_id: str) -> None:
@@ -215,7 +215,7 @@ def test_terminate_ends_a_running_trajectory_and_its_run_hears_of_it(page, flowe
     show(page, flower, f"/task/{trajectory}.1", "STARTED")
     keep(page, "flower-terminate")
     page.find_element(By.ID, "task-terminate").click()
-    said(page, f"Revoked '{trajectory}.1'")
+    wait_for_text(page, f"Revoked '{trajectory}.1'")
     wait_until("it is final", lambda: operator.hget(f"hq:traj:{trajectory}", "state") == "final")
     assert operator.hget("hq:run:slow", "failed") == "1"
     assert running(operator, "slow") == []
@@ -228,11 +228,11 @@ def test_grow_and_shrink_change_the_pool_and_the_slots_of_the_sandbox(
     wait_until("two run", lambda: slots(guarded, worker) == (2, 2, 2))
     show(page, flower, f"/worker/{node(worker)}", "Pool controls")
     page.find_element(By.ID, "worker-pool-grow").click()
-    said(page, "Growing")
+    wait_for_text(page, "Growing")
     wait_until("a third runs in a slot of its own", lambda: slots(guarded, worker) == (3, 3, 3))
     keep(page, "flower-worker")
     page.find_element(By.ID, "worker-pool-shrink").click()
-    said(page, "Shrinking")
+    wait_for_text(page, "Shrinking")
     wait_until("it shrank", lambda: slots(guarded, worker) == (2, 3, 3))
     with guarded.client("operator") as client:
         first, *_ = running(client, "more")
@@ -261,7 +261,7 @@ def test_revoke_ends_a_task_that_waits(page, flower, worker, guarded, operator, 
     [left] = [i for i in operator.zrange("hq:waiting", 0, -1) if i.startswith("waits.")]
     show(page, flower, f"/task/{left}.1", "RECEIVED")
     page.find_element(By.ID, "task-revoke").click()
-    said(page, f"Revoked '{left}.1'")
+    wait_for_text(page, f"Revoked '{left}.1'")
     wait_until("the worker knows", lambda: f"{left}.1" in ask(guarded, worker, "revoked"))
     set_rate(page, flower, worker, 0)
     produce("--items", "1", "--run-id", "after")

@@ -165,7 +165,7 @@ def test_every_page_shows_a_run_of_200_and_disturbs_none_of_it(stack, top, page,
         for name, (url, expected) in pages.items():
             page.switch_to.window(windows[name])
             page.get(url)
-            wait_until(f"{url} says {expected}", lambda said=expected: said in text_of(page))
+            wait_until(f"{url} says {expected}", lambda text=expected: text in text_of(page))
             seen[name] += 1
         for query in queries():
             answered[query] += bool(ask(stack, query))

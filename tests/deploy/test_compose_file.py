@@ -190,9 +190,9 @@ def test_prometheus_reaches_what_it_scrapes(services):
         service = services[name]
         assert networks & set(service["networks"]), name
         environment = service["environment"]
-        said = " ".join(service["command"])
-        assert port in said or environment.get("HERMES_QUEUE_METRICS_SINK_PORT") == port
-        assert "0.0.0.0" in said or environment["HERMES_QUEUE_METRICS_ADDRESS"] == "0.0.0.0"
+        arguments = " ".join(service["command"])
+        assert port in arguments or environment.get("HERMES_QUEUE_METRICS_SINK_PORT") == port
+        assert "0.0.0.0" in arguments or environment["HERMES_QUEUE_METRICS_ADDRESS"] == "0.0.0.0"
 
 
 def test_prometheus_reaches_every_worker(services):

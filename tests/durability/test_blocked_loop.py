@@ -39,8 +39,8 @@ def test_a_blocked_worker_ends_its_jobs_run_elsewhere_and_only_the_culprit_count
 
     records = {record.instance_id: record for record in factory.wait_done()}
     assert first.process.wait(60) == EXIT_BLOCKED
-    told = {name: (record.score, record.epoch) for name, record in records.items()}
-    assert told == {"one": (1.0, 2), "two": (1.0, 2), "culprit": (1.0, 2)}
+    outcomes = {name: (record.score, record.epoch) for name, record in records.items()}
+    assert outcomes == {"one": (1.0, 2), "two": (1.0, 2), "culprit": (1.0, 2)}
     deaths = [ledger.client.hget(f"hq:traj:{job.trajectory_id}", "deaths") for job in jobs]
     assert deaths == [None, None, b"1"]
     log = first.log()

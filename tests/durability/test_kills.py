@@ -142,12 +142,12 @@ def test_a_revoked_job_is_published_without_a_score(factory, ledger, start_worke
     [job] = factory.enqueue(1, seconds=60)
     factory.wait_running(1)
     [worker] = ledger.workers()
-    told = run_forked(  # ends with the answer, which it awaits for a second otherwise
+    done = run_forked(  # ends with the answer, which it awaits for a second otherwise
         *("celery", "-A", "hermes_queue", "control", "terminate"),
         *("-d", worker["name"], "-t", "60", "KILL", f"{job.trajectory_id}.1"),
         environment={**os.environ, "HERMES_QUEUE_REDIS_URL": ledger.url},
     )
-    assert told.returncode == 0, told.stderr
+    assert done.returncode == 0, done.stderr
     [record] = factory.wait_done()
     assert (record.score, record.stop_reason) == (None, "cancelled")
     assert record.failure.cause == "cancelled"

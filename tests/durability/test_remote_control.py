@@ -41,8 +41,8 @@ def celery(command, worker_facts):
 
     def run(kind, *words):
         to = ("-d", worker_facts()["name"], "-t", "60", "--json")  # ends with the answer
-        said = command("celery", "-A", "hermes_queue", kind, *words, *to)
-        [answer] = json.loads(said) if kind == "control" else [json.loads(said)]
+        output = command("celery", "-A", "hermes_queue", kind, *words, *to)
+        [answer] = json.loads(output) if kind == "control" else [json.loads(output)]
         [value] = answer.values()
         return value
 
@@ -50,7 +50,7 @@ def celery(command, worker_facts):
 
 
 @pytest.fixture
-def tell(redis_server, worker_facts):
+def broadcast(redis_server, worker_facts):
     """What Celery's command line sends, without starting it."""
 
     def run(command, wait_s=60, **arguments):
@@ -76,7 +76,7 @@ def worker_facts(ledger):
 
 
 def test_a_worker_is_paused_through_an_outage_and_resumed(
-    factory, start_worker, celery, tell, command, worker_facts, redis_server
+    factory, start_worker, celery, broadcast, command, worker_facts, redis_server
 ):
     start_worker(concurrency=2, **AT_ONCE)
     [job] = factory.enqueue(1, seconds=600)
@@ -88,13 +88,13 @@ def test_a_worker_is_paused_through_an_outage_and_resumed(
 
     assert celery("control", "pause") == {"ok": "paused"}
     assert factory.ledger.run_status("run").running == 1, "what ran did not go on"
-    tell("terminate", signal="SIGTERM", task_id=f"{job.trajectory_id}.1")
+    broadcast("terminate", signal="SIGTERM", task_id=f"{job.trajectory_id}.1")
     factory.wait_done()
     factory.enqueue(4, seconds=600, run_id="later")
     redis_server.restart()
     kombu.pools.reset()  # this process's own connections are gone too
-    wait_until("the worker is back", lambda: tell("slots", wait_s=3).get("intake") == "paused")
-    wait_until("nothing runs", lambda: tell("slots")["running"] == 0)
+    wait_until("the worker is back", lambda: broadcast("slots", wait_s=3).get("intake") == "paused")
+    wait_until("nothing runs", lambda: broadcast("slots")["running"] == 0)
     assert factory.ledger.run_status("later").queued == 4
 
     name = worker_facts()["name"]
@@ -103,26 +103,26 @@ def test_a_worker_is_paused_through_an_outage_and_resumed(
 
 
 def test_a_worker_is_resized_while_it_runs_and_its_slots_follow(
-    factory, start_worker, celery, tell
+    factory, start_worker, celery, broadcast
 ):
     start_worker(concurrency=4, HERMES_QUEUE_LOCAL_SLOTS="1", **AT_ONCE)
     factory.enqueue(5, seconds=600)
     factory.wait_running(1)
     assert factory.ledger.run_status("run").queued == 4
-    assert tell("slots")["concurrency"] == 1
+    assert broadcast("slots")["concurrency"] == 1
     assert celery("control", "set_limits", "2") == {"ok": "limits set"}
     factory.wait_running(2)
     assert celery("control", "pool_grow", "1") == {"ok": "pool will grow"}
     factory.wait_running(3)
-    wait_until("a slot for each", lambda: tell("slots")["leased_slots"] == 3)
-    assert tell("pool_shrink", n=2) == {"ok": "pool will shrink"}
-    assert tell("slots")["concurrency"] == 1
-    assert tell("set_limits", concurrency=5, slots=3) == {"ok": "limits set"}
+    wait_until("a slot for each", lambda: broadcast("slots")["leased_slots"] == 3)
+    assert broadcast("pool_shrink", n=2) == {"ok": "pool will shrink"}
+    assert broadcast("slots")["concurrency"] == 1
+    assert broadcast("set_limits", concurrency=5, slots=3) == {"ok": "limits set"}
     factory.wait_running(5)
-    assert tell("slots")["leased_slots"] == 3
-    assert "from 1 to" in tell("set_limits", concurrency=0)["error"]
-    assert "a number is missing" in tell("set_limits")["error"]
-    assert "does not serve" in tell("pause", lanes=["nosuchlane"])["error"]
+    assert broadcast("slots")["leased_slots"] == 3
+    assert "from 1 to" in broadcast("set_limits", concurrency=0)["error"]
+    assert "a number is missing" in broadcast("set_limits")["error"]
+    assert "does not serve" in broadcast("pause", lanes=["nosuchlane"])["error"]
 
 
 def test_a_drained_worker_finishes_what_runs_leaves_the_rest_and_ends(
@@ -135,8 +135,8 @@ def test_a_drained_worker_finishes_what_runs_leaves_the_rest_and_ends(
     Runs(ledger).pause("run")  # so that it runs as long as this test wants
     name = worker_facts()["name"]
     assert "draining" in command("hermes_queue.cli", "workers", "drain", name)
-    said = command("hermes_queue.cli", "workers", "resume", name, code=1)
-    assert "ends with its last trajectory" in said
+    output = command("hermes_queue.cli", "workers", "resume", name, code=1)
+    assert "ends with its last trajectory" in output
     assert (worker.alive, ledger.run_status("run").running) == (True, 1)
     Runs(ledger).resume("run")
     assert worker.process.wait(120) == 0
@@ -147,14 +147,14 @@ def test_a_drained_worker_finishes_what_runs_leaves_the_rest_and_ends(
 
 
 def test_one_lane_of_two_is_paused_on_a_worker_and_for_the_fleet(
-    factory, start_worker, celery, tell, command, ledger
+    factory, start_worker, celery, broadcast, command, ledger
 ):
     start_worker(concurrency=2, HERMES_QUEUE_WORKER_LANES="train,eval")
     assert celery("control", "pause", "eval") == {"ok": "paused"}
-    queues = {each["name"] for each in tell("active_queues")}
+    queues = {each["name"] for each in broadcast("active_queues")}
     assert queues == {"v1.train", "v1.train.retry"}
-    tell("resume", lanes=["eval"])
-    order = [each["name"] for each in tell("active_queues")]
+    broadcast("resume", lanes=["eval"])
+    order = [each["name"] for each in broadcast("active_queues")]
     assert order == ["v1.train.retry", "v1.train", "v1.eval.retry", "v1.eval"]
     command("hermes_queue.cli", "lanes", "pause", "train", "--reason", "new image")
     factory.enqueue(1, seconds=0)
@@ -165,7 +165,7 @@ def test_one_lane_of_two_is_paused_on_a_worker_and_for_the_fleet(
 
 
 def test_what_the_command_line_names_is_served_in_the_order_that_is_documented(
-    factory, start_worker, tell, ledger, worker_facts
+    factory, start_worker, broadcast, ledger, worker_facts
 ):
     """Priority class first, then lanes as they are named, then retries before new jobs."""
     wanted = [
@@ -187,19 +187,19 @@ def test_what_the_command_line_names_is_served_in_the_order_that_is_documented(
     records = sorted(factory.wait_done(), key=lambda record: record.provenance.begun_at)
     assert [int(record.instance_id) for record in records] == list(range(8))
     assert worker_facts()["lanes"] == ["eval", "train"]
-    order = [each["name"] for each in tell("active_queues")]
+    order = [each["name"] for each in broadcast("active_queues")]
     assert order == ["v1.eval.retry", "v1.eval", "v1.train.retry", "v1.train"]
 
 
 def test_celery_revokes_a_trajectory_and_limits_the_rate(
-    factory, start_worker, celery, tell, ledger
+    factory, start_worker, celery, broadcast, ledger
 ):
     start_worker(concurrency=4, **AT_ONCE)
     assert "ok" in celery("control", "rate_limit", "hermes_queue.run_trajectory", "2/h")
     first, *_ = factory.enqueue(4, seconds=600)
     factory.wait_running(1)
     assert ledger.run_status("run").queued == 3
-    assert "ok" in tell("rate_limit", task_name="hermes_queue.run_trajectory", rate_limit=0)
+    assert "ok" in broadcast("rate_limit", task_name="hermes_queue.run_trajectory", rate_limit=0)
     factory.wait_running(4)
     celery("control", "terminate", "SIGTERM", f"{first.trajectory_id}.1")
     wait_until("it was published", lambda: ledger.run_status("run").failed == 1)
@@ -208,17 +208,19 @@ def test_celery_revokes_a_trajectory_and_limits_the_rate(
 
 
 def test_what_waits_ends_when_it_is_revoked_and_what_runs_when_it_is_cancelled(
-    factory, start_worker, tell, command, ledger
+    factory, start_worker, broadcast, command, ledger
 ):
     """A job that Celery was told to drop used to keep its group open for ever."""
     start_worker(concurrency=1, **AT_ONCE)
     [runs] = factory.enqueue(1, seconds=600)
     factory.wait_running(1)
     [waits, late] = factory.enqueue(3, seconds=0)[1:]
-    tell("revoke", task_id=[f"{waits.trajectory_id}.1"])
+    broadcast("revoke", task_id=[f"{waits.trajectory_id}.1"])
     wait_until("it is due", lambda: ledger.client.hget(f"hq:traj:{waits.trajectory_id}", "cancel"))
-    said = command("hermes_queue.cli", "run", "cancel", "--trajectory", runs.trajectory_id, "--yes")
-    assert "its worker stops it" in said
+    output = command(
+        "hermes_queue.cli", "run", "cancel", "--trajectory", runs.trajectory_id, "--yes"
+    )
+    assert "its worker stops it" in output
     records = {record.trajectory_id: record for record in factory.wait_done()}
     assert {name: record.stop_reason for name, record in records.items()} == {
         runs.trajectory_id: "cancelled",

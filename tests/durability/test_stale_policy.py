@@ -25,11 +25,11 @@ class Policy:
     def __init__(self) -> None:
         self.version = 0
         self.wait_s = 0.0
-        self.told = True
+        self.announces = True
         self.endpoint = ChatEndpoint(self._answer)
 
     def _answer(self, path: str, body: dict[str, object]) -> Raw:
-        headers = {"X-Policy-Version": str(self.version)} if self.told else {}
+        headers = {"X-Policy-Version": str(self.version)} if self.announces else {}
         return Raw(BODY, headers=headers, wait_s=self.wait_s)
 
 
@@ -97,7 +97,7 @@ def test_a_record_that_a_dead_worker_left_in_its_spool_is_judged_like_any_other(
 ):
     bound = {"max_policy_lag": 0, "on_stale": "drop"}
     job = sample(policy, "g", 1, **bound)[0]
-    policy.told = False  # then the version at the begin counts
+    policy.announces = False  # then the version at the begin counts
     set_policy_version("run", 4, url=redis_server.url)
     policy.wait_s = 4
     first = start_worker(concurrency=1)

@@ -44,14 +44,14 @@ def test_the_record_names_the_cause_and_the_worker_goes_on(factory, ledger, star
         make_job(instance=name, **{"item": ROW, **fields}) for name, (fields, _) in CAUSES.items()
     ]
     enqueue(jobs, ledger=ledger)
-    told = {
+    failures = {
         record.instance_id: (record.score, record.attempt, record.epoch, record.failure)
         for record in factory.wait_done()
     }
-    for name, (_, said) in CAUSES.items():
-        *counted, failure = told[name]
+    for name, (_, expected) in CAUSES.items():
+        *counted, failure = failures[name]
         assert (name, counted, failure.cause) == (name, [None, 1, 1], "env_bug")
-        assert said in failure.message, name
+        assert expected in failure.message, name
     assert worker.alive
     assert ledger.client.hget("hq:totals", "lease_expiries") is None
 

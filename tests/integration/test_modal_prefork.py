@@ -41,13 +41,13 @@ def facts(localmodal, redis_server, tmp_path):
             for name, *args in tasks:
                 app.send_task(name, args)
 
-            def told():
+            def reported():
                 assert worker.poll() is None, log.read_text()
                 found = [json.loads(text) for text in client.lrange("facts", 0, -1)]
                 found = [fact for fact in found if fact["what"] == what]
                 return found if len(found) >= max(1, len(tasks)) else None
 
-            return eventually(told, timeout_s=90)
+            return eventually(reported, timeout_s=90)
 
         try:
             yield run

@@ -211,12 +211,12 @@ def test_following_says_that_the_run_is_paused_and_how_it_goes_on(
     assert produce("--quiet") == 0
     ledger = Ledger.connect(url=url)
     Runs(ledger).pause("r", "lunch")
-    said = "the run is paused (operator): lunch; let it go on: hermes-queue run resume r"
+    notice = "the run is paused (operator): lunch; let it go on: hermes-queue run resume r"
     err: Any = sys.stderr  # of capsys: read without taking anything away
 
     def resume() -> None:
         try:
-            wait_until("it is said", lambda: said in err.getvalue())
+            wait_until("it is said", lambda: notice in err.getvalue())
         finally:
             Runs(ledger).resume("r")
         with worker(url, right):
@@ -231,7 +231,7 @@ def test_following_says_that_the_run_is_paused_and_how_it_goes_on(
         over.set()
         thread.join()
         ledger.close()
-    assert said in capsys.readouterr().err
+    assert notice in capsys.readouterr().err
 
 
 def test_following_ends_when_the_rest_was_dropped_by_its_policy(

@@ -99,6 +99,6 @@ def test_what_celery_revokes_ends_only_if_it_waits_and_what_it_terminates_in_any
     ids = [f"{job.trajectory_id}.1" for job in jobs] + ["not one of ours", ""]
     cancel_tasks(ledger, ids, reason="why", waiting_only=not terminate)
     assert [due.trajectory_id for due in ledger.due()[1]] == [waits.trajectory_id]
-    told = ledger.renew([claim], owner="w1", lease_s=30)
-    assert told == ({claim: "cancel"} if terminate else {})
+    notices = ledger.renew([claim], owner="w1", lease_s=30)
+    assert notices == ({claim: "cancel"} if terminate else {})
     assert begin(ledger, retried, attempt=2).cancel == ""

@@ -182,8 +182,8 @@ def test_a_purged_letter_is_gone(ledger):
 def poisoned(ledger, job, epoch):
     """A worker gives it up."""
     record = failed(job, "sandbox", "PoisonJob").model_copy(update={"epoch": epoch})
-    told = record.provenance.model_copy(update={"item_sha256": item_hash(job)})
-    return publish(ledger, record.model_copy(update={"provenance": told}))
+    changed = record.provenance.model_copy(update={"item_sha256": item_hash(job)})
+    return publish(ledger, record.model_copy(update={"provenance": changed}))
 
 
 def test_jobs_of_a_poison_item_run_alone_from_the_first_attempt_in_the_next_run(ledger):

@@ -164,5 +164,5 @@ def test_nothing_is_held_against_the_job_of_a_worker_that_was_stopped_and_goes_o
     for n in range(40):
         lapse(ledger, f"w{n}", job, silent_s=30)
     assert held(ledger, job) == ("train", 0, 0, 0)
-    told = ledger.client.hmget(f"hq:traj:{job.trajectory_id}", "died", "doubts")
-    assert [text.count(b"\n") for text in told] == [32, 1]
+    kept = ledger.client.hmget(f"hq:traj:{job.trajectory_id}", "died", "doubts")
+    assert [text.count(b"\n") for text in kept] == [32, 1]

@@ -319,7 +319,7 @@ def test_items_travel_once_and_come_back(ledger):
 
 
 @pytest.mark.parametrize(
-    ("stored", "said"),
+    ("stored", "expected"),
     [
         (codec.compress_item(b" " * (64 << 20)), "unpacks to 67108864 bytes"),
         (b"\0" * (8 << 20), "packed into more than"),
@@ -329,12 +329,12 @@ def test_items_travel_once_and_come_back(ledger):
     ],
     ids=["bomb", "large", "forged", "of-unknown-size", "noise"],
 )
-def test_an_item_that_is_not_the_row_of_its_hash_is_refused_unread(ledger, stored, said):
+def test_an_item_that_is_not_the_row_of_its_hash_is_refused_unread(ledger, stored, expected):
     sha256 = hashlib.sha256(b"{}").hexdigest()
     put_items(ledger, {sha256: stored})
     tracemalloc.start()
     try:
-        with pytest.raises(EnvBug, match=said):
+        with pytest.raises(EnvBug, match=expected):
             get_item(ledger, sha256)
         assert tracemalloc.get_traced_memory()[1] < 32 << 20
     finally:

@@ -202,16 +202,16 @@ class Endpoint:
             elif len(self.inside) < self.cap:
                 self.inside.append((f"call{self.number}", answer))
             else:
-                self.tell(f"call{self.number}", answer, "refused")
+                self.report(f"call{self.number}", answer, "refused")
                 while self.inside:
                     self.serve()
                 return self.served
 
     def serve(self):
-        self.tell(*self.inside.pop(0), "ok")
+        self.report(*self.inside.pop(0), "ok")
         self.served += 1
 
-    def tell(self, request, answer, outcome):
+    def report(self, request, answer, outcome):
         self.limits.release(NAME, request, outcome, granted_at=answer.at, among=answer.among)
 
 

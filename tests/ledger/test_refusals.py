@@ -96,17 +96,17 @@ def test_a_sample_that_its_group_does_not_have_is_refused(ledger):
 
 
 @pytest.mark.parametrize(
-    ("other", "said"),
+    ("other", "expected"),
     [({"extra_samples": 2}, "number of samples: .* make 2"), ({"max_refills": 3}, "group_policy")],
 )
-def test_jobs_of_one_group_agree_in_its_policy(ledger, other, said):
+def test_jobs_of_one_group_agree_in_its_policy(ledger, other, expected):
     first, second = (make_job(sample=n, size=2) for n in range(2))
     differing = second.model_copy(update={"group_policy": GroupPolicy(**other)})
-    with pytest.raises(ConfigurationError, match=said):
+    with pytest.raises(ConfigurationError, match=expected):
         ledger.enqueue("run", [first, differing], config=None)
     assert everything(ledger) == {}
     enqueue(ledger, first)
-    with pytest.raises(ConfigurationError, match=f"{said}.* new run id"):
+    with pytest.raises(ConfigurationError, match=f"{expected}.* new run id"):
         ledger.enqueue("run", [differing], config=None)
     assert len(enqueue(ledger, second)) == 1
 

@@ -94,9 +94,9 @@ def test_processed_logprobs_are_recorded_as_such_and_not_compared(
             run.enqueue(processed.url, live.kind, mode, 3, run_id=mode, temperature=1.4)
             records = run.records(mode)
             assert {t.logprobs_mode for r in records for t in r.turns} == {"processed_logprobs"}
-            told = rescored(records)
-            assert told.returncode == 1
-            assert "3 records not compared: its logprobs are of a distribution" in told.stdout
+            result = rescored(records)
+            assert result.returncode == 1
+            assert "3 records not compared: its logprobs are of a distribution" in result.stdout
     finally:
         processed.kill9()
 

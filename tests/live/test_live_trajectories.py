@@ -17,10 +17,10 @@ def breaks(records):
     """Breaks of sequences by reason, and by what the last reply was."""
     found = Counter()
     for record in records:
-        said = [message for message in record.messages if message.role == "assistant"]
+        replies = [message for message in record.messages if message.role == "assistant"]
         for event in record.events:
             if event["event"] == "sequence_break":
-                last = "a call" if said[event["turn"] - 1].tool_calls else "text"
+                last = "a call" if replies[event["turn"] - 1].tool_calls else "text"
                 found[f"{event['reason']} after {last}"] += 1
     return found
 
@@ -42,7 +42,7 @@ def test_episodes_keep_every_invariant_and_score_the_same_when_asked_again(
     records = run.records("r")
     assert [record.failure for record in records] == [None] * episodes
     turns = [turn for record in records for turn in record.turns]
-    told = rescored(records)
+    result = rescored(records)
     show(
         capsys,
         server=turns[0].server_version,
@@ -56,7 +56,7 @@ def test_episodes_keep_every_invariant_and_score_the_same_when_asked_again(
         stops=Counter(record.stop_reason for record in records),
         sequences=sum(len(record.sequences) for record in records),
         breaks=breaks(records),
-        rescored=told.stdout.splitlines(),
+        rescored=result.stdout.splitlines(),
     )
     assert [v for record in records for v in token_violations(record)] == []
     assert {turn.logprobs_mode for turn in turns} == {"raw_logprobs"}
@@ -70,7 +70,7 @@ def test_episodes_keep_every_invariant_and_score_the_same_when_asked_again(
         assert [len(record.sequences) for record in records] == [1] * episodes
     if temperature == 1.0:
         assert sum(record.score == 1.0 for record in records) > episodes / 2
-    assert told.returncode == 0, told.stdout + told.stderr
+    assert result.returncode == 0, result.stdout + result.stderr
 
 
 def test_rescoring_finds_a_logprob_that_is_off_by_a_hundredth(server, run, start_worker, rescored):
@@ -81,9 +81,9 @@ def test_rescoring_finds_a_logprob_that_is_off_by_a_hundredth(server, run, start
     (sequence,) = record.sequences
     wrong = [p - 0.01 * m for p, m in zip(sequence.logprobs, sequence.loss_mask, strict=True)]
     forged = sequence.model_copy(update={"logprobs": tuple(wrong)})
-    told = rescored([record.model_copy(update={"sequences": (forged,)})])
-    assert told.returncode == 1
-    assert "largest 0.01" in told.stdout
+    result = rescored([record.model_copy(update={"sequences": (forged,)})])
+    assert result.returncode == 1
+    assert "largest 0.01" in result.stdout
 
 
 def test_rescoring_finds_ids_that_are_not_what_was_sampled(server, run, start_worker, rescored):
@@ -94,6 +94,6 @@ def test_rescoring_finds_ids_that_are_not_what_was_sampled(server, run, start_wo
     ids = list(sequence.ids)
     ids[sequence.loss_mask.index(1)] += 1
     forged = sequence.model_copy(update={"ids": tuple(ids)})
-    told = rescored([record.model_copy(update={"sequences": (forged,)})])
-    assert told.returncode == 1
-    assert "not the tokens of its last turn" in told.stderr
+    result = rescored([record.model_copy(update={"sequences": (forged,)})])
+    assert result.returncode == 1
+    assert "not the tokens of its last turn" in result.stderr

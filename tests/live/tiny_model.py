@@ -75,9 +75,9 @@ def dialogue(rng: random.Random, longest: int = 5) -> list[dict[str, Any]]:
         arguments = json.dumps({"command": f"cat {name}"})
         call = {"type": "function", "function": {"name": "terminal", "arguments": arguments}}
         last = number == len(trail) - 1
-        said = f"the end, and the word is {word}" if last else f"next {trail[number + 1]}"
+        text = f"the end, and the word is {word}" if last else f"next {trail[number + 1]}"
         messages.append({"role": "assistant", "content": "", "tool_calls": [call]})
-        messages.append({"role": "tool", "content": f"[exit code 0]\n{said}"})
+        messages.append({"role": "tool", "content": f"[exit code 0]\n{text}"})
     return [*messages, {"role": "assistant", "content": f"The word is {word}"}]
 
 

@@ -58,8 +58,8 @@ class TrailEnv:
     async def verify(
         self, item: TrailItem, context: SlotContext, transcript: Sequence[Message]
     ) -> Verdict:
-        said = [m.content for m in transcript if m.role == "assistant" and m.content]
-        return Verdict(score=float(bool(said) and said[-1] == f"The word is {item.word}"))
+        answers = [m.content for m in transcript if m.role == "assistant" and m.content]
+        return Verdict(score=float(bool(answers) and answers[-1] == f"The word is {item.word}"))
 
     async def oracle(self, item: TrailItem, context: SlotContext) -> list[ToolCall]:
         return [

@@ -55,10 +55,10 @@ def test_no_secret_is_in_logs_records_dead_letters_or_anything_in_redis(
     wait_until("run done", lambda: ledger.run_status("run").done)
     assert ledger.run_status("run").finished == 2
     held = everything_in(ledger.client)
-    told = {job.instance_id: held[f"hq:body:{job.trajectory_id}"] for job in jobs}
-    assert all("***" in body for body in told.values())
+    bodies = {job.instance_id: held[f"hq:body:{job.trajectory_id}"] for job in jobs}
+    assert all("***" in body for body in bodies.values())
     assert "***" in held["hq:dead"]
-    assert '"secrets_scrubbed"' in told["talk"]
+    assert '"secrets_scrubbed"' in bodies["talk"]
     worker.terminate()
     log = worker.log()
     assert "***" in log
@@ -82,8 +82,8 @@ def test_json_logs_are_one_object_per_line_and_name_what_they_are_about(
     worker.terminate()
     lines = [line for line in worker.log().splitlines() if line]
     begin = next(n for n, line in enumerate(lines) if line.startswith("{"))  # after the banner
-    said = [line for line in lines[begin:] if not line.startswith("worker: ")]  # by Celery itself
-    events = [json.loads(line) for line in said]
+    logged = [line for line in lines[begin:] if not line.startswith("worker: ")]  # by Celery itself
+    events = [json.loads(line) for line in logged]
     about = [event for event in events if event.get("trajectory_id") == job.trajectory_id]
     assert {event["run_id"] for event in about} == {"run"}
     assert [event["action"] for event in about if "action" in event] == ["published"]

@@ -115,7 +115,7 @@ def test_a_run_keeps_its_configuration(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "error", "said"),
+    ("changes", "error", "expected"),
     [
         ({"run_id": "a/b"}, ConfigurationError, "run_id"),
         ({"run_id": "a" * 201}, ConfigurationError, "200"),
@@ -131,9 +131,9 @@ def test_a_run_keeps_its_configuration(ledger: Ledger) -> None:
     ],
 )
 def test_what_does_not_fit_is_named_and_nothing_is_sent(
-    ledger: Ledger, changes: dict[str, Any], error: type[Exception], said: str
+    ledger: Ledger, changes: dict[str, Any], error: type[Exception], expected: str
 ) -> None:
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=expected):
         send(ledger, **changes)
     assert ledger.client.keys("hq:traj:*") == []
 
@@ -164,15 +164,15 @@ def test_a_full_backlog_is_waited_for_and_told(
 ) -> None:
     monkeypatch.setenv("HERMES_QUEUE_PRODUCER_BACKLOG_MAX", "4")
     monkeypatch.setenv("HERMES_QUEUE_PRODUCER_BATCH", "2")
-    told: list[int] = []
+    waits: list[int] = []
 
     def enough(waiting: int) -> None:
-        told.append(waiting)
+        waits.append(waiting)
         raise TimeoutError("that is enough")
 
     with pytest.raises(TimeoutError):
         send(ledger, on_full=enough)
-    assert told == [4]
+    assert waits == [4]
     ledger.client.delete("hq:v1.train", *ledger.client.keys("hq:v1.train*"), "hq:waiting")
     assert send(ledger).already == 4
 

@@ -137,11 +137,11 @@ async def test_a_consumer_group_has_dealt_with_what_it_acknowledged(ledger, redi
     assert not has_dealt_with(ledger, "t", (0, 0))
     publish(ledger, "a", "b")
     newest = newest_entry(ledger)
-    said = []
+    answers = []
     async for group in hermes_queue.consume("t", url=redis_server.url, idle_timeout_s=0.2):
-        said.append(has_dealt_with(ledger, "t", newest))
+        answers.append(has_dealt_with(ledger, "t", newest))
         await group.ack()
-    assert (said, has_dealt_with(ledger, "t", newest)) == ([False, False], True)
+    assert (answers, has_dealt_with(ledger, "t", newest)) == ([False, False], True)
     publish(ledger, "c")
     assert has_dealt_with(ledger, "t", newest)
     assert not has_dealt_with(ledger, "t", newest_entry(ledger))

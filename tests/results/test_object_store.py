@@ -101,10 +101,10 @@ def test_readers_without_asyncio_and_replay_get_the_record(ledger, bodies, redis
 
 
 @pytest.mark.parametrize(
-    ("harm", "said"), [("gone", "is gone"), ("cut", "is damaged"), ("other", "is damaged")]
+    ("harm", "expected"), [("gone", "is gone"), ("cut", "is damaged"), ("other", "is damaged")]
 )
 async def test_a_lost_object_is_a_dead_letter_and_the_next_group_is_read(
-    ledger, bodies, directory, redis_server, harm, said
+    ledger, bodies, directory, redis_server, harm, expected
 ):
     publish(ledger, bodies, make_job(instance="a"))
     [path] = objects(directory)
@@ -117,7 +117,7 @@ async def test_a_lost_object_is_a_dead_letter_and_the_next_group_is_read(
     assert [group.instance_id for group in await read(redis_server.url)] == ["b"]
     [(_, letter)] = ledger.client.xrange("hq:dead")
     assert letter[b"cause"] == b"undeliverable"
-    assert said in letter[b"reason"].decode()
+    assert expected in letter[b"reason"].decode()
     assert path.name in letter[b"reason"].decode()
     assert ledger.client.xpending("hq:results", "trainer")["pending"] == 0
 
@@ -233,8 +233,8 @@ def test_an_attempt_that_came_too_late_leaves_no_object(ledger, bodies, director
     [record] = publish(ledger, bodies, make_job())
     late = record.model_copy(update={"attempt": 2})
     body = codec.encode_record(late)
-    said = bodies.publish(ledger, late, body, owner="w", finished_ttl_s=60)
-    assert (said, len(objects(directory))) == ("final", 2)
+    verdict = bodies.publish(ledger, late, body, owner="w", finished_ttl_s=60)
+    assert (verdict, len(objects(directory))) == ("final", 2)
     assert bodies.remove_unneeded(ledger, lambda: False) == 1
     [kept] = objects(directory)
     assert (
@@ -246,8 +246,10 @@ def test_repeating_a_publication_overwrites_nothing(ledger, bodies, directory):
     [record] = publish(ledger, bodies, make_job())
     [path] = objects(directory)
     before = path.stat().st_ino
-    said = bodies.publish(ledger, record, codec.encode_record(record), owner="w", finished_ttl_s=60)
-    assert said == "final"
+    verdict = bodies.publish(
+        ledger, record, codec.encode_record(record), owner="w", finished_ttl_s=60
+    )
+    assert verdict == "final"
     assert [(found, found.stat().st_ino) for found in objects(directory)] == [(path, before)]
 
 
@@ -350,7 +352,7 @@ def test_a_claim_of_absurd_size_is_not_fetched(directory):
 
 
 @pytest.mark.parametrize(
-    ("url", "said"),
+    ("url", "expected"),
     [
         ("memory://x", "one process"),
         ("just/a/path", "must be a URL"),
@@ -360,8 +362,8 @@ def test_a_claim_of_absurd_size_is_not_fetched(directory):
         ('s3://b/"', "ASCII"),
     ],
 )
-def test_an_unusable_url_is_refused(url, said):
-    with pytest.raises(ValueError, match=said):
+def test_an_unusable_url_is_refused(url, expected):
+    with pytest.raises(ValueError, match=expected):
         StoreSettings(url=url)
 
 

@@ -181,9 +181,9 @@ def test_a_group_whose_record_is_gone_is_named(ledger, tmp_path):
     ledger.client.delete(f"hq:body:{gone.trajectory_id}")
     with pytest.raises(BodyMissing, match=gone.trajectory_id):
         replayed(ledger, tmp_path)
-    told: list[BodyMissing] = []
-    assert replayed(ledger, tmp_path, on_missing=told.append) == ["there"]
-    assert len(told) == 1
+    reported: list[BodyMissing] = []
+    assert replayed(ledger, tmp_path, on_missing=reported.append) == ["there"]
+    assert len(reported) == 1
 
 
 def test_a_group_from_a_newer_version_is_refused(ledger, tmp_path):

@@ -43,7 +43,7 @@ def test_an_unknown_profile_is_refused_with_the_known_ones(load):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("big: {cpus: 8}", r"big\.cpus is not a setting; did you mean cpu\?"),
         ("big: {frobnicate: 8}", r"big\.frobnicate is not a setting; known: allow_cidrs"),
@@ -62,8 +62,8 @@ def test_an_unknown_profile_is_refused_with_the_known_ones(load):
         ("big: {", r"profiles\.yaml"),
     ],
 )
-def test_what_does_not_fit_is_named_with_its_place(load, text, said):
-    with pytest.raises(ConfigurationError, match=said):
+def test_what_does_not_fit_is_named_with_its_place(load, text, expected):
+    with pytest.raises(ConfigurationError, match=expected):
         load(text)
 
 
@@ -108,7 +108,7 @@ FACTS = "python=3.11 mounts=1 propagation=private uids=1 environ=1 leaks=0 hidde
 
 
 @pytest.mark.parametrize(
-    ("changed", "apart", "said"),
+    ("changed", "apart", "expected"),
     [
         ({}, True, ""),
         ({"leaks=0": "leaks=1"}, False, "environment of all processes: one slot each"),
@@ -117,14 +117,14 @@ FACTS = "python=3.11 mounts=1 propagation=private uids=1 environ=1 leaks=0 hidde
         ({"uids=1": "uids=0 lacks=setpriv"}, False, "no setpriv: one slot each"),
     ],
 )
-def test_slots_share_a_sandbox_only_where_its_kernel_keeps_them_apart(changed, apart, said):
+def test_slots_share_a_sandbox_only_where_its_kernel_keeps_them_apart(changed, apart, expected):
     facts = FACTS
     for old, new in changed.items():
         facts = facts.replace(old, new)
     found = Abilities.parsed(facts, "python:3.11")
     assert found.keeps_apart is apart
-    assert said in found.shortcoming(ModalSettings())
-    assert bool(found.shortcoming(ModalSettings())) is bool(said)
+    assert expected in found.shortcoming(ModalSettings())
+    assert bool(found.shortcoming(ModalSettings())) is bool(expected)
     assert found.shortcoming(ModalSettings(slots_per_sandbox=1)) == ""
 
 

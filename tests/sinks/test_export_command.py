@@ -132,19 +132,19 @@ def test_records_that_are_gone_are_named_and_the_rest_is_written(ledger, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("line", "said", "code"),
+    ("line", "expected", "code"),
     [
         ('{"schema_version": 9}', "upgrade hermes-queue", 1),
         ('{"schema_version": 1}', "results.jsonl:1: is not a record: run_id", 2),
         ("{", "results.jsonl:1: is not a record", 2),
     ],
 )
-def test_lines_that_are_no_records_of_ours_are_named(line, said, code, tmp_path):
+def test_lines_that_are_no_records_of_ours_are_named(line, expected, code, tmp_path):
     source = tmp_path / "results.jsonl"
     source.write_text(line + "\n")
     done = export("--format", "jsonl", "--from", source, "--out", tmp_path / "o.jsonl")
     assert done.exit_code == code, done.output
-    assert said in done.output
+    assert expected in done.output
 
 
 def test_an_unreachable_redis_is_exit_4(tmp_path, monkeypatch):

@@ -93,9 +93,9 @@ def test_a_row_tells_the_outcome_and_keeps_hosts_to_itself(tmp_path: Path) -> No
 def test_a_row_has_no_transcript_and_no_host_of_attempts_that_failed(tmp_path: Path) -> None:
     [record] = records(1)
     failure = Failure(cause="model", stage="agent", type="ModelError", message="503")
-    said = Message(role="user", content="1+1")
+    asked = Message(role="user", content="1+1")
     facts = {"attempt": 1, "epoch": 1, "failure": failure, "stage_seconds": {"agent": 0.5}}
-    attempt = AttemptRecord(**facts, host="here", usage=Usage(prompt_tokens=7), messages=(said,))
+    attempt = AttemptRecord(**facts, host="here", usage=Usage(prompt_tokens=7), messages=(asked,))
     with ParquetSink(tmp_path) as sink:
         sink.write([record.model_copy(update={"attempts": (attempt,)})])
     [row] = rows(tmp_path)
@@ -127,9 +127,9 @@ def test_a_failed_call_does_not_tell_where_it_went(tmp_path: Path, base_url: str
     with ParquetSink(tmp_path) as sink:
         sink.write([record.model_copy(update=changes)])
     [row] = rows(tmp_path)
-    told = json.dumps(row, default=str)
+    text = json.dumps(row, default=str)
     for place in ("internal", "10.1.2.3", "gpu-box", "pw@"):
-        assert place not in told, place
+        assert place not in text, place
     assert "3 tries failed, last: ClientConnectorError" in row["failure_message"]
     first, second = json.loads(row["events"])
     assert first == {"event": "model_retry", "reason": row["failure_message"], "try": 1}

@@ -225,7 +225,7 @@ def test_an_out_that_was_removed_is_begun_anew(ledger, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("flags", "code", "said"),
+    ("flags", "code", "expected"),
     [
         (["parquet", "--out", "file"], 2, "is a file"),
         (["jsonl", "--out", "file/x.jsonl"], 2, "cannot be written"),
@@ -237,9 +237,11 @@ def test_an_out_that_was_removed_is_begun_anew(ledger, tmp_path):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
-def test_what_cannot_work_is_said_before_anything_is_read(flags, code, said, tmp_path, monkeypatch):
+def test_what_cannot_work_is_said_before_anything_is_read(
+    flags, code, expected, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
     done = CliRunner().invoke(cli, ["sink", *flags])
     assert done.exit_code == code, done.output
-    assert said in done.output
+    assert expected in done.output

@@ -86,12 +86,12 @@ class Stack:
     def wait_for(self, name: str, text: str) -> None:
         service = self.services[name]
 
-        def said() -> bool:
+        def printed() -> bool:
             assert service.process
             assert service.process.poll() is None, service.log
             return text in service.log
 
-        wait_until(f"{name} says {text!r}", said)
+        wait_until(f"{name} says {text!r}", printed)
 
     def close(self) -> None:
         for service in reversed(self.services.values()):

@@ -16,7 +16,7 @@ URL = "https://bot:pa55-of-a-url@example.invalid/x"
 KEY = "sk-proj-Abc123def456Ghi789jkl012"
 
 
-def said() -> str:
+def secret_text() -> str:
     return f"key {os.environ['SEEDED_TOKEN']}, {KEY} and {URL}"
 
 
@@ -29,20 +29,20 @@ class _Leaky:
     async def complete(self, messages, tools, sampling, deadline):
         if self._how == "bug":
             try:
-                raise RuntimeError(said())
+                raise RuntimeError(secret_text())
             except RuntimeError:
-                logger.exception("about to say %s", said())
+                logger.exception("about to say %s", secret_text())
                 raise
         if self._how == "retry" and self._first:
-            raise ModelError(said())
+            raise ModelError(secret_text())
         self._turn += 1
         turn = Turn(finish_reason="stop")
         if self._turn == 1:
-            arguments = json.dumps({"expression": said()})
+            arguments = json.dumps({"expression": secret_text()})
             call = ToolCall(id="c", function=FunctionCall(name="calculator", arguments=arguments))
-            message = Message(role="assistant", reasoning=said(), tool_calls=(call,))
-            return Reply(message, turn, ({"event": "odd", "detail": said()},))
-        return Reply(Message(role="assistant", content=f"{said()}\n#### 24"), turn)
+            message = Message(role="assistant", reasoning=secret_text(), tool_calls=(call,))
+            return Reply(message, turn, ({"event": "odd", "detail": secret_text()},))
+        return Reply(Message(role="assistant", content=f"{secret_text()}\n#### 24"), turn)
 
 
 def leaky(spec, script, settings):

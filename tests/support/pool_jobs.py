@@ -9,7 +9,7 @@ from pathlib import Path
 
 from celery import Celery
 
-from hermes_queue.broker.pool import TaskPool, current_job, on_loop_start, on_loop_stop
+from hermes_queue.broker.pool import TaskPool, current_task, on_loop_start, on_loop_stop
 from hermes_queue.errors import IsolationUnavailable
 
 app = Celery("pool_jobs", broker=os.environ["POOL_JOBS_BROKER"])
@@ -70,50 +70,50 @@ def threaded() -> str:
 @app.task(name="sleep")
 async def sleep(seconds: float, *, early: bool = False) -> str:
     """Mark start and end; what cancelled it is marked too."""
-    job = current_job()
-    acknowledged = await job.acknowledge() if early else None
-    mark("start", job.task_id, acknowledged)
+    task = current_task()
+    acknowledged = await task.acknowledge() if early else None
+    mark("start", task.task_id, acknowledged)
     try:
         await asyncio.sleep(seconds)
     except asyncio.CancelledError as error:
-        mark("cancelled", job.task_id, job.cancel_reason, type(error).__name__)
+        mark("cancelled", task.task_id, task.cancel_reason, type(error).__name__)
         raise
-    mark("end", job.task_id)
+    mark("end", task.task_id)
     return "slept"
 
 
 @app.task(name="gated")
 async def gated(gate: str, *, early: bool = False) -> None:
     """Mark start and end, and end when the test says so with a file `gate`."""
-    job = current_job()
-    acknowledged = await job.acknowledge() if early else None
-    mark("start", job.task_id, acknowledged)
+    task = current_task()
+    acknowledged = await task.acknowledge() if early else None
+    mark("start", task.task_id, acknowledged)
     while not Path(gate).exists():
         await asyncio.sleep(0.02)
-    mark("end", job.task_id)
+    mark("end", task.task_id)
 
 
 @app.task(name="acknowledge_late")
 async def acknowledge_late() -> str:
     """Acknowledge, twice, when the test says so with a file "go"."""
-    job = current_job()
-    mark("start", job.task_id)
+    task = current_task()
+    mark("start", task.task_id)
     while not Path("go").exists():
         await asyncio.sleep(0.02)
-    mark("acknowledged", job.task_id, await job.acknowledge(), await job.acknowledge())
+    mark("acknowledged", task.task_id, await task.acknowledge(), await task.acknowledge())
     return "done"
 
 
 @app.task(name="stubborn")
 async def stubborn(swallows: int) -> str:
     """Swallow so many cancellations."""
-    job = current_job()
-    mark("start", job.task_id)
+    task = current_task()
+    mark("start", task.task_id)
     while True:
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
-            mark("cancelled", job.task_id, job.cancel_reason)
+            mark("cancelled", task.task_id, task.cancel_reason)
             swallows -= 1
             if swallows < 0:
                 raise
@@ -122,20 +122,20 @@ async def stubborn(swallows: int) -> str:
 @app.task(name="grouped", soft_time_limit=0.3)
 async def grouped() -> str:
     """A task group under a soft limit that the body survives."""
-    job = current_job()
+    task = current_task()
 
     async def child() -> None:
         try:
             await asyncio.sleep(60)
         finally:
-            mark("child ended", job.task_id)
+            mark("child ended", task.task_id)
 
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(child())
             group.create_task(child())
     except asyncio.CancelledError as error:
-        mark("cancelled", job.task_id, job.cancel_reason, type(error).__name__)
+        mark("cancelled", task.task_id, task.cancel_reason, type(error).__name__)
     async with asyncio.timeout(5):
         await asyncio.sleep(0.01)
     return "survived"
@@ -149,5 +149,5 @@ async def block(seconds: float) -> None:
 
 @app.task(name="lose")
 async def lose(task_id: str) -> bool:
-    """What the lease thread does when another worker has taken a job."""
+    """What the lease thread does when another worker has taken a task."""
     return await asyncio.to_thread(TaskPool.instance().cancel, task_id, "lease_lost")

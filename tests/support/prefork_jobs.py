@@ -32,7 +32,7 @@ def make(name: str) -> ModalBackend:
     )
 
 
-def tell(**facts: object) -> None:
+def write_fact(**facts: object) -> None:
     with redis.Redis.from_url(os.environ["PREFORK_FACTS"]) as client:
         client.rpush("facts", json.dumps({"pid": os.getpid(), **facts}))
 
@@ -47,7 +47,7 @@ def before_the_fork(**_: object) -> None:
         backend._tender.cancel()  # its loop ends here
 
     asyncio.run(lease())
-    tell(what="parent", sandbox=parent["slot"].sandbox_id)
+    write_fact(what="parent", sandbox=parent["slot"].sandbox_id)
 
 
 @app.task(name="run")
@@ -60,7 +60,7 @@ def run(text: str) -> None:
         try:
             slot = await backend.acquire("t", SlotSpec())
             [result] = await backend.execute_batch([ExecutionRequest(slot, f"echo {text}")])
-            tell(what="run", said=result.stdout.decode().strip())
+            write_fact(what="run", said=result.stdout.decode().strip())
         finally:
             await backend.stop()
 
@@ -73,7 +73,7 @@ def inherited() -> None:
     try:
         asyncio.run(parent["backend"].acquire("t", SlotSpec()))
     except SandboxError as error:
-        tell(what="inherited", error=str(error))
+        write_fact(what="inherited", error=str(error))
 
 
 @app.task(name="end")
@@ -85,6 +85,6 @@ def end(sandbox_id: str) -> None:
         known = [info.sandbox_id for info in await backend.list_sandboxes({"worker": "parent"})]
         await backend.terminate(sandbox_id)
         left = [info.sandbox_id for info in await backend.list_sandboxes({"worker": "parent"})]
-        tell(what="end", known=known, left=left)
+        write_fact(what="end", known=known, left=left)
 
     asyncio.run(body())

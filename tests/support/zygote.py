@@ -290,7 +290,7 @@ class _Server:
             for descriptor in descriptors:
                 os.close(descriptor)
             self._parents[pid] = link
-            self._tell(link, pid=pid)
+            self._send(link, pid=pid)
             return True
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -324,9 +324,9 @@ class _Server:
                 return
             code = os.waitstatus_to_exitcode(status)
             cpu_s = used.ru_utime + used.ru_stime
-            self._tell(self._parents.pop(pid), ended=pid, code=code, cpu_s=cpu_s)
+            self._send(self._parents.pop(pid), ended=pid, code=code, cpu_s=cpu_s)
 
-    def _tell(self, link: socket.socket, **message: float) -> None:
+    def _send(self, link: socket.socket, **message: float) -> None:
         with suppress(OSError):  # it may be gone
             link.sendall(json.dumps(message).encode() + b"\n")
 

@@ -53,14 +53,14 @@ async def act(spec: AgentSpec, known: AgentScript, **limits: Any) -> tuple[Agent
         return result, (await slot.run("cat gold 2>/dev/null")).stdout
 
 
-def said(result: AgentResult) -> list[str | None]:
+def texts_of(result: AgentResult) -> list[str | None]:
     return [m.content for m in result.messages if m.role == "assistant"]
 
 
 async def test_the_oracle_applies_the_gold_calls_and_states_the_answer() -> None:
     result, left = await act(AgentSpec(kind="oracle"), script(oracle=gold))
     assert left == b"0\n1\n"
-    assert said(result)[-1] == "gold!"
+    assert texts_of(result)[-1] == "gold!"
     assert result.stop_reason == "no_tool_call"
     assert len(result.turns) == 3
 
@@ -94,10 +94,10 @@ def test_slow_refuses_what_is_no_duration(value: object) -> None:
         make_chat(AgentSpec(kind="slow", params={"seconds": value}), script(), ModelSettings())
 
 
-@pytest.mark.parametrize(("index", "wanted"), [(0, "Done."), (1, "I cheat"), (2, "Done.")])
-async def test_tamper_goes_through_the_cases_by_sample(index: int, wanted: str) -> None:
+@pytest.mark.parametrize(("index", "expected"), [(0, "Done."), (1, "I cheat"), (2, "Done.")])
+async def test_tamper_goes_through_the_cases_by_sample(index: int, expected: str) -> None:
     result, _ = await act(AgentSpec(kind="tamper"), script(tamper=CASES, sample_index=index))
-    assert said(result)[-1] == wanted
+    assert texts_of(result)[-1] == expected
 
 
 async def test_tamper_takes_the_case_that_is_named() -> None:
@@ -132,7 +132,7 @@ async def test_replay_repeats_the_assistants_side_and_runs_its_calls_anew() -> N
     spec = AgentSpec(kind="replay", params={"messages": stored("echo new >gold; cat gold")})
     result, left = await act(spec, script())
     assert left == b"new\n"
-    assert said(result)[-1] == "did 1"
+    assert texts_of(result)[-1] == "did 1"
     assert [m.content for m in result.messages if m.role == "tool"] == ["[exit code 0]\nnew"]
 
 
@@ -146,11 +146,11 @@ def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("instance_id", "index", "wanted"),
+    ("instance_id", "index", "expected"),
     [("b", 0, "did 1"), ("b", 1, "did 2"), ("b", 2, "did 1"), ("other", 0, "did 0")],
 )
 async def test_replay_picks_the_records_of_its_instance(
-    records: Path, instance_id: str, index: int, wanted: str
+    records: Path, instance_id: str, index: int, expected: str
 ) -> None:
     path = records / "records.jsonl"
     rows = [("a", []), ("b", ["true"]), ("b", ["true", "true"])]
@@ -159,7 +159,7 @@ async def test_replay_picks_the_records_of_its_instance(
     )
     spec = AgentSpec(kind="replay", params={"path": str(path)})
     result, _ = await act(spec, script(instance_id=instance_id, sample_index=index))
-    assert said(result)[-1] == wanted
+    assert texts_of(result)[-1] == expected
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]\n", "{}\n", '{"messages": 3}\n', None])
@@ -267,5 +267,5 @@ def test_an_agent_of_ones_own_is_named_by_module_and_factory() -> None:
 
 
 def test_the_scripted_agents_are_all_known() -> None:
-    wanted = {"oracle", "nop", "replay", "garbage", "tamper", "slow", "openai"}
-    assert set(extensions.own("agent")) == wanted
+    expected = {"oracle", "nop", "replay", "garbage", "tamper", "slow", "openai"}
+    assert set(extensions.own("agent")) == expected

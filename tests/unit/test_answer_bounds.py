@@ -117,7 +117,7 @@ async def test_packed_answers_are_read(raw: Raw) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "expected"),
     [
         (gzip.compress(GOOD)[:-9], "ends early"),
         (gzip.compress(GOOD) + b"more", "follows the end"),
@@ -125,9 +125,9 @@ async def test_packed_answers_are_read(raw: Raw) -> None:
     ],
 )
 async def test_an_answer_that_is_badly_packed_is_a_fault_of_the_server(
-    body: bytes, said: str
+    body: bytes, expected: str
 ) -> None:
-    with pytest.raises(ModelError, match=said):
+    with pytest.raises(ModelError, match=expected):
         await ask(packed(body, "gzip"))
 
 
@@ -172,12 +172,12 @@ def counted(**usage: Any) -> Raw:
 
 def switched(start: Any) -> Raw:
     spans = [{"version": "1", "start": 0}, {"version": "2", "start": start}]
-    told = {"weight_version": "2", "weight_versions": spans}
-    return Raw(json.dumps(completion(top=told)[1]).encode())
+    fields = {"weight_version": "2", "weight_versions": spans}
+    return Raw(json.dumps(completion(top=fields)[1]).encode())
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "expected"),
     [
         (counted(completion_tokens=10**400), "completion_tokens is 1000"),
         (counted(prompt_tokens=-(10**6)), "prompt_tokens is -1000000"),
@@ -190,9 +190,9 @@ def switched(start: Any) -> Raw:
     ],
 )
 async def test_a_number_that_no_answer_can_have_is_a_fault_of_the_server(
-    answer: Raw, said: str
+    answer: Raw, expected: str
 ) -> None:
-    with pytest.raises(ModelError, match=said):
+    with pytest.raises(ModelError, match=expected):
         await ask(answer)
 
 
@@ -214,9 +214,11 @@ def test_token_servers_are_held_to_the_same_numbers(number: Any) -> None:
         sglang._completion(1, json.dumps({"meta_info": meta}).encode())
 
 
-@pytest.mark.parametrize(("said", "taken"), [(4096, 4096), (10**30, None), (-1, None), (0, None)])
-def test_a_context_length_that_is_none_is_not_known(said: int, taken: int | None) -> None:
-    answer = json.dumps({"tokens": [1, 2], "max_model_len": said}).encode()
+@pytest.mark.parametrize(
+    ("reported", "taken"), [(4096, 4096), (10**30, None), (-1, None), (0, None)]
+)
+def test_a_context_length_that_is_none_is_not_known(reported: int, taken: int | None) -> None:
+    answer = json.dumps({"tokens": [1, 2], "max_model_len": reported}).encode()
     assert rendered(answer).max_model_tokens == taken
 
 

@@ -89,10 +89,10 @@ def test_named_directories_and_files_narrow_them() -> None:
     assert find_tests(TREE, ["pkg/testing.py"]) == ("pkg/testing.py",)
 
 
-@pytest.mark.parametrize("wanted", ["missing", "tests/test_z.py", "../tests", "/etc", "pkg/deep"])
-def test_tests_that_are_not_there_are_named(wanted: str) -> None:
+@pytest.mark.parametrize("named", ["missing", "tests/test_z.py", "../tests", "/etc", "pkg/deep"])
+def test_tests_that_are_not_there_are_named(named: str) -> None:
     with pytest.raises(InputError, match="--tests: the sdist has no"):
-        find_tests(TREE, [wanted])
+        find_tests(TREE, [named])
 
 
 def test_a_package_without_tests_is_refused() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.sandbox.builds import proxy as build_proxy
-from hermes_queue.sandbox.builds.hosts import BuildHosts, Refused, is_public
+from hermes_queue.sandbox.builds.hosts import BuildHosts, HostRefused, is_public
 from hermes_queue.sandbox.builds.proxy import BuildProxy, Malformed, parse
 from hermes_queue.settings import check_environment
 
@@ -151,19 +151,19 @@ def test_indexes_link_pages_and_named_hosts_may_be_reached(scheme, host, port) -
 )
 def test_other_ports_other_ways_and_other_hosts_may_not(scheme, host, port) -> None:
     hosts = BuildHosts.of(index("http://127.0.0.1:3141/root"), "")
-    with pytest.raises(Refused, match=host):
+    with pytest.raises(HostRefused, match=host):
         hosts.check(scheme, host, port)
 
 
 def test_no_index_means_none() -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(HostRefused):
         BuildHosts.of({"PIP_NO_INDEX": "1"}, "").check("https", "pypi.org", 443)
 
 
 async def test_a_host_that_is_only_implied_may_not_be_in_a_private_network() -> None:
     implied = BuildHosts.of({"PIP_TRUSTED_HOST": "localhost"}, "")
     implied.check("https", "localhost", 443)
-    with pytest.raises(Refused, match="private address"):
+    with pytest.raises(HostRefused, match="private address"):
         await implied.addresses("https", "localhost", 443)
     named = BuildHosts.of({}, "localhost")
     assert set(await named.addresses("https", "localhost", 443)) <= {"127.0.0.1", "::1"}

@@ -77,7 +77,7 @@ def test_an_item_comes_back():
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "expected"),
     [
         ({"agent": {"sampling": {"seed": 2**64}}}, r"agent\n.*sampling.seed is an integer of more"),
         ({"agent": {"params": {"a": [{"b": -(2**70)}]}}}, r"params.a.0.b is an integer of more"),
@@ -87,8 +87,8 @@ def test_an_item_comes_back():
         ({"group_policy": {"max_policy_lag": 10**400}}, r"group_policy.max_policy_lag"),
     ],
 )
-def test_a_job_whose_numbers_no_record_could_hold_is_refused_by_name(fields, said):
-    with pytest.raises(ValidationError, match=said):
+def test_a_job_whose_numbers_no_record_could_hold_is_refused_by_name(fields, expected):
+    with pytest.raises(ValidationError, match=expected):
         make_job(**fields)
 
 

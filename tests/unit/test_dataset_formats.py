@@ -33,24 +33,24 @@ def call(number: int, name: str, arguments: str) -> ToolCall:
     return ToolCall(id=f"c{number}", function=FunctionCall(name=name, arguments=arguments))
 
 
-def said(role: str, content: str | None = None, **more: object) -> Message:
+def message(role: str, content: str | None = None, **more: object) -> Message:
     return Message.model_validate({"role": role, "content": content, **more})
 
 
 CONVERSATION = (
-    said("system", "You repair bugs."),
-    said("user", "Repair it."),
-    said(
+    message("system", "You repair bugs."),
+    message("user", "Repair it."),
+    message(
         "assistant",
         "Looking.",
         reasoning="hmm",
         tool_calls=[call(1, "terminal", '{"command": "ls é"}'), call(2, "read_file", "{}")],
     ),
-    said("tool", '{"output": "a.py", "error": null}', tool_call_id="c1"),
-    said("tool", "Error: no path", tool_call_id="c2"),
-    said("assistant", "<REASONING_SCRATCHPAD>so</REASONING_SCRATCHPAD> Done."),
-    said("user", "Sure?"),
-    said("assistant", "Yes. "),
+    message("tool", '{"output": "a.py", "error": null}', tool_call_id="c1"),
+    message("tool", "Error: no path", tool_call_id="c2"),
+    message("assistant", "<REASONING_SCRATCHPAD>so</REASONING_SCRATCHPAD> Done."),
+    message("user", "Sure?"),
+    message("assistant", "Yes. "),
 )
 
 
@@ -138,22 +138,26 @@ def test_an_openai_row_ends_with_the_assistant(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("messages", "reason"),
     [
-        ([said("user", "x")], "no assistant message"),
-        ([said("assistant", "x")], "no user message"),
+        ([message("user", "x")], "no assistant message"),
+        ([message("assistant", "x")], "no user message"),
         (
-            [said("user", "x"), said("assistant", tool_calls=[call(1, "terminal", "{")])],
+            [message("user", "x"), message("assistant", tool_calls=[call(1, "terminal", "{")])],
             "malformed tool call",
         ),
         (
             [
-                said("user", "x"),
-                said("assistant", tool_calls=[call(1, "terminal", "{}")]),
-                said("assistant", "y"),
+                message("user", "x"),
+                message("assistant", tool_calls=[call(1, "terminal", "{}")]),
+                message("assistant", "y"),
             ],
             "a call without an answer",
         ),
         (
-            [said("user", "x"), said("tool", "y", tool_call_id="c9"), said("assistant", "z")],
+            [
+                message("user", "x"),
+                message("tool", "y", tool_call_id="c9"),
+                message("assistant", "z"),
+            ],
             "an answer to no call",
         ),
     ],
@@ -201,9 +205,9 @@ def test_two_writers_of_one_file_are_refused(tmp_path: Path) -> None:
 )
 def test_what_a_model_or_a_tool_writes_stops_no_sink(text, sink_type, tmp_path: Path) -> None:
     def about(arguments: str, answer: str, sample: int) -> ScoredTrajectory:
-        asked = said("assistant", tool_calls=[call(1, "terminal", arguments)])
-        told = said("tool", answer, tool_call_id="c1")
-        return record((CONVERSATION[1], asked, told, CONVERSATION[-1]), sample=sample)
+        asked = message("assistant", tool_calls=[call(1, "terminal", arguments)])
+        answered = message("tool", answer, tool_call_id="c1")
+        return record((CONVERSATION[1], asked, answered, CONVERSATION[-1]), sample=sample)
 
     with sink_type(tmp_path / "o.jsonl") as sink:
         sink.write([about(text, "done", 0), about("{}", text, 1)])
@@ -214,8 +218,8 @@ def test_what_a_model_or_a_tool_writes_stops_no_sink(text, sink_type, tmp_path: 
 
 
 def test_a_tool_that_there_is_not_changes_no_schema_and_its_row_is_counted(tmp_path: Path) -> None:
-    invented = said("assistant", tool_calls=[call(1, "invented_tool", "{}")])
-    no_such = said("tool", "Error: no such tool", tool_call_id="c1")
+    invented = message("assistant", tool_calls=[call(1, "invented_tool", "{}")])
+    no_such = message("tool", "Error: no such tool", tool_call_id="c1")
     messages = (CONVERSATION[1], invented, no_such, CONVERSATION[-1])
     with ShareGptSink(tmp_path / "o.jsonl") as sink:
         assert sink.write([record(), record(messages, sample=1)]) == 1
@@ -225,7 +229,7 @@ def test_a_tool_that_there_is_not_changes_no_schema_and_its_row_is_counted(tmp_p
 def test_what_has_no_row_leaves_its_place_to_another_of_its_instance(tmp_path: Path) -> None:
     from hermes_queue.sinks.selection import Filters, Selection
 
-    members = (record((said("user", "hi"),)), record(sample=1), record(sample=2))
+    members = (record((message("user", "hi"),)), record(sample=1), record(sample=2))
     group = TrajectoryGroup.model_construct(instance_id="i", members=members, complete=True)
     with OpenAiSink(tmp_path / "o.jsonl") as sink:
         selection = Selection(Filters(max_per_instance=1), sink.held, refusal=sink.refusal)

@@ -91,8 +91,8 @@ def lease_times(text: str) -> set[float]:
 def test_lengths_of_leases_are_the_defaults() -> None:
     lease = LeaseSettings()
     known = {lease.duration_s, lease.renew_s, lease.sweep_s, lease.mover_s}
-    said = {page_id(page): lease_times(prose(page)) - known for page in WRITTEN}
-    assert {page: times for page, times in said.items() if times} == {}
+    found = {page_id(page): lease_times(prose(page)) - known for page in WRITTEN}
+    assert {page: times for page, times in found.items() if times} == {}
     assert lease_times("A lease lasts 50 s and is renewed.") == {50.0}
     home = (ROOT / "docs" / "guarantees.md").read_text(encoding="utf-8")
     assert lease_times(home) == {lease.duration_s, lease.renew_s}

@@ -256,8 +256,8 @@ def test_another_celery_app_in_the_same_database(start, prefix, level):
     )
     command = [sys.executable, "-c", code, server.broker_url, prefix]
     subprocess.run(command, check=True, timeout=60)
-    said = "visibility_timeout" if level == "error" else repr(prefix)
-    expect("redis.neighbours", level, said)
+    expected = "visibility_timeout" if level == "error" else repr(prefix)
+    expect("redis.neighbours", level, expected)
 
 
 # --- the deployment ------------------------------------------------------------------------

@@ -39,6 +39,6 @@ def test_an_unusable_row_is_named_by_place_and_field(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], row: dict[str, Any], named: str
 ) -> None:
     assert dry_run(tmp_path / "rows.jsonl", [GOOD, row]) == 2
-    said = capsys.readouterr().err
-    assert "rows.jsonl:2" in said
-    assert named in said
+    output = capsys.readouterr().err
+    assert "rows.jsonl:2" in output
+    assert named in output

@@ -29,8 +29,8 @@ def used(text: str) -> set[str]:
 
 def test_the_page_lists_every_metric_as_it_is_declared() -> None:
     rows = {
-        name: (kind, labels, told)
-        for name, kind, labels, told in re.findall(
+        name: (kind, labels, help_text)
+        for name, kind, labels, help_text in re.findall(
             rf"^\| `{PREFIX}([a-z_]+)` \| (\w+) \| ([^|]*) \| ([^|]*) \|$", PAGE, re.MULTILINE
         )
     }

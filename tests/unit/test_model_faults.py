@@ -295,15 +295,15 @@ async def test_an_empty_reply_ends_the_trajectory_as_the_agents_own_doing(
 
 
 async def test_fifty_calls_in_one_reply_are_all_answered_in_order(endpoint: ChatEndpoint) -> None:
-    wanted = [("calculator", json.dumps({"expression": f"{n} + 1"})) for n in range(50)]
-    endpoint.handler = in_turn(tool_calls(*wanted), completion("done"))
+    calls = [("calculator", json.dumps({"expression": f"{n} + 1"})) for n in range(50)]
+    endpoint.handler = in_turn(tool_calls(*calls), completion("done"))
     result = await run(chat(endpoint.url))
-    said = answers_to_calls(endpoint.bodies()[1])
-    assert len(said) == 50
-    assert [text.strip() for text in said[:MAX_CALLS_PER_TURN]] == [
+    answers = answers_to_calls(endpoint.bodies()[1])
+    assert len(answers) == 50
+    assert [text.strip() for text in answers[:MAX_CALLS_PER_TURN]] == [
         str(n + 1) for n in range(MAX_CALLS_PER_TURN)
     ]
-    assert all("at most 32 calls" in text for text in said[MAX_CALLS_PER_TURN:])
+    assert all("at most 32 calls" in text for text in answers[MAX_CALLS_PER_TURN:])
     assert result.tool_calls.attempted == 50
 
 
@@ -497,8 +497,8 @@ async def test_a_forked_child_does_not_use_its_parents_connections(endpoint: Cha
 
 
 async def test_connections_are_closed_without_a_warning(endpoint: ChatEndpoint) -> None:
-    said: list[dict[str, Any]] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context))
+    unhandled: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
     for key in ("one", "two"):
         spec = AgentSpec(kind="openai", model="m", base_url=endpoint.url)
         os.environ["OPENAI_API_KEY"] = key
@@ -509,7 +509,7 @@ async def test_connections_are_closed_without_a_warning(endpoint: ChatEndpoint) 
     await close_clients()
     gc.collect()
     await asyncio.sleep(0)
-    assert said == []
+    assert unhandled == []
     assert (await ask(chat(endpoint.url))).message.content == "hi", "later calls open new ones"
 
 

@@ -245,8 +245,10 @@ async def test_a_name_that_servers_refuse_is_rewritten_for_the_server_and_kept_o
     assert [call["function"]["name"] for call in sent] == [
         *("run_shell_", "unnamed", "x" * 64, "terminal", "of.ours")
     ]
-    told = [event["call"] for event in second.events if event["event"] == "arguments_rewritten"]
-    assert told == [call.id for call in calls[:3]]
+    rewritten = [
+        event["call"] for event in second.events if event["event"] == "arguments_rewritten"
+    ]
+    assert rewritten == [call.id for call in calls[:3]]
 
 
 @pytest.mark.parametrize(

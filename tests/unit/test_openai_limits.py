@@ -34,7 +34,7 @@ class Diary:
     """False only says that it has waited, so that hours cost nothing."""
     waited_s: float = 0.0
     open: int = 0
-    told: list[Any] = field(default_factory=list)
+    reported: list[Any] = field(default_factory=list)
     asked: list[tuple[str, str, int]] = field(default_factory=list)
 
     @asynccontextmanager
@@ -52,10 +52,10 @@ class Diary:
             self.open -= 1
 
     def settle(self, usage: Usage) -> None:
-        self.told.append(usage.prompt_tokens + usage.completion_tokens)
+        self.reported.append(usage.prompt_tokens + usage.completion_tokens)
 
     def refused(self, retry_after_s: float | None, *, paused: bool = False) -> None:
-        self.told.append((retry_after_s, paused))
+        self.reported.append((retry_after_s, paused))
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ async def test_each_request_has_leave_and_its_real_usage_is_told(endpoint: Cappe
     client = chat(endpoint, diary)
     await ask(client, max_tokens=100)
     await ask(client)
-    assert diary.told == [120, 120]
+    assert diary.reported == [120, 120]
     [(url, model, tokens), (_, _, unbounded)] = diary.asked
     assert (url, model, tokens) == (endpoint.url, "m", 101)
     assert unbounded > tokens
@@ -102,7 +102,7 @@ async def test_a_refusal_is_told_with_what_the_server_asks_for(endpoint: CappedE
     diary = Diary()
     with pytest.raises(ModelError, match="429"):
         await ask(chat(endpoint, diary, max_retries=2))
-    assert diary.told == [(0.01, False)] * 3
+    assert diary.reported == [(0.01, False)] * 3
     assert diary.open == 0
 
 
@@ -118,11 +118,11 @@ async def test_a_pause_is_waited_out_and_is_no_failure(
     endpoint.paused = False
     reply = await asking
     assert reply.message.content == "7"
-    assert diary.told[:2] == [(0.2, True)] * 2
-    assert diary.told[-1] == 120
+    assert diary.reported[:2] == [(0.2, True)] * 2
+    assert diary.reported[-1] == 120
     assert reply.waited_s >= 0.4
     [event] = reply.events
-    assert (event["event"], event["tries"]) == ("model_paused", len(diary.told) - 1)
+    assert (event["event"], event["tries"]) == ("model_paused", len(diary.reported) - 1)
     assert 0.4 <= event["waited_s"] <= reply.waited_s
 
 
@@ -164,7 +164,7 @@ async def test_a_server_that_is_unwell_for_so_long_is_left_alone_by_the_fleet(
     diary = Diary()
     with pytest.raises(ModelError, match="503") as raised:
         await ask(chat(endpoint, diary, max_retries=1))
-    assert diary.told == [(0.01, True)] * 2
+    assert diary.reported == [(0.01, True)] * 2
     assert [event["event"] for event in raised.value.events] == ["model_retry"] * 2
 
 
@@ -173,11 +173,11 @@ async def test_other_failures_tell_the_limiter_nothing(endpoint: CappedEndpoint)
     endpoint.status = 503
     with pytest.raises(ModelError, match="503"):
         await ask(chat(endpoint, diary, max_retries=1))
-    assert (diary.told, len(diary.asked)) == ([], 2)
+    assert (diary.reported, len(diary.asked)) == ([], 2)
     endpoint.status = 401
     with pytest.raises(ModelConfigError):
         await ask(chat(endpoint, diary))
-    assert diary.told == []
+    assert diary.reported == []
     assert diary.open == 0
 
 

@@ -89,8 +89,8 @@ def test_a_profile_that_the_worker_started_here_would_not_know_is_refused_first(
     monkeypatch.setenv("HERMES_QUEUE_MODAL_PROFILES", str(tmp_path / "profiles.yaml"))
     assert main(PRODUCER, ["--dataset", rows, "--sandbox", backend, "--profile", "gpu"]) == 2
     known = "big, default" if backend == "modal" else "default"
-    said = f"--profile: sandbox profile 'gpu' is unknown to this worker; known: {known} ("
-    assert said in capsys.readouterr().err
+    message = f"--profile: sandbox profile 'gpu' is unknown to this worker; known: {known} ("
+    assert message in capsys.readouterr().err
 
 
 def test_a_wrong_variable_is_named(

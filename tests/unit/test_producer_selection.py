@@ -16,7 +16,7 @@ from producers.base import Producer
 from producers.run.dataset import open_dataset
 from producers.run.options import parse
 from producers.run.plan import make_plan
-from producers.run.selection import Selection, select
+from producers.run.selection import SelectedItems, select
 from producers.swe_smith import PRODUCER as SWE_SMITH
 
 
@@ -36,13 +36,13 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "rows.jsonl"
 
 
-def chosen(path: Path, rows: list[dict[str, Any]], *flags: str) -> Selection:
+def chosen(path: Path, rows: list[dict[str, Any]], *flags: str) -> SelectedItems:
     path.write_text("".join(json.dumps(r) + "\n" for r in rows))
     arguments = parse(PRODUCER, ["--dataset", str(path), *flags])
     return select(PRODUCER, sums_env.ENV, open_dataset(str(path), bundled=path), arguments)
 
 
-def ids(selection: Selection) -> list[str]:
+def ids(selection: SelectedItems) -> list[str]:
     return [item.instance_id for item in selection.items]
 
 

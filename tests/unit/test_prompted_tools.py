@@ -205,10 +205,10 @@ async def test_a_call_cut_off_by_the_token_limit_is_text(endpoint: ChatEndpoint)
 async def test_the_loop_runs_prompted_calls_and_refuses_unreadable_ones(
     endpoint: ChatEndpoint,
 ) -> None:
-    said = [CALL, CALL.replace("}}", "}"), '<tool_call>{"name": "submit"}</tool_call>']
+    replies = [CALL, CALL.replace("}}", "}"), '<tool_call>{"name": "submit"}</tool_call>']
 
     def handler(path: str, body: dict[str, Any]) -> Any:
-        return completion(said[len(endpoint.bodies()) - 1])
+        return completion(replies[len(endpoint.bodies()) - 1])
 
     endpoint.handler = handler
     slot = Slot("s", "t", "b", "/workspace", SlotSpec())
@@ -229,7 +229,7 @@ async def test_the_loop_runs_prompted_calls_and_refuses_unreadable_ones(
     assert "not valid JSON" in observations[1]
     sent = endpoint.bodies()[2]["messages"]
     assert [m["role"] for m in sent] == ["system", "user", *["assistant", "user"] * 2]
-    assert sent[4]["content"] == said[1]
+    assert sent[4]["content"] == replies[1]
 
 
 # --- params -----------------------------------------------------------------------------

@@ -104,10 +104,10 @@ def rescore(tmp_path):
 @pytest.mark.parametrize("kind", SERVERS)
 def test_every_sampled_token_is_compared_at_the_endpoint_of_the_record(serve, rescore, kind):
     record = serve(kind).record()
-    told = rescore(record)
-    assert told.exit_code == 0, told.output
-    assert told.output.startswith("1 records, 8 sampled tokens\n")
-    assert float(re.search(r"largest ([^,]*),", told.output)[1]) < 1e-7
+    result = rescore(record)
+    assert result.exit_code == 0, result.output
+    assert result.output.startswith("1 records, 8 sampled tokens\n")
+    assert float(re.search(r"largest ([^,]*),", result.output)[1]) < 1e-7
 
 
 @pytest.mark.parametrize("kind", SERVERS)
@@ -124,10 +124,10 @@ def test_a_difference_above_the_bound_is_a_failure(serve, rescore, kind):
                 entry["logprob"] -= 0.25
 
     served.stub.break_reply = shift
-    told = rescore(record)
-    assert told.exit_code == 1
-    assert re.search("difference: largest 0.25, mean 0.031[23] nats", told.output)
-    assert "largest at" in told.output
+    result = rescore(record)
+    assert result.exit_code == 1
+    assert re.search("difference: largest 0.25, mean 0.031[23] nats", result.output)
+    assert "largest at" in result.output
     assert rescore(record, flags=["--bound", "0.3"]).exit_code == 0
 
 
@@ -148,9 +148,9 @@ def test_sequences_of_a_record_are_sent_together(serve):
 def test_logprobs_after_temperature_are_not_compared(serve, rescore):
     served = serve("vllm")
     served.stub.processed = True
-    told = rescore(served.record(temperature=1.4))
-    assert told.exit_code == 1
-    assert "1 records not compared: its logprobs are of a distribution after" in told.output
+    result = rescore(served.record(temperature=1.4))
+    assert result.exit_code == 1
+    assert "1 records not compared: its logprobs are of a distribution after" in result.output
 
 
 def test_logprobs_after_a_temperature_of_one_are_compared(serve, rescore):
@@ -163,9 +163,9 @@ def test_a_server_without_prompt_logprobs_is_told(serve, rescore):
     served = serve("vllm")
     record = served.record()
     served.stub.break_reply = lambda answer: answer["choices"][0].pop("prompt_logprobs")
-    told = rescore(record)
-    assert told.exit_code == 1
-    assert "prompt logprobs" in told.output
+    result = rescore(record)
+    assert result.exit_code == 1
+    assert "prompt logprobs" in result.output
 
 
 def test_an_answer_about_other_tokens_is_asked_for_again_and_told(serve, rescore):
@@ -178,9 +178,9 @@ def test_an_answer_about_other_tokens_is_asked_for_again_and_told(serve, rescore
             broken.append(answer["meta_info"]["input_token_logprobs"].pop())
 
     served.stub.break_reply = once
-    told = rescore(record)
-    assert told.exit_code == 0, told.output
-    assert re.search(r"1 answers asked for again: .*others from the end on", told.output)
+    result = rescore(record)
+    assert result.exit_code == 0, result.output
+    assert re.search(r"1 answers asked for again: .*others from the end on", result.output)
 
 
 def test_answers_that_are_always_about_other_tokens_are_a_failure(serve, rescore):
@@ -191,22 +191,22 @@ def test_answers_that_are_always_about_other_tokens_are_a_failure(serve, rescore
         answer["meta_info"]["input_token_logprobs"][2][1] = 0
 
     served.stub.break_reply = always
-    told = rescore(record)
-    assert told.exit_code == 1
-    assert "others from 2 on" in told.output
+    result = rescore(record)
+    assert result.exit_code == 1
+    assert "others from 2 on" in result.output
 
 
 def test_records_without_token_ids_are_told_and_are_no_success(serve, rescore):
     record = serve("vllm").record()
     bare = record.model_copy(update={"sequences": None, "turns": ()})
-    told = rescore(bare)
-    assert told.exit_code == 1
-    assert "1 records not compared: no token ids" in told.output
+    result = rescore(bare)
+    assert result.exit_code == 1
+    assert "1 records not compared: no token ids" in result.output
 
 
 def test_a_line_that_is_no_record_is_named(tmp_path):
     path = tmp_path / "o.jsonl"
     path.write_text("{}\n")
-    told = CliRunner().invoke(cli, ["rescore", str(path)])
-    assert told.exit_code == 2
-    assert "line 1" in told.output
+    result = CliRunner().invoke(cli, ["rescore", str(path)])
+    assert result.exit_code == 2
+    assert "line 1" in result.output

@@ -63,8 +63,8 @@ def test_an_unknown_run_is_an_error(run, words):
 def test_cancel_ends_single_trajectories_and_says_of_each_what_it_was(run):
     name = make_job("r1").trajectory_id
     assert run("cancel", "--trajectory", name).exit_code == 1
-    said = run("cancel", "--trajectory", name, "--reason", "wrong row", "--yes")
-    assert (said.exit_code, f"{name}: waiting; the next worker" in said.output) == (0, True)
+    result = run("cancel", "--trajectory", name, "--reason", "wrong row", "--yes")
+    assert (result.exit_code, f"{name}: waiting; the next worker" in result.output) == (0, True)
     group = run("cancel", "r1", "--group", name.rpartition(".")[0], "--yes")
     assert (group.exit_code, f"{name}: waiting" in group.output) == (0, True)
     assert json.loads(run("show", "r1", "--json").output)["queued"] == 1
@@ -74,7 +74,7 @@ def test_cancel_ends_single_trajectories_and_says_of_each_what_it_was(run):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected"),
     [
         ("cancel --yes", "say what to cancel"),
         ("cancel r1 --trajectory r2.a.0 --yes", "r2.a.0 does not belong to r1"),
@@ -82,9 +82,9 @@ def test_cancel_ends_single_trajectories_and_says_of_each_what_it_was(run):
         ("cancel --group r1.nothing --yes", "r1.nothing: unknown"),
     ],
 )
-def test_cancel_refuses_what_it_cannot_find(run, words, said):
+def test_cancel_refuses_what_it_cannot_find(run, words, expected):
     result = run(*words.split())
-    assert (result.exit_code, said in result.output) == (2, True)
+    assert (result.exit_code, expected in result.output) == (2, True)
 
 
 def fail(redis_server, cause="sandbox", kind="SandboxError"):

@@ -169,13 +169,15 @@ async def test_sglang_that_has_fewer_logprobs_than_tokens_is_refused() -> None:
 
 
 @pytest.mark.parametrize("kind", ["vllm", "sglang"])
-@pytest.mark.parametrize("said", [{}, {"text": None, "prompt": None}, {"text": [], "prompt": []}])
-async def test_tokens_whose_text_does_not_come_are_no_empty_reply(kind: str, said: Any) -> None:
+@pytest.mark.parametrize(
+    "decoded", [{}, {"text": None, "prompt": None}, {"text": [], "prompt": []}]
+)
+async def test_tokens_whose_text_does_not_come_are_no_empty_reply(kind: str, decoded: Any) -> None:
     async with TokenStub(["hello"], kind=kind) as stub:
         honest = stub._answer
 
         def answer(path: str, body: Any) -> dict[str, Any]:
-            return dict(said) if path.endswith("/detokenize") else honest(path, body)
+            return dict(decoded) if path.endswith("/detokenize") else honest(path, body)
 
         stub._answer = answer  # type: ignore[method-assign]
         with pytest.raises(ModelError, match="no text"):

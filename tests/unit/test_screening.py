@@ -49,7 +49,7 @@ def test_a_task_message_is_taken(raw: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("raw", "said"),
+    ("raw", "expected"),
     [
         (b"not json", "Expecting value"),
         (b"\xff\xfe\x00", "UnicodeDecodeError"),
@@ -78,8 +78,8 @@ def test_a_task_message_is_taken(raw: bytes) -> None:
         (message(body=" " * MESSAGE_MAX_BYTES), "at most 262144 are read"),
     ],
 )
-def test_what_is_no_task_message_is_dropped_with_its_reason(raw: bytes, said: str) -> None:
-    assert said in fault_of(raw)
+def test_what_is_no_task_message_is_dropped_with_its_reason(raw: bytes, expected: str) -> None:
+    assert expected in fault_of(raw)
 
 
 @pytest.mark.parametrize("bad", ["x", ["x"], True, -1, 0, float("inf"), float("nan")])
@@ -111,9 +111,9 @@ def test_what_the_handling_of_a_message_raises_ends_neither_the_worker_nor_comes
     poller.on_readable(1)
     poller.on_readable(1)
     assert (acknowledged, screen.refused) == ([tag], 2)
-    told = [record.getMessage() for record in caplog.records]
-    assert "v1.train is dropped: its handling raised TypeError: unhashable" in told[0]
-    assert told[1].endswith("It begins with '[]'")
+    messages = [record.getMessage() for record in caplog.records]
+    assert "v1.train is dropped: its handling raised TypeError: unhashable" in messages[0]
+    assert messages[1].endswith("It begins with '[]'")
     with pytest.raises(ConnectionResetError):  # the consumer's to mend
         poller.on_readable(9)
 

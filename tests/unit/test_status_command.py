@@ -36,7 +36,7 @@ def ledger(redis_server, monkeypatch):
 
 
 def beat(ledger, name, **facts):
-    told = {"name": name, "lanes": ["train"], "slots": 4, "running": 4, "beat_s": 40.0}
+    defaults = {"name": name, "lanes": ["train"], "slots": 4, "running": 4, "beat_s": 40.0}
     oldest = [
         {
             "trajectory_id": f"run.{name}.{n}",
@@ -48,7 +48,7 @@ def beat(ledger, name, **facts):
         }
         for n in range(10)
     ]
-    facts = {**told, "intake": "open", "stages": {"agent": 4}, "oldest": oldest, **facts}
+    facts = {**defaults, "intake": "open", "stages": {"agent": 4}, "oldest": oldest, **facts}
     ledger.beat(name, {"owner": name, **facts}, ttl_s=40)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from envs.swe.item import DistributionFields, GitSource, Runtime, SdistSource
+from envs.swe.item import DistributionFields, GitSource, SdistSource, SuiteRuntime
 from envs.swe.package.distribution import Distribution, describe, own_plugins
 from envs.swe.package.project import Project, parse_project
 from envs.swe.repository import Repository
@@ -38,7 +38,7 @@ async def described(
     repository = await Repository.create(tmp_path / "r.git")
     await repository.git("hash-object", "-w", "-t", "tree", "/dev/null")
     tree = await repository.replace(EMPTY_TREE, {k: v.encode() for k, v in files.items()})
-    return await describe(repository, tree, Runtime(**runtime), GitSource(), version)
+    return await describe(repository, tree, SuiteRuntime(**runtime), GitSource(), version)
 
 
 def written(distribution: Distribution, directory: Path) -> Path:
@@ -166,7 +166,7 @@ async def test_an_sdist_is_known_by_its_pin(tmp_path: Path) -> None:
     source = SdistSource(
         type="sdist", name="p", version="1.0", filename="p-1.0.tar.gz", sha256="0" * 64
     )
-    made = await describe(repository, tree, Runtime(), source)
+    made = await describe(repository, tree, SuiteRuntime(), source)
     assert made is not None
     assert (made.name, made.version, own_plugins(made)) == ("p", "1", {"p": "p.plugin"})
 

@@ -21,14 +21,14 @@ from sample_package import FAIL_TO_PASS, PASS_TO_PASS, sdist_row
 from envs.swe.grading import slot
 from envs.swe.grading.controls import DOUBT_TTL_S, RowMemory, RowRecord
 from envs.swe.grading.failures import first_failure
-from envs.swe.grading.findings import Findings, Step, Tally, reported
+from envs.swe.grading.findings import Findings, Step, SuiteResults, reported
 from envs.swe.grading.flags import find_flags
 from envs.swe.grading.grader import later_limit_s
 from envs.swe.grading.places import TestFunction
 from envs.swe.grading.plants import Planter, View
 from envs.swe.grading.slot.run_tests import Reports, plugins
 from envs.swe.grading.suite import SuiteRun, venv_asset
-from envs.swe.item import Item, Runtime
+from envs.swe.item import Item, SuiteRuntime
 
 RUNNER = Path(slot.__file__).with_name("run_tests.py")
 ITEM = Item.model_validate(sdist_row("0" * 64))
@@ -85,7 +85,7 @@ def run(
     directory: Path, *arguments: str, limit_s: float = 60.0, **job: Any
 ) -> tuple[list[dict[str, str]], dict[str, Any]]:
     """Run the script on files of `directory`; its reports and its end record."""
-    told = {
+    request = {
         "arguments": ["-q", *arguments],
         "only": None,
         "distributions": [],
@@ -96,7 +96,7 @@ def run(
     }
     done = subprocess.run(
         [sys.executable, "-I", str(RUNNER)],
-        input=json.dumps(told),
+        input=json.dumps(request),
         text=True,
         cwd=directory,
         capture_output=True,
@@ -310,23 +310,23 @@ def test_a_run_that_cannot_be_believed_is_not_resolved(
 def test_tests_of_our_own_have_to_be_reported_as_they_are() -> None:
     [view, _] = Planter({}, ITEM.hidden_files, IDS, random.Random(1)).views((), ())
     ours = replace(step(), view=view)
-    told = {f"{t.file}::{t.name}": "failed" for t in view.planted}
-    told |= {f"{t.file}::{t.name}": "passed" for t in view.added}
-    whole = replace(SOLVED, outcomes={**SOLVED.outcomes, **told}, exit_code=1)
+    statuses = {f"{t.file}::{t.name}": "failed" for t in view.planted}
+    statuses |= {f"{t.file}::{t.name}": "passed" for t in view.added}
+    whole = replace(SOLVED, outcomes={**SOLVED.outcomes, **statuses}, exit_code=1)
     assert Findings.of(ours, whole).reason(whole) == "resolved"
-    for test, outcome in told.items():
+    for test, outcome in statuses.items():
         other = {"failed": "passed", "passed": "failed"}[outcome]
         lied = replace(whole, outcomes={**whole.outcomes, test: other})
         assert Findings.of(ours, lied).reason(lied) == "canary"
 
 
 def test_a_test_has_failed_that_failed_in_any_view_in_which_it_was_whole() -> None:
-    tally = Tally()
+    results = SuiteResults()
     test = FAIL_TO_PASS[0]
     failed = replace(SOLVED, outcomes={**SOLVED.outcomes, test: "failed"}, exit_code=1)
     for shown, planted in ((SOLVED, ()), (failed, ()), (SOLVED, ()), (failed, (CLAMP,))):
-        tally.add(step(*planted), shown, Findings.of(step(*planted), shown))
-    status = tally.report(ITEM, "tests_fail")["tests_status"]
+        results.add(step(*planted), shown, Findings.of(step(*planted), shown))
+    status = results.report(ITEM, "tests_fail")["tests_status"]
     assert status["FAIL_TO_PASS"] == {
         "success": 1,
         "failure": 1,
@@ -336,10 +336,10 @@ def test_a_test_has_failed_that_failed_in_any_view_in_which_it_was_whole() -> No
 
 
 def test_tests_that_did_not_run_are_counted_as_such() -> None:
-    tally = Tally()
+    results = SuiteResults()
     first = replace(step(), test_ids=FAIL_TO_PASS)
-    tally.add(first, SOLVED, Findings.of(first, SOLVED))
-    status = tally.report(ITEM, "tests_fail")["tests_status"]
+    results.add(first, SOLVED, Findings.of(first, SOLVED))
+    status = results.report(ITEM, "tests_fail")["tests_status"]
     assert status["PASS_TO_PASS"]["not_run"] == len(PASS_TO_PASS)
 
 
@@ -474,14 +474,14 @@ def test_only_a_run_with_a_word_on_every_test_tells_where_tests_fail() -> None:
 
 
 def test_equal_dependencies_share_one_environment() -> None:
-    one = venv_asset(Runtime(requirements=("b==1", "a==2")), "3.11")
-    assert one.key == venv_asset(Runtime(requirements=("a==2", "b==1")), "3.11").key
-    assert one.key != venv_asset(Runtime(requirements=("a==2", "b==1")), "3.12").key
-    assert one.key != venv_asset(Runtime(requirements=("a==2", "b==2")), "3.11").key
+    one = venv_asset(SuiteRuntime(requirements=("b==1", "a==2")), "3.11")
+    assert one.key == venv_asset(SuiteRuntime(requirements=("a==2", "b==1")), "3.11").key
+    assert one.key != venv_asset(SuiteRuntime(requirements=("a==2", "b==1")), "3.12").key
+    assert one.key != venv_asset(SuiteRuntime(requirements=("a==2", "b==2")), "3.11").key
 
 
 def test_hashes_are_required_where_they_are_given() -> None:
-    pinned = Runtime(requirements=(f"a==2 --hash=sha256:{'0' * 64}",))
+    pinned = SuiteRuntime(requirements=(f"a==2 --hash=sha256:{'0' * 64}",))
     assert "--require-hashes" in venv_asset(pinned, "3.11").script
     assert "--no-deps" in venv_asset(pinned, "3.11").script
-    assert "--no-deps" not in venv_asset(Runtime(install=("flask",)), "3.11").script
+    assert "--no-deps" not in venv_asset(SuiteRuntime(install=("flask",)), "3.11").script

@@ -210,7 +210,7 @@ def with_turn(record, **update):
     return record.model_copy(update={"turns": (changed, *others)})
 
 
-@pytest.mark.parametrize("said", FORGERIES)
-async def test_a_record_that_breaks_an_invariant_is_found(said):
-    forged = FORGERIES[said](await sample_record())
-    assert any(said in violation for violation in token_violations(forged))
+@pytest.mark.parametrize("flaw", FORGERIES)
+async def test_a_record_that_breaks_an_invariant_is_found(flaw):
+    forged = FORGERIES[flaw](await sample_record())
+    assert any(flaw in violation for violation in token_violations(forged))

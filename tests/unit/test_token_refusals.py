@@ -48,20 +48,20 @@ def logprobs_of(answer):
 
 @pytest.mark.parametrize("kind", ["vllm", "sglang"])
 @pytest.mark.parametrize(
-    ("names", "said"),
+    ("names", "expected"),
     [
         (("prompt_token_ids",), "sends no ids of the prompt,"),
         (("token_ids", "response_token_ids"), "sends no ids of the completion, no logprobs,"),
         (("logprobs",), "sends no logprobs,"),
     ],
 )
-async def test_a_chat_reply_without_its_tokens_is_refused_with_what_to_do(kind, names, said):
+async def test_a_chat_reply_without_its_tokens_is_refused_with_what_to_do(kind, names, expected):
     def drop(answer):
         for name in names:
             answer.pop(name, None)
             answer["choices"][0].pop(name, None)
 
-    with pytest.raises(ModelConfigError, match=said) as raised:
+    with pytest.raises(ModelConfigError, match=expected) as raised:
         await ask(kind, "messages", drop)
     assert '"return_token_ids": true' in str(raised.value)
 

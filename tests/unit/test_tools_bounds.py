@@ -12,7 +12,7 @@ import pytest
 from growth import LINEAR, growth
 
 from hermes_queue.models import FunctionCall, ToolCall
-from hermes_queue.tools import Outcome, Toolbox, ToolContext, make_call
+from hermes_queue.tools import Toolbox, ToolContext, ToolOutcome, make_call
 from hermes_queue.tools.base import MAX_PATH_CHARS
 from hermes_queue.tools.patch import PatchArguments, _edit
 from hermes_queue.tools.read_file import MAX_READ_BYTES, ReadFileArguments, _show
@@ -39,7 +39,7 @@ class OneFile:
         self.data = data
 
 
-async def use(file: OneFile, name: str, **arguments: Any) -> Outcome:
+async def use(file: OneFile, name: str, **arguments: Any) -> ToolOutcome:
     context = ToolContext(file, timeout_s=20.0, observation_bytes=16_384)  # type: ignore[arg-type]
     return await Toolbox(TOOLS, context).call(make_call("c", name, **arguments))
 
@@ -76,8 +76,8 @@ def test_the_hint_of_a_patch_costs_no_more_than_file_and_argument_are_long() -> 
 
 
 def test_a_file_of_very_many_lines_gets_no_hint() -> None:
-    told = _edit(patch(" x\ny"), "x\n" * 100_000 + "y\n")
-    assert "matches except" not in told.text  # type: ignore[union-attr]
+    answer = _edit(patch(" x\ny"), "x\n" * 100_000 + "y\n")
+    assert "matches except" not in answer.text  # type: ignore[union-attr]
 
 
 def test_the_line_numbers_of_many_matches_cost_no_more_than_the_file_is_long() -> None:
@@ -97,11 +97,11 @@ def test_reading_a_file_of_line_breaks_makes_no_list_of_its_lines() -> None:
     text = "\n" * (4 << 20)
     tracemalloc.start()
     try:
-        told = _show(ReadFileArguments(path="f", offset=3 << 20, limit=3), text, 16_384).text
+        answer = _show(ReadFileArguments(path="f", offset=3 << 20, limit=3), text, 16_384).text
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert told.endswith(f"[lines {3 << 20}-{(3 << 20) + 2} of {4 << 20}; go on: offset=3145731]")
+    assert answer.endswith(f"[lines {3 << 20}-{(3 << 20) + 2} of {4 << 20}; go on: offset=3145731]")
     assert peak < 4 * len(text)  # a list of the lines alone has eight bytes a line
 
 

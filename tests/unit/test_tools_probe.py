@@ -14,7 +14,7 @@ from chat_endpoint import Answer, ChatEndpoint, completion, no_such_path
 
 from hermes_queue.agent import AgentScript, Reply, make_chat
 from hermes_queue.agent.endpoint import probe
-from hermes_queue.agent.endpoint.probe import Verdict
+from hermes_queue.agent.endpoint.probe import ToolSupport
 from hermes_queue.agent.tokens.servers import own_servers
 from hermes_queue.errors import ModelConfigError
 from hermes_queue.models import AgentSpec, Message, ToolCall
@@ -240,12 +240,12 @@ async def test_the_deadline_holds(endpoint: ChatEndpoint) -> None:
 
 class Shared:
     def __init__(self) -> None:
-        self.held: dict[tuple[str, str], Verdict] = {}
+        self.held: dict[tuple[str, str], ToolSupport] = {}
 
-    async def load(self, endpoint: str, model: str) -> Verdict | None:
+    async def load(self, endpoint: str, model: str) -> ToolSupport | None:
         return self.held.get((endpoint, model))
 
-    async def save(self, endpoint: str, model: str, verdict: Verdict, ttl_s: float) -> None:
+    async def save(self, endpoint: str, model: str, verdict: ToolSupport, ttl_s: float) -> None:
         self.held[endpoint, model] = verdict
 
 

@@ -12,7 +12,7 @@ from slot_bench import leased_slot
 
 from hermes_queue.errors import DeadlineExceeded, SandboxError
 from hermes_queue.sandbox.context import SlotContext
-from hermes_queue.tools import Outcome, Toolbox, ToolContext, make_call
+from hermes_queue.tools import Toolbox, ToolContext, ToolOutcome, make_call
 
 TOOLS = ("terminal", "read_file", "write_file", "patch", "search_files")
 
@@ -24,7 +24,7 @@ class Bench:
         self.slot = slot
         self.context = ToolContext(slot, timeout_s=20.0, observation_bytes=16_384)
 
-    async def use(self, name: str, **arguments: Any) -> Outcome:
+    async def use(self, name: str, **arguments: Any) -> ToolOutcome:
         return await Toolbox(TOOLS, self.context).call(make_call("c", name, **arguments))
 
     async def write(self, path: str, data: bytes) -> None:
@@ -197,7 +197,7 @@ async def test_patch_keeps_dos_line_ends(bench: Bench) -> None:
 
 async def test_patch_answers_what_cannot_be_done(bench: Bench) -> None:
     await bench.write("a.txt", b"one\n")
-    for arguments, said in (
+    for arguments, expected in (
         ({"path": "no.txt", "old_string": "a", "new_string": "b"}, "not found"),
         ({"path": "a.txt", "old_string": "", "new_string": "b"}, "old_string"),
         ({"path": "a.txt", "old_string": "one", "new_string": "one"}, "nothing to do"),
@@ -205,7 +205,7 @@ async def test_patch_answers_what_cannot_be_done(bench: Bench) -> None:
     ):
         outcome = await bench.use("patch", **arguments)
         assert not outcome.ok
-        assert said in outcome.text
+        assert expected in outcome.text
 
 
 # --- search -----------------------------------------------------------------------------

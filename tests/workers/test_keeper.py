@@ -17,11 +17,11 @@ from hermes_queue.broker import pool
 from hermes_queue.broker.pool import shutdown
 from hermes_queue.ledger import Claim, Ledger
 from hermes_queue.settings import LeaseSettings
-from workers.runtime import Progress, Runtime
+from workers.runtime import AttemptProgress, Runtime
 from workers.spool import Spool
 from workers.upkeep.keeper import Keeper
 
-AT_WORK = Progress("agent", 0.0)
+AT_WORK = AttemptProgress("agent", 0.0)
 
 
 class AnsweringLoop:

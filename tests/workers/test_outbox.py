@@ -51,11 +51,11 @@ async def test_a_score_that_redis_has_forgotten_is_set_aside_and_can_be_publishe
     runtime.meter = PrometheusMeter("worker", max_label_values=10)
     draft = Draft(job=job, attempt=1, epoch=1, verdict=Verdict(1.0))
     draft.agent.stop_reason = "submitted"
-    said = await published(runtime, draft)
-    assert said == "submitted 1.0 (unknown)"
+    answer = await published(runtime, draft)
+    assert answer == "submitted 1.0 (unknown)"
     [kept] = [path for path in tmp_path.rglob("*") if path.suffix in (SUFFIX, ".unknown")]
-    [told] = [record for record in caplog.records if record.levelno >= logging.ERROR]
-    assert str(kept) in told.getMessage()
+    [logged] = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert str(kept) in logged.getMessage()
     assert 'forgotten_total{what="record"} 1.0' in runtime.meter.exposition()[0].decode()
     runtime.spool.close()
 
@@ -93,8 +93,8 @@ async def test_an_attempt_whose_record_cannot_be_made_ends_all_the_same(
     draft.agent.stop_reason = "submitted"
     draft.env_version = broken.get("version", "1")
     runtime = worker(ledger, tmp_path, "me")
-    said = await published(runtime, draft, failure)
-    assert said.endswith("(group)")
+    answer = await published(runtime, draft, failure)
+    assert answer.endswith("(group)")
     record = codec.decode_record(ledger.client.get(f"hq:body:{job.trajectory_id}"))
     assert record.agent.kind == "nop"
     if failure is None and "deep" in str(broken)[:30]:  # cut where it is too deep to be searched

@@ -10,12 +10,12 @@ from typing import Any, cast
 import pytest
 from records import make_job
 
-from hermes_queue.broker.pool import Job, loop_watchdog
+from hermes_queue.broker.pool import RunningTask, loop_watchdog
 from hermes_queue.broker.pool.loop_watchdog import LoopWatchdog
 from hermes_queue.errors import EXIT_BLOCKED
 from hermes_queue.ledger import Claim, Ledger
 from hermes_queue.settings import WorkerSettings
-from workers.runtime import Progress, Runtime
+from workers.runtime import AttemptProgress, Runtime
 from workers.upkeep import blocked_loop
 from workers.upkeep.blocked_loop import BlockedLoop
 from workers.upkeep.quarantine import boot_id
@@ -31,8 +31,8 @@ class SilentLoop:
     def loop_stack(self) -> str:
         return "somewhere"
 
-    def on_loop_now(self) -> Job | None:
-        return cast(Job, self._holder)
+    def on_loop_now(self) -> RunningTask | None:
+        return cast(RunningTask, self._holder)
 
 
 def runtime_of(ledger: Ledger, **settings: float) -> Runtime:
@@ -73,12 +73,12 @@ def test_jobs_are_handed_back_when_another_holds_the_loop_which_counts_the_death
     ledger.beat("me", {}, ttl_s=60, boot_id=boot_id())
     ledger.sweep(interval_s=0, gap_s=60, grace_s=60)  # without an earlier one, leases are extended
     runtime, ended = runtime_of(ledger), list[int]()
-    tasks = {job.instance_id: cast(Job, object()) for job in jobs}
+    tasks = {job.instance_id: cast(RunningTask, object()) for job in jobs}
     leases = [
         runtime.leased(
             Claim(job.trajectory_id, begun.epoch),
             tasks[job.instance_id],
-            progress=lambda: cast(Progress, None),
+            progress=lambda: cast(AttemptProgress, None),
         )
         for job in jobs
         for begun in [ledger.begin(job.trajectory_id, 1, owner="me", lease_s=60, nonce="n")]

@@ -11,8 +11,7 @@ from typing import Any, cast
 import pytest
 from records import make_job
 
-from hermes_queue.broker.pool import Job
-from hermes_queue.broker.pool import job as pool_job
+from hermes_queue.broker.pool import RunningTask, running
 from hermes_queue.broker.pool.trace import TaskCall
 from hermes_queue.ledger import Ledger
 from hermes_queue.telemetry.meter import PrometheusMeter
@@ -37,9 +36,9 @@ def runtime(ledger: Ledger, tmp_path: Path) -> Iterator[Runtime]:
     runtimes.install(made)
     threads = ThreadPoolExecutor(1)
     call = TaskCall("name", "id", {}, b"", None, None)
-    token = pool_job._current.set(Job(call, None, threads))
+    token = running._current.set(RunningTask(call, None, threads))
     yield made
-    pool_job._current.reset(token)
+    running._current.reset(token)
     runtimes.install(None)
     threads.shutdown()
     made.executor.shutdown()
@@ -55,8 +54,8 @@ async def test_an_error_of_ours_gives_the_lease_back_as_often_as_there_are_attem
         with pytest.raises(ZeroDivisionError):
             await run_trajectory.run(job.trajectory_id, attempt)
     state, attempt = ledger.client.hmget(f"hq:traj:{job.trajectory_id}", "state", "attempt")
-    wanted = (b"queued", failed_before + 2) if handed_back else (b"running", failed_before + 1)
-    assert (state, int(attempt)) == wanted
+    expected = (b"queued", failed_before + 2) if handed_back else (b"running", failed_before + 1)
+    assert (state, int(attempt)) == expected
 
 
 async def test_a_delivery_that_redis_knows_nothing_of_is_a_warning_and_counted(

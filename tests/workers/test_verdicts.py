@@ -16,7 +16,7 @@ from workers.verdicts import REPORT_MAX_VALUES, checked_verdict, checked_version
 
 
 @pytest.mark.parametrize(
-    ("verdict", "said"),
+    ("verdict", "expected"),
     [
         (None, "must return a Verdict, not NoneType"),
         (Verdict("1.0"), "Verdict.score must be a number, not a str"),
@@ -36,9 +36,9 @@ from workers.verdicts import REPORT_MAX_VALUES, checked_verdict, checked_version
     ],
 )
 def test_a_verdict_that_no_record_can_hold_is_a_bug_that_names_the_place(
-    verdict: Any, said: str
+    verdict: Any, expected: str
 ) -> None:
-    with pytest.raises(EnvBug, match=said):
+    with pytest.raises(EnvBug, match=expected):
         checked_verdict(verdict)
 
 

@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 from hermes_queue.agent.endpoint.limiter import Permit
 from hermes_queue.errors import ModelError, RedisFull, RedisUnavailable
 from hermes_queue.ledger import Ledger
-from hermes_queue.ledger.fleet.limiter import Admission, EndpointLimits, Outcome, limit_name
+from hermes_queue.ledger.fleet.limiter import Admission, CallOutcome, EndpointLimits, limit_name
 from hermes_queue.models import Usage
 from hermes_queue.settings import LeaseSettings, LimiterSettings, RedisSettings
 
@@ -53,7 +53,7 @@ class _Call:
     leased: bool = False
     """Whether it holds a lease in Redis; False if it was permitted without Redis."""
     waited_s: float = 0.0
-    outcome: Outcome = ""
+    outcome: CallOutcome = ""
     pause_s: float = 0.0
     more_tokens: int = 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import cast, get_args
 
-from hermes_queue.agent.endpoint.probe import Verdict
+from hermes_queue.agent.endpoint.probe import ToolSupport
 from hermes_queue.errors import HermesQueueError
 from hermes_queue.ledger.fleet.probes import Probes
 from workers.runtime import Runtime
@@ -20,16 +20,16 @@ class SharedProbes:
         self._runtime = runtime
         self._probes = Probes(runtime.ledger)
 
-    async def load(self, endpoint: str, model: str) -> Verdict | None:
+    async def load(self, endpoint: str, model: str) -> ToolSupport | None:
         """See `ProbeCache`."""
         try:
             verdict = await self._runtime.in_thread(self._probes.load, endpoint, model)
         except HermesQueueError as error:
             self._log(error)
             return None
-        return cast(Verdict, verdict) if verdict in get_args(Verdict) else None
+        return cast(ToolSupport, verdict) if verdict in get_args(ToolSupport) else None
 
-    async def save(self, endpoint: str, model: str, verdict: Verdict, ttl_s: float) -> None:
+    async def save(self, endpoint: str, model: str, verdict: ToolSupport, ttl_s: float) -> None:
         """See `ProbeCache`."""
         try:
             await self._runtime.in_thread(self._probes.save, endpoint, model, verdict, ttl_s=ttl_s)

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from hermes_queue.errors import EXIT_FAILED, EXIT_INTERRUPTED
 from workers.chaos.fleet import WITNESS, DoomedFleet
+from workers.chaos.judgement import Judgement
 from workers.chaos.orphans import time_to_last_orphan
 from workers.chaos.producer import GROUP_SIZE, RUN
 from workers.chaos.schedule import Schedule
-from workers.chaos.verdict import Verdict
 
 DRAIN_S = 240.0
 """Time for the undisturbed fleet to finish everything; poison jobs add leases."""
@@ -68,7 +68,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     groups = max(1, int(arguments.minutes * 60 * arguments.rate))
     schedule = Schedule(fleet, arguments.seed, arguments.interval)
-    verdict = Verdict(fleet, groups, arguments.seed)
+    judgement = Judgement(fleet, groups, arguments.seed)
     try:
         fleet.start()
         fleet.produce(groups=groups, rate=arguments.rate, seed=arguments.seed)
@@ -77,12 +77,12 @@ def main(argv: list[str] | None = None) -> int:
         drained = drain(fleet, schedule, groups)
         fleet.stop()
         ledger = fleet.connect()
-        verdict.judge(ledger)
+        judgement.judge(ledger)
         if not drained:
-            verdict.problems.insert(0, "jobs were unfinished long after the last kill")
-        verdict.problems += [f"{t}: never ran again" for t in schedule.orphans_left]
+            judgement.problems.insert(0, "jobs were unfinished long after the last kill")
+        judgement.problems += [f"{t}: never ran again" for t in schedule.orphans_left]
         if drained:
-            count_orphans(fleet, verdict)
+            count_orphans(fleet, judgement)
     except KeyboardInterrupt:
         sys.stderr.write("interrupted; all processes that were started are stopped\n")
         return EXIT_INTERRUPTED
@@ -90,23 +90,23 @@ def main(argv: list[str] | None = None) -> int:
         fleet.stop()
         if fleet.redis:
             fleet.redis.stop()
-    report(arguments, schedule, verdict)
-    if verdict.problems or arguments.keep:
+    report(arguments, schedule, judgement)
+    if judgement.problems or arguments.keep:
         sys.stderr.write(f"logs, journal and the consumers' files: {directory}\n")
     else:
         shutil.rmtree(directory, ignore_errors=True)
-    return EXIT_FAILED if verdict.problems else 0
+    return EXIT_FAILED if judgement.problems else 0
 
 
-def count_orphans(fleet: DoomedFleet, verdict: Verdict) -> None:
+def count_orphans(fleet: DoomedFleet, judgement: Judgement) -> None:
     """Kill everything once more, and time the cleanup of what that leaves."""
     try:
         took_s, count = time_to_last_orphan(fleet)
     except TimeoutError as error:
-        verdict.problems.append(str(error))
+        judgement.problems.append(str(error))
         return
-    verdict.figures["processes at the last kill"] = count
-    verdict.figures["last orphan gone, s"] = round(took_s, 1)
+    judgement.figures["processes at the last kill"] = count
+    judgement.figures["last orphan gone, s"] = round(took_s, 1)
 
 
 def rage(fleet: DoomedFleet, schedule: Schedule, until: float) -> None:
@@ -144,7 +144,7 @@ def drain(fleet: DoomedFleet, schedule: Schedule, groups: int) -> bool:
     return False
 
 
-def report(arguments: argparse.Namespace, schedule: Schedule, verdict: Verdict) -> None:
+def report(arguments: argparse.Namespace, schedule: Schedule, judgement: Judgement) -> None:
     """Print events, figures, recovery times and problems."""
     times = sorted(schedule.recovery_s)
     recovery = {}
@@ -158,10 +158,10 @@ def report(arguments: argparse.Namespace, schedule: Schedule, verdict: Verdict) 
         "kills": kills,
         "events": dict(schedule.counts),
         "expected": int(arguments.minutes * 60 * arguments.rate) * GROUP_SIZE,
-        **verdict.figures,
+        **judgement.figures,
         "reruns after a kill": len(times),
         "recovery_s": {name: round(value, 1) for name, value in recovery.items()},
-        "problems": verdict.problems,
+        "problems": judgement.problems,
     }
     if arguments.json:
         sys.stdout.write(json.dumps(result) + "\n")
@@ -169,9 +169,9 @@ def report(arguments: argparse.Namespace, schedule: Schedule, verdict: Verdict) 
     for name, value in result.items():
         if name != "problems":
             sys.stdout.write(f"{name:<28} {value}\n")
-    for problem in verdict.problems[:50]:
+    for problem in judgement.problems[:50]:
         sys.stdout.write(f"PROBLEM  {problem[:300]}\n")
-    sys.stdout.write(f"{len(verdict.problems)} problems\n")
+    sys.stdout.write(f"{len(judgement.problems)} problems\n")
 
 
 if __name__ == "__main__":

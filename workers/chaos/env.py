@@ -26,7 +26,7 @@ JOURNAL = "CHAOS_JOURNAL"
 """Environment variable: the file to which each measurement is appended."""
 
 
-class Row(BaseModel):
+class ChaosRow(BaseModel):
     """One task."""
 
     model_config = ConfigDict(extra="forbid")
@@ -42,23 +42,23 @@ def expected_score(instance_id: str) -> float:
     return (1 + hashlib.sha256(instance_id.encode()).digest()[0]) / 256
 
 
-class Chaos(Environment[Row]):
+class Chaos(Environment[ChaosRow]):
     """Sleep, write a proof, be measured."""
 
     name: ClassVar[str] = "chaos"
     version: ClassVar[str] = "1"
     tools: ClassVar[Sequence[str]] = ("terminal",)
-    Item = Row
+    Item = ChaosRow
 
-    def prompt(self, item: Row) -> list[Message]:
+    def prompt(self, item: ChaosRow) -> list[Message]:
         """Ask for nothing clever."""
         return [Message(role="user", content=f"Take {item.seconds} s for {item.instance_id}.")]
 
-    def spec(self, item: Row, profile: str) -> SlotSpec:
+    def spec(self, item: ChaosRow, profile: str) -> SlotSpec:
         """Ask for a bare slot."""
         return SlotSpec(profile=profile)
 
-    async def setup(self, item: Row, context: SlotContext) -> None:
+    async def setup(self, item: ChaosRow, context: SlotContext) -> None:
         """Check that the workspace is really empty; die of poison."""
         if item.poison and context.slot.trajectory_id.endswith(".0"):
             os.kill(os.getpid(), signal.SIGKILL)
@@ -66,18 +66,18 @@ class Chaos(Environment[Row]):
         if found.stdout.strip():
             raise EnvInfraError(f"the workspace is not empty: {found.stdout!r}")
 
-    async def oracle(self, item: Row, context: SlotContext) -> list[ToolCall]:
+    async def oracle(self, item: ChaosRow, context: SlotContext) -> list[ToolCall]:
         """Sleep, then write the trajectory's id into the proof."""
         command = f"sleep {item.seconds}; echo {context.slot.trajectory_id} > proof"
         call = FunctionCall(name="terminal", arguments=json.dumps({"command": command}))
         return [ToolCall(id="c1", function=call)]
 
-    def oracle_answer(self, item: Row) -> str:
+    def oracle_answer(self, item: ChaosRow) -> str:
         """Return the final message."""
         return "done"
 
     async def verify(
-        self, item: Row, context: SlotContext, transcript: Sequence[Message]
+        self, item: ChaosRow, context: SlotContext, transcript: Sequence[Message]
     ) -> Verdict:
         """Give full score for a proof of this very trajectory, journaled before it is returned."""
         trajectory_id = context.slot.trajectory_id
@@ -87,7 +87,7 @@ class Chaos(Environment[Row]):
         append_line(Path(os.environ[JOURNAL]), line)
         return Verdict(score)
 
-    def tamper(self, item: Row) -> Mapping[str, Sequence[ToolCall | str]]:
+    def tamper(self, item: ChaosRow) -> Mapping[str, Sequence[ToolCall | str]]:
         """Return none."""
         return {}
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
-from hermes_queue.broker.pool import Job
+from hermes_queue.broker.pool import RunningTask
 from hermes_queue.errors import EXIT_BLOCKED, HermesQueueError
 from hermes_queue.ledger import Ledger
 from workers.runtime import Runtime
@@ -38,7 +38,7 @@ class WatchedLoop(Protocol):
     def loop_stack(self) -> str:
         """Current stack of its thread."""
 
-    def on_loop_now(self) -> Job | None:
+    def on_loop_now(self) -> RunningTask | None:
         """Return the job whose code it runs, if known."""
 
 
@@ -99,7 +99,7 @@ class BlockedLoop:
     def _last_words(self, silent_s: float) -> None:
         holder = self._loop.on_loop_now()
         others = {} if holder is None else self._runtime.running()
-        others = {claim: job for claim, job in others.items() if job is not holder}
+        others = {claim: task for claim, task in others.items() if task is not holder}
         logger.critical(
             "The event loop has not answered for %.0f s: this worker ends with exit code %d. %s. "
             "%d jobs are handed back; the others count a death and run elsewhere. "

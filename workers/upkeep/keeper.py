@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 
 from hermes_queue.broker.enqueue import publish_due
-from hermes_queue.broker.pool import Job, TaskPool, shutdown
+from hermes_queue.broker.pool import RunningTask, TaskPool, shutdown
 from hermes_queue.broker.pool.intake import INTAKE
 from hermes_queue.errors import HermesQueueError
 from hermes_queue.ledger import Breakers, Claim, DeadLetters, Ledger
@@ -48,7 +48,7 @@ class Keeper:
         self,
         runtime: Runtime,
         *,
-        on_lost: Callable[[Job, str], None],
+        on_lost: Callable[[RunningTask, str], None],
         facts: Callable[[], dict[str, object]],
         loop: WatchedLoop,
         inventory: Inventory | None = None,
@@ -57,7 +57,7 @@ class Keeper:
 
         Args:
             runtime: runtime whose leases to renew.
-            on_lost: called with (the pool's job, reason) for every lost lease, and with `cancel`
+            on_lost: called with (the running task, reason) for every lost lease, and with `cancel`
                 for jobs that an operator has cancelled.
             facts: returns the facts to report with each beat.
             loop: event loop that the trajectories run on.
@@ -146,7 +146,7 @@ class Keeper:
             self._on_lost(running[claim], "cancel")  # again with each beat, until it has ended
         lost = {claim: notice for claim, notice in notices.items() if notice not in _KEPT}
         still = self._runtime.running()
-        for claim, job in running.items():
+        for claim, task in running.items():
             reason = lost.get(claim)
             if reason and claim in still:
                 logger.warning(
@@ -155,7 +155,7 @@ class Keeper:
                     reason,
                     extra={"action": "lease_lost", "trajectory_id": claim.trajectory_id},
                 )
-                self._on_lost(job, reason)
+                self._on_lost(task, reason)
 
     def _note_pauses(self, claims: set[Claim]) -> None:
         runs = frozenset(run_of(claim.trajectory_id) for claim in claims)

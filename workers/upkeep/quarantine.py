@@ -66,7 +66,9 @@ async def isolated(runtime: Runtime, claim: Claim, begun: Begun, job: Trajectory
     """
     if not begun.any_poison:
         return ""
-    letter = await runtime.persist(isolate, runtime.ledger, claim, job, owner=runtime.owner)
+    letter = await runtime.until_redis_answers(
+        isolate, runtime.ledger, claim, job, owner=runtime.owner
+    )
     if letter:
         logger.warning(
             "%s must run alone: workers died under its item, see dead letter %s",

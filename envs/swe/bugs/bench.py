@@ -19,7 +19,7 @@ from envs.swe.bugs.sites import (
 )
 from envs.swe.bugs.symptoms import Library, public_names
 from envs.swe.grading.suite import SuiteRun, run_tests, venv_asset
-from envs.swe.item import Runtime
+from envs.swe.item import SuiteRuntime
 from envs.swe.package.distribution import Distribution, describe
 from envs.swe.repository import Repository
 from envs.swe.sources import sdist_repository
@@ -64,7 +64,7 @@ class Bench:
         self,
         backend: SandboxBackend,
         package: Package,
-        runtime: Runtime,
+        runtime: SuiteRuntime,
         repository: Repository,
         clean: str,
         contexts: Mapping[str | None, SlotContext],
@@ -228,7 +228,7 @@ async def open_bench(
 
 
 @asynccontextmanager
-async def _slot(backend: SandboxBackend, runtime: Runtime) -> AsyncIterator[SlotContext]:
+async def _slot(backend: SandboxBackend, runtime: SuiteRuntime) -> AsyncIterator[SlotContext]:
     spec = SlotSpec(
         assets=(venv_asset(runtime, runtime.python or OWN_PYTHON),), python=runtime.python
     )

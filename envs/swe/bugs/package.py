@@ -12,7 +12,7 @@ from email.parser import HeaderParser
 from pathlib import PurePosixPath
 from typing import Any
 
-from envs.swe.item import DEFAULT_REQUIREMENTS, PYTEST_OWN, Runtime, SdistSource
+from envs.swe.item import DEFAULT_REQUIREMENTS, PYTEST_OWN, SdistSource, SuiteRuntime
 from envs.swe.package.project import normalize
 from envs.swe.sources import ASSETS, NETWORK_TROUBLE, asset_key
 from hermes_queue.errors import EnvInfraError, InputError
@@ -194,9 +194,9 @@ def find_tests(paths: frozenset[str], named: Sequence[str] = ()) -> tuple[str, .
     return tuple(sorted(chosen))
 
 
-def make_runtime(package: Package, tests: Sequence[str], python: str | None = None) -> Runtime:
+def make_runtime(package: Package, tests: Sequence[str], python: str | None = None) -> SuiteRuntime:
     """The runtime for the package's tests, without its own addopts, which may need plugins."""
-    return Runtime(
+    return SuiteRuntime(
         python=python,
         requirements=package.requirements,
         pytest_args=("-o", "addopts="),

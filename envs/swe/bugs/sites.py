@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from envs.swe.bugs.mutators import Site, find_sites
-from envs.swe.item import Runtime
+from envs.swe.item import SuiteRuntime
 
 COVERAGE_FILE = ".coverage.json"
 _COVERAGE = ("coverage==7.10.7", "pytest-cov==7.0.0")
@@ -33,7 +33,7 @@ class Candidate:
         return self.file, self.site.function
 
 
-def with_coverage(runtime: Runtime) -> Runtime:
+def with_coverage(runtime: SuiteRuntime) -> SuiteRuntime:
     """The same runtime, with recording of the lines that run. No row uses its environment."""
     arguments = ("--cov=.", f"--cov-report=json:{COVERAGE_FILE}", "--cov-config=/dev/null")
     return runtime.model_copy(

@@ -23,7 +23,7 @@ MAX_SHARE = 0.35
 FEW = 4
 
 
-class Unfit(Exception):
+class UnsuitableBug(Exception):
     """The bug is not a task; the message says why in two or three words."""
 
 
@@ -31,27 +31,27 @@ async def check(bench: Bench, candidate: Candidate) -> dict[str, Any]:
     """The dataset row of this bug.
 
     Raises:
-        Unfit: the bug is not a good task.
+        UnsuitableBug: the bug is not a good task.
         SandboxError: a slot failed.
     """
     before = bench.sources[candidate.file]
     if not is_a_change(before, candidate.site.edits):
-        raise Unfit("no valid change")
+        raise UnsuitableBug("no valid change")
     after = splice(before, candidate.site.edits)
     tree = await bench.repository.replace(bench.clean, {candidate.file: after})
     first = await bench.run(tree)
     failing, passing = _effects(bench, first)
     if not failing:
-        raise Unfit("survived the tests")
+        raise UnsuitableBug("survived the tests")
     if len(failing) > max(FEW, MAX_SHARE * len(bench.reference.passing)) or not passing:
-        raise Unfit("too broad")
+        raise UnsuitableBug("too broad")
     for python in bench.pythons:
         bad, good = _effects(bench, await bench.run(tree, python))
         if python is None and (bad, good) != (failing, passing):
-            raise Unfit("unstable")
+            raise UnsuitableBug("unstable")
         failing, passing = failing & bad, passing & good
     if not failing or not passing:
-        raise Unfit("differs between Pythons")
+        raise UnsuitableBug("differs between Pythons")
     row = _row(bench, candidate, after, (failing, passing), first)
     message = f"Bug: {row['instance_id']}"
     row["base_commit"] = await bench.repository.commit(tree, message, [bench.clean])
@@ -62,11 +62,11 @@ async def check(bench: Bench, candidate: Candidate) -> dict[str, Any]:
 def _effects(bench: Bench, run: SuiteRun) -> tuple[frozenset[str], frozenset[str]]:
     """(tests that fail now, tests that still pass), of those that passed before."""
     if run.timed_out:
-        raise Unfit("timed out")
+        raise UnsuitableBug("timed out")
     if not (run.complete and run.consistent):
-        raise Unfit("run cut short")
+        raise UnsuitableBug("run cut short")
     if bench.reference.passing - run.outcomes.keys():
-        raise Unfit("tests vanish")
+        raise UnsuitableBug("tests vanish")
     failing = frozenset(t for t in bench.reference.passing if run.outcomes[t] in BAD)
     return failing, bench.reference.passing & passed(run)
 
@@ -75,16 +75,16 @@ async def _confirm(bench: Bench, item: Item) -> float:
     """Grade doing nothing and the gold answer as the env does; returns the seconds of the tests.
 
     Raises:
-        Unfit: grading does not separate doing nothing from the gold answer.
+        UnsuitableBug: grading does not separate doing nothing from the gold answer.
     """
     pinned = await pin_item(item, _no_download)
     idle = await bench.run(pinned.graded, targets=item.test_files)
     good = passed(idle)
     if not idle.complete or good & {*item.FAIL_TO_PASS} or not good >= {*item.PASS_TO_PASS}:
-        raise Unfit("differs by itself")
+        raise UnsuitableBug("differs by itself")
     fixed = await bench.run(await pinned.solved(), targets=item.test_files)
     if not fixed.complete or not passed(fixed) >= {*item.FAIL_TO_PASS, *item.PASS_TO_PASS}:
-        raise Unfit("not reversible")
+        raise UnsuitableBug("not reversible")
     return round(fixed.seconds, 1)
 
 
@@ -110,7 +110,7 @@ def _row(
         seed=digest,
     )
     if statement is None:
-        raise Unfit("statement would tell")
+        raise UnsuitableBug("statement would tell")
     return {
         "instance_id": f"{name}.func_{candidate.site.kind}__{digest}",
         "repo": f"pypi/{source.name}",

@@ -58,47 +58,47 @@ FIND_REPORTER = """
 import sys
 if "pytest" in sys.modules:
     import gc, json, os
-    _found = [o for o in gc.get_objects() if type(o).__name__ == "Reporter" and hasattr(o, "_say")]
+    _found = [o for o in gc.get_objects() if type(o).__name__ == "Reporter" and hasattr(o, "_send")]
     for _reporter in _found:
         _pipe = _reporter._pipe.fileno()
 """
 """Code appended to it can use `_reporter` and `_pipe`, the test run's reporter. Indent by eight."""
 
 REPORTER_LIES = """
-        type(_reporter)._say = lambda self, nodeid, outcome, message, _say=type(_reporter)._say: (
-            _say(self, nodeid, "passed", "")
+        type(_reporter)._send = lambda self, nodeid, outcome, text, _send=type(_reporter)._send: (
+            _send(self, nodeid, "passed", "")
         )
 """
 
 REPORTER_INVERTS_WHAT_THE_PACKAGE_RAISES = """
-        def _lie(self, nodeid, outcome, message, _say=type(_reporter)._say):
+        def _lie(self, nodeid, outcome, message, _send=type(_reporter)._send):
             last = message.splitlines()[-1] if message else ""
             mine = os.path.basename(__file__) in last
             if outcome == "passed":
-                _say(self, nodeid, outcome, message)
+                _send(self, nodeid, outcome, message)
             else:
-                _say(self, nodeid, "passed" if mine or "Error" in message else outcome, "")
-        type(_reporter)._say = _lie
+                _send(self, nodeid, "passed" if mine or "Error" in message else outcome, "")
+        type(_reporter)._send = _lie
 """
 
 REPORTER_TURNS_RESULTS_AROUND = """
-        def _lie(self, nodeid, outcome, message, _say=type(_reporter)._say):
-            _say(self, nodeid, "failed" if outcome == "passed" else "passed", "")
-        type(_reporter)._say = _lie
+        def _lie(self, nodeid, outcome, message, _send=type(_reporter)._send):
+            _send(self, nodeid, "failed" if outcome == "passed" else "passed", "")
+        type(_reporter)._send = _lie
 """
 
 JUDGES_TESTS_BY_THEIR_SOURCE = """
         import ast, inspect, io, os, re, textwrap, tokenize
         from _pytest.main import Session
-        def _lie(self, nodeid, outcome, message, _say=type(_reporter)._say):
+        def _lie(self, nodeid, outcome, message, _send=type(_reporter)._send):
             sessions = [o for o in gc.get_objects() if isinstance(o, Session)]
             [item] = [i for s in sessions for i in s.items if i.nodeid == nodeid] or [None]
             try:
                 planted = item is not None and _planted(item)
             except Exception:
                 planted = False
-            _say(self, nodeid, "failed" if planted else "passed", "")
-        type(_reporter)._say = _lie
+            _send(self, nodeid, "failed" if planted else "passed", "")
+        type(_reporter)._send = _lie
 """
 """Code appended to it must define a function `_planted(item)`. Indent by eight."""
 
@@ -173,7 +173,7 @@ PIPE_IS_WRITTEN_AT_THE_END = """
         lines = [{"id": i, "outcome": "passed", "message": ""} for i in %s]
         text = "".join(json.dumps(line) + "\\n" for line in lines).encode()
         atexit.register(os.write, os.dup(_pipe), text)
-        type(_reporter)._say = lambda *_: None
+        type(_reporter)._send = lambda *_: None
 """
 
 PIPE_IS_WRITTEN_BY_A_CHILD = """
@@ -185,7 +185,7 @@ PIPE_IS_WRITTEN_BY_A_CHILD = """
             time.sleep(0.3)
             os.write(_pipe, text)
             os._exit(0)
-        type(_reporter)._say = lambda *_: None
+        type(_reporter)._send = lambda *_: None
 """
 
 PIPE_IS_FLOODED = """

@@ -104,7 +104,7 @@ def reported(step: Step, run: SuiteRun) -> bool:
 
 
 @dataclass(slots=True)
-class Tally:
+class SuiteResults:
     """The sum of all runs of a verdict."""
 
     outcomes: dict[str, str] = field(default_factory=dict)

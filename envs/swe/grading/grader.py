@@ -22,7 +22,7 @@ from typing import Any, Literal, NoReturn
 
 from envs.swe.grading.controls import RowMemory, RowRecord
 from envs.swe.grading.failures import first_failure
-from envs.swe.grading.findings import Findings, Reason, Step, Tally, reported
+from envs.swe.grading.findings import Findings, Reason, Step, SuiteResults, reported
 from envs.swe.grading.places import TestFunction
 from envs.swe.grading.plants import Planter, View
 from envs.swe.grading.suite import OVERHEAD_S, SuiteRun, run_tests
@@ -81,25 +81,25 @@ class Grader:
         for left in reversed(range(MAX_ROUNDS)):
             if left == 0:  # plants in the tests do not work: use added test files
                 await self._doubt(plantless=True)
-            tally = Tally()
-            reason = await self._round(tree, tally)
+            results = SuiteResults()
+            reason = await self._round(tree, results)
             if reason is not None:
-                return tally.report(self._item, reason)
+                return results.report(self._item, reason)
         raise EnvBug(
             "FAIL_TO_PASS: tests that were changed to fail pass, even with the known fix; they "
             "look like tests that check nothing"
         )
 
-    async def _round(self, tree: str, tally: Tally) -> Reason | None:
+    async def _round(self, tree: str, results: SuiteResults) -> Reason | None:
         """Run the steps until one decides; None = draw the views again."""
         reason: Reason = "resolved"
         for step in await self._steps():
             if reason != "resolved" and not (self._item.full_report and step.stage == "all"):
                 continue
             step = self._current(step)
-            limit_s = self._later_limit_s() if tally.runs else self._limit_s
+            limit_s = self._later_limit_s() if results.runs else self._limit_s
             run = await self._run(tree, step, limit_s)
-            settled = await self._settle(tree, step, run, tally)
+            settled = await self._settle(tree, step, run, results)
             if settled is None:
                 return None
             reason = settled if reason == "resolved" else reason
@@ -113,7 +113,7 @@ class Grader:
         return replace(step, view=self._planter.current(step.view)) if self._planter else step
 
     async def _settle(
-        self, tree: str, step: Step, run: SuiteRun, tally: Tally, *, repeated: bool = False
+        self, tree: str, step: Step, run: SuiteRun, results: SuiteResults, *, repeated: bool = False
     ) -> Reason | None:
         """The verdict of a run, checked with the known fix; None = its plants were unusable."""
         findings = Findings.of(step, run)
@@ -123,10 +123,10 @@ class Grader:
             if run.may_be_chance and not repeated:
                 if self._context.remaining_s() < 2 * (self._limit_s + OVERHEAD_S):
                     self._expect_fast(run, gold)
-                    tally.add(step, run, findings)
+                    results.add(step, run, findings)
                     return reason
                 again = await self._run(tree, step, self._limit_s)
-                return await self._settle(tree, step, again, tally, repeated=True)
+                return await self._settle(tree, step, again, results, repeated=True)
         elif reason == "canary" or (
             reason == "tests_fail" and not self._fix_passes(step, findings)
         ):
@@ -134,10 +134,10 @@ class Grader:
                 return None
         if reason == "canary" and (other := self._in_other_words(step, findings)):
             again = await self._run(tree, other, self._later_limit_s())
-            return await self._settle(tree, other, again, tally, repeated=repeated)
+            return await self._settle(tree, other, again, results, repeated=repeated)
         if reason == "tests_fail" and await self._pass_when_repeated(tree, step, findings):
             findings, reason = replace(findings, failing={}), "resolved"
-        tally.add(step, run, findings)
+        results.add(step, run, findings)
         return reason
 
     def _expect_fast(self, run: SuiteRun, gold: SuiteRun) -> None:

@@ -51,7 +51,7 @@ class TestFunction:
 
 
 @dataclass(frozen=True, slots=True)
-class Edit:
+class Replacement:
     """Replaces the bytes from `start` to `end` of a file by `text`."""
 
     start: int
@@ -59,7 +59,7 @@ class Edit:
     text: bytes
 
 
-def apply_edits(source: bytes, edits: Sequence[Edit]) -> bytes:
+def apply_edits(source: bytes, edits: Sequence[Replacement]) -> bytes:
     """The source with these edits, which must not overlap."""
     for edit in sorted(edits, key=lambda edit: edit.start, reverse=True):
         source = source[: edit.start] + edit.text + source[edit.end :]
@@ -70,7 +70,7 @@ def apply_edits(source: bytes, edits: Sequence[Edit]) -> bytes:
 class Spot:
     """Edits of one constant that differ in the same few characters."""
 
-    edits: tuple[Edit, ...]
+    edits: tuple[Replacement, ...]
     weak: bool = False
     """Whether odd but honest code may pass with such an edit: a message may contain several texts,
     an exception may have several classes."""
@@ -121,18 +121,18 @@ class Place:
         spot = chance.choice([spot for spot in self.spots if len(spot.edits) >= enough])
         return replace(spot, edits=tuple(chance.sample(spot.edits, len(spot.edits))))
 
-    def _assertion(self, chance: random.Random) -> Edit:
+    def _assertion(self, chance: random.Random) -> Replacement:
         texts = [value for value in self.values if isinstance(value, str)]
         value = repr(_other(chance.choice(texts or ["value"]), chance))
         if self.quotes == b'"' and '"' not in value:
             value = f'"{value[1:-1]}"'
         if self.swapped:
-            return Edit(*self.swapped, value.encode())
+            return Replacement(*self.swapped, value.encode())
         if self.names:
             line = f"assert {chance.choice(self.names)} == {value}"
         else:
             line = f"assert {chance.choice((1, 2, 3, 5, 10, 20))!r} == {value}"
-        return Edit(self.insert_at, self.insert_at, self.indent + line.encode() + b"\n")
+        return Replacement(self.insert_at, self.insert_at, self.indent + line.encode() + b"\n")
 
 
 def find_places(
@@ -240,7 +240,9 @@ class _Module:
 
     def _made(self, node: ast.expr, others: Sequence[Sequence[bytes]], **marks: bool) -> list[Spot]:
         start, end = _span(node, self._offsets)
-        return [Spot(tuple(Edit(start, end, text) for text in spot), **marks) for spot in others]
+        return [
+            Spot(tuple(Replacement(start, end, text) for text in spot), **marks) for spot in others
+        ]
 
     def _end(self, node: Function) -> tuple[int, bytes] | None:
         """Offset and indentation for one more statement; None = there is no place."""

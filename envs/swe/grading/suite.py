@@ -13,7 +13,7 @@ from importlib.resources import files
 from pathlib import PurePosixPath
 from typing import Any
 
-from envs.swe.item import Runtime
+from envs.swe.item import SuiteRuntime
 from envs.swe.package.distribution import Distribution, place
 from envs.swe.paths import file_of
 from envs.swe.repository import Repository
@@ -109,7 +109,7 @@ class SuiteRun:
         return (self.output.strip().splitlines() or [""])[-1][:500]
 
 
-def venv_asset(runtime: Runtime, python: str) -> AssetSpec:
+def venv_asset(runtime: SuiteRuntime, python: str) -> AssetSpec:
     """The dependencies of a row, without the package under test and without pip.
 
     Args:
@@ -137,7 +137,7 @@ $HQ_PIP --python ./bin/python install {options} -r requirements.txt
     )
 
 
-def suite_environment(runtime: Runtime, workspace: str, metadata: str = "") -> dict[str, str]:
+def suite_environment(runtime: SuiteRuntime, workspace: str, metadata: str = "") -> dict[str, str]:
     """The environment variables for tests; `metadata` is the result of `distribution.place`."""
     roots = [str(PurePosixPath(workspace) / path) for path in runtime.pythonpath]
     return {**_FIXED_ENV, **runtime.env, "PYTHONPATH": ":".join(filter(None, [*roots, metadata]))}
@@ -147,7 +147,7 @@ async def run_tests(
     context: SlotContext,
     repository: Repository,
     tree: str,
-    runtime: Runtime,
+    runtime: SuiteRuntime,
     targets: Sequence[str],
     timeout_s: float,
     distribution: Distribution | None = None,

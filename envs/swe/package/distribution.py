@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
-from envs.swe.item import DistributionFields, GitSource, Runtime, SdistSource
+from envs.swe.item import DistributionFields, GitSource, SdistSource, SuiteRuntime
 from envs.swe.package.project import (
     CONFIGURATION,
     EntryPoints,
@@ -115,7 +115,7 @@ async def place(context: SlotContext, distribution: Distribution | None) -> str:
 async def describe(
     repository: Repository,
     tree: str,
-    runtime: Runtime,
+    runtime: SuiteRuntime,
     source: SdistSource | GitSource,
     fallback_version: object = None,
 ) -> Distribution | None:
@@ -151,7 +151,7 @@ async def describe(
     return Distribution(name, version, _within(points), _headers(project), top_level)
 
 
-def _refuse(runtime: Runtime, name: str) -> None:
+def _refuse(runtime: SuiteRuntime, name: str) -> None:
     """Check the name in the pinned files against the row's dependencies."""
     if name and (found := runtime.requirement_of(name)):
         field, line = found

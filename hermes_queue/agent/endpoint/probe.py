@@ -24,7 +24,7 @@ from hermes_queue.errors import ModelConfigError
 
 logger = logging.getLogger(__name__)
 
-Verdict = Literal["honoured", "dropped", "unknown"]
+ToolSupport = Literal["honoured", "dropped", "unknown"]
 
 Send = Callable[[str, Mapping[str, Any]], Awaitable[tuple[int, Any]]]
 """POST a body to a path below the endpoint, or to a URL: (HTTP status, decoded JSON).
@@ -54,17 +54,17 @@ _TOOL = {
 class ProbeCache(Protocol):
     """Verdicts that workers share. May lose entries at any time; raises nothing."""
 
-    async def load(self, endpoint: str, model: str) -> Verdict | None:
+    async def load(self, endpoint: str, model: str) -> ToolSupport | None:
         """Another worker's verdict, if it is still valid."""
         ...
 
-    async def save(self, endpoint: str, model: str, verdict: Verdict, ttl_s: float) -> None:
+    async def save(self, endpoint: str, model: str, verdict: ToolSupport, ttl_s: float) -> None:
         """Share a verdict for `ttl_s` seconds."""
         ...
 
 
 _shared: ProbeCache | None = None
-_known: dict[tuple[str, str], tuple[Verdict, float]] = {}
+_known: dict[tuple[str, str], tuple[ToolSupport, float]] = {}
 _locks: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, str], asyncio.Lock]] = (
     WeakKeyDictionary()
 )
@@ -128,7 +128,7 @@ class ToolProbe:
                 "--jinja). --agent-param probe_tools=false skips this check."
             )
 
-    async def ask(self, send: Send, sampling: Mapping[str, Any], *, deadline: float) -> Verdict:
+    async def ask(self, send: Send, sampling: Mapping[str, Any], *, deadline: float) -> ToolSupport:
         """The verdict; arguments as in `require_tools`.
 
         Raises:
@@ -143,12 +143,12 @@ class ToolProbe:
             async with _lock(key):
                 return await self._verdict(key, _Asking(self, send, sampling, template))
 
-    async def _verdict(self, key: tuple[str, str], asking: _Asking) -> Verdict:
+    async def _verdict(self, key: tuple[str, str], asking: _Asking) -> ToolSupport:
         known, until = _known.get(key, ("unknown", 0.0))
         if time.monotonic() < until:
             return known
         found = await _shared.load(*key) if _shared else None
-        verdict: Verdict = found or await asking.verdict()
+        verdict: ToolSupport = found or await asking.verdict()
         outage = verdict == "unknown" and asking.failed
         ttl_s = self._ttl_s
         if outage or verdict == "dropped":
@@ -162,7 +162,7 @@ class ToolProbe:
                 await _shared.save(*key, verdict, ttl_s)
         return verdict
 
-    def _log(self, verdict: Verdict) -> None:
+    def _log(self, verdict: ToolSupport) -> None:
         level = logging.WARNING if verdict == "unknown" else logging.INFO
         result = {
             "honoured": "shows tools to the model",
@@ -198,7 +198,7 @@ class _Asking:
         cap = "max_completion_tokens" if "max_completion_tokens" in sampling else "max_tokens"
         self._one_token = {cap: 1}
 
-    async def verdict(self) -> Verdict:
+    async def verdict(self) -> ToolSupport:
         """The verdict.
 
         If a tokenizer says that tools are dropped, the usage has to confirm it: servers may
@@ -217,7 +217,7 @@ class _Asking:
 
     async def _compare(
         self, path: str, more: Mapping[str, Any], count: Callable[[Any], int]
-    ) -> Verdict:
+    ) -> ToolSupport:
         """Compare the token counts with and without the tool.
 
         Equal counts are conclusive only if a longer message is counted as longer.

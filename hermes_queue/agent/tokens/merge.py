@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from hermes_queue.models import TokenSequence, Turn
 
-Reason = Literal[
+BreakReason = Literal[
     "history_rewritten", "arguments_rewritten", "earlier_turns", "reply_cut_off", "reply"
 ]
 
@@ -89,7 +89,7 @@ def merge_with_breaks(
 
 def break_reason(
     found: Break, turns: Sequence[Turn], events: Iterable[Mapping[str, Any]]
-) -> Reason:
+) -> BreakReason:
     """Why a prompt does not extend what came before.
 
     - `history_rewritten`: we sent another conversation (`context_rewrite`), or rendered it anew

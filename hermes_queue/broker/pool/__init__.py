@@ -3,11 +3,11 @@
     consumer.py        survives a lost Redis and unreadable messages
     control_client.py  sends remote control commands
     intake.py          pause, resume and drain
-    job.py             a running task as its body sees it
     loop_thread.py     the event loop of a worker
     loop_watchdog.py   detects a blocked loop
     remote_control.py  executes remote control commands
     run.py             one job in the pool
+    running.py         a running task as its body sees it
     screening.py       validates messages before Celery reads them
     shutdown.py        whether the worker was ordered to end
     task_pool.py       slots, limits, cancellation
@@ -20,19 +20,19 @@ Threads: the loop ("hermes-loop") runs bodies and all bookkeeping of slots. Cele
 job always run on the same thread, hence in order. Tasks that are not coroutine functions run in
 a small thread pool, where time limits cannot reach them.
 
-A body accesses its job through `current_job()`: `self.request` is thread-local and empty on the
+A body accesses its task through `current_task()`: `self.request` is thread-local and empty on the
 loop, and `self.retry()` does not work there.
 """
 
-from hermes_queue.broker.pool.job import CancelReason, Job, current_job
 from hermes_queue.broker.pool.loop_thread import on_loop_start, on_loop_stop
+from hermes_queue.broker.pool.running import CancelReason, RunningTask, current_task
 from hermes_queue.broker.pool.task_pool import TaskPool, on_resize
 
 __all__ = [
     "CancelReason",
-    "Job",
+    "RunningTask",
     "TaskPool",
-    "current_job",
+    "current_task",
     "on_loop_start",
     "on_loop_stop",
     "on_resize",

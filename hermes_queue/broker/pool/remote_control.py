@@ -35,13 +35,13 @@ on_revoke: list[Callable[[list[str], bool], None]] = []
 """Called with the ids of tasks that Celery revokes, and whether to end running ones; on Celery's
 main thread."""
 
-Answer = dict[str, Any]
+ControlReply = dict[str, Any]
 
 
 @inspect_command()  # type: ignore[untyped-decorator]
-def slots(state: Any, **_: Any) -> Answer:
+def slots(state: Any, **_: Any) -> ControlReply:
     """Slots of each worker, whether it takes jobs, and its oldest trajectories."""
-    found: Answer = {"concurrency": state.consumer.pool.limit, "intake": INTAKE.state}
+    found: ControlReply = {"concurrency": state.consumer.pool.limit, "intake": INTAKE.state}
     found["paused_lanes"] = sorted(INTAKE.paused_lanes)
     for facts in describe:
         found |= facts()
@@ -49,19 +49,19 @@ def slots(state: Any, **_: Any) -> Answer:
 
 
 @control_command(variadic="lanes", signature="[LANE ...]")  # type: ignore[untyped-decorator]
-def pause(state: Any, lanes: list[str] | None = None, **_: Any) -> Answer:
+def pause(state: Any, lanes: list[str] | None = None, **_: Any) -> ControlReply:
     """Take no more jobs (of the lanes); running trajectories continue."""
     return _answer(lambda: INTAKE.pause(state.consumer, tuple(lanes or ())), "paused")
 
 
 @control_command(variadic="lanes", signature="[LANE ...]")  # type: ignore[untyped-decorator]
-def resume(state: Any, lanes: list[str] | None = None, **_: Any) -> Answer:
+def resume(state: Any, lanes: list[str] | None = None, **_: Any) -> ControlReply:
     """Take jobs again (of the lanes)."""
     return _answer(lambda: INTAKE.resume(state.consumer, tuple(lanes or ())), "takes jobs again")
 
 
 @control_command()  # type: ignore[untyped-decorator]
-def drain(state: Any, **_: Any) -> Answer:
+def drain(state: Any, **_: Any) -> ControlReply:
     """Take no more jobs and end when the last trajectory has ended."""
     return _answer(lambda: INTAKE.drain(state.consumer), "draining")
 
@@ -71,7 +71,7 @@ def drain(state: Any, **_: Any) -> Answer:
 )
 def set_limits(
     state: Any, concurrency: int | None = None, slots: int | None = None, **_: Any
-) -> Answer:
+) -> ControlReply:
     """Set the number of trajectories, and of slots (default: the same), from now on."""
 
     def change() -> None:  # growing resizes the backend too; a different SLOTS is set after it
@@ -91,11 +91,11 @@ def set_limits(
     return _answer(change, "limits set")
 
 
-def _answer(change: Callable[[], None], done: str) -> Answer:
+def _answer(change: Callable[[], None], done: str) -> ControlReply:
     try:
         change()
     except ValueError as error:
-        answer: Answer = nok(str(error))
+        answer: ControlReply = nok(str(error))
         return answer
     logger.warning("%s, by remote control", done, extra={"action": "remote_control"})
     answer = ok(done)

@@ -17,8 +17,8 @@ from billiard.einfo import ExceptionInfo
 from celery.concurrency.base import apply_target
 from celery.exceptions import Reject, SoftTimeLimitExceeded, Terminated
 
-from hermes_queue.broker.pool.job import Job
-from hermes_queue.broker.pool.trace import CallbackResult, Outcome, TaskCall, conclude
+from hermes_queue.broker.pool.running import RunningTask
+from hermes_queue.broker.pool.trace import CallbackResult, TaskCall, TaskOutcome, conclude
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class Run:
         self.callbacks = callbacks
         self.lane = lane
         """A single thread, so that Celery's callbacks for this job run in order."""
-        self.job = Job(call, getattr(callbacks.accept, "__self__", None), lane)
+        self.running_task = RunningTask(call, getattr(callbacks.accept, "__self__", None), lane)
         self.soft_limit_s: float | None = None
         self.hard_limit_s: float | None = None
         self.started = 0.0
@@ -73,23 +73,23 @@ class Run:
         """Report to Celery that the job runs since `started` (monotonic seconds)."""
         _guarded(self.callbacks.accept, self.number, started)
 
-    def report(self, app: Any, outcome: Outcome) -> None:
+    def report(self, app: Any, outcome: TaskOutcome) -> None:
         """Report the job's outcome to Celery."""
         _guarded(self._report, app, outcome)
 
-    def _report(self, app: Any, outcome: Outcome) -> None:
+    def _report(self, app: Any, outcome: TaskOutcome) -> None:
         if self.celery_knows or self._is_left_to_the_queue(outcome):
             return
         task = app.tasks.get(self.call.name)
         if task is None:  # unknown task: only keep the message from being redelivered
-            self.job.acknowledge_here()
+            self.running_task.acknowledge_here()
             _guarded(self.callbacks.failure, exception_info(outcome.error or KeyError("task")))
             return
-        hard = self.job.cancel_reason == "hard"
+        hard = self.running_task.cancel_reason == "hard"
         if task.acks_on_timeout if hard else not isinstance(outcome.error, Reject):
             # On its main thread, where Celery would acknowledge, a lost connection ends the
             # worker.
-            self.job.acknowledge_here()
+            self.running_task.acknowledge_here()
         if hard:
             self.report_timeout(soft=False)
         elif isinstance(outcome.error, Terminated):
@@ -125,7 +125,7 @@ class Run:
 
     def cancellation(self) -> BaseException:
         """Return the error to report for a body that ended as cancelled."""
-        reason = self.job.cancel_reason
+        reason = self.running_task.cancel_reason
         if reason is None:
             return RuntimeError("the task cancelled itself")
         error: BaseException = Terminated(reason)
@@ -133,12 +133,12 @@ class Run:
             error = SoftTimeLimitExceeded(self.soft_limit_s)
         return error
 
-    def _is_left_to_the_queue(self, outcome: Outcome) -> bool:
+    def _is_left_to_the_queue(self, outcome: TaskOutcome) -> bool:
         """Whether the shutdown ended the job before its message was acknowledged."""
         return (
-            self.job.cancel_reason == "shutdown"
+            self.running_task.cancel_reason == "shutdown"
             and isinstance(outcome.error, Terminated)
-            and not self.job.acknowledged
+            and not self.running_task.acknowledged
         )
 
 

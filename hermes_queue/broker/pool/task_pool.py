@@ -20,11 +20,11 @@ from celery.worker import state as worker_state
 from hermes_queue.broker.pool import shutdown
 from hermes_queue.broker.pool.consumer import SteadyChannel
 from hermes_queue.broker.pool.intake import within_slots
-from hermes_queue.broker.pool.job import CancelReason, Job, run_body, suspended_stack
 from hermes_queue.broker.pool.loop_thread import LoopThread
 from hermes_queue.broker.pool.run import Callbacks, Run, limit_s
+from hermes_queue.broker.pool.running import CancelReason, RunningTask, run_body, suspended_stack
 from hermes_queue.broker.pool.screening import Screen
-from hermes_queue.broker.pool.trace import Outcome, TaskCall, decode, prerun, wants_prerun
+from hermes_queue.broker.pool.trace import TaskCall, TaskOutcome, decode, prerun, wants_prerun
 from hermes_queue.settings import WorkerSettings
 
 logger = logging.getLogger(__name__)
@@ -89,11 +89,11 @@ class TaskPool(BasePool):  # type: ignore[misc]
         """Current stack of the loop's thread."""
         return self._loop_thread.stack()
 
-    def on_loop_now(self) -> Job | None:
+    def on_loop_now(self) -> RunningTask | None:
         """Return the job whose code the loop runs at this moment, if known. Thread-safe."""
         task = asyncio.current_task(self.loop)
         runs = tuple(self._runs.values()) if task else ()
-        return next((run.job for run in runs if run.task is task), None)
+        return next((run.running_task for run in runs if run.task is task), None)
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         """Run `coroutine` on the loop. Call it from any other thread."""
@@ -105,12 +105,12 @@ class TaskPool(BasePool):  # type: ignore[misc]
 
     def cancel(self, task_id: str, reason: CancelReason = "cancelled") -> bool:
         """Cancel the job(s) of `task_id`. False if there are none. Thread-safe."""
-        runs = [run for run in tuple(self._runs.values()) if run.job.task_id == task_id]
+        runs = [run for run in tuple(self._runs.values()) if run.call.task_id == task_id]
         return bool(runs) and all(self.call_soon(self._cancel, run, reason) for run in runs)
 
-    def cancel_job(self, job: Job, reason: CancelReason) -> bool:
+    def cancel_running(self, task: RunningTask, reason: CancelReason) -> bool:
         """Cancel one job. False if it has ended. Thread-safe."""
-        runs = [run for run in tuple(self._runs.values()) if run.job is job]
+        runs = [run for run in tuple(self._runs.values()) if run.running_task is task]
         return bool(runs) and all(self.call_soon(self._cancel, run, reason) for run in runs)
 
     def cancel_all(self, reason: CancelReason = "shutdown") -> None:
@@ -150,7 +150,7 @@ class TaskPool(BasePool):  # type: ignore[misc]
     def adopt_messages(self, channel: Any) -> None:
         """Acknowledge running jobs on the consumer's new connection from now on."""
         for run in tuple(self._runs.values()):
-            run.job.adopt_message(channel)
+            run.running_task.adopt_message(channel)
 
     def on_apply(
         self,
@@ -182,7 +182,7 @@ class TaskPool(BasePool):  # type: ignore[misc]
         run = self._runs.get(pid)
         if run is not None:
             run.celery_knows = True
-            revoked = run.job.task_id in worker_state.revoked
+            revoked = run.call.task_id in worker_state.revoked
             self.call_soon(self._cancel, run, "terminate" if revoked else "shutdown")
 
     def grow(self, n: int = 1) -> None:
@@ -269,7 +269,7 @@ class TaskPool(BasePool):  # type: ignore[misc]
             self._launch(run)
         except Exception as error:
             logger.exception(
-                "Job %s cannot be started.", run.job.task_id, extra={"action": "job_not_started"}
+                "Job %s cannot be started.", run.call.task_id, extra={"action": "job_not_started"}
             )
             self._end(run, None, error)
 
@@ -282,7 +282,7 @@ class TaskPool(BasePool):  # type: ignore[misc]
             run.timers.append(self.loop.call_later(run.soft_limit_s, self._soft_limit, run))
         if run.hard_limit_s:
             run.timers.append(self.loop.call_later(run.hard_limit_s, self._cancel, run, "hard"))
-        run.task = self.loop.create_task(self._trace(run), name=f"job-{run.job.task_id}")
+        run.task = self.loop.create_task(self._trace(run), name=f"job-{run.call.task_id}")
         run.task.add_done_callback(lambda task: self._on_done(run, task))
 
     async def _trace(self, run: Run) -> Any:
@@ -291,20 +291,20 @@ class TaskPool(BasePool):  # type: ignore[misc]
         if wants_prerun(task):
             await self.loop.run_in_executor(run.lane, prerun, task, run.call)
         run.body = task.run(*args, **kwargs)
-        return await run_body(run.body, run.job, run.soft_limit_s)
+        return await run_body(run.body, run.running_task, run.soft_limit_s)
 
     def _soft_limit(self, run: Run) -> None:
-        if run.ended or run.job.cancel_reason or run.task is None:
+        if run.ended or run.running_task.cancel_reason or run.task is None:
             return
-        run.job.cancel_reason = "soft"
+        run.running_task.cancel_reason = "soft"
         run.task.cancel()
         run.lane.submit(run.report_timeout, soft=True)
 
     def _cancel(self, run: Run, reason: CancelReason) -> None:
         """Cancel a job. The first reason stays, unless it is the soft limit."""
-        if run.ended or run.job.cancel_reason not in (None, "soft"):
+        if run.ended or run.running_task.cancel_reason not in (None, "soft"):
             return
-        run.job.cancel_reason = reason
+        run.running_task.cancel_reason = reason
         if run.task is not None:
             self._escalate(run, 1)
         elif run in self._waiting:
@@ -315,7 +315,7 @@ class TaskPool(BasePool):  # type: ignore[misc]
         else:
             logger.error(
                 "Job %s is not a coroutine and cannot be cancelled.",
-                run.job.task_id,
+                run.call.task_id,
                 extra={"action": "job_not_cancellable"},
             )
 
@@ -330,12 +330,12 @@ class TaskPool(BasePool):  # type: ignore[misc]
         self._abandoned += 1
         logger.error(
             "Job %s swallowed two cancellations (%s) and is given up. It waits here:\n%s",
-            run.job.task_id,
-            run.job.cancel_reason,
+            run.call.task_id,
+            run.running_task.cancel_reason,
             suspended_stack(run.body),
-            extra={"action": "job_abandoned", "task_id": run.job.task_id},
+            extra={"action": "job_abandoned", "task_id": run.call.task_id},
         )
-        self._end(run, None, Terminated(run.job.cancel_reason))
+        self._end(run, None, Terminated(run.running_task.cancel_reason))
 
     def _on_done(self, run: Run, task: asyncio.Task[Any]) -> None:
         error = None if task.cancelled() else task.exception()
@@ -353,7 +353,7 @@ class TaskPool(BasePool):  # type: ignore[misc]
         for timer in run.timers:
             timer.cancel()
         runtime_s = time.monotonic() - run.started if run.started else 0.0
-        run.lane.submit(self._report, run, Outcome(value, error, runtime_s))
+        run.lane.submit(self._report, run, TaskOutcome(value, error, runtime_s))
         self._running -= 1
         self._fill()
 
@@ -376,7 +376,7 @@ class TaskPool(BasePool):  # type: ignore[misc]
 
     # --- on callback threads ---------------------------------------------------------------
 
-    def _report(self, run: Run, outcome: Outcome) -> None:
+    def _report(self, run: Run, outcome: TaskOutcome) -> None:
         try:
             run.report(self.app, outcome)
         finally:

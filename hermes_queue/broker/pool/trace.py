@@ -38,7 +38,7 @@ class TaskCall(NamedTuple):
     content_encoding: str | None
 
 
-class Outcome(NamedTuple):
+class TaskOutcome(NamedTuple):
     """Result of a body: its value, or the exception it raised."""
 
     value: Any
@@ -77,7 +77,7 @@ def prerun(task: Any, call: TaskCall) -> None:
         task.before_start(call.task_id, args, kwargs)
 
 
-def conclude(task: Any, call: TaskCall, outcome: Outcome) -> CallbackResult:
+def conclude(task: Any, call: TaskCall, outcome: TaskOutcome) -> CallbackResult:
     """Do what Celery's tracer does after a body: store, link, signal, log. Blocks.
 
     Returns:
@@ -104,7 +104,7 @@ def conclude(task: Any, call: TaskCall, outcome: Outcome) -> CallbackResult:
     return int(state != states.SUCCESS), result, outcome.runtime_s
 
 
-def _settle(task: Any, context: Any, outcome: Outcome) -> tuple[str, Any]:
+def _settle(task: Any, context: Any, outcome: TaskOutcome) -> tuple[str, Any]:
     """Record the outcome where Celery records it; returns (state, result for the callback)."""
     try:
         if outcome.error is not None:
@@ -124,7 +124,7 @@ def _settle(task: Any, context: Any, outcome: Outcome) -> tuple[str, Any]:
     return states.SUCCESS, saferepr(outcome.value, task.resultrepr_maxsize)
 
 
-def _succeed(task: Any, context: Any, outcome: Outcome) -> None:
+def _succeed(task: Any, context: Any, outcome: TaskOutcome) -> None:
     _send_linked(task.app, context, outcome.value)
     publish = not get_actual_ignore_result(task, context)
     task.backend.mark_as_done(context.id, outcome.value, context, publish)
@@ -155,7 +155,7 @@ def _send_linked(app: Any, context: Any, value: Any) -> None:
         following.apply_async((value,), chain=context.chain[:-1], **options)
 
 
-def _postrun(task: Any, context: Any, state: str, outcome: Outcome) -> None:
+def _postrun(task: Any, context: Any, state: str, outcome: TaskOutcome) -> None:
     if signals.task_postrun.receivers:
         signals.task_postrun.send(
             sender=task,

@@ -16,7 +16,7 @@ from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger.ledger import Ledger
 from hermes_queue.settings import LimiterSettings
 
-Outcome = Literal["ok", "refused", "paused", ""]
+CallOutcome = Literal["ok", "refused", "paused", ""]
 """Outcome of a call. refused: too many calls. paused: by the gateway, for all. "": unknown."""
 
 
@@ -114,7 +114,7 @@ class EndpointLimits:
         self,
         name: str,
         request: str,
-        outcome: Outcome = "",
+        outcome: CallOutcome = "",
         *,
         granted_at: float = 0.0,
         among: int = 0,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from grpclib import GRPCError, Status
 
-from hermes_queue.localmodal.box import Box
+from hermes_queue.localmodal.box import ServedSandbox
 from hermes_queue.localmodal.storage.store import Image, Store
 from hermes_queue.localmodal.wire import new_id
 
@@ -24,7 +24,7 @@ UNDER = ".localmodal-under"
 """Suffix of the original that a mounted directory replaces."""
 
 
-async def take(store: Store, box: Box, path: str) -> str:
+async def take(store: Store, box: ServedSandbox, path: str) -> str:
     """Store the files below `path` as an image; returns its id.
 
     Raises:
@@ -50,13 +50,13 @@ async def take(store: Store, box: Box, path: str) -> str:
     return image_id
 
 
-def _recipe(store: Store, box: Box) -> tuple[str, ...]:
+def _recipe(store: Store, box: ServedSandbox) -> tuple[str, ...]:
     """Recipe of the image on which the snapshot is based, for its environment and directory."""
     image = store.images.get(box.definition.image_id)
     return image.commands if image else ()
 
 
-async def _pack(box: Box, path: str, archive: int) -> None:
+async def _pack(box: ServedSandbox, path: str, archive: int) -> None:
     """Write the tar stream of a directory to a descriptor."""
     base = path.rstrip("/") + "/"
     # Most mounts are on the file system of the sandbox's own files, so tar needs explicit
@@ -81,7 +81,7 @@ def _write(descriptor: int, data: bytes) -> None:
         view = view[os.write(descriptor, view) :]
 
 
-async def mount(store: Store, box: Box, image: Image | None, path: str) -> None:
+async def mount(store: Store, box: ServedSandbox, image: Image | None, path: str) -> None:
     """Put a snapshot's files at `path`; `unmount` restores what was there."""
     place, under = shlex.quote(path.rstrip("/")), shlex.quote(path.rstrip("/") + UNDER)
     await box.run(
@@ -98,7 +98,7 @@ def _read_tree(store: Store, files: Path) -> bytes:
     return store.host.run([*PACK, "-C", str(files), "."])
 
 
-async def unmount(box: Box, path: str) -> None:
+async def unmount(box: ServedSandbox, path: str) -> None:
     """Undo `mount`."""
     place, under = shlex.quote(path.rstrip("/")), shlex.quote(path.rstrip("/") + UNDER)
     await box.run(["sh", "-c", f"rm -rf {place} && {{ [ ! -e {under} ] || mv {under} {place}; }}"])

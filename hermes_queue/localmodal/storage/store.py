@@ -13,8 +13,8 @@ from grpclib import GRPCError, Status
 from modal_proto import api_pb2
 
 from hermes_queue.localmodal.admission import check_definition
-from hermes_queue.localmodal.box import TERMINATED, Box
-from hermes_queue.localmodal.enclosure import Enclosure, Plan
+from hermes_queue.localmodal.box import TERMINATED, ServedSandbox
+from hermes_queue.localmodal.enclosure import Enclosure, EnclosureSpec
 from hermes_queue.localmodal.faults.plan import FaultPlan
 from hermes_queue.localmodal.gvisor import GvisorEnclosure
 from hermes_queue.localmodal.host import Host
@@ -26,7 +26,7 @@ ENCLOSURES = {"namespaces": Enclosure, "gvisor": GvisorEnclosure}
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SandboxLimits:
     """Limits of one sandbox, unless its creator sets lower ones."""
 
     memory_mb: int = 0
@@ -82,7 +82,7 @@ class Store:
 
     host: Host
     faults: FaultPlan
-    limits: Limits
+    limits: SandboxLimits
     network: bool
     """Whether sandboxes may have network at all."""
     open_worker: Callable[[], Awaitable[Listener | None]]
@@ -95,9 +95,9 @@ class Store:
     image_names: dict[str, str] = field(default_factory=dict)
     secrets: dict[str, dict[str, str]] = field(default_factory=dict)
     secret_names: dict[str, str] = field(default_factory=dict)
-    boxes: dict[str, Box] = field(default_factory=dict)
+    boxes: dict[str, ServedSandbox] = field(default_factory=dict)
     """Sandbox id -> box, including boxes that have ended."""
-    tasks: dict[str, Box] = field(default_factory=dict)
+    tasks: dict[str, ServedSandbox] = field(default_factory=dict)
     _names: set[tuple[str, str]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -136,13 +136,13 @@ class Store:
             raise GRPCError(Status.NOT_FOUND, f"no image {image_id}")
         return self.images[image_id]
 
-    def box(self, sandbox_id: str) -> Box:
+    def box(self, sandbox_id: str) -> ServedSandbox:
         """A sandbox by id, possibly ended."""
         if sandbox_id not in self.boxes:
             raise GRPCError(Status.NOT_FOUND, f"no sandbox {sandbox_id}")
         return self.boxes[sandbox_id]
 
-    def task(self, task_id: str) -> Box:
+    def task(self, task_id: str) -> ServedSandbox:
         """A sandbox that accepts commands, by task id."""
         box = self.tasks.get(task_id)
         if box is None or not box.is_up():
@@ -151,7 +151,7 @@ class Store:
 
     async def create(
         self, app_id: str, definition: Request, environment: Mapping[str, str], *, v1: bool
-    ) -> Box:
+    ) -> ServedSandbox:
         """Create and start a sandbox."""
         if app_id not in self.apps.values():
             raise GRPCError(Status.NOT_FOUND, f"no app {app_id}")
@@ -175,13 +175,13 @@ class Store:
 
     async def _create(
         self, app_id: str, definition: Request, environment: Mapping[str, str], v1: bool
-    ) -> Box:
+    ) -> ServedSandbox:
         image = self.image(definition.image_id)
         sandbox_id = new_id("sb", 22 if v1 else 26)
         definition.workdir = definition.workdir or image.workdir
         directory = self.host.owned_directory(self.host.directory / sandbox_id)
         access = definition.network_access.network_access_type
-        plan = Plan(
+        spec = EnclosureSpec(
             sandbox_id=sandbox_id,
             files=image.files,
             network=self.network and access != api_pb2.NetworkAccess.BLOCKED,
@@ -190,14 +190,14 @@ class Store:
             capabilities=self.limits.capabilities,
             volumes=await self.volumes.attach(directory, definition.volume_mounts),
         )
-        box = Box(
+        box = ServedSandbox(
             sandbox_id=sandbox_id,
             task_id=new_id("ta", 25) + ("" if v1 else "V"),
             app_id=app_id,
             definition=definition,
             environment={**image.environment, **environment},
             tags={},
-            enclosure=ENCLOSURES[self.limits.runtime](self.host, plan),
+            enclosure=ENCLOSURES[self.limits.runtime](self.host, spec),
             conduct=self.faults.conduct,
             output_limit_bytes=self.limits.output_bytes,
             settle=self._settle,
@@ -210,7 +210,7 @@ class Store:
         self.tasks[box.task_id] = box
         return box
 
-    async def _settle(self, box: Box) -> None:
+    async def _settle(self, box: ServedSandbox) -> None:
         await self.volumes.commit(box.enclosure.directory)
 
     async def end_all(self) -> None:

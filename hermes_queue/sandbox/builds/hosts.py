@@ -21,7 +21,7 @@ from hermes_queue.settings.hosts import HOST_AND_PORT, split_hosts
 Scheme = Literal["http", "https"]
 """http: GET and HEAD through the proxy, unencrypted. https: a tunnel."""
 
-Place = tuple[Scheme, str, int]
+Destination = tuple[Scheme, str, int]
 
 PORTS: Mapping[Scheme, int] = {"http": 80, "https": 443}
 DEFAULT_INDEX = "https://pypi.org/simple"
@@ -45,7 +45,7 @@ _PRIVATE = tuple(
 )
 
 
-class Refused(Exception):
+class HostRefused(Exception):
     """The build may not connect there; the text says why and how to allow it."""
 
 
@@ -68,8 +68,8 @@ class BuildHosts:
     be on loopback or in a private network. `implied` are those that follow from them.
     """
 
-    named: frozenset[Place]
-    implied: frozenset[Place]
+    named: frozenset[Destination]
+    implied: frozenset[Destination]
     proxies: Mapping[str, str] = field(default_factory=dict)
     """The worker's own proxies, as from `urllib.request.getproxies_environment`."""
 
@@ -77,7 +77,7 @@ class BuildHosts:
     def of(cls, pip: Mapping[str, str], named: str) -> BuildHosts:
         """From pip's settings as environment variables, and from `LOCAL_BUILD_HOSTS`."""
         indexes = set(_indexes(pip))
-        implied: set[Place] = {
+        implied: set[Destination] = {
             ("https", host, PORTS["https"])
             for _, index, _ in indexes
             for host in FILES.get(index, ())
@@ -92,16 +92,16 @@ class BuildHosts:
         return cls(frozenset(indexes), frozenset(implied), proxies)
 
     def check(self, scheme: Scheme, host: str, port: int) -> None:
-        """Raise Refused unless builds may connect there in this way."""
+        """Raise HostRefused unless builds may connect there in this way."""
         place = (scheme, host, port)
         if place not in self.named and place not in self.implied:
-            raise Refused(_how_to_allow(host, port, "is not a package index of the worker"))
+            raise HostRefused(_how_to_allow(host, port, "is not a package index of the worker"))
 
     async def addresses(self, scheme: Scheme, host: str, port: int) -> list[str]:
         """Numeric addresses of an allowed place; connect only to these.
 
         Raises:
-            Refused: the place is only implied, and is in a private network.
+            HostRefused: the place is only implied, and is in a private network.
             OSError: the name has no address, or was not resolved in time.
         """
         loop = asyncio.get_running_loop()
@@ -111,7 +111,9 @@ class BuildHosts:
         if (scheme, host, port) not in self.named:
             for address in numeric:
                 if not is_public(address):
-                    raise Refused(_how_to_allow(host, port, f"has the private address {address}"))
+                    raise HostRefused(
+                        _how_to_allow(host, port, f"has the private address {address}")
+                    )
         return numeric[:MAX_ADDRESSES]
 
     def outer_proxy(self, scheme: Scheme, host: str, port: int) -> OuterProxy | None:
@@ -161,7 +163,7 @@ def is_public(address: str) -> bool:
     return not special and not any(found in block for block in _PRIVATE)
 
 
-def _indexes(pip: Mapping[str, str]) -> Iterator[Place]:
+def _indexes(pip: Mapping[str, str]) -> Iterator[Destination]:
     """The http and https places in pip's settings; the others are files."""
     urls = pip.get("PIP_FIND_LINKS", "").split()
     if pip.get("PIP_NO_INDEX", "").lower() not in ("1", "true", "yes", "on"):
@@ -175,7 +177,7 @@ def _indexes(pip: Mapping[str, str]) -> Iterator[Place]:
             yield "http", normal_host(parts.hostname), parts.port or PORTS["http"]
 
 
-def _places(word: str) -> Iterator[Place]:
+def _places(word: str) -> Iterator[Destination]:
     """`host:port` for both schemes, `host` with the default port of each."""
     match = HOST_AND_PORT.fullmatch(word)
     if match is None:

@@ -22,8 +22,8 @@ from hermes_queue.errors import EnvInfraError
 from hermes_queue.sandbox.builds.hosts import (
     PORTS,
     BuildHosts,
+    HostRefused,
     OuterProxy,
-    Refused,
     Scheme,
     normal_host,
 )
@@ -66,7 +66,7 @@ class Malformed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ProxyRequest:
     """A request of a build to the proxy."""
 
     scheme: Scheme
@@ -98,7 +98,7 @@ class Request:
         return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
 
 
-def parse(head: bytes) -> Request:
+def parse(head: bytes) -> ProxyRequest:
     """The request in a head that ends with an empty line.
 
     Raises:
@@ -112,13 +112,13 @@ def parse(head: bytes) -> Request:
             found = _TARGET.fullmatch(target)
             if found is None:
                 raise Malformed("400 CONNECT needs host:port")
-            return Request("https", normal_host(found[1]), _port(found[2]), "CONNECT", "", ())
+            return ProxyRequest("https", normal_host(found[1]), _port(found[2]), "CONNECT", "", ())
         case ["GET" | "HEAD" as method, url, "HTTP/1.0" | "HTTP/1.1"]:
             return _plain(method, url, fields)
     raise Malformed("405 Only CONNECT, GET and HEAD")
 
 
-def _plain(method: str, url: str, fields: list[str]) -> Request:
+def _plain(method: str, url: str, fields: list[str]) -> ProxyRequest:
     scheme, _, rest = url.partition("://")
     authority, _, path = rest.partition("/")
     authority = authority.rpartition("@")[2]
@@ -132,7 +132,9 @@ def _plain(method: str, url: str, fields: list[str]) -> Request:
         if (name := text.partition(":")[0].lower()) not in _NOT_PASSED_ON
         and not name.startswith("proxy-")
     ]
-    return Request("http", normal_host(found[1]), _port(found[2]), method, f"/{path}", tuple(kept))
+    return ProxyRequest(
+        "http", normal_host(found[1]), _port(found[2]), method, f"/{path}", tuple(kept)
+    )
 
 
 def _port(text: str) -> int:
@@ -214,7 +216,7 @@ class BuildProxy:
             far = await self._open(request)
         except Malformed as error:
             return await _refuse(writer, str(error))
-        except Refused as error:
+        except HostRefused as error:
             if len(self.refusals) < MOST_REFUSALS:
                 self.refusals[str(error)] = None
             return await _refuse(writer, "403 Not a package index of this worker")
@@ -229,11 +231,11 @@ class BuildProxy:
         finally:
             far[1].transport.abort()
 
-    async def _open(self, request: Request) -> Streams:
+    async def _open(self, request: ProxyRequest) -> Streams:
         """Open the connection that carries the answer, or for a tunnel its far end.
 
         Raises:
-            Refused: builds may not reach the address.
+            HostRefused: builds may not reach the address.
             OSError: no connection.
         """
         scheme, host, port = request.scheme, request.host, request.port

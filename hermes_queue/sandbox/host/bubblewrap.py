@@ -27,7 +27,7 @@ from typing import Any
 from hermes_queue.errors import SandboxError
 from hermes_queue.sandbox.host.cgroups import ControlGroups
 from hermes_queue.sandbox.host.execution import Child, memory_file
-from hermes_queue.sandbox.host.isolation import Tools
+from hermes_queue.sandbox.host.isolation import FencePrograms
 from hermes_queue.sandbox.host.paths import is_root
 from hermes_queue.sandbox.host.processes import is_running, kill_process, kill_tree, read_stat
 
@@ -85,7 +85,7 @@ class Bubblewrap:
     def __init__(
         self,
         name: str,
-        tools: Tools,
+        tools: FencePrograms,
         *,
         groups: ControlGroups | None = None,
         drop: Sequence[str] | None = None,

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from hermes_queue.sandbox.base import TIMEOUT_EXIT_CODE, ExecutionResult
 from hermes_queue.sandbox.host.paths import SLOT_UID, is_root
@@ -83,13 +83,6 @@ class HeadTail:
         return bytes(self._head) + marker + bytes(self._tail) + end
 
 
-class Sink(Protocol):
-    """Takes the bytes of a stream."""
-
-    def feed(self, data: bytes) -> None:
-        """Take the next bytes."""
-
-
 class OutputPipe:
     """The read end of a command's stdout or stderr.
 
@@ -97,9 +90,9 @@ class OutputPipe:
     SIGPIPE when the command is over, so the pipe is read to its end, and the data discarded.
     """
 
-    def __init__(self, kept: Sink, *, owner: int = SLOT_UID) -> None:
-        """`owner` is the host uid of commands if we are root."""
-        self._kept = kept
+    def __init__(self, receive: Callable[[bytes], None], *, owner: int = SLOT_UID) -> None:
+        """`receive` gets the bytes; `owner` is the host uid of commands if we are root."""
+        self._receive = receive
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._reader, False)
         if is_root():  # Else a command could not open /dev/stderr by name.
@@ -136,7 +129,7 @@ class OutputPipe:
             self.close()
             return False
         if not self._discard:
-            self._kept.feed(data)
+            self._receive(data)
         return True
 
     def read_available(self) -> None:
@@ -271,7 +264,7 @@ async def run(
     """
     started, cpu_before = time.monotonic(), cpu_time()
     kept = HeadTail(max_output_bytes), HeadTail(max_output_bytes)
-    pipes = OutputPipe(kept[0], owner=owner), OutputPipe(kept[1], owner=owner)
+    pipes = OutputPipe(kept[0].feed, owner=owner), OutputPipe(kept[1].feed, owner=owner)
     source = memory_file(stdin) if stdin else os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     try:
         child = Child(

@@ -31,7 +31,7 @@ TOP_LEVEL = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 
 
 @dataclass(frozen=True, slots=True)
-class Tools:
+class FencePrograms:
     """The host's programs for isolation."""
 
     bwrap: str
@@ -52,7 +52,7 @@ def drop_prefix(setpriv: str, uid: int) -> tuple[str, ...]:
     return (setpriv, f"--reuid={uid}", f"--regid={uid}", "--clear-groups")
 
 
-def find_tools(cache: Path) -> Tools:
+def find_tools(cache: Path) -> FencePrograms:
     """Locate the programs and probe them once. Blocking.
 
     Raises:
@@ -70,7 +70,7 @@ def find_tools(cache: Path) -> Tools:
     if is_root():
         drop = drop_prefix(setpriv, SLOT_UID)
     bwrap = _find_bwrap(cache)
-    return Tools(bwrap, nsenter, setpriv, drop, _probe(bwrap, drop))
+    return FencePrograms(bwrap, nsenter, setpriv, drop, _probe(bwrap, drop))
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ from hermes_queue.sandbox.host import cgroups, interpreter
 from hermes_queue.sandbox.host import pip as pip_settings
 from hermes_queue.sandbox.host.execution import unbroken
 from hermes_queue.sandbox.host.image import host_image
-from hermes_queue.sandbox.host.isolation import Tools, find_tools, host_python, shortcomings
+from hermes_queue.sandbox.host.isolation import FencePrograms, find_tools, host_python, shortcomings
 from hermes_queue.sandbox.host.paths import SLOT_UID, check_cache
 from hermes_queue.sandbox.local.assets import AssetStore, read_regular_file
 from hermes_queue.sandbox.local.fence import BubblewrapFence, FenceOptions, SlotDirectories, furnish
@@ -84,7 +84,7 @@ class LocalBackend:
         count = self.settings.uids if self.capabilities.isolation else 0
         self._uids = SlotUids(self._cache, self.settings.first_uid, count)
         self._opening = asyncio.Lock()
-        self._tools: Tools | None = None
+        self._tools: FencePrograms | None = None
         self._sandbox: Path | None = None
         self._started = False
         self._reaper: asyncio.Task[None] | None = None

@@ -25,7 +25,7 @@ from hermes_queue.sandbox.host.bubblewrap import (
 from hermes_queue.sandbox.host.cgroups import ControlGroups
 from hermes_queue.sandbox.host.interpreter import MOUNT as PYTHON_MOUNT
 from hermes_queue.sandbox.host.interpreter import Interpreter
-from hermes_queue.sandbox.host.isolation import Tools, host_python, top_level
+from hermes_queue.sandbox.host.isolation import FencePrograms, host_python, top_level
 from hermes_queue.sandbox.host.paths import SLOT_UID, shared_directory, slot_directory
 
 HOME = "/home/agent"
@@ -139,7 +139,11 @@ class BubblewrapFence:
     is_confined = True
 
     def __init__(
-        self, slot_id: str, tools: Tools, directories: SlotDirectories, options: FenceOptions
+        self,
+        slot_id: str,
+        tools: FencePrograms,
+        directories: SlotDirectories,
+        options: FenceOptions,
     ) -> None:
         self.slot_id = slot_id
         self.workspace = WORKSPACE

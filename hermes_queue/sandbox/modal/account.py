@@ -26,7 +26,7 @@ CREATED = "created"
 """Our tag with the time of creation; the listing has no field for it."""
 
 
-class Account:
+class ModalAccount:
     """The app that holds our sandboxes, and its resources."""
 
     def __init__(self, settings: ModalSettings) -> None:
@@ -176,11 +176,11 @@ async def answering(settings: ModalSettings) -> str:
     """Check the account; returns a text for people.
 
     Raises:
-        ConfigurationError, SandboxError: see `Account.open`.
+        ConfigurationError, SandboxError: see `ModalAccount.open`.
     """
     try:
         async with asyncio.timeout(ANSWER_S):
-            await Account(settings).open()
+            await ModalAccount(settings).open()
     except TimeoutError as error:
         raise SandboxError(f"no answer within {ANSWER_S:.0f} s: check the network") from error
     return f"the token works, app {settings.app!r} exists"

@@ -27,7 +27,7 @@ from hermes_queue.sandbox.builds.turn import build_turn
 from hermes_queue.sandbox.fleet import SnapshotNotes
 from hermes_queue.sandbox.host import pip as pip_settings
 from hermes_queue.sandbox.local.assets import check_asset
-from hermes_queue.sandbox.modal.box import ROOT, Box
+from hermes_queue.sandbox.modal.box import ROOT, ModalSandbox
 from hermes_queue.sandbox.modal.failures import explained
 from hermes_queue.sandbox.modal.process import Finished, run_process
 from hermes_queue.sandbox.modal.profiles import image_key
@@ -48,9 +48,9 @@ READ = (
     f'[ "$(realpath -- "$1")" = "$1" ] && [ -f "$1" ] || exit {ABSENT}; exec head -c "$2" -- "$1"'
 )
 
-MakeBox = Callable[[ModalSettings], Awaitable[Box]]
+MakeSandbox = Callable[[ModalSettings], Awaitable[ModalSandbox]]
 FindImage = Callable[[str], Awaitable[Any]]
-EndBox = Callable[[Box], Awaitable[None]]
+EndSandbox = Callable[[ModalSandbox], Awaitable[None]]
 
 
 class ModalAssets:
@@ -60,8 +60,8 @@ class ModalAssets:
         self,
         cache: Path,
         *,
-        build_box: MakeBox,
-        end_box: EndBox,
+        build_box: MakeSandbox,
+        end_box: EndSandbox,
         find_image: FindImage,
         fleet: SnapshotNotes,
     ) -> None:
@@ -158,7 +158,7 @@ class ModalAssets:
         )
         return str(image.object_id)
 
-    async def _run(self, box: Box, spec: AssetSpec) -> Finished:
+    async def _run(self, box: ModalSandbox, spec: AssetSpec) -> Finished:
         """Run the spec's script in a separate directory, as root."""
         settings = await asyncio.to_thread(pip_exports, self._cache)
         # Packing pip takes half a second of the worker's processor.
@@ -187,7 +187,7 @@ class ModalAssets:
             box.sandbox, ["/bin/bash", "-c", command, script], timeout_s=spec.timeout_s, kill=end
         )
 
-    async def _pip(self, box: Box) -> str:
+    async def _pip(self, box: ModalSandbox) -> str:
         """The command for pip in a build: the image's own, else the worker's copy."""
         check = ["/bin/bash", "-c", "python3 -c 'import pip' || exit 1"]
         done = await run_process(box.sandbox, check, timeout_s=READ_TIMEOUT_S)
@@ -203,7 +203,13 @@ class ModalAssets:
         return f"env PYTHONPATH={PIP} python3 -m pip"
 
     async def read(
-        self, box: Box, profile: ModalSettings, spec: AssetSpec, path: str, *, max_bytes: int
+        self,
+        box: ModalSandbox,
+        profile: ModalSettings,
+        spec: AssetSpec,
+        path: str,
+        *,
+        max_bytes: int,
     ) -> bytes:
         """See `SandboxBackend.read_asset`; `box` is one without slots."""
         parts = PurePosixPath(path).parts
@@ -228,7 +234,7 @@ class ModalAssets:
         return done.stdout
 
     async def mount(
-        self, box: Box, place: str, image: Any, profile: ModalSettings, spec: AssetSpec
+        self, box: ModalSandbox, place: str, image: Any, profile: ModalSettings, spec: AssetSpec
     ) -> None:
         """Mount the asset at `place` in a sandbox.
 
@@ -247,7 +253,7 @@ def mount_place(spec: AssetSpec) -> str:
     return f"{ROOT}/assets/{spec.kind}-{spec.key}"
 
 
-def check_python(profile: ModalSettings, box: Box, required: str | None) -> None:
+def check_python(profile: ModalSettings, box: ModalSandbox, required: str | None) -> None:
     """Refuse an image with another Python than the job needs.
 
     Raises:

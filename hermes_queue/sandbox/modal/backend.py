@@ -23,9 +23,9 @@ from hermes_queue.sandbox.base import (
 from hermes_queue.sandbox.capacity import Capacity
 from hermes_queue.sandbox.fleet import Fleet
 from hermes_queue.sandbox.host.execution import unbroken
-from hermes_queue.sandbox.modal.account import Account
+from hermes_queue.sandbox.modal.account import ModalAccount
 from hermes_queue.sandbox.modal.assets import ModalAssets, check_python, mount_place
-from hermes_queue.sandbox.modal.box import Box, Lease
+from hermes_queue.sandbox.modal.box import Lease, ModalSandbox
 from hermes_queue.sandbox.modal.commands import Held, SlotCommands
 from hermes_queue.sandbox.modal.factory import BoxFactory, Readers
 from hermes_queue.sandbox.modal.pool import Makers, Pool
@@ -65,7 +65,7 @@ class ModalBackend(SlotCommands):
         self._profiles = Profiles(self.settings)
         fleet = fleet or Fleet()
         self._observer = fleet.observer
-        self._account = Account(self.settings)
+        self._account = ModalAccount(self.settings)
         self._factory = BoxFactory(self._account, self.settings, fleet, self.labels)
         self._cache = (cache or PathSettings().cache).absolute()
         self._assets = ModalAssets(
@@ -180,7 +180,7 @@ class ModalBackend(SlotCommands):
             self._pools[name] = Pool(profile, makers, slots=self._capacity.slots)
         return self._pools[name]
 
-    async def _make_box(self, profile: ModalSettings) -> Box:
+    async def _make_box(self, profile: ModalSettings) -> ModalSandbox:
         box = await self._factory.make(profile)
         self._isolated = box.abilities.uids
         return box
@@ -224,7 +224,7 @@ class ModalBackend(SlotCommands):
             raise
 
     async def _lease(
-        self, trajectory_id: str, spec: SlotSpec, pool: Pool, box: Box | None = None
+        self, trajectory_id: str, spec: SlotSpec, pool: Pool, box: ModalSandbox | None = None
     ) -> Slot:
         """Open a slot; in `box`, where a place is reserved for it, if one is given."""
         profile = pool.profile
@@ -247,7 +247,7 @@ class ModalBackend(SlotCommands):
         return slot
 
     async def _open_slot(
-        self, box: Box, profile: ModalSettings, spec: SlotSpec, images: Mapping[str, Any]
+        self, box: ModalSandbox, profile: ModalSettings, spec: SlotSpec, images: Mapping[str, Any]
     ) -> Lease:
         check_python(profile, box, spec.python)
         await box.conceal(spec.conceal)
@@ -292,7 +292,7 @@ class ModalBackend(SlotCommands):
             return f"{spec.profile}{ALONE}", for_one(profile)
         return spec.profile, profile
 
-    async def _keep(self, slot: Slot, held: Held, *, in_place: bool) -> Box | None:
+    async def _keep(self, slot: Slot, held: Held, *, in_place: bool) -> ModalSandbox | None:
         """Close the slot but keep its place; None if the next one needs another sandbox."""
         box = held.box
         box.reserved += 1  # before the first await: else another job could take the place

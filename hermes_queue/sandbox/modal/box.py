@@ -53,7 +53,7 @@ class Lease:
     ended: bool = False
 
 
-class Box:
+class ModalSandbox:
     """A running `modal.Sandbox`."""
 
     def __init__(self, sandbox: Any, profile: ModalSettings) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from hermes_queue.errors import SandboxError, SlotLost
 from hermes_queue.sandbox import files
 from hermes_queue.sandbox.base import MAX_FILE_BYTES, ExecutionRequest, ExecutionResult, Slot
-from hermes_queue.sandbox.modal.box import Box, Lease
+from hermes_queue.sandbox.modal.box import Lease, ModalSandbox
 from hermes_queue.sandbox.modal.pool import Pool
 
 
@@ -20,7 +20,7 @@ class Held:
     """A leased slot and its sandbox."""
 
     pool: Pool
-    box: Box
+    box: ModalSandbox
     lease: Lease
 
 

@@ -12,8 +12,8 @@ from typing import Any
 from hermes_queue.errors import SandboxError, SandboxUnavailable
 from hermes_queue.sandbox.fleet import CreationRate, Fleet
 from hermes_queue.sandbox.host.execution import unbroken
-from hermes_queue.sandbox.modal.account import Account
-from hermes_queue.sandbox.modal.box import Box
+from hermes_queue.sandbox.modal.account import ModalAccount
+from hermes_queue.sandbox.modal.box import ModalSandbox
 from hermes_queue.sandbox.modal.profiles import image_key
 from hermes_queue.settings import ModalSettings
 
@@ -30,7 +30,7 @@ class BoxFactory:
 
     def __init__(
         self,
-        account: Account,
+        account: ModalAccount,
         settings: ModalSettings,
         fleet: Fleet,
         labels: Mapping[str, str],
@@ -44,7 +44,7 @@ class BoxFactory:
         self.throttled = 0
         """Number of times that Modal refused a sandbox because of quota or rate."""
 
-    async def make(self, profile: ModalSettings) -> Box:
+    async def make(self, profile: ModalSettings) -> ModalSandbox:
         """A sandbox ready for slots.
 
         Raises:
@@ -54,19 +54,19 @@ class BoxFactory:
         """
         return await self._make(profile, open_network=False)
 
-    async def make_reader(self, profile: ModalSettings) -> Box:
+    async def make_reader(self, profile: ModalSettings) -> ModalSandbox:
         """A sandbox that never holds slots. Raises the same as `make`."""
         return await self._make(profile, open_network=False)
 
-    async def make_builder(self, profile: ModalSettings) -> Box:
+    async def make_builder(self, profile: ModalSettings) -> ModalSandbox:
         """A sandbox with network, without secrets and volumes. Raises the same as `make`."""
         return await self._make(profile, open_network=True)
 
-    async def _make(self, profile: ModalSettings, *, open_network: bool) -> Box:
+    async def _make(self, profile: ModalSettings, *, open_network: bool) -> ModalSandbox:
         image = await self._account.image(profile, image_key(profile))
         async with self._gate.creating(self._rate):
             sandbox = await self._create(profile, image, open_network=open_network)
-            box = Box(sandbox, profile)
+            box = ModalSandbox(sandbox, profile)
             try:
                 await self._observer.created(box.sandbox_id, self._labels)
                 await box.furnish()
@@ -116,7 +116,7 @@ class BoxFactory:
             ending = asyncio.ensure_future(self.end_id(creating.result().object_id))
             ending.add_done_callback(_seen)
 
-    async def end(self, box: Box) -> None:
+    async def end(self, box: ModalSandbox) -> None:
         """End a sandbox.
 
         Never raises: a survivor is ended by its idle time limit, or by the reaper.
@@ -126,7 +126,7 @@ class BoxFactory:
         self._observer.gone(box.sandbox_id)
 
     async def end_id(self, sandbox_id: str) -> None:
-        """End a sandbox without a `Box`. Never raises; the observer is not notified."""
+        """End a sandbox without a `ModalSandbox`. Never raises; the observer is not notified."""
         try:
             await self._account.terminate(sandbox_id)
         except SandboxError as error:
@@ -144,10 +144,10 @@ class Readers:
     def __init__(self, factory: BoxFactory, is_open: Callable[[], bool]) -> None:
         self._factory = factory
         self._is_open = is_open
-        self._boxes: dict[str, Box] = {}
+        self._boxes: dict[str, ModalSandbox] = {}
         self._making = asyncio.Lock()
 
-    async def get(self, name: str, profile: ModalSettings) -> Box:
+    async def get(self, name: str, profile: ModalSettings) -> ModalSandbox:
         """The profile's reader, made on first use. Raises the same as `BoxFactory.make`."""
         async with self._making:
             box = self._boxes.get(name)

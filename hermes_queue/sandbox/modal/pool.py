@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from hermes_queue.errors import SandboxError
 from hermes_queue.sandbox.host.execution import unbroken
-from hermes_queue.sandbox.modal.box import Box
+from hermes_queue.sandbox.modal.box import ModalSandbox
 from hermes_queue.sandbox.modal.profiles import image_name
 from hermes_queue.settings import ModalSettings
 
@@ -26,9 +26,9 @@ STARVED_S = 60.0
 class Makers:
     """Functions with which a pool makes and ends sandboxes."""
 
-    create: Callable[[ModalSettings], Awaitable[Box]]
+    create: Callable[[ModalSettings], Awaitable[ModalSandbox]]
     """Make a furnished sandbox; raises SandboxError."""
-    end: Callable[[Box], Awaitable[None]]
+    end: Callable[[ModalSandbox], Awaitable[None]]
     """Terminate a sandbox. Never raises."""
 
 
@@ -41,7 +41,7 @@ class Pool:
         self.image = image_name(profile)
         self._makers = makers
         self._slots = slots
-        self.boxes: dict[str, Box] = {}
+        self.boxes: dict[str, ModalSandbox] = {}
         self._per_box = profile.slots_per_sandbox
         """Leases per sandbox; fewer than in the profile if the image cannot hold them."""
         self._creating: set[asyncio.Task[None]] = set()
@@ -61,7 +61,7 @@ class Pool:
         """Start the minimum of sandboxes. Raises SandboxError."""
         await asyncio.gather(*map(asyncio.shield, self._fill_up()))
 
-    async def take(self, mounts: Mapping[str, str]) -> Box:
+    async def take(self, mounts: Mapping[str, str]) -> ModalSandbox:
         """A sandbox with room for one more lease, which is reserved; waits for one.
 
         Raises:
@@ -106,7 +106,7 @@ class Pool:
             if others and len(others) == len(usable) and not any(box.closing for box in usable):
                 min(others, key=lambda box: len(box.leases) + box.reserved).closing = True
 
-    async def freed(self, box: Box) -> None:
+    async def freed(self, box: ModalSandbox) -> None:
         """Handle an ended lease or reservation: end a spent sandbox, wake waiting jobs."""
         if box.is_empty and (box.spent or box.closing or not box.is_fresh):
             await self.drop(box)
@@ -120,7 +120,7 @@ class Pool:
         if box := self.boxes.get(sandbox_id):
             box.spent = True
 
-    async def drop(self, box: Box) -> None:
+    async def drop(self, box: ModalSandbox) -> None:
         """Take a sandbox out of service and end it."""
         box.spent = True
         if self.boxes.pop(box.sandbox_id, None) is not None:
@@ -148,7 +148,7 @@ class Pool:
         await asyncio.gather(*map(self._touch, late))
         self._fill_up()  # not awaited: sandboxes that start slowly must not let others idle out
 
-    async def _touch(self, box: Box) -> None:
+    async def _touch(self, box: ModalSandbox) -> None:
         try:
             await box.touch()
         except SandboxError as error:
@@ -165,10 +165,10 @@ class Pool:
             self.profile.min_sandboxes, -(-self._slots // self._per_box)
         )
 
-    def _usable(self) -> list[Box]:
+    def _usable(self) -> list[ModalSandbox]:
         return [box for box in self.boxes.values() if not box.spent and box.is_fresh]
 
-    def _pick(self, mounts: Mapping[str, str]) -> Box | None:
+    def _pick(self, mounts: Mapping[str, str]) -> ModalSandbox | None:
         """The fullest usable sandbox, so that the others can become idle."""
         able = [box for box in self._usable() if box.has_room(mounts)]
         if self._starving and self._starving[0] != mounts:

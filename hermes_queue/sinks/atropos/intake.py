@@ -17,7 +17,7 @@ from hermes_queue.results.reader import DeliveredGroup
 from hermes_queue.sinks.atropos.journal import Entry, Journal
 from hermes_queue.sinks.atropos.members import MissingMembers, Whole
 from hermes_queue.sinks.atropos.options import AtroposCounts, AtroposOptions
-from hermes_queue.sinks.atropos.wire import Refused, convert
+from hermes_queue.sinks.atropos.wire import GroupRefused, convert
 from hermes_queue.sinks.metering import SinkMeter
 
 _STALE_S = 300.0
@@ -37,7 +37,7 @@ class _Delivery:
     """Creation times of its trajectories."""
 
 
-class Intake:
+class PendingDeliveries:
     """The deliveries of this process that Redis still regards as pending."""
 
     def __init__(
@@ -109,11 +109,11 @@ class Intake:
         group = whole.group
         try:
             if group.size != self.group_size:
-                raise Refused("group_size", f"a group of {group.size}, not {self.group_size}")
+                raise GroupRefused("group_size", f"a group of {group.size}, not {self.group_size}")
             posts = await asyncio.to_thread(
                 convert, group, sequences=self._options.sequences, messages=self._options.messages
             )
-        except Refused as refusal:
+        except GroupRefused as refusal:
             await self._reject(whole.deliveries, refusal.reason, str(refusal))
             return
         keys = {post.key for post in posts}

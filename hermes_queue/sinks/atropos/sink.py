@@ -23,11 +23,11 @@ from hermes_queue.sinks.atropos.client import (
     AtroposUnavailable,
     EnvStatus,
 )
-from hermes_queue.sinks.atropos.intake import Intake
+from hermes_queue.sinks.atropos.intake import PendingDeliveries
 from hermes_queue.sinks.atropos.journal import Entry, Journal
 from hermes_queue.sinks.atropos.options import AtroposCounts, AtroposOptions
 from hermes_queue.sinks.atropos.single_flight import single_flight
-from hermes_queue.sinks.atropos.wire import Refused, TrainerLimits, check_fits
+from hermes_queue.sinks.atropos.wire import GroupRefused, TrainerLimits, check_fits
 from hermes_queue.sinks.metering import SinkMeter
 from hermes_queue.telemetry.meter import NoMeter
 
@@ -62,7 +62,7 @@ class AtroposSink:
         self._starting: asyncio.Task[Any] | None = None
         self._server = AtroposServer(options.url)
         self._journal = Journal()
-        self._intake = Intake(
+        self._intake = PendingDeliveries(
             options, self._journal, self.counts, meter or SinkMeter("atropos", NoMeter())
         )
         self._known: _Registration | None = None
@@ -250,7 +250,7 @@ class AtroposSink:
             overrides = {"group_size": known.group_size, "hermes_queue": note}
             body = await asyncio.to_thread(entry.post.body, known.env_id, overrides)
             await asyncio.to_thread(self._server.post, body)
-        except Refused as refusal:
+        except GroupRefused as refusal:
             await self._intake.refuse(entry, refusal.reason, str(refusal))
             return False
         except AtroposRefusal as refusal:

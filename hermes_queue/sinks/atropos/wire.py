@@ -30,7 +30,7 @@ GZIP_LEVEL = 1
 """Measured on 8 x 8k tokens: level 9 takes twenty times as long to save an eighth."""
 
 
-class Refused(Exception):
+class GroupRefused(Exception):
     """A group that must not reach a trainer; `reason` is a word for counters."""
 
     def __init__(self, reason: str, detail: str) -> None:
@@ -91,7 +91,7 @@ def convert(
     number of trained tokens.
 
     Raises:
-        Refused: for reason `score`, `no_tokens`, `lengths`, `token_ids`, `logprobs` or
+        GroupRefused: for reason `score`, `no_tokens`, `lengths`, `token_ids`, `logprobs` or
             `nothing_trained`.
     """
     chosen = [_sequences(member, sequences) for member in group.members]
@@ -107,10 +107,10 @@ def check_fits(post: Post, limits: TrainerLimits) -> None:
     """Check that the post is not too long for this trainer.
 
     Raises:
-        Refused: for reason `too_long`.
+        GroupRefused: for reason `too_long`.
     """
     if 0 < limits.max_token_len <= post.longest:
-        raise Refused(
+        raise GroupRefused(
             "too_long",
             f"a sequence has {post.longest} tokens, the trainer takes fewer than "
             f"{limits.max_token_len}",
@@ -169,7 +169,7 @@ def _sequences(member: ScoredTrajectory, policy: SequencePolicy) -> list[tuple[i
     """The sequences to send, with their indexes, each checked."""
     found = list(enumerate(member.sequences or ()))
     if not found:
-        raise Refused(
+        raise GroupRefused(
             "no_tokens",
             f"{member.trajectory_id} has no token ids: its model server returned none, and "
             "they are never made up (docs/tokens.md)",
@@ -184,22 +184,22 @@ def _sequences(member: ScoredTrajectory, policy: SequencePolicy) -> list[tuple[i
 def _check(name: str, sequence: TokenSequence) -> None:
     ids, mask, logprobs = sequence.ids, sequence.loss_mask, sequence.logprobs
     if not len(ids) == len(mask) == len(logprobs):
-        raise Refused(
+        raise GroupRefused(
             "lengths",
             f"{name}: {len(ids)} token ids, {len(mask)} masks, {len(logprobs)} logprobs",
         )
     if (ids and min(ids) < 0) or not {*mask} <= {0, 1}:
-        raise Refused("token_ids", f"{name}: a token id is negative, or a mask is not 0 or 1")
+        raise GroupRefused("token_ids", f"{name}: a token id is negative, or a mask is not 0 or 1")
     if 1 not in mask:
-        raise Refused("nothing_trained", f"{name}: no token of the sequence is trained")
+        raise GroupRefused("nothing_trained", f"{name}: no token of the sequence is trained")
     trained = list(compress(logprobs, mask))
     if not math.isfinite(sum(trained)) or max(trained) > MAX_LOGPROB:
-        raise Refused("logprobs", f"{name}: a logprob is not finite, or is above 0")
+        raise GroupRefused("logprobs", f"{name}: a logprob is not finite, or is above 0")
 
 
 def _score(member: ScoredTrajectory) -> float:
     if member.score is None or not math.isfinite(member.score):
-        raise Refused("score", f"{member.trajectory_id}: score {member.score}")
+        raise GroupRefused("score", f"{member.trajectory_id}: score {member.score}")
     return member.score
 
 

@@ -22,7 +22,7 @@ from hermes_queue.models import ScoredTrajectory
 _MAGIC = b"hermes-queue lines 1\n"
 
 
-class Unfit(Exception):
+class NotRepresentable(Exception):
     """A trajectory has no row in this format; the message says why in a few words."""
 
 
@@ -34,7 +34,7 @@ class LinesSink:
 
     Args:
         path: ends in .jsonl; made with its parents when missing.
-        render: the row; raises `Unfit` where there is none.
+        render: the row; raises `NotRepresentable` where there is none.
 
     Raises:
         ConfigurationError: the path cannot be written, has another writer, or holds lines that
@@ -83,7 +83,7 @@ class LinesSink:
                 continue
             try:
                 data += self._rendered.get(trajectory.trajectory_id) or self._line(trajectory)
-            except Unfit as reason:
+            except NotRepresentable as reason:
                 self.unfit[str(reason)] += 1
                 continue
             rows[trajectory.trajectory_id] = trajectory.instance_id
@@ -105,7 +105,7 @@ class LinesSink:
         """Why the trajectory has no row in this format; "" if it has one."""
         try:
             self._rendered[trajectory.trajectory_id] = self._line(trajectory)
-        except Unfit as reason:
+        except NotRepresentable as reason:
             return str(reason)
         return ""
 

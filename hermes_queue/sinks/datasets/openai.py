@@ -14,7 +14,7 @@ from typing import Any
 
 from hermes_queue.models import Message, ScoredTrajectory
 from hermes_queue.sinks.base import Format
-from hermes_queue.sinks.datasets.lines import LinesSink, Unfit
+from hermes_queue.sinks.datasets.lines import LinesSink, NotRepresentable
 
 
 class OpenAiSink(LinesSink):
@@ -28,15 +28,15 @@ def row(trajectory: ScoredTrajectory) -> Mapping[str, Any]:
     """The row of one trajectory. What the tools answered last has nobody to read it and goes.
 
     Raises:
-        Unfit: the format has no place for such a conversation.
+        NotRepresentable: the format has no place for such a conversation.
     """
     messages = list(trajectory.messages)
     while messages and messages[-1].role != "assistant":
         messages.pop()
     if not messages:
-        raise Unfit("no assistant message")
+        raise NotRepresentable("no assistant message")
     if not any(message.role == "user" for message in messages):
-        raise Unfit("no user message")
+        raise NotRepresentable("no user message")
     _check_calls(messages)
     made: dict[str, Any] = {"messages": [message.to_openai() for message in messages]}
     if trajectory.tools:
@@ -49,14 +49,14 @@ def _check_calls(messages: list[Message]) -> None:
     for message in messages:
         if message.role == "tool":
             if message.tool_call_id not in open_calls:
-                raise Unfit("an answer to no call")
+                raise NotRepresentable("an answer to no call")
             open_calls.discard(message.tool_call_id)
             continue
         if open_calls:
-            raise Unfit("a call without an answer")
+            raise NotRepresentable("a call without an answer")
         open_calls = {call.id for call in message.tool_calls}
         if not all(_is_object(call.function.arguments) for call in message.tool_calls):
-            raise Unfit("malformed tool call")
+            raise NotRepresentable("malformed tool call")
 
 
 def _is_object(arguments: str) -> bool:

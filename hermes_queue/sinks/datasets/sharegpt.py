@@ -18,7 +18,7 @@ from typing import Any
 from hermes_queue import extensions
 from hermes_queue.models import Message, ScoredTrajectory, ToolCall
 from hermes_queue.sinks.base import Format
-from hermes_queue.sinks.datasets.lines import LinesSink, Unfit
+from hermes_queue.sinks.datasets.lines import LinesSink, NotRepresentable
 
 _SYSTEM = (
     "You can call functions. Those there are stand as JSON between <tools> and </tools>:\n"
@@ -101,11 +101,11 @@ def conversations(trajectory: ScoredTrajectory) -> list[dict[str, str]]:
     """The turns. The system prompt that was really used has no place in this format.
 
     Raises:
-        Unfit: there is no user message to begin with.
+        NotRepresentable: there is no user message to begin with.
     """
     messages = [message for message in trajectory.messages if message.role != "system"]
     if not messages or messages[0].role != "user":
-        raise Unfit("no user message")
+        raise NotRepresentable("no user message")
     turns = [
         {"from": "system", "value": _SYSTEM % _tools(trajectory.tools)},
         {"from": "human", "value": messages[0].content or ""},
@@ -131,13 +131,13 @@ def _check_tools(trajectory: ScoredTrajectory) -> None:
     """The batch runner leaves such rows out of its `trajectories.jsonl`, too.
 
     Raises:
-        Unfit: a call of a tool that there is not. It would add a key to the statistics, and
-            readers that took their schema from earlier rows could not open the file any more.
+        NotRepresentable: a call of a tool that there is not. It would add a key to the statistics,
+            and readers that took their schema from earlier rows could not open the file any more.
     """
     there = {*extensions.own("tool"), *(tool["function"]["name"] for tool in trajectory.tools)}
     for message in trajectory.messages:
         if any(call.function.name not in there for call in message.tool_calls):
-            raise Unfit("call of an unknown tool")
+            raise NotRepresentable("call of an unknown tool")
 
 
 def tool_stats(trajectory: ScoredTrajectory) -> dict[str, dict[str, int]]:

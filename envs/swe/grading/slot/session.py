@@ -37,18 +37,18 @@ class Reporter:
     def pytest_runtest_logreport(self, report: Any) -> None:
         """Report a test; setup and teardown only if they do not pass."""
         if report.when == "call" or not report.passed:
-            self._say(report.nodeid, _outcome(report), _message(report))
+            self._send(report.nodeid, _outcome(report), _message(report))
 
     def pytest_collectreport(self, report: Any) -> None:
         """Report a module that cannot be imported."""
         if report.failed:
-            self._say(report.nodeid, "error", _message(report))
+            self._send(report.nodeid, "error", _message(report))
 
     def finish(self, status: int) -> None:
         """Report that pytest has ended."""
         self._write({"finished": status})
 
-    def _say(self, nodeid: str, outcome: str, message: str) -> None:
+    def _send(self, nodeid: str, outcome: str, message: str) -> None:
         self._write({"id": nodeid, "outcome": outcome, "message": message})
 
     def _write(self, entry: dict[str, Any]) -> None:

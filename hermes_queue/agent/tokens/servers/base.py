@@ -20,7 +20,7 @@ from hermes_queue.agent.tokens.merge import round_float32
 from hermes_queue.errors import ModelConfigError
 from hermes_queue.models import Usage
 
-Post = Callable[[str, Mapping[str, Any]], Awaitable[bytes]]
+HttpPost = Callable[[str, Mapping[str, Any]], Awaitable[bytes]]
 """POST of a JSON body to a path below the server's root; returns the body of a 200."""
 TEMPLATE_FIELDS = ("chat_template", "chat_template_kwargs")
 """Of a job's sampling parameters, those that are for the template: ids are sampled without it."""
@@ -119,7 +119,7 @@ def _silent(_: Mapping[str, Any], __: Mapping[str, Any]) -> ServedBy:
 class Server:
     """All that is known of one kind of server: `SERVER` in its module, whose name is the kind."""
 
-    connect: Callable[[Post, str], TokenServer]
+    connect: Callable[[HttpPost, str], TokenServer]
     """Makes the client of token mode from the way to the server and the model's name."""
     version_path: str
     """GET below the server's root; the answer is an object with the text `version`."""

@@ -10,8 +10,8 @@ from typing import Any
 from hermes_queue.agent.endpoint.values import clean, read_count
 from hermes_queue.agent.tokens.servers.base import (
     UNKNOWN_POLICY,
+    HttpPost,
     MalformedReply,
-    Post,
     Rendered,
     Sampled,
     ServedBy,
@@ -37,7 +37,7 @@ GIVEN_UP = frozenset({"abort", "error"})
 class Sglang:
     """The client of token mode."""
 
-    post: Post
+    post: HttpPost
     model: str
 
     async def render(

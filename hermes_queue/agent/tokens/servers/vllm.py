@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any
 
 from hermes_queue.agent.tokens.servers.base import (
+    HttpPost,
     MalformedReply,
-    Post,
     Rendered,
     Sampled,
     Server,
@@ -34,7 +34,7 @@ GIVEN_UP = frozenset({"abort", "error"})
 class Vllm:
     """The client of token mode."""
 
-    post: Post
+    post: HttpPost
     model: str
 
     async def render(

@@ -23,9 +23,9 @@ CancelReason = Literal["soft", "hard", "terminate", "shutdown", "lease_lost", "c
 lease_lost: another worker may run the job already. cancelled: any other caller."""
 
 STAGE_EVENT = "task-STARTED"
-"""Event that reports the stage of a running task; see `Job.report_stage`."""
+"""Event that reports the stage of a running task; see `RunningTask.report_stage`."""
 
-_current: ContextVar[Job] = ContextVar("hermes_queue_job")
+_current: ContextVar[RunningTask] = ContextVar("hermes_queue_running_task")
 
 
 class SoftLimitCancellation(SoftTimeLimitExceeded, asyncio.CancelledError):  # type: ignore[misc]
@@ -36,8 +36,8 @@ class SoftLimitCancellation(SoftTimeLimitExceeded, asyncio.CancelledError):  # t
     """
 
 
-class Job:
-    """The task that a body runs in: its facts and operations. Get it from `current_job()`."""
+class RunningTask:
+    """The task that a body runs in: its facts and operations. Get it from `current_task()`."""
 
     def __init__(self, call: TaskCall, request: Any, callbacks: Executor) -> None:
         # `request` is Celery's `Request`, found through the accept callback bound to it (None
@@ -133,7 +133,7 @@ class Job:
         request.acknowledged = True
 
 
-def current_job() -> Job:
+def current_task() -> RunningTask:
     """Return the job whose body is running.
 
     Raises:
@@ -142,19 +142,21 @@ def current_job() -> Job:
     try:
         return _current.get()
     except LookupError:
-        raise RuntimeError("current_job() was called outside of a coroutine task") from None
+        raise RuntimeError("current_task() was called outside of a coroutine task") from None
 
 
-async def run_body(body: Coroutine[Any, Any, Any], job: Job, soft_limit_s: float | None) -> Any:
-    """Await `body` as the body of `job`, in the context of the calling asyncio task.
+async def run_body(
+    body: Coroutine[Any, Any, Any], task: RunningTask, soft_limit_s: float | None
+) -> Any:
+    """Await `body` as the body of `task`, in the context of the calling asyncio task.
 
     Raises:
         SoftTimeLimitExceeded: the body did not catch it, or ended in response to it.
         RuntimeError: in place of SystemExit and KeyboardInterrupt, which would end the loop.
     """
-    _current.set(job)
+    _current.set(task)
     try:
-        return await _deliver_soft_limit(body, job, soft_limit_s)
+        return await _deliver_soft_limit(body, task, soft_limit_s)
     except SoftLimitCancellation as error:
         raise SoftTimeLimitExceeded(*error.args) from error
     except (SystemExit, KeyboardInterrupt) as error:
@@ -163,7 +165,7 @@ async def run_body(body: Coroutine[Any, Any, Any], job: Job, soft_limit_s: float
 
 @types.coroutine
 def _deliver_soft_limit(
-    body: Coroutine[Any, Any, Any], job: Job, soft_limit_s: float | None
+    body: Coroutine[Any, Any, Any], task: RunningTask, soft_limit_s: float | None
 ) -> Generator[Any, Any, Any]:
     """Drive `body`; a cancellation by the soft limit reaches it as Celery's exception."""
     delivered = False
@@ -178,12 +180,12 @@ def _deliver_soft_limit(
             error = None
         except asyncio.CancelledError as cancelled:
             error = cancelled
-            if job.cancel_reason == "soft" and not delivered:
+            if task.cancel_reason == "soft" and not delivered:
                 delivered = True
                 error = SoftLimitCancellation(soft_limit_s)
                 # The body may catch it and continue: its task is then no longer being cancelled.
-                if task := asyncio.current_task():
-                    task.uncancel()
+                if ours := asyncio.current_task():
+                    ours.uncancel()
         except BaseException as thrown:  # noqa: BLE001 - passed to the body unchanged
             error = thrown
 

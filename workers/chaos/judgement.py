@@ -16,7 +16,7 @@ from workers.chaos.fleet import CONSUMERS, DoomedFleet
 from workers.chaos.producer import group, poisoned
 
 
-class Verdict:
+class Judgement:
     """Lists every broken promise of a run, one line each."""
 
     def __init__(self, fleet: DoomedFleet, groups: int, seed: int) -> None:

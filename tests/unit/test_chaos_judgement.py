@@ -1,4 +1,4 @@
-"""The chaos verdict sees every way in which a promise can be broken."""
+"""The chaos judgement sees every way in which a promise can be broken."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from worker_process import wait_until
 from hermes_queue.ledger import Ledger
 from workers.chaos.env import expected_score
 from workers.chaos.fleet import CONSUMERS, DoomedFleet
+from workers.chaos.judgement import Judgement
 from workers.chaos.producer import group
 from workers.chaos.skewed import SKEW_S, skewed
-from workers.chaos.verdict import Verdict
 
 SEED = 3
 
@@ -49,9 +49,9 @@ class Scene:
         (self.fleet.directory / name).write_text(text)
 
     def problems(self):
-        verdict = Verdict(self.fleet, 1, SEED)
-        verdict.judge(self.ledger)
-        return verdict.problems
+        judgement = Judgement(self.fleet, 1, SEED)
+        judgement.judge(self.ledger)
+        return judgement.problems
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ def test_a_dead_letter_of_an_innocent_job_is_seen(scene):
 
 
 def test_a_poison_job_that_was_scored_and_left_no_letter_is_seen(scene, monkeypatch):
-    monkeypatch.setattr("workers.chaos.verdict.poisoned", lambda index: True)
+    monkeypatch.setattr("workers.chaos.judgement.poisoned", lambda index: True)
     poison = scene.jobs[0].trajectory_id
     problems = scene.problems()
     assert f"{poison}: poison, and 0 dead letters" in problems
