@@ -8,7 +8,6 @@ directory, held by a lock; a later worker on the host adopts directories whose o
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -18,8 +17,6 @@ from pathlib import Path
 from hermes_queue.disk.durable import put_whole
 from hermes_queue.disk.locks import try_hold
 from hermes_queue.settings import private_directory
-
-logger = logging.getLogger(__name__)
 
 SUFFIX = ".record"
 """Suffix of files to publish; files set aside have another."""

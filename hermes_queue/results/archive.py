@@ -8,7 +8,6 @@ hosts may share one directory.
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 import secrets
 import time
@@ -21,8 +20,6 @@ from hermes_queue.disk.durable import make_directory, put_whole
 from hermes_queue.disk.frames import FrameLog, read_frames
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.results.stored import StoredGroup
-
-logger = logging.getLogger(__name__)
 
 MAGIC = b"hermes-queue groups 1\n"
 FILE_BYTES = 64 << 20
