@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from envs.swe.item import DistributionFields, GitSource, Runtime, SdistSource
-from envs.swe.package.distribution import Distribution, describe, own_plugins
+from envs.swe.package.distribution import Distribution, describe
 from envs.swe.package.project import Project, parse_project
 from envs.swe.repository import Repository
 from hermes_queue.errors import EnvBug
@@ -65,7 +65,6 @@ async def test_pythons_own_reader_finds_what_was_made(tmp_path: Path) -> None:
     assert (plugin.name, plugin.value) == ("one", "pkg.one:One")
     [script] = found.entry_points.select(group="console_scripts")
     assert script.value == "pkg.cli:main"
-    assert own_plugins(made) == {"some": "pkg.plugin"}
 
 
 @pytest.mark.parametrize(
@@ -151,29 +150,12 @@ async def test_what_the_row_says_wins_over_the_files(tmp_path: Path) -> None:
     own = {"name": "other", "version": "3", "entry_points": {"g": {"n": "m:a"}}}
     made = await described(tmp_path, {"pyproject.toml": PEP_621}, distribution=own)
     assert made is not None
-    assert (made.name, made.version, made.entry_points) == ("other", "3", {"g": {"n": "m:a"}})
-
-
-async def test_an_sdist_is_known_by_its_pin(tmp_path: Path) -> None:
-    repository = await Repository.create(tmp_path / "r.git")
-    tree = await repository.replace(
-        (await repository.git("hash-object", "-w", "-t", "tree", "/dev/null")).decode().strip(),
-        {
-            "PKG-INFO": b"Name: p\nVersion: 1\n",
-            "src/p.egg-info/entry_points.txt": b"[pytest11]\np = p.plugin:Plugin\n",
-        },
-    )
-    source = SdistSource(
-        type="sdist", name="p", version="1.0", filename="p-1.0.tar.gz", sha256="0" * 64
-    )
-    made = await describe(repository, tree, Runtime(), source)
-    assert made is not None
-    assert (made.name, made.version, own_plugins(made)) == ("p", "1", {"p": "p.plugin"})
+    assert (made.name, made.version) == ("p", "1")
+    assert made.entry_points == {"pytest11": {"p": "p.plugin:Plugin"}}
 
 
 async def test_a_repository_without_a_name_has_no_metadata(tmp_path: Path) -> None:
     assert await described(tmp_path, {"core.py": "x = 1\n"}) is None
-    assert own_plugins(None) == {}
 
 
 async def test_the_name_in_the_pinned_files_is_not_installed_either(tmp_path: Path) -> None:
