@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from envs.swe.item import DistributionFields, GitSource, Runtime, SdistSource
+from envs.swe.item import DistributionFields, GitSource, Runtime
 from envs.swe.package.distribution import Distribution, describe
 from envs.swe.package.project import Project, parse_project
 from envs.swe.repository import Repository
