@@ -54,10 +54,6 @@ class BoxFactory:
         """
         return await self._make(profile, open_network=False)
 
-    async def make_reader(self, profile: ModalSettings) -> Box:
-        """One that never holds slots. Raises what `make` does."""
-        return await self._make(profile, open_network=False)
-
     async def make_builder(self, profile: ModalSettings) -> Box:
         """One with network and without secrets and volumes. Raises what `make` does."""
         return await self._make(profile, open_network=True)
@@ -154,7 +150,7 @@ class Readers:
                     raise SandboxError("the modal backend is not running")
                 if box is not None:
                     await self._factory.end(box)
-                box = self._boxes[name] = await self._factory.make_reader(profile)
+                box = self._boxes[name] = await self._factory.make(profile)
             box.idle_since = time.monotonic()
             return box
 
