@@ -178,7 +178,7 @@ class Command:
         self.ended = 0.0
         """Time of its end on the monotonic clock; 0 while it runs."""
         self._kill_tree = kill_tree
-        self._pipes = {fd: OutputPipe(log, owner=owner) for fd, log in self.logs.items()}
+        self._pipes = {fd: OutputPipe(log.feed, owner=owner) for fd, log in self.logs.items()}
         try:
             self._child = Child(
                 argv,

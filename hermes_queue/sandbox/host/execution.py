@@ -14,7 +14,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from hermes_queue.sandbox.base import TIMEOUT_EXIT_CODE, ExecutionResult
 from hermes_queue.sandbox.host.paths import SLOT_UID, is_root
@@ -83,13 +83,6 @@ class HeadTail:
         return bytes(self._head) + marker + bytes(self._tail) + end
 
 
-class Sink(Protocol):
-    """Takes the bytes of a stream."""
-
-    def feed(self, data: bytes) -> None:
-        """Take the next bytes."""
-
-
 class OutputPipe:
     """The read end of a command's stdout or stderr.
 
@@ -97,9 +90,9 @@ class OutputPipe:
     not die of SIGPIPE once the command is over, so the pipe is then emptied until it ends.
     """
 
-    def __init__(self, kept: Sink, *, owner: int = SLOT_UID) -> None:
-        """`owner` is the host uid that commands run as when we are root."""
-        self._kept = kept
+    def __init__(self, take: Callable[[bytes], None], *, owner: int = SLOT_UID) -> None:
+        """`take` gets the bytes; `owner` is the host uid that commands run as when we are root."""
+        self._take = take
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._reader, False)
         if is_root():  # Or a command could not open /dev/stderr by name.
@@ -109,7 +102,7 @@ class OutputPipe:
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[None] = self._loop.create_future()
         self._discard = False
-        self._loop.add_reader(self._reader, self._readable)
+        self._loop.add_reader(self._reader, self._read_once)
 
     @property
     def writer(self) -> int:
@@ -122,9 +115,6 @@ class OutputPipe:
             os.close(self._writer)
             self._writer = -1
 
-    def _readable(self) -> None:
-        self._read_once()
-
     def _read_once(self) -> bool:
         if self._reader < 0:
             return False
@@ -136,7 +126,7 @@ class OutputPipe:
             self.close()
             return False
         if not self._discard:
-            self._kept.feed(data)
+            self._take(data)
         return True
 
     def read_available(self) -> None:
@@ -271,7 +261,7 @@ async def run(
     """
     started, cpu_before = time.monotonic(), cpu_time()
     kept = HeadTail(max_output_bytes), HeadTail(max_output_bytes)
-    pipes = OutputPipe(kept[0], owner=owner), OutputPipe(kept[1], owner=owner)
+    pipes = [OutputPipe(each.feed, owner=owner) for each in kept]
     source = memory_file(stdin) if stdin else os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     try:
         child = Child(
@@ -292,7 +282,6 @@ async def run(
         os.close(source)
     for pipe in pipes:
         pipe.close_writer()
-    notice = ""
     try:
         killed_cpu_s = await _wait(child, kill_tree, timeout_s)
         await _drain(pipes)
