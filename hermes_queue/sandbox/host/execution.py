@@ -220,6 +220,21 @@ class Child:
         code = await asyncio.shield(self.exited)
         return 128 - code if code < 0 else code
 
+    async def end(self, kill_tree: KillTree) -> None:
+        """Kill it and all that belongs to it; returns when it is over.
+
+        Killing once may not do: it may be caught before it entered the slot, and nsenter stops
+        when it sees its child stopped.
+        """
+        for _ in range(END_ROUNDS):
+            if self.exited.done():
+                return
+            await kill_tree(self.pid)
+            self.signal(signal.SIGCONT)
+            await self.ended_within(END_PAUSE_S)
+        self.signal(signal.SIGKILL)
+        await self.wait()
+
 
 def memory_file(data: bytes) -> int:
     """A descriptor with `data`, positioned at its start. The caller closes it."""
@@ -323,18 +338,10 @@ async def _wait(child: Child, kill_tree: KillTree, timeout_s: float) -> float | 
 async def _end(child: Child, kill_tree: KillTree) -> float:
     """Kill the command until it is over; the processor seconds of its tree.
 
-    They are read first, since nobody waits for the children of what is killed. Killing
-    once may not do: it may be caught before it entered the slot, and nsenter stops when it sees
-    its child stopped.
+    They are read first, since nobody waits for the children of what is killed.
     """
     cpu_s = await asyncio.to_thread(tree_cpu_s, child.pid)
-    for _ in range(END_ROUNDS):
-        await kill_tree(child.pid)
-        child.signal(signal.SIGCONT)
-        if await child.ended_within(END_PAUSE_S):
-            return cpu_s
-    child.signal(signal.SIGKILL)
-    await child.wait()
+    await child.end(kill_tree)
     return cpu_s
 
 
