@@ -17,13 +17,12 @@ from hermes_queue.sandbox.base import (
     DROPPED_VARIABLES,
     MAX_OUTPUT_BYTES,
     SLOT_ENVIRONMENT,
-    TIMEOUT_EXIT_CODE,
     WORKSPACE,
     ExecutionResult,
 )
 from hermes_queue.sandbox.modal.abilities import Abilities, cannot_hold_slots
 from hermes_queue.sandbox.modal.failures import explained
-from hermes_queue.sandbox.modal.process import BACKSTOP_S, Finished, run_process
+from hermes_queue.sandbox.modal.process import BACKSTOP_S, run_process
 from hermes_queue.settings import ModalSettings
 
 logger = logging.getLogger(__name__)
@@ -303,14 +302,7 @@ class Box:
             raise SlotLost(f"slot {lease.slot_id} was released under a command")
         if done.exit_code == KILLED and not done.timed_out and self.capacity > 1:
             await self._check_own(lease, command_id)
-        return ExecutionResult(
-            exit_code=TIMEOUT_EXIT_CODE if done.timed_out else done.exit_code,
-            stdout=done.stdout,
-            stderr=done.stderr,
-            duration_s=done.seconds,
-            timed_out=done.timed_out,
-            truncated=done.truncated,
-        )
+        return done
 
     async def _kill(self, lease: Lease, command_id: str) -> None:
         if not lease.ended:  # else the reset has killed everything
@@ -346,6 +338,6 @@ def _odd(text: str) -> bool:
     return "\0" in text or (not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text))
 
 
-def _tail(done: Finished) -> str:
+def _tail(done: ExecutionResult) -> str:
     said = (done.stderr or done.stdout).decode("utf-8", "replace").strip()[-500:]
     return f"exit code {done.exit_code}: {said or 'no output'}"
