@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -14,10 +15,21 @@ def put_whole(path: Path, data: bytes, *, draft: Path) -> None:
     Raises:
         OSError: the disk is full or broken; nothing is left behind.
     """
+    with replaced(path, draft):
+        draft.write_bytes(data)
+
+
+@contextmanager
+def replaced(path: Path, draft: Path) -> Iterator[None]:
+    """Give `draft`, which the block fills, the name `path` in one step if the block ends well.
+
+    Raises:
+        OSError: the disk is full or broken; nothing is left behind.
+    """
     try:
-        with draft.open("wb") as file:
-            file.write(data)
-            flush(file)
+        yield
+        with draft.open("rb") as file:
+            os.fsync(file.fileno())
         draft.rename(path)
     except BaseException:
         with suppress(OSError):
