@@ -9,25 +9,15 @@ from pathlib import Path
 from typing import IO
 
 
-def put_whole(path: Path, data: bytes, *, draft: Path) -> None:
-    """Write `data` to `draft`, which then takes the name `path`: that is whole or not there.
-
-    Raises:
-        OSError: the disk is full or broken; nothing is left behind.
-    """
-    with replaced(path, draft):
-        draft.write_bytes(data)
-
-
 @contextmanager
-def replaced(path: Path, draft: Path) -> Iterator[None]:
-    """Give `draft`, which the block fills, the name `path` in one step if the block ends well.
+def replaced(path: Path, draft: Path) -> Iterator[Path]:
+    """Give `draft`, which the block writes, the name `path` in one step if the block ends well.
 
     Raises:
         OSError: the disk is full or broken; nothing is left behind.
     """
     try:
-        yield
+        yield draft
         with draft.open("rb") as file:
             os.fsync(file.fileno())
         draft.rename(path)

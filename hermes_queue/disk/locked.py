@@ -61,9 +61,8 @@ def replacing(path: Path) -> Iterator[Path]:
     Raises:
         HermesQueueError: it could not be written; `path` is as it was.
     """
-    draft = path.with_name(f".{path.name}.tmp")
     try:
-        with replaced(path, draft):
+        with replaced(path, path.with_name(f".{path.name}.tmp")) as draft:
             yield draft
     except OSError as error:
         raise HermesQueueError(f"{path}: cannot be written: {error}") from error

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-from hermes_queue.disk.durable import make_directory, put_whole
+from hermes_queue.disk.durable import make_directory, replaced
 from hermes_queue.disk.frames import FrameLog, read_frames
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.results.stored import StoredGroup
@@ -94,7 +94,8 @@ def _directory_of_writer(directory: Path, run_id: str) -> Path:
     if path.name.startswith(_HASHED) and not (path / _RUN_ID).exists():
         try:
             make_directory(path)
-            put_whole(path / _RUN_ID, run_id.encode(), draft=path / f"{_RUN_ID}.{os.getpid()}")
+            with replaced(path / _RUN_ID, path / f"{_RUN_ID}.{os.getpid()}") as draft:
+                draft.write_bytes(run_id.encode())
         except OSError as error:
             raise ConfigurationError(f"{path}: cannot be written: {error.strerror}") from error
     return path
