@@ -2,6 +2,7 @@
 
 base.py            the contract of a backend
 capacity.py        how many slots may be leased at once
+commands.py        commands and files of leased slots
 context.py         a slot as envs and tools see it
 files.py           a slot's files, by way of bash
 fleet.py           what the workers of a deployment share

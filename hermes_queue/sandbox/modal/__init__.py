@@ -5,7 +5,6 @@
     assets.py       directories built once, then mounted
     backend.py      `SandboxBackend` on top of the rest
     box.py          one sandbox and the slots in it
-    commands.py     commands and files of leased slots
     factory.py      sandboxes made, noted and ended
     failures.py     the SDK's errors as ours
     pool.py         sandboxes of one profile

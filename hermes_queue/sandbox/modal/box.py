@@ -255,7 +255,7 @@ class Box:
         lease: Lease,
         argv: Sequence[str],
         *,
-        command: str | None = None,
+        script: str | None = None,
         stdin: bytes = b"",
         env: Mapping[str, str] | None = None,
         cwd: str,
@@ -263,7 +263,7 @@ class Box:
         max_output_bytes: int = MAX_OUTPUT_BYTES,
         whole: bool = False,
     ) -> ExecutionResult:
-        """Run `argv`, with `command` as bash's command line; `whole` as in `run_process`.
+        """Run `argv`, with `script` as bash's command line; `whole` as in `run_process`.
 
         Raises:
             SlotLost: the slot or its sandbox has ended.
@@ -273,14 +273,14 @@ class Box:
         words = list(argv)
         merged = {**SLOT_ENVIRONMENT, **self.profile.env, **(env or {})}
         variables = [f"{name}={value}" for name, value in merged.items()]
-        if command is not None:
-            size = len(command) + sum(map(len, variables))
-            if (size * 4 > ARGUMENT_BYTES and _too_long([command, *variables])) or _odd(command):
-                data = command.encode("utf-8", "surrogatepass")
+        if script is not None:
+            size = len(script) + sum(map(len, variables))
+            if (size * 4 > ARGUMENT_BYTES and _too_long([script, *variables])) or _odd(script):
+                data = script.encode("utf-8", "surrogatepass")
                 await self.script("spill", lease.slot_id, str(lease.uid), command_id, stdin=data)
                 words.append(f"{ROOT}/slots/{lease.slot_id}/spill-{command_id}")
             else:
-                words += ["-c", command]
+                words += ["-c", script]
         limit_s = math.ceil(timeout_s + BACKSTOP_S)
         prefix = [lease.slot_id, str(lease.uid), str(limit_s), command_id, cwd]
         prefix += [str(int(bool(stdin))), str(len(variables)), *variables]
