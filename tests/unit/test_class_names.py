@@ -24,7 +24,6 @@ TWICE = {
     "Row",
     "Runtime",
     "Selection",
-    "Sink",
     "Tally",
     "Unfit",
     "Verdict",

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from envs.swe.item import DistributionFields, GitSource, Runtime
+from envs.swe.item import DistributionFields, GitSource, Runtime, SdistSource
 from envs.swe.package.distribution import Distribution, describe
 from envs.swe.package.project import Project, parse_project
 from envs.swe.repository import Repository
@@ -149,6 +149,23 @@ async def test_a_version_that_only_code_tells_is_the_rows_or_zero(
 async def test_what_the_row_says_wins_over_the_files(tmp_path: Path) -> None:
     own = {"name": "other", "version": "3", "entry_points": {"g": {"n": "m:a"}}}
     made = await described(tmp_path, {"pyproject.toml": PEP_621}, distribution=own)
+    assert made is not None
+    assert (made.name, made.version, made.entry_points) == ("other", "3", {"g": {"n": "m:a"}})
+
+
+async def test_an_sdist_is_known_by_its_pin(tmp_path: Path) -> None:
+    repository = await Repository.create(tmp_path / "r.git")
+    tree = await repository.replace(
+        (await repository.git("hash-object", "-w", "-t", "tree", "/dev/null")).decode().strip(),
+        {
+            "PKG-INFO": b"Name: p\nVersion: 1\n",
+            "src/p.egg-info/entry_points.txt": b"[pytest11]\np = p.plugin:Plugin\n",
+        },
+    )
+    source = SdistSource(
+        type="sdist", name="p", version="1.0", filename="p-1.0.tar.gz", sha256="0" * 64
+    )
+    made = await describe(repository, tree, Runtime(), source)
     assert made is not None
     assert (made.name, made.version) == ("p", "1")
     assert made.entry_points == {"pytest11": {"p": "p.plugin:Plugin"}}
