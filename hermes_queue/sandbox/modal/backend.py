@@ -114,11 +114,6 @@ class ModalBackend(SlotCommands):
         for pool in self._pools.values():
             pool.resize(slots)
 
-    @property
-    def throttled(self) -> int:
-        """How often Modal refused a sandbox for quota or rate."""
-        return self._factory.throttled
-
     # --- life cycle -------------------------------------------------------------------
 
     async def start(self) -> None:

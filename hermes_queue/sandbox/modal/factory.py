@@ -41,8 +41,6 @@ class BoxFactory:
         self._observer = fleet.observer
         self._labels = labels
         self._patience_s = settings.patience_s
-        self.throttled = 0
-        """How often Modal refused a sandbox for quota or rate."""
 
     async def make(self, profile: ModalSettings) -> Box:
         """A sandbox for slots, ready for them.
@@ -96,7 +94,6 @@ class BoxFactory:
                 creating.add_done_callback(self._end_late)
                 raise
             except SandboxUnavailable as error:
-                self.throttled += 1
                 if time.monotonic() + pause_s > give_up:
                     error.retry_after_s = min(max(self._patience_s / 10, 1.0), BACKOFF_MAX_S)
                     raise
