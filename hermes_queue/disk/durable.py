@@ -11,7 +11,7 @@ from typing import IO
 
 @contextmanager
 def replaced(path: Path, draft: Path) -> Iterator[Path]:
-    """Give `draft`, which the block writes, the name `path` in one step if the block ends well.
+    """Rename `draft`, which the block writes, to `path`, which is complete or as it was before.
 
     Raises:
         OSError: the disk is full or broken; nothing is left behind.
@@ -29,7 +29,7 @@ def replaced(path: Path, draft: Path) -> Iterator[Path]:
 
 
 def make_directory(path: Path) -> None:
-    """Make a directory and its parents, whose names survive a power loss on return.
+    """Make a directory and its parents; their names survive a power loss on return.
 
     Raises:
         OSError: it cannot be made.
@@ -41,7 +41,7 @@ def make_directory(path: Path) -> None:
 
 
 def flush(file: IO[str] | IO[bytes]) -> None:
-    """Write what `file` holds back, and wait until it survives a power loss. Raises OSError."""
+    """Write the buffers of `file`, and wait until they survive a power loss. Raises OSError."""
     file.flush()
     os.fsync(file.fileno())
 
@@ -54,7 +54,7 @@ def append_line(path: Path, line: str) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Make a new file's name durable, too."""
+    """Make the name of a new file durable, too."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
