@@ -8,31 +8,18 @@ wanted, `follow.py` consumes them. Nothing is enqueued before all rows were vali
 
 from __future__ import annotations
 
-import signal
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from hermes_queue.errors import (
-    EXIT_INTERRUPTED,
-    EXIT_ISOLATION,
-    ConfigurationError,
-    HermesQueueError,
-    IsolationUnavailable,
-)
-from hermes_queue.installation import check_installation
+from producers.command import run_command
 from producers.run.dataset import BUNDLED
 from producers.run.flags import Options
 from producers.run.options import ProducerOptions, parse
 
 if TYPE_CHECKING:
     from producers.run.selection import SelectedItem
-
-_EXTRAS = {"celery": "producer", "kombu": "producer", "rich": "producer", "click": "worker"}
-"""Modules that a plain `pip install hermes-queue` lacks, and the extra that has them."""
 
 
 def _as_it_is(row: dict[str, Any], _: Any) -> dict[str, Any]:
@@ -84,35 +71,10 @@ def main(producer: Producer, argv: Sequence[str] | None = None) -> int:
         SystemExit: for `--help` and for flags that cannot be parsed (exit code 2).
     """
     options = parse(producer, argv)
-    previous = signal.signal(signal.SIGTERM, _interrupt)
-    try:
-        check_installation()
+
+    def command() -> int:
         from producers.run.launch import run
 
         return run(producer, options)
-    except HermesQueueError as error:
-        return _fail(str(error), error.exit_code)
-    except IsolationUnavailable as error:
-        return _fail(str(error), EXIT_ISOLATION)
-    except ModuleNotFoundError as error:
-        extra = _EXTRAS.get((error.name or "").partition(".")[0])
-        if extra is None:
-            raise
-        return _fail(
-            f"{error.name} is not installed: pip install 'hermes-queue[{extra}]'",
-            ConfigurationError.exit_code,
-        )
-    except KeyboardInterrupt:
-        return _fail("interrupted", EXIT_INTERRUPTED)
-    finally:
-        signal.signal(signal.SIGTERM, previous)
 
-
-def _interrupt(_: int, __: FrameType | None) -> NoReturn:
-    """Treat SIGTERM like Ctrl-C, so that nothing we started is left behind."""
-    raise KeyboardInterrupt
-
-
-def _fail(message: str, exit_code: int) -> int:
-    sys.stderr.write(f"error: {message}\n")
-    return exit_code
+    return run_command(command, interrupted="interrupted")

@@ -1,4 +1,4 @@
-"""From what goes wrong in a command that makes datasets to its exit code and message."""
+"""From what goes wrong in a producer, or while making datasets, to exit code and message."""
 
 from __future__ import annotations
 
@@ -18,11 +18,14 @@ from hermes_queue.errors import (
 from hermes_queue.installation import check_installation
 from hermes_queue.settings import check_environment
 
+_EXTRAS = {"celery": "producer", "kombu": "producer", "rich": "producer", "click": "worker"}
+"""Modules that a plain `pip install hermes-queue` lacks, and the extra that has them."""
+
 
 def run_command(command: Callable[[], int], *, interrupted: str) -> int:
     """Run `command` and return its exit code (see `hermes_queue.errors`).
 
-    `interrupted` tells, after Ctrl-C or SIGTERM, what is there.
+    `interrupted` is the message after Ctrl-C or SIGTERM.
     """
     previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -36,12 +39,13 @@ def run_command(command: Callable[[], int], *, interrupted: str) -> int:
     except HermesQueueError as error:
         return fail(str(error), error.exit_code)
     except KeyboardInterrupt:
-        return fail(f"interrupted; {interrupted}", EXIT_INTERRUPTED)
+        return fail(interrupted, EXIT_INTERRUPTED)
     except ModuleNotFoundError as error:
-        if error.name != "rich":
+        extra = _EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:
             raise
         return fail(
-            "rich is not installed: pip install 'hermes-queue[producer]'",
+            f"{error.name} is not installed: pip install 'hermes-queue[{extra}]'",
             ConfigurationError.exit_code,
         )
     finally:

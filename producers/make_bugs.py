@@ -138,7 +138,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = build_parser().parse_args(argv)
     return run_command(
         lambda: asyncio.run(_make(arguments)),
-        interrupted=f"rows made so far are in {arguments.out}",
+        interrupted=f"interrupted; rows made so far are in {arguments.out}",
     )
 
 

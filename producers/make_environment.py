@@ -128,7 +128,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         SystemExit: for `--help` and for flags that cannot be parsed (exit code 2).
     """
     arguments = build_parser().parse_args(argv)
-    return run_command(lambda: asyncio.run(_make(arguments)), interrupted="nothing was written")
+    return run_command(
+        lambda: asyncio.run(_make(arguments)), interrupted="interrupted; nothing was written"
+    )
 
 
 async def _make(arguments: argparse.Namespace) -> int:

@@ -8,18 +8,15 @@ directory, held by a lock; a later worker on the host adopts directories whose o
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from hermes_queue.disk.durable import put_whole
+from hermes_queue.disk.durable import replaced
 from hermes_queue.disk.locks import try_hold
 from hermes_queue.settings import private_directory
-
-logger = logging.getLogger(__name__)
 
 SUFFIX = ".record"
 """Suffix of files to publish; files set aside have another."""
@@ -73,7 +70,8 @@ class Spool:
         if len(name) > _NAME_MAX - len(SUFFIX):
             name = hashlib.sha256(name.encode()).hexdigest()
         target = self._directory / (name + SUFFIX)
-        put_whole(target, body, draft=target.with_suffix(".part"))
+        with replaced(target, target.with_suffix(".part")) as draft:
+            draft.write_bytes(body)
         return SpooledRecord(target, self.owner)
 
     def count(self) -> int:

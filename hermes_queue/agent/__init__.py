@@ -16,7 +16,6 @@ from hermes_queue.agent.chat import ChatClient, Reply
 from hermes_queue.agent.endpoint.limiter import Limiter, Permit, Unlimited
 from hermes_queue.agent.loop import AgentResult, run_agent
 from hermes_queue.agent.registry import AgentScript, make_chat
-from hermes_queue.agent.tokens.merge import merge_turns
 
 __all__ = [
     "AgentResult",
@@ -27,6 +26,5 @@ __all__ = [
     "Reply",
     "Unlimited",
     "make_chat",
-    "merge_turns",
     "run_agent",
 ]

@@ -7,7 +7,6 @@ point.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,8 +32,6 @@ from hermes_queue.models import (
 )
 from hermes_queue.tools.toolbox import Toolbox
 from hermes_queue.wire.parameters import COUNT_MAX
-
-logger = logging.getLogger(__name__)
 
 STUCK_TURNS = 8
 """Consecutive turns with identical calls and identical observations that count as stuck.

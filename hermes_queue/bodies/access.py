@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
-from hermes_queue.disk.durable import put_whole, sync_directory
+from hermes_queue.disk.durable import replaced, sync_directory
 from hermes_queue.errors import ConfigurationError, HermesQueueError, StoreUnavailable
 
 _FLAT = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "oss", "r2"})
@@ -97,8 +97,8 @@ class _Directory:
         path = _path(url)
         path.parent.mkdir(parents=True, exist_ok=True)
         (path.parent.parent / _MARK).touch()
-        draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-        put_whole(path, data, draft=draft)
+        with replaced(path, path.with_name(f".{path.name}.{secrets.token_hex(4)}")) as draft:
+            draft.write_bytes(data)
         sync_directory(path.parent.parent)
 
     def remove(self, url: str) -> None:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
 
-def put_whole(path: Path, data: bytes, *, draft: Path) -> None:
-    """Write `data` to `draft` and rename it to `path`, which is complete or does not exist.
+@contextmanager
+def replaced(path: Path, draft: Path) -> Iterator[Path]:
+    """Rename `draft`, which the block writes, to `path`, which is complete or as it was before.
 
     Raises:
         OSError: the disk is full or broken; nothing is left behind.
     """
     try:
-        with draft.open("wb") as file:
-            file.write(data)
-            flush(file)
+        yield draft
+        with draft.open("rb") as file:
+            os.fsync(file.fileno())
         draft.rename(path)
     except BaseException:
         with suppress(OSError):

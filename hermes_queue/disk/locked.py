@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hermes_queue.disk.durable import make_directory, sync_directory
+from hermes_queue.disk.durable import make_directory, replaced, sync_directory
 from hermes_queue.disk.locks import lock
 from hermes_queue.errors import ConfigurationError, HermesQueueError
 
@@ -61,19 +61,11 @@ def replacing(path: Path) -> Iterator[Path]:
     Raises:
         HermesQueueError: it could not be written; `path` is unchanged.
     """
-    draft = path.with_name(f".{path.name}.tmp")
     try:
-        yield draft
-        with draft.open("rb") as stream:
-            os.fsync(stream.fileno())
-        os.rename(draft, path)
-        sync_directory(path.parent)
+        with replaced(path, path.with_name(f".{path.name}.tmp")) as draft:
+            yield draft
     except OSError as error:
-        draft.unlink(missing_ok=True)
         raise HermesQueueError(f"{path}: cannot be written: {error}") from error
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
 
 
 def read_whole(fd: int, size: int, offset: int) -> bytes:

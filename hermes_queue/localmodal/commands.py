@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -18,8 +17,6 @@ from hermes_queue.sandbox.host.execution import DRAIN_GRACE_S, Child, OutputPipe
 CHUNK_BYTES = 256 << 10
 IN_MEMORY_BYTES = 64 << 10
 """Size up to which a stream is kept in memory; a longer one is written to a file."""
-END_ROUNDS = 100
-END_PAUSE_S = 0.05
 
 
 class OutputLog:
@@ -234,18 +231,8 @@ class Command:
     async def kill(self) -> None:
         """Kill its whole tree; returns when the first process has ended."""
         if self._ending is None:
-            self._ending = asyncio.create_task(self._end())
+            self._ending = asyncio.create_task(self._child.end(self._kill_tree))
         await asyncio.shield(self._ending)
-
-    async def _end(self) -> None:
-        # Repeatedly: the first signals may come before it has entered the sandbox.
-        for _ in range(END_ROUNDS):
-            if not self.is_running:
-                return
-            await self._kill_tree(self._child.pid)
-            self._child.signal(signal.SIGCONT)  # nsenter stops when it sees its child stopped.
-            if await self._child.ended_within(END_PAUSE_S):
-                return
 
     def close(self) -> None:
         """Free its resources; it must have ended."""

@@ -8,7 +8,6 @@ hosts may share one directory.
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 import secrets
 import time
@@ -17,12 +16,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-from hermes_queue.disk.durable import make_directory, put_whole
+from hermes_queue.disk.durable import make_directory, replaced
 from hermes_queue.disk.frames import FrameLog, read_frames
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.results.stored import StoredGroup
-
-logger = logging.getLogger(__name__)
 
 MAGIC = b"hermes-queue groups 1\n"
 FILE_BYTES = 64 << 20
@@ -97,7 +94,8 @@ def _directory_of_writer(directory: Path, run_id: str) -> Path:
     if path.name.startswith(_HASHED) and not (path / _RUN_ID).exists():
         try:
             make_directory(path)
-            put_whole(path / _RUN_ID, run_id.encode(), draft=path / f"{_RUN_ID}.{os.getpid()}")
+            with replaced(path / _RUN_ID, path / f"{_RUN_ID}.{os.getpid()}") as draft:
+                draft.write_bytes(run_id.encode())
         except OSError as error:
             raise ConfigurationError(f"{path}: cannot be written: {error.strerror}") from error
     return path

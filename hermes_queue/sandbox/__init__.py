@@ -2,6 +2,7 @@
 
 base.py            the contract of a backend
 capacity.py        the number of slots that may be leased at once
+commands.py        commands and files of leased slots
 context.py         a slot for envs and tools
 files.py           files of a slot, read and written with bash
 fleet.py           state that a backend shares with the deployment's workers

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from hermes_queue.errors import SandboxError
@@ -25,12 +25,14 @@ class RunInSlot(Protocol):
         self,
         argv: Sequence[str],
         *,
+        script: str | None = None,
         stdin: bytes = b"",
+        env: Mapping[str, str] | None = None,
         cwd: str,
         timeout_s: float,
         max_output_bytes: int = MAX_OUTPUT_BYTES,
     ) -> ExecutionResult:
-        """Run `argv` to its end; output is whole up to `max_output_bytes`."""
+        """Run `argv`, with `script` as bash's command line; `max_output_bytes` is per stream."""
         ...
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -16,8 +15,6 @@ from hermes_queue import extensions
 from hermes_queue.errors import ConfigurationError, SandboxError
 from hermes_queue.models import ToolCall
 from hermes_queue.tools.base import Tool, ToolContext
-
-logger = logging.getLogger(__name__)
 
 GRACE_S = 30.0
 """Extra time of a tool call beyond its own timeout, after which the sandbox counts as lost."""

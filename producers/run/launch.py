@@ -21,7 +21,7 @@ from hermes_queue.errors import (
 )
 from hermes_queue.ledger import Ledger
 from hermes_queue.models import AgentSpec
-from hermes_queue.settings import PREFIX, ModelSettings, RedisSettings, check_environment
+from hermes_queue.settings import PREFIX, ModelSettings, RedisSettings
 from hermes_queue.sinks.datasets.jsonl import JsonlSink
 from producers.base import Producer
 from producers.run.dataset import open_dataset
@@ -46,7 +46,6 @@ def run(producer: Producer, options: ProducerOptions) -> int:
         HermesQueueError: see its `exit_code`; before the first enqueue nothing was sent.
         IsolationUnavailable: the embedded worker cannot isolate slots.
     """
-    check_environment()
     options.sandbox.worker_settings()
     env = load_env(options.run.env)
     plan = make_plan(producer, env, options)

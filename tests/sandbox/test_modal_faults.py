@@ -30,6 +30,11 @@ def faults(localmodal):
     return localmodal.faults
 
 
+def logged(caplog):
+    """Actions of the log so far."""
+    return [getattr(record, "action", "") for record in caplog.records]
+
+
 def break_creation(faults, **how):
     """In either version of the protocol; the SDK's default depends on its version."""
     for call in ("SandboxCreate", "SandboxCreateV2"):
@@ -147,13 +152,13 @@ async def test_a_gpu_where_there_is_none_is_refused(start):
     assert await out(backend, slot, "echo alive") == "alive"
 
 
-async def test_a_quota_is_waited_for_and_counted(start, faults, monkeypatch):
+async def test_a_quota_is_waited_for_and_logged(start, faults, monkeypatch, caplog):
     monkeypatch.setattr(factory, "BACKOFF_S", 0.01)
     break_creation(faults, status="RESOURCE_EXHAUSTED", count=2)
     backend = await start()
     slot = await backend.acquire("t", SlotSpec())
     assert await out(backend, slot, "echo alive") == "alive"
-    assert backend.throttled == 2
+    assert logged(caplog).count("sandbox_throttled") == 2
 
 
 async def test_a_quota_that_lasts_gives_the_job_back(start, faults):
@@ -180,11 +185,11 @@ async def test_a_sandbox_that_is_not_scheduled_gives_the_job_back_and_ends_when_
             await asyncio.sleep(0.1)
 
 
-async def test_a_rate_limit_that_says_how_long_is_waited_for_by_the_sdk(start, faults):
+async def test_a_rate_limit_that_says_how_long_is_waited_for_by_the_sdk(start, faults, caplog):
     break_creation(faults, status="RESOURCE_EXHAUSTED", retry_after_s=0.1)
     backend = await start(patience_s=0)
     await backend.acquire("t", SlotSpec())
-    assert backend.throttled == 0
+    assert "sandbox_throttled" not in logged(caplog)
 
 
 async def test_a_service_that_is_away_for_a_moment_is_not_noticed(start, faults):

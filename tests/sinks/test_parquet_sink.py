@@ -303,7 +303,7 @@ def test_a_device_that_fails_after_a_shard_has_its_name_doubles_no_row(
     made = records(4)
     sink = ParquetSink(tmp_path)
     sink.write(made)
-    place = "os.ftruncate" if fails == "the journal" else "hermes_queue.disk.locked.sync_directory"
+    place = "os.ftruncate" if fails == "the journal" else "hermes_queue.disk.durable.sync_directory"
     with monkeypatch.context() as broken:
         broken.setattr(place, lambda *_: (_ for _ in ()).throw(OSError(5, "Input/output error")))
         with pytest.raises((HermesQueueError, OSError)):

@@ -8,7 +8,7 @@ import struct
 
 import pytest
 
-from hermes_queue.agent.tokens.merge import merge_turns, merge_with_breaks, round_float32
+from hermes_queue.agent.tokens.merge import merge_with_breaks, round_float32
 from hermes_queue.models import TokenSequence, Turn
 
 
@@ -81,21 +81,21 @@ def test_invariants_hold_for_random_episodes(seed: int) -> None:
 
 
 def test_a_sequence_survives_json_bit_for_bit() -> None:
-    (sequence,) = merge_turns([turn([1], [2, 3], -1 / 3)]) or ()
+    (sequence,), _ = merge_with_breaks([turn([1], [2, 3], -1 / 3)])
     again = TokenSequence.model_validate(json.loads(sequence.model_dump_json()))
     assert again == sequence
     assert struct.pack("2d", *again.logprobs[1:]) == struct.pack("2d", *sequence.logprobs[1:])
 
 
 def test_a_turn_without_ids_leaves_the_trajectory_without_sequences() -> None:
-    assert merge_turns([turn([1], [2]), Turn()]) is None
-    assert merge_turns([Turn(prompt_ids=(1,), completion_ids=(2,))]) is None
-    assert merge_turns([]) is None
+    assert merge_with_breaks([turn([1], [2]), Turn()]) is None
+    assert merge_with_breaks([Turn(prompt_ids=(1,), completion_ids=(2,))]) is None
+    assert merge_with_breaks([]) is None
 
 
 def test_ids_and_logprobs_of_different_length_are_refused() -> None:
     with pytest.raises(ValueError, match="2 tokens, 1 logprobs"):
-        merge_turns([Turn(prompt_ids=(1,), completion_ids=(2, 3), logprobs=(-1.0,))])
+        merge_with_breaks([Turn(prompt_ids=(1,), completion_ids=(2, 3), logprobs=(-1.0,))])
 
 
 def test_rounding_to_float32_is_idempotent() -> None:

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from hermes_queue.agent import AgentScript, Reply, make_chat, merge_turns
+from hermes_queue.agent import AgentScript, Reply, make_chat
 from hermes_queue.agent.endpoint.chat import OpenAIChat
 from hermes_queue.agent.endpoint.connection import close_clients
+from hermes_queue.agent.tokens.merge import merge_with_breaks
 from hermes_queue.errors import ContextLengthExceeded, ModelConfigError, ModelError
 from hermes_queue.models import AgentSpec, FunctionCall, Message, ToolCall
 from hermes_queue.settings import ModelSettings
@@ -311,7 +312,7 @@ async def test_token_ids_and_logprobs_are_captured(endpoint: Endpoint, answer: A
     assert reply.turn.logprobs == (pytest.approx(-0.1), -2.5)
     assert reply.turn.logprobs != (-0.1, -2.5), "rounded to float32"
     assert reply.turn.logprobs_mode == "raw_logprobs"
-    (sequence,) = merge_turns([reply.turn]) or ()
+    (sequence,), _ = merge_with_breaks([reply.turn])
     assert sequence.loss_mask == (0, 0, 1, 1)
 
 

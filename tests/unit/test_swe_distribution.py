@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from envs.swe.item import DistributionFields, GitSource, SdistSource, SuiteRuntime
-from envs.swe.package.distribution import Distribution, describe, own_plugins
+from envs.swe.package.distribution import Distribution, describe
 from envs.swe.package.project import Project, parse_project
 from envs.swe.repository import Repository
 from hermes_queue.errors import EnvBug
@@ -65,7 +65,6 @@ async def test_pythons_own_reader_finds_what_was_made(tmp_path: Path) -> None:
     assert (plugin.name, plugin.value) == ("one", "pkg.one:One")
     [script] = found.entry_points.select(group="console_scripts")
     assert script.value == "pkg.cli:main"
-    assert own_plugins(made) == {"some": "pkg.plugin"}
 
 
 @pytest.mark.parametrize(
@@ -168,12 +167,12 @@ async def test_an_sdist_is_known_by_its_pin(tmp_path: Path) -> None:
     )
     made = await describe(repository, tree, SuiteRuntime(), source)
     assert made is not None
-    assert (made.name, made.version, own_plugins(made)) == ("p", "1", {"p": "p.plugin"})
+    assert (made.name, made.version) == ("p", "1")
+    assert made.entry_points == {"pytest11": {"p": "p.plugin:Plugin"}}
 
 
 async def test_a_repository_without_a_name_has_no_metadata(tmp_path: Path) -> None:
     assert await described(tmp_path, {"core.py": "x = 1\n"}) is None
-    assert own_plugins(None) == {}
 
 
 async def test_the_name_in_the_pinned_files_is_not_installed_either(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 from token_stub import END, OTHER_END, TokenStub, encode, template
 
-from hermes_queue.agent import AgentScript, make_chat, merge_turns
+from hermes_queue.agent import AgentScript, make_chat
 from hermes_queue.agent.endpoint.connection import close_clients
 from hermes_queue.agent.tokens.merge import merge_with_breaks
 from hermes_queue.errors import ContextLengthExceeded, ModelConfigError, ModelError
@@ -62,7 +62,7 @@ async def test_turns_extend_each_other_token_by_token(kind):
     async with talk(CALL, f"Again. {CALL}{CALL}", "Done.", kind=kind) as (_, chat):
         messages = [USER]
         turns = [(await turn(chat, messages)).turn for _ in range(3)]
-    [sequence] = merge_turns(turns)
+    [sequence], _ = merge_with_breaks(turns)
     text = "".join(chr(i) for i in sequence.ids if i != END)
     assert text.count(CALL) == 3
     assert text.count("result 0") == 2
@@ -85,7 +85,7 @@ async def test_a_reply_that_was_cut_off_is_closed_in_the_prompt_and_not_in_the_c
         messages = [USER]
         turns = [(await turn(chat, messages)).turn for _ in range(3)]
     assert turns[1].finish_reason == "length"
-    [sequence] = merge_turns(turns)
+    [sequence], _ = merge_with_breaks(turns)
     end = len(turns[1].prompt_ids) + len(turns[1].completion_ids)
     assert (sequence.ids[end], sequence.loss_mask[end]) == (END, 0)
 
@@ -98,7 +98,7 @@ async def test_a_first_reply_that_was_cut_off_is_closed_as_the_template_does(kin
         second = await turn(chat, messages)
     assert first.finish_reason == "length"
     assert second.events == ()
-    [sequence] = merge_turns([first, second.turn])
+    [sequence], _ = merge_with_breaks([first, second.turn])
     end = len(first.prompt_ids) + len(first.completion_ids)
     assert (sequence.ids[end], sequence.loss_mask[end]) == (END, 0)
 
@@ -113,7 +113,7 @@ async def test_a_reply_that_ends_in_another_token_is_closed_as_the_template_does
     assert replies[0].message.content is None
     first = replies[0].turn
     assert first.completion_ids[-1] == OTHER_END
-    [sequence] = merge_turns([r.turn for r in replies])
+    [sequence], _ = merge_with_breaks([r.turn for r in replies])
     end = len(first.prompt_ids) + len(first.completion_ids)
     assert (sequence.ids[end], sequence.loss_mask[end]) == (END, 0)
 

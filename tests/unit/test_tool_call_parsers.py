@@ -13,23 +13,21 @@ from typing import Any
 
 import pytest
 
+from hermes_queue import extensions
 from hermes_queue.agent.parsers import (
     ParsedReply,
     from_renderers,
-    known_parsers,
     load_parser,
 )
 from hermes_queue.agent.parsers.from_renderers import FAMILIES, MAX_CHARS
 from hermes_queue.errors import ConfigurationError
 
-OWN = sorted(set(known_parsers()) - set(FAMILIES))
+KNOWN = sorted({*extensions.known("parser"), *FAMILIES})
+OWN = sorted(set(KNOWN) - set(FAMILIES))
 HAS_RENDERERS = importlib.util.find_spec("renderers") is not None or "CI" in os.environ
 """In CI it has to be there: what needs it fails without it."""
 needs_renderers = pytest.mark.skipif(not HAS_RENDERERS, reason="extra `renderers` not installed")
-EVERY = [
-    pytest.param(name, marks=needs_renderers) if name in FAMILIES else name
-    for name in known_parsers()
-]
+EVERY = [pytest.param(name, marks=needs_renderers) if name in FAMILIES else name for name in KNOWN]
 
 TOOLS: list[dict[str, Any]] = [
     {
@@ -86,7 +84,7 @@ def read(name: str, text: str) -> list[tuple[str | None, str, str]]:
 
 
 def test_every_parser_has_a_sample() -> None:
-    assert sorted(SAMPLES) == known_parsers()
+    assert sorted(SAMPLES) == KNOWN
 
 
 @pytest.mark.parametrize("name", EVERY)

@@ -5,29 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 
-from hermes_queue.agent.endpoint.limiter import Limiter, Permit
-from hermes_queue.models import Usage
+from hermes_queue.agent.endpoint.limiter import Limiter, ObservedPermit, Permit
 from workers.clock import Clock
-
-
-@dataclass(slots=True)
-class _TrackedPermit:
-    """A permit that records whether its call was answered."""
-
-    permit: Permit
-    waited_s: float
-    served: bool = False
-
-    def settle(self, usage: Usage) -> None:
-        """See `Permit`."""
-        self.served = True
-        self.permit.settle(usage)
-
-    def refused(self, retry_after_s: float | None, *, paused: bool = False) -> None:
-        """See `Permit`."""
-        self.permit.refused(retry_after_s, paused=paused)
 
 
 class NotCounting:
@@ -56,7 +36,7 @@ class NotCounting:
                 granted.append(await stack.enter_async_context(slot))
 
             await self._clock.not_counting(wait)()
-            permit, began = _TrackedPermit(granted[0], granted[0].waited_s), time.monotonic()
+            permit, began = ObservedPermit(granted[0], granted[0].waited_s), time.monotonic()
             yield permit
-            if not permit.served:
+            if permit.outcome != "ok":
                 self._clock.postpone(time.monotonic() - began)

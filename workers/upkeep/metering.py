@@ -10,9 +10,8 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 
-from hermes_queue.agent.endpoint.limiter import Limiter, Permit
+from hermes_queue.agent.endpoint.limiter import Limiter, ObservedPermit, Permit
 from hermes_queue.errors import TrajectoryFailure
 from hermes_queue.ledger import ACCEPTED, PublishVerdict
 from hermes_queue.models import ScoredTrajectory, Usage
@@ -98,26 +97,6 @@ def forgotten(meter: Meter, what: str) -> None:
     meter.add(metrics.FORGOTTEN, {"what": what})
 
 
-@dataclass(slots=True)
-class _MeteredPermit:
-    """Passes its caller's reports on, and remembers them."""
-
-    permit: Permit
-    waited_s: float
-    outcome: str = "failed"
-    usage: Usage = field(default_factory=Usage)
-
-    def settle(self, usage: Usage) -> None:
-        """See `Permit`."""
-        self.outcome, self.usage = "ok", usage
-        self.permit.settle(usage)
-
-    def refused(self, retry_after_s: float | None, *, paused: bool = False) -> None:
-        """See `Permit`."""
-        self.outcome = "paused" if paused else "refused"
-        self.permit.refused(retry_after_s, paused=paused)
-
-
 class MeteredLimiter:
     """A limiter that counts calls when they end."""
 
@@ -134,7 +113,7 @@ class MeteredLimiter:
         async with self._limiter.slot(
             endpoint, model, estimate_tokens=estimate_tokens, delay_s=delay_s
         ) as permit:
-            metered, began = _MeteredPermit(permit, permit.waited_s), time.monotonic()
+            metered, began = ObservedPermit(permit, permit.waited_s), time.monotonic()
             self._meter.observe(metrics.MODEL_WAIT_SECONDS, labels, permit.waited_s)
             try:
                 yield metered

@@ -194,10 +194,9 @@ def find_tests(paths: frozenset[str], named: Sequence[str] = ()) -> tuple[str, .
     return tuple(sorted(chosen))
 
 
-def make_runtime(package: Package, tests: Sequence[str], python: str | None = None) -> SuiteRuntime:
+def make_runtime(package: Package, tests: Sequence[str]) -> SuiteRuntime:
     """The runtime for the package's tests, without its own addopts, which may need plugins."""
     return SuiteRuntime(
-        python=python,
         requirements=package.requirements,
         pytest_args=("-o", "addopts="),
         tests=tuple(tests),

@@ -82,16 +82,6 @@ class Distribution:
         return {**made, "RECORD": record}
 
 
-def own_plugins(distribution: Distribution | None) -> dict[str, str]:
-    """The package's own pytest plugins: entry point -> module.
-
-    `pytest -p <entry point>` loads one if plugin autoloading is off and the metadata is on
-    PYTHONPATH.
-    """
-    points = distribution.entry_points.get("pytest11", {}) if distribution else {}
-    return {name: re.split(r"[:\[]", value)[0].strip() for name, value in points.items()}
-
-
 async def place(context: SlotContext, distribution: Distribution | None) -> str:
     """Write the metadata into the slot, replacing its directory, which is returned for PYTHONPATH.
 

@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from hermes_queue.models import Usage
@@ -70,6 +70,26 @@ class FreePermit:
 
     def refused(self, retry_after_s: float | None, *, paused: bool = False) -> None:
         """Does nothing; the caller's own backoff has to suffice."""
+
+
+@dataclass(slots=True)
+class ObservedPermit:
+    """Passes its caller's reports on, and remembers them."""
+
+    permit: Permit
+    waited_s: float
+    outcome: str = "failed"
+    usage: Usage = field(default_factory=Usage)
+
+    def settle(self, usage: Usage) -> None:
+        """See `Permit`."""
+        self.outcome, self.usage = "ok", usage
+        self.permit.settle(usage)
+
+    def refused(self, retry_after_s: float | None, *, paused: bool = False) -> None:
+        """See `Permit`."""
+        self.outcome = "paused" if paused else "refused"
+        self.permit.refused(retry_after_s, paused=paused)
 
 
 class Unlimited:

@@ -21,14 +21,8 @@ __all__ = [
     "ParsedCall",
     "ParsedReply",
     "ToolCallParser",
-    "known_parsers",
     "load_parser",
 ]
-
-
-def known_parsers() -> list[str]:
-    """Names that need no module path; some need the extra `renderers`."""
-    return sorted({*extensions.known("parser"), *FAMILIES})
 
 
 def load_parser(name: str) -> ToolCallParser:

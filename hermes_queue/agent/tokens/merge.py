@@ -51,20 +51,16 @@ def round_float32(values: Iterable[float]) -> tuple[float, ...]:
     return rounded
 
 
-def merge_turns(turns: Sequence[Turn]) -> tuple[TokenSequence, ...] | None:
-    """The training sequences of a trajectory; None if any turn lacks ids or logprobs.
+def merge_with_breaks(
+    turns: Sequence[Turn],
+) -> tuple[tuple[TokenSequence, ...], tuple[Break, ...]] | None:
+    """The training sequences of a trajectory and the breaks between them, always one fewer.
+
+    None if any turn lacks ids or logprobs.
 
     Raises:
         ValueError: a turn's ids and logprobs differ in number.
     """
-    merged = merge_with_breaks(turns)
-    return merged[0] if merged else None
-
-
-def merge_with_breaks(
-    turns: Sequence[Turn],
-) -> tuple[tuple[TokenSequence, ...], tuple[Break, ...]] | None:
-    """As `merge_turns`, with the breaks: always one fewer than there are sequences."""
     if not turns:
         return None
     sequences: list[_Open] = []

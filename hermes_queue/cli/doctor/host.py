@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hermes_queue.cli.doctor.finding import Finding, error, ok, warning
-from hermes_queue.disk.durable import put_whole
+from hermes_queue.disk.durable import replaced
 from hermes_queue.disk.locks import is_held
 from hermes_queue.errors import HermesQueueError, TrajectoryFailure
 from hermes_queue.settings import PathSettings, SandboxSettings
@@ -60,7 +60,8 @@ def _disk(check: str, directory: Path) -> Finding:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         probe = directory / f".doctor-{secrets.token_hex(8)}"
         try:
-            put_whole(probe, os.urandom(PROBE_BYTES), draft=probe.with_suffix(".part"))
+            with replaced(probe, probe.with_suffix(".part")) as draft:
+                draft.write_bytes(os.urandom(PROBE_BYTES))
         finally:
             probe.unlink(missing_ok=True)
     except OSError as problem:

@@ -102,7 +102,7 @@ class OutputPipe:
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[None] = self._loop.create_future()
         self._discard = False
-        self._loop.add_reader(self._reader, self._readable)
+        self._loop.add_reader(self._reader, self._read_once)
 
     @property
     def writer(self) -> int:
@@ -114,9 +114,6 @@ class OutputPipe:
         if self._writer >= 0:
             os.close(self._writer)
             self._writer = -1
-
-    def _readable(self) -> None:
-        self._read_once()
 
     def _read_once(self) -> bool:
         if self._reader < 0:
@@ -223,6 +220,21 @@ class Child:
         code = await asyncio.shield(self.exited)
         return 128 - code if code < 0 else code
 
+    async def end(self, kill_tree: KillTree) -> None:
+        """Kill it with its tree; returns when it has ended.
+
+        One kill may not be enough: it may come before the command has entered the slot, and nsenter
+        stops itself when its child is stopped.
+        """
+        for _ in range(END_ROUNDS):
+            if self.exited.done():
+                return
+            await kill_tree(self.pid)
+            self.signal(signal.SIGCONT)
+            await self.ended_within(END_PAUSE_S)
+        self.signal(signal.SIGKILL)
+        await self.wait()
+
 
 def memory_file(data: bytes) -> int:
     """A descriptor with `data`, positioned at its start. The caller closes it."""
@@ -264,7 +276,7 @@ async def run(
     """
     started, cpu_before = time.monotonic(), cpu_time()
     kept = HeadTail(max_output_bytes), HeadTail(max_output_bytes)
-    pipes = OutputPipe(kept[0].feed, owner=owner), OutputPipe(kept[1].feed, owner=owner)
+    pipes = [OutputPipe(each.feed, owner=owner) for each in kept]
     source = memory_file(stdin) if stdin else os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     try:
         child = Child(
@@ -285,7 +297,6 @@ async def run(
         os.close(source)
     for pipe in pipes:
         pipe.close_writer()
-    notice = ""
     try:
         killed_cpu_s = await _wait(child, kill_tree, timeout_s)
         await _drain(pipes)
@@ -327,18 +338,10 @@ async def _wait(child: Child, kill_tree: KillTree, timeout_s: float) -> float | 
 async def _end(child: Child, kill_tree: KillTree) -> float:
     """Kill the command until it is over; returns the processor seconds of its tree.
 
-    They are read first, because nobody waits for the children of killed processes. One kill may
-    not be enough: it may come before the command has entered the slot, and nsenter stops itself
-    when its child is stopped.
+    They are read first, because nobody waits for the children of killed processes.
     """
     cpu_s = await asyncio.to_thread(tree_cpu_s, child.pid)
-    for _ in range(END_ROUNDS):
-        await kill_tree(child.pid)
-        child.signal(signal.SIGCONT)
-        if await child.ended_within(END_PAUSE_S):
-            return cpu_s
-    child.signal(signal.SIGKILL)
-    await child.wait()
+    await child.end(kill_tree)
     return cpu_s
 
 

@@ -118,7 +118,7 @@ class AssetStore:
     @staticmethod
     def _check(spec: AssetSpec, result: ExecutionResult) -> None:
         if not result.ok:
-            raise EnvInfraError(_explain(spec, result))
+            raise EnvInfraError(explain_failure(spec, result))
 
     async def pin(self, spec: AssetSpec) -> Callable[[], None]:
         """Make the asset and keep it at its mount; call the result to unpin it."""
@@ -130,7 +130,8 @@ def _nothing_to_unpin() -> None:
     """Finished assets stay where they are."""
 
 
-def _explain(spec: AssetSpec, result: ExecutionResult) -> str:
+def explain_failure(spec: AssetSpec, result: ExecutionResult) -> str:
+    """Why its script failed, with the end of the output."""
     how = (
         f"ran out of time after {spec.timeout_s:g} s"
         if result.timed_out

@@ -13,7 +13,7 @@ import os
 import platform
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from hermes_queue.cancellation import end_tasks
@@ -23,7 +23,6 @@ from hermes_queue.sandbox.base import (
     MAX_FILE_BYTES,
     AssetSpec,
     Capabilities,
-    ExecutionRequest,
     ExecutionResult,
     SandboxInfo,
     Slot,
@@ -31,6 +30,7 @@ from hermes_queue.sandbox.base import (
 )
 from hermes_queue.sandbox.builds.network import run_fenced
 from hermes_queue.sandbox.capacity import Capacity
+from hermes_queue.sandbox.commands import SlotCommands
 from hermes_queue.sandbox.fleet import Fleet
 from hermes_queue.sandbox.host import cgroups, interpreter
 from hermes_queue.sandbox.host import pip as pip_settings
@@ -52,7 +52,7 @@ logger = logging.getLogger(__name__)
 BUILD_MEMORY_MB = 4096
 
 
-class LocalBackend:
+class LocalBackend(SlotCommands):
     """See `SandboxBackend`.
 
     Its event loop's thread must live as long as the worker: slots die with it.
@@ -340,37 +340,11 @@ class LocalBackend:
             if slot.has_capacity:
                 self._capacity.release()
 
-    # --- commands ---------------------------------------------------------------------
+    # --- commands and files -----------------------------------------------------------
 
-    async def execute_batch(
-        self, requests: Sequence[ExecutionRequest]
-    ) -> list[ExecutionResult | SandboxError]:
-        """See `SandboxBackend`."""
-        return list(await asyncio.gather(*(self._execute(request) for request in requests)))
-
-    async def _execute(self, request: ExecutionRequest) -> ExecutionResult | SandboxError:
-        try:
-            return await self._leased_slot(request.slot).run(
-                ["/bin/bash"],
-                script=request.command,
-                stdin=request.stdin,
-                env=request.env,
-                cwd=request.cwd or request.slot.workspace,
-                timeout_s=request.timeout_s,
-                max_output_bytes=request.max_output_bytes,
-            )
-        except SandboxError as error:
-            return error
-
-    # --- files ------------------------------------------------------------------------
-
-    async def read_file(self, slot: Slot, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
-        """See `SandboxBackend`."""
-        return await files.read_file(self._leased_slot(slot).run, path, max_bytes=max_bytes)
-
-    async def write_file(self, slot: Slot, path: str, data: bytes) -> None:
-        """See `SandboxBackend`."""
-        await files.write_file(self._leased_slot(slot).run, path, data)
+    @contextlib.contextmanager
+    def _in_slot(self, slot: Slot, *, whole: bool = False) -> Iterator[files.RunInSlot]:
+        yield self._leased_slot(slot).run
 
     def _leased_slot(self, slot: Slot) -> LocalSlot:
         found = self._slots.get(slot.slot_id)

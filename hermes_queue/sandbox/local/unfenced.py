@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hermes_queue.disk.locks import hold
@@ -136,14 +136,6 @@ class InPlaceAssetStore(AssetStore):
                 return lambda: os.close(pin)
             os.close(pin)
 
-    @contextlib.asynccontextmanager
-    async def _lock(self, path: Path) -> AsyncIterator[None]:
-        descriptor = await hold(path, mode=0o644)
-        try:
-            yield
-        finally:
-            os.close(descriptor)
-
     def _note(self, spec: AssetSpec, suffix: str) -> Path:
         return self._root / f"{spec.mount.strip('/').replace('/', '_')}.{suffix}"
 
@@ -155,7 +147,8 @@ class InPlaceAssetStore(AssetStore):
 
     async def _make(self, spec: AssetSpec, number: int) -> None:
         """See `AssetStore`. There is only one place to build at, so `number` is 0."""
-        async with self._lock(self._note(spec, "pins")):
+        lock = await hold(self._note(spec, "pins"), mode=0o644)
+        try:
             await self._vacate(spec)
             place, occupant = self.path(spec), self._note(spec, "occupant")
             parked = self._root / _name(spec)
@@ -167,6 +160,8 @@ class InPlaceAssetStore(AssetStore):
                 place.mkdir()
                 self._check(spec, await self._build(spec, place))
             occupant.write_text(_name(spec))
+        finally:
+            os.close(lock)
 
     async def _vacate(self, spec: AssetSpec) -> None:
         place, occupant = self.path(spec), self._occupant(spec)

@@ -5,7 +5,6 @@
     assets.py       directories built once, then mounted
     backend.py      `SandboxBackend` for Modal
     box.py          one sandbox and the slots in it
-    commands.py     commands and files of leased slots
     factory.py      makes, reports and ends sandboxes
     failures.py     translates the SDK's errors
     pool.py         sandboxes of one profile

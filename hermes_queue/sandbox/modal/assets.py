@@ -22,14 +22,14 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from hermes_queue.errors import EnvInfraError, SandboxError, SandboxRejected
-from hermes_queue.sandbox.base import DROPPED_VARIABLES, AssetSpec
+from hermes_queue.sandbox.base import DROPPED_VARIABLES, AssetSpec, ExecutionResult
 from hermes_queue.sandbox.builds.turn import build_turn
 from hermes_queue.sandbox.fleet import SnapshotNotes
 from hermes_queue.sandbox.host import pip as pip_settings
-from hermes_queue.sandbox.local.assets import check_asset
+from hermes_queue.sandbox.local.assets import check_asset, explain_failure
 from hermes_queue.sandbox.modal.box import ROOT, ModalSandbox
 from hermes_queue.sandbox.modal.failures import explained
-from hermes_queue.sandbox.modal.process import Finished, run_process
+from hermes_queue.sandbox.modal.process import run_process
 from hermes_queue.sandbox.modal.profiles import image_key
 from hermes_queue.settings import ModalSettings, private_directory
 
@@ -41,7 +41,6 @@ TRUSTED_S = TTL_S - 86_400
 SNAPSHOT_TIMEOUT_S = 300
 PIP = f"{ROOT}/pip"
 INDEXES = frozenset({"PIP_FIND_LINKS", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"})
-TAIL_CHARS = 4000
 READ_TIMEOUT_S = 60.0
 ABSENT = 66
 READ = (
@@ -137,8 +136,8 @@ class ModalAssets:
         try:
             check_python(profile, box, spec.python)
             done = await self._run(box, spec)
-            if done.exit_code != 0 or done.timed_out:
-                raise EnvInfraError(_explain(spec, done))
+            if not done.ok:
+                raise EnvInfraError(explain_failure(spec, done))
             with explained(f"keeping {spec.kind} {spec.key[:12]}", gone=True):
                 image = await box.sandbox.snapshot_directory.aio(
                     spec.mount, timeout=SNAPSHOT_TIMEOUT_S, ttl=TTL_S
@@ -158,7 +157,7 @@ class ModalAssets:
         )
         return str(image.object_id)
 
-    async def _run(self, box: ModalSandbox, spec: AssetSpec) -> Finished:
+    async def _run(self, box: ModalSandbox, spec: AssetSpec) -> ExecutionResult:
         """Run the spec's script in a separate directory, as root."""
         settings = await asyncio.to_thread(pip_exports, self._cache)
         # Packing pip takes half a second of the worker's processor.
@@ -304,13 +303,3 @@ def _read_note(note: Path) -> tuple[str | None, float]:
         return None, 0.0
     left_s = facts["made"] + TRUSTED_S - time.time()
     return (str(facts["image_id"]), left_s) if left_s > 0 else (None, 0.0)
-
-
-def _explain(spec: AssetSpec, done: Finished) -> str:
-    how = (
-        f"ran out of time after {spec.timeout_s:g} s"
-        if done.timed_out
-        else f"failed with exit code {done.exit_code}"
-    )
-    tail = (done.stdout + done.stderr).decode("utf-8", "replace").strip()[-TAIL_CHARS:]
-    return f"building {spec.kind} {spec.key[:12]} {how}; its output ends with:\n{tail}"

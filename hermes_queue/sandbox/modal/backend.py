@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import logging
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hermes_queue.cancellation import end_tasks
 from hermes_queue.errors import SandboxError, SlotLost
+from hermes_queue.sandbox import files
 from hermes_queue.sandbox.base import (
     MAX_FILE_BYTES,
     AssetSpec,
@@ -21,12 +25,12 @@ from hermes_queue.sandbox.base import (
     SlotSpec,
 )
 from hermes_queue.sandbox.capacity import Capacity
+from hermes_queue.sandbox.commands import SlotCommands
 from hermes_queue.sandbox.fleet import Fleet
 from hermes_queue.sandbox.host.execution import unbroken
 from hermes_queue.sandbox.modal.account import ModalAccount
 from hermes_queue.sandbox.modal.assets import ModalAssets, check_python, mount_place
 from hermes_queue.sandbox.modal.box import Lease, ModalSandbox
-from hermes_queue.sandbox.modal.commands import Held, SlotCommands
 from hermes_queue.sandbox.modal.factory import BoxFactory, Readers
 from hermes_queue.sandbox.modal.pool import Makers, Pool
 from hermes_queue.sandbox.modal.profiles import DEFAULT, Profiles, for_grading, for_one
@@ -43,6 +47,15 @@ PROVISION_S = 20.0
 """Longest wait of `start` for the minimum of sandboxes."""
 
 
+@dataclass(slots=True)
+class Held:
+    """A leased slot and where it lies."""
+
+    pool: Pool
+    box: ModalSandbox
+    lease: Lease
+
+
 class ModalBackend(SlotCommands):
     """See `SandboxBackend`."""
 
@@ -55,7 +68,6 @@ class ModalBackend(SlotCommands):
         cache: Path | None = None,
         fleet: Fleet | None = None,
     ) -> None:
-        super().__init__()
         self.settings = settings or ModalSettings()
         self.labels = {
             "deployment": "default",
@@ -77,6 +89,7 @@ class ModalBackend(SlotCommands):
         )
         self._asset_profiles: dict[tuple[str, str], str] = {}
         self._pools: dict[str, Pool] = {}
+        self._held: dict[str, Held] = {}
         self._readers = Readers(self._factory, lambda: self._started)
         self._capacity = Capacity(slots or WorkerSettings().concurrency)
         self._opening = asyncio.Lock()
@@ -100,11 +113,6 @@ class ModalBackend(SlotCommands):
         self._capacity.resize(slots)
         for pool in self._pools.values():
             pool.resize(slots)
-
-    @property
-    def throttled(self) -> int:
-        """Number of times that Modal refused a sandbox because of quota or rate."""
-        return self._factory.throttled
 
     # --- life cycle -------------------------------------------------------------------
 
@@ -332,6 +340,21 @@ class ModalBackend(SlotCommands):
             await held.box.close_slot(held.lease)
         finally:
             self._observer.released(slot_id)
+
+    @contextlib.contextmanager
+    def _in_slot(self, slot: Slot, *, whole: bool = False) -> Iterator[files.RunInSlot]:
+        held = self._leased_slot(slot)
+        try:
+            yield functools.partial(held.box.run, held.lease, whole=whole)
+        except SlotLost:  # a sandbox that is lost takes no further slots
+            held.box.spent = True
+            raise
+
+    def _leased_slot(self, slot: Slot) -> Held:
+        held = self._held.get(slot.slot_id)
+        if held is None:
+            raise SlotLost(f"slot {slot.slot_id} is not leased")
+        return held
 
     def _forget(self, slot_id: str) -> None:
         """Drop a slot whose sandbox has ended."""

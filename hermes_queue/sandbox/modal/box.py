@@ -17,13 +17,12 @@ from hermes_queue.sandbox.base import (
     DROPPED_VARIABLES,
     MAX_OUTPUT_BYTES,
     SLOT_ENVIRONMENT,
-    TIMEOUT_EXIT_CODE,
     WORKSPACE,
     ExecutionResult,
 )
 from hermes_queue.sandbox.modal.abilities import Abilities, cannot_hold_slots
 from hermes_queue.sandbox.modal.failures import explained
-from hermes_queue.sandbox.modal.process import BACKSTOP_S, Finished, run_process
+from hermes_queue.sandbox.modal.process import BACKSTOP_S, run_process
 from hermes_queue.settings import ModalSettings
 
 logger = logging.getLogger(__name__)
@@ -258,7 +257,7 @@ class ModalSandbox:
         lease: Lease,
         argv: Sequence[str],
         *,
-        command: str | None = None,
+        script: str | None = None,
         stdin: bytes = b"",
         env: Mapping[str, str] | None = None,
         cwd: str,
@@ -266,7 +265,7 @@ class ModalSandbox:
         max_output_bytes: int = MAX_OUTPUT_BYTES,
         whole: bool = False,
     ) -> ExecutionResult:
-        """Run `argv`, with `command` as bash's command line; `whole` as in `run_process`.
+        """Run `argv`, with `script` as bash's command line; `whole` as in `run_process`.
 
         Raises:
             SlotLost: the slot or its sandbox has ended.
@@ -276,14 +275,14 @@ class ModalSandbox:
         words = list(argv)
         merged = {**SLOT_ENVIRONMENT, **self.profile.env, **(env or {})}
         variables = [f"{name}={value}" for name, value in merged.items()]
-        if command is not None:
-            size = len(command) + sum(map(len, variables))
-            if (size * 4 > ARGUMENT_BYTES and _too_long([command, *variables])) or _odd(command):
-                data = command.encode("utf-8", "surrogatepass")
+        if script is not None:
+            size = len(script) + sum(map(len, variables))
+            if (size * 4 > ARGUMENT_BYTES and _too_long([script, *variables])) or _odd(script):
+                data = script.encode("utf-8", "surrogatepass")
                 await self.script("spill", lease.slot_id, str(lease.uid), command_id, stdin=data)
                 words.append(f"{ROOT}/slots/{lease.slot_id}/spill-{command_id}")
             else:
-                words += ["-c", command]
+                words += ["-c", script]
         limit_s = math.ceil(timeout_s + BACKSTOP_S)
         prefix = [lease.slot_id, str(lease.uid), str(limit_s), command_id, cwd]
         prefix += [str(int(bool(stdin))), str(len(variables)), *variables]
@@ -305,14 +304,7 @@ class ModalSandbox:
             raise SlotLost(f"slot {lease.slot_id} was released under a command")
         if done.exit_code == KILLED and not done.timed_out and self.capacity > 1:
             await self._check_own(lease, command_id)
-        return ExecutionResult(
-            exit_code=TIMEOUT_EXIT_CODE if done.timed_out else done.exit_code,
-            stdout=done.stdout,
-            stderr=done.stderr,
-            duration_s=done.seconds,
-            timed_out=done.timed_out,
-            truncated=done.truncated,
-        )
+        return done
 
     async def _kill(self, lease: Lease, command_id: str) -> None:
         if not lease.ended:  # otherwise the reset has killed everything
@@ -348,6 +340,6 @@ def _odd(text: str) -> bool:
     return "\0" in text or (not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text))
 
 
-def _tail(done: Finished) -> str:
+def _tail(done: ExecutionResult) -> str:
     output = (done.stderr or done.stdout).decode("utf-8", "replace").strip()[-500:]
     return f"exit code {done.exit_code}: {output or 'no output'}"

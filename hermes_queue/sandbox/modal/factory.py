@@ -41,8 +41,6 @@ class BoxFactory:
         self._observer = fleet.observer
         self._labels = labels
         self._patience_s = settings.patience_s
-        self.throttled = 0
-        """Number of times that Modal refused a sandbox because of quota or rate."""
 
     async def make(self, profile: ModalSettings) -> ModalSandbox:
         """A sandbox ready for slots.
@@ -52,10 +50,6 @@ class BoxFactory:
             SandboxRejected: it refuses the profile, or its image cannot hold slots.
             SandboxError: it could not be made this time.
         """
-        return await self._make(profile, open_network=False)
-
-    async def make_reader(self, profile: ModalSettings) -> ModalSandbox:
-        """A sandbox that never holds slots. Raises the same as `make`."""
         return await self._make(profile, open_network=False)
 
     async def make_builder(self, profile: ModalSettings) -> ModalSandbox:
@@ -101,7 +95,6 @@ class BoxFactory:
                 creating.add_done_callback(self._end_late)
                 raise
             except SandboxUnavailable as error:
-                self.throttled += 1
                 if time.monotonic() + pause_s > give_up:
                     error.retry_after_s = min(max(self._patience_s / 10, 1.0), BACKOFF_MAX_S)
                     raise
@@ -161,7 +154,7 @@ class Readers:
                     raise SandboxError("the modal backend is not running")
                 if box is not None:
                     await self._factory.end(box)
-                box = self._boxes[name] = await self._factory.make_reader(profile)
+                box = self._boxes[name] = await self._factory.make(profile)
             box.idle_since = time.monotonic()
             return box
 

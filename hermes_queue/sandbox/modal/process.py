@@ -11,11 +11,11 @@ import contextlib
 import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from hermes_queue.cancellation import end_tasks
 from hermes_queue.errors import SandboxError
+from hermes_queue.sandbox.base import TIMEOUT_EXIT_CODE, ExecutionResult
 from hermes_queue.sandbox.host.execution import HeadTail, unbroken
 from hermes_queue.sandbox.modal.failures import explained, translated
 
@@ -36,18 +36,6 @@ EXPIRED_CODES = (-1, 137, 124)
 
 Kill = Callable[[], Awaitable[None]]
 """Kills the command's tree; may be called before the command begins and after it has ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """The result of a command."""
-
-    exit_code: int
-    stdout: bytes
-    stderr: bytes
-    truncated: bool
-    timed_out: bool
-    seconds: float
 
 
 class _Output:
@@ -100,7 +88,7 @@ async def run_process(
     max_output_bytes: int = 1 << 20,
     whole: bool = False,
     end: bytes = b"",
-) -> Finished:
+) -> ExecutionResult:
     """Run `argv` to its end, or until `timeout_s` is over.
 
     Args:
@@ -140,13 +128,14 @@ async def run_process(
     if whole and not complete and not timed_out:
         raise SandboxError("a command's output did not arrive completely")
     seconds = time.monotonic() - began
-    return Finished(
-        exit_code=code,
+    timed_out = timed_out or (code in EXPIRED_CODES and seconds >= timeout_s)
+    return ExecutionResult(
+        exit_code=TIMEOUT_EXIT_CODE if timed_out else code,
         stdout=outputs[0].kept.content(),
         stderr=outputs[1].kept.content(),
+        duration_s=seconds,
+        timed_out=timed_out,
         truncated=any(output.kept.truncated for output in outputs),
-        timed_out=timed_out or (code in EXPIRED_CODES and seconds >= timeout_s),
-        seconds=seconds,
     )
 
 
