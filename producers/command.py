@@ -1,4 +1,4 @@
-"""From what goes wrong in a command that makes datasets to its exit code and message."""
+"""Exit codes and messages of the commands that make datasets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hermes_queue.settings import check_environment
 def run_command(command: Callable[[], int], *, interrupted: str) -> int:
     """Run `command` and return its exit code (see `hermes_queue.errors`).
 
-    `interrupted` tells, after Ctrl-C or SIGTERM, what is there.
+    `interrupted` describes what has been kept, for the message after Ctrl-C or SIGTERM.
     """
     previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -49,6 +49,6 @@ def run_command(command: Callable[[], int], *, interrupted: str) -> int:
 
 
 def fail(message: str, exit_code: int) -> int:
-    """Say what is wrong; the exit code."""
+    """Print an error message and return the exit code."""
     sys.stderr.write(f"error: {message}\n")
     return exit_code

@@ -225,7 +225,7 @@ def test_a_producer_that_wants_results_is_told_whose_rights_it_needs(
     value = (str(tmp_path / "out.jsonl"),) if flag == "--out" else ()
     done = as_role("producer", "producers.gsm8k", "--items", "1", "--run-id", "f", flag, *value)
     assert done.returncode == 2
-    assert "needs the consumer's rights" in done.stderr
+    assert "lacks the consumer's rights" in done.stderr
     ledger = Ledger.connect(url=guarded.url("monitor"))
     assert ledger.run_status("f").total == 0
     ledger.close()

@@ -84,7 +84,7 @@ async def test_a_list_that_is_not_there_is_named(
     ("flags", "message"),
     [
         (["--as-of", "yesterday"], "--as-of: 'yesterday' is not a date such as 2025-03-16"),
-        (["--repo-base-url", "/no/such/place"], "--repo-base-url: there is no directory"),
+        (["--repo-base-url", "/no/such/place"], "directory /no/such/place does not exist"),
         (["--repo", "a b"], "--repo: 'a b' cannot be part of a clone URL"),
     ],
 )
@@ -101,7 +101,7 @@ def test_a_wrong_flag_of_make_environment_is_exit_2(
     [
         (
             "ERROR: No matching distribution found for attrs>=25\n",
-            "the index had no attrs>=25 for this Python as of 2024-01-01",
+            "the index had no attrs>=25 as of 2024-01-01 for this Python",
         ),
         ("no such option: --uploaded-prior-to", "pip install --upgrade pip"),
         ("Index x does not provide upload-time metadata.", "--as-of now"),

@@ -55,7 +55,7 @@ def test_a_wrong_flag_is_a_usage_error(
         (["--env", "sums_env:WRONG_TOOL"], "tool 'teleport' is unknown"),
         (["--agent", "nope"], "agent 'nope' is unknown; known: garbage"),
         (["--agent", "openai"], "--model"),
-        (["--tamper-case", "peek"], "only goes with --agent tamper"),
+        (["--tamper-case", "peek"], "needs --agent tamper"),
         (["--run-id", "a b"], "--run-id 'a b'"),
         (["--profile", "a b"], "--profile 'a b'"),
         (["--run-id", "../a"], "--run-id '../a'"),

@@ -132,7 +132,7 @@ def test_equal_rows_count_once(path: Path) -> None:
 
 
 def test_two_tasks_under_one_id_are_an_error(path: Path) -> None:
-    with pytest.raises(InputError, match=rf"'s0' stands for another row at {path}:1"):
+    with pytest.raises(InputError, match=rf"'s0' is also the id of another row at {path}:1"):
         chosen(path, [row(0), row(0, answer=7)])
 
 
