@@ -96,7 +96,7 @@ def test_processed_logprobs_are_recorded_as_such_and_not_compared(
             assert {t.logprobs_mode for r in records for t in r.turns} == {"processed_logprobs"}
             told = rescored(records)
             assert told.returncode == 1
-            assert "3 records not compared: its logprobs are of a distribution" in told.stdout
+            assert "3 records not compared: its logprobs were taken after" in told.stdout
     finally:
         processed.kill9()
 

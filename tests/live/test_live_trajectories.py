@@ -96,4 +96,4 @@ def test_rescoring_finds_ids_that_are_not_what_was_sampled(server, run, start_wo
     forged = sequence.model_copy(update={"ids": tuple(ids)})
     told = rescored([record.model_copy(update={"sequences": (forged,)})])
     assert told.returncode == 1
-    assert "not the tokens of its last turn" in told.stderr
+    assert "differs from the tokens of its last turn" in told.stderr

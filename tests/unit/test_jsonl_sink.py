@@ -92,7 +92,7 @@ def test_a_last_line_that_only_lacks_its_newline_is_kept(path: Path) -> None:
 def test_a_file_of_something_else_is_left_alone(tmp_path: Path, content: str) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text(content)
-    with pytest.raises(ConfigurationError, match="not a trajectory of ours"):
+    with pytest.raises(ConfigurationError, match="is not a trajectory record"):
         JsonlSink(path)
     assert path.read_text() == content
 

@@ -131,7 +131,7 @@ def test_the_results_file_must_not_be_the_dataset(
     monkeypatch.delenv("HERMES_QUEUE_REDIS_URL", raising=False)
     before = Path(rows).read_bytes()
     assert main(PRODUCER, ["--dataset", rows, "--out", rows]) == 2
-    assert "not a trajectory of ours" in capsys.readouterr().err
+    assert "is not a trajectory record" in capsys.readouterr().err
     assert Path(rows).read_bytes() == before
 
 

@@ -82,7 +82,7 @@ async def test_logits_in_place_of_logprobs_are_a_fault_of_the_server(kind, mode)
         found = logprobs_of(answer)
         found[0] = {"logprob": 3.5} if mode == "messages" else 3.5
 
-    with pytest.raises(ModelError, match="set to return logits"):
+    with pytest.raises(ModelError, match="server return logits"):
         await ask(kind, mode, heighten)
 
 
