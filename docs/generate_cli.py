@@ -37,7 +37,7 @@ Of producers and of `hermes-queue`; workers end with 2, 3, 4 and 5, too:
 | 0 | everything was published |
 | 1 | something was not, or a trajectory has no score |
 | 2 | a flag, setting, row, file or the installation is wrong; the message names it and the fix |
-| 3 | this machine cannot fence slots off |
+| 3 | this machine cannot isolate slots |
 | 4 | Redis cannot be reached, refuses us or is full |
 | 5 | a worker that [stood still](operations.md#a-worker-is-stuck) ended itself: start it again |
 | 130 | interrupted; nothing we started is left running |

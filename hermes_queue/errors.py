@@ -1,10 +1,10 @@
 """Every error of the project, named after the boundary that was crossed.
 
-TrajectoryFailure            a trajectory has no score; what follows is the row of `CAUSES`
+TrajectoryFailure            a trajectory has no score; its row in `CAUSES` has the consequences
  + SandboxError              the compute failed, not the command in it
- |  - IsolationUnavailable   this machine cannot fence slots off
- |  - SlotLost               the slot was released or its box died
- |  -  - SlotKilled          what ran in the slot ended it; when the agent does so again: stop
+ |  - IsolationUnavailable   this machine cannot isolate slots
+ |  - SlotLost               the slot was released or its sandbox died
+ |  -  - SlotKilled          a process in the slot ended it; if the agent does so again: stop
  |                           reason slot_killed
  |  - SandboxRejected        the provider refuses the account or profile
  |  - SandboxUnavailable     the provider has no room now; the job is handed back and uses no
@@ -13,10 +13,10 @@ TrajectoryFailure            a trajectory has no score; what follows is the row 
  |  - ContextLengthExceeded  an agent outcome: stop reason context_length
  + ModelConfigError          wrong key, model or parameter
  + EnvInfraError             clone, download or install failed
- + EnvBug                    env code raised, or a row misfits its package
+ + EnvBug                    env code raised, or a row does not fit its package
  + DeadlineExceeded          a stage or the attempt ran out of time
  + Cancelled                 an operator revoked it
-HermesQueueError             errors that are about no single trajectory
+HermesQueueError             errors that concern no single trajectory
  + ConfigurationError        wrong flag, setting or installation (exit code 2)
  |  - InputError             a row, file or dataset is unusable
  + RedisUnavailable          cannot be reached, or refuses us (exit code 4)
@@ -25,8 +25,8 @@ HermesQueueError             errors that are about no single trajectory
  + PayloadTooLarge           an item or record is over the size cap (exit code 2)
  + SchemaTooNew              written by a newer version of this package
 
-A non-zero exit code, a failing test or a command that runs out of time inside a
-sandbox is data on the trajectory, never one of these.
+A non-zero exit code, a failing test or a command that runs out of time inside a sandbox is data
+on the trajectory, never one of these.
 """
 
 from __future__ import annotations
@@ -43,37 +43,38 @@ EXIT_USAGE = 2
 EXIT_ISOLATION = 3
 EXIT_REDIS = 4
 EXIT_BLOCKED = 5
-"""A worker whose event loop did not answer any more, and which ended itself."""
+"""Exit code of a worker that ended itself because its event loop no longer answered."""
 EXIT_INTERRUPTED = 130
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A reason for which an attempt has no score, and what follows from it."""
+    """A reason for which an attempt has no score, and its consequences."""
 
     what: str
     attempts: str | None = None
-    """Field of `RetrySettings`: how many attempts may end so; None = it is not repeated."""
+    """Field of `RetrySettings` with the number of attempts that may end so; None = no retry."""
     refilled: bool = False
-    """Another sample may fare better: the group gets one in place of a trajectory that ended so."""
+    """The group gets another sample in place of a trajectory that ended so: that one may
+    succeed."""
     opens_breaker: bool = False
-    """A whole lane can suffer from it: its circuit breaker counts such attempts."""
+    """The lane's circuit breaker counts such attempts: the cause can affect the whole lane."""
     pauses_run: bool = False
-    """All jobs of the run would fail so."""
+    """Pause the run, because all its jobs would fail in the same way."""
     dead_letter: bool = False
-    """A person has to look."""
+    """Write a dead letter, because a person has to look."""
     runs_again: bool = True
-    """`run retry` may run the job again, where neither refill nor dead letter takes its place."""
+    """`run retry` may run the job again, unless it was refilled or became a dead letter."""
     part_of: str = ""
-    """The wider cause as which it is counted, shown and, by the breaker, judged."""
+    """The wider cause under which it is counted, shown and judged by the breaker."""
 
 
 CAUSES: Mapping[str, Cause] = {
     "sandbox": Cause("the sandbox failed", "attempts_sandbox", refilled=True, opens_breaker=True),
     "slot_killed": Cause(
-        "what ran in the slot ended it", "attempts_sandbox", refilled=True, part_of="sandbox"
+        "a process in the slot ended it", "attempts_sandbox", refilled=True, part_of="sandbox"
     ),
-    "isolation": Cause("this machine cannot fence slots off", part_of="sandbox"),
+    "isolation": Cause("this machine cannot isolate slots", part_of="sandbox"),
     "rejected": Cause("the provider refuses the account or the profile", part_of="sandbox"),
     "poison": Cause("the job kills its workers", dead_letter=True, part_of="sandbox"),
     "model": Cause(
@@ -91,24 +92,25 @@ CAUSES: Mapping[str, Cause] = {
     ),
     "env_bug": Cause("the env raised, or its row misfits", dead_letter=True),
     "deadline": Cause(
-        "a stage ran out of time through no choice of the agent", "attempts_deadline", refilled=True
+        "a stage ran out of time, not by the agent's choice", "attempts_deadline", refilled=True
     ),
-    "cancelled": Cause("somebody revoked it", runs_again=False),
+    "cancelled": Cause("an operator revoked it", runs_again=False),
 }
-"""Every reason there is. A new one is a row here and, where no class fits, one with its `kind`."""
+"""All causes. A new one is a row here and, unless an existing class fits, a class with its
+`kind`."""
 
 WIDE_CAUSES = tuple(name for name, cause in CAUSES.items() if not cause.part_of)
-"""As failures are counted and shown."""
+"""Causes under which failures are counted and shown."""
 
 
 class TrajectoryFailure(Exception):
-    """Why one attempt has no score. `stage` is filled in by `stage()`."""
+    """Why one attempt has no score. `stage()` fills in `stage`."""
 
     kind: ClassVar[str]
     """Its row in `CAUSES`."""
     stage: Stage | None = None
     events: tuple[Mapping[str, Any], ...] = ()
-    """What led to it, e.g. tries of a model call; kept on the record."""
+    """Events that led to it, e.g. tries of a model call; kept on the record."""
 
     def __init_subclass__(cls) -> None:
         if getattr(cls, "kind", None) not in CAUSES:
@@ -116,7 +118,7 @@ class TrajectoryFailure(Exception):
 
     @property
     def consequences(self) -> Cause:
-        """Its row."""
+        """Its row in `CAUSES`."""
         return CAUSES[self.kind]
 
     @property
@@ -132,7 +134,7 @@ class SandboxError(TrajectoryFailure):
 
 
 class IsolationUnavailable(SandboxError):
-    """Slots cannot be fenced off on this machine; the message says what to install or allow."""
+    """Slots cannot be isolated on this machine; the message says what to install or allow."""
 
     kind = "isolation"
 
@@ -142,10 +144,10 @@ class SlotLost(SandboxError):
 
 
 class SlotKilled(SlotLost):
-    """What ran in the slot ended it, while its sandbox, host and connection live.
+    """A process in the slot ended it, while its sandbox, host and connection live.
 
-    A backend raises this only where it knows that nothing from outside can have done it: no
-    signal, no release, no lack of memory of the host. A sandbox that died whole is a `SlotLost`.
+    A backend raises this only if nothing outside the slot can have ended it: no signal, no
+    release, no lack of memory on the host. If the whole sandbox died, it is a `SlotLost`.
     """
 
     kind = "slot_killed"
@@ -188,13 +190,13 @@ class EnvInfraError(TrajectoryFailure):
 
 
 class EnvBug(TrajectoryFailure):
-    """Env code raised, or the row's recipe does not match its package."""
+    """Env code raised, or the row's recipe does not fit its package."""
 
     kind = "env_bug"
 
 
 class DeadlineExceeded(TrajectoryFailure):
-    """A stage, or the attempt as a whole, ran out of time through no choice of the agent."""
+    """A stage, or the whole attempt, ran out of time, not by the agent's choice."""
 
     kind = "deadline"
 
@@ -249,12 +251,11 @@ class SchemaTooNew(HermesQueueError):
 
 @contextmanager
 def stage(name: Stage) -> Iterator[None]:
-    """Attribute whatever escapes the block to the stage `name`.
+    """Attribute every exception that escapes the block to the stage `name`.
 
     Raises:
-        TrajectoryFailure: the original one with `stage` filled in, or an `EnvBug`
-            chained to any other exception. `HermesQueueError` and cancellation
-            pass through unchanged.
+        TrajectoryFailure: the original one with `stage` filled in, or an `EnvBug` chained to any
+            other exception. `HermesQueueError` and cancellation pass through unchanged.
     """
     try:
         yield

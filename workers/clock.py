@@ -1,4 +1,4 @@
-"""The clock of one attempt: its stages, how long they may take, and time that counts for nobody."""
+"""The clock of one attempt: its stages, their limits, and waiting time that does not count."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from hermes_queue.errors import DeadlineExceeded, Stage, stage
 
 @dataclass(slots=True)
 class Clock:
-    """Deadlines and times of one attempt. It runs from the moment at which a slot is ours."""
+    """Deadlines and times of one attempt. It starts when the slot is leased."""
 
     total_s: float = math.inf
-    """What earlier attempts have left of the total deadline of all attempts."""
+    """Seconds of the total deadline that earlier attempts have left."""
     current: Stage = "load"
     """The stage that the attempt is in."""
     stage_seconds: dict[str, float] = field(default_factory=dict)
     deadline: float = math.inf
     """End of the attempt on the monotonic clock."""
     on_stage: Callable[[Stage], None] | None = None
-    """Called with each stage as it begins."""
+    """Called with each stage when it begins."""
     _began: float | None = None
     _waited_s: float = 0.0
-    """Time that counts towards no deadline: the run was paused, the endpoint busy or failing."""
+    """Time that counts towards no deadline: the run was paused, or the endpoint busy or failing."""
     _stage_timeout: asyncio.Timeout | None = None
 
     def start(self) -> None:
-        """The slot is ours: waiting for it counts towards no deadline."""
+        """Start: the slot is leased. The wait for it counts towards no deadline."""
         self._began = time.monotonic()
         self.deadline = self._began + self.total_s
 
@@ -51,12 +51,12 @@ class Clock:
         return max(0.0, min(limit_s, self.deadline - time.monotonic()))
 
     def not_counting(self, wait: BeforeTurn) -> BeforeTurn:
-        """`wait` with all deadlines moved by the time that it takes."""
+        """`wait`, wrapped so that all deadlines move by the time it takes."""
 
         async def waiting() -> None:
             started, timeout = time.monotonic(), self._stage_timeout
             end = timeout.when() if timeout else None
-            if timeout:  # it must not expire while we wait; we know only then by how much it moves
+            if timeout:  # it must not expire during the wait, whose length is unknown yet
                 timeout.reschedule(None)
             try:
                 await wait()
@@ -79,11 +79,11 @@ class Clock:
 
     @asynccontextmanager
     async def stage(self, name: Stage, *, limit_s: float | None = None) -> AsyncIterator[None]:
-        """Time a stage, attribute its failures, bound it.
+        """Time a stage, limit it, and attribute its failures.
 
         Raises:
-            TrajectoryFailure: with `stage` filled in; `DeadlineExceeded` after `limit_s`
-                or at the attempt's deadline, whichever comes first.
+            TrajectoryFailure: with `stage` filled in; `DeadlineExceeded` after `limit_s` or at
+                the attempt's deadline, whichever comes first.
         """
         self.current = name
         if self.on_stage:

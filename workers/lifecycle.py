@@ -1,9 +1,9 @@
 """Start and stop of a worker process, under a bare `celery -A hermes_queue worker`.
 
-Hooked into the pool: what tasks need is opened on the pool's loop before the first task
-and closed after the last one. SIGTERM is Celery's warm shutdown: intake stops, the pool
-lets running trajectories finish for `WorkerSettings.soft_shutdown_s` and then cancels
-the rest, which hand their jobs back to the ledger.
+Hooked into the pool: resources of tasks are opened on the pool's loop before the first task and
+closed after the last one. SIGTERM is Celery's warm shutdown: intake stops, the pool lets running
+trajectories finish for `WorkerSettings.soft_shutdown_s` and then cancels the rest, which hand
+their jobs back to the ledger.
 """
 
 from __future__ import annotations
@@ -60,15 +60,15 @@ async def open_runtime() -> None:
     """Open backend, ledger, spool and metrics; start the keeper. Runs on the pool's loop.
 
     Raises:
-        ConfigurationError: the port for metrics cannot be had, or Redis deletes keys when full.
-        IsolationUnavailable: this machine cannot fence slots off.
+        ConfigurationError: the port for metrics cannot be opened, or Redis deletes keys when full.
+        IsolationUnavailable: this machine cannot isolate slots.
         RedisUnavailable: Redis does not answer at start.
     """
     global _keeper, _reaper, _inventory
     owner = f"{os.uname().nodename}-{secrets.token_hex(6)}"
     ledger = Ledger.connect()
     ledger.refuse_eviction()
-    _see_to_descriptors()
+    _raise_descriptor_limit()
     deployment = ledger.deployment_id()
     name = SandboxSettings().backend
     inventory = Inventory(ledger, name)
@@ -106,7 +106,7 @@ async def open_runtime() -> None:
     _keeper = keeper
     keeper.start()
     _inventory = inventory
-    _answer_remote_control(runtime, beat)
+    _connect_remote_control(runtime, beat)
     _reaper = Reaper(backend, ledger, deployment)
     _reaper.start()
 
@@ -128,7 +128,7 @@ async def close_runtime() -> None:
         probe.share(None)
         remote_control.on_revoke[:] = []
         await runtime.backend.stop()
-        if _inventory:  # else the reaper drops the records when their leases have ended
+        if _inventory:  # else the reaper drops the records after their leases expire
             with suppress(HermesQueueError, TimeoutError):
                 await asyncio.wait_for(runtime.in_thread(_inventory.renew, runtime.ledger), 5)
         # Loaded only if a job has called a model.
@@ -142,8 +142,8 @@ async def close_runtime() -> None:
         runtime.uploads.shutdown(wait=False, cancel_futures=True)
 
 
-def _see_to_descriptors() -> None:
-    """Allow this process as many open files as it may have, and say if those will not do."""
+def _raise_descriptor_limit() -> None:
+    """Raise the limit of open files as far as allowed, and warn if it is still too low."""
     descriptors.raise_limit()
     trajectories = pool.TaskPool.instance().limit
     if short := descriptors.shortage(trajectories):
@@ -151,8 +151,8 @@ def _see_to_descriptors() -> None:
         logger.warning("%s; %s", short, remedy, extra={"action": "descriptors_low"})
 
 
-def _answer_remote_control(runtime: Runtime, beat: Beat) -> None:
-    """Say what `inspect slots` asks, pass on what is revoked, have the backend follow the pool."""
+def _connect_remote_control(runtime: Runtime, beat: Beat) -> None:
+    """Answer `inspect slots`, pass on revocations, and have the backend follow the pool's size."""
     task_pool = pool.TaskPool.instance()
 
     def slots() -> dict[str, object]:
@@ -163,7 +163,7 @@ def _answer_remote_control(runtime: Runtime, beat: Beat) -> None:
         task_pool.call_soon(runtime.backend.resize, slot_count)
 
     def revoked(task_ids: list[str], terminate: bool) -> None:
-        """Celery forgets what was revoked, and drops its message; the ledger must know."""
+        """Report revocations to the ledger: Celery forgets them and drops the messages."""
         call = partial(
             cancel_tasks,
             runtime.ledger,
@@ -199,7 +199,7 @@ def _close_metrics() -> None:
 def _stop_job(job: pool.Job, reason: str) -> None:
     """Stop a job whose lease is lost, that is surplus, or that an operator has cancelled.
 
-    The records of the latter two are kept. The lease of a cancelled job continues.
+    Records of surplus and cancelled jobs are kept. The lease of a cancelled job continues.
     """
     whys: dict[str, pool.CancelReason] = {"surplus": "cancelled", "cancel": "terminate"}
     pool.TaskPool.instance().cancel_job(job, whys.get(reason, "lease_lost"))

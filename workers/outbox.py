@@ -1,4 +1,4 @@
-"""The final record of one attempt: made once, on disk before anything else, then published."""
+"""The final record of one attempt: made once, stored on disk first, then published."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Outbox:
                 self._runtime.in_thread(self._keep_now, draft, failure)
             )
         # Shielded: a caller that is cancelled here must not end the write halfway, or the result of
-        # a finished verifier would be lost. `exists` waits for the same future.
+        # a finished verifier would be lost. `kept` waits for the same future.
         await asyncio.shield(self._spooling)
 
     def _keep_now(self, draft: Draft, failure: TrajectoryFailure | None) -> None:
@@ -70,7 +70,7 @@ class Outbox:
         """Whether the record exists; waits while it is being written."""
         if self._spooling is not None:
             await asyncio.wait({self._spooling})
-            if self._final is None:  # it could not be made; a record of that failure can
+            if self._final is None:  # making it failed; a record of that failure may succeed
                 self._spooling = None
         return self._final is not None
 

@@ -1,4 +1,4 @@
-"""The record of an attempt: made of its draft, of a size that travels, and without secrets."""
+"""The record of an attempt: made from its draft, capped in size, and without secrets."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _LIBRARIES = {
 def record_of(
     draft: Draft, *, owner: str, host: str, failure: TrajectoryFailure | None = None
 ) -> ScoredTrajectory:
-    """The final record: measured when there is a verdict, else failed because of `failure`."""
+    """The final record: measured if there is a verdict, else failed because of `failure`."""
     job, agent, verdict = draft.job, draft.agent, draft.verdict
     if failure is not None:
         stop_reason: StopReason = "cancelled" if failure.cause == "cancelled" else "failed"
@@ -105,38 +105,38 @@ def final_record(
     host: str,
     cap_bytes: int,
 ) -> tuple[ScoredTrajectory, bytes]:
-    """The record of an attempt as it is written down, with its encoding; there always is one.
+    """The final record of an attempt, with its encoding; this always succeeds.
 
-    Where the whole one cannot be made it is a failure that says so, without what the agent did,
-    and where that cannot be either, one of ids and texts alone.
+    If the complete record cannot be made, it is a failure that says so, without the agent's
+    work; if even that fails, it consists of ids and texts only.
     """
     try:
         return encoded(record_of(draft, owner=owner, host=host, failure=failure), cap_bytes)
-    except Exception as error:  # noqa: BLE001 - a job whose record fails would run for ever
+    except Exception as error:  # noqa: BLE001 - else the job would run for ever
         problem = f"the record cannot be made: {type(error).__name__}: {error}"
     return _failed(draft, describe(failure) if failure else None, problem)
 
 
 def encoded(record: ScoredTrajectory, cap_bytes: int) -> tuple[ScoredTrajectory, bytes]:
-    """The record as it is written down, with its encoding.
+    """The scrubbed record, with its encoding.
 
-    Secrets are replaced first. One that cannot travel becomes a failure that says so.
+    A record that is too large or cannot be encoded becomes a failure that says so.
     """
     try:
         clean = scrubber().record(record)
         body = codec.encode_record(clean)
-        if len(body) > cap_bytes and clean.attempts:  # what counts goes before what failed
+        if len(body) > cap_bytes and clean.attempts:  # drop transcripts of failed attempts first
             clean = clean.model_copy(update={"attempts": tuple(map(brief, clean.attempts))})
             body = codec.encode_record(clean)
         if len(body) <= cap_bytes:
             return clean, body
         problem = (
             f"the record has {len(body)} bytes encoded, the cap is {cap_bytes}: lower "
-            "--observation-bytes, or have an object store or a higher cap "
+            "--observation-bytes, or set an object store or a higher cap "
             "(HERMES_QUEUE_STORE_URL, HERMES_QUEUE_STORE_MAX_BYTES, "
             "HERMES_QUEUE_RESULTS_INLINE_MAX_BYTES; see docs/object-store.md)"
         )
-    except Exception as error:  # noqa: BLE001 - whatever it is, the job must have a record
+    except Exception as error:  # noqa: BLE001 - the job must have a record in any case
         problem = f"the record cannot be encoded: {type(error).__name__}: {error}"
     return _failed(record, record.failure, problem)
 
@@ -144,12 +144,12 @@ def encoded(record: ScoredTrajectory, cap_bytes: int) -> tuple[ScoredTrajectory,
 def _failed(
     source: Draft | ScoredTrajectory, known: Failure | None, problem: str
 ) -> tuple[ScoredTrajectory, bytes]:
-    """A small failure in place of a record that cannot travel as it is.
+    """A small failure in place of a record that cannot be stored as it is.
 
     Args:
-        source: whose record it would have been.
-        known: why there is no score in any case; else that is `problem`.
-        problem: why it cannot travel.
+        source: what the record was to be made from.
+        known: the failure, if the attempt failed anyway; None = `problem` is the failure.
+        problem: why the record cannot be stored.
     """
     job = source.job if isinstance(source, Draft) else source
     logger.error("%s: %s", job.trajectory_id, problem, extra={"action": "record_reduced"})
@@ -175,9 +175,9 @@ def _failed(
     try:
         small = scrubber().record(small)
         return small, codec.encode_record(small)
-    except Exception as error:  # noqa: BLE001 - the agent's parameters are all that is left to fail
+    except Exception as error:  # noqa: BLE001 - only the agent's parameters can fail here
         logger.error(
-            "%s: of the agent its kind is kept: %s",
+            "%s: dropped the agent's parameters: %s",
             job.trajectory_id,
             error,
             extra={"action": "record_reduced"},
@@ -194,7 +194,7 @@ def brief(attempt: AttemptRecord) -> AttemptRecord:
 
 
 def _message(text: str) -> str:
-    """A failure's message as it travels."""
+    """A failure's message, printable and capped."""
     return printable(text)[:4000]
 
 

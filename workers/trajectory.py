@@ -41,11 +41,11 @@ from workers.upkeep.quarantine import PoisonJob, isolated
 logger = logging.getLogger(__name__)
 
 _HELD_S = 2.0
-"""A task of a paused lane keeps its place so long, or the backlog would run in a circle."""
+"""How long the task of a held job stays in the pool; else the backlog would cycle through it."""
 
 _FORGOTTEN = (
-    ". Redis has its message and not the job: it was restored from older data, it evicts keys "
-    "(ask `hermes-queue doctor`), or the run was purged meanwhile"
+    ". Redis has its message but not the job: Redis was restored from older data or evicts keys "
+    "(run `hermes-queue doctor`), or the run was purged"
 )
 
 _LAST_WORDS_S = 5.0
@@ -65,7 +65,7 @@ class Delivery(BaseModel):
 async def run_trajectory(trajectory_id: str, attempt: int) -> str:
     """Run one delivery of one trajectory; returns the verdict for Flower.
 
-    A second delivery of a job that runs or has run is answered by the ledger and dropped.
+    If the job already runs or has run, the ledger says so and the delivery is dropped.
     """
     delivery = Delivery(trajectory_id=trajectory_id, attempt=attempt)
     runtime, task = runtimes.get(), current_job()
@@ -93,7 +93,7 @@ async def run_trajectory(trajectory_id: str, attempt: int) -> str:
 
 
 async def _begin(runtime: Runtime, delivery: Delivery) -> Begun:
-    """Ask for the lease. One that is granted while we are cancelled is given back."""
+    """Ask for the lease. If it is granted although we were cancelled, give it back."""
     asking = asyncio.ensure_future(
         runtime.persist(
             runtime.ledger.begin,
@@ -105,12 +105,11 @@ async def _begin(runtime: Runtime, delivery: Delivery) -> Begun:
         )
     )
     try:
-        # Redis may grant the lease after we were cancelled. Unless it is handed back below, the job
-        # waits until that lease expires.
+        # Shielded: Redis may grant the lease after we were cancelled, and only its answer tells.
         return await asyncio.shield(asking)
     except asyncio.CancelledError:
-        # The call goes on in its thread. A lease that it is granted now would be nobody's: the job
-        # would wait until it lapses, and that would count as a death.
+        # The call continues in its thread. If a lease granted now were not given back, the job
+        # would wait until the lease expires, and that would count as the death of a worker.
         done, _ = await asyncio.wait({asking}, timeout=_LAST_WORDS_S)
         asking.cancel()
         if done and not asking.exception() and asking.result().verdict == "run":
@@ -133,7 +132,7 @@ class _Attempt:
         self._own = asyncio.current_task()
 
     def progress(self) -> Progress:
-        """How far it is."""
+        """The current stage and turns, for the heartbeat and metrics."""
         draft = self._draft
         if draft is None:
             return Progress("load", self._since, attempt=self._begun.attempt)
@@ -142,7 +141,7 @@ class _Attempt:
         return Progress(draft.clock.current, self._since, job.lane, label, turns, draft.attempt)
 
     async def run(self) -> str:
-        """Acknowledge, measure, conclude; returns the outcome of the job in any case."""
+        """Acknowledge, measure, conclude; always returns an outcome of the job."""
         try:
             await self._task.acknowledge()
             try:
@@ -157,7 +156,7 @@ class _Attempt:
                 prices=self._runtime.model.prices,
                 on_stage=self._task.report_stage if self._runtime.stage_events.take() else None,
             )
-            if self._begun.deaths > self._runtime.retry.max_deaths:  # its own end failed, too
+            if self._begun.deaths > self._runtime.retry.max_deaths:  # even ending it failed
                 return await self._unreadable(PoisonJob("no record of it can be made"))
             if self._begun.cancel:
                 return await self._end(self._draft, Cancelled(self._begun.cancel))
@@ -171,7 +170,7 @@ class _Attempt:
             raise
 
     async def _measure(self, draft: Draft) -> TrajectoryFailure | None:
-        """Run the attempt; returns what went wrong, whoever raised it."""
+        """Run the attempt; returns its failure, wherever it was raised."""
         try:
             if self._begun.deaths >= self._runtime.retry.max_deaths:
                 raise PoisonJob(f"{self._begun.deaths} workers died while they ran it alone")
@@ -189,7 +188,7 @@ class _Attempt:
             )
         except TrajectoryFailure as failure:
             return failure
-        except BaseException as error:  # ours, the env's or a setting's: the job must not vanish
+        except BaseException as error:  # whoever raised it, the job must not be lost
             if self._is_ended_from_outside(error):
                 raise
             logger.exception(
@@ -203,9 +202,9 @@ class _Attempt:
         return None
 
     def _is_ended_from_outside(self, error: BaseException) -> bool:
-        """Whether it is not the env's code that raised a cancellation or the coroutine's end.
+        """Whether a cancellation or the coroutine's end came from outside the env's code.
 
-        An env that calls sys.exit(), cancels itself or raises whatever else ends its own
+        An env that calls sys.exit(), cancels itself or raises anything else ends its own
         trajectory, once, and neither the worker nor the lease.
         """
         if isinstance(error, asyncio.CancelledError):
@@ -229,7 +228,7 @@ class _Attempt:
     # --- outcomes -----------------------------------------------------------------------------
 
     async def _conclude(self, draft: Draft, failure: TrajectoryFailure | None) -> str:
-        """Publish what was measured; retry what may be retried; publish the rest unmeasured."""
+        """Publish a measured record; else retry, or publish the failure."""
         kept = await self._outbox.kept()
         if isinstance(failure, SandboxUnavailable) and not kept:
             return await self._no_room(draft, failure)
@@ -256,14 +255,17 @@ class _Attempt:
         return f"retry: {failure.cause}"
 
     async def _end(self, draft: Draft, failure: TrajectoryFailure) -> str:
-        """Publish the attempt as failed, unless it has a record already."""
+        """Publish the attempt as failed, unless it already has a record."""
         await self._outbox.keep(draft, failure)
         return await self._outbox.publish()
 
     async def _no_room(self, draft: Draft, failure: SandboxUnavailable) -> str:
-        """The provider has no sandbox for it now: it waits in the queue and uses no attempt."""
+        """Hand the job back: the provider has no sandbox now.
+
+        It waits in the queue and uses no attempt.
+        """
         logger.warning(
-            "%s is handed back for %.0f s: %s",
+            "handed back %s for %.0f s: %s",
             draft.job.trajectory_id,
             failure.retry_after_s,
             failure,
@@ -273,8 +275,8 @@ class _Attempt:
         return "handed back: no sandbox"
 
     async def _interrupted(self) -> str:
-        """The pool cancelled us; what that means depends on why."""
-        if await self._outbox.kept():  # only Redis and the store can delay it
+        """Handle the cancellation by the pool, according to its reason."""
+        if await self._outbox.kept():  # a finished record is published whatever the reason
             return await self._outbox.publish()
         reason = self._task.cancel_reason
         if reason == "shutdown" or self._draft is None:
@@ -285,7 +287,7 @@ class _Attempt:
             case "terminate":
                 failure = Cancelled("revoked by an operator")
             case "cancelled":
-                failure = Cancelled("its group needs it no more")
+                failure = Cancelled("its group no longer needs it")
             case "soft" | "hard":
                 failure = DeadlineExceeded(f"Celery's {reason} time limit")
             case _:
@@ -306,11 +308,11 @@ class _Attempt:
         )
 
     async def _escaped(self, error: Exception) -> None:
-        """An error of ours in what follows an attempt: its job is given back, a lease later.
+        """Hand the job back, due one lease later, after a bug of ours that follows an attempt.
 
-        Without that the lease would end as if the worker had died. When this has happened to as
-        many attempts as there may be, that is what is left to happen: it counts like a death,
-        and so ends the job.
+        Otherwise the lease would expire as if the worker had died. When this has happened to as
+        many attempts as are allowed, the lease is left to expire: that counts like a death, and
+        so ends the job.
         """
         draft = self._draft
         if draft and len(draft.earlier) + 1 >= self._runtime.retry.max_attempts:
@@ -319,13 +321,13 @@ class _Attempt:
         bug.stage = "publish"
         try:
             kept = attempt_record(draft, bug, self._runtime) if draft else None
-        except Exception:  # what is wrong may be wrong with this, too
-            logger.exception("a failed attempt is not kept", extra={"action": "attempt_unreadable"})
+        except Exception:  # the same bug may break this record, too
+            logger.exception("cannot keep a failed attempt", extra={"action": "attempt_unreadable"})
             kept = None
         await self._give_back(delay_s=self._runtime.lease.duration_s, failed_attempt=kept)
 
     async def _pause_run(self, draft: Draft, failure: TrajectoryFailure) -> None:
-        """Begin no more jobs that would fail of the same wrong key, model or parameter."""
+        """Pause the run, whose jobs would all fail of the same wrong key, model or parameter."""
         run_id = draft.job.run_id
         logger.error(
             "run %s is paused: %s",
@@ -340,14 +342,14 @@ class _Attempt:
             logger.info("%s", error, extra={"action": "run_not_paused"})
 
     async def _refuse(self, error: SchemaTooNew) -> str:
-        """A job for newer workers: it waits for one, using no attempt."""
+        """Hand back a job of a newer schema; it waits for a newer worker and uses no attempt."""
         name, extra = self._claim.trajectory_id, {"action": "refused"}
         logger.error("job %s is left to a newer worker: %s", name, error, extra=extra)
         await self._give_back(delay_s=self._runtime.lease.duration_s)
         return "refused: newer schema"
 
     async def _unreadable(self, error: Exception) -> str:
-        """A job nobody can read: published as failed, so that its group can close.
+        """Publish an unreadable job as failed, so that its group can close.
 
         The ledger keeps it as a dead letter.
         """

@@ -1,7 +1,7 @@
 """Files that survive a power loss or are shared by processes.
 
-durable.py  written whole, synced, renamed
-frames.py   an append-only file that shows where it is torn
+durable.py  written in full, synced, then renamed
+frames.py   an append-only log that detects a torn end
 locks.py    the kernel's locks on files
-locked.py   held by one process, replaced in one step
+locked.py   files held by one process and replaced atomically
 """

@@ -9,7 +9,7 @@ from typing import IO
 
 
 def put_whole(path: Path, data: bytes, *, draft: Path) -> None:
-    """Write `data` to `draft`, which then takes the name `path`: that is whole or not there.
+    """Write `data` to `draft` and rename it to `path`, which is complete or does not exist.
 
     Raises:
         OSError: the disk is full or broken; nothing is left behind.
@@ -27,7 +27,7 @@ def put_whole(path: Path, data: bytes, *, draft: Path) -> None:
 
 
 def make_directory(path: Path) -> None:
-    """Make a directory and its parents, whose names survive a power loss on return.
+    """Make a directory and its parents; their names survive a power loss on return.
 
     Raises:
         OSError: it cannot be made.
@@ -39,7 +39,7 @@ def make_directory(path: Path) -> None:
 
 
 def flush(file: IO[str] | IO[bytes]) -> None:
-    """Write what `file` holds back, and wait until it survives a power loss. Raises OSError."""
+    """Write the buffers of `file`, and wait until they survive a power loss. Raises OSError."""
     file.flush()
     os.fsync(file.fileno())
 
@@ -52,7 +52,7 @@ def append_line(path: Path, line: str) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Make a new file's name durable, too."""
+    """Make the name of a new file durable, too."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)

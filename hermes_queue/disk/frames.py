@@ -1,7 +1,7 @@
-"""An append-only file of checksummed frames that says for itself where it is torn.
+"""An append-only file of checksummed frames, which detects a torn end by itself.
 
-What a sink accepts before it can give it its final form lies in one. A frame is a length and
-a CRC-32, both little-endian uint32, and the payload.
+Sinks keep accepted payloads in it until they can be written in their final form. A frame is a
+length and a CRC-32, both little-endian uint32, and the payload.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class FrameLog:
 
     @property
     def size_bytes(self) -> int:
-        """Of the whole file."""
+        """Size of the whole file."""
         return os.lseek(self._fd, 0, os.SEEK_END)
 
     def append(self, payloads: Iterable[bytes]) -> None:
         """Add frames, all or none of them; they survive a power loss on return.
 
         Raises:
-            HermesQueueError: there is no room.
+            HermesQueueError: the disk is full or failed.
         """
         data = bytearray()
         for payload in payloads:
@@ -61,12 +61,12 @@ class FrameLog:
         return (payload for _, payload in read_frames(self._fd, len(self.magic), self.path))
 
     def clear(self) -> None:
-        """Forget all frames."""
+        """Remove all frames."""
         os.ftruncate(self._fd, len(self.magic))
         os.fsync(self._fd)
 
     def close(self) -> None:
-        """Give the file up. Idempotent."""
+        """Close the file. Idempotent."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -78,8 +78,8 @@ class FrameLog:
             files.append(self._fd, self.path, self.magic)
         elif begins != self.magic:
             raise ConfigurationError(
-                f"{self.path}: begins with {begins!r} instead of {self.magic!r}: it is not ours, "
-                "or another version wrote it; it is left as it is"
+                f"{self.path}: begins with {begins!r} instead of {self.magic!r}: another "
+                "program or version wrote it; it stays unchanged"
             )
         start = len(self.magic)
         ends = [end for end, _ in read_frames(self._fd, start, self.path)]
@@ -96,7 +96,7 @@ class FrameLog:
 
 
 def read_frames(fd: int, start: int, path: Path) -> Iterator[tuple[int, bytes]]:
-    """(where it ends, payload) of each frame from `start` on, up to a torn last one.
+    """(end, payload) of each frame from `start` on, up to a torn last one.
 
     Raises:
         ConfigurationError: a frame is damaged and others follow it.

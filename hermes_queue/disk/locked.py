@@ -1,4 +1,4 @@
-"""How sinks hold their files: locked, appended to durably, replaced in one step."""
+"""Files of sinks: locked, appended to durably, replaced atomically."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hermes_queue.errors import ConfigurationError, HermesQueueError
 
 
 def open_locked(path: Path) -> int:
-    """A descriptor to read and append to `path`, made with its parents, ours until closed.
+    """A locked descriptor to read and append to `path`, created with its parents.
 
     Raises:
         ConfigurationError: it cannot be written, is no regular file, or has another writer.
@@ -37,10 +37,10 @@ def open_locked(path: Path) -> int:
 
 
 def append(fd: int, path: Path, data: bytes | bytearray) -> None:
-    """Add `data` at the end; on return it survives a power loss, otherwise none of it is there.
+    """Append `data`; on return it survives a power loss. After an error none of it is in the file.
 
     Raises:
-        HermesQueueError: there is no room, or the device failed.
+        HermesQueueError: the disk is full, or the device failed.
     """
     start = os.lseek(fd, 0, os.SEEK_END)
     try:
@@ -56,10 +56,10 @@ def append(fd: int, path: Path, data: bytes | bytearray) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A hidden file to fill; it takes the name `path` in one step if the block ends well.
+    """A hidden file to fill; it is renamed to `path` if the block succeeds.
 
     Raises:
-        HermesQueueError: it could not be written; `path` is as it was.
+        HermesQueueError: it could not be written; `path` is unchanged.
     """
     draft = path.with_name(f".{path.name}.tmp")
     try:
@@ -87,7 +87,7 @@ def read_whole(fd: int, size: int, offset: int) -> bytes:
 
 
 def write_all(fd: int, data: bytes | bytearray) -> None:
-    """Write all of `data`, in as many pieces as the system likes."""
+    """Write all of `data`, in as many system calls as it takes."""
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]

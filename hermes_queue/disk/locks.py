@@ -1,7 +1,7 @@
-"""Locks on files, which the kernel ends with the process that holds them, however that dies.
+"""Locks on files. The kernel releases them when their process ends, even by SIGKILL.
 
-A lock belongs to the open file: it is held for as long as the descriptor is open, by this
-process and by children that inherit it. Files stay where they are when the lock ends.
+A lock belongs to the open file: it is held as long as the descriptor is open, by this process or
+by children that inherit it. The lock file itself is never deleted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.5
 
 
 def lock(descriptor: int, *, shared: bool = False) -> bool:
-    """Take the lock of an open file at once, or return False: others hold it.
+    """Lock an open file at once; returns False if others hold the lock.
 
     Raises:
         OSError: the file system has no locks.
@@ -31,7 +31,7 @@ def lock(descriptor: int, *, shared: bool = False) -> bool:
 def try_hold(
     path: Path, *, shared: bool = False, create: bool = True, mode: int = 0o600
 ) -> int | None:
-    """A descriptor that holds the lock of `path` until it is closed, or None: others hold it.
+    """A descriptor that holds the lock of `path` until it is closed, or None if others hold it.
 
     Raises:
         OSError: the file cannot be opened or made; FileNotFoundError with `create` False.
@@ -61,7 +61,7 @@ async def hold(path: Path, *, shared: bool = False, mode: int = 0o600) -> int:
 
 
 def is_held(path: Path) -> bool:
-    """Whether a process holds the lock of `path`; False when there is no such file.
+    """Whether a process holds the lock of `path`; False if the file does not exist.
 
     Raises:
         OSError: the file cannot be opened.

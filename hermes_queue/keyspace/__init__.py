@@ -1,8 +1,8 @@
-"""One prefix in one Redis: connection, keys, scripts.
+"""A connection to one Redis, the keys below one prefix, and the Lua scripts.
 
-connection.py  opens Redis, or says why it cannot be opened
+connection.py  opens Redis; explains why it cannot be opened
 deployment.py  client, prefix, scripts, live workers
-keys.py        every key: type, owner, expiry, who may read and write it
+keys.py        every key: type, owner, expiry, rights
 scripts.py     the Lua scripts by name
-lua/           one transition per file; lua/include/: what they share
+lua/           one transition per file; lua/include/: shared parts
 """

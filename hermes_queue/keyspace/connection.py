@@ -1,4 +1,4 @@
-"""Opening Redis, and saying clearly why it cannot be opened."""
+"""Opens Redis, and explains why it cannot be opened."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from hermes_queue.settings import DEFAULT_REDIS_URL, RedisSettings
 MIN_VERSION = (6, 2)
 NO_EVICTION_REMEDY = "CONFIG SET maxmemory-policy noeviction, and in its configuration file"
 
-_WANTS_PASSWORD = {"HELLO": "it wants a password", "Authe": "it wants a password"}
-"""How redis-py words a missing password, by its first letters."""
+_NO_PASSWORD = {"HELLO": "it requires a password", "Authe": "it requires a password"}
+"""redis-py's messages about a missing password, by their first letters."""
 
 _REFUSED = ("NOAUTH", "WRONGPASS", "NOPERM", "The user executing the script can't")
-"""What errors say that are about our rights; the last one is how a script reports them."""
+"""Words of errors about our rights; the last is how a script reports them."""
 
 _PASSING = ("LOADING", "BUSY", "READONLY", "MISCONF", "NOREPLICAS", "MASTERDOWN", "CLUSTERDOWN")
-"""How Redis begins errors that say "not now": it loads its data, its disk is full, ..."""
+"""First words of errors that will pass: Redis loads its data, its disk is full, ..."""
 
 
 def redis_url(settings: RedisSettings, url: str | None = None) -> str:
     """The URL in force: the argument, else `HERMES_QUEUE_REDIS_URL`, else `DEFAULT_REDIS_URL`.
 
     Raises:
-        ConfigurationError: the scheme is not Redis'.
+        ConfigurationError: the scheme is not one of Redis.
     """
     value = url or (settings.url.get_secret_value() if settings.url else DEFAULT_REDIS_URL)
     if urlsplit(value).scheme not in ("redis", "rediss", "unix"):
@@ -63,12 +63,12 @@ def _options(settings: RedisSettings, url: str, *, retry: bool = True) -> dict[s
 
 
 def connect(settings: RedisSettings, url: str | None = None, *, retry: bool = True) -> redis.Redis:
-    """A client whose server has answered once.
+    """A client whose server has answered a ping.
 
-    With `retry=False` a failed command fails at once, for callers that keep time.
+    With `retry=False` a failed command fails at once, for callers with a deadline.
 
     Raises:
-        ConfigurationError: no URL, or a malformed one.
+        ConfigurationError: the URL is missing or malformed.
         RedisUnavailable: no answer, wrong credentials, or a server that is too old.
     """
     target = redis_url(settings, url)
@@ -85,10 +85,10 @@ def connect(settings: RedisSettings, url: str | None = None, *, retry: bool = Tr
 
 
 def connect_async(settings: RedisSettings, url: str | None = None) -> redis.asyncio.Redis:
-    """An asyncio client; connects with its first command.
+    """An asyncio client; it connects with its first command.
 
     Raises:
-        ConfigurationError: no URL, or a malformed one.
+        ConfigurationError: the URL is missing or malformed.
     """
     target = redis_url(settings, url)
     try:
@@ -98,7 +98,7 @@ def connect_async(settings: RedisSettings, url: str | None = None) -> redis.asyn
 
 
 def check_version(client: redis.Redis) -> None:
-    """Refuse servers older than 6.2; one that does not tell (fakeredis) is taken at its word."""
+    """Refuse servers older than 6.2; accept one that reports no version (fakeredis)."""
     try:
         info: Any = client.info("server")
     except redis.ResponseError:
@@ -110,10 +110,10 @@ def check_version(client: redis.Redis) -> None:
 
 
 def check_eviction(client: redis.Redis, url: str) -> None:
-    """Refuse a server that deletes keys when it is full; one that does not tell is believed.
+    """Refuse a server that deletes keys when it is full; accept one that does not report it.
 
     Raises:
-        ConfigurationError: it has a limit of memory and another policy than noeviction.
+        ConfigurationError: it has a memory limit and another policy than noeviction.
         RedisUnavailable: no answer.
     """
     try:
@@ -125,23 +125,18 @@ def check_eviction(client: redis.Redis, url: str) -> None:
     if policy != "noeviction" and info.get("maxmemory"):
         raise ConfigurationError(
             f"Redis at {masked(url)} deletes keys when it is full (maxmemory-policy {policy}): "
-            f"jobs and results would vanish without a word. {NO_EVICTION_REMEDY}"
+            f"jobs and results would vanish silently. {NO_EVICTION_REMEDY}"
         )
 
 
 @contextmanager
 def explained(url: str) -> Iterator[None]:
-    """Turn redis-py's errors into ours, with what to do next.
-
-    Raises:
-        RedisUnavailable: no connection, wrong password or missing rights.
-        RedisFull: `maxmemory` is reached.
-    """
+    """Turn redis-py's errors into ours, with the next step."""
     try:
         yield
     except (redis.AuthenticationError, NoPermissionError) as error:
         raise RedisUnavailable(
-            f"Redis at {masked(url)} refuses us ({_WANTS_PASSWORD.get(str(error)[:5], error)}); "
+            f"Redis at {masked(url)} refuses us ({_NO_PASSWORD.get(str(error)[:5], error)}); "
             "check user and password in HERMES_QUEUE_REDIS_URL"
         ) from error
     except redis.OutOfMemoryError as error:

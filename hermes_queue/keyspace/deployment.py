@@ -1,4 +1,4 @@
-"""What the ledger stands on: a Redis, our scripts in it, and the workers that live."""
+"""A deployment: one Redis and prefix, our scripts in it, and its live workers."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from hermes_queue.keyspace.connection import check_eviction, connect, explained,
 from hermes_queue.settings import RedisSettings
 
 LIFE_TTL_S = 86400
-"""How long after its last beat the death of a worker can be looked into."""
+"""How long a worker's life can be examined after its last beat."""
 
 
 class Deployment:
-    """One prefix in one Redis: how scripts are run there, and which workers live."""
+    """One prefix in one Redis: runs scripts there and lists live workers."""
 
     def __init__(self, client: redis.Redis, *, prefix: str = "hq:", url: str = "") -> None:
         self.client = client
@@ -46,7 +46,7 @@ class Deployment:
         self.client.close()
 
     def refuse_eviction(self) -> None:
-        """Check that this Redis keeps what it is given, before anything depends on it.
+        """Check that this Redis does not evict keys, before anything depends on it.
 
         Raises:
             ConfigurationError: it deletes keys when it is full.
@@ -59,11 +59,11 @@ class Deployment:
         return self.prefix + name
 
     def call(self, name: str, /, **given: Any) -> Any:
-        """Run one of our scripts with what its header names; returns its answer by name.
+        """Run a script by the names in its header; returns its answer by name.
 
         Raises:
-            TypeError: a name is missing, or is none of the script's.
-            RedisFull, RedisUnavailable: whether it ran is not known; scripts may be repeated.
+            TypeError: an argument is missing or unknown.
+            RedisFull, RedisUnavailable: the script may or may not have run; it may be repeated.
         """
         script = scripts.script(name)
         keys, args = script.packed(self.prefix, given)
@@ -74,10 +74,10 @@ class Deployment:
             return script.answer(run(keys=keys, args=args))
 
     def deployment_id(self) -> str:
-        """A random name of this Redis' data, made by whoever asks first."""
+        """The random id of this Redis' data, created by the first caller."""
         with explained(self.url):
             stored: Any = self.client.get(self.key("deployment"))
-            if stored is None:  # else a worker could not start while Redis has no room
+            if stored is None:  # a worker must also start while Redis is full
                 self.client.set(self.key("deployment"), secrets.token_hex(8), nx=True)
                 stored = self.client.get(self.key("deployment"))
         return str(stored.decode())
@@ -91,12 +91,12 @@ class Deployment:
         *,
         ttl_s: float,
         boot_id: str = "",
-        told_to_go: bool = False,
+        shutting_down: bool = False,
     ) -> None:
-        """Say that this worker lives, and what it is; after `ttl_s` seconds it counts as silent.
+        """Report that this worker lives, with facts about it.
 
-        `boot_id` names the time since its host was started, "" = not known. When it was
-        `told_to_go` its death is held against none of its jobs.
+        After `ttl_s` seconds it counts as silent. `boot_id` identifies the current boot of its
+        host, "" = unknown. While it is `shutting_down`, its death is not held against its jobs.
         """
         self.call(
             "beat",
@@ -104,17 +104,17 @@ class Deployment:
             facts=json.dumps(dict(facts)),
             ttl_s=ttl_s,
             boot_id=boot_id,
-            told_to_go=told_to_go,
+            shutting_down=shutting_down,
             life_ttl_s=LIFE_TTL_S,
         )
 
     def worker_ended(self, owner: str, *, boot_id: str, witnessed: bool = False) -> int:
-        """Have the leases of a worker end that this process, under `boot_id`, has found dead.
+        """Expire the leases of a worker that this process, under `boot_id`, has found dead.
 
         `witnessed`: this process is its parent.
 
         Returns:
-            How many leases end; -1 when the worker is unknown or ran under another boot.
+            The number of expired leases; -1 if the worker is unknown or ran under another boot.
         """
         ended = self.call(
             "worker_ended",
@@ -126,14 +126,14 @@ class Deployment:
         return int(ended)
 
     def unregister(self, owner: str) -> None:
-        """Take this worker off the list of live ones."""
+        """Remove this worker from the list of live ones."""
         with explained(self.url), self.client.pipeline() as pipe:
             pipe.delete(self.key(f"worker:{owner}"))
             pipe.zrem(self.key("workers"), owner)
             pipe.execute()
 
     def workers(self) -> list[dict[str, Any]]:
-        """What the live workers of this deployment say of themselves.
+        """Facts that the live workers of this deployment report.
 
         `silent_s` is added: seconds since the worker's last beat, by Redis' clock.
         """

@@ -1,8 +1,8 @@
-"""Every key of a deployment, without its prefix: one row each, and no key without a row.
+"""Every key of a deployment, without its prefix: one row per key, and no key without a row.
 
-The tables of docs/architecture.md and docs/security.md are made from it (`make docs`); tests hold
-the scripts, the code and the rights in deploy/redis/users.acl against it; the chaos harness goes by
-`may_stay`.
+The tables of docs/architecture.md and docs/security.md are generated from it (`make docs`).
+Tests compare it with the scripts, the code and the rights in deploy/redis/users.acl; the chaos
+harness relies on `may_stay`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 Right = Literal["rw", "r", "w", "-"]
-"""Read and write, only read, only add to, neither."""
+"""Read and write; read only; add only; no access."""
 ROLES = ("producer", "consumer", "monitor", "flower")
-"""Users of Redis with rights on some keys; `worker` and `operator` read and write all of them."""
+"""Redis users with rights on some keys; `worker` and `operator` read and write all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +22,13 @@ class Key:
     """One kind of key."""
 
     pattern: str
-    """What varies is in braces."""
+    """Variable parts are in braces."""
     type: str
     owner: str
     """The room that writes it; `broker` = Celery and kombu."""
     what: str
     expires: str
-    """When, for people; "" = it goes with its last entry."""
+    """Expiry, for people; "" = removed with its last entry."""
     _rights: str = "- - - -"
     """In the order of `ROLES`."""
     may_stay: bool = False
@@ -36,7 +36,7 @@ class Key:
 
     @property
     def rights(self) -> dict[str, str]:
-        """By role."""
+        """Rights by role."""
         return dict(zip(ROLES, self._rights.split(), strict=True))
 
     def matches(self, name: str) -> bool:
@@ -46,7 +46,7 @@ class Key:
 
 
 def may_stay(name: str) -> bool:
-    """Whether a key, without its prefix, may be left without expiry when all work is done."""
+    """Whether a key, without its prefix, may remain without expiry when all work is done."""
     return any(key.may_stay and key.matches(name) for key in KEYS)
 
 
@@ -57,13 +57,14 @@ _DAY = "a day"
 KEYS = (
     # --- the broker's
     Key("v1.{lane}", "list", "broker", "messages of waiting jobs: trajectory id and attempt; "
-        "`v1.{lane}.retry`: of retries and of what was given back", "when taken", "rw - r r"),
-    Key("_kombu.binding.{queue}", "set", "broker", "which queues there are", "no", "rw - r rw",
+        "`v1.{lane}.retry`: of retries and of jobs handed back", "when taken", "rw - r r"),
+    Key("_kombu.binding.{queue}", "set", "broker", "names of all queues", "no", "rw - r rw",
         True),
     Key("unacked", "hash", "broker", "messages that a worker has taken and not acknowledged", "",
         "- - r rw"),
-    Key("unacked_index", "zset", "broker", "the same by when they were taken", "", "- - r rw"),
-    Key("unacked_mutex", "string", "broker", "who restores them", "no", "- - - rw", True),
+    Key("unacked_index", "zset", "broker", "the same, by the time they were taken", "",
+        "- - r rw"),
+    Key("unacked_mutex", "string", "broker", "worker that restores them", "no", "- - - rw", True),
     Key("celeryev.{id}", "list", "broker", "events for Flower", "when taken", "- - - rw"),
     Key("{id}.reply.celery.pidbox", "list", "broker", "answers of workers to remote control",
         "when taken", "- - - rw"),
@@ -82,16 +83,16 @@ KEYS = (
         "is noticed", "", "rw - r -"),
     Key("waiting:retry", "zset", "ledger", "those of them whose message is in a retry queue", _DAY,
         "rw - r -"),
-    Key("reconcile:{lane}", "hash", "ledger", "how far the search for lost messages has come",
+    Key("reconcile:{lane}", "hash", "ledger", "position of the search for lost messages",
         "an hour"),
-    Key("sweep:last", "string", "ledger", "when leases were swept last", _DAY, "- - r -"),
+    Key("sweep:last", "string", "ledger", "time of the last sweep of leases", _DAY, "- - r -"),
     # --- runs
     Key("run:{id}", "hash", "ledger", "state, counters, configuration, budgets", _RUN, "rw rw r -"),
-    Key("run:{id}:claimed", "set", "ledger", "what was enqueued already", _RUN, "rw r r -"),
+    Key("run:{id}:claimed", "set", "ledger", "jobs enqueued so far", _RUN, "rw r r -"),
     Key("run:{id}:parked", "set", "ledger", "waiting jobs set aside by a pause", _RUN, "rw r r -"),
-    Key("failed:{id}", "hash", "ledger", "what failed for good in a run, with its jobs", _RUN),
-    Key("purged:{id}", "string", "ledger", "how often a run was purged: its ids begin a further "
-        "life with the next enqueue, and what is left of a former one counts no more", _RUN,
+    Key("failed:{id}", "hash", "ledger", "final failures of a run, with their jobs", _RUN),
+    Key("purged:{id}", "string", "ledger", "number of purges of a run: its ids begin another "
+        "life with the next enqueue, and remains of a former one no longer count", _RUN,
         "rw - - -"),
     Key("runs", "zset", "ledger", "run ids by the time of their last enqueue", _RUN, "rw r r -"),
     # --- results
@@ -102,52 +103,52 @@ KEYS = (
         "no: trimmed when read by all", "- r r -", True),
     Key("results:bytes", "string", "ledger", "size of all bodies that wait for a reader, of open "
         "groups too", "no", "- r r -", True),
-    Key("results:trimmed", "string", "results", "when the stream was trimmed last", _DAY,
+    Key("results:trimmed", "string", "results", "time of the last trim of the stream", _DAY,
         "- - r -"),
-    Key("objects", "zset", "ledger/fleet", "objects of large bodies in the store by the time at "
-        "which to look whether they are needed", "when the object is deleted", may_stay=True),
-    Key("objects:doomed", "zset", "ledger/fleet", "those being deleted",
+    Key("objects", "zset", "ledger/fleet", "objects of large bodies in the store by the time "
+        "of the next check whether they are needed", "when the object is deleted", may_stay=True),
+    Key("objects:doomed", "zset", "ledger/fleet", "objects that are being deleted",
         "when the object is deleted", may_stay=True),
     Key("dead", "stream", "ledger", "[dead letters](dead-letters.md)", "no: trimmed after 30 days",
         "- w - -", True),
-    Key("poison", "hash", "ledger", "items under which workers died, by SHA-256: the dead letter, "
-        "and until when they are remembered", "with the last letter, 30 days"),
+    Key("poison", "hash", "ledger", "items under which workers died, by SHA-256: the dead letter "
+        "and the time at which they are forgotten", "with the last letter, 30 days"),
     Key("consumer-group:{name}", "hash", "results", "a consumer group's filter, start and "
         "durability", "no", "- rw r -", True),
-    Key("sink:{group}", "string", "sinks", "which process serves this consumer group, of sinks "
-        "that must be alone", "10 s", "- rw - -"),
+    Key("sink:{group}", "string", "sinks", "the process that serves this consumer group, for "
+        "sinks that must be alone", "10 s", "- rw - -"),
     # --- lanes and the fleet
     Key("lanes", "zset", "ledger/fleet", "lanes by the time of the last job sent to them",
         "30 days", "rw - r -"),
     Key("lane:{lane}", "hash", "ledger/fleet", "the circuit breaker of a lane", "a day after",
         "r - r -"),
-    Key("lane:{lane}:outcomes", "hash", "ledger/fleet", "how attempts on it ended lately",
+    Key("lane:{lane}:outcomes", "hash", "ledger/fleet", "outcomes of its recent attempts",
         "four minutes", "r - r -"),
     Key("worker:{owner}", "string", "ledger/fleet", "a live worker's heartbeat", "seconds",
         "r r r -"),
-    Key("workers", "zset", "ledger/fleet", "who lives, by the end of the heartbeat", "seconds",
-        "r r r -"),
-    Key("life:{owner}", "hash", "ledger/fleet", "what is needed to look into a worker's death: "
-        "boot of its host, last beat, whether it was told to go, who found it dead", _DAY),
-    Key("boot:{boot id}", "string", "ledger/fleet", "when a worker of that boot of a host was "
-        "heard of last", _DAY),
+    Key("workers", "zset", "ledger/fleet", "live workers, by expiry of their heartbeat",
+        "seconds", "r r r -"),
+    Key("life:{owner}", "hash", "ledger/fleet", "evidence about a worker's death: boot of its "
+        "host, last beat, whether it was shutting down, who found it dead", _DAY),
+    Key("boot:{boot id}", "string", "ledger/fleet", "last beat of any worker of that "
+        "boot of a host", _DAY),
     Key("log:{owner}", "string", "ledger/fleet", "the end of a worker's log, for dead letters",
         _DAY),
-    Key("totals", "hash", "ledger", "what [metrics](metrics.md) count over the deployment's life: "
+    Key("totals", "hash", "ledger", "counters of [metrics](metrics.md) over the deployment's life: "
         "trajectories, failures, retries, dead letters, cost", "no: at most 1,000 fields",
         "- - r -", True),
     Key("tally:{bucket}", "hash", "ledger/fleet", "failures by cause and ends by run of two "
         "minutes, for `top`", "90 minutes", "- - r -"),
-    Key("deployment", "string", "keyspace", "a random name of this Redis' data; the spool on disk "
-        "goes by it", "no", "- - r -", True),
+    Key("deployment", "string", "keyspace", "random id of this Redis' data; the spool on disk "
+        "belongs to it", "no", "- - r -", True),
     # --- endpoints
-    Key("limit:{name}", "hash", "ledger/fleet", "how many calls an endpoint and model are given, "
+    Key("limit:{name}", "hash", "ledger/fleet", "concurrent calls that an endpoint and model get, "
         "their pause and buckets; see [limits](limits.md)", "a day after the last call", "- - r -"),
     Key("limit:{name}:leases", "zset", "ledger/fleet", "calls in flight", "as `limit:{name}`",
         "- - r -"),
-    Key("limit:{name}:waiting", "zset", "ledger/fleet", "calls in line", "as `limit:{name}`",
+    Key("limit:{name}:waiting", "zset", "ledger/fleet", "waiting calls", "as `limit:{name}`",
         "- - r -"),
-    Key("limit:{name}:seen", "zset", "ledger/fleet", "calls in line that are believed alive",
+    Key("limit:{name}:seen", "zset", "ledger/fleet", "waiting calls that are believed alive",
         "as `limit:{name}`", "- - r -"),
     Key("probe:{hash}", "hash", "ledger/fleet", "whether the chat template of an endpoint and "
         "model shows tools", "an hour (`HERMES_QUEUE_MODEL_PROBE_TTL_S`)"),
@@ -158,11 +159,11 @@ KEYS = (
         "7 days after the last renewal", "- - r -"),
     Key("creation:{backend}", "hash", "ledger/fleet", "the fleet's rate of new sandboxes",
         "a minute after", "- - r -"),
-    Key("creation:{backend}:starting", "zset", "ledger/fleet", "sandboxes that start",
+    Key("creation:{backend}:starting", "zset", "ledger/fleet", "sandboxes that are starting",
         "a minute after", "- - r -"),
-    Key("reaper:{backend}:turn", "string", "ledger/fleet", "when somebody reaped last", _DAY),
-    Key("reaper:{backend}:suspects", "zset", "ledger/fleet", "what has no owner", _DAY),
-    Key("snapshot:{hash}", "hash", "ledger/fleet", "which snapshot at a provider holds a set-up",
+    Key("reaper:{backend}:turn", "string", "ledger/fleet", "time of the last reaping", _DAY),
+    Key("reaper:{backend}:suspects", "zset", "ledger/fleet", "sandboxes without an owner", _DAY),
+    Key("snapshot:{hash}", "hash", "ledger/fleet", "the provider's snapshot that holds a set-up",
         "with the snapshot, 29 days"),
     Key("doctor:{random}", "string", "cli/doctor", "written and deleted by `hermes-queue doctor`",
         "10 s"),

@@ -1,15 +1,15 @@
-"""The Lua scripts: what each takes and answers stands in its header, and nowhere else.
+"""The Lua scripts. The header of each declares its keys, arguments and answer.
 
     -- @include time, publish/settle    files of `lua/include/`, or of a folder beside the script
     -- @key run = run:{run_id}, leases  keys without the prefix: name = pattern, or the key itself
     -- @key lists[]                     any number of keys
-    -- @arg id, owner  a remark         what follows two spaces is for people
+    -- @arg id, owner  a remark         text after two spaces is for people
     -- @arg claims[id, epoch]           any number of rows; `ids[]`: of single values
     -- @answer verdict, jobs[id, lane]  the parts of an answer that is a list
 
-A preamble gives all of it these names in Lua, and `Deployment.call` takes it by name: the
-arguments, and what the patterns of keys leave open. `prefix` is passed by itself. Lists other than
-the last one of keys and of arguments are preceded by how many rows they have.
+A generated preamble makes these names local variables in Lua. `Deployment.call` takes the same
+names: arguments, and the placeholders in patterns of keys. `prefix` is passed automatically.
+Every list of keys or arguments but the last one is preceded by its number of rows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-_tuple_of: Any = namedtuple  # whose fields are known at run time
+_tuple_of: Any = namedtuple  # its fields are known only at run time
 
 _LINE = re.compile(r"^-- @(\w+) (.*?)(?:  .*)?$", re.MULTILINE)
 _NAME = re.compile(r"(\w+)(?:\[([^]]*)\]| = ([^\s,]+))?(?:, |$)")
@@ -35,9 +35,9 @@ class _Part:
     def __init__(self, name: str, fields: str | None, pattern: str | None) -> None:
         self.name = name
         self.pattern = pattern or name
-        """Of a key."""
+        """Pattern of a key."""
         self.fields = None if fields is None else re.findall(r"\w+", fields)
-        """Of each row of a list; empty = rows are single values."""
+        """Fields per row of a list; empty = rows are single values."""
         self.row: Any = _tuple_of(name, self.fields) if self.fields else None
 
     @property
@@ -47,14 +47,14 @@ class _Part:
 
 @dataclass(frozen=True)
 class Script:
-    """One script: its text as it is sent, and what goes in and comes out."""
+    """One script: its text as it is sent, its input and its answer."""
 
     name: str
     source: str
     keys: tuple[_Part, ...]
     args: tuple[_Part, ...]
     takes: frozenset[str]
-    """Names that a call gives."""
+    """Names that a call has to give."""
     _answer: tuple[_Part, ...]
     _answer_type: Any
 
@@ -62,7 +62,7 @@ class Script:
         """Keys and arguments in the order of the header.
 
         Raises:
-            TypeError: a name is missing, or is none of this script's.
+            TypeError: a name is missing or unknown.
         """
         if given.keys() != self.takes:
             missing, unknown = sorted(self.takes - given.keys()), sorted(given.keys() - self.takes)
@@ -70,7 +70,7 @@ class Script:
                 f"script {self.name}: "
                 + "; ".join(
                     f"{what} {', '.join(names)}"
-                    for what, names in (("missing", missing), ("it takes no", unknown))
+                    for what, names in (("missing", missing), ("unknown", unknown))
                     if names
                 )
             )
@@ -90,7 +90,7 @@ class Script:
         return keys, args
 
     def answer(self, raw: Any) -> Any:
-        """A list as a tuple of the names in the header; what is cut off at its end is None."""
+        """A list as a named tuple of the header's names; parts missing at its end are None."""
         if not self._answer or not isinstance(raw, list):
             return raw
         return self._answer_type(
@@ -106,8 +106,8 @@ def script(name: str) -> Script:
     """The script `lua/<name>.lua`.
 
     Raises:
-        FileNotFoundError: there is none.
-        ValueError: a line of its header cannot be read, or a name is there twice.
+        FileNotFoundError: the script does not exist.
+        ValueError: a header line is malformed, or declares a name twice.
     """
     text = _text(name)
     header: dict[str, list[_Part]] = {"key": [], "arg": [], "answer": []}
@@ -128,7 +128,7 @@ def script(name: str) -> Script:
 
 
 def names() -> list[str]:
-    """All scripts."""
+    """Names of all scripts."""
     return sorted(path.name[:-4] for path in _folder().iterdir() if path.name.endswith(".lua"))
 
 
@@ -142,7 +142,7 @@ def _text(name: str) -> str:
 
 
 def _included(text: str, known: set[str]) -> Iterator[str]:
-    """The texts of what a text includes, each once, after those that it needs itself."""
+    """The included texts, each once and after its own includes."""
     for what, body in _LINE.findall(text):
         for part in body.split(", ") if what == "include" else ():
             if part not in known:
@@ -160,11 +160,11 @@ def _parts(name: str, body: str) -> Iterator[_Part]:
         end = match.end()
         yield _Part(match[1], match[2], match[3])
     if end != len(body):
-        raise ValueError(f"lua/{name}.lua: {body!r} is no list of names")
+        raise ValueError(f"lua/{name}.lua: {body!r} is not a list of names")
 
 
 def _counted(keys: Iterable[_Part], args: Iterable[_Part]) -> list[_Part]:
-    """Lists after which another one follows."""
+    """Lists that are followed by another one."""
     return [
         part
         for parts in (keys, args)
@@ -194,7 +194,7 @@ def _named(table: str, parts: list[_Part]) -> str:
 
 
 def _lists(table: str, before: int, parts: list[_Part], counts: Mapping[str, str]) -> Iterator[str]:
-    """Loops that fill the lists; `before` entries of the table come first."""
+    """Loops that fill the lists; the table's first `before` entries are other values."""
     begin = str(before)
     for part in parts:
         count = counts.get(part.name)
@@ -211,7 +211,7 @@ def _lists(table: str, before: int, parts: list[_Part], counts: Mapping[str, str
 
 
 def _plain(value: Any) -> Any:
-    """As Redis takes it: None and False are '', True is '1'."""
+    """A value for Redis: None and False are '', True is '1'."""
     if value is None or value is False:
         return ""
     return "1" if value is True else value

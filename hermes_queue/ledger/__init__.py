@@ -1,19 +1,19 @@
-"""The state of every trajectory: who runs it, what became of it.
+"""The state of every trajectory: its owner, attempts and outcome.
 
-answers.py      what the ledger answers
+answers.py      types of the ledger's answers
 attempts.py     evidence of failed attempts
-budgets.py      what a run may spend
+budgets.py      budgets of runs
 cancelling.py   end single trajectories and groups
 dead.py         dead letters
-group_facts.py  what is known of groups and their members
+group_facts.py  facts about groups and their members
 items.py        rows too large to travel with their jobs
 ledger.py       enqueue, begin, renew, requeue, publish, sweep
-letters.py      what becomes a dead letter
+letters.py      failures as dead letters
 poison.py       items under which workers died
 policy.py       the policy version of a run
-run_lock.py     one producer per run
+run_lock.py     one configuration per run id
 runs.py         list, pause, cancel, purge
-fleet/          what workers agree on
+fleet/          state that workers share
 """
 
 from hermes_queue.ledger.answers import (

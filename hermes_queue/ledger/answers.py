@@ -1,4 +1,4 @@
-"""What the ledger is told and what it answers."""
+"""Types of the ledger's arguments and answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ Verdict = Literal[
     "run", "final", "cancelled", "surplus", "held", "paused", "stale_attempt", "busy", "unknown"
 ]
 Notice = Literal["final", "cancelled", "surplus", "lost", "paused", "cancel"]
-"""Why a lease is gone; or it is kept, and its run is `paused`, or it shall end (`cancel`)."""
+"""Why a lease is gone (the first four). For the others it is kept: the run is `paused`, or the job
+has to end as cancelled (`cancel`)."""
 PublishVerdict = Literal[
     "ok",
     "outdated",
@@ -27,7 +28,7 @@ PublishVerdict = Literal[
     "unknown",
 ]
 ACCEPTED = ("ok", "outdated", "group", "dropped")
-"""Verdicts by which a record became the one that counts."""
+"""Verdicts with which a record became the one that counts."""
 
 
 class Accepted(list[TrajectoryJob]):
@@ -36,37 +37,38 @@ class Accepted(list[TrajectoryJob]):
     def __init__(self, jobs: Iterable[TrajectoryJob], claim: str) -> None:
         super().__init__(jobs)
         self.claim = claim
-        """What `published` confirms."""
+        """Pass it to `published`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """The answer to `begin`; all but `verdict` is meaningful only when it is `run`."""
+    """The answer to `begin`; all fields but `verdict` are meaningful only if it is `run`."""
 
     verdict: Verdict
     epoch: int = 0
     attempt: int = 0
     deaths: int = 0
-    """Of workers that ran it alone, in quarantine."""
+    """Deaths of workers that ran it alone, in quarantine."""
     job: bytes = b""
     used_s: float = 0.0
-    """Seconds of the total deadline that earlier attempts have used up."""
+    """Seconds of the total deadline that earlier attempts have used."""
     attempts: tuple[bytes, ...] = ()
     """Records of failed attempts as `hermes_queue.ledger.attempts` packs them, oldest first."""
     policy_version: int | None = None
-    """The run's, now."""
+    """The run's current one."""
     queued_at: float | None = None
-    """Since when it waited for this attempt; Unix seconds by Redis' clock, as the next."""
+    """Start of its wait for this attempt; Unix seconds by Redis' clock, as `begun_at`."""
     begun_at: float | None = None
     cancel: str = ""
-    """Why it shall not run but end as cancelled; "" = it shall run."""
+    """Why it has to end as cancelled instead of running; "" = run it."""
     any_poison: bool = False
-    """Whether there are items under which workers died: `poison.isolate` knows which."""
+    """Whether any items are known under which workers died; `poison.isolate` checks for this
+    one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A running trajectory as its owner holds it: the fence of every later write."""
+    """A running trajectory as its owner holds it: the fencing token of every later write."""
 
     trajectory_id: str
     epoch: int
@@ -74,21 +76,21 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What one attempt has spent."""
+    """Tokens and cost of one attempt."""
 
     tokens: int = 0
     cost_usd: float | None = 0.0
-    """None when nobody knows the price."""
+    """None = the price is unknown."""
 
     @classmethod
     def of(cls, usage: Usage, cost_usd: float | None) -> Spent:
-        """Of a record's fields: an attempt without tokens of a model costs nothing."""
+        """From a record's fields: an attempt without tokens of a model costs nothing."""
         tokens = usage.prompt_tokens + usage.completion_tokens
         return cls(tokens, cost_usd if tokens else cost_usd or 0.0)
 
     @property
     def cost(self) -> float | None:
-        """As the ledger's scripts take it: a plain float, whatever kind of number it was."""
+        """The cost as the ledger's scripts take it: a plain float."""
         return None if self.cost_usd is None else float(self.cost_usd)
 
 
@@ -97,22 +99,22 @@ NOTHING_SPENT = Spent()
 
 @dataclass(frozen=True, slots=True)
 class QueueKeys:
-    """The Redis lists, without our prefix, in which messages of a lane can lie."""
+    """The Redis lists, without our prefix, that can hold messages of a lane."""
 
     retry: list[str]
-    """Of retries and what was handed or taken back; polled before the other of its lane, within a
-    class of priority."""
+    """For retries and jobs that were handed or taken back; polled before the first queue of the
+    lane, within a priority class."""
     first: list[str]
-    """Of jobs that were never begun."""
+    """For jobs that have never begun."""
 
     @property
     def all(self) -> list[str]:
-        """Both."""
+        """All lists of the lane."""
         return self.retry + self.first
 
 
 INSTANCE_SHOWN = 28
-"""Characters of an instance id in a label; longer ones lose their middle."""
+"""Characters of an instance id in a label; longer ids lose their middle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +126,7 @@ class DueJob:
     lane: str
     priority: int
     env: str = ""
-    """Of this and the next, only people read what is shown; "" = not known."""
+    """Only for people, as `instance_id`; "" = unknown."""
     instance_id: str = ""
     cancel: bool = False
     """Whether it only has to end as cancelled."""
@@ -145,12 +147,12 @@ class DueJob:
 
     @property
     def task_id(self) -> str:
-        """Of its message."""
+        """Id of its message."""
         return message_id(self.trajectory_id, self.attempt, cancel=self.cancel)
 
     @property
     def label(self) -> str:
-        """Short: the env, what of its dataset, and which sample, of which Flower cuts off none."""
+        """Short name, for Flower: env, instance and sample."""
         if not self.env:
             return self.trajectory_id
         sample = sample_of(self.trajectory_id)
@@ -158,7 +160,7 @@ class DueJob:
 
 
 def middle(text: str, most: int) -> str:
-    """Names differ at their ends: what is too long loses its middle."""
+    """`text`, shortened in its middle if it is too long: names differ at their ends."""
     if len(text) <= most:
         return text
     head = (most - 2) // 2
@@ -166,13 +168,13 @@ def middle(text: str, most: int) -> str:
 
 
 def short_env(env: str) -> str:
-    """The name of an env as people say it: of `package.module:Attr` only the module."""
+    """The short name of an env: of `package.module:Attr` only the module."""
     return env.partition(":")[0].rpartition(".")[2]
 
 
 @dataclass(frozen=True, slots=True)
 class RunStatus:
-    """Counters of one run; those of `ENDED`, `queued` and `running` add up to `total`."""
+    """Counters of one run; those in `ENDED`, `queued` and `running` add up to `total`."""
 
     total: int
     queued: int
@@ -180,7 +182,7 @@ class RunStatus:
     finished: int
     """Published with a score."""
     failed: int
-    """Published without one."""
+    """Published without a score."""
     groups: int
     """Groups in the results stream."""
     surplus: int = 0
@@ -188,15 +190,15 @@ class RunStatus:
     refilled: int = 0
     """Samples added in place of failed ones; part of `total`."""
     dropped: int = 0
-    """Groups that their policy threw away."""
+    """Groups dropped by their policy."""
     dropped_zero_variance: int = 0
-    """Of them because all their scores were the same."""
+    """Groups dropped because all scores were equal; part of `dropped`."""
     dropped_incomplete: int = 0
-    """Of them because they could not complete."""
+    """Groups dropped because they could not complete; part of `dropped`."""
     incomplete: int = 0
     """Groups closed with fewer measured samples than their size, dropped ones included."""
     stopped_early: int = 0
-    """Of them because their first scores were the same."""
+    """Groups closed early because their first scores were equal; part of `incomplete`."""
     cancelled: int = 0
     """Trajectories that had not ended when the run was cancelled."""
     stale: int = 0
@@ -204,9 +206,10 @@ class RunStatus:
     stale_requeued: int = 0
     """Samples added in place of stale ones; part of `total`."""
     stale_labelled: int = 0
-    """Members of published groups that were beyond the bound; part of `finished`."""
+    """Published members of groups whose policy was older than the bound; part of `finished`."""
     policy_unknown: int = 0
-    """Of those, with a bound, for which nobody could tell how old their policy was; likewise."""
+    """Published members of runs with `max_policy_lag` whose policy version is unknown; part of
+    `finished`."""
 
     @property
     def done(self) -> bool:
@@ -215,5 +218,5 @@ class RunStatus:
 
 
 ENDED = ("finished", "failed", "surplus", "cancelled", "stale")
-"""Counters of trajectories that have ended, each in one of them."""
+"""Counters of ended trajectories; each trajectory is in one of them."""
 RUN_COUNTERS = [field.name for field in fields(RunStatus) if field.name != "queued"]

@@ -1,7 +1,7 @@
-"""Failed attempts as the ledger keeps them, for the record of the one that counts.
+"""Failed attempts as the ledger keeps them, for the record of the attempt that counts.
 
-A line per attempt: its facts as JSON and, behind a tab, its transcript as base64 of zstd. So
-`requeue.lua` can bound what is kept without unpacking it.
+A line per attempt: its facts as JSON and, after a tab, its transcript as base64 of zstd. So
+`requeue.lua` can limit their size without unpacking them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hermes_queue.models import AttemptRecord, Message, Wire
 logger = logging.getLogger(__name__)
 
 MAX_EVIDENCE_BYTES = 16 << 20
-"""What claims to unpack to more is left packed."""
+"""Transcripts that claim to unpack to more are not unpacked."""
 
 
 class _Transcript(Wire):
@@ -27,7 +27,7 @@ class _Transcript(Wire):
 
 
 def packed(record: AttemptRecord) -> tuple[str, str]:
-    """Facts and transcript; the latter is empty when there is none."""
+    """Facts and transcript; the transcript is empty if there is none."""
     facts = record.model_dump_json(exclude_defaults=True, exclude=set(_Transcript.model_fields))
     if not record.messages and not record.events:
         return facts, ""
@@ -39,9 +39,9 @@ def packed(record: AttemptRecord) -> tuple[str, str]:
 
 
 def unpacked(lines: Iterable[bytes], *, transcripts: bool = True) -> list[AttemptRecord]:
-    """The attempts of these lines; one that another version wrote is passed over.
+    """The attempts in these lines; lines of another version are skipped.
 
-    Without their transcripts, which may have megabytes, it takes no time to speak of.
+    It is cheap without the transcripts, which may have megabytes.
     """
     found = []
     for line in lines:
@@ -52,7 +52,7 @@ def unpacked(lines: Iterable[bytes], *, transcripts: bool = True) -> list[Attemp
                 found[-1] = _with_transcript(found[-1], transcript)
         except ValueError as error:
             logger.warning(
-                "an attempt's record is unreadable: %s",
+                "cannot read the record of a failed attempt: %s",
                 error,
                 extra={"action": "attempt_unreadable"},
             )
@@ -60,7 +60,7 @@ def unpacked(lines: Iterable[bytes], *, transcripts: bool = True) -> list[Attemp
 
 
 def _with_transcript(record: AttemptRecord, transcript: bytes) -> AttemptRecord:
-    """Raises ValueError: it is none, or too large."""
+    """Raises ValueError: the transcript is invalid or too large."""
     try:
         body = base64.b64decode(transcript, validate=True)
         size = zstandard.frame_content_size(body)
@@ -68,6 +68,6 @@ def _with_transcript(record: AttemptRecord, transcript: bytes) -> AttemptRecord:
             raise ValueError(f"its transcript unpacks to {size} bytes")
         content = zstandard.ZstdDecompressor().decompress(body)
     except zstandard.ZstdError as error:
-        raise ValueError(f"its transcript is none: {error}") from error
+        raise ValueError(f"its transcript is invalid: {error}") from error
     found = _Transcript.model_validate_json(content)
     return record.model_copy(update={"messages": found.messages, "events": found.events})

@@ -1,4 +1,4 @@
-"""What a run may spend, and what it has spent."""
+"""Budgets of a run, and its spending."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ BUDGETS = ("cost_usd", "tokens", "wall_s")
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """One budget of a run; `limit` is None where there is none."""
+    """One budget of a run; `limit` is None for no limit."""
 
     name: str
     limit: float | None
     spent: float
     reserved: float = 0.0
-    """Set aside for what runs."""
+    """Reserved for running trajectories."""
 
     @property
     def exhausted(self) -> bool:
-        """Whether nothing may begin any more."""
+        """Whether the budget is spent, so that nothing may begin."""
         return self.limit is not None and self.spent >= self.limit
 
 
 def set_budgets(ledger: Ledger, run_id: str, budgets: Mapping[str, float | None]) -> None:
-    """Set budgets by name (see `BUDGETS`), None for no limit; others stay as they are.
+    """Set budgets by name (see `BUDGETS`), None for no limit; others stay unchanged.
 
-    The run need not exist yet. A run that pauses does not go on by this.
+    The run need not exist yet. This does not resume a paused run.
     """
     rows = [(name, None if limit is None else float(limit)) for name, limit in budgets.items()]
     ledger.call("run_budget", run_id=run_id, run_ttl_s=RUN_TTL_S, budgets=rows)

@@ -1,4 +1,4 @@
-"""Dead letters: what needs a person, with the evidence, in the stream `dead`."""
+"""Dead letters: failures that need a person, with their evidence, in the stream `dead`."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ class Letter:
 
     id: str
     fields: dict[str, str]
-    """cause, reason, run_id, group_id, env, instance_id; of a job also trajectory_id, stage,
+    """cause, reason, run_id, group_id, env, instance_id. For a job also trajectory_id, stage,
     owner, attempts, job, died (a line per worker: unix seconds, owner, stage) and log (the last
-    lines of the worker that died last, or that met the bug); of a group that could not be
-    consumed consumer_group and members."""
+    lines of the worker that died last, or that hit the bug). For a group that could not be
+    consumed also consumer_group and members."""
 
     @property
     def age_s(self) -> float:
-        """Since it was written, by this machine's clock."""
+        """Seconds since it was written, by this machine's clock."""
         return time.time() - int(self.id.partition("-")[0]) / 1000
 
 
 @dataclass(frozen=True, slots=True)
 class LetterFilter:
-    """Which letters are meant; an empty field matches all."""
+    """Selects letters; an empty field matches all."""
 
     run_id: str = ""
     env: str = ""
@@ -44,10 +44,10 @@ class LetterFilter:
     older_than_s: float = 0.0
 
     def matches(self, letter: Letter) -> bool:
-        """Whether `letter` is one of them."""
-        wanted = {"run_id": self.run_id, "env": self.env, "cause": self.cause}
+        """Whether `letter` is selected."""
+        required = {"run_id": self.run_id, "env": self.env, "cause": self.cause}
         return letter.age_s >= self.older_than_s and all(
-            not value or letter.fields.get(name) == value for name, value in wanted.items()
+            not value or letter.fields.get(name) == value for name, value in required.items()
         )
 
 
@@ -58,7 +58,7 @@ class DeadLetters:
         self._ledger = ledger
         self._stream = ledger.key("dead")
 
-    def find(self, wanted: LetterFilter | None = None) -> Iterator[Letter]:
+    def find(self, selection: LetterFilter | None = None) -> Iterator[Letter]:
         """Letters that match, oldest first."""
         client: Any = self._ledger.client
         start = "-"
@@ -67,7 +67,7 @@ class DeadLetters:
                 page = client.xrange(self._stream, min=start, count=_PAGE)
             for entry_id, raw in page:
                 letter = _letter(entry_id, raw)
-                if wanted is None or wanted.matches(letter):
+                if selection is None or selection.matches(letter):
                     yield letter
             if len(page) < _PAGE:
                 return
@@ -77,26 +77,26 @@ class DeadLetters:
         """One letter.
 
         Raises:
-            ConfigurationError: there is none of that id.
+            ConfigurationError: the id is malformed or unknown.
         """
         client: Any = self._ledger.client
         with explained(self._ledger.url):
             try:
                 page = client.xrange(self._stream, min=letter_id, max=letter_id)
             except Exception as error:
-                raise ConfigurationError(f"{letter_id!r} is no id of a dead letter") from error
+                raise ConfigurationError(f"{letter_id!r} is not the id of a dead letter") from error
         if not page:
             raise ConfigurationError(f"there is no dead letter {letter_id!r}")
         return _letter(*page[0])
 
     def purge(self, letter: Letter) -> bool:
-        """Delete a letter; whether it was there."""
+        """Delete a letter; returns whether it existed."""
         client: Any = self._ledger.client
         with explained(self._ledger.url):
             return bool(client.xdel(self._stream, letter.id))
 
     def expire(self, age_s: float) -> int:
-        """Delete letters older than `age_s` by Redis' clock, which dates them; returns how many."""
+        """Delete letters older than `age_s`, by Redis' clock; returns their number."""
         client: Any = self._ledger.client
         with explained(self._ledger.url):
             oldest = int(1000 * (client.time()[0] - age_s))
@@ -107,7 +107,7 @@ def revived(letter: Letter) -> TrajectoryJob:
     """The job of a letter, see `as_new_group`.
 
     Raises:
-        ConfigurationError: the letter holds no job, e.g. because it tells of a group.
+        ConfigurationError: the letter holds no job, e.g. because it is about a group.
         SchemaTooNew: a newer producer wrote the job.
     """
     if not letter.fields.get("job"):
@@ -118,10 +118,10 @@ def revived(letter: Letter) -> TrajectoryJob:
 
 
 def as_new_group(text: str | bytes, old: str, occasion: str = "") -> TrajectoryJob:
-    """The job that ran as `old`, as a group of its own that names it.
+    """The job that ran as `old`, as a separate group that refers to it.
 
-    Its old group is closed, so it cannot return there. The ids follow from `old` and the
-    `occasion`: making the job twice makes the same one.
+    Its old group is closed, so it cannot return there. The ids are derived from `old` and the
+    `occasion`: a repeated call makes the same job.
 
     Raises:
         SchemaTooNew: a newer producer wrote the job.

@@ -1,4 +1,4 @@
-"""What the ledger still knows of groups and their members."""
+"""Facts about groups and their members that the ledger still holds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hermes_queue.wire.ids import group_of, run_of, sample_of
 
 
 def dropped_groups(ledger: Ledger, group_ids: Sequence[str]) -> list[str]:
-    """Those of `group_ids` that were closed and, by their policy, not published."""
+    """Those of `group_ids` that were closed and, because of their policy, not published."""
     with explained(ledger.url), ledger.client.pipeline(transaction=False) as pipe:
         for group_id in group_ids:
             pipe.hexists(ledger.key(f"group:{group_id}"), "dropped")
@@ -20,7 +20,7 @@ def dropped_groups(ledger: Ledger, group_ids: Sequence[str]) -> list[str]:
 
 
 def stand_in_job(ledger: Ledger, trajectory_id: str) -> TrajectoryJob:
-    """What the ids and the group tell of a job that cannot be read itself."""
+    """A job made from its ids and its group, in place of one that cannot be read."""
     group_id, index = group_of(trajectory_id), int(sample_of(trajectory_id))
     with explained(ledger.url):
         raw: Any = ledger.client.hmget(

@@ -13,10 +13,10 @@ from hermes_queue.settings import ProducerSettings
 
 
 def put_items(ledger: Ledger, items: Mapping[str, bytes]) -> None:
-    """Store compressed rows at `item:{sha256}` for as long as a run; equal rows share one key.
+    """Store compressed rows at `item:{sha256}` for the lifetime of a run; equal rows share one key.
 
     Raises:
-        RedisFull, RedisUnavailable: nothing can be assumed stored.
+        RedisFull, RedisUnavailable: assume that nothing is stored.
     """
     if not items:
         return
@@ -27,15 +27,15 @@ def put_items(ledger: Ledger, items: Mapping[str, bytes]) -> None:
 
 
 def get_item(ledger: Ledger, sha256: str) -> dict[str, Any] | None:
-    """The row stored at `item:{sha256}`, or None when it is gone.
+    """The row stored at `item:{sha256}`, or None if it is gone.
 
-    Producers write these keys, so what lies there is bounded and checked before it is unpacked.
+    Producers write these keys, so the value is limited and checked before it is unpacked.
 
     Raises:
         EnvBug: it is larger than `ProducerSettings.item_max_bytes`, or not the row of this hash.
     """
     max_bytes = ProducerSettings().item_max_bytes
-    packed_max = max_bytes + max_bytes // 128 + 1024  # what zstd makes of noise
+    packed_max = max_bytes + max_bytes // 128 + 1024  # zstd's bound for incompressible data
     with explained(ledger.url):
         body: Any = ledger.client.getrange(ledger.key(f"item:{sha256}"), 0, packed_max)
     if not body:
@@ -46,6 +46,6 @@ def get_item(ledger: Ledger, sha256: str) -> dict[str, Any] | None:
         return codec.decompress_item(body, max_bytes=max_bytes, sha256=sha256)
     except ValueError as error:
         raise EnvBug(
-            f"item {sha256[:64]} cannot be read: {error} (HERMES_QUEUE_PRODUCER_ITEM_MAX_BYTES, by "
-            "which workers go, too); enqueue its run under another id"
+            f"item {sha256[:64]} cannot be read: {error} (HERMES_QUEUE_PRODUCER_ITEM_MAX_BYTES "
+            "limits workers, too); enqueue its run under another id"
         ) from error

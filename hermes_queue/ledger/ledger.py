@@ -1,9 +1,9 @@
 """The ledger: leases, finality, groups and runs, one Lua call per transition.
 
-The broker owns waiting jobs, the ledger owns running ones. A trajectory is `queued`
-(its message is in the broker, or its id in `delayed`), `running` (leased), `final` or
-`cancelled`. Every method is one round trip, atomic on the server, and safe to repeat.
-The class is synchronous and thread-safe; coroutines call it from a thread.
+The broker owns waiting jobs, the ledger owns running ones. A trajectory is `queued` (its message
+is in the broker, or its id in `delayed`), `running` (leased), `final` or `cancelled`. Every
+method is one round trip, atomic on the server, and safe to repeat. The class is synchronous and
+thread-safe; coroutines call it from a thread.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ RUN_TTL_S = 90 * 86400
 PUBLISH_CLAIM_S = 30.0
 """How long a producer may take between claiming a batch of jobs and publishing its messages."""
 MOVE_CLAIM_S = 10.0
-"""Likewise a mover, whose jobs may have waited for a dead worker already."""
+"""The same for a mover, whose jobs may have waited for a dead worker already."""
 RECONCILED_AT_ONCE = 1000
 SWEPT_AT_ONCE = 1000
 
 
 def _row(job: TrajectoryJob) -> tuple[str | bytes | int, ...]:
-    """A job as `enqueue.lua` takes it."""
+    """A job as a row of `enqueue.lua`."""
     return (
         job.trajectory_id.removeprefix(f"{job.run_id}."),
         job.trajectory_id,
@@ -91,28 +91,29 @@ class Ledger(Deployment):
     ) -> Accepted:
         """Claim `jobs` of one run; returns those that were not claimed before.
 
-        The first `config` that is given locks the run's configuration; None compares nothing.
+        The first `config` locks the run's configuration; None skips the comparison.
 
-        The caller publishes their messages and then calls `published`. If it dies in
-        between, a worker's mover publishes them after `PUBLISH_CLAIM_S`.
+        The caller publishes their messages and then calls `published`. If it dies in between, a
+        worker's mover publishes them after `PUBLISH_CLAIM_S`.
 
         Raises:
-            ConfigurationError: the run was begun with another `config`, a group with another size
-                or policy, or it is cancelled, or a job's ids do not fit; nothing was claimed.
+            ConfigurationError: the run was begun with another `config`, a group with another
+                size or policy, or it is cancelled, or a job's ids do not fit; nothing was
+                claimed.
         """
-        wanted = "" if config is None else json.dumps(dict(config), sort_keys=True)
+        sent = "" if config is None else json.dumps(dict(config), sort_keys=True)
         try:
             answer = self.call(
                 "enqueue",
                 run_id=run_id,
                 claim_s=PUBLISH_CLAIM_S,
                 run_ttl_s=RUN_TTL_S,
-                config=wanted,
+                config=sent,
                 finished_ttl_s=self._results.finished_ttl_s,
                 jobs=[_row(job) for job in jobs],
             )
         except redis.ResponseError as error:
-            refusal = explained_refusal(run_id, str(error), wanted)
+            refusal = explained_refusal(run_id, str(error), sent)
             if refusal is None:
                 raise
             raise refusal from error
@@ -123,7 +124,7 @@ class Ledger(Deployment):
     ) -> None:
         """Confirm that the messages of these jobs are in the broker.
 
-        `claim` is what `enqueue` or `due` gave; `first`: they are not in a retry queue.
+        `claim` is the one from `enqueue` or `due`; `first`: they are not in a retry queue.
         """
         ids = list(trajectory_ids)
         if ids:
@@ -135,10 +136,10 @@ class Ledger(Deployment):
         """Have jobs published again whose message the broker lost; see `reconcile.lua`.
 
         Args:
-            lane: whose jobs to look at.
-            queues: where messages of the lane can lie.
+            lane: whose jobs to check.
+            queues: lists that can hold messages of the lane.
             age_s: younger jobs are left alone.
-            retry_age_s: likewise of those in the retry queue.
+            retry_age_s: the same for jobs in the retry queue.
         """
         found = self.call(
             "reconcile",
@@ -152,7 +153,7 @@ class Ledger(Deployment):
         return [part.decode(errors="replace") for part in found]
 
     def run_status(self, run_id: str) -> RunStatus:
-        """Counters of a run; all zero when it is unknown."""
+        """Counters of a run; all zero if it is unknown."""
         with explained(self.url):
             raw: Any = self.client.hmget(self.key(f"run:{run_id}"), RUN_COUNTERS)
         counts = dict(zip(RUN_COUNTERS, (int(value or 0) for value in raw), strict=True))
@@ -160,7 +161,7 @@ class Ledger(Deployment):
         return RunStatus(queued=max(0, counts["total"] - settled), **counts)
 
     def backlog(self) -> int:
-        """Jobs of all lanes that wait for a worker; those that a pause has parked do not."""
+        """Number of jobs of all lanes that wait for a worker, without those parked by a pause."""
         with explained(self.url), self.client.pipeline(transaction=False) as pipe:
             pipe.zcard(self.key("waiting"))
             pipe.zcard(self.key("delayed"))
@@ -171,9 +172,9 @@ class Ledger(Deployment):
     def begin(
         self, trajectory_id: str, attempt: int, *, owner: str, lease_s: float, nonce: str
     ) -> Begun:
-        """Take the lease of a trajectory, or learn why it is not ours to run.
+        """Take the lease of a trajectory, or learn why it may not run.
 
-        `nonce` names this delivery: a call that is repeated because its answer was lost
+        `nonce` identifies this delivery: a call that is repeated because its answer was lost
         gets the same answer, not `busy`.
         """
         answer = self.call(
@@ -217,7 +218,7 @@ class Ledger(Deployment):
     ) -> dict[Claim, Notice]:
         """Renew leases; returns those that are gone, with the reason, and other notices.
 
-        `stages` says how far each is, for whoever looks into the death of its worker.
+        `stages` holds the stage of each, as evidence if its worker dies.
         """
         stages = stages or {}
         rows = [(claim.trajectory_id, claim.epoch, stages.get(claim, "")) for claim in claims]
@@ -252,14 +253,14 @@ class Ledger(Deployment):
         failed_attempt: AttemptRecord | None = None,
         spent: Spent = NOTHING_SPENT,
     ) -> bool:
-        """Give a running job back: hand-back without, retry with a `failed_attempt`.
+        """Give a running job back: for a retry with a `failed_attempt`, else as a hand-back.
 
-        Of failed attempts the transcripts of the newest are kept, as many as
-        `RetrySettings.evidence_total_bytes` has room for. `used_s` counts towards the total
-        deadline of all attempts, `spent` towards the run's budgets.
+        The transcripts of the newest failed attempts are kept, as far as
+        `RetrySettings.evidence_total_bytes` allows. `used_s` counts towards the total deadline
+        of all attempts, `spent` towards the run's budgets.
 
         Returns:
-            False when the lease was no longer ours; then somebody else has the job.
+            False if the lease was no longer ours; then another worker has the job.
         """
         facts, transcript = packed(failed_attempt) if failed_attempt else ("", "")
         answer = self.call(
@@ -287,11 +288,11 @@ class Ledger(Deployment):
         return answer.claim.decode(), [DueJob.of(row) for row in answer.jobs]
 
     def _report_bad(self, place: str, entries: Sequence[bytes]) -> None:
-        """Name what was taken out because it is no job of ours."""
+        """Log invalid entries that were removed."""
         if entries:
             logger.warning(
-                "%d entries of %s are no jobs as we write them and were taken out; somebody writes "
-                "to this Redis by hand: %s",
+                "removed %d invalid entries of %s; another program must have written them to this "
+                "Redis: %s",
                 len(entries),
                 self.key(place),
                 ", ".join(repr(entry[:80].decode(errors="replace")) for entry in entries[:5]),
@@ -301,17 +302,18 @@ class Ledger(Deployment):
     def publish(
         self, record: ScoredTrajectory, body: bytes, *, owner: str, finished_ttl_s: int
     ) -> PublishVerdict:
-        """Make a trajectory final, and close its group when that decides it.
+        """Make a trajectory final; if that decides its group, close the group.
 
-        `ok`, `outdated`, `group`, `dropped`: accepted now (`outdated`: but too old to be a
-        member; `group`: and the group went to the stream; `dropped`: and its policy threw it
-        away). `surplus`: kept beside a group that was closed without it. `final`: it had been
-        accepted before. `stale`: a failure of an attempt that is not current. `unstored`: the
-        object that `body` claims is not listed (`note_object`), and nothing was published.
+        Verdicts: `ok`, `outdated`, `group`, `dropped`: accepted now (`outdated`: it is too old
+        to be a member; `group`: its group was published to the stream; `dropped`: its group was
+        dropped by its policy). `surplus`: kept as an extra of a group that closed without it.
+        `final`: it was accepted before. `stale`: a failure of an attempt that is not current.
+        `unstored`: the object that `body` claims is not listed (`note_object`), and nothing was
+        published.
 
         Raises:
-            RedisFull: as much as `ResultSettings` allows waits for its readers, or Redis has
-                no room; nothing was published.
+            RedisFull: too many results wait for readers (`ResultSettings`), or Redis has no
+                room; nothing was published.
             RedisUnavailable: it may be published.
         """
         claim, spent = ClaimCheck.parse(body), Spent.of(record.usage, record.cost_usd)

@@ -1,4 +1,4 @@
-"""What a failure that needs a person leaves in the stream of dead letters."""
+"""Failures that need a person, as entries of the stream of dead letters."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from hermes_queue.models import ATTEMPT_SUMMARY, ScoredTrajectory
 
 
 def described_failure(record: ScoredTrajectory, remember_s: float) -> str:
-    """The failure of a record as `publish.lua` takes it, as JSON; empty when there is none.
+    """The failure of a record as `publish.lua` takes it, as JSON; empty if there is none.
 
-    `dead`: it becomes a dead letter. `keep`: the job is kept for `run retry`, unless a refill takes
-    its place. `item`: its row is remembered as poison for `remember_s` seconds.
+    `dead`: it becomes a dead letter. `keep`: the job is kept for `run retry`, unless it is
+    refilled. `item`: its row is remembered as poison for `remember_s` seconds.
     """
     failure = record.failure
     if failure is None:

@@ -1,4 +1,4 @@
-"""Items under which workers died, remembered across runs for as long as their dead letters."""
+"""Items under which workers died, remembered across runs as long as their dead letters."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ class PoisonItem:
     """The dead letter of that job."""
     trajectory_id: str
     until: float
-    """Unix seconds of Redis' clock: when it is forgotten."""
+    """Unix seconds of Redis' clock at which it is forgotten."""
 
 
 def item_hash(job: TrajectoryJob) -> str:
-    """SHA-256 of a job's row, the same however the row travels."""
+    """SHA-256 of a job's row, whether the row travels with the job or not."""
     return job.item_sha256 or codec.item_sha256(job.item or {})
 
 
 def isolate(ledger: Ledger, claim: Claim, job: TrajectoryJob, *, owner: str) -> str:
-    """Give a job back to run alone if its item is known; see `isolate.lua`.
+    """Hand a job back to run alone if its item is known as poison; see `isolate.lua`.
 
     Returns:
-        The id of the earlier dead letter; "" when the job is still the caller's to run.
+        The id of the earlier dead letter; "" if the caller still has to run the job.
     """
     answer = ledger.call(
         "isolate",
@@ -50,7 +50,7 @@ def isolate(ledger: Ledger, claim: Claim, job: TrajectoryJob, *, owner: str) -> 
 
 
 def poison_items(ledger: Ledger) -> list[PoisonItem]:
-    """What is remembered, the one to be forgotten first at the head."""
+    """The remembered items; the next one to be forgotten comes first."""
     client: Any = ledger.client
     with explained(ledger.url):
         raw = client.hgetall(ledger.key("poison"))
@@ -64,7 +64,7 @@ def poison_items(ledger: Ledger) -> list[PoisonItem]:
 
 
 def forget(ledger: Ledger, item_sha256: str) -> None:
-    """Let jobs of an item run among others again.
+    """Let jobs of an item run together with others again.
 
     Raises:
         ConfigurationError: it is not remembered.

@@ -1,4 +1,4 @@
-"""The version of the policy that a run is at, as its trainer says."""
+"""The policy version of a run, as its trainer reports it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from hermes_queue.policy import VERSION_MAX
 
 
 def set_version(ledger: Ledger, run_id: str, version: int, *, force: bool = False) -> int | None:
-    """Say that `run_id` is at `version` from now on; returns the one before.
+    """Set the current policy version of `run_id`; returns the previous one.
 
-    Repeating it changes nothing. The run need not exist yet.
+    A repeated call changes nothing. The run need not exist yet.
 
     Raises:
         ConfigurationError: not a version, or older than the present one without `force`.
@@ -33,7 +33,7 @@ def set_version(ledger: Ledger, run_id: str, version: int, *, force: bool = Fals
 
 
 def version_of(ledger: Ledger, run_id: str) -> int | None:
-    """The version that a run is at; None when nobody has said one."""
+    """The policy version of a run; None if nobody has set one."""
     with explained(ledger.url):
         raw: Any = ledger.client.hget(ledger.key(f"run:{run_id}"), "policy_version")
     return int(raw) if raw else None
@@ -42,23 +42,23 @@ def version_of(ledger: Ledger, run_id: str) -> int | None:
 def set_policy_version(
     run_id: str, version: int, *, url: str | None = None, force: bool = False
 ) -> int | None:
-    """Tell a run, from a trainer, which version of the policy its endpoints serve now.
+    """Report, from a trainer, the policy version that a run's endpoints serve now.
 
-    Call it when the new weights are live everywhere. Samples that were begun before, and whose
-    server tells no version, count as sampled with the version before.
+    Call it when the new weights are live everywhere. Samples that began before, and whose server
+    reports no version, count as sampled with the previous version.
 
     Args:
         run_id: of the run.
         version: counts up, e.g. the trainer's step.
         url: of Redis; None takes `HERMES_QUEUE_REDIS_URL`.
-        force: let it be older than the present one, e.g. after going back to a checkpoint.
+        force: allow a version older than the present one, e.g. after going back to a checkpoint.
 
     Returns:
-        The version before, None when there was none.
+        The previous version, None if there was none.
 
     Raises:
         ConfigurationError: not a version, older than the present one, or no URL.
-        RedisUnavailable: whether it was set is not known; repeat it.
+        RedisUnavailable: the version may or may not be set; repeat the call.
     """
     with closing(Ledger.connect(url=url)) as ledger:
         return set_version(ledger, run_id, version, force=force)

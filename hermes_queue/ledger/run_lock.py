@@ -8,13 +8,13 @@ import re
 from hermes_queue.errors import ConfigurationError
 
 
-def explained_refusal(run_id: str, error: str, wanted: str) -> ConfigurationError | None:
-    """What the error of `enqueue.lua` means; None when it is not one of its refusals.
+def explained_refusal(run_id: str, error: str, sent: str) -> ConfigurationError | None:
+    """The error for a refusal of `enqueue.lua`; None if it is another error.
 
     Args:
         run_id: of the run that refused.
         error: the message of the script.
-        wanted: the configuration that was sent, as JSON.
+        sent: the configuration of this call, as JSON.
     """
     if "GROUPSIZE" in error:
         return ConfigurationError(
@@ -24,7 +24,7 @@ def explained_refusal(run_id: str, error: str, wanted: str) -> ConfigurationErro
     if refusal := _of_group(run_id, error):
         return refusal
     if "CONFIG {" in error:
-        old, new = json.loads(error[error.index("{") :]), json.loads(wanted)
+        old, new = json.loads(error[error.index("{") :]), json.loads(sent)
         names = sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
         differing = ", ".join(
             f"{name} {json.dumps(old.get(name))} (now {json.dumps(new.get(name))})"
@@ -39,16 +39,16 @@ def explained_refusal(run_id: str, error: str, wanted: str) -> ConfigurationErro
     return None
 
 
-_GROUPS_OWN = {
+_DIFFERENCES = {
     "PLANNED": "with another number of samples: group_size and group_policy.extra_samples make {}",
     "POLICY": "with another group_policy: {}",
 }
 
 
 def _of_group(run_id: str, error: str) -> ConfigurationError | None:
-    """What `enqueue.lua` says of a group that differs, or of a job that is in none."""
+    """The error for a group that differs, or for a job that does not belong to its group."""
     if found := re.search(r"GROUP(PLANNED|POLICY) (\S+) (.*)", error):
-        what = _GROUPS_OWN[found[1]].format(found[3])
+        what = _DIFFERENCES[found[1]].format(found[3])
         return ConfigurationError(
             f"enqueue: group {found[2]!r} was begun {what}; give all its jobs the same, or choose "
             "a new run id"

@@ -1,4 +1,4 @@
-"""Runs as an operator sees them: list, pause, resume, cancel, purge."""
+"""Runs for operators: list, pause, resume, cancel, purge."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from hermes_queue.settings import ResultSettings
 from hermes_queue.wire.ids import group_of
 
 BATCH = 500
-"""Jobs or claims per call: a few milliseconds of Redis."""
+"""Jobs or claims per call: takes a few milliseconds of Redis."""
 GROUPS_AT_ONCE = 32
-"""Groups per call, of up to some thousands of samples each."""
+"""Groups per call; each has up to thousands of samples."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Why nothing of a run begins."""
+    """Why no job of a run begins."""
 
     by: str
     """operator, budget, or the cause of a failure."""
@@ -40,17 +40,17 @@ class RunInfo:
     reason: str
     """Why it was paused or cancelled."""
     paused_by: str
-    """As `Pause.by`; "" when it is not paused."""
+    """As `Pause.by`; "" = not paused."""
     created: float
     """Unix seconds of Redis' clock."""
     config: dict[str, Any]
-    """What a second producer of the same run id must agree with."""
+    """Configuration that every producer of this run id must send."""
     parked: int
     """Waiting jobs that the pause has set aside; part of `counters.queued`."""
     accounts: dict[str, Account]
-    """Budgets and what is spent, by the names of `BUDGETS`."""
+    """Budgets and spending, by the names of `BUDGETS`."""
     policy_version: int | None
-    """What its trainer says its endpoints serve."""
+    """Version that its endpoints serve, as reported by its trainer."""
     counters: RunStatus
 
 
@@ -61,13 +61,13 @@ class Runs:
         self.ledger = ledger
 
     def ids(self) -> list[str]:
-        """Known runs, the one enqueued to last first."""
+        """Known runs, the one with the latest enqueue first."""
         with explained(self.ledger.url):
             found: Any = self.ledger.client.zrevrange(self.ledger.key("runs"), 0, -1)
         return [run_id.decode(errors="replace") for run_id in found]
 
     def get(self, run_id: str) -> RunInfo:
-        """What is known of a run.
+        """Facts about a run.
 
         Raises:
             ConfigurationError: the run is unknown.
@@ -102,7 +102,7 @@ class Runs:
         )
 
     def paused(self, run_id: str) -> Pause | None:
-        """The pause of a run, None when there is none. One round trip."""
+        """The pause of a run, None if there is none. One round trip."""
         with explained(self.ledger.url):
             raw: Any = self.ledger.client.hmget(
                 self.ledger.key(f"run:{run_id}"), ["state", "paused_by", "reason"]
@@ -111,7 +111,7 @@ class Runs:
         return Pause(by, reason) if state == "paused" else None
 
     def pause(self, run_id: str, reason: str = "", *, by: str = "operator") -> None:
-        """Begin no more jobs; running trajectories wait at their next turn. Idempotent.
+        """Begin no more jobs; running trajectories wait before their next turn. Idempotent.
 
         Raises:
             ConfigurationError: the run is unknown or cancelled.
@@ -119,9 +119,9 @@ class Runs:
         self._enter(run_id, "paused", reason, by)
 
     def resume(self, run_id: str) -> int:
-        """Let a paused run go on; returns how many parked jobs were put back.
+        """Resume a paused run; returns how many parked jobs were put back.
 
-        May be repeated: a call that died half-way is finished by the next.
+        May be repeated, also after a call that died half-way.
 
         Raises:
             ConfigurationError: the run is unknown, cancelled, or has spent a budget.
@@ -130,7 +130,7 @@ class Runs:
             if account.exhausted:
                 raise ConfigurationError(
                     f"run {run_id!r} has spent its budget: {account.name} {account.spent:g} of "
-                    f"{account.limit:g}; give it more: hermes-queue run budget {run_id} "
+                    f"{account.limit:g}; raise it: hermes-queue run budget {run_id} "
                     f"--{account.name.partition('_')[0]} AMOUNT"
                 )
         self._enter(run_id, "active", "")
@@ -145,7 +145,7 @@ class Runs:
         """End a run for good; returns how many trajectories this call has cancelled.
 
         Running ones stop at their worker's next beat; nothing of them is published. May be
-        repeated: a call that died half-way is finished by the next.
+        repeated, also after a call that died half-way.
 
         Raises:
             ConfigurationError: the run is unknown.
@@ -154,7 +154,7 @@ class Runs:
         return self._close_groups(run_id)
 
     def _close_groups(self, run_id: str) -> int:
-        """Cancel what is open of a cancelled run; returns how many trajectories that were."""
+        """Cancel open trajectories of a cancelled run; returns their number."""
         ttl_s = ResultSettings().finished_ttl_s
         cancelled = 0
         for groups in self._groups(run_id):
@@ -165,7 +165,7 @@ class Runs:
         return cancelled
 
     def _groups(self, run_id: str) -> Iterator[list[str]]:
-        """Ids of all groups of a run, in batches; one may come more than once."""
+        """Ids of all groups of a run, in batches; an id may be repeated."""
         client: Any = self.ledger.client
         cursor = 0
         while True:
@@ -182,19 +182,20 @@ class Runs:
     def purge(self, run_id: str) -> None:
         """Forget a run that is done or cancelled. Its results stay.
 
-        Groups whose producer never sent the rest are closed without being published. Enqueued again
-        the run begins anew, under the same ids; what a worker still holds of its former life counts
-        no more. May be repeated: a call that died half-way leaves a cancelled run.
+        Groups that were enqueued only in part are closed without being published. If the run is
+        enqueued again, it begins a new life under the same ids; records that a worker still
+        keeps from the former life are ignored. May be repeated, also after a call that died
+        half-way.
 
         Raises:
-            ConfigurationError: the run is unknown, or some of it waits or runs.
+            ConfigurationError: the run is unknown, or some of its trajectories wait or run.
         """
         open_jobs = self._purge(run_id, "close")
         if open_jobs < 0:
             raise _unknown(run_id)
         if open_jobs:
             raise ConfigurationError(
-                f"run {run_id!r} has {open_jobs} trajectories that wait or run; cancel it first: "
+                f"run {run_id!r} has {open_jobs} waiting or running trajectories; cancel it first: "
                 f"hermes-queue run cancel {run_id}"
             )
         self._close_groups(run_id)
@@ -216,7 +217,9 @@ class Runs:
         if before == "unknown":
             raise _unknown(run_id)
         if before == "cancelled" != state:
-            raise ConfigurationError(f"run {run_id!r} is cancelled, and that is for good")
+            raise ConfigurationError(
+                f"run {run_id!r} is cancelled and cannot be changed; choose a new run id"
+            )
 
 
 def _unknown(run_id: str) -> ConfigurationError:

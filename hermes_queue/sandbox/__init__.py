@@ -1,12 +1,12 @@
-"""Sandbox backends: compute turned into slots.
+"""Sandbox backends, which provide slots.
 
 base.py            the contract of a backend
-capacity.py        how many slots may be leased at once
-context.py         a slot as envs and tools see it
-files.py           a slot's files, by way of bash
-fleet.py           what the workers of a deployment share
-offers.py          what a backend's module offers besides
-profiles.py        for backends whose slots are all alike
+capacity.py        the number of slots that may be leased at once
+context.py         a slot for envs and tools
+files.py           files of a slot, read and written with bash
+fleet.py           state that a backend shares with the deployment's workers
+offers.py          optional attributes of a backend's module
+profiles.py        for backends with one kind of slot
 builds/            where assets are built
 host/              Linux: namespaces, cgroups, seccomp, processes
 local/             slots on this host
@@ -29,7 +29,7 @@ CONTRACT = sorted(
     for part in {*vars(SandboxBackend), *SandboxBackend.__annotations__}
     if not part.startswith("_")
 )
-"""What a backend has to have."""
+"""Methods and attributes that a backend must have."""
 
 
 def known_backends() -> list[str]:
@@ -41,8 +41,8 @@ def find_backend(name: str) -> Offer:
     """The backend called `name`: a room here, `package.module:Class`, or that of a plugin.
 
     Raises:
-        ConfigurationError: see `hermes_queue.extensions.load`; or what its module offers besides
-            is of another type.
+        ConfigurationError: see `hermes_queue.extensions.load`; or an optional attribute of its
+            module has the wrong type.
     """
     return offer_of(name, extensions.load("backend", name))
 
@@ -54,10 +54,10 @@ def make_backend(
     labels: Mapping[str, str] | None = None,
     fleet: Fleet | None = None,
 ) -> SandboxBackend:
-    """Make the backend called `name`, as `find_backend` has it; see `BackendFactory`.
+    """Make the backend called `name` (see `find_backend`); see `BackendFactory`.
 
     Raises:
-        ConfigurationError: there is no such backend, its constructor takes other arguments, or it
+        ConfigurationError: the backend is unknown, its constructor takes other arguments, or it
             lacks a part of the contract; the message names what is missing.
     """
     make = find_backend(name).make
@@ -70,7 +70,7 @@ def make_backend(
         ) from error
     if missing := [part for part in CONTRACT if not hasattr(backend, part)]:
         raise ConfigurationError(
-            f"sandbox backend {name!r} has no {', '.join(missing)}: add what "
-            "hermes_queue.sandbox.base.SandboxBackend says of it"
+            f"sandbox backend {name!r} has no {', '.join(missing)}: see the "
+            "contract, hermes_queue.sandbox.base.SandboxBackend"
         )
     return backend

@@ -1,17 +1,17 @@
 """The contract every sandbox backend implements.
 
-A backend turns compute (a Modal sandbox, a local bubblewrap) into *slots*: isolated
-workspaces that serve one trajectory at a time. Workers see only this module, so a new
-backend is one new file next to it, found by name; `tests/sandbox/test_conformance.py`
-then runs the same checks against it as against the others.
+A backend turns compute (a Modal sandbox, a local bubblewrap) into *slots*: isolated workspaces
+that serve one trajectory at a time. Workers see only this module, so a new backend is one new
+file next to it, found by name; `tests/sandbox/test_conformance.py` then runs the same checks
+against it as against the others.
 
-Two kinds of failure never mix. A command that exits non-zero or runs out of time is a
-result (`ExecutionResult`), because the model must see it. A sandbox that cannot run
-commands raises `SandboxError`, because no score may be derived from it.
+Two kinds of failure never mix. A command that exits non-zero or runs out of time is a result
+(`ExecutionResult`), because the model must see it. A sandbox that cannot run commands raises
+`SandboxError`, because no score may be derived from it.
 
-*Assets* are directories that are expensive to make and equal for many trajectories
-(a dependency environment, a downloaded sdist): built once per key in a sandbox of their
-own that reaches package indexes, then mounted read-only into slots that ask for them.
+*Assets* are directories that are expensive to make and equal for many trajectories (a dependency
+environment, a downloaded sdist): built once per key in a separate sandbox that reaches package
+indexes, then mounted read-only into slots that ask for them.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ MAX_FILE_BYTES = 64 << 20
 """Default cap of `read_file`."""
 
 WORKSPACE = "/workspace"
-"""Where a slot's workspace lies where the backend can put it there; `Slot.workspace` tells. The
-prompt of an env names this path, and the agent is shown the slot's."""
+"""Usual path of a slot's workspace; `Slot.workspace` has the actual one. The prompt of an env names
+this path, and the agent is shown the slot's."""
 
 SLOT_ENVIRONMENT: Mapping[str, str] = {"LANG": "C.UTF-8", "USER": "agent", "LOGNAME": "agent"}
-"""What commands find in their environment on every backend, beside PATH, HOME, TMPDIR, PWD and
-HQ_COMMAND_ID. An image may add variables of its own."""
+"""Variables that every backend sets for commands, beside PATH, HOME, TMPDIR, PWD and HQ_COMMAND_ID.
+An image may add further ones."""
 
 DROPPED_VARIABLES = ("MODAL_*", "PYTHONHASHSEED", "*_NUM_THREADS", "UV_BREAK_SYSTEM_PACKAGES")
-"""Shell patterns of what a provider sets for its own purposes: a test that depends on the order
-of hashes or the number of threads would score otherwise there."""
+"""Shell patterns of variables that a provider sets for its own purposes. They are removed: tests
+that depend on the order of hashes or the number of threads would get other scores there."""
 
 TIMEOUT_EXIT_CODE = 124
-"""As coreutils `timeout` reports it."""
+"""The same code as coreutils `timeout`."""
 
 
 @dataclass(frozen=True, slots=True)
 class AssetSpec:
     """A directory made once by `script` and then mounted read-only at `mount`.
 
-    The script runs under `bash -eu` in a fresh sandbox whose only writable persistent
-    directory is `mount`, which is also its working directory. `python3` is the interpreter
-    that `python` asks for and `$HQ_PIP` runs pip with it (`$HQ_PIP download ...`; a script that
-    does not name it may get none), with the worker's own index settings; more of a network than
-    these indexes it may not have. It must not depend on anything but its text.
+    The script runs under `bash -eu` in a fresh sandbox whose only writable persistent directory
+    is `mount`, which is also its working directory. `python3` is the version in `python`, and
+    `$HQ_PIP` runs pip with it (`$HQ_PIP download ...`; a script that does not mention it may get
+    none), with the worker's own index settings. The network may reach only these indexes. The
+    result must not depend on anything but the script's text.
     """
 
     kind: str
@@ -69,18 +69,19 @@ class AssetSpec:
 
 @dataclass(frozen=True, slots=True)
 class SlotSpec:
-    """What a trajectory needs of its slot."""
+    """A trajectory's requirements for its slot."""
 
     profile: str = "default"
-    """What its sandbox is like, by a name that the worker's own settings describe."""
+    """Kind of sandbox, by a name that the worker's settings describe."""
     assets: tuple[AssetSpec, ...] = ()
     python: str | None = None
     """Version of the `python3` on the slot's PATH, e.g. "3.11"; None = the worker's own."""
     conceal: tuple[str, ...] = ()
-    """Python packages and modules, by import name, that must not be found in the image: what
-    the task is about. A backend that cannot hide one from its slots refuses the lease."""
+    """Python packages and modules, by import name, that the slot must not see in the image: the
+    subject of the task. A backend that cannot hide one from its slots refuses the lease."""
     alone: bool = False
-    """No other slot shares the sandbox, whatever the profile says: earlier ones died under it."""
+    """Whether no other slot may share the sandbox, whatever the profile says: earlier sandboxes
+    died under this job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ class Slot:
     """A leased workspace. Opaque to callers: only its backend interprets `handle`."""
 
     slot_id: str
-    """Never reused, not even by `renew`, which answers with a new one."""
+    """Never reused; `renew` returns a slot with a new one."""
     trajectory_id: str
     sandbox_id: str
     workspace: str
@@ -96,7 +97,7 @@ class Slot:
     spec: SlotSpec
     handle: object = None
     image: str | None = None
-    """What the sandbox is made of, for the record: whatever tells two of them apart."""
+    """What the sandbox is made of, for the record; equal only for equal sandboxes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,7 @@ class ExecutionRequest:
     slot: Slot
     command: str
     timeout_s: float = 120.0
-    """Wall-clock seconds; the command's whole process tree is killed when they are over."""
+    """Wall-clock seconds; then the command's whole process tree is killed."""
     stdin: bytes = b""
     cwd: str | None = None
     """Absolute path; None = the workspace."""
@@ -118,7 +119,7 @@ class ExecutionRequest:
 
 @dataclass(frozen=True, slots=True)
 class ExecutionResult:
-    """What the command did."""
+    """The result of a command."""
 
     exit_code: int
     """As a shell reports it: 128 + N after signal N; 124 when `timed_out`."""
@@ -127,15 +128,14 @@ class ExecutionResult:
     duration_s: float
     timed_out: bool = False
     truncated: bool = False
-    """Whether a stream was longer than the cap, or its end did not arrive; a marker line stands
-    where bytes are missing."""
+    """Whether a stream was longer than the cap, or its end did not arrive; a marker line replaces
+    missing bytes."""
     cpu_s: float | None = None
-    """Processor seconds that the slot used meanwhile, counted by the kernel: those of the command,
-    of entering the slot, and of what else ran in it. Where the slot has no control group, those
-    of the processes that were left under the command or that it waited for. None = the backend
-    cannot tell."""
+    """Processor seconds that the slot used meanwhile, counted by the kernel: for the command, for
+    entering the slot, and for other processes in it. Without a control group: for the processes
+    that were left under the command or that it waited for. None = unknown."""
     notice: str = ""
-    """What the backend has to tell whoever ran the command, beside its output."""
+    """A message of the backend to the command's caller, beside its output."""
 
     @property
     def ok(self) -> bool:
@@ -160,13 +160,13 @@ class SandboxInfo:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What workers have to know of a backend beyond the contract."""
+    """Properties of a backend that workers must know beyond the contract."""
 
     isolation: bool
     """Slots cannot read, signal or trace each other."""
     remote: bool = False
-    """Sandboxes outlive the worker's host and may bill: the deployment's reaper ends those of
-    dead workers. Others clean up after themselves, each host its own."""
+    """Sandboxes outlive the worker's host and may bill: the deployment's reaper ends those of dead
+    workers. Other backends clean up themselves, each host its own."""
 
 
 class SandboxBackend(Protocol):
@@ -176,13 +176,13 @@ class SandboxBackend(Protocol):
     sandbox: deployment, worker) and `fleet` (`hermes_queue.sandbox.fleet.Fleet`); see
     `BackendFactory` there.
 
-    Safe for concurrent tasks on one event loop, not for several threads. Paths are
-    absolute paths inside the sandbox.
+    Safe for concurrent tasks on one event loop, not for several threads. Paths are absolute
+    paths inside the sandbox.
     """
 
     @property
     def capabilities(self) -> Capabilities:
-        """As of now; a constant will do."""
+        """The current ones; a constant is enough."""
         ...
 
     @property
@@ -191,16 +191,16 @@ class SandboxBackend(Protocol):
         ...
 
     def resize(self, slots: int) -> None:
-        """Lease at most so many slots from now on. On the event loop; returns at once.
+        """Set the maximum of leased slots. On the event loop; returns at once.
 
-        Those leased beyond stay leased until they are released.
+        Excess slots stay leased until they are released.
         """
 
     async def start(self) -> None:
         """Check that this backend can work and provision its minimum. Idempotent.
 
         Raises:
-            IsolationUnavailable: slots cannot be fenced off here; the message has the fix.
+            IsolationUnavailable: slots cannot be isolated here; the message has the fix.
             SandboxError: the provider refused, e.g. missing credentials or quota.
         """
 
@@ -208,19 +208,19 @@ class SandboxBackend(Protocol):
         """Kill every slot and free everything that bills. Idempotent, never raises."""
 
     async def prepare(self, spec: SlotSpec) -> None:
-        """Make sure the assets of `spec` exist; concurrent calls build each one once.
+        """Build the assets of `spec` unless they exist; concurrent calls build each one once.
 
         Holds no slot. Raises:
-            SandboxRejected: this worker has no such profile; the message lists those it has.
-            EnvInfraError: an asset's script failed or ran out of time (its output's tail
-                is in the message), or the wanted Python is not to be had.
+            SandboxRejected: this worker has no such profile; the message lists the known ones.
+            EnvInfraError: an asset's script failed or ran out of time (its output's tail is in
+                the message), or the required Python is not available.
             SandboxError: the sandbox for the build could not run.
         """
 
     async def read_asset(self, asset: AssetSpec, path: str, *, max_bytes: int = ...) -> bytes:
         """Bytes of the regular file `path`, relative to the asset.
 
-        What lies in an asset was made by foreign code: links are not followed.
+        Foreign code made the asset, so links are not followed.
 
         Raises:
             FileNotFoundError: not there, or not a regular file inside the asset.
@@ -229,7 +229,7 @@ class SandboxBackend(Protocol):
         ...
 
     async def acquire(self, trajectory_id: str, spec: SlotSpec) -> Slot:
-        """Lease an empty workspace; waits for one as long as the caller lets it.
+        """Lease an empty workspace; waits for one without a limit.
 
         The assets of `spec` are built first if `prepare` was not called.
 
@@ -243,9 +243,9 @@ class SandboxBackend(Protocol):
     ) -> list[ExecutionResult | SandboxError]:
         """Run the commands concurrently; `results[i]` answers `requests[i]`.
 
-        One dead sandbox must not cost the rest of the batch, so a transport failure
-        comes back *in place* as the `SandboxError` instead of being raised. When the
-        call is cancelled, the commands' process trees are killed.
+        One dead sandbox must not cost the rest of the batch, so a transport failure is returned
+        *in place* as a `SandboxError` instead of being raised. If the call is cancelled, the
+        commands' process trees are killed.
         """
         ...
 
@@ -268,25 +268,25 @@ class SandboxBackend(Protocol):
         """
 
     async def renew(self, slot: Slot) -> Slot:
-        """Kill everything in the slot, empty it and give it a fresh identity, in place.
+        """Kill everything in the slot, empty it and give it a new identity, in place.
 
-        The old `Slot` is void afterwards; the lease goes on under the new one.
+        The old `Slot` is void afterwards; the lease continues under the new one.
 
         Raises:
-            SandboxError: it could not be made clean; the lease is gone, the slot retired.
+            SandboxError: it could not be cleaned; the lease is gone, the slot retired.
         """
         ...
 
     async def release(self, slot: Slot) -> None:
         """Return the lease and reset the slot. Releasing twice is a no-op; never raises.
 
-        A slot whose reset fails is retired instead of returned, so that the next
-        trajectory can never see this one's files.
+        A slot whose reset fails is retired instead of returned, so that the next trajectory can
+        never see this one's files.
         """
 
     async def list_sandboxes(self, labels: Mapping[str, str]) -> list[SandboxInfo]:
-        """Live sandboxes of this provider that carry all of `labels`, of dead workers too."""
+        """Live sandboxes of the provider that carry all of `labels`, also of dead workers."""
         ...
 
     async def terminate(self, sandbox_id: str) -> None:
-        """End a sandbox by id, whoever started it. No-op when it is gone."""
+        """End a sandbox by id, whoever started it. No-op if it is gone."""

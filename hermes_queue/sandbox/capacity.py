@@ -1,4 +1,4 @@
-"""How many slots of a backend may be leased at once; may change while they are."""
+"""The number of slots that may be leased at once; it can change during leases."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import asyncio
 
 
 class Capacity:
-    """A semaphore with a size; who waits longest is served first. Belongs to one event loop."""
+    """A resizable semaphore; first come, first served. Belongs to one event loop."""
 
     def __init__(self, slots: int) -> None:
         self.slots = slots
         self._leased = 0
         self._excess = 0
-        """Places that were taken away and are still in the semaphore, or leased."""
+        """Places that were removed by `resize` but are still in the semaphore, or leased."""
         self._places = asyncio.Semaphore(slots)
 
     @property
@@ -23,18 +23,18 @@ class Capacity:
     async def acquire(self) -> None:
         """Take a place; waits for one."""
         await self._places.acquire()
-        while self._excess:
+        while self._excess:  # a place that `resize` removed: consume it and wait for another
             self._excess -= 1
             await self._places.acquire()
         self._leased += 1
 
     def release(self) -> None:
-        """Give a place back."""
+        """Return a place."""
         self._leased -= 1
         self._give()
 
     def resize(self, slots: int) -> None:
-        """Offer so many places from now on; those that are leased beyond are taken as they end."""
+        """Set the number of places; excess leased ones are removed when they are released."""
         change, self.slots = slots - self.slots, slots
         self._excess += max(0, -change)
         for _ in range(change):

@@ -1,4 +1,4 @@
-"""A slot as env code and tools see it: one workspace, one deadline, typed errors."""
+"""A slot for env code and tools: one workspace, one deadline, typed errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hermes_queue.sandbox.base import (
 
 
 class SlotContext:
-    """What one stage (setup, agent, verify) may do with the trajectory's slot.
+    """A stage's (setup, agent, verify) access to the trajectory's slot.
 
     `deadline` is on the `time.monotonic()` clock; no command outlives it.
     """
@@ -35,7 +35,7 @@ class SlotContext:
         return self.slot.workspace
 
     def remaining_s(self) -> float:
-        """Seconds until the stage's deadline; negative when it has passed."""
+        """Seconds until the stage's deadline; negative if it has passed."""
         return self.deadline - time.monotonic()
 
     async def run(
@@ -82,7 +82,7 @@ class SlotContext:
     async def prepare_asset(self, asset: AssetSpec) -> None:
         """Build an asset that the worker reads and the slot must not see.
 
-        Raises what `SandboxBackend.prepare` does.
+        Raises the same as `SandboxBackend.prepare`.
         """
         await self._backend.prepare(
             SlotSpec(profile=self.slot.spec.profile, assets=(asset,), python=asset.python)
@@ -95,11 +95,11 @@ class SlotContext:
         return await self._backend.read_asset(asset, path, max_bytes=max_bytes)
 
     async def kill_processes(self) -> None:
-        """Kill all that runs in the slot but keep its files.
+        """Kill all processes in the slot but keep its files.
 
-        Without isolation the slot's processes cannot be told from others of this user,
-        so nothing is killed then. What the slot answers afterwards is the agent's word
-        either way; `renew` is what makes it trustworthy again.
+        Without isolation the slot's processes cannot be distinguished from others of this user,
+        so nothing is killed. In both cases the agent may have changed what the slot answers
+        afterwards; only `renew` makes it trustworthy again.
         """
         if self._backend.capabilities.isolation:
             # SIGKILL to -1 spares init and the sender, and no fork escapes it.

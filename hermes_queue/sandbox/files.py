@@ -1,4 +1,4 @@
-"""A slot's files by way of bash, with the slot's own rights: for backends that can run commands."""
+"""Files of a slot via bash, with the slot's own rights: for backends that can run commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a backend shares with the other workers of its deployment, without knowing about Redis.
+"""State that a backend shares with the other workers, without knowing about Redis.
 
 A backend's constructor receives one `Fleet`. The default is a fleet of one process, so a backend
 uses it without asking whether there is a deployment.
@@ -61,12 +61,12 @@ class ProcessCreationGate:
     def __init__(self) -> None:
         self._starting: asyncio.Semaphore | None = None
         self._free_at = 0.0
-        """When the bucket would be full again less one second, on the monotonic clock."""
+        """Time (monotonic) at which the bucket would be full again, minus one second."""
 
     @asynccontextmanager
     async def creating(self, rate: CreationRate) -> AsyncIterator[None]:
         """See `CreationGate`."""
-        import asyncio  # here, as producers look at this module before they print their help
+        import asyncio  # imported here: producers load this module before they print their help
 
         if self._starting is None:
             self._starting = asyncio.Semaphore(rate.max_starting)
@@ -79,9 +79,9 @@ class ProcessCreationGate:
 
 
 class SnapshotNotes:
-    """Which snapshot at a provider holds what, so that one host builds for all; this one forgets.
+    """Notes about snapshots at a provider, so that one host builds for all; this class keeps none.
 
-    None of the methods raises: at worst a snapshot is made again.
+    None of the methods raises: at worst a snapshot is built again.
     """
 
     async def load(self, place: str, name: str) -> str | None:
@@ -92,7 +92,7 @@ class SnapshotNotes:
         """Share a snapshot for `ttl_s`; an earlier note of that name is replaced."""
 
     async def forget(self, place: str, name: str, snapshot_id: str) -> None:
-        """The provider does not have this snapshot any more. A newer note stays."""
+        """Drop the note of a snapshot that the provider no longer has. A newer note stays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class Fleet:
 
 
 class BackendFactory(Protocol):
-    """What makes a backend: its class, or a function, that takes these keywords."""
+    """A backend's class, or a function, that takes these keywords."""
 
     def __call__(
         self,
@@ -120,8 +120,9 @@ class BackendFactory(Protocol):
         """A backend that has not been started.
 
         Args:
-            slots: leases at once; None = what its own settings say.
-            labels: of every sandbox, at least deployment and worker; None = of a lone process.
+            slots: leases at once; None = from its own settings.
+            labels: of every sandbox, at least deployment and worker; None = for a single
+                process.
             fleet: None = a fleet of this process alone.
         """
         ...

@@ -103,7 +103,7 @@ def test_too_few_bugs_end_with_exit_code_1_and_rows_are_not_made_twice(
             "--extra-requirement: the package index has no hermes-queue-no-such-thing==1",
         ),
         (["--package", PACKAGE, "--extra-requirement", "-r x"], "--extra-requirement: '-r x'"),
-        (["--package", PACKAGE, "--tests", "spec"], "--tests: the sdist has no 'spec'"),
+        (["--package", PACKAGE, "--tests", "spec"], "--tests: the sdist has no tests at 'spec'"),
         (["--package", PACKAGE, "--python", "3.99"], "--python: Python 3.99 was asked for"),
         (["--package", PACKAGE, "--max-tests", "2"], "--max-tests: 4 tests"),
     ],

@@ -476,7 +476,7 @@ async def test_a_limit_that_the_known_fix_does_not_keep_is_no_score(
     text = "import time\n\n\ndef test_a():\n    time.sleep(600)\n"
     slow = added_tests(tmp_path, text, FAIL_TO_PASS=["tests/test_two.py::test_a"], test_secs=0.1)
     async with attempt(slow) as agent:
-        with pytest.raises(SandboxError, match="with the known fix, too"):
+        with pytest.raises(SandboxError, match="even with the known fix"):
             await agent.verify()
 
 
@@ -650,7 +650,8 @@ async def test_a_package_that_needs_its_own_metadata_is_graded_right(
         assert f"{len(package.passing)} passed" in shown.output
         await agent.solve()
         verdict = await agent.verify()
-    assert (verdict.score, verdict.report["dropped"]) == (1.0, [])
+    dropped = [path for path in verdict.report["dropped"] if not path.startswith(".pytest_cache/")]
+    assert (verdict.score, dropped) == (1.0, [])
 
 
 async def test_a_package_that_needs_its_own_metadata_fails_by_its_bug_alone(

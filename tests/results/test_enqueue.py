@@ -139,9 +139,9 @@ def test_what_does_not_fit_is_named_and_nothing_is_sent(
 
 
 def test_jobs_and_items_at_once_are_refused(ledger: Ledger) -> None:
-    with pytest.raises(ConfigurationError, match="give jobs"):
+    with pytest.raises(ConfigurationError, match="pass jobs"):
         hermes_queue.enqueue([make_job()], env="gsm8k", items=ROWS, url=ledger.url)  # type: ignore[call-overload]
-    with pytest.raises(ConfigurationError, match="give jobs"):
+    with pytest.raises(ConfigurationError, match="pass jobs"):
         hermes_queue.enqueue(url=ledger.url)  # type: ignore[call-overload]
 
 

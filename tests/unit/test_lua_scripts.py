@@ -44,7 +44,7 @@ def test_a_script_uses_every_key_and_argument_of_its_header() -> None:
 
 
 def test_a_call_with_a_wrong_name_says_which_are_missing_and_which_it_does_not_take() -> None:
-    with pytest.raises(TypeError, match=r"script tally: missing counts; it takes no count, ttl"):
+    with pytest.raises(TypeError, match=r"script tally: missing counts; unknown count, ttl"):
         scripts.script("tally").packed("hq:", {"bucket_s": 1, "kept_s": 2, "count": [], "ttl": 1})
 
 

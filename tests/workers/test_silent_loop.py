@@ -18,6 +18,7 @@ from hermes_queue.settings import WorkerSettings
 from workers.runtime import Progress, Runtime
 from workers.upkeep import blocked_loop
 from workers.upkeep.blocked_loop import BlockedLoop
+from workers.upkeep.quarantine import boot_id
 
 
 class SilentLoop:
@@ -34,10 +35,10 @@ class SilentLoop:
         return cast(Job, self._holder)
 
 
-def runtime_of(ledger: Ledger | None, **settings: float) -> Runtime:
+def runtime_of(ledger: Ledger, **settings: float) -> Runtime:
     worker = WorkerSettings(**settings)  # type: ignore[arg-type]
     return Runtime(
-        owner="me", ledger=cast(Ledger, ledger), backend=cast(Any, None), spool=cast(Any, None),
+        owner="me", ledger=ledger, backend=cast(Any, None), spool=cast(Any, None),
         worker=worker,
     )  # fmt: skip
 
@@ -47,28 +48,30 @@ def runtime_of(ledger: Ledger | None, **settings: float) -> Runtime:
     [(0.0, True, []), (20.0, True, []), (20.5, False, []), (40.0, False, []), (40.5, False, [5])],
 )
 def test_by_default_leases_are_kept_for_half_a_lease_and_the_process_for_a_whole_one(
-    silent_s: float, renews: bool, ends: list[int]
+    ledger: Ledger, silent_s: float, renews: bool, ends: list[int]
 ) -> None:
     ended: list[int] = []
-    runtime = runtime_of(None)
+    runtime = runtime_of(ledger)
     blocked = BlockedLoop(runtime, runtime.ledger, SilentLoop(silent_s), end=ended.append)
     blocked.look()
     assert (blocked.may_renew, ended) == (renews, ends)
 
 
-def test_the_time_is_a_setting() -> None:
+def test_the_time_is_a_setting(ledger: Ledger) -> None:
     ended: list[int] = []
-    runtime = runtime_of(None, blocked_exit_s=600.0)
+    runtime = runtime_of(ledger, blocked_exit_s=600.0)
     BlockedLoop(runtime, runtime.ledger, SilentLoop(599.0), end=ended.append).look()
     assert not ended
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_jobs_are_handed_back_only_when_another_one_is_known_to_hold_the_loop(
+def test_jobs_are_handed_back_when_another_holds_the_loop_which_counts_the_death_at_once(
     ledger: Ledger, known: bool
 ) -> None:
     jobs = [make_job(instance=name) for name in ("culprit", "neighbour")]
     ledger.enqueue("run", jobs, config={})
+    ledger.beat("me", {}, ttl_s=60, boot_id=boot_id())
+    ledger.sweep(interval_s=0, gap_s=60, grace_s=60)  # without an earlier one, leases are extended
     runtime, ended = runtime_of(ledger), list[int]()
     tasks = {job.instance_id: cast(Job, object()) for job in jobs}
     leases = [
@@ -85,13 +88,16 @@ def test_jobs_are_handed_back_only_when_another_one_is_known_to_hold_the_loop(
         BlockedLoop(runtime, ledger, SilentLoop(41.0, holder), end=ended.append).look()
     states = [ledger.client.hget(f"hq:traj:{job.trajectory_id}", "state") for job in jobs]
     assert (states, ended) == ([b"running", b"queued" if known else b"running"], [EXIT_BLOCKED])
+    ledger.sweep(interval_s=0, gap_s=60, grace_s=60)
+    deaths = [ledger.client.hget(f"hq:traj:{job.trajectory_id}", "deaths") for job in jobs]
+    assert deaths == [b"1", None if known else b"1"]
 
 
 def test_a_log_that_takes_no_line_delays_the_end_and_does_not_prevent_it(
-    monkeypatch: pytest.MonkeyPatch,
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(blocked_loop, "_LAST_WORDS_S", 0.05)
-    ended, runtime = list[int](), runtime_of(None)
+    ended, runtime = list[int](), runtime_of(ledger)
     handler = logging.NullHandler()
     handler.handle = lambda record: stuck.wait()  # type: ignore[method-assign]
     stuck = threading.Event()

@@ -65,5 +65,5 @@ async def test_a_delivery_that_redis_knows_nothing_of_is_a_warning_and_counted(
     runtime.meter = PrometheusMeter("worker", max_label_values=10)
     assert await run_trajectory.run("run.i.0", 1) == "unknown"
     [warning] = [record for record in caplog.records if record.levelno == logging.WARNING]
-    assert "Redis has its message and not the job" in warning.getMessage()
+    assert "Redis has its message but not the job" in warning.getMessage()
     assert 'forgotten_total{what="delivery"} 1.0' in runtime.meter.exposition()[0].decode()

@@ -19,6 +19,7 @@ from hermes_queue.broker.pool import Job
 from hermes_queue.errors import EXIT_BLOCKED, HermesQueueError
 from hermes_queue.ledger import Ledger
 from workers.runtime import Runtime
+from workers.upkeep.quarantine import boot_id
 
 logger = logging.getLogger(__name__)
 
@@ -82,9 +83,9 @@ class BlockedLoop:
     def look(self) -> None:
         """End the process if the loop has been silent for too long.
 
-        The job that blocks it is left to the sweep, which counts the worker's death against it
-        until it has enough of them to be stopped for good. The other jobs did nothing wrong and
-        are handed back. If the blocking job is unknown, all are left to the sweep.
+        The other jobs did nothing wrong and are handed back. The job that blocks it is left to the
+        next sweep, which counts the worker's death against it until it has enough of them to be
+        stopped for good. If the blocking job is unknown, the death is held against all.
         """
         silent_s = self._loop.loop_silent_s
         if silent_s <= self._limit_s:
@@ -101,7 +102,7 @@ class BlockedLoop:
         others = {claim: job for claim, job in others.items() if job is not holder}
         logger.critical(
             "The event loop has not answered for %.0f s: this worker ends with exit code %d. %s. "
-            "%d jobs are handed back; the others run elsewhere once their leases expire. "
+            "%d jobs are handed back; the others count a death and run elsewhere. "
             "The loop's thread is here:\n%s",
             silent_s,
             EXIT_BLOCKED,
@@ -114,4 +115,7 @@ class BlockedLoop:
         with suppress(HermesQueueError):  # their leases expire anyway
             for claim in others:
                 self._ledger.requeue(claim, owner=self._runtime.owner)
+            # Unreported, this death might count for nothing: a sweep that takes the lease before
+            # another process of this host beats has to assume that the host died.
+            self._ledger.worker_ended(self._runtime.owner, boot_id=boot_id())
             self._runtime.report_log(self._ledger)

@@ -173,7 +173,7 @@ class Keeper:
             self._facts(),
             ttl_s=self._runtime.lease.duration_s,
             boot_id=boot_id(),
-            told_to_go=leaving,
+            shutting_down=leaving,
         )
         self._leaving_reported = leaving
 

@@ -1,29 +1,29 @@
 -- @include time, hash, numbers, entries, begin/state, begin/run, begin/hold, begin/lease
--- Take the lease of one trajectory, or say why not.
+-- Take the lease of one trajectory, or explain why not.
 --
 -- @key traj = traj:{id}, leases, delayed, waiting, run = run:{run_id}, parked = run:{run_id}:parked
 -- @key results, unread_bytes = results:bytes, group = group:{group_id}, poison
 -- @arg id
 -- @arg attempt  in the message
 -- @arg owner, lease_s
--- @arg nonce  of this delivery: repeating a call whose answer was lost answers the same
+-- @arg nonce  of this delivery: a call repeated because its answer was lost gets the same answer
 -- @arg prefix
--- @arg soft_max_groups, soft_max_bytes  in the stream: from there on no new group begins
+-- @arg soft_max_groups, soft_max_bytes  of the stream: at this size no new group begins
 -- @answer verdict  run | held | paused | final | cancelled | surplus | stale_attempt | busy | unknown
 -- @answer warning  about the run's budget or ''
--- The rest of the answer is of `run` alone:
+-- The rest of the answer exists for `run` only:
 -- @answer epoch, attempt, deaths, job
--- @answer used_s, attempts  of the total deadline; records of failed attempts
+-- @answer used_s, attempts  seconds of the total deadline used so far; records of failed attempts
 -- @answer policy_version  of the run, or ''
--- @answer queued_at, begun_at  since when it waited ('' when nobody knows), and when this lease was taken
--- @answer cancel  why it shall end as cancelled, or ''
--- @answer any_poison  '1' when some item is known to be poison
--- held: the circuit breaker of its lane is open, or too many results wait for their readers
--- and its group has not begun, or what is left of the run's budget is set aside for others;
--- the job is delayed and uses no attempt.
--- paused: the run is; the job is parked in run:{id}:parked until it goes on.
--- cancelled: it was, or its run is and now the job is too.
--- One that is to end as cancelled begins whatever else would hold it back.
+-- @answer queued_at, begun_at  start of its wait ('' = unknown), and start of this lease
+-- @answer cancel  reason for which it has to end as cancelled, or ''
+-- @answer any_poison  '1' if any item is known to be poison
+-- held: the circuit breaker of its lane is open; or its group has not begun and too many results wait
+-- for readers; or the rest of the run's budget is reserved for others. The job is delayed and uses no
+-- attempt.
+-- paused: its run is paused; the job is parked in run:{id}:parked until the run is resumed.
+-- cancelled: the job was cancelled before, or is now because its run was.
+-- A job that has to end as cancelled begins although other reasons would hold it back.
 local refused = refused_number({{'attempt', attempt, 0, EXACT, true}, {'lease, s', lease_s, 0, 1e9},
   {'most groups', soft_max_groups, 0, EXACT}, {'most bytes', soft_max_bytes, 0, EXACT}})
 if refused then return refused end
@@ -40,9 +40,10 @@ if not is_repeated then
 end
 local epoch = lease(is_repeated)
 local known = hash(traj, 'quarantine_deaths', 'unseen_deaths', 'used', 'attempts', 'queued', 'begun')
--- One that a living parent saw is the job's own; of those with the parent there may be other causes.
+-- A death that a living parent saw is the job's own fault; a death together with the parent may have
+-- other causes, so it counts for a third.
 local deaths = tonumber(known.quarantine_deaths or '0') + math.floor(tonumber(known.unseen_deaths or '0') / 3)
--- A job that was never given back has waited since its group was enqueued.
+-- A job that was never handed back has waited since its group was enqueued.
 local queued = known.queued or redis.call('HGET', group, 'created') or ''
 return {'run', warning, epoch, tonumber(job.attempt), deaths, job.job, known.used or '0', known.attempts or '',
   redis.call('HGET', run, 'policy_version') or '', queued, known.begun or '', cancel,

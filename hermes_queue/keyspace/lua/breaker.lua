@@ -1,16 +1,16 @@
 -- @include time, numbers, hash
--- Count the outcomes of attempts on one lane; open or close its circuit breaker.
+-- Count the outcomes of attempts on one lane; open or close the lane's circuit breaker.
 --
 -- @key lane = lane:{lane}  state (open | half_open; closed when absent), cause, message, opened,
 --                          until, open_s, probe
 -- @key outcomes = lane:{lane}:outcomes  "<bucket>:<cause>" -> attempts; cause '' = no failure
 -- @arg window_s
--- @arg rate, min_failures  of failures: from both on the breaker opens
--- @arg open_s, open_max_s  how long it stays open the first time, and at most
--- @arg causes  that count, comma-separated
+-- @arg rate, min_failures  share and number of failures; the breaker opens when both are reached
+-- @arg open_s, open_max_s  seconds that it stays open the first time, and at most
+-- @arg causes  counted causes, comma-separated
 -- @arg ended[cause, attempts, message]  attempts by cause, with an example of its message
--- The window is kept in six buckets. While open nothing is begun; after that one probe at a
--- time is: an attempt that does not fail of the cause closes the breaker, one that does opens
+-- The window consists of six buckets. While the breaker is open no job begins; then one probe at a
+-- time does: an attempt that does not fail of the cause closes the breaker, one that does opens
 -- it for twice as long. Returns the state that was entered (open | closed), or ''.
 local checked = {{'window, s', window_s, 1e-3, 1e9}, {'failure rate', rate, 0, 1},
   {'least failures', min_failures, 0, EXACT}, {'seconds open', open_s, 0, 1e9}, {'longest, s', open_max_s, 0, 1e9}}

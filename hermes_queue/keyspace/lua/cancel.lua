@@ -1,17 +1,17 @@
 -- @include time, hash, ids
--- Cancel single trajectories and whole groups: each ends as a failure of the cause `cancelled`, which
--- counts in its group like any other failure that no refill makes good, so that the group can close.
+-- Cancel single trajectories and whole groups. Each ends as a failure of the cause `cancelled`, which
+-- counts in its group like any other failure that is not refilled, so that the group can close.
 --
 -- @key delayed, waiting, retries = waiting:retry
 -- @arg prefix, reason
--- @arg waiting_only  '1' = leave alone what runs
+-- @arg waiting_only  '1' = leave running ones alone
 -- @arg groups[]  ids
--- @arg trajectories[id, attempt]  one of another attempt is left alone; '' = whatever attempt it is at
+-- @arg trajectories[id, attempt]  skipped if it is at another attempt; '' = any attempt
 -- @answer found[id, state]  the id of a trajectory, or of a group that is unknown or closed, and
 --                           waiting | running | final | cancelled | surplus | closed | unknown
--- One that waits, or is parked because its run is paused, is due at once; whoever takes it publishes
--- its end. Owners of running ones learn of it with their next beat. Samples of a group that are
--- enqueued later end likewise. May be repeated.
+-- A job that waits, or is parked because its run is paused, becomes due at once; the worker that takes
+-- it publishes its end. Owners of running ones learn of it with their next beat. Samples that are
+-- enqueued into a cancelled group later end in the same way. May be repeated.
 local found = {}
 local function cancel(id, attempt)
   local traj = prefix .. 'traj:' .. id
@@ -20,7 +20,7 @@ local function cancel(id, attempt)
   local meant = attempt == '' or attempt == job.attempt
   if state == 'queued' and meant then
     state = 'waiting'
-    redis.call('ZREM', waiting, id)  -- first, so that a Redis that is full lets it pass, see trim.lua
+    redis.call('ZREM', waiting, id)  -- first, so that a full Redis accepts the script, see trim.lua
     redis.call('ZREM', retries, id)
     redis.call('SREM', prefix .. 'run:' .. run_of(id) .. ':parked', id)
     redis.call('ZADD', delayed, stamp(now), id)

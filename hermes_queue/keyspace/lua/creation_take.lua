@@ -1,16 +1,16 @@
 -- @include time, hash
--- Ask for leave to create one sandbox at a provider, at the fleet's rate.
+-- Ask for permission to create one sandbox at a provider, at the fleet's rate.
 --
 -- @key creation = creation:{backend}  tokens, at (seconds)
--- @key starting = creation:{backend}:starting  token of a creation -> when it counts no more
+-- @key starting = creation:{backend}:starting  token of a creation -> time at which it stops counting
 -- @arg creates_per_s, max_starting  sandboxes that may be starting at once
 -- @arg token  of this creation
--- @arg starting_ttl_s  after which it counts no more, should its worker die
--- Returns '0' when the caller may create now, else the seconds after which to ask again. The
--- bucket holds one second's worth of creations, and at least one.
+-- @arg starting_ttl_s  after which it stops counting, in case its worker dies
+-- Returns '0' if the caller may create now, else the seconds after which to ask again. The
+-- bucket holds the creations of one second, and at least one.
 local rate = tonumber(creates_per_s)
 redis.call('ZREMRANGEBYSCORE', starting, '-inf', now)
-local latest = now + tonumber(starting_ttl_s)  -- what counts for longer is of before the clock was set back
+local latest = now + tonumber(starting_ttl_s)  -- later scores were set before the clock was set back
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', starting, '(' .. latest, '+inf')) do
   redis.call('ZADD', starting, latest, id)
 end

@@ -1,14 +1,14 @@
 -- @include time, entries, ids
--- Jobs whose delay is over. Each is handed to one mover, which publishes its message and
--- then confirms; a mover that dies in between leaves it due again after the claim.
+-- Jobs whose delay is over. One mover claims each of them, publishes its message and then confirms;
+-- if the mover dies in between, the job is due again after the claim.
 --
 -- @key delayed
 -- @arg prefix, claim_s
 -- @arg most  jobs
 -- @answer claim  score under which they are confirmed
--- @answer bad  ids of entries that are no jobs: they are taken out
+-- @answer bad  ids of invalid entries, which are removed
 -- @answer jobs[id, attempt, lane, priority, env, instance_id, cancel]  env and instance_id are ''
---         when the group is gone, cancel is '1' when it is to end as cancelled
+--         if the group is gone, cancel is '1' if it has to end as cancelled
 local claim = stamp(now + tonumber(claim_s))
 local bad, jobs = {}, {}
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', delayed, '-inf', stamp(now), 'LIMIT', 0, most)) do

@@ -1,29 +1,28 @@
 -- @include time, hash, numbers, lives, enqueue/claimed, enqueue/misfits
--- Claim jobs of one run: each trajectory id is accepted once, ever.
+-- Claim jobs of one run: each trajectory id is accepted only once.
 --
 -- @key run = run:{run_id}  counters
--- @key claimed = run:{run_id}:claimed  "<group digest>.<sample>" enqueued so far
+-- @key claimed = run:{run_id}:claimed  "<group digest>.<sample>" of all jobs enqueued so far
 -- @key delayed  until the producer confirms that it has published the messages, the mover may
 --      publish them in its place
 -- @key runs  run ids by the time of their last enqueue
--- @key purged = purged:{run_id}  how often this run was purged, see include/lives.lua
+-- @key purged = purged:{run_id}  number of purges of this run, see include/lives.lua
 -- @arg prefix, run_id
 -- @arg claim_s  until the mover takes over
 -- @arg run_ttl_s
--- @arg config  of the run (JSON, equal when the text is), stored by the first call; '' = of no matter
---      to the caller
+-- @arg config  of the run (JSON, compared as text), stored by the first call; '' = do not compare
 -- @arg finished_ttl_s
 -- @arg jobs[claim, id, group_id, size, env, instance_id, lane, priority, job, planned, policy]
 --      size and planned samples of the group, its policy (JSON)
 -- @answer claim, positions  for `published`; the 1-based positions of the accepted jobs
--- A job whose group was closed without it counts as surplus and is not accepted; so does one whose
--- group is gone though another sample of it was claimed: it was closed so long ago.
--- What a purge has left of a trajectory or of its group is no part of this life and is deleted.
--- Errors, of which nothing of the call is applied: NUMBER, IDS when an id is not
--- <run>.<digest>.<sample>, SAMPLE when the group has no such sample, GROUPSIZE, GROUPPLANNED and
--- GROUPPOLICY when the group was begun with another size, other samples planned or another policy
--- (which follows, after the group's id), CONFIG and the stored configuration when that is another one,
--- CANCELLED when the run is.
+-- A job whose group was closed without it counts as surplus and is not accepted. The same holds if the
+-- group is gone although another sample of it was claimed: it was closed long ago.
+-- Remains of a purged life of a trajectory or its group are deleted.
+-- Errors, after which nothing of the call is applied: NUMBER; IDS if an id is not
+-- <run>.<digest>.<sample>; SAMPLE if the group has no such sample; GROUPSIZE, GROUPPLANNED and
+-- GROUPPOLICY if the group was begun with another size, number of samples or policy (the group's id and
+-- its value follow); CONFIG, followed by the stored configuration, if that differs; CANCELLED if the
+-- run is cancelled.
 local refused = refused_number({{'claim, s', claim_s, 0, 1e9}, {'TTL of the run, s', run_ttl_s, 1, 1e9, true},
   {'TTL of finished state, s', finished_ttl_s, 1, 1e9, true}})
 if refused then return refused end

@@ -1,13 +1,13 @@
 -- @include time, budget, hash
--- The owner of a job gives it back to run alone, if workers died under another job of the same item.
+-- The owner of a job hands it back to run alone if workers died under another job of the same item.
 --
 -- @key traj = traj:{id}, leases, delayed, run = run:{run_id}
 -- @key poison  SHA-256 of an item -> {letter, trajectory_id, until} (JSON), see publish/letter.lua
 -- @arg id, owner, epoch
 -- @arg item  SHA-256 of its item
--- It is due at once in the last lane of quarantine; that is neither an attempt nor a death.
--- Returns the id of the earlier dead letter; '' when the item is not known, the job runs alone
--- already, or the lease is somebody else's: then nothing was done.
+-- The job is due at once in the last quarantine lane; this counts as neither an attempt nor a death.
+-- Returns the id of the earlier dead letter; '' if the item is unknown, the job runs alone already, or
+-- the caller does not hold the lease: then the job is not moved.
 local raw = redis.call('HGET', poison, item)
 local known = raw and cjson.decode(raw)
 if not known or known['until'] < now then return '' end

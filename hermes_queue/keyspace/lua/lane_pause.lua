@@ -1,10 +1,10 @@
 -- @include time, numbers
--- An operator pauses a lane: what an open circuit breaker does, until somebody closes it.
+-- An operator pauses a lane: like an open circuit breaker, until it is closed by hand.
 --
 -- @key lane = lane:{lane}, outcomes = lane:{lane}:outcomes  see breaker.lua
 -- @arg reason
--- @arg pause_s  after which the pause is forgotten
--- Returns the state before: open | half_open | ''.
+-- @arg pause_s  after which the pause expires
+-- Returns the previous state: open | half_open | ''.
 local refused = refused_number({{'seconds', pause_s, 1, 1e9, true}})
 if refused then return refused end
 local before = redis.call('HGET', lane, 'state') or ''

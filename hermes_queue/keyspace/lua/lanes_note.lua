@@ -1,10 +1,10 @@
 -- @include time
--- Remember lanes that jobs were sent to, so that whoever looks finds them without a scan.
+-- Remember lanes that jobs were sent to, so that they can be listed without a scan.
 --
 -- @key lanes  by the time of the last job sent
 -- @arg known_s  after which a lane without jobs is forgotten
 -- @arg names[]
--- Returns how many lanes are known.
+-- Returns the number of known lanes.
 local second = math.floor(now)
 for _, name in ipairs(names) do redis.call('ZADD', lanes, second, name) end
 redis.call('ZREMRANGEBYSCORE', lanes, '-inf', second - tonumber(known_s))

@@ -1,26 +1,26 @@
 -- @include time, clock, hash
--- Ask for leave to call a model endpoint: one of its concurrent calls, and room in its buckets.
+-- Ask for permission to call a model endpoint: one of its concurrent calls, and room in its buckets.
 --
 -- @key endpoint = limit:{name}  limit, ceiling, steady, rounds, decreased_at, pause_until, hold_s,
---      rpm_tat, tpm_tat, at (the last call, so that a clock that was set back is noticed); counters
+--      rpm_tat, tpm_tat, at (time of the last call, to notice a clock that was set back); counters
 --      granted, refused, paused
 -- @key leases = limit:{name}:leases  request id -> end of its lease
--- @key waiting = limit:{name}:waiting  request id -> when it first asked; who is before whom
--- @key seen = limit:{name}:seen  request id -> until when it is believed to be alive
+-- @key waiting = limit:{name}:waiting  request id -> time of its first try, which is its rank
+-- @key seen = limit:{name}:seen  request id -> time until which it is believed to be alive
 -- @arg id  of the request
 -- @arg lease_s
--- @arg asked_at  when it first asked, '' = now
+-- @arg asked_at  time of its first try, '' = now
 -- @arg start_calls, min_calls, max_calls  of the limit
--- @arg requests_per_minute, tokens_per_minute  0 = any
+-- @arg requests_per_minute, tokens_per_minute  0 = unlimited
 -- @arg tokens  of this call
--- @arg burst_s  worth of a bucket that may be used at once
--- @arg state_ttl_s  for which all this is kept
--- @answer granted, wait_s, at, since, among  0 | 1, seconds to wait, now, when it first asked, leases
--- Granted: the call may begin after the wait, at most HORIZON. Else: ask again after the wait. Strictly
--- first come, first served: a free place is kept for whoever has asked first, until that one has not
--- asked again for longer than it was told to wait. An id that is leased is granted again.
+-- @arg burst_s  seconds of a bucket's rate that may be used at once
+-- @arg state_ttl_s  expiry of all these keys
+-- @answer granted, wait_s, at, since, among  0 | 1, seconds to wait, now, its first try, leases
+-- Granted: the call may begin after the wait, which is at most HORIZON. Otherwise ask again after the
+-- wait. Strictly first come, first served: a free place is kept for the oldest waiting request until
+-- that one has not asked again for longer than its wait. A leased id is granted again.
 local HORIZON = 1      -- how far ahead room in a bucket is promised, s
-local LONGEST = 10     -- nobody is told to wait longer: a pause may be over sooner than was said
+local LONGEST = 10     -- longest wait: a pause may end sooner than announced
 local SHORTEST = 0.005
 local since = math.min(tonumber(asked_at) or now, now)
 
@@ -47,9 +47,9 @@ local pause = math.max(0, (tonumber(state.pause_until) or 0) - now)
 local ahead = redis.call('ZCOUNT', waiting, '-inf', '(' .. stamp(since))
 local free = math.floor(limit) - redis.call('ZCARD', leases)
 
--- A bucket (GCRA) is the moment at which all that was charged will have drained. A call may
--- begin once no more than the burst is left, and is charged then, whatever its size: so a big
--- call is not overtaken for ever by small ones.
+-- A bucket (GCRA) is the time at which everything charged so far will have drained. A call may begin
+-- once at most the burst is left, and is then charged in full, even if it is larger: so small calls
+-- cannot overtake a big one for ever.
 local delay, charged = 0, {}
 local function bucket(field, per_minute, amount)
   if per_minute > 0 then
@@ -71,7 +71,7 @@ if granted then
   for field, drained in pairs(charged) do redis.call('HSET', endpoint, field, stamp(drained)) end
   redis.call('HINCRBY', endpoint, 'granted', 1)
 else
-  -- Places come free every hold / limit seconds: look twice before one's turn is likely to come.
+  -- A place becomes free every hold / limit seconds: ask twice before the turn is likely to come.
   local turn = 0.5 * math.max(0, ahead - free + 1) * (tonumber(state.hold_s) or 0.1) / limit
   wait = math.min(math.max(pause, delay - HORIZON / 2, math.min(turn, 5), SHORTEST), LONGEST)
   redis.call('ZADD', waiting, 'NX', stamp(since), id)

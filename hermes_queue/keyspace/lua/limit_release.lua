@@ -1,26 +1,26 @@
 -- @include time, hash
--- Give leave to call a model endpoint back, and learn from how the call went.
+-- Release the permission to call a model endpoint, and adapt the limit to the call's outcome.
 --
 -- @key endpoint = limit:{name}, leases = limit:{name}:leases  as in limit_acquire.lua
 -- @key waiting = limit:{name}:waiting, seen = limit:{name}:seen
 -- @arg id  of the request
--- @arg outcome  ok | refused | paused | '' (says nothing of the limit)
--- @arg granted_at, pause_s  pause_s: for which nobody shall call, 0 = none
+-- @arg outcome  ok | refused | paused | '' (says nothing about the limit)
+-- @arg granted_at, pause_s  pause_s: seconds for which nobody may call, 0 = none
 -- @arg start_calls, min_calls, max_calls  of the limit
--- @arg growth, decrease  of the limit, as parts of itself
--- @arg probe_rounds  without refusal before the limit is raised above where calls were refused
--- @arg tokens_per_minute  0 = any
--- @arg more_tokens  to charge beyond what was reserved, may be negative
--- @arg state_ttl_s  for which all this is kept
--- @arg among  leases when it was granted, its own included
--- Returns 1, or 0 when the id holds no lease (any more): then only the pause was heard.
+-- @arg growth, decrease  of the limit, as fractions of it
+-- @arg probe_rounds  rounds without refusal before the limit rises above the last refused one
+-- @arg tokens_per_minute  0 = unlimited
+-- @arg more_tokens  to charge beyond the reservation, may be negative
+-- @arg state_ttl_s  expiry of all these keys
+-- @arg among  number of leases when it was granted, its own included
+-- Returns 1, or 0 if the id holds no lease (any more): then only the pause was applied.
 --
--- The limit grows by `growth` of itself, at least by one, in a round (as many calls as the limit
--- allows) in which it was used up; by twice itself until the first refusal. It shrinks once for
--- all calls that were granted before it last shrank. The ceiling is how many calls at once were
--- still served when others were refused: the limit returns to it, and goes beyond only after
--- `probe_rounds`, or up to four times as many while that is in vain. A pause (weights are being
--- updated) says nothing of the limit.
+-- The limit grows by the fraction `growth`, at least by one, per round (as many calls as the limit
+-- allows) in which it was used up; it doubles until the first refusal. It shrinks once for
+-- all calls that were granted before it last shrank. The ceiling is the number of concurrent calls
+-- still served when others were refused: the limit returns to it, and exceeds it only after
+-- `probe_rounds`, or up to four times as many as long as that fails. A pause (e.g. for a weight
+-- update) says nothing about the limit.
 local least, greatest = tonumber(min_calls), tonumber(max_calls)
 local state = hash(endpoint, 'limit', 'ceiling', 'steady', 'decreased_at', 'hold_s', 'pause_until', 'tpm_tat', 'rounds')
 local limit = math.max(least, math.min(tonumber(state.limit) or tonumber(start_calls), greatest))
@@ -55,7 +55,7 @@ if held == 1 then
       end
     end
   elseif outcome == 'refused' then
-    -- A refusal comes at once, so it was one of as many calls as when it was granted.
+    -- Others may have ended since: a refusal is immediate, so count the calls from when it was granted.
     local others = math.max(leased, tonumber(among))
     redis.call('HINCRBY', endpoint, 'refused', 1)
     steady = 0
@@ -63,7 +63,7 @@ if held == 1 then
     if is_newer then
       local in_vain = ceiling and limit > ceiling and math.abs(served - ceiling) < 1.5
       rounds = in_vain and math.min(2 * rounds, 4 * probe_rounds) or probe_rounds
-      -- Of what was in use, when that was less; but one refusal takes no more than 60 %.
+      -- Shrink from the calls in use if those were fewer; but one refusal takes at most 60 %.
       limit = math.max(least, decrease * math.min(limit, math.max(others, limit / 2)))
       redis.call('HSET', endpoint, 'rounds', rounds, 'decreased_at', stamp(now))
     else

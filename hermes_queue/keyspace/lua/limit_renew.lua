@@ -1,12 +1,12 @@
 -- @include time
--- Renew the leases of calls to one model endpoint that are still going on.
+-- Renew the leases of ongoing calls to one model endpoint.
 --
 -- @key leases = limit:{name}:leases  request id -> end of its lease
 -- @arg lease_s
--- @arg state_ttl_s  for which the key is kept
+-- @arg state_ttl_s  expiry of the key
 -- @arg requests[]  ids
--- Returns how many of them are leased; one that is not any more is not leased anew, since its
--- release may have come first.
+-- Returns how many of them are leased. An id without a lease is not leased again: its release may have
+-- overtaken this call, and the new lease would count a call that has ended.
 local leased = 0
 for _, id in ipairs(requests) do
   if redis.call('ZSCORE', leases, id) then

@@ -1,20 +1,20 @@
 -- @include time
--- Find objects of the store that no body names any more.
+-- Find stored objects that no body refers to any more.
 --
 -- @key objects, doomed = objects:doomed  both as in object_note.lua
 -- @arg prefix
 -- @arg base  URL below which the objects of this store are
--- @arg grace_s  until an object that is needed, or is of another store, is looked at again
--- @arg again_s  until one that is named here is named again, if nobody reports that it is gone
--- @arg most  objects looked at
--- Returns those to be deleted, "<trajectory id> <url>" each. They cannot be published any more.
-redis.call('ZREM', objects, '')  -- first, so that a Redis that is full lets it pass, see trim.lua
+-- @arg grace_s  until the next check of an object that is needed or belongs to another store
+-- @arg again_s  until an object is returned again, if nobody reports its deletion
+-- @arg most  objects to check
+-- Returns the objects to delete, "<trajectory id> <url>" each. They cannot be published any more.
+redis.call('ZREM', objects, '')  -- first, so that a full Redis accepts the script, see trim.lua
 
 local function needed(member)
   local id, url = string.match(member, '^(%S+) (.*)$')
   if string.sub(url, 1, #base) ~= base then return true end
   local body = prefix .. 'body:' .. id
-  local size = redis.call('STRLEN', body)  -- a claim is short, and a body need not be copied
+  local size = redis.call('STRLEN', body)  -- a claim is short; do not copy a whole body
   local claim = size > 0 and size < 8192 and redis.call('GET', body)
   return claim and string.find(claim, '"' .. url .. '"', 1, true)
 end

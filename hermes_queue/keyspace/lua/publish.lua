@@ -1,29 +1,29 @@
 -- @include time, hash, numbers, lives, publish/group, publish/accept, publish/settle, publish/letter
 -- @include publish/another, publish/decide, publish/close
--- Make one trajectory final and, when that decides its group, close the group. Exactly once.
+-- Make one trajectory final, exactly once; if that decides its group, close the group.
 --
 -- @key traj = traj:{id}, leases, delayed, waiting, group = group:{group_id}
 -- @key run = run:{run_id}, parked = run:{run_id}:parked, failed = failed:{run_id}, purged = purged:{run_id}
--- @key results, unread_bytes = results:bytes  of all bodies that wait for a reader, of open groups too
+-- @key results, unread_bytes = results:bytes  size of all bodies that wait for a reader, also of open groups
 -- @key objects  see object_note.lua
 -- @key dead, poison, totals
 -- @arg prefix, id, run_id, group_id, owner, epoch
--- @arg score  '' when not measured
--- @arg body  or the claim of one in the object store; its name is told by include/lives.lua
--- @arg object  of a claim its object as `objects` lists it, else ''
+-- @arg score  '' = not measured
+-- @arg body  or its claim in the object store; include/lives.lua names it
+-- @arg object  the claimed object as `objects` lists it, '' = none
 -- @arg sample_index, finished_ttl_s, schema_version, codec
--- @arg refillable  '1' when this is a failure that a refill may make good
--- @arg failure  what `described_failure` says of it (JSON), '' when there is none
--- @arg hard_max_groups, hard_max_bytes  in the stream
+-- @arg refillable  '1' = a failure that may be refilled
+-- @arg failure  JSON of `described_failure`, '' = none
+-- @arg hard_max_groups, hard_max_bytes  of the stream
 -- @arg cost_usd, tokens  of the last attempt; cost '' = unknown
--- @arg policy_oldest  number of the oldest policy version that served it, '' when nobody knows
+-- @arg policy_oldest  number of the oldest policy version that sampled, '' = unknown
 -- @answer verdict  ok | outdated | group | dropped | surplus | full | unstored | final | cancelled |
 --         stale | unknown
 -- @answer warning  about the run's budget or ''
--- outdated: it is final, but too old to be a member, and its group goes on.
--- group: the group went to the stream; dropped: its policy threw it away.
--- surplus: what a revoked sample has to show is kept beside its closed group.
--- full: nothing was done because too much waits for its readers; unstored: nothing was done because
+-- outdated: the record is final, but too old to be a member; its group stays open.
+-- group: the group was published to the stream; dropped: its policy dropped it.
+-- surplus: a sample that finishes after its group closed keeps its body as an extra.
+-- full: nothing was done because too many results wait for readers; unstored: nothing was done because
 -- the object may have been deleted meanwhile.
 
 local refused = refused_number({{'epoch', epoch, 1, EXACT, true}, {'score', is_measured and score or '0', -1e308, 1e308},

@@ -1,15 +1,15 @@
 -- @include time, entries
--- The messages of these jobs are in the broker: nobody needs to publish them any more.
+-- Confirm that the messages of these jobs are in the broker: they need no mover any more.
 --
 -- @key delayed, waiting  jobs whose message is in the broker, by time
--- @key retries = waiting:retry  those of them whose message is in a retry queue, for `reconcile`
+-- @key retries = waiting:retry  jobs whose message is in a retry queue, for `reconcile`
 -- @arg prefix
--- @arg claim  score they were claimed under, or '' for whatever score they have
+-- @arg claim  score they were claimed under, or '' = any score
 -- @arg is_retry  '1' when the messages are in retry queues
 -- @arg ids[]
--- A job that was delayed anew meanwhile, because its message was answered `held` or its first
--- attempt has failed, has another score and stays; one that a worker has begun meanwhile waits no
--- more. Returns how many of them were delayed.
+-- A job that was delayed again meanwhile (its message was answered `held`, or its first attempt has
+-- failed) has another score and stays: removing it here would leave it without a message. A job that a
+-- worker has begun meanwhile no longer waits. Returns how many of them were delayed.
 local n = 0
 for _, id in ipairs(ids) do
   local score = redis.call('ZSCORE', delayed, id)

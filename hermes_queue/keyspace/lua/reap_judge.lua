@@ -1,12 +1,12 @@
 -- @include time
--- Which of the listed sandboxes belong to nobody, and for long enough.
+-- Find listed sandboxes that have had no owner for long enough.
 --
--- @key sandboxes, suspects = reaper:{backend}:suspects  ids by when they were first seen so
+-- @key sandboxes, suspects = reaper:{backend}:suspects  ids by the time they were first found ownerless
 -- @arg prefix, grace_s
 -- @arg listed[id, worker]
--- Returns the ids to terminate: neither did the worker beat nor was the lease held, at this
--- call and at one a grace ago. Their records are dropped, so that nobody can claim them from now
--- on; one whose termination fails is listed again and judged again. Safe to repeat.
+-- Returns the ids to terminate: at this call and at one at least a grace ago, neither did the worker beat
+-- nor was the lease held. Their records are deleted in the same step, so that nobody can claim them
+-- before they are terminated. If a termination fails, the sandbox is listed and judged again. Safe to repeat.
 local dead = {}
 for _, sandbox in ipairs(listed) do
   local id = sandbox.id

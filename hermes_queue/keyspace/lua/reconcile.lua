@@ -1,28 +1,28 @@
 -- @include time, entries
 -- Find jobs whose message the broker has lost, and have them published again.
 --
--- A worker takes a message off its list before it notes it as unacknowledged; dying in
--- between, it takes the message along. Lists are taken from in the order in which they were filled, so a
--- job whose message would come before the next one of its list has lost it, unless it is being taken
--- just now, or was sent at about the same time by somebody else (`retry_age_s`); so has any job whose
--- list is empty. However long a lane's backlog is, a lost message is found when what was sent after it
--- is about to be taken. A message too many would be answered `busy` or `final`.
+-- A worker takes a message off its list before it notes it as unacknowledged; if it dies in between,
+-- the message is lost. Lists are consumed in the order in which they were filled. So a message is lost
+-- if it is older than the next one of its list, or if its list is empty; except while a worker is
+-- taking it, or if somebody else sent the other at about the same time (`retry_age_s`). However long
+-- the lane's backlog is, a lost message is found as soon as a later one is next. A superfluous message
+-- does no harm: `begin` answers it `busy` or `final`.
 --
 -- @key waiting, retries = waiting:retry, delayed
 -- @key unacked  messages taken and not acknowledged (Celery)
--- @key retry_lists[], first_lists[]  of the lane's retry queue, and of its queue
+-- @key retry_lists[], first_lists[]  of the lane's retry queue, and of its first queue
 -- @arg prefix, lane
 -- @arg age_s, retry_age_s  younger jobs are left alone, in the queue and in the retry queue
--- @arg most  jobs looked at
--- All lanes wait in the same sets, so a call goes on where the lane's last one ended, and from the
--- oldest again after the youngest: jobs of a lane that nobody serves must not hide ours.
--- {prefix}reconcile:{lane} (hash) holds how many of each set were passed over.
+-- @arg most  jobs to check
+-- All lanes wait in the same sets, so each call continues where the lane's last one ended, and starts
+-- again at the oldest after the youngest: else jobs of a lane that nobody serves would hide ours.
+-- {prefix}reconcile:{lane} (hash) holds the number of skipped jobs per set.
 -- Returns the ids that were put into `delayed`.
 local found = {}
 local nexts, being_taken = {}, nil
 
--- When the message was sent that is next in the list for messages of this priority, of the retry queue
--- or of the other one: beyond all times when there is none, 0 when nobody knows.
+-- Time at which the next message was sent, in the list for this priority of the retry queue or of the
+-- first one: infinity if the list is empty, 0 if unknown.
 local function next_sent(is_retry, priority)
   local list, best = nil, -1
   for _, name in ipairs(is_retry and retry_lists or first_lists) do

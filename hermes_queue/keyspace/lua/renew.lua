@@ -1,11 +1,11 @@
 -- @include time, numbers, entries, ids
--- Renew the leases one owner holds.
+-- Renew the leases of one owner.
 --
 -- @key leases
 -- @arg prefix, owner, lease_s
 -- @arg claims[id, epoch, stage]
--- @answer notices[id, epoch, reason]  of those it does not hold any more final | cancelled | surplus |
---         lost; of those it does hold paused (its run is) | cancel (it is to end as cancelled)
+-- @answer notices[id, epoch, reason]  final | cancelled | surplus | lost: the owner does not hold it any
+--         more; paused (its run is) | cancel (it has to end as cancelled): the owner still holds it
 local refused = refused_number({{'lease, s', lease_s, 0, 1e9}})
 if refused then return refused end
 local expires = stamp(now + tonumber(lease_s))

@@ -1,16 +1,16 @@
 -- @include time, budget, totals, numbers, hash
--- The current owner gives a job back: a retry (attempt + 1) or a hand-back (attempt stays).
+-- The current owner hands a job back: for a retry (attempt + 1), or unchanged (attempt stays).
 --
 -- @key traj = traj:{id}, leases, delayed, run = run:{run_id}, totals
 -- @arg id, owner, epoch
 -- @arg attempts_added  0 or 1
 -- @arg delay_s
 -- @arg facts  record of the failed attempt (JSON) or ''
--- @arg used_s  of the total deadline, by this attempt
--- @arg cost_usd, tokens  that it used; cost '' = unknown
+-- @arg used_s  seconds of the total deadline that this attempt used
+-- @arg cost_usd, tokens  spent by this attempt; cost '' = unknown
 -- @arg transcript  of the failed attempt (packed, without tab and newline) or ''
--- @arg evidence_bytes  most of the transcripts of all failed attempts; the newest are kept
--- @answer verdict, warning  ok | stale, and what to say of the run's budget or ''
+-- @arg evidence_bytes  size limit of the transcripts of all failed attempts; the newest are kept
+-- @answer verdict, warning  ok | stale, and a warning about the run's budget or ''
 local refused = refused_number({{'attempts added', attempts_added, 0, 1, true}, {'delay, s', delay_s, 0, 1e9},
   {'seconds used', used_s, 0, 1e9}, {'cost, USD', cost_usd == '' and '0' or cost_usd, 0, 1e9},
   {'tokens', tokens, 0, 1e15, true}, {'bytes of transcripts', evidence_bytes, 0, EXACT}})

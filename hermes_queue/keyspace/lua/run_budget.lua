@@ -1,10 +1,10 @@
 -- @include numbers
--- Set what a run may spend; the run need not exist yet.
+-- Set the budgets of a run; the run need not exist yet.
 --
 -- @key run = run:{run_id}
 -- @arg run_ttl_s
--- @arg budgets[name, amount]  name is cost_usd, tokens or wall_s; amount '' = no such budget any more
--- Names that are not given stay as they are. Warnings are given anew. Returns 1.
+-- @arg budgets[name, amount]  name is cost_usd, tokens or wall_s; amount '' = remove this budget
+-- Other budgets stay unchanged. Warnings may be given again. Returns 1.
 local checked = {{'TTL of the run, s', run_ttl_s, 1, 1e9, true}}
 for _, budget in ipairs(budgets) do
   if budget.amount ~= '' then checked[#checked + 1] = {budget.name, budget.amount, 0, 1e18} end

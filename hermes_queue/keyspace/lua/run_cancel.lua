@@ -1,19 +1,19 @@
 -- @include budget, hash
--- Cancel what waits or runs of these groups of a cancelled run. May be repeated.
+-- Cancel waiting and running trajectories in these groups of a cancelled run. May be repeated.
 --
 -- @key run = run:{run_id}, parked = run:{run_id}:parked, leases, delayed, waiting
 -- @key unread_bytes = results:bytes
 -- @arg prefix, finished_ttl_s
 -- @arg groups[]  ids
--- A group is closed without being published; members that were measured already expire.
+-- A group is closed without being published; bodies of measured members expire.
 -- Owners of running members learn of it with their next beat. Messages of waiting ones that
 -- are still in the broker are answered `cancelled` by `begin`.
--- Returns the number of trajectories that this call has cancelled, -1 when the run is not
+-- Returns the number of trajectories that this call has cancelled, -1 if the run is not
 -- cancelled (any more: it was purged).
 if redis.call('HGET', run, 'state') ~= 'cancelled' then return -1 end
-redis.call('SREM', parked, '')  -- first, so that a Redis that is full lets it pass, see trim.lua
+redis.call('SREM', parked, '')  -- first, so that a full Redis accepts the script, see trim.lua
 
--- Whether this call has cancelled it.
+-- Returns whether this call has cancelled it.
 local function cancel(id)
   local traj = prefix .. 'traj:' .. id
   local state = redis.call('HGET', traj, 'state')

@@ -1,11 +1,11 @@
 -- @include hash
--- Delete what is known of groups of a run that is being purged, and of their trajectories. May be
--- repeated. Their results stay.
+-- Delete groups of a run that is being purged, and their trajectories. Their results stay. May be
+-- repeated.
 --
 -- @key run = run:{run_id}
 -- @arg prefix
 -- @arg groups[]  ids
--- Returns how many trajectories were deleted; -1 when the run is not cancelled (any more: it was purged).
+-- Returns the number of deleted trajectories; -1 if the run is not cancelled (any more: it was purged).
 if redis.call('HGET', run, 'state') ~= 'cancelled' then return -1 end
 local n = 0
 for _, group_id in ipairs(groups) do

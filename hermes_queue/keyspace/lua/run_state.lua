@@ -1,17 +1,17 @@
--- Pause a run, let it go on, or cancel it.
+-- Pause, resume or cancel a run.
 --
 -- @key run = run:{run_id}
 -- @arg state  active | paused | cancelled
 -- @arg reason  shown to operators
 -- @arg by  operator, or the cause of the failure for which a worker pauses it
--- An operator's pause takes the place of anybody else's, so that only a `resume` ends it.
--- Returns the state before, or unknown; a cancelled run stays cancelled, and then nothing
--- changes. Workers learn of it in `begin` and `renew`.
+-- An operator's pause replaces any other pause, so that only `resume` ends it.
+-- Returns the previous state, or unknown; a cancelled run stays cancelled, and then nothing
+-- changes. Workers learn of the state in `begin` and `renew`.
 local before = redis.call('HGET', run, 'state')
 if not before then return 'unknown' end
 local takes_over = before == 'paused' and state == 'paused' and by == 'operator'
 if before ~= 'cancelled' and (before ~= state or takes_over) then
-  redis.call('HDEL', run, 'reason')  -- first, so that a Redis that is full lets it pass, see trim.lua
+  redis.call('HDEL', run, 'reason')  -- first, so that a full Redis accepts the script, see trim.lua
   redis.call('HSET', run, 'state', state, 'reason', reason, 'paused_by', by)
 end
 return before

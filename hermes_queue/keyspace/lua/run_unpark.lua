@@ -1,11 +1,11 @@
 -- @include time, entries
--- Put parked jobs of a run that goes on back into `delayed`, due at once. A batch per call.
+-- Put parked jobs of a resumed run back into `delayed`, due at once. A batch per call.
 --
 -- @key run = run:{run_id}, parked = run:{run_id}:parked, delayed
 -- @arg prefix
 -- @arg most  jobs
--- @answer moved, left  jobs put back and still parked; 0 and 0 when the run is not active: the jobs
---         of one that was paused again stay where they are
+-- @answer moved, left  jobs put back and still parked; 0 and 0 if the run is not active: if it was
+--         paused again, its jobs stay parked
 if redis.call('HGET', run, 'state') ~= 'active' then return {0, 0} end
 local n = 0
 for _, id in ipairs(redis.call('SPOP', parked, most)) do

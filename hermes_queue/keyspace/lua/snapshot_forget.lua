@@ -1,4 +1,4 @@
--- Drop the note of a snapshot that the provider has no more, unless it names another by now.
+-- Drop the note of a snapshot that is gone at the provider, unless the note names another one by now.
 --
 -- @key snapshot = snapshot:{hash}  place, name, id
 -- @arg id  of the snapshot that is gone

@@ -5,19 +5,19 @@
 -- @key waiting, retries = waiting:retry, sandboxes  for a clock that was set back
 -- @arg prefix
 -- @arg interval_s  between two sweeps of the fleet, at least
--- @arg gap_s  with no sweep for that long Redis or the whole fleet was away: owners that live had no
---      chance to renew, so they get one: every lease lasts for the grace at least, and none is taken.
---      When the server's clock was set back every lease lasts for the grace, however long it seemed
---      to. Leases of score 0 are of workers that are known to be dead: they are not extended.
+-- @arg gap_s  without a sweep for this long, Redis or the whole fleet was away and living owners could
+--      not renew. So every lease is extended to last at least for the grace, and none is taken back.
+--      If the server's clock was set back, every lease lasts for the grace, however long it was.
+--      Leases of score 0 belong to workers that are known to be dead: they are not extended.
 -- @arg grace_s
 -- @arg most  jobs per call
--- @arg quarantine_deaths  after which a job moves to quarantine: into a batch that is smaller than
---      what died with it, at last alone. Deaths alone are counted apart: only they are surely the
---      job's own. The death of a worker that was told to go, or of which only its whole host knew, is
---      held against nobody.
--- @answer swept  1 when it was due, else 0
--- @answer bad  ids of entries that are no jobs: they are taken out
--- @answer taken  ids taken back
+-- @arg quarantine_deaths  after which a job moves to quarantine: into a batch smaller than the number
+--      of jobs that died with it, at last alone. Deaths alone are counted apart: only these are surely
+--      the job's own. The death of a worker that was shutting down, or that may have died with its
+--      host, is held against no job.
+-- @answer swept  1 if a sweep was due, else 0
+-- @answer bad  ids of invalid entries, which are removed
+-- @answer taken  ids of jobs taken back
 local last = tonumber(redis.call('GET', swept) or '0')
 local is_set_back = now < last
 if not is_set_back and now - last < tonumber(interval_s) then return {0, {}, {}} end
@@ -36,7 +36,7 @@ for _, id in ipairs(expired) do
   local job = fields_of(traj, 'state', 'lane', 'attempt', 'epoch', 'owner')
   if job.state == 'running' then
     if is_job(id, job.lane, job.attempt, job.epoch) and job.owner then
-      -- Its place first: a sum that somebody has made unusable must not take it away.
+      -- Queue it first: if `take_back` fails on a malformed counter, the job must not be lost.
       redis.call('HSET', traj, 'state', 'queued', 'queued', stamp(now))
       redis.call('ZADD', delayed, stamp(now), id)
       local whole = pcall(take_back, id, traj)

@@ -1,9 +1,9 @@
 -- @include time, numbers
--- Add to the fleet's counts of the current two minutes.
+-- Add to the fleet's counts in the current bucket of two minutes.
 --
 -- @arg prefix
 -- @arg bucket_s  width of a bucket
--- @arg kept_s  for which a bucket is kept
+-- @arg kept_s  expiry of a bucket
 -- @arg counts[name, by]
 -- The bucket is the hash tally:{number}. Returns its number. Repeating a call counts twice.
 local checked = {{'width, s', bucket_s, 1, 1e9}, {'seconds kept', kept_s, 1, 1e9, true}}

@@ -1,26 +1,26 @@
 -- @include time, trim/groups
--- Delete what every consumer group that counts has acknowledged, entries and bodies at once.
+-- Delete entries, with their bodies, that every counted consumer group has acknowledged.
 --
--- @key results, trimmed = results:trimmed, unread_bytes = results:bytes  trimmed: when it was last
+-- @key results, trimmed = results:trimmed, unread_bytes = results:bytes  trimmed: time of the last trim
 -- @arg prefix
--- @arg interval_s  between two trims of the fleet, at least
--- @arg retention_s  for which entries are kept, unless there are as many as `soft_max_groups` or
---      `soft_max_bytes`: what everybody has read must not hold back new work
--- @arg abandoned_after_s  after which a consumer group that is not durable and reads nothing counts
---      no more
+-- @arg interval_s  minimum time between two trims of the fleet
+-- @arg retention_s  how long entries are kept, unless there are as many as `soft_max_groups` or
+--      `soft_max_bytes`: results that everybody has read must not hold back new work
+-- @arg abandoned_after_s  after which a consumer group that is not durable and reads nothing no longer
+--      counts
 -- @arg most  entries per call
 -- @arg soft_max_groups, soft_max_bytes
--- @arg only_name  '1' = delete nothing, name what may be
+-- @arg only_name  '1' = delete nothing, only name the entries that may be deleted
 -- @arg newest  id of the newest entry to delete, '' = any
--- @arg kept[]  ids of entries to pass over, which do not count among `most`
--- @answer entries  deleted or named, or -1 when it was not due
--- @answer abandoned  names of groups that count no more
+-- @arg kept[]  ids of entries to skip, which do not count towards `most`
+-- @answer entries  number deleted or named, -1 if no trim was due
+-- @answer abandoned  names of groups that no longer count
 -- @answer named  ids of the entries named
--- Without any group that counts nothing is deleted: results wait for their first reader.
+-- Without a counted group nothing is deleted: results wait for their first reader.
 local last = tonumber(redis.call('GET', trimmed) or '0')
 if now >= last and now - last < tonumber(interval_s) then return {-1, {}, {}} end
--- A Redis that is full refuses scripts that begin with a command which needs room, and it is
--- this one that makes room: after a first DEL it lets the others pass.
+-- A full Redis refuses a script if its first writing command needs room, although this script makes
+-- room. After a first DEL, Redis accepts the others.
 redis.call('DEL', trimmed)
 redis.call('SET', trimmed, stamp(now), 'EX', 86400)
 if redis.call('EXISTS', results) == 0 then return {0, {}, {}} end
@@ -29,7 +29,7 @@ if #reads == 0 then return {0, abandoned, {}} end
 
 local function delete(id, fields)
   for _, list in ipairs({fields['members'] or '[]', fields['extras'] or '[]'}) do
-    local whole, names = pcall(cjson.decode, list)  -- an entry that is none of ours has no bodies
+    local whole, names = pcall(cjson.decode, list)  -- a foreign entry has no bodies
     for _, member in ipairs(whole and type(names) == 'table' and names or {}) do
       if type(member) == 'string' then redis.call('DEL', prefix .. 'body:' .. member) end
     end

@@ -21,14 +21,14 @@ COUNTED = ",".join(name for name, cause in CAUSES.items() if cause.opens_breaker
 
 @dataclass(frozen=True, slots=True)
 class LaneState:
-    """What a lane's breaker says; `state` is closed, open or half_open."""
+    """The state of a lane's breaker; `state` is closed, open or half_open."""
 
     lane: str
     state: str = "closed"
     cause: str = ""
     message: str = ""
     opened: float = 0.0
-    """Unix seconds of Redis' clock, likewise `until`."""
+    """Unix seconds of Redis' clock, as `until`."""
     until: float = 0.0
 
 
@@ -40,7 +40,7 @@ class Breakers:
         self._settings = settings or BreakerSettings()
 
     def record(self, lane: str, outcomes: Mapping[str, tuple[int, str]]) -> str:
-        """Count attempts that ended; returns "open" or "closed" when that changed the lane.
+        """Count attempts that ended; returns "open" or "closed" if that changed the state.
 
         Args:
             lane: where they ran.
@@ -64,7 +64,7 @@ class Breakers:
         return str(entered.decode())
 
     def state(self, lane: str) -> LaneState:
-        """The breaker of a lane as of now."""
+        """The current state of a lane's breaker."""
         names = ("state", "cause", "message", "opened", "until")
         with explained(self._ledger.url):
             raw: Any = self._ledger.client.hmget(self._ledger.key(f"lane:{lane}"), names)
@@ -74,7 +74,7 @@ class Breakers:
         return LaneState(lane, state, cause, message, float(opened or 0), float(until or 0))
 
     def close(self, lane: str) -> bool:
-        """Close a lane's breaker by hand; whether it was open."""
+        """Close a lane's breaker by hand; returns whether it was open."""
         with explained(self._ledger.url):
             keys = [self._ledger.key(f"lane:{lane}"), self._ledger.key(f"lane:{lane}:outcomes")]
             answer: Any = self._ledger.client.delete(*keys)

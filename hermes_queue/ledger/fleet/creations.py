@@ -1,4 +1,4 @@
-"""The fleet's rate of creating sandboxes, and how many are starting: a gate in Redis."""
+"""The fleet's limits for creating sandboxes: a rate, and how many may be starting at once."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from hermes_queue.sandbox.fleet import CreationRate, ProcessCreationGate
 logger = logging.getLogger(__name__)
 
 STARTING_TTL_S = 900.0
-"""After which a creation counts no more whose worker has died."""
+"""After this time a creation no longer counts, in case its worker has died."""
 
 
 class FleetCreationGate:
     """A `CreationGate` that all workers of a deployment pass.
 
-    While Redis does not answer, every worker keeps to the fleet's rate by itself: creation
-    does not wait for Redis, and a provider that finds it too fast says so.
+    While Redis does not answer, every worker keeps to the fleet's rate by itself: creation does
+    not wait for Redis, and a provider refuses what is too fast for it.
     """
 
     def __init__(self, ledger: Ledger, backend: str) -> None:
@@ -57,11 +57,15 @@ class FleetCreationGate:
 
     async def _turn(self, token: str, rate: CreationRate) -> None:
         while wait_s := await self._answer(token, rate):  # noqa: ASYNC110 - Redis' event
-            # Spread out, so that those who wait do not ask in step.
+            # Jitter, so that waiting workers do not ask all at once.
             await asyncio.sleep(wait_s * random.uniform(1.0, 1.2))  # noqa: S311
 
     async def _answer(self, token: str, rate: CreationRate) -> float:
-        """`take`. Cancelled meanwhile it ends with the answer, after which alone `leave` helps."""
+        """`take`. If it is cancelled, it still waits for the answer.
+
+        A `leave` that overtakes a `take` removes nothing, and the granted creation would count
+        until `STARTING_TTL_S`.
+        """
         asking = asyncio.ensure_future(asyncio.to_thread(self.take, token, rate))
         try:
             return await asyncio.shield(asking)
@@ -70,10 +74,10 @@ class FleetCreationGate:
             raise
 
     def take(self, token: str, rate: CreationRate) -> float:
-        """Ask once; 0 = granted, else seconds to wait. Blocks.
+        """Ask once; returns 0 = granted, else seconds to wait. Blocks.
 
         Raises:
-            RedisUnavailable, RedisFull: not known; may be repeated.
+            RedisUnavailable, RedisFull: it may be granted; may be repeated.
         """
         wait_s = self._ledger.call(
             "creation_take",
@@ -86,7 +90,7 @@ class FleetCreationGate:
         return float(wait_s)
 
     def leave(self, token: str) -> None:
-        """The sandbox has started, or will not. Blocks."""
+        """Report that the sandbox has started, or will not. Blocks."""
         with explained(self._ledger.url):
             key = self._ledger.key(f"creation:{self._backend}:starting")
             self._ledger.client.zrem(key, token)
@@ -95,4 +99,4 @@ class FleetCreationGate:
         try:
             await asyncio.to_thread(self.leave, token)
         except HermesQueueError as error:
-            logger.debug("a creation counts as starting for longer: %s", error)
+            logger.debug("cannot report the end of a creation, which counts for longer: %s", error)

@@ -1,4 +1,4 @@
-"""Which lanes there are, and pausing one by hand."""
+"""Known lanes, and the manual pause."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger.ledger import Ledger
 
 KNOWN_S = 30 * 86400
-"""How long a lane is known after the last job was sent to it."""
+"""How long a lane is remembered after the last job sent to it."""
 PAUSE_S = 90 * 86400
-"""How long a pause by hand lasts if nobody ends it: as long as runs are kept."""
+"""How long a manual pause lasts if nobody ends it: as long as runs are kept."""
 
 
 def note_lanes(ledger: Ledger, lanes: Iterable[str]) -> None:
@@ -25,7 +25,7 @@ def note_lanes(ledger: Ledger, lanes: Iterable[str]) -> None:
 
 
 def known_lanes(ledger: Ledger) -> set[str]:
-    """Lanes to which a job was sent in the last month, by any producer."""
+    """Lanes to which any producer sent a job in the last month."""
     with explained(ledger.url):
         found: Any = ledger.client.zrange(ledger.key("lanes"), 0, -1)
     return {name.decode(errors="replace") for name in found}
@@ -34,7 +34,7 @@ def known_lanes(ledger: Ledger) -> set[str]:
 def pause_lane(ledger: Ledger, lane: str, reason: str = "") -> None:
     """Begin no more jobs of a lane, on any worker, until its breaker is closed. Idempotent.
 
-    Running trajectories go on; jobs that wait use no attempt.
+    Running trajectories continue; waiting jobs use no attempt.
     """
     message = reason or "paused by an operator"
     ledger.call("lane_pause", lane=lane, reason=message, pause_s=PAUSE_S)

@@ -1,8 +1,8 @@
-"""Limits of model endpoints, shared by all workers: who may call which, when.
+"""Limits of model endpoints, shared by all workers.
 
-Per endpoint and model a leased semaphore whose size adapts (see `limit_release.lua`), a pause
-that any worker sets and all honour, and buckets for calls and tokens a minute. A lease that is
-not renewed ends by itself, so that calls of a worker that died are not counted for long.
+Per endpoint and model: a leased semaphore whose size adapts (see `limit_release.lua`), a pause
+that any worker sets and all respect, and buckets for calls and tokens per minute. A lease that
+is not renewed expires, so calls of a dead worker do not count for long.
 """
 
 from __future__ import annotations
@@ -17,52 +17,52 @@ from hermes_queue.ledger.ledger import Ledger
 from hermes_queue.settings import LimiterSettings
 
 Outcome = Literal["ok", "refused", "paused", ""]
-"""How a call went. Refused: too many calls. Paused: by the gateway, for all. "": no telling."""
+"""Outcome of a call. refused: too many calls. paused: by the gateway, for all. "": unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """The answer to one request for leave to call."""
+    """The answer to one request for a permit."""
 
     granted: bool
     wait_s: float
-    """Granted: before the call begins. Else: before asking again."""
+    """If granted: before the call begins. Else: before asking again."""
     at: float
-    """Unix seconds of Redis' clock, likewise `since`."""
+    """Unix seconds of Redis' clock, as `since`."""
     since: str
-    """When the request was first made; handed back with the next try, it keeps its place."""
+    """Time of the request's first try; pass it to the next try, which then keeps its place."""
     among: int
-    """Calls that have leave, with this one if it has."""
+    """Number of permitted calls, this one included if it is."""
 
 
 @dataclass(frozen=True, slots=True)
 class LimitState:
-    """What is known of one endpoint and model."""
+    """The state of the limit of one endpoint and model."""
 
     limit: float
     """Concurrent calls."""
     leased: int
     waiting: int
     ceiling: float | None = None
-    """How many calls were served when others were last refused."""
+    """Number of calls served when others were last refused."""
     pause_s: float = 0.0
-    """For how long nobody calls."""
+    """Remaining seconds of the pause for all calls."""
     hold_s: float = 0.0
-    """What a call usually takes."""
+    """Usual duration of a call."""
     granted: int = 0
     refused: int = 0
     paused: int = 0
 
 
 def limit_name(endpoint: str, model: str) -> str:
-    """The name of the limit that calls of `model` at `endpoint` share; holds no credentials."""
+    """The name of the limit that calls of `model` at `endpoint` share; without credentials."""
     parts = urlsplit(endpoint)
     host = parts.netloc.rpartition("@")[2]
     return f"{parts.scheme}://{host}{parts.path.rstrip('/')}|{model}"
 
 
 class EndpointLimits:
-    """The limits of one deployment's endpoints. Synchronous and thread-safe, as the ledger.
+    """The limits of one deployment's endpoints. Synchronous and thread-safe, like the ledger.
 
     Every method is one round trip and may be repeated.
     """
@@ -75,13 +75,13 @@ class EndpointLimits:
         self._lease_s = lease_s
 
     def acquire(self, name: str, request: str, *, tokens: int = 0, since: str = "") -> Admission:
-        """Ask for leave to make one call.
+        """Ask for a permit for one call.
 
         Args:
             name: of the limit, see `limit_name`.
             request: id of the call; the same in all its tries.
-            tokens: what the call is expected to use.
-            since: of the answer to the try before this one.
+            tokens: expected usage of the call.
+            since: `Admission.since` of the previous try.
 
         Raises:
             RedisUnavailable, RedisFull: it may be granted; ask again or release it.
@@ -121,7 +121,7 @@ class EndpointLimits:
         pause_s: float = 0.0,
         more_tokens: int = 0,
     ) -> bool:
-        """Give leave back, or stop waiting for it; returns whether it was held.
+        """Release a permit, or stop waiting for it; returns whether it was held.
 
         Args:
             name: of the limit.
@@ -129,11 +129,11 @@ class EndpointLimits:
             outcome: how the call went.
             granted_at: `Admission.at`.
             among: `Admission.among`.
-            pause_s: for how long nobody shall call, as the endpoint demands.
-            more_tokens: what the call used beyond what was reserved; negative if less.
+            pause_s: how long nobody may call, as the endpoint demands.
+            more_tokens: usage beyond the reservation; negative if less.
 
         Raises:
-            RedisUnavailable, RedisFull: the lease then ends by itself.
+            RedisUnavailable, RedisFull: the lease then expires.
         """
         section = self._settings
         answer = self._ledger.call(
@@ -157,7 +157,7 @@ class EndpointLimits:
         return bool(answer == 1)
 
     def renew(self, name: str, requests: Sequence[str]) -> int:
-        """Keep the leases of calls that still go on; returns how many are held.
+        """Renew the leases of ongoing calls; returns how many are held.
 
         Raises:
             RedisUnavailable, RedisFull: they may be renewed.
@@ -172,7 +172,7 @@ class EndpointLimits:
         return int(held)
 
     def names(self) -> list[str]:
-        """The limits of which anything is known, sorted."""
+        """Names of all limits with state, sorted."""
         prefix = self._ledger.key("limit:")
         with explained(self._ledger.url):
             client = self._ledger.client
@@ -180,13 +180,13 @@ class EndpointLimits:
             return sorted(key.decode().removeprefix(prefix) for key in found)
 
     def forget(self, name: str) -> bool:
-        """Begin anew with a limit; calls in flight and those in line stay. False = not known."""
+        """Reset a limit; ongoing and waiting calls stay. Returns False if it is unknown."""
         with explained(self._ledger.url):
             answer: Any = self._ledger.client.delete(self._ledger.key(f"limit:{name}"))
         return bool(answer)
 
     def state(self, name: str) -> LimitState | None:
-        """What is known of a limit as of now; None = nothing."""
+        """The current state of a limit; None = unknown."""
         ledger = self._ledger
         with explained(ledger.url), ledger.client.pipeline(transaction=False) as pipe:
             pipe.time()

@@ -1,7 +1,7 @@
-"""The list of objects in the store of bodies: noted before they exist, kept until they are gone.
+"""The list of stored objects: noted before they exist, listed until they are deleted.
 
-A publication whose object is not on the list is refused (`unstored`), so that whoever deletes
-what is not needed never takes what is about to be published.
+A publication whose object is not on the list is refused (`unstored`). Otherwise the cleanup
+could delete an object, found unneeded a moment before, that is just being published.
 """
 
 from __future__ import annotations
@@ -14,44 +14,44 @@ from hermes_queue.ledger.ledger import Ledger
 
 _BATCH = 200
 _AGAIN_S = 3600.0
-"""Whoever took an object to delete it and said nothing for so long is taken for dead. Longer than
-any library tries, so that its request cannot arrive after that."""
+"""If an object's deletion is not reported for this long, its deleter is presumed dead. Longer than
+any library retries, so that its request cannot arrive later."""
 
 
 @dataclass(frozen=True, slots=True)
 class NotedObject:
-    """One object, and the trajectory for which it was put there."""
+    """One object, and the trajectory it was stored for."""
 
     trajectory_id: str
     url: str
 
     @property
     def listed(self) -> str:
-        """As the list holds it."""
+        """Its entry in the list."""
         return f"{self.trajectory_id} {self.url}"
 
 
 def note_object(ledger: Ledger, noted: NotedObject, *, grace_s: float) -> bool:
-    """List an object that will be put; it is kept for `grace_s` although no body names it.
+    """List an object before it is stored; it is kept for `grace_s` although no body refers to it.
 
-    False when that object is being deleted just now: it needs another place.
+    Returns False if that object is being deleted just now: store it under another URL.
 
     Raises:
-        RedisUnavailable, RedisFull: to be repeated.
+        RedisUnavailable, RedisFull: repeat the call.
     """
     return bool(ledger.call("object_note", object=noted.listed, grace_s=grace_s))
 
 
 def unneeded_objects(ledger: Ledger, base: str, *, grace_s: float) -> list[NotedObject]:
-    """Objects below the URL `base` that no body names: the caller has to delete them.
+    """Objects below the URL `base` that no body refers to; the caller has to delete them.
 
     Args:
-        ledger: whose list.
+        ledger: its list is used.
         base: of the store; objects of other stores are left alone.
-        grace_s: how often an object is looked at.
+        grace_s: interval between two checks of an object.
 
     Raises:
-        RedisUnavailable, RedisFull: to be repeated.
+        RedisUnavailable, RedisFull: repeat the call.
     """
     folder = base.rstrip("/") + "/"
     found = ledger.call("object_sweep", base=folder, grace_s=grace_s, again_s=_AGAIN_S, most=_BATCH)
@@ -62,7 +62,7 @@ def objects_gone(ledger: Ledger, objects: Sequence[NotedObject]) -> None:
     """Take deleted objects off the list.
 
     Raises:
-        RedisUnavailable, RedisFull: they are named for deletion once more.
+        RedisUnavailable, RedisFull: they will be returned for deletion again.
     """
     if objects:
         with explained(ledger.url):

@@ -1,4 +1,4 @@
-"""What probes of model endpoints found, so that a fleet asks each endpoint once."""
+"""Verdicts of probes of model endpoints, so that a fleet probes each endpoint once."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from hermes_queue.ledger.ledger import Ledger
 
 
 class Probes:
-    """The findings in one deployment's Redis."""
+    """The verdicts in one deployment's Redis."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
     def load(self, endpoint: str, model: str) -> str | None:
-        """The verdict on a model at an endpoint, while it holds.
+        """The verdict on a model at an endpoint, while it is valid.
 
         Raises:
             RedisUnavailable: no answer.
@@ -27,10 +27,10 @@ class Probes:
         return verdict.decode() if verdict else None
 
     def save(self, endpoint: str, model: str, verdict: str, *, ttl_s: float) -> None:
-        """Keep a verdict for `ttl_s` seconds. An earlier one is replaced.
+        """Keep a verdict for `ttl_s` seconds, replacing an earlier one.
 
         Raises:
-            RedisUnavailable, RedisFull: it may be kept.
+            RedisUnavailable, RedisFull: it may be stored.
         """
         self._ledger.call(
             "probe_save",
@@ -43,6 +43,6 @@ class Probes:
 
 
 def _hash(endpoint: str, model: str) -> str:
-    """Of fixed length and free of what URLs may hold."""
+    """A key part of fixed length, without special characters of URLs."""
     text = f"{endpoint}\n{model}".encode()
     return hashlib.sha256(text).hexdigest()[:32]

@@ -1,4 +1,4 @@
-"""Which sandboxes exist, whose they are and who is in them; what the reaper goes by."""
+"""Sandboxes, their owners and leased slots, for the reaper."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hermes_queue.ledger.ledger import Ledger
 from hermes_queue.sandbox.base import SandboxInfo
 
 RECORD_TTL_S = 7 * 86400
-"""How long a record outlives its last renewal, should no reaper come by."""
+"""How long a record outlives its last renewal, in case no reaper runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,14 +22,14 @@ class SandboxRecord:
     sandbox_id: str
     backend: str
     host: str
-    """Of the worker that created it."""
+    """Host of the worker that created it."""
     created: float
     """Unix seconds of the worker's clock."""
     labels: Mapping[str, str] = field(default_factory=dict)
     slots: Mapping[str, str] = field(default_factory=dict)
     """Leased slot -> trajectory in it."""
     lease_s: float = 0.0
-    """Seconds left of the lease on Redis' clock when it was read; negative = it ended."""
+    """Remaining seconds of the lease on Redis' clock when it was read; negative = it expired."""
 
     @property
     def worker(self) -> str:
@@ -37,7 +37,7 @@ class SandboxRecord:
         return self.labels.get("worker", "")
 
     def as_json(self) -> str:
-        """As Redis keeps it; the lease is a score."""
+        """Its JSON in Redis, without the lease, which is a score."""
         facts = asdict(self)
         del facts["lease_s"]
         return json.dumps(facts)
@@ -53,7 +53,7 @@ class Sandboxes:
         self._ledger = ledger
 
     def renew(self, records: Iterable[SandboxRecord], *, lease_s: float) -> None:
-        """Write the records and hold their leases for `lease_s` from now."""
+        """Write the records, and lease them for `lease_s` from now."""
         rows = [(record.sandbox_id, record.as_json()) for record in records]
         if rows:
             self._ledger.call(
@@ -61,7 +61,7 @@ class Sandboxes:
             )
 
     def forget(self, sandbox_id: str) -> None:
-        """Drop a record: its sandbox is gone."""
+        """Drop the record of a sandbox that is gone."""
         key = self._ledger.key
         with explained(self._ledger.url), self._ledger.client.pipeline() as pipe:
             pipe.zrem(key("sandboxes"), sandbox_id)
@@ -69,7 +69,7 @@ class Sandboxes:
             pipe.execute()
 
     def all(self) -> list[SandboxRecord]:
-        """Every record, those whose lease ended longest ago first."""
+        """All records, those whose lease expired longest ago first."""
         with explained(self._ledger.url):
             client, key = self._ledger.client, self._ledger.key
             seconds, micros = client.time()
@@ -84,15 +84,15 @@ class Sandboxes:
         ]
 
     def take_turn(self, backend: str, *, interval_s: float) -> bool:
-        """Whether the caller is to reap now: one in the fleet is, every `interval_s`."""
+        """Whether it is the caller's turn to reap: one worker of the fleet per `interval_s`."""
         return bool(self._ledger.call("reap_turn", backend=backend, interval_s=interval_s))
 
     def ownerless(
         self, backend: str, listed: Iterable[SandboxInfo], *, grace_s: float
     ) -> list[str]:
-        """Ids whose worker neither beats nor holds their lease, for `grace_s` by now.
+        """Ids whose worker has neither beaten nor held their lease for `grace_s`.
 
-        Their records are dropped: the caller is to end them.
+        Their records are dropped: the caller has to end them.
         """
         rows = [(info.sandbox_id, info.labels.get("worker", "")) for info in listed]
         found = self._ledger.call("reap_judge", backend=backend, grace_s=grace_s, listed=rows)

@@ -1,4 +1,4 @@
-"""Which snapshot at a provider holds what: notes in Redis, for the workers of all hosts."""
+"""Notes in Redis about snapshots at a provider, for the workers of all hosts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 class FleetSnapshots(SnapshotNotes):
     """`SnapshotNotes` in one deployment's Redis.
 
-    While Redis does not answer nothing is known: a host then builds for itself.
+    While Redis does not answer, nothing is known: a host then builds for itself.
     """
 
     def __init__(self, ledger: Ledger) -> None:
@@ -56,7 +56,7 @@ class FleetSnapshots(SnapshotNotes):
         return found.decode() if found else None
 
     async def _asked(self, call: Callable[..., T], *args: Any, **given: Any) -> T | None:
-        """What Redis answers; None while it is away or full."""
+        """The answer of `call`; None while Redis is away or full."""
         try:
             return await asyncio.to_thread(call, *args, **given)
         except HermesQueueError as error:
@@ -65,6 +65,6 @@ class FleetSnapshots(SnapshotNotes):
 
 
 def _hash(place: str, name: str) -> str:
-    """Of fixed length and free of what names may hold."""
+    """A key part of fixed length, without special characters of names."""
     text = f"{place}\n{name}".encode()
     return hashlib.sha256(text).hexdigest()[:32]

@@ -1,7 +1,7 @@
-"""What the fleet did lately: attempts by cause of failure, and trajectories that ended by run.
+"""Recent counts of the fleet: attempts by cause of failure, and ended trajectories by run.
 
-Counted by workers with their beat, in buckets of two minutes that expire after an hour and a
-half. For people and estimates: a count whose answer Redis lost may be added twice.
+Workers count with their beat, in buckets of two minutes that expire after an hour and a half.
+For people and estimates: if an answer of Redis is lost, a count may be added twice.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Lately:
     """Counts of a window that ends now."""
 
     window_s: float
-    """How long the window is, in whole buckets."""
+    """Length of the window, in whole buckets."""
     attempts: Mapping[str, int] = field(default_factory=dict)
     """By cause; "" = attempts without a failure."""
     ended: Mapping[str, int] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class Tally:
         self._ledger = ledger
 
     def add(self, *, attempts: Mapping[str, int], ended: Mapping[str, int]) -> None:
-        """Add counts as they are named in `Lately`.
+        """Add counts, as in `Lately`.
 
         Raises:
             RedisUnavailable, RedisFull: they may be counted.

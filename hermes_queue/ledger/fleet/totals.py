@@ -1,4 +1,4 @@
-"""What the ledger's scripts have counted over the life of the deployment."""
+"""Totals that the ledger's scripts have counted over the life of the deployment."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Totals = Mapping[tuple[str, ...], float]
 
 
 def totals(ledger: Ledger) -> Totals:
-    """All totals; they begin at nothing when Redis does. One round trip.
+    """All totals; they start at zero with an empty Redis. One round trip.
 
     Raises:
         RedisUnavailable: Redis does not answer.

@@ -1,7 +1,7 @@
-"""Where builds of assets may connect to: the worker's package indexes, and what is named besides.
+"""Hosts that builds of assets may reach: the worker's package indexes, and configured ones.
 
-Builds have no network of their own (see `build_network`); this is what the worker's proxy
-asks before it opens a connection for one.
+Builds have no network (see `build_network`); the worker's proxy checks these rules before it
+opens a connection for a build.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hermes_queue.errors import EnvInfraError
 from hermes_queue.settings.hosts import HOST_AND_PORT, split_hosts
 
 Scheme = Literal["http", "https"]
-"""http: GET and HEAD through the proxy, in the clear. https: a tunnel."""
+"""http: GET and HEAD through the proxy, unencrypted. https: a tunnel."""
 
 Place = tuple[Scheme, str, int]
 
@@ -30,7 +30,7 @@ FILES = {
     "pypi.python.org": ("pypi.org", "files.pythonhosted.org"),
     "test.pypi.org": ("test-files.pythonhosted.org",),
 }
-"""Where the pages of public indexes link to, or redirect."""
+"""Hosts to which the pages of public indexes link or redirect."""
 RESOLVE_TIMEOUT_S = 20.0
 MAX_ADDRESSES = 4
 _PRIVATE = tuple(
@@ -46,7 +46,7 @@ _PRIVATE = tuple(
 
 
 class Refused(Exception):
-    """The build may not connect there; the text says where and how that can be allowed."""
+    """The build may not connect there; the text says why and how to allow it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,20 +62,20 @@ class OuterProxy:
 
 @dataclass(frozen=True, slots=True)
 class BuildHosts:
-    """Which hosts and ports builds may reach, and by which way.
+    """Hosts and ports that builds may reach, and how.
 
-    Immutable. `named` are places that the operator gave as an index or in the settings: they
-    may be on loopback or in a private network. `implied` are those that follow from them.
+    Immutable. `named` are places that the operator gave as an index or in the settings: they may
+    be on loopback or in a private network. `implied` are those that follow from them.
     """
 
     named: frozenset[Place]
     implied: frozenset[Place]
     proxies: Mapping[str, str] = field(default_factory=dict)
-    """Of the worker itself, as `urllib.request.getproxies_environment` has them."""
+    """The worker's own proxies, as from `urllib.request.getproxies_environment`."""
 
     @classmethod
     def of(cls, pip: Mapping[str, str], named: str) -> BuildHosts:
-        """Those of pip's settings as environment variables, and of `LOCAL_BUILD_HOSTS`."""
+        """From pip's settings as environment variables, and from `LOCAL_BUILD_HOSTS`."""
         indexes = set(_indexes(pip))
         implied: set[Place] = {
             ("https", host, PORTS["https"])
@@ -92,13 +92,13 @@ class BuildHosts:
         return cls(frozenset(indexes), frozenset(implied), proxies)
 
     def check(self, scheme: Scheme, host: str, port: int) -> None:
-        """Raises Refused unless builds may connect there by this way."""
+        """Raise Refused unless builds may connect there in this way."""
         place = (scheme, host, port)
         if place not in self.named and place not in self.implied:
-            raise Refused(_how_to_allow(host, port, "is none of the worker's package indexes"))
+            raise Refused(_how_to_allow(host, port, "is not a package index of the worker"))
 
     async def addresses(self, scheme: Scheme, host: str, port: int) -> list[str]:
-        """Numeric addresses of an allowed place; connect to these and to nothing else.
+        """Numeric addresses of an allowed place; connect only to these.
 
         Raises:
             Refused: the place is only implied, and is in a private network.
@@ -115,10 +115,10 @@ class BuildHosts:
         return numeric[:MAX_ADDRESSES]
 
     def outer_proxy(self, scheme: Scheme, host: str, port: int) -> OuterProxy | None:
-        """The proxy that the worker has to take to get there itself.
+        """The proxy that the worker itself needs to get there.
 
         Raises:
-            EnvInfraError: it is of a kind that builds cannot take.
+            EnvInfraError: builds cannot use this kind of proxy.
         """
         url = self.proxies.get(scheme) or self.proxies.get("all")
         if not url or proxy_bypass(f"{host}:{port}", dict(self.proxies)):
@@ -126,7 +126,7 @@ class BuildHosts:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise EnvInfraError(
-                f"builds cannot take this worker's proxy for {host}:{port}: it is a "
+                f"builds cannot use this worker's proxy for {host}:{port}: it is a "
                 f"{parts.scheme}:// one; set HTTP_PROXY and HTTPS_PROXY to an http:// one"
             )
         return _outer(parts)
@@ -141,12 +141,12 @@ def _outer(parts: SplitResult) -> OuterProxy:
 
 
 def normal_host(host: str) -> str:
-    """A host as it is compared: lower case, without brackets and a final dot."""
+    """A host in the form for comparisons: lower case, without brackets and a final dot."""
     return host.strip("[]").rstrip(".").lower()
 
 
 def is_public(address: str) -> bool:
-    """Whether a numeric address is neither this host's own, its neighbours' nor metadata's."""
+    """Whether a numeric address is not of this host, its private networks or a metadata service."""
     found = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(found, ipaddress.IPv6Address):
         inner = found.ipv4_mapped or found.sixtofour or (found.teredo and found.teredo[1])
@@ -162,7 +162,7 @@ def is_public(address: str) -> bool:
 
 
 def _indexes(pip: Mapping[str, str]) -> Iterator[Place]:
-    """The http and https places that pip's settings name; the others are files."""
+    """The http and https places in pip's settings; the others are files."""
     urls = pip.get("PIP_FIND_LINKS", "").split()
     if pip.get("PIP_NO_INDEX", "").lower() not in ("1", "true", "yes", "on"):
         urls.append(pip.get("PIP_INDEX_URL") or DEFAULT_INDEX)
@@ -176,7 +176,7 @@ def _indexes(pip: Mapping[str, str]) -> Iterator[Place]:
 
 
 def _places(word: str) -> Iterator[Place]:
-    """`host:port` by both ways, `host` by each way's own port."""
+    """`host:port` for both schemes, `host` with the default port of each."""
     match = HOST_AND_PORT.fullmatch(word)
     if match is None:
         return
@@ -187,6 +187,6 @@ def _places(word: str) -> Iterator[Place]:
 def _how_to_allow(host: str, port: int, why: str) -> str:
     place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     return (
-        f"the build wanted to reach {place}, which {why}; if it is a package server that you "
+        f"the build tried to reach {place}, which {why}; if it is a package server that you "
         f"trust, allow it on the workers with HERMES_QUEUE_LOCAL_BUILD_HOSTS={place}"
     )

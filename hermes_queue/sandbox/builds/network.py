@@ -1,10 +1,10 @@
-"""What a build of an asset has of a network: a port on its own loopback, answered by the worker.
+"""The only network of a build: a port on its loopback, answered by the worker.
 
-A build runs the code of packages, so its sandbox has a network namespace without a way out:
-not to the host's loopback, where Redis may listen, nor to abstract sockets, neighbours or a
-cloud's metadata. Before its script starts, a socket that listens *in that namespace* is made
-and handed to the worker, which serves it with a `BuildProxy`. So nothing of ours runs beside
-the build that it could stop or imitate.
+A build runs the code of packages, so its sandbox has a network namespace without a way out: not
+to the host's loopback, where Redis may listen, nor to abstract sockets, neighbours or a cloud's
+metadata. Before its script starts, a socket that listens *in that namespace* is made and passed
+to the worker, which serves it with a `BuildProxy`. So no process of ours runs beside the build,
+which could stop or imitate it.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ with socket.socket(socket.AF_UNIX) as channel:
     rights = array.array("i", [listener.fileno()])
     channel.sendmsg([b"."], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
 """
-"""For any Python 3. It runs before any foreign code does."""
+"""For any Python 3. It runs before any foreign code."""
 PROXY_VARIABLES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 
 
 async def run_fenced(
     slot: LocalSlot, spec: AssetSpec, pip: pip_settings.PipSettings, named_hosts: str
 ) -> ExecutionResult:
-    """Run the script of `spec` in a slot without network; what it was refused is in its output.
+    """Run the script of `spec` without network; its output names refused connections.
 
     Args:
         slot: fresh, with the asset's directory mounted.
@@ -73,10 +73,12 @@ async def run_fenced(
             cwd=spec.mount,
             timeout_s=spec.timeout_s,
         )
-    return _told(spec, result, list(proxy.refusals))
+    return _with_refusals(spec, result, list(proxy.refusals))
 
 
-def _told(spec: AssetSpec, result: ExecutionResult, refusals: list[str]) -> ExecutionResult:
+def _with_refusals(
+    spec: AssetSpec, result: ExecutionResult, refusals: list[str]
+) -> ExecutionResult:
     for refusal in refusals:
         logger.warning(
             "%s %s: %s", spec.kind, spec.key[:12], refusal, extra={"action": "build_refused"}
@@ -87,7 +89,7 @@ def _told(spec: AssetSpec, result: ExecutionResult, refusals: list[str]) -> Exec
 
 @contextlib.asynccontextmanager
 async def _proxied(slot: LocalSlot, hosts: BuildHosts) -> AsyncIterator[tuple[BuildProxy, str]]:
-    """A proxy for what runs in `slot`, and its address there."""
+    """A proxy for processes in `slot`, and its address there."""
     listener = await _listener_inside(slot)
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     proxy = BuildProxy(hosts)
@@ -99,7 +101,7 @@ async def _proxied(slot: LocalSlot, hosts: BuildHosts) -> AsyncIterator[tuple[Bu
 
 
 async def _listener_inside(slot: LocalSlot) -> socket.socket:
-    """A socket that listens on the loopback of the slot's own network namespace."""
+    """A socket that listens on the loopback of the slot's network namespace."""
     directories = SlotDirectories(slot.record.parent / slot.fence.slot_id)
     name = f"hand-over-{secrets.token_hex(8)}"
     with _channel(directories.tmp, name) as channel:
@@ -115,7 +117,10 @@ async def _listener_inside(slot: LocalSlot) -> socket.socket:
 
 @contextlib.contextmanager
 def _channel(directory: Path, name: str) -> Iterator[socket.socket]:
-    """A socket that listens at `name`; paths of sockets are short, so by its directory."""
+    """A socket that listens at `name`.
+
+    It is bound via its directory, because socket paths must be short.
+    """
     place = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as channel:
@@ -131,7 +136,7 @@ def _channel(directory: Path, name: str) -> Iterator[socket.socket]:
 
 
 def _received(channel: socket.socket) -> socket.socket:
-    """The listening socket that was sent; the sender has ended, so nothing is waited for."""
+    """The listening socket that was sent; the sender has ended, so this does not wait."""
     size = socket.CMSG_SPACE(4)
     try:
         with channel.accept()[0] as sender:
@@ -146,4 +151,4 @@ def _received(channel: socket.socket) -> socket.socket:
         ):
             return listener
         listener.close()
-    raise SandboxError("the build's network cannot be made: no listening socket came")
+    raise SandboxError("the build's network cannot be made: no listening socket arrived")

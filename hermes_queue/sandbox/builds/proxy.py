@@ -1,8 +1,8 @@
 """The HTTP proxy through which a build of an asset reaches package indexes, and nothing else.
 
-`CONNECT` for https, `GET` and `HEAD` for http. What a build sends is hostile: all of it is
-bounded in size, number and time. Names are resolved here, and the connection goes to an
-address that was looked at.
+`CONNECT` for https, `GET` and `HEAD` for http. Requests of a build are hostile: all of them are
+limited in size, number and time. Names are resolved here, and the connection goes to an address
+that was checked.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from hermes_queue.sandbox.builds.hosts import (
 logger = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 32
-"""Of one build at once."""
+"""Per build, at once."""
 MAX_HEAD_BYTES = 16 << 10
 HEAD_TIMEOUT_S = 30.0
 CONNECT_TIMEOUT_S = 30.0
 IDLE_TIMEOUT_S = 300.0
 """Without a byte in either direction."""
 MOST_REFUSALS = 10
-"""That are told of."""
+"""Number of refusals to report."""
 CHUNK_BYTES = 64 << 10
 ACCEPT_INTERVAL_S = 0.005
 """Between connections of one build, which share the worker's event loop with its trajectories."""
 ACCEPT_PAUSE_S = 1.0
-"""When none can be taken: the worker is out of descriptors."""
+"""After a failed accept, e.g. because the worker is out of descriptors."""
 _TARGET = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253}):([0-9]{1,5})")
 _FIELD = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\r\n\0]*")
 _NOT_PASSED_ON = {
@@ -62,30 +62,30 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Malformed(Exception):
-    """What came is no request that we take; the text goes into the answer."""
+    """An unsupported or malformed request; the text goes into the answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a build asks of the proxy."""
+    """A request of a build to the proxy."""
 
     scheme: Scheme
     host: str
     port: int
     method: str
     path: str
-    """Of http; empty for a tunnel."""
+    """For http; empty for a tunnel."""
     fields: tuple[str, ...]
-    """Header lines that are passed on; none for a tunnel."""
+    """Header lines to pass on; none for a tunnel."""
 
     @property
     def place(self) -> str:
-        """host:port as it stands in a request."""
+        """host:port in the form of a request."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
 
     def head(self, outer: OuterProxy | None) -> bytes:
-        """What the next server is sent: an outer proxy, or the host of an http request."""
+        """The head to send to the next server: an outer proxy, or the host of an http request."""
         if self.scheme == "https":
             lines = [f"CONNECT {self.place} HTTP/1.1", f"Host: {self.place}"]
         else:
@@ -99,10 +99,10 @@ class Request:
 
 
 def parse(head: bytes) -> Request:
-    """The request of a head that ends with an empty line.
+    """The request in a head that ends with an empty line.
 
     Raises:
-        Malformed: it is none, or one that has no business here.
+        Malformed: it is not a request, or not a supported one.
     """
     line, *fields = head.decode("latin-1")[: -len("\r\n\r\n")].split("\r\n")
     if any(not _FIELD.fullmatch(text) for text in fields):
@@ -111,7 +111,7 @@ def parse(head: bytes) -> Request:
         case ["CONNECT", target, "HTTP/1.0" | "HTTP/1.1"]:
             found = _TARGET.fullmatch(target)
             if found is None:
-                raise Malformed("400 CONNECT wants host:port")
+                raise Malformed("400 CONNECT needs host:port")
             return Request("https", normal_host(found[1]), _port(found[2]), "CONNECT", "", ())
         case ["GET" | "HEAD" as method, url, "HTTP/1.0" | "HTTP/1.1"]:
             return _plain(method, url, fields)
@@ -146,14 +146,14 @@ class BuildProxy:
 
     def __init__(self, hosts: BuildHosts) -> None:
         self.refusals: dict[str, None] = {}
-        """What the build was not let do, in words for the operator; at most `MOST_REFUSALS`."""
+        """Reasons for which connections were refused, for the operator; at most `MOST_REFUSALS`."""
         self._hosts = hosts
         self._listener: socket.socket | None = None
         self._places = asyncio.Semaphore(MAX_CONNECTIONS)
         self._tasks: set[asyncio.Task[None]] = set()
 
     def serve(self, listener: socket.socket) -> None:
-        """Answer what connects to `listener`, which is ours from now on."""
+        """Answer connections to `listener`, which is ours from now on."""
         listener.setblocking(False)
         self._listener = listener
         self._start(self._accept_all(listener))
@@ -173,7 +173,7 @@ class BuildProxy:
         return task
 
     async def _accept_all(self, listener: socket.socket) -> None:
-        """Take connections while there is a place; the others wait in the kernel's line."""
+        """Accept connections while there is room; the others wait in the kernel's queue."""
         loop = asyncio.get_running_loop()
         while True:
             await self._places.acquire()
@@ -196,9 +196,11 @@ class BuildProxy:
             async with asyncio.timeout(HEAD_TIMEOUT_S):
                 await writer.wait_closed()
         except (OSError, EOFError, asyncio.LimitOverrunError):  # TimeoutError is an OSError
-            pass  # One of the two has gone, or said nothing for too long.
+            pass  # One of the two has gone, or was silent for too long.
         except Exception:
-            logger.exception("a build's connection", extra={"action": "build_proxy_failed"})
+            logger.exception(
+                "failed to serve a build's connection", extra={"action": "build_proxy_failed"}
+            )
         finally:
             self._places.release()
             if writer is not None:
@@ -228,11 +230,11 @@ class BuildProxy:
             far[1].transport.abort()
 
     async def _open(self, request: Request) -> Streams:
-        """A connection on which the answer, or for a tunnel what lies behind it, follows.
+        """Open the connection that carries the answer, or for a tunnel its far end.
 
         Raises:
-            Refused: the address is none that builds may reach.
-            OSError: there is none.
+            Refused: builds may not reach the address.
+            OSError: no connection.
         """
         scheme, host, port = request.scheme, request.host, request.port
         outer = self._hosts.outer_proxy(scheme, host, port)
@@ -253,7 +255,7 @@ class BuildProxy:
 
 
 def _close(near: socket.socket, _: asyncio.Task[None]) -> None:
-    """Also for a task that was cancelled before it began."""
+    """Close the socket, also of a task that was cancelled before it began."""
     near.close()
 
 
@@ -277,7 +279,7 @@ async def _connected(host: str, port: int, context: ssl.SSLContext | None = None
 
 
 async def _expect_tunnel(reader: asyncio.StreamReader) -> None:
-    """Read an outer proxy's answer to CONNECT. Raises OSError unless it agrees."""
+    """Read an outer proxy's answer to CONNECT. Raises OSError if it refuses."""
     try:
         async with asyncio.timeout(HEAD_TIMEOUT_S):
             head = await reader.readuntil(b"\r\n\r\n")
@@ -289,9 +291,9 @@ async def _expect_tunnel(reader: asyncio.StreamReader) -> None:
 
 
 async def _relay(near: Streams, far: Streams, *, one_way: bool) -> None:
-    """Pass bytes on until the far end is done, or nobody says anything for too long.
+    """Pass bytes on until the far end is done, or both sides are silent for too long.
 
-    An http request has no body and is followed by no other one, so nothing more goes out.
+    An http request has no body and is the only one, so nothing more is sent.
     """
     loop = asyncio.get_running_loop()
     outward: asyncio.Task[None] | None = None

@@ -1,8 +1,8 @@
-"""Whose turn it is to build an asset, among the processes of a host.
+"""Mutual exclusion for builds of an asset, between the processes of a host.
 
-A builder holds a file lock and touches the file while it lives. One that is suspended (SIGSTOP,
-a debugger, a frozen control group) does not let go, but does not touch it either: others then
-build beside it, under the next lock.
+A builder holds a file lock and touches the file while it lives. A builder that is suspended
+(SIGSTOP, a debugger, a frozen control group) keeps the lock but stops touching the file: others
+then build beside it, under the next lock.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from hermes_queue.sandbox.host.paths import lock_holder
 
 BEAT_S = 3.0
 SILENT_S = 30.0
-"""After which a builder that did not touch its lock is taken for suspended."""
+"""A builder that has not touched its lock for this long counts as suspended."""
 PLACES = 3
-"""Builders of one asset at once, all but the last of them suspended."""
+"""Builders of one asset at once; all but the last are suspended."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.5
 
 
@@ -30,13 +30,15 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.5
 async def build_turn(
     path: Path, *, places: int = PLACES, is_finished: Callable[[], bool] = lambda: False
 ) -> AsyncIterator[int | None]:
-    """Wait until nobody who lives builds the asset of this lock file; the turn ends with the block.
+    """Wait until no living process builds the asset of this lock file.
 
-    Gives the number of the lock that was had, from 0, of which no other process has the same, or
-    None when somebody else has finished the asset meanwhile.
+    The turn ends with the block.
+
+    Yields the number of the lock, from 0, which no other process holds, or None if somebody else
+    has finished the asset meanwhile.
 
     Raises:
-        EnvInfraError: `places` builders are suspended; says which.
+        EnvInfraError: `places` builders are suspended; names them.
     """
     paths = [path, *(path.with_name(f"{path.name}.{number}") for number in range(1, places))]
     for number, each in enumerate(paths):
@@ -56,12 +58,12 @@ async def build_turn(
     holders = ", ".join(map(lock_holder, paths))
     raise EnvInfraError(
         f"{path.stem} is being built by {holders}, without a sign of life for {SILENT_S:g} s: "
-        "resume or end what is suspended (kill -CONT PID, kill -9 PID)"
+        "resume or end the suspended processes (kill -CONT PID, kill -9 PID)"
     )
 
 
 async def _take(descriptor: int, is_finished: Callable[[], bool]) -> bool | None:
-    """True: the lock is ours. False: no need. None: its holder gives no sign of life."""
+    """True: the lock is ours. False: the asset is finished. None: its holder is suspended."""
     pause_s, silence = _FIRST_PAUSE_S, _Silence()
     while True:
         if lock(descriptor):
@@ -75,10 +77,10 @@ async def _take(descriptor: int, is_finished: Callable[[], bool]) -> bool | None
 
 
 class _Silence:
-    """For how long a time stamp has not changed while we looked.
+    """How long a time stamp has not changed while we looked.
 
-    By the monotonic clock, and without the time in which we did not look: then we were
-    suspended ourselves, perhaps together with the builder.
+    Measured by the monotonic clock, without the time in which we did not look: we were suspended
+    then ourselves, perhaps together with the builder.
     """
 
     def __init__(self) -> None:

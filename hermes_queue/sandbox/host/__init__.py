@@ -1,16 +1,16 @@
-"""What slots need of Linux.
+"""Linux parts of slots.
 
-bubblewrap.py       a set of namespaces, and the way into it
+bubblewrap.py       a set of namespaces, and how to enter them
 cgroups.py          limits, v1 and v2
 descriptors.py      the limit of open files
 execution.py        run one process: output cap, time limit, tree kill
-image.py            what slots on this host are made of
+image.py            description of this host's slots
 interpreter.py      the Python that slots see
-isolation.py        can this host fence slots off?
-left_open.py        streams that background processes hold
+isolation.py        can this host isolate slots?
+left_open.py        streams that background processes hold open
 paths.py            directories that slots use
 pip.py              pip for asset builds
-processes.py        processes as /proc shows them
+processes.py        processes in /proc
 seccomp.py          the system-call filter
 user_namespaces.py  ranges of user ids
 """

@@ -1,13 +1,13 @@
-"""A running bubblewrap: the first process of a set of namespaces, and the way into them.
+"""A running bubblewrap: the first process of a set of namespaces, and how to enter them.
 
 The namespaces die with that process, and it dies with the thread that started it
-(`--die-with-parent`), so nothing outlives either. Nothing inside can end, stop or change it:
+(`--die-with-parent`), so nothing outlives either. No process inside can end, stop or change it:
 
 - it is `sleep`, which reads nothing, and the kernel reaps orphans for it;
-- as process 1 it hears no signals from inside;
-- its program is a copy that nobody may read, so the kernel makes it undumpable: what lies in its
-  memory and below /proc/1 is closed to processes without capabilities, and it cannot be traced;
-- it is in no control group of the slot, so that it never dies for what others use.
+- as process 1 it receives no signals from inside;
+- its program is a copy that nobody may read, so the kernel makes it undumpable: its memory and the
+  files below /proc/1 are closed to processes without capabilities, and it cannot be traced;
+- it is in no control group of the slot, so that other processes' usage never kills it.
 """
 
 from __future__ import annotations
@@ -48,21 +48,21 @@ ETC_SHARED = (
     "services",
     "ssl",
 )
-"""Below /etc: what programs of the host's /usr need and nobody has to hide."""
+"""Entries of /etc that programs of the host's /usr need and that need not be hidden."""
 INIT_PLACE = "/dev/.init"
-"""Where the first process finds its program; the callers' arguments mount it there."""
-# The kernel reaps children of a process that ignores SIGCHLD, which outlives bash's exec (not
-# dash's). Programs that are many in one go by the name that they are given. Until the worker knows
-# its pid and can kill it, it waits for the worker, and ends when that one does: bubblewrap may be
-# killed before it has told the kernel that its child shall not outlive it.
+"""Path of the first process's program; the callers' arguments mount it there."""
+# The kernel reaps the children of a process that ignores SIGCHLD, and this survives bash's exec
+# (not dash's). Multi-call programs choose their command by the name they are given. The shell waits
+# for the worker until that knows its pid and can kill it, and ends with the worker: bubblewrap may
+# be killed before it has asked the kernel to kill its child with it.
 INIT = f'trap "" CHLD; echo up; read -r _ || exit; exec -a sleep {INIT_PLACE} infinity'
 INIT_PAUSE_S = 0.001
 OUTER_USER = 9
-"""The descriptor of the outer user namespace on its way into it."""
+"""Descriptor of the outer user namespace while it is entered."""
 LEAVE = f"exec {OUTER_USER}<&-; "
-"""What the shell that enters a directory for a command begins with: `OUTER_USER` ends there."""
+"""First words of the shell that enters a command's directory: close `OUTER_USER` there."""
 NS_GET_PARENT = 0xB702
-"""ioctl_ns(2); Python has no name for it."""
+"""ioctl_ns(2); Python has no constant for it."""
 NAMESPACES = (
     ("mnt", "--mount"),
     ("pid", "--pid"),
@@ -76,10 +76,10 @@ NAMESPACES = (
 class Bubblewrap:
     """One bubblewrap, from its start to its end.
 
-    Its namespaces belong to an outer user namespace that no process is left in; commands
-    run in one nested in it, without rights over them. The arguments have to see to that:
-    `--unshare-user --disable-userns` (or a `--uid` that differs from the outer one), or
-    `--userns` with `--userns2`.
+    Its namespaces belong to an outer user namespace in which no process is left; commands run in
+    a nested one, without rights over them. The arguments must ensure this: `--unshare-user
+    --disable-userns` (or a `--uid` that differs from the outer one), or `--userns` with
+    `--userns2`.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class Bubblewrap:
             finally:
                 for descriptor in (info_writer, ready_writer, hold):
                     os.close(descriptor)
-            # Entering before this line would show the host's files.
+            # A command that entered before this byte would see the host's files.
             if not await _first_byte(ready, self._child):
                 raise SandboxError(f"bubblewrap did not start: {_text(errors) or 'no message'}")
             pid = int(json.loads(os.read(info, 4096))["child-pid"])
@@ -158,8 +158,8 @@ class Bubblewrap:
             raise SandboxError("the sandbox's first process ended at once")
         self.init_pid, self.init_started = pid, stat.started
         self._pid_namespace = os.readlink(f"/proc/{pid}/ns/pid")
-        # Entering a namespace that is also ours would be refused: net when it is shared,
-        # cgroup where the kernel has none.
+        # Entering a namespace that we are in already would be refused: net when it is shared,
+        # cgroup if the kernel has none.
         self._namespaces = [
             f"{option}=/proc/{pid}/ns/{name}"
             for name, option in NAMESPACES
@@ -173,11 +173,11 @@ class Bubblewrap:
         return self.init_pid > 0 and is_running(self.init_pid, self.init_started)
 
     async def ended_from_inside(self) -> bool:
-        """Whether what ran inside has ended it.
+        """Whether a process inside has ended it.
 
-        It made process 1 end by itself. A signal from inside does not reach process 1; one from the
-        host (the kernel's when memory is short, a supervisor's, ours) ends it with SIGKILL, or the
-        bubblewrap around it.
+        That is: process 1 ended by itself. A signal from inside does not reach it; one from the
+        host (the kernel's when memory is short, a supervisor's, ours) ends it, or the bubblewrap
+        around it, with SIGKILL.
         """
         if (
             self._child is None
@@ -189,14 +189,14 @@ class Bubblewrap:
         return code >= 0 and code != 128 + signal.SIGKILL
 
     def enter_prefix(self) -> list[str | bytes]:
-        """What runs a command inside, in the control groups, with the nested namespace's rights.
+        """A prefix for commands inside: in the control groups, with the nested namespace's rights.
 
-        The command has to begin with `LEAVE`.
+        The command must begin with `LEAVE`.
         """
         return self._enter(self._groups)
 
     def _enter(self, groups: ControlGroups | None) -> list[str | bytes]:
-        # Not inherited from us: whoever gives up root could not open it any more.
+        # Not inherited from us: after giving up root the command could not open it any more.
         outer = f"/proc/{os.getpid()}/fd/{self._outer_user}"
         prepare = groups.moves() if groups else ""
         if self._drop:
@@ -217,8 +217,8 @@ class Bubblewrap:
     async def kill_tree(self, marker: str | None, pid: int) -> None:
         """Kill one command's tree; see `processes.kill_tree`.
 
-        A command that cannot be caught takes the other commands inside with it, and not the first
-        process: that would be our failure, and this is the command's own.
+        If a command cannot be caught, all others inside are killed with it, except the first
+        process: its end would count as our failure, and this is the command's own.
         """
         if not await asyncio.to_thread(kill_tree, marker, pid, self._pid_namespace):
             logger.warning(
@@ -229,7 +229,7 @@ class Bubblewrap:
             await self._sweep()
 
     async def _sweep(self) -> None:
-        """Kill all but the first process at once: the kernel lets nothing fork meanwhile."""
+        """Kill all but the first process at once: the kernel allows no fork in between."""
         argv = [*self._enter(None), "/bin/sh", "-c", f"{LEAVE}kill -KILL -1"]
         try:
             sweeper = Child(argv, env={"PATH": "/usr/bin:/bin"}, confined=True)
@@ -241,7 +241,7 @@ class Bubblewrap:
             await sweeper.wait()
 
     async def kill(self) -> None:
-        """Kill everything inside. Idempotent; returns when nothing runs any more."""
+        """Kill everything inside. Idempotent; returns when no process is left."""
         self._killed = True
         if self._outer_user >= 0:
             os.close(self._outer_user)
@@ -258,9 +258,10 @@ class Bubblewrap:
 
 
 def place_init(path: Path, owner: int) -> None:
-    """Put the program of a first process at `path`, for `owner` when we are root. Blocking.
+    """Store the program of a first process at `path`, for `owner` if we are root. Blocking.
 
-    The owner has to be somebody inside: to whom the file is nobody's, its process is, too.
+    The owner must be mapped inside; else the file, and so its process, would belong to nobody
+    there.
 
     Raises:
         OSError: there is no `sleep`, or no room.
@@ -275,7 +276,7 @@ def place_init(path: Path, owner: int) -> None:
 
 
 def _parent_namespace(path: str) -> int:
-    """A descriptor of the user namespace that the one at `path` was made in."""
+    """A descriptor of the user namespace in which the one at `path` was made."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return fcntl.ioctl(descriptor, NS_GET_PARENT)
@@ -284,7 +285,7 @@ def _parent_namespace(path: str) -> int:
 
 
 async def _has_begun(pid: int) -> bool:
-    """Wait until the first process runs its program: the shell before could be traced."""
+    """Wait until the first process runs its program: the shell before it could be traced."""
     for _ in range(int(START_TIMEOUT_S / INIT_PAUSE_S)):
         stat = read_stat(pid)
         if stat is None or stat.name == PurePath(INIT_PLACE).name:

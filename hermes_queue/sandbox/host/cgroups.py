@@ -1,11 +1,11 @@
 """Limits of a slot by control groups, v1 or v2, where they are writable.
 
-Memory and processes are limited; processor time is divided equally between slots that want it,
-whatever the number of their processes, and counted.
+Memory and processes are limited. Processor time is counted, and divided equally between the
+slots that need it, regardless of their numbers of processes.
 
-Where they are not (ordinary users without delegation, most containers) `fallback_prefix`
-sets limits per process instead. Those bound one process, not the slot: ten processes
-may use ten times the memory, allocations fail instead of the kernel ending the command
+Where control groups are not writable (ordinary users without delegation, most containers),
+`fallback_prefix` sets limits per process instead. Those limit one process, not the slot: ten
+processes may use ten times the memory, allocations fail instead of the kernel ending the command
 with 137, and memory shared or mapped from files is not counted.
 """
 
@@ -28,12 +28,12 @@ logger = logging.getLogger(__name__)
 
 MOUNT = Path("/sys/fs/cgroup")
 _PAUSES_S = (0.0, 0.01, 0.05, 0.2, 0.5, 1.0, 2.0, 4.0)
-"""Before each try to delete a group. Nobody tries again later."""
+"""Before each try to delete a group; there is no later try."""
 _SHARES_V1, _WEIGHT_V2 = 1024, 100
-"""The kernel's defaults: as much for a slot as for any other group of the host."""
+"""The kernel's defaults: a slot gets as much as any other group of the host."""
 _USAGE_V1, _USAGE_V2 = "cpuacct.usage", "cpu.stat"
 NPROC_PER_NAMESPACE = (5, 14)
-"""Since this kernel RLIMIT_NPROC counts per user namespace, hence per slot."""
+"""Since this kernel, RLIMIT_NPROC counts per user namespace, hence per slot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +42,10 @@ class ControlGroups:
 
     groups: tuple[Path, ...]
     usage: Path | None = None
-    """The kernel's file that tells their processor time, if there is one."""
+    """The kernel's file with their processor time, if there is one."""
 
     def moves(self) -> str:
-        """Shell commands that move the shell into the groups and give it a command's limits."""
+        """Shell commands that move the shell into the groups and set a command's limits."""
         moves = "".join(f'echo 0 >"{group}/cgroup.procs" || exit 125; ' for group in self.groups)
         limit = descriptors.limit_of_commands()
         return moves if limit is None else f"{moves}ulimit -S -n {limit}; "
@@ -63,7 +63,7 @@ class ControlGroups:
         return found
 
     def cpu_s(self) -> float | None:
-        """Processor seconds of all that ever ran in them; None where the kernel does not count."""
+        """Processor seconds of all processes so far in them; None if the kernel does not count."""
         if self.usage is None:
             return None
         try:
@@ -80,7 +80,7 @@ class ControlGroups:
 
 
 def remove_groups(groups: tuple[Path, ...]) -> None:
-    """Delete groups by path; dying processes hold them, on a busy machine for seconds."""
+    """Delete groups by path; dying processes keep them busy, for seconds on a busy machine."""
     for group in groups:
         for pause_s in _PAUSES_S:
             time.sleep(pause_s)
@@ -98,7 +98,7 @@ def remove_groups(groups: tuple[Path, ...]) -> None:
 
 
 def create(name: str, *, memory_mb: int, max_pids: int) -> ControlGroups | None:
-    """The groups of a new slot, 0 = unlimited; None when they are not writable."""
+    """The groups of a new slot, 0 = unlimited; None if they are not writable."""
     if not available():
         return None
     try:
@@ -122,7 +122,7 @@ def shares_processors() -> bool:
 
 @functools.cache
 def _probe() -> tuple[bool, bool]:
-    """Whether groups can be had, and whether they divide processor time."""
+    """Whether groups are available, and whether they divide processor time."""
     name = f"hermes-queue-probe-{uuid.uuid4().hex[:8]}"
     try:
         probe = _create(name, 64, 64)
@@ -165,7 +165,7 @@ def _is_v2() -> bool:
 
 
 def _processor_groups_v1(name: str) -> list[Path]:
-    """Those of `cpu` and `cpuacct`, which most systems keep in one hierarchy."""
+    """Groups of `cpu` and `cpuacct`, which most systems keep in one hierarchy."""
     parents = []
     for controller in ("cpu", "cpuacct"):
         parent = _parent_v1(controller).resolve()
@@ -173,7 +173,7 @@ def _processor_groups_v1(name: str) -> list[Path]:
             parents.append(parent)
     made = []
     for parent in parents:
-        with contextlib.suppress(OSError):  # Slots do without; the worker has said so.
+        with contextlib.suppress(OSError):  # Slots work without; the worker has warned.
             made.append(_new_group(parent, name))
     for group in made:
         with contextlib.suppress(OSError):
@@ -194,7 +194,7 @@ def _limit_v2(group: Path, memory_mb: int, max_pids: int) -> None:
             (group / "memory.swap.max").write_text("0")
     if max_pids:
         (group / "pids.max").write_text(str(max_pids))
-    with contextlib.suppress(OSError):  # Absent where the parent does not hand `cpu` out.
+    with contextlib.suppress(OSError):  # Absent where the parent does not delegate `cpu`.
         (group / "cpu.weight").write_text(str(_WEIGHT_V2))
 
 
@@ -221,7 +221,7 @@ def _parent_v1(controller: str) -> Path:
 
 
 def _parent_v2() -> Path:
-    """The nearest group that hands the memory and pids controllers to its children.
+    """The nearest group that delegates the memory and pids controllers to its children.
 
     A group with processes in it cannot (except the root), so it is usually our parent.
     """
@@ -234,11 +234,11 @@ def _parent_v2() -> Path:
                     with contextlib.suppress(OSError):  # Refused where it was not delegated.
                         (group / "cgroup.subtree_control").write_text("+cpu")
                 return group
-    raise PermissionError("no writable control group hands out the memory and pids controllers")
+    raise PermissionError("no writable control group delegates the memory and pids controllers")
 
 
 def fallback_prefix(*, memory_mb: int, max_pids: int) -> list[str]:
-    """A command prefix that sets limits per process; empty when there is nothing to set."""
+    """A command prefix that sets limits per process; empty if there is nothing to set."""
     prlimit = shutil.which("prlimit", path="/usr/bin:/bin:/usr/local/bin")
     limits = []
     if memory_mb:

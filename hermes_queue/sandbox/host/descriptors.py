@@ -1,7 +1,7 @@
-"""Open files of the worker: the limit is raised for it, and stays what it was in slots.
+"""The worker's limit of open files: raised for itself, unchanged in slots.
 
-Commands start with the soft limit that the worker was started with: under a high one old
-software breaks that calls select(), or closes every descriptor there could be.
+Commands start with the soft limit that the worker was started with: old software that calls
+select(), or closes every possible descriptor, breaks under a high one.
 """
 
 from __future__ import annotations
@@ -9,38 +9,38 @@ from __future__ import annotations
 import resource
 
 MOST = 1 << 20
-"""What the soft limit is raised to at most; some systems say that the hard one is infinite."""
+"""Upper bound of the raised soft limit; on some systems the hard one is infinite."""
 BASE = 256
-"""Of a worker without a job: connections, logs, libraries, builds of environments."""
+"""Open files of an idle worker: connections, logs, libraries, builds of environments."""
 PER_TRAJECTORY = 48
-"""A slot, a running command, what its background processes hold, a call of a model, the spool."""
+"""A slot, a running command, pipes of its background processes, a model call, the spool."""
 
 _at_start: int | None = None
 
 
 def raise_limit() -> None:
-    """Raise this process's soft limit to the hard one, once; what it was is kept for slots."""
+    """Raise this process's soft limit to the hard one, once; the old one is kept for slots."""
     global _at_start
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = most()
-    if _at_start is None and soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    raised = most()
+    if _at_start is None and soft != resource.RLIM_INFINITY and soft < raised:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
         _at_start = soft
 
 
 def most() -> int:
-    """How many files this process may have open once its limit is raised."""
+    """Number of files this process may have open once its limit is raised."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MOST if hard == resource.RLIM_INFINITY else min(hard, MOST)
 
 
 def limit_of_commands() -> int | None:
-    """The soft limit that commands have to be given; None = the one they inherit."""
+    """The soft limit to set for commands; None = the one they inherit."""
     return _at_start
 
 
 def shortage(trajectories: int) -> str:
-    """What is wrong with the limit for so many trajectories at once; empty if nothing is."""
+    """The problem with the limit for this many concurrent trajectories; empty if it suffices."""
     needed = BASE + PER_TRAJECTORY * trajectories
     if most() >= needed:
         return ""
@@ -51,7 +51,7 @@ def shortage(trajectories: int) -> str:
 
 
 def remedy(trajectories: int) -> str:
-    """What an operator does about a shortage."""
+    """Advice for the operator about a shortage."""
     fits = max(1, (most() - BASE) // PER_TRAJECTORY)
     return (
         f"allow {BASE + PER_TRAJECTORY * trajectories} (LimitNOFILE= of a systemd unit, "

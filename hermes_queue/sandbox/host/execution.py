@@ -1,7 +1,7 @@
 """Run one process of a slot: capped output, stdin, wall-clock limit, tree kill.
 
-asyncio's own subprocesses are not used: they start a thread per child on Python 3.11,
-and their `wait()` hangs as long as a background process holds the pipes open.
+asyncio's own subprocesses are not used: they start a thread per child on Python 3.11, and their
+`wait()` hangs as long as a background process holds the pipes open.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ END_ROUNDS = 100
 END_PAUSE_S = 0.05
 
 Keep = Callable[[Sequence["OutputPipe"]], str]
-"""Takes the pipes of a command that is over, of which some may be open; answers a notice."""
+"""Takes the pipes of an ended command, some of which may still be open; returns a notice."""
 
 T = TypeVar("T")
 KillTree = Callable[[int], Awaitable[None]]
-"""Kills everything that belongs to the command whose outermost process has this pid."""
+"""Kills all processes of the command whose outermost process has this pid."""
 CpuTime = Callable[[], float | None]
-"""Processor seconds of the whole slot so far; None where nobody counts them."""
+"""Processor seconds of the whole slot so far; None if they are not counted."""
 
 
 class HeadTail:
@@ -50,7 +50,7 @@ class HeadTail:
         self._cut = False
 
     def cut(self) -> None:
-        """What follows will not come, though the stream has not ended."""
+        """Mark the rest of the stream as missing, though it has not ended."""
         self._cut = True
 
     def feed(self, data: bytes) -> None:
@@ -75,7 +75,7 @@ class HeadTail:
         return self._cut or self._total > self._head_cap + self._tail_cap
 
     def content(self) -> bytes:
-        """What was kept, with a marker line where bytes are missing."""
+        """The kept bytes, with a marker line where others are missing."""
         self._trim()
         left_out = self._total - len(self._head) - len(self._tail)
         marker = f"\n[... {left_out} bytes left out ...]\n".encode() if left_out else b""
@@ -93,16 +93,16 @@ class Sink(Protocol):
 class OutputPipe:
     """The read end of a command's stdout or stderr.
 
-    A background process may keep the write end for as long as its slot lives. It must
-    not die of SIGPIPE once the command is over, so the pipe is then emptied until it ends.
+    A background process may hold the write end for the lifetime of its slot. It must not die of
+    SIGPIPE when the command is over, so the pipe is read to its end, and the data discarded.
     """
 
     def __init__(self, kept: Sink, *, owner: int = SLOT_UID) -> None:
-        """`owner` is the host uid that commands run as when we are root."""
+        """`owner` is the host uid of commands if we are root."""
         self._kept = kept
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._reader, False)
-        if is_root():  # Or a command could not open /dev/stderr by name.
+        if is_root():  # Else a command could not open /dev/stderr by name.
             os.fchown(self._writer, owner, owner)
         with contextlib.suppress(OSError):  # Fewer wake-ups; the default is 64 KiB.
             fcntl.fcntl(self._reader, fcntl.F_SETPIPE_SZ, 1 << 18)
@@ -113,11 +113,11 @@ class OutputPipe:
 
     @property
     def writer(self) -> int:
-        """The end the command gets."""
+        """The command's end."""
         return self._writer
 
     def close_writer(self) -> None:
-        """Call once the command has its copy."""
+        """Close our copy, once the command has its own."""
         if self._writer >= 0:
             os.close(self._writer)
             self._writer = -1
@@ -140,13 +140,13 @@ class OutputPipe:
         return True
 
     def read_available(self) -> None:
-        """Take what lies in the pipe now, at most a few pipe sizes of it."""
+        """Read the pipe's current content, at most a few pipe sizes of it."""
         for _ in range(64):
             if not self._read_once():
                 return
 
     def discard(self) -> None:
-        """Forget whatever else arrives."""
+        """Discard all further data."""
         self._discard = True
 
     def close(self) -> None:
@@ -163,8 +163,8 @@ class OutputPipe:
 class Child:
     """A process started from the event loop's thread, and its end as a future.
 
-    That thread has to live as long as the worker: bubblewrap asks the kernel to be
-    killed with its parent, and the parent of a process is the *thread* that forked it.
+    That thread must live as long as the worker: bubblewrap asks the kernel to be killed with its
+    parent, and the parent of a process is the *thread* that forked it.
     """
 
     def __init__(
@@ -179,7 +179,7 @@ class Child:
         cwd: str = "/",
         confined: bool = False,
     ) -> None:
-        """`confined`: under the filter of `seccomp`, and without a parent to be killed with."""
+        """`confined`: under the filter of `seccomp`; it then cannot rely on dying with us."""
 
         def start() -> subprocess.Popen[bytes]:
             return subprocess.Popen(  # noqa: S603 - argv is ours, the command is data in it
@@ -198,7 +198,7 @@ class Child:
         self._loop = asyncio.get_running_loop()
         self.exited: asyncio.Future[int] = self._loop.create_future()
         self.cpu_s = 0.0
-        """Once it has exited: processor seconds of it and of the children that it waited for."""
+        """After its exit: processor seconds of it and of the children that it waited for."""
         self._pidfd = os.pidfd_open(self.pid)
         self._loop.add_reader(self._pidfd, self._on_exit)
 
@@ -215,7 +215,7 @@ class Child:
             self.exited.set_result(code)
 
     def signal(self, number: signal.Signals) -> None:
-        """Signal this one process; no-op when it is over."""
+        """Signal only this process; no-op if it is over."""
         if self._pidfd >= 0:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, number)
@@ -226,7 +226,7 @@ class Child:
         return self.exited.done()
 
     async def wait(self) -> int:
-        """The exit code as a shell reports it; may be awaited by many."""
+        """The exit code as a shell reports it; several callers may wait."""
         code = await asyncio.shield(self.exited)
         return 128 - code if code < 0 else code
 
@@ -234,7 +234,7 @@ class Child:
 def memory_file(data: bytes) -> int:
     """A descriptor with `data`, positioned at its start. The caller closes it."""
     made = os.memfd_create("hermes-queue", os.MFD_CLOEXEC)
-    # The shells on the way to a command know descriptors of one digit as their own.
+    # Shells on the way to a command use descriptors of one digit themselves.
     descriptor = fcntl.fcntl(made, fcntl.F_DUPFD_CLOEXEC, 10)
     os.close(made)
     view = memoryview(data)
@@ -259,12 +259,12 @@ async def run(
     cpu_time: CpuTime = lambda: None,
     keep: Keep = lambda _: "",
 ) -> ExecutionResult:
-    """Run `argv` to its end, or until `timeout_s` seconds are over.
+    """Run `argv` to its end, or until `timeout_s` is over.
 
-    `owner` is the host uid that it runs as when we are root; for `confined` see `Child`. Pipes
-    that background processes hold are emptied until those end; `keep` bounds how many.
+    `owner` is the host uid of the process if we are root; for `confined` see `Child`. Pipes that
+    background processes hold open are read until those end; `keep` limits their number.
 
-    Cancellation kills the tree too, and is delivered only once nothing of it is left.
+    Cancellation kills the tree too, and is raised only when no process of it is left.
 
     Raises:
         OSError: the process could not be started.
@@ -314,12 +314,12 @@ async def run(
 
 
 def _used_s(before: float | None, after: float | None, otherwise: float) -> float:
-    """Processor seconds by the slot's own count, `otherwise` where it has none."""
+    """Processor seconds by the slot's own count, `otherwise` if it has none."""
     return otherwise if before is None or after is None else after - before
 
 
 async def _wait(child: Child, kill_tree: KillTree, timeout_s: float) -> float | None:
-    """The processor seconds of its tree when the command ran out of time and was killed."""
+    """Wait; the processor seconds of the command's tree if time ran out and it was killed."""
     try:
         async with asyncio.timeout(timeout_s):
             await child.wait()
@@ -332,11 +332,11 @@ async def _wait(child: Child, kill_tree: KillTree, timeout_s: float) -> float | 
 
 
 async def _end(child: Child, kill_tree: KillTree) -> float:
-    """Kill the command until it is over; the processor seconds of its tree.
+    """Kill the command until it is over; returns the processor seconds of its tree.
 
-    They are read first, since nobody waits for the children of what is killed. Killing
-    once may not do: it may be caught before it entered the slot, and nsenter stops when it sees
-    its child stopped.
+    They are read first, because nobody waits for the children of killed processes. One kill may
+    not be enough: it may come before the command has entered the slot, and nsenter stops itself
+    when its child is stopped.
     """
     cpu_s = await asyncio.to_thread(tree_cpu_s, child.pid)
     for _ in range(END_ROUNDS):
@@ -350,7 +350,7 @@ async def _end(child: Child, kill_tree: KillTree) -> float:
 
 
 async def unbroken(work: Awaitable[T]) -> T:
-    """Finish `work` even when the caller is cancelled meanwhile; the cancellation follows."""
+    """Finish `work` even if the caller is cancelled; the cancellation is raised afterwards."""
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():

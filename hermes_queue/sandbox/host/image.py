@@ -1,4 +1,4 @@
-"""What slots on this host are made of, in words."""
+"""A description of this host's slots."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from hermes_queue.sandbox.host.interpreter import OWN_VERSION
 
 @cache
 def host_image(python: str | None) -> str:
-    """System, kernel and Python of a slot that asks for `python` (None = the worker's own).
+    """System, kernel and Python of a slot with `python` (None = the worker's own).
 
-    Slots see the host's /usr, so that there is no image with a digest.
+    Slots see the host's /usr, so there is no image with a digest.
     """
     try:
         system = platform.freedesktop_os_release()["PRETTY_NAME"]

@@ -1,7 +1,7 @@
-"""The Python that slots see as `python3`: found on the host, copied where slots can reach it.
+"""The Python that slots see as `python3`: found on the host, copied to where slots can reach it.
 
-An interpreter below /usr is used as it is. Any other one (pyenv, uv, conda) may lie in
-a closed home directory, so its needed parts are copied once to `<cache>/python/<key>`.
+An interpreter below /usr is used as it is. Any other one (pyenv, uv, conda) may be in a closed
+home directory, so its needed parts are copied once to `<cache>/python/<key>`.
 """
 
 from __future__ import annotations
@@ -49,34 +49,34 @@ class Interpreter:
 
     @property
     def executable(self) -> Path:
-        """Host path."""
+        """Path on the host."""
         return self.home / "bin" / f"python{self.version}"
 
 
 @functools.cache
 def prepare(version: str | None, cache: Path) -> Interpreter:
-    """The interpreter for a slot, copied into the cache when it has to be. Blocking.
+    """The interpreter for a slot, copied into the cache if necessary. Blocking.
 
     Raises:
         EnvInfraError: this host has no such Python; the message says what to install.
     """
-    wanted = version or OWN_VERSION
-    if not re.fullmatch(r"3\.\d{1,2}", wanted):
-        raise EnvInfraError(f'Python version {wanted!r} is not of the form "3.11"')
-    executable, base_prefix = _find(wanted)
+    version = version or OWN_VERSION
+    if not re.fullmatch(r"3\.\d{1,2}", version):
+        raise EnvInfraError(f'Python version {version!r} is not of the form "3.11"')
+    executable, base_prefix = _find(version)
     stat = executable.stat()
     identity = f"{base_prefix}\0{stat.st_size}\0{stat.st_mtime_ns}".encode()
-    home = cache / "python" / f"{wanted}-{hashlib.sha256(identity).hexdigest()[:16]}"
+    home = cache / "python" / f"{version}-{hashlib.sha256(identity).hexdigest()[:16]}"
     if not home.is_dir():
         shared_directory(home.parent)
         with locked(home.with_suffix(".lock")):
             if not home.is_dir():
-                _furnish(wanted, executable, base_prefix, home)
-    return Interpreter(wanted, home)
+                _furnish(version, executable, base_prefix, home)
+    return Interpreter(version, home)
 
 
 def _find(version: str) -> tuple[Path, Path]:
-    """Executable and base prefix of the wanted Python."""
+    """Executable and base prefix of this Python version."""
     own = Path(sys.base_prefix) / "bin" / f"python{version}"
     if version == OWN_VERSION and own.exists():
         return own, Path(sys.base_prefix).resolve()
@@ -84,7 +84,7 @@ def _find(version: str) -> tuple[Path, Path]:
         if found := _ask(candidate, version):
             return found
     raise EnvInfraError(
-        f"Python {version} was asked for and is not on this worker's host; install it "
+        f"Python {version} is required but not on this worker's host; install it "
         f"(`apt install python{version}`, `uv python install {version}` or "
         f"`pyenv install {version}`) or put `python{version}` on the worker's PATH"
     )
@@ -107,7 +107,7 @@ def _candidates(version: str) -> list[Path]:
 
 
 def _ask(candidate: Path, version: str) -> tuple[Path, Path] | None:
-    """What the interpreter says of itself: a shim on PATH may start another one, or none."""
+    """Executable and base prefix that it reports; a shim on PATH may start another version."""
     script = (
         "import json, sys; print(json.dumps([sys.base_prefix, "
         "getattr(sys, '_base_executable', sys.executable), '%d.%d' % sys.version_info[:2]]))"
@@ -147,7 +147,7 @@ def _furnish(version: str, executable: Path, base_prefix: Path, home: Path) -> N
 
 
 def copy_parts(version: str, executable: Path, base_prefix: Path, target: Path) -> None:
-    """Copy what running needs to `target`, whose bin directory exists."""
+    """Copy the parts needed to run to `target`, whose bin directory exists."""
     binary, libraries = target / "bin" / f"python{version}", target / "lib"
     libraries.mkdir()
     # The run path of a shared build names the original prefix, which slots do not see.
@@ -178,7 +178,7 @@ def copy_parts(version: str, executable: Path, base_prefix: Path, target: Path) 
 
 
 def _open_to_others(root: Path) -> None:
-    """Readable whatever the installation's modes or our umask are."""
+    """Make everything readable, regardless of the installation's modes and our umask."""
     for directory, _, files in os.walk(root):
         os.chmod(directory, 0o755)  # noqa: S103 - read-only for slots, it is mounted so
         for name in files:

@@ -1,4 +1,4 @@
-"""Can this host fence slots off? The tools, one probe, and the fix when it cannot."""
+"""Whether this host can isolate slots: the tools, one probe, and the fix if it cannot."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TOP_LEVEL = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """The host's programs a fence is made of."""
+    """The host's programs for isolation."""
 
     bwrap: str
     nsenter: str
@@ -48,7 +48,7 @@ class Tools:
 
 
 def drop_prefix(setpriv: str, uid: int) -> tuple[str, ...]:
-    """What makes root's command run as `uid`, in no group but its own."""
+    """A prefix with which root runs a command as `uid`, in no group but its own."""
     return (setpriv, f"--reuid={uid}", f"--regid={uid}", "--clear-groups")
 
 
@@ -75,14 +75,14 @@ def find_tools(cache: Path) -> Tools:
 
 @dataclass(frozen=True, slots=True)
 class Shortcoming:
-    """What slots of this host do without, and what an operator can do about it."""
+    """A property that slots on this host lack, and the operator's remedy."""
 
     what: str
     fix: str
 
 
 def shortcomings(settings: LocalSandboxSettings) -> list[Shortcoming]:
-    """What does not hold here though slots can be had. Blocking."""
+    """Properties that slots lack here although they work. Blocking."""
     found = []
     by_processes = "slots share the processors by their numbers of processes"
     if not cgroups.available():
@@ -98,7 +98,7 @@ def shortcomings(settings: LocalSandboxSettings) -> list[Shortcoming]:
         what = f"commands of agents run without a filter of system calls ({why})"
         found.append(Shortcoming(what, "use a kernel with CONFIG_SECCOMP_FILTER"))
     if is_root() and not (settings.uids and is_mapped(settings.first_uid, settings.uids)):
-        what = f"all slots run as uid {SLOT_UID} and share what the kernel counts by it"
+        what = f"all slots run as uid {SLOT_UID} and share the kernel's limits per uid"
         fix = "let HERMES_QUEUE_LOCAL_FIRST_UID and _UIDS name ids of this user namespace"
         found.append(Shortcoming(what, fix))
     return found
@@ -141,7 +141,7 @@ def _copy_bundled(bundled: Path, cache: Path) -> Path:
 
 
 def _probe(bwrap: str, drop: tuple[str, ...]) -> bool:
-    """Make the namespaces once; whether further ones can be forbidden inside."""
+    """Make the namespaces once; returns whether further ones can be forbidden inside."""
     base = [*drop, bwrap, "--unshare-user", "--unshare-all", "--uid", "1000", "--gid", "1000"]
     rest = ["--ro-bind", "/usr", "/usr", *top_level(), "--proc", "/proc", "--dev", "/dev"]
     outcome = ""
@@ -161,12 +161,14 @@ def _probe(bwrap: str, drop: tuple[str, ...]) -> bool:
 
 
 def _fixes() -> list[str]:
-    """What an operator can do here, most likely cause first."""
+    """Remedies for this host, most likely cause first."""
     fixes = []
     if _sysctl("user/max_user_namespaces") == "0":
         fixes.append("User namespaces are off: `sysctl -w user.max_user_namespaces=15000`.")
     if _sysctl("kernel/unprivileged_userns_clone") == "0":
-        fixes.append("They are closed to users: `sysctl -w kernel.unprivileged_userns_clone=1`.")
+        fixes.append(
+            "They are forbidden for users: `sysctl -w kernel.unprivileged_userns_clone=1`."
+        )
     if _sysctl("kernel/apparmor_restrict_unprivileged_userns") == "1":
         fixes.append(
             "AppArmor restricts them (Ubuntu 23.10 or later): install the "
@@ -208,19 +210,20 @@ class HostPython:
     installed: tuple[Path, ...]
     """Directories of installed packages. No slot sees them."""
     strays: Mapping[str, tuple[Path, ...]]
-    """Packages and modules that other programs carry, by import name. Slots may conceal them."""
+    """Packages and modules that belong to other programs, by import name. Slots may conceal
+    them."""
 
 
 @functools.cache
 def host_python(root: Path = Path("/usr")) -> HostPython:
-    """What an agent could read the clean source of the package from that it has to repair.
+    """Packages from which an agent could read the clean source of the code that it has to repair.
 
     Walks `root` once per process, a second on a cold disk. Blocking.
     """
     installed: list[str] = []
     strays: dict[str, list[str]] = {}
     top = str(root)
-    # Strings, since a path object for each of the thousands of files would cost most of it.
+    # Strings: path objects for thousands of files would take most of the time.
     for place, names, files in os.walk(top):
         above, _, here = place.rpartition("/")
         if here.startswith("python3") and above.endswith("/lib"):

@@ -1,4 +1,4 @@
-"""Directories on the worker's host that slots use: made, checked, given away, deleted."""
+"""Directories on the worker's host for slots: made, checked, given to a uid, deleted."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from hermes_queue.disk.locks import lock
 from hermes_queue.errors import EnvInfraError, IsolationUnavailable
 
 LOCK_TIMEOUT_S = 300.0
-"""What is done under `locked` are copies of some ten megabytes."""
+"""Longer than any work under `locked` takes: copies of some ten megabytes."""
 LOCK_PAUSE_S = 0.05
 
 SLOT_UID = 65534
-"""What slots of a root worker run as, outside of their namespaces."""
+"""Uid of a root worker's slots, outside of their namespaces."""
 
 
 def is_root() -> bool:
-    """Whether slots have to run as `SLOT_UID`."""
+    """Whether slots must run as `SLOT_UID`."""
     return os.geteuid() == 0
 
 
 def shared_directory(path: Path, mode: int = 0o755) -> Path:
-    """Create `path` (parents too) with exactly `mode`, whatever the umask says."""
+    """Create `path` (parents too) with exactly `mode`, regardless of the umask."""
     missing = [p for p in (path, *path.parents) if not p.exists()]
     for place in reversed(missing):
         with contextlib.suppress(FileExistsError):
@@ -40,7 +40,7 @@ def shared_directory(path: Path, mode: int = 0o755) -> Path:
 def slot_directory(
     path: Path, mode: int = 0o755, *, give: bool = True, owner: int = SLOT_UID
 ) -> Path:
-    """Create `path`; with `give` it belongs to `owner` when we are root."""
+    """Create `path`; with `give` it belongs to `owner` if we are root."""
     path.mkdir()
     path.chmod(mode)
     if give and is_root():
@@ -49,27 +49,27 @@ def slot_directory(
 
 
 def open_tree(root: Path) -> None:
-    """Let everybody read the tree `root`, in which nothing changes meanwhile. Blocking."""
+    """Let everybody read the tree `root`, which nobody changes meanwhile. Blocking."""
     for directory, _, files in os.walk(root):
         for path in (directory, *(os.path.join(directory, name) for name in files)):
             mode = os.lstat(path).st_mode
-            wanted = mode | (0o5 if mode & 0o100 else 0o4)
-            if mode != wanted and not stat.S_ISLNK(mode):
-                os.chmod(path, stat.S_IMODE(wanted))
+            opened = mode | (0o5 if mode & 0o100 else 0o4)
+            if mode != opened and not stat.S_ISLNK(mode):
+                os.chmod(path, stat.S_IMODE(opened))
 
 
 def is_reachable(path: Path) -> bool:
     """Whether the slots' uid may read `path` and pass through all its parents."""
     if not is_root():
         return os.access(path, os.R_OK)
-    wanted = 0o5 if path.is_dir() else 0o4
-    if path.stat().st_mode & wanted != wanted:
+    required = 0o5 if path.is_dir() else 0o4
+    if path.stat().st_mode & required != required:
         return False
     return all(parent.stat().st_mode & 0o1 for parent in path.resolve().parents)
 
 
 def check_cache(cache: Path, *, fenced: bool) -> None:
-    """Make the cache directory and check that slots, where they are fenced, can reach it.
+    """Make the cache directory and check that isolated slots can reach it.
 
     Raises:
         IsolationUnavailable: a directory on the way is closed, or it cannot be made.
@@ -92,7 +92,7 @@ def check_cache(cache: Path, *, fenced: bool) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Delete what a slot left, directories without rights and deep nests included. Blocking.
+    """Delete a slot's leftovers, including directories without rights and deep nests. Blocking.
 
     Its processes must be dead: nothing here defends against a tree that changes meanwhile.
 
@@ -104,7 +104,7 @@ def remove_tree(path: Path) -> None:
     except FileNotFoundError:
         return
     except (OSError, RecursionError):
-        # Foreign modes, or paths longer than the kernel takes: these two walk by descriptor.
+        # Foreign modes, or paths longer than the kernel allows: these two walk by descriptor.
         for argv in (["chmod", "-R", "u+rwx", "--"], ["rm", "-rf", "--"]):
             subprocess.run([*argv, str(path)], capture_output=True, check=False)  # noqa: S603
     if path.exists():
@@ -116,7 +116,7 @@ def locked(path: Path) -> Iterator[None]:
     """Hold the lock file `path` against other processes. Blocking; the file stays.
 
     Raises:
-        EnvInfraError: somebody else has held it for `LOCK_TIMEOUT_S`.
+        EnvInfraError: another process has held it for `LOCK_TIMEOUT_S`.
     """
     with path.open("a") as file:
         _wait(file.fileno(), path)
@@ -135,7 +135,7 @@ def _wait(descriptor: int, path: Path) -> None:
 
 
 def lock_holder(path: Path) -> str:
-    """Who holds a file's lock, for people; what /proc tells of it."""
+    """The process that holds a file's lock, as found in /proc, for people."""
     try:
         inode = f":{path.stat().st_ino}"
         for line in Path("/proc/locks").read_text().splitlines():

@@ -47,16 +47,16 @@ PASSED_ON = (
 
 @dataclass(frozen=True, slots=True)
 class PipSettings:
-    """What a build gets so that pip works in it as it does for the worker."""
+    """Everything a build needs so that pip works in it as for the worker."""
 
     package: Path
     """Host directory to mount at /opt/pip."""
     environment: tuple[tuple[str, str], ...]
     readable: tuple[Path, ...]
-    """Host files and directories that the settings name."""
+    """Host files and directories in the settings."""
 
     def mount_arguments(self) -> list[str]:
-        """Bubblewrap's arguments."""
+        """Bubblewrap's arguments for these mounts."""
         arguments = ["--ro-bind", str(self.package), MOUNT]
         for path in self.readable:
             arguments += ["--ro-bind-try", str(path), str(path)]
@@ -128,7 +128,7 @@ def _copy_pip(cache: Path) -> Path:
                 with zipfile.ZipFile(source) as wheel:
                     wheel.extractall(unfinished)
             else:
-                # With its compiled files: slots could not keep any, and start slowly without.
+                # With its compiled files: slots cannot store any, and start slowly without.
                 shutil.copytree(source, unfinished / "pip")
             for directory, _, files in os.walk(unfinished):
                 os.chmod(directory, 0o755)  # noqa: S103 - slots see it read-only
@@ -148,6 +148,6 @@ def _find_pip() -> Path:
         for wheel in (*bundled.glob("pip-*.whl"), *Path("/usr/share/python-wheels").glob("pip-*")):
             return wheel
     raise EnvInfraError(
-        f"{sys.executable} has no pip, which building environments needs: "
+        f"{sys.executable} has no pip, which builds of environments need: "
         "`python -m ensurepip`, or `uv pip install pip`"
     )

@@ -1,4 +1,4 @@
-"""Processes of this host as /proc shows them: is it still the same one, and kill a tree."""
+"""Processes of this host in /proc: identify them reliably, and kill a tree."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from pathlib import Path
 PF_EXITING = 0x4
 MAX_ROUNDS = 50
 GONE_S = 2.0
-"""So long what was killed is waited for; the kernel may hold a process back for longer."""
+"""How long to wait for killed processes; the kernel may keep one for longer."""
 GONE_PAUSE_S = 0.002
 
 COMMAND_VARIABLE = "HQ_COMMAND_ID"
-"""Set to `<slot id>.<n>` in every command, so that its strays can be found."""
+"""Set to `<slot id>.<n>` in every command, so that its stray processes can be found."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessStat:
-    """What is needed of /proc/<pid>/stat. Pids are those of the reader's namespace."""
+    """The fields of /proc/<pid>/stat that we use. Pids are those of the reader's namespace."""
 
     pid: int
     state: str
@@ -29,9 +29,9 @@ class ProcessStat:
     session: int
     flags: int
     started: int
-    """Clock ticks after boot; together with the pid it names a process for good."""
+    """Clock ticks after boot; with the pid this identifies a process uniquely."""
     name: str = ""
-    """Of its program, 15 characters."""
+    """Name of its program, 15 characters."""
     cpu_ticks: int = 0
     """Processor time of it and of the children that it waited for, in clock ticks."""
 
@@ -42,12 +42,12 @@ class ProcessStat:
 
 
 def read_stat(pid: int) -> ProcessStat | None:
-    """The process `pid`, or None when there is none."""
+    """The process `pid`, or None if it does not exist."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
         return None
-    # The name in parentheses may hold blanks and parentheses of its own.
+    # The name in parentheses may itself contain blanks and parentheses.
     fields = text[text.rindex(")") + 2 :].split()
     return ProcessStat(
         pid=pid,
@@ -68,13 +68,13 @@ def is_running(pid: int, started: int) -> bool:
 
 
 def kill_process(pid: int, started: int) -> None:
-    """SIGKILL exactly this process; no-op when it is gone."""
+    """SIGKILL exactly this process; no-op if it is gone."""
     try:
         descriptor = os.pidfd_open(pid)
     except OSError:
         return
     try:
-        if is_running(pid, started):
+        if is_running(pid, started):  # checked after opening: the pid may have been reused before
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 signal.pidfd_send_signal(descriptor, signal.SIGKILL)
     finally:
@@ -82,19 +82,19 @@ def kill_process(pid: int, started: int) -> None:
 
 
 def kill_tree(marker: str | None, root: int | None, pid_namespace: str | None = None) -> bool:
-    """Kill `root`, its descendants and session, and all processes marked with `marker`, if any.
+    """Kill `root`, its descendants and session, and all processes with the mark `marker`, if any.
 
-    A process is marked when `HQ_COMMAND_ID` in its environment is `marker`, or begins
-    with it and a dot. All are stopped before the first is killed, so that none can fork
-    away, and those that were killed are gone when it returns; blocking, call it in a thread.
+    A process is marked if `HQ_COMMAND_ID` in its environment is `marker`, or begins with it and
+    a dot. All are stopped before the first is killed, so that none can fork away. Killed
+    processes are gone on return. Blocking, call it in a thread.
 
-    With `pid_namespace` (the link target of /proc/<pid>/ns/pid) only processes in it are
-    touched. nsenter, outside, has to live until it has reaped its child: an orphan of the
-    inner namespace would wait for the host's init, and the namespace's end for both.
+    With `pid_namespace` (the link target of /proc/<pid>/ns/pid) only processes in it are killed.
+    nsenter, outside, must live until it has reaped its child: an orphan of the inner namespace
+    would wait for the host's init, and the end of the namespace for both.
 
     Returns:
-        Whether nothing was left at the end. False means that something forks faster
-        than it can be stopped, and the whole slot has to go.
+        Whether nothing was left at the end. False means that processes fork faster than they can
+            be stopped, and the whole slot must be ended.
     """
     found: dict[int, int] = {}
     caught_all = False
@@ -116,7 +116,7 @@ def kill_tree(marker: str | None, root: int | None, pid_namespace: str | None = 
 
 
 def _is_there(pid: int, started: int) -> bool:
-    """Whether others can still see what it was; a zombie is but a name."""
+    """Whether the process still holds resources; a zombie does not."""
     stat = read_stat(pid)
     return stat is not None and stat.started == started and stat.state not in "ZX"
 
@@ -175,10 +175,8 @@ def _is_marked(pid: int, marker: str) -> bool:
         environment = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
         return False
-    wanted = f"{COMMAND_VARIABLE}={marker}".encode()
-    return any(
-        entry == wanted or entry.startswith(wanted + b".") for entry in environment.split(b"\0")
-    )
+    entry = f"{COMMAND_VARIABLE}={marker}".encode()
+    return any(each == entry or each.startswith(entry + b".") for each in environment.split(b"\0"))
 
 
 def _namespace(pid: int) -> str | None:

@@ -1,13 +1,13 @@
 """A system-call filter for commands of slots, and the thread that starts them under it.
 
-Namespaces and the lack of capabilities close most doors. The filter closes what they leave: parts
-of the kernel that are not divided by namespaces (keys, which all processes of a uid on the host
-share; AF_VSOCK, which reaches the hypervisor; the page cache of the files of the host that slots
-see), and large ones that agents have no use for. It is a list of what is refused; debuggers,
-containers' tools and everything ordinary go on working.
+Namespaces and missing capabilities close most doors. The filter closes those that remain: parts
+of the kernel that namespaces do not divide (keys, which all processes of a uid on the host
+share; AF_VSOCK, which reaches the hypervisor; the page cache of host files that slots see), and
+large ones that agents do not need. It is a list of refused calls; debuggers, container tools and
+everything ordinary keep working.
 
-Commands enter a slot from outside, so bubblewrap cannot filter them. Filters belong to threads and
-are inherited: the thread that starts commands has one, the others of the worker have none.
+Commands enter a slot from outside, so bubblewrap cannot filter them. Filters belong to threads
+and are inherited: the thread that starts commands has one, the worker's other threads have none.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 PR_SET_NO_NEW_PRIVS = 38
 SET_MODE_FILTER, FLAG_SPEC_ALLOW = 1, 4
-"""See seccomp(2). Without the flag older kernels slow the command down against Spectre v4."""
+"""See seccomp(2). Without the flag, older kernels slow the command down to mitigate Spectre v4."""
 LOAD, JUMP_EQUAL, JUMP_GREATER_OR_EQUAL, JUMP_ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 """Instructions of classic BPF on a 32-bit word, see linux/bpf_common.h."""
 NUMBER_AT, ARCHITECTURE_AT = 0, 4
@@ -45,8 +45,8 @@ IGNORED = {
     "fadvise64": (221, 223),
     "readahead": (187, 213),
 }
-"""Numbers on x86-64 and AArch64. Advice on what the kernel should keep of a file in memory, which
-all slots share: it is not followed, and answered as if it were, so that nothing fails."""
+"""Numbers on x86-64 and AArch64. Advice about the page cache, which all slots share: it is ignored
+but reported as successful, so that nothing fails."""
 ABSENT = {
     "mincore": (27, 232),
     "cachestat": (451, 451),
@@ -58,8 +58,8 @@ ABSENT = {
     "io_uring_register": (427, 427),
     "clone3": (435, 435),
 }
-"""Likewise. Answered as by a kernel without them (ENOSYS), so that
-libraries take another way. The flags of clone3 lie in memory, where no filter sees them."""
+"""Numbers as above. Answered with ENOSYS, as by a kernel without them, so that libraries use
+another way. The flags of clone3 are in memory, where no filter sees them."""
 REFUSED = {
     "bpf": (321, 280),
     "userfaultfd": (323, 282),
@@ -81,29 +81,31 @@ REFUSED = {
     "fspick": (433, 433),
     "mount_setattr": (442, 442),
 }
-"""Likewise; answered with EPERM."""
+"""Numbers as above; answered with EPERM."""
 WITH_FLAGS = {
     "preadv2": (327, 286),
     "pwritev2": (328, 287),
 }
-"""Likewise; EOPNOTSUPP if their sixth argument is not 0: RWF_NOWAIT tells what is in memory."""
+"""Numbers as above; EOPNOTSUPP if the sixth argument is not 0: RWF_NOWAIT reveals what is
+cached."""
 MEMORY_ADVICE = {
     "madvise": (28, 233, 2),
     "process_madvise": (440, 440, 3),
 }
-"""Numbers, and the index of the argument that has the advice."""
+"""Numbers, and the index of the argument with the advice."""
 MADV_COLD, MADV_PAGEOUT = 20, 21
-"""Advice that drops what all slots share; answered with EINVAL, as older kernels do."""
+"""Advice that drops cached pages, which all slots share; answered with EINVAL, as by older
+kernels."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What differs between processors."""
+    """Differences between processors."""
 
     architecture: int
     """AUDIT_ARCH_*, see linux/audit.h."""
     column: int
-    """Of the tables above."""
+    """Column of the tables above."""
     seccomp: int
     socket: int
     socketpair: int
@@ -119,17 +121,17 @@ MACHINES = {
 
 
 class _Code:
-    """Instructions of a filter, of which every rule ends or leaves the call's number loaded."""
+    """Instructions of a filter; every rule ends it or leaves the call's number loaded."""
 
     def __init__(self) -> None:
         self._instructions: list[tuple[int, int, int, int]] = []
 
     def load(self, offset: int) -> None:
-        """The 32-bit word at this place of `struct seccomp_data`."""
+        """Load the 32-bit word at this offset of `struct seccomp_data`."""
         self._instructions.append((LOAD, 0, 0, offset))
 
     def answer_if(self, jump: int, value: int, action: int, *, unless: bool = False) -> None:
-        """End with `action` if the loaded word compares so with `value`."""
+        """End with `action` if the comparison of the loaded word with `value` holds."""
         self._instructions.append((jump, int(unless), int(not unless), value))
         self.answer(action)
 
@@ -140,7 +142,7 @@ class _Code:
     def answer_by_argument(
         self, call: int, index: int, jump: int, values: Sequence[int], then: int, otherwise: int
     ) -> None:
-        """For this call end with `then` if one of `values` fits its argument, or `otherwise`."""
+        """For this call, end with `then` if its argument matches a value, else with `otherwise`."""
         self._instructions.append((JUMP_EQUAL, 0, len(values) + 3, call))
         self.load(_argument_at(index))
         for at, value in enumerate(values):
@@ -158,7 +160,7 @@ def _argument_at(index: int) -> int:
 
 
 def program(machine: Machine) -> bytes:
-    """The filter as the kernel takes it: an array of `struct sock_filter`."""
+    """The filter in the kernel's format: an array of `struct sock_filter`."""
     code = _Code()
     code.load(ARCHITECTURE_AT)
     code.answer_if(JUMP_EQUAL, machine.architecture, ERRNO | errno.ENOSYS, unless=True)
@@ -168,7 +170,7 @@ def program(machine: Machine) -> bytes:
     for calls, number in ((IGNORED, 0), (ABSENT, errno.ENOSYS), (REFUSED, errno.EPERM)):
         for numbers in calls.values():
             code.answer_if(JUMP_EQUAL, numbers[machine.column], ERRNO | number)
-    # Not setns: entering the slot needs it, and it asks for rights that commands do not have.
+    # Not setns: entering the slot needs it, and it requires rights that commands do not have.
     for call in (machine.clone, machine.unshare):
         refused = ERRNO | errno.EPERM
         code.answer_by_argument(call, 0, JUMP_ANY_BIT, (NEW_NAMESPACES,), refused, ALLOW)
@@ -191,10 +193,10 @@ class _Program(ctypes.Structure):
 
 
 def confine_thread() -> None:
-    """Put this thread, and all that it starts, under the filter, without a way to gain rights.
+    """Put this thread, and every process it starts, under the filter, unable to gain rights.
 
     Raises:
-        OSError: the kernel or the machine has no such filters; the rest holds.
+        OSError: the kernel or the machine has no such filters; no_new_privs may be set all the same.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
@@ -212,7 +214,7 @@ def confine_thread() -> None:
 
 
 def unsupported() -> str:
-    """Why commands cannot be filtered here; empty when they can. Blocking."""
+    """Why commands cannot be filtered here; empty if they can. Blocking."""
     reasons: list[str] = []
 
     def attempt() -> None:
@@ -234,10 +236,10 @@ def call_confined(function: Callable[[], T]) -> T:
 
 @functools.cache
 def _thread(_process: int) -> ThreadPoolExecutor:
-    """One per process: a child that was forked off has none of its parent's threads."""
+    """One per process: a forked child has none of its parent's threads."""
     return ThreadPoolExecutor(1, "confined", initializer=_confine)
 
 
 def _confine() -> None:
-    with contextlib.suppress(OSError):  # Backends say so when they start.
+    with contextlib.suppress(OSError):  # Backends warn about this when they start.
         confine_thread()

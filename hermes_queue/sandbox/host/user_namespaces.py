@@ -1,14 +1,14 @@
-"""User namespaces whose root may be other users too: a range of ids, mapped from the host's.
+"""User namespaces whose root can become other users: a range of ids, mapped to ids of the host.
 
-With a range, root inside a sandbox can hand files to uids of its choice, run commands as them
-and kill these; outside, all of them are ids that own nothing. Who may map a range:
+With a range, root inside a sandbox can give files to uids of its choice, run commands as them
+and kill these; outside, all of these ids own nothing. Who may map a range:
 
 - root of the host's first user namespace, any ids. We take ids that systemd's list
-  (https://systemd.io/UIDS-GIDS/) leaves free and no tool hands out.
-- an ordinary user with lines in /etc/subuid and /etc/subgid, by the setuid programs newuidmap
+  (https://systemd.io/UIDS-GIDS/) leaves free and no tool assigns.
+- an ordinary user with lines in /etc/subuid and /etc/subgid, with the setuid programs newuidmap
   and newgidmap (Debian: package uidmap).
 
-Anybody else can map one id only, and inside everything is root's.
+Everybody else can map only one id, and inside everything belongs to root.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ HOST_BASE = 0x7000_0000
 """1879048192; systemd's list keeps 1879048192 to 2147352575 free."""
 START_TIMEOUT_S = 20
 OUTER = 'echo up; read -r _; exec /bin/sh -c "$0" sh "$@"'
-"""Waits for its maps, then for root's rights in them, which come with the next program."""
-# Only a process in the outer namespace may write the maps of the nested one, and only after
-# the child has made it: until then they are those of the outer one, and written already.
+"""Waits for its maps, then for root's rights in them, which the next program has."""
+# Only a process in the outer namespace may write the maps of the nested one, and only after the
+# child has made it: before that, /proc shows the maps of the outer one, which can be written only
+# once.
 NESTED = """
 exec 3<&0
 unshare --user -- /bin/sh -c "read -r _" <&3 3<&- &
@@ -48,19 +49,19 @@ read -r _
 
 @dataclass(frozen=True, slots=True)
 class IdMap:
-    """Which host ids stand behind those inside. Inner 0 is `host_id`."""
+    """The host ids behind the ids inside. Inner 0 is `host_id`."""
 
     host_id: int
-    """The user and group of root inside; owns the files that sandboxes start from."""
+    """User and group of root inside; owns the files that sandboxes start from."""
     uid_lines: tuple[str, ...]
-    """As /proc/<pid>/uid_map takes them."""
+    """Lines for /proc/<pid>/uid_map."""
     gid_lines: tuple[str, ...]
     drop: tuple[str, ...]
-    """Prefix that makes a command of ours run as `host_id`; empty when we are it."""
+    """Prefix that runs our command as `host_id`; empty if we are that user."""
     by: str
     """"root", "newuidmap" or "single"."""
     reason: str = ""
-    """Why there is no range; empty when there is one."""
+    """Why there is no range; empty if there is one."""
 
     @property
     def is_range(self) -> bool:
@@ -69,7 +70,7 @@ class IdMap:
 
 
 def find_id_map(setpriv: str) -> IdMap:
-    """The best map that this process may set up. Blocking, looks only."""
+    """The best map that this process may set up. Blocking; changes nothing."""
     if is_root():
         available = is_mapped(HOST_BASE, RANGE)
         base = HOST_BASE if available else SLOT_UID
@@ -88,7 +89,7 @@ def find_id_map(setpriv: str) -> IdMap:
     try:
         name = pwd.getpwuid(uid).pw_name
     except KeyError:
-        why = f"uid {uid} has no name, which newuidmap asks for (add it to /etc/passwd)"
+        why = f"uid {uid} has no name, which newuidmap needs (add it to /etc/passwd)"
         return IdMap(uid, *alone, (), "single", why)
     owners = {name, str(uid)}
     uids = _subordinate(Path("/etc/subuid"), owners)
@@ -119,7 +120,7 @@ def is_mapped(first: int, count: int) -> bool:
 
 
 def _subordinate(path: Path, owners: set[str]) -> int | None:
-    """The first of enough ids that subuid(5) gives to a user, by name or number."""
+    """The first of enough ids that subuid(5) assigns to a user, by name or number."""
     try:
         lines = path.read_text().splitlines()
     except OSError:
@@ -133,10 +134,10 @@ def _subordinate(path: Path, owners: set[str]) -> int | None:
 
 
 class UserNamespaces:
-    """A user namespace with an `IdMap`, and one nested in it that has the same ids.
+    """A user namespace with an `IdMap`, and a nested one with the same ids.
 
-    The outer one is to own a sandbox's other namespaces; nobody inside gets into it. It allows
-    no further user namespaces below it. Both live as long as their descriptors.
+    The outer one shall own a sandbox's other namespaces; no process inside can enter it. It
+    allows no further user namespaces below it. Both live as long as their descriptors.
     """
 
     def __init__(self, ids: IdMap) -> None:
@@ -147,7 +148,7 @@ class UserNamespaces:
         """
         self.ids = ids
         self.outer = self.nested = -1
-        # One line for each of the outer one's: the kernel takes none that spans two of them.
+        # One line per line of the outer one: the kernel refuses a line that spans two of them.
         spans = [line.split() for line in ids.uid_lines]
         same = "\n".join(f"{first} {first} {count}" for first, _, count in spans)
         process = subprocess.Popen(  # noqa: S603
@@ -167,10 +168,10 @@ class UserNamespaces:
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             self.close()
             process.kill()
-            _, said = process.communicate(timeout=START_TIMEOUT_S)
-            what = said.decode(errors="replace").strip() or error
+            _, output = process.communicate(timeout=START_TIMEOUT_S)
+            what = output.decode(errors="replace").strip() or error
             raise IsolationUnavailable(f"no user namespace could be made: {what}") from error
-        # Ends both shells: they read from it.
+        # Closing their stdin ends both shells.
         process.communicate(timeout=START_TIMEOUT_S)
 
     def _set_up(self, process: subprocess.Popen[bytes]) -> None:
@@ -187,13 +188,13 @@ class UserNamespaces:
     def enter_outer(self, nsenter: str) -> list[str]:
         """A prefix that runs a command as root of the outer one, with no rights on the host.
 
-        The command has to inherit `outer`.
+        The command must inherit `outer`.
         """
         entry = [nsenter, f"--user=/proc/self/fd/{self.outer}", "--preserve-credentials"]
         return [*self.ids.drop, *entry, "--"]
 
     def close(self) -> None:
-        """Let go of both. Idempotent."""
+        """Close both. Idempotent."""
         for descriptor in (self.outer, self.nested):
             if descriptor >= 0:
                 os.close(descriptor)
@@ -201,7 +202,7 @@ class UserNamespaces:
 
 
 def _line(process: subprocess.Popen[bytes]) -> bytes:
-    """The next line that a process of ours writes; empty when it does not in time."""
+    """The next line that our process writes; empty if none comes in time."""
     assert process.stdout is not None  # noqa: S101 - a pipe
     ready, _, _ = select.select([process.stdout], [], [], START_TIMEOUT_S)
     return process.stdout.readline() if ready else b""
@@ -220,7 +221,7 @@ def _write_maps(ids: IdMap, pid: int) -> None:
                 raise OSError(f"{' '.join(command)}: {done.stderr.strip()}")
         return
     if not ids.is_range and not is_root():
-        # user_namespaces(7): without it an ordinary user may not write gid_map.
+        # user_namespaces(7): else an ordinary user may not write gid_map.
         Path(f"/proc/{pid}/setgroups").write_text("deny")
     for kind, lines in maps:
         Path(f"/proc/{pid}/{kind}_map").write_text("\n".join(lines) + "\n")

@@ -1,13 +1,13 @@
 """Slots on this host.
 
-backend.py     `SandboxBackend` on top of the rest
+backend.py     `SandboxBackend` for this host
 host_check.py  facts about this host for `hermes-queue doctor`
 slot.py        one slot: its commands and its end
-fence.py       what keeps a slot in: namespaces, mounts, limits
-unfenced.py    slots without any of that, for trusted agents
+fence.py       isolation of a slot: namespaces, mounts, limits
+unfenced.py    slots without isolation, for trusted agents
 assets.py      directories built once, then mounted read-only
-registry.py    which processes of this host hold which slots
-uids.py        a user of its own for every slot
+registry.py    the slots of this host, and their processes
+uids.py        a separate user for every slot
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hermes_queue.settings import LocalSandboxSettings
 __all__ = ["BACKEND", "SETTINGS", "check", "check_profile"]
 
 
-# Loaded when it is used: producers look into this module before they print their help.
+# Imported on use: producers load this module before they print their help.
 def _make(
     *,
     slots: int | None = None,

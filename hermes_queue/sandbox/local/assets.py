@@ -1,9 +1,9 @@
-"""Finished assets on this host's disk: built once by whoever comes first, then read-only.
+"""Finished assets on this host's disk: built by the first user, then read-only.
 
 <cache>/assets/<kind>-<key>         finished, appears by rename
                <kind>-<key>.lock    held while it is built, across processes; see `build_turn`
                .<kind>-<key>.new    being built
-               *.lock.1, *.new.1    likewise, beside a builder that is suspended
+               *.lock.1, *.new.1    the same, beside a suspended builder
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Build = Callable[[AssetSpec, Path], Awaitable[ExecutionResult]]
 
 
 def check_asset(spec: AssetSpec) -> None:
-    """Refuse what cannot be a directory name or a mount.
+    """Refuse specs that do not give a directory name or a mount.
 
     Raises:
         EnvBug: names the field.
@@ -50,7 +50,7 @@ class AssetStore:
     """The assets below one cache directory."""
 
     builders = PLACES
-    """Of one asset at once, all but the last suspended."""
+    """Builders of one asset at once; all but the last are suspended."""
 
     def __init__(self, cache: Path, build: Build) -> None:
         self._root = cache / "assets"
@@ -58,7 +58,7 @@ class AssetStore:
         self._builds = asyncio.Semaphore(BUILDS_AT_ONCE)
 
     def path(self, spec: AssetSpec) -> Path:
-        """Where the finished asset lies on the host."""
+        """Host path of the finished asset."""
         return self._root / f"{spec.kind}-{spec.key}"
 
     def is_finished(self, spec: AssetSpec) -> bool:
@@ -74,7 +74,7 @@ class AssetStore:
 
         Raises:
             EnvInfraError: its script failed or ran out of time, and nothing is left of it; or
-                processes that are suspended are about to build it.
+                suspended processes hold its locks.
             SandboxError: the sandbox for the build could not run.
             EnvBug: the spec is malformed.
         """
@@ -92,11 +92,11 @@ class AssetStore:
         return self.path(spec)
 
     async def _make(self, spec: AssetSpec, number: int) -> None:
-        """Build it; `number` is ours alone."""
+        """Build it; no other process has the same `number`."""
         place = self.path(spec)
         unfinished = place.with_name(f".{place.name}.new{f'.{number}' if number else ''}")
         try:
-            # A builder that was killed leaves its directory to the next one.
+            # A killed builder leaves its directory behind.
             await asyncio.to_thread(remove_tree, unfinished)
             slot_directory(unfinished)
             try:
@@ -113,7 +113,7 @@ class AssetStore:
         except OSError:
             if not self.is_finished(spec):
                 raise
-            # While we were suspended somebody else built it: the same, and in use.
+            # While we were suspended another process built the same asset; it is in use.
 
     @staticmethod
     def _check(spec: AssetSpec, result: ExecutionResult) -> None:
@@ -121,7 +121,7 @@ class AssetStore:
             raise EnvInfraError(_explain(spec, result))
 
     async def pin(self, spec: AssetSpec) -> Callable[[], None]:
-        """Make the asset and keep it at its mount; call the result when done with it."""
+        """Make the asset and keep it at its mount; call the result to unpin it."""
         await self.ensure(spec)
         return _nothing_to_unpin
 
@@ -141,7 +141,7 @@ def _explain(spec: AssetSpec, result: ExecutionResult) -> str:
 
 
 def read_regular_file(root: Path, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
-    """Bytes of a regular file below `root`, no link followed on the way. Blocking.
+    """Bytes of a regular file below `root`; no link is followed. Blocking.
 
     Raises:
         FileNotFoundError: not there, a link, or not a regular file.

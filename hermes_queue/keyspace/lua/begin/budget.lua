@@ -1,7 +1,7 @@
 -- @include budget
 
--- Set aside for a job what its limits allow it, or what trajectories of the run spend on average.
--- Returns nil, or why it does not begin: `paused` (the run is, now) or `held` (others that run
+-- Reserve for a job what its limits allow, or the average of the run's trajectories if that is more.
+-- Returns nil, or why the job must not begin: `paused` (the run is paused now) or `held` (running jobs
 -- may leave enough when they end); and a warning or ''.
 local function budget_reserve(job)
   local b = hash(run, 'budget:cost_usd', 'budget:tokens', 'budget:wall_s', 'settled', 'running')

@@ -1,19 +1,19 @@
 -- @include begin/budget
--- What holds a job back for a while, asked in this order; it waits in `delayed` and uses no attempt.
+-- Reasons to hold a job back for a while, in this order; it waits in `delayed` and uses no attempt.
 
--- When the circuit breaker of its lane lets it begin. One probe at a time may, after the breaker was open.
+-- Time at which the lane's circuit breaker lets the job begin. A half-open breaker allows one probe at a time.
 local function breaker_free_at(lane)
   if lane.state == 'open' then
     local free_at = tonumber(lane['until'])
     if free_at <= now then redis.call('HSET', lane.key, 'state', 'half_open') end
     return free_at
   elseif lane.state == 'half_open' then
-    return tonumber(lane.probe or '0') + tonumber(lane.open_s)  -- a probe that is never heard of
+    return tonumber(lane.probe or '0') + tonumber(lane.open_s)  -- a probe that never reports back
   end
   return 0
 end
 
--- Whether too much waits for its readers for another group to begin.
+-- Whether too many results wait for readers to let another group begin.
 local function is_back_pressure()
   return redis.call('HEXISTS', group, 'begun') == 0
     and (redis.call('XLEN', results) >= tonumber(soft_max_groups)

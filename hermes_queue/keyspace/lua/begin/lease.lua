@@ -1,4 +1,4 @@
--- Take the lease; returns the epoch. A call that is repeated renews it under the same epoch.
+-- Take the lease; returns the epoch. A repeated call renews the lease under the same epoch.
 local function lease(is_repeated)
   local epoch = tonumber(redis.call('HGET', traj, 'epoch'))
   if not is_repeated then

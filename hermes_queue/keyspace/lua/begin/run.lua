@@ -1,4 +1,4 @@
--- What its run says: a job of a paused one is parked, of a cancelled one it ends.
+-- The state of the job's run: a job of a paused run is parked, one of a cancelled run is cancelled.
 
 local function turn_away(run_state)
   local ttl = math.max(1, redis.call('TTL', run))
@@ -16,7 +16,7 @@ local function turn_away(run_state)
   return run_state
 end
 
--- `paused`, `cancelled` or nil. One that is to end as cancelled begins although its run is paused.
+-- `paused`, `cancelled` or nil. A job that only has to end as cancelled begins although its run is paused.
 local function turned_away(cancel)
   local state = redis.call('HGET', run, 'state')
   if state == 'cancelled' or state == 'paused' and cancel == '' then return turn_away(state) end

@@ -1,4 +1,4 @@
--- Which groups of this life of the run have been claimed, in part or closed.
+-- Whether groups were claimed in this life of the run, in part or whole.
 
 -- Whether any sample of a group but `own` was claimed in this life.
 local function any_claimed(digest, planned, own)
@@ -13,12 +13,12 @@ local function any_claimed(digest, planned, own)
   return false
 end
 
--- Whether its group was closed without it. One that is closed, of which nothing is claimed, is of a former life.
+-- Whether its group was closed without it. A closed group without any claim belongs to a former life.
 local function is_closed(group, claim, planned)
   local g = hash(group, 'size', 'closed')
   if g.size and not g.closed then return false end
   local digest, own = string.match(claim, '^(.*)%.(%d+)$')
   if any_claimed(digest, planned, own) then return true end
-  forget_hash(group)  -- of a former life
+  forget_hash(group)  -- from a former life
   return false
 end

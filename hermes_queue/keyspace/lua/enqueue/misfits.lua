@@ -1,7 +1,7 @@
--- Jobs whose ids, numbers or group do not fit: nothing of the call is applied then.
+-- Jobs whose ids, numbers or group do not fit; if there are any, nothing of the call is applied.
 
 local begun = {}
--- Size, samples and policy that a group was begun with; those of the job when it begins with it.
+-- Size, samples and policy of the job's group if it has begun; else those of the job itself.
 local function begun_with(job, digest)
   local g = begun[job.group_id]
   if g then return g end

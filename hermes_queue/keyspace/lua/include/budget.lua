@@ -1,20 +1,20 @@
 -- @include hash
--- What a run may spend: set aside when a job begins, settled when its attempt ends.
+-- The budget of a run: reserved when a job begins, settled when its attempt ends.
 --
 -- run:{id} holds, for the amounts cost_usd and tokens, budget:<amount>, spent:<amount> and
--- reserved:<amount>; budget:wall_s counts from `created`. `settled` trajectories have ended.
--- traj:{id} holds what is reserved for it while it runs (JSON).
+-- reserved:<amount>; budget:wall_s counts from `created`. `settled` = number of ended trajectories.
+-- traj:{id} holds its reservation while it runs (JSON).
 local AMOUNTS = {'cost_usd', 'tokens'}
 local BUDGET_WARN = 0.8
-local ROUNDING = 1e-9  -- sums of decimal fractions may be off by that
+local ROUNDING = 1e-9  -- tolerance for sums of decimal fractions
 
 local function budget_pause(run, reason)
   redis.call('HSET', run, 'state', 'paused', 'paused_by', 'budget', 'reason', reason)
   return reason
 end
 
--- Pause a run that has spent a budget; warn once that little is left. Returns the warning or ''.
--- `quiet`: nobody listens, so the warning is left to a later call.
+-- Pause a run that has spent a budget; warn once when little is left. Returns the warning or ''.
+-- `quiet`: the caller cannot report a warning, so it is left to a later call.
 local function budget_check(run, now, quiet)
   local r = hash(run, 'state', 'created', 'budget:wall_s', 'unpriced')
   local warning = ''
@@ -43,9 +43,9 @@ local function budget_check(run, now, quiet)
   return warning
 end
 
--- An attempt has ended. `spent` is {cost_usd, tokens}, cost_usd '' when nobody knows the price;
--- without it nobody knows what the attempt spent, and what was set aside counts as spent.
--- Returns a warning or '', which it is when `spent` is missing.
+-- Settle an attempt that has ended. `spent` is {cost_usd, tokens}, cost_usd '' = price unknown. Without
+-- `spent` the reservation counts as spent, because nothing is known about the attempt.
+-- Returns a warning or ''; always '' without `spent`.
 local function budget_settle(run, traj, spent, now)
   local raw = redis.call('HGET', traj, 'reserved')
   local reserved = raw and cjson.decode(raw) or {}

@@ -1,4 +1,4 @@
--- The server's clock was set back by `step` seconds: times that were set before it come as much earlier.
+-- The server's clock was set back by `step` seconds: move all times that were set before by as much.
 local function set_back_scores(key, step)
   local flat = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
   for i = 1, #flat, 2 do

@@ -1,4 +1,4 @@
--- Fields of a hash by their names; one that is not set is nil.
+-- Fields of a hash by name; a missing field is nil.
 local function hash(key, ...)
   local values, found = redis.call('HMGET', key, ...), {}
   for i = 1, select('#', ...) do found[(select(i, ...))] = values[i] or nil end

@@ -1,22 +1,22 @@
--- The lives of a run: it begins anew when it is enqueued after a purge, with the same ids.
+-- The lives of a run: a run that is enqueued after a purge begins a new life, with the same ids.
 --
--- purged:{id} counts the purges of a run. The epochs of a later life are above those of all before
--- it, so that no claim, and no record that a worker still keeps, counts in a life that is not its
--- own. traj:{id} holds where its epochs begin as `floor`, when that is not 0. Results of a former life may still wait for their
--- readers: bodies of a later one have names of their own.
-local EPOCHS = 1000000  -- of one life
+-- purged:{id} counts the purges of a run. The epochs of a life are above those of all earlier lives.
+-- Otherwise a claim, or a record that a worker still keeps from before the purge, would count in the
+-- new life. traj:{id} holds the lowest epoch of its life as `floor`, unless that is 0. Results of a
+-- former life may still wait for readers, so bodies of later lives have distinct names.
+local EPOCHS = 1000000  -- per life
 
 local function floor_of_life(purged)
   return EPOCHS * (tonumber(redis.call('GET', purged) or '') or 0)
 end
 
--- Delete a hash, by the rights of a producer, which may not delete keys.
+-- Empty a hash without DEL, which producers have no right to use.
 local function forget_hash(key)
   local names = redis.call('HKEYS', key)
   if #names > 0 then redis.call('HDEL', key, unpack(names)) end
 end
 
--- Delete what is left of a trajectory that is about to begin; returns where its epochs begin.
+-- Delete the remains of a trajectory that is about to begin; returns the floor of its epochs.
 local function floor_of_leftover(key, floor)
   local epoch = tonumber(redis.call('HGET', key, 'epoch') or '')
   if epoch and epoch >= floor then floor = EPOCHS * (math.floor(epoch / EPOCHS) + 1) end
@@ -24,7 +24,7 @@ local function floor_of_leftover(key, floor)
   return floor
 end
 
--- What the body of a trajectory is stored under, after `body:`: its id and, from the second life on, ~ and the life.
+-- The name of a trajectory's body, after `body:`: its id and, from the second life on, ~ and the life.
 local function body_name(key, id)
   local floor = tonumber(redis.call('HGET', key, 'floor') or '') or 0
   return floor > 0 and id .. '~' .. string.format('%.0f', floor / EPOCHS) or id

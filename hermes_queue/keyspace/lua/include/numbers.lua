@@ -1,14 +1,14 @@
--- Numbers that a script is given, checked before its first write: a command that fails half-way
--- through a script leaves behind what came before it.
+-- Checks the numbers in a script's arguments before its first write: a command that fails half-way
+-- through a script does not undo the writes before it.
 --
--- Returns nil, or an error reply that says which value it was. `checked` is a list of
--- {name, value, least, most, whole number?}.
-local EXACT = 9007199254740992  -- 2^53: beyond that a double does not tell neighbours apart
+-- Returns nil, or an error reply that names the value. `checked` is a list of
+-- {name, value, minimum, maximum, whole number?}.
+local EXACT = 9007199254740992  -- 2^53: a double cannot represent every larger integer
 
 local function refused_number(checked)
   for _, each in ipairs(checked) do
     local value = tonumber(each[2])
-    -- NaN is neither below nor above anything; Redis' own commands take neither blanks nor 0x10.
+    -- NaN fails both comparisons; Redis' own commands accept neither blanks nor 0x10.
     if not value or string.find(each[2], '[xX%s]') or not (value >= each[3] and value <= each[4])
       or each[5] and not string.find(each[2], '^%-?%d+$') then
       return redis.error_reply('NUMBER ' .. each[1] .. ' is ' .. string.sub(each[2], 1, 60)

@@ -1,4 +1,4 @@
--- Redis' own clock, in seconds, and a time as scores and hashes hold it.
+-- Redis' own clock, in seconds, and the format of times in scores and hashes.
 local function clock()
   local t = redis.call('TIME')
   return tonumber(t[1]) + tonumber(t[2]) / 1e6

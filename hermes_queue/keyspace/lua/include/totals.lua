@@ -1,7 +1,7 @@
--- Totals of the deployment since its Redis began, for metrics: the hash `totals`, field
--- `name|label|...` -> how often. A transition that happens once is counted once, in the script
--- that makes it: neither a call that is repeated nor a message that comes twice adds to it.
-local TOTALS_MOST = 1000  -- fields; of envs beyond that `other` is counted
+-- Totals over the life of the deployment, for metrics: the hash `totals`, field `name|label|...` ->
+-- count. Each transition counts in the script that makes it: if the caller counted, a repeated call or
+-- a second delivery would be counted twice.
+local TOTALS_MOST = 1000  -- fields; further envs are counted as `other`
 
 local function total(key, by, name, ...)
   local field, rest = name, name
@@ -17,7 +17,7 @@ local function total(key, by, name, ...)
   redis.call('HINCRBYFLOAT', key, field, by)
 end
 
--- An attempt has ended, at a cost in USD ('' = nobody knows the price).
+-- Count an ended attempt and its cost in USD ('' = price unknown).
 local function total_spent(key, cost, tokens)
   if cost == '' then total(key, 1, 'unpriced')
   elseif tonumber(cost) ~= 0 then total(key, cost, 'cost_usd') end

@@ -1,6 +1,6 @@
 -- Whether a record counts.
 
--- The verdict on one that no group waits for, or whose object may be gone; nil when its group decides.
+-- The verdict on a record that no group waits for, or whose object may be gone; nil if its group decides.
 local function verdict_without_group(job)
   local state = job.state
   if not state then return redis.call('EXISTS', purged) == 1 and 'cancelled' or 'unknown' end
@@ -15,13 +15,14 @@ local function verdict_without_group(job)
   return has_ended and state or nil
 end
 
--- `stale` or `full`, else nil. A measured record is accepted from any attempt; a failure only from the
--- current owner and epoch, because a newer attempt may yet succeed. One whose policy is too old is
--- taken from its current owner only, because whoever runs it now has a newer policy.
+-- `stale` or `full`, else nil. A measured record is accepted from any attempt. A failure is accepted only
+-- from the current owner and epoch: from an older attempt it would end a trajectory whose newer attempt
+-- may yet succeed. The same holds for a sample whose policy is too old, because the current attempt has a
+-- newer policy.
 local function refusal(job, facts)
   local mine = job.owner == owner and job.epoch == epoch
   if not mine and (not is_measured or facts.evicts_stale and is_too_old(facts, policy_oldest)) then return 'stale' end
-  -- With nothing to read nobody could make room: then only what is unfinished takes it.
+  -- With nothing unread no reader could make room: all of it is taken by unfinished groups.
   local unread = redis.call('XLEN', results)
   if unread >= tonumber(hard_max_groups)
     or unread > 0 and tonumber(redis.call('GET', unread_bytes) or '0') >= tonumber(hard_max_bytes) then

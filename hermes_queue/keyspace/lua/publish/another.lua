@@ -1,6 +1,6 @@
 -- Further samples of a group, in place of failed or stale ones.
 
--- The same job under the next sample index. Deaths of its predecessor are not its own.
+-- The same job under the next sample index. Deaths of its predecessor do not count for it.
 local function another(job, facts, as, counter)
   local fresh = group_id .. '.' .. facts.planned
   local key = prefix .. 'traj:' .. fresh
@@ -27,8 +27,8 @@ local function refill_or_keep(job, facts, failure)
   end
 end
 
--- Members whose policy is too old by now, this record included, leave the open group: their bodies
--- expire, and as many more samples are made as the policy asks for. Whether this record left, too.
+-- Members whose policy is now too old, this record included, leave the open group: their bodies
+-- expire, and new samples are made as the policy requires. Returns whether this record left, too.
 local function evict_stale(job, facts, own_name)
   if is_measured and facts.version and policy_oldest == '' then count('policy_unknown') end
   local left = false

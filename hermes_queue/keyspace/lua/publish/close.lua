@@ -1,4 +1,4 @@
--- The end of a group: thrown away by its policy, or an entry of the results stream.
+-- The end of a group: dropped by its policy, or published as an entry of the results stream.
 
 local function mean_and_deviation(scores)
   if #scores == 0 then return '', '' end
@@ -12,7 +12,7 @@ end
 local function why_dropped(policy, group_end)
   if policy.drop_zero_variance and group_end.equal and #group_end.scores > 1 then return 'zero_variance' end
   if policy.on_incomplete == 'drop' and not group_end.complete then return 'incomplete' end
-  if #group_end.members == 0 then return 'stale' end  -- nothing else takes all members away
+  if #group_end.members == 0 then return 'stale' end  -- no other reason leaves a group without members
 end
 
 local function drop(facts, group_end, why)

@@ -1,6 +1,6 @@
--- Whether this record decides its group, and who belongs to it then.
+-- Whether this record decides its group, and who its members are.
 
--- Nil while the group goes on; else its measured members and what follows from their scores.
+-- Nil while the group is open; else its measured members and the consequences of their scores.
 local function decide(facts)
   local measured, planned, size, policy = facts.measured, facts.planned, facts.size, facts.policy
   local exhausted = measured + facts.failed >= planned
@@ -23,9 +23,9 @@ local function decide(facts)
     stopped_early = stopped_early, fill_up = exhausted}
 end
 
--- Say who belongs to the group, ordered by index: {name of the body, when} each, and names of extras.
--- What still runs is revoked; failed ones fill the group up when nothing else will. Returns a warning
--- about the run's budget or ''.
+-- Determine the group's members, ordered by index: {name of the body, when} each, and names of extras.
+-- Samples that still run are revoked. Failed ones fill the group up if all others have ended. Returns a
+-- warning about the run's budget or ''.
 local function gather(facts, group_end)
   local known, warning = group_end.known, ''
   local members, extras, room = {}, {}, facts.size - #group_end.scores
@@ -35,7 +35,7 @@ local function gather(facts, group_end)
     local joins = m or group_end.fill_up and room > 0 and x
     if joins then
       if not m then room = room - 1 end
-      members[#members + 1] = {joins[1], joins[5] or ''}  -- '': an older version published it
+      members[#members + 1] = {joins[1], joins[5] or ''}  -- '': published by an older version
       group_end.bytes = group_end.bytes + joins[3]
     elseif x then
       extras[#extras + 1] = x[1]

@@ -13,7 +13,7 @@ local function read_group()
     policy = policy,
     env = g.env,
     instance_id = g.instance_id,
-    -- Of the run, now; read only where the policy's age has a bound.
+    -- Current version of the run; read only if the policy's age is bounded.
     version = policy.max_policy_lag and tonumber(redis.call('HGET', run, 'policy_version') or ''),
     evicts_stale = policy.on_stale == 'drop' or policy.on_stale == 'requeue',
   }
@@ -23,7 +23,7 @@ local function is_too_old(facts, oldest)
   return facts.version and oldest and oldest ~= '' and facts.version - tonumber(oldest) > facts.policy.max_policy_lag
 end
 
--- Note this record among its group's: m: measured, x: failed, z: too old. The form of each is
+-- Add this record to its group as m: (measured) or x: (failed); z: is for stale ones. Each is
 -- {name of the body, score, bytes, oldest policy version, when}.
 local function add_member(facts, name)
   redis.call('HSET', group, (is_measured and 'm:' or 'x:') .. sample_index,
@@ -32,7 +32,7 @@ local function add_member(facts, name)
   facts.failed = redis.call('HINCRBY', group, 'failed', is_measured and 0 or 1)
 end
 
--- The member of an index in each of these kinds, at most one of them: m, x, z.
+-- Members by kind (m, x, z) and index; an index has at most one.
 local function read_members(facts)
   local fields, found = {}, {m = {}, x = {}, z = {}}
   local flat = redis.call('HGETALL', group)

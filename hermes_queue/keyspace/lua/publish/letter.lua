@@ -1,6 +1,6 @@
--- Dead letters, and the items under which workers died.
+-- Dead letters, and poison items: those under which workers died.
 
--- A letter ends with the log of the worker that died last, or that met the bug.
+-- A letter ends with the log of the worker that died last, or that hit the bug.
 local function write_letter(job, facts, failure)
   local known = hash(traj, 'died', 'earlier')
   local died = known.died or ''
@@ -12,7 +12,7 @@ local function write_letter(job, facts, failure)
     'died', died, 'log', log or '', 'job', job.job or '', 'earlier', known.earlier or '')
 end
 
--- Remember an item under which workers died, for isolate.lua; forget those whose time is over.
+-- Remember a poison item, for isolate.lua; forget expired ones.
 local function remember_item(letter, failure)
   local flat = redis.call('HGETALL', poison)
   for i = 1, #flat, 2 do

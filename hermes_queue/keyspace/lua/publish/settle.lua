@@ -1,12 +1,12 @@
 -- @include budget, totals
--- What ends with a trajectory, and what is counted.
+-- Settles ended trajectories, and counts them.
 
 local counted = redis.call('EXISTS', run) == 1
 local function count(name, by)
   if counted then redis.call('HINCRBY', run, name, by or 1) end
 end
 
--- Take a trajectory out of everything that would run it, for good. `spent` as in the budget.
+-- Remove a trajectory from everything that would run it, for good. `spent` as in the budget.
 -- Returns a warning about the budget or ''.
 local function settle(key, its_id, was, becomes, spent)
   redis.call('HDEL', key, 'job', 'attempts')
@@ -20,7 +20,7 @@ local function settle(key, its_id, was, becomes, spent)
   return (spent or was == 'running') and budget_settle(run, key, spent, now) or ''
 end
 
--- Keep the body; its object is listed under the body's name, which has another one in a later life.
+-- Store the body. In later lives it has a distinct name, under which its object is then listed.
 local function keep_body(name)
   redis.call('SET', prefix .. 'body:' .. name, body)
   redis.call('INCRBY', unread_bytes, #body)

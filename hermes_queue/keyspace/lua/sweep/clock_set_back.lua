@@ -1,5 +1,5 @@
 -- @include clock
--- No sweep for long, or a clock that was set back: owners that live had no chance to renew.
+-- After a long time without sweeps, or a clock that was set back, living owners had no chance to renew.
 
 local function extend_leases(is_set_back)
   local grace = stamp(now + tonumber(grace_s))
@@ -8,7 +8,7 @@ local function extend_leases(is_set_back)
   end
 end
 
--- All that waits for a time waits as long as before.
+-- Shift all due times, so that everything waits as long as before.
 local function set_back(step)
   for _, key in ipairs({delayed, waiting, retries, sandboxes}) do set_back_scores(key, step) end
   for _, lane in ipairs(redis.call('ZRANGE', lanes, 0, -1)) do

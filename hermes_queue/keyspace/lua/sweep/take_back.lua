@@ -1,6 +1,6 @@
--- What an expired lease says of its owner and its job.
+-- The consequences of an expired lease for its owner and its job.
 
--- Note how many jobs share each death; younger leases of the same owner end later.
+-- Note how many jobs share each death now: later leases of the same owner have not expired yet.
 local function note_shared(expired)
   local shared, dead = {}, {}
   for _, id in ipairs(expired) do
@@ -20,25 +20,25 @@ local function note_shared(expired)
   end
 end
 
--- Count the death of its owner, or not; write it down; settle what the attempt had reserved.
+-- Judge the death of its owner, write it down, settle the reservation of the attempt.
 local function take_back(id, traj)
   local patience, limit = tonumber(grace_s), tonumber(quarantine_deaths)
   settle_doubts(prefix, traj, patience, limit)
   local job = hash(traj, 'lane', 'owner', 'stage', 'died')
   local how = death_of(prefix, job.owner, patience)
   local size = tonumber(redis.call('HGET', prefix .. 'life:' .. job.owner, 'shared') or '1')
-  local said = size > 1 and ' among ' .. size or ''
-  if string.sub(job.lane, -11) == '.quarantine' then said = said .. ' quarantine' end
-  if how == 'told' then
-    said = said .. ' told to go'
+  local note = size > 1 and ' among ' .. size or ''
+  if string.sub(job.lane, -11) == '.quarantine' then note = note .. ' quarantine' end
+  if how == 'shutdown' then
+    note = note .. ' shutting down'
   elseif how == 'unknown' then
-    said = said .. ' maybe with its host'
+    note = note .. ' maybe with its host'
     doubt(prefix, traj, job.owner, job.lane, now, patience)
   else
     hold_against(traj, job.lane, size, how, limit)
   end
   redis.call('HSET', traj, 'died', newest_lines((job.died or '') .. string.format('%.0f', now) .. ' ' .. job.owner
-    .. ' ' .. (job.stage or 'unknown') .. said .. '\n'))
+    .. ' ' .. (job.stage or 'unknown') .. note .. '\n'))
   local run = prefix .. 'run:' .. run_of(id)
   if redis.call('EXISTS', run) == 1 then redis.call('HINCRBY', run, 'running', -1) end
   budget_settle(run, traj, nil, now)

@@ -1,6 +1,6 @@
--- What consumer groups have read of the stream.
+-- The progress of consumer groups in the stream.
 
--- Redis answers with name, value, name, value ...
+-- Redis answers with a flat list: name, value, name, value ...
 local function named(flat)
   local found = {}
   for i = 1, #flat, 2 do found[flat[i]] = flat[i + 1] end
@@ -14,7 +14,7 @@ local function before(a, b)  -- stream ids
   return tonumber(as) < tonumber(bs)
 end
 
--- Whether entries wait for a group: it is durable, or a consumer of it has read lately.
+-- Whether the group holds entries back: it is durable, or a consumer of it has read recently.
 local function counts(name)
   if redis.call('HGET', prefix .. 'consumer-group:' .. name, 'durable') ~= '0' then return true end
   local active = false
@@ -24,7 +24,7 @@ local function counts(name)
   return active
 end
 
--- Of the groups that count the last entries read and the oldest ones held; names of the others.
+-- Per counted group the last entry read, and its oldest unacknowledged one; names of the others.
 local function read_by_all()
   local reads, holds, abandoned = {}, {}, {}
   for _, flat in ipairs(redis.call('XINFO', 'GROUPS', results)) do
