@@ -219,7 +219,7 @@ def test_an_operator_follows_its_own_run(worker, as_role, tmp_path):
 
 
 @pytest.mark.parametrize("flag", ["--follow", "--out"])
-def test_a_producer_that_wants_results_is_told_whose_rights_it_needs(
+def test_a_producer_without_rights_to_results_names_the_missing_rights(
     guarded, as_role, tmp_path, flag
 ):
     value = (str(tmp_path / "out.jsonl"),) if flag == "--out" else ()

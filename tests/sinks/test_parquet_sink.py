@@ -260,7 +260,7 @@ def test_the_card_counts_what_lies_in_the_shards(tmp_path: Path) -> None:
     assert "| trajectories | 5 |" in (tmp_path / "README.md").read_text()
 
 
-def test_a_card_says_so_when_no_licence_was_stated(tmp_path: Path) -> None:
+def test_a_card_says_if_no_licence_was_stated(tmp_path: Path) -> None:
     card = filled(tmp_path)
     assert "license:" not in card
     assert "not stated" in card
@@ -313,7 +313,7 @@ def test_a_device_that_fails_after_a_shard_has_its_name_doubles_no_row(
     assert sorted(row["sample_index"] for row in rows(tmp_path)) == list(range(5))
 
 
-def test_a_card_names_every_choice_that_its_rows_were_made_by(tmp_path: Path) -> None:
+def test_a_card_lists_the_filters_of_all_of_its_rows(tmp_path: Path) -> None:
     filled(tmp_path)
     with HfSink(tmp_path, CardFacts(filters={"clean": True}, decontaminated=7)) as sink:
         sink.write(records(1, instance="later"))

@@ -51,7 +51,9 @@ async def test_groups_include_groups_once() -> None:
     assert (await gathered(groups=("dev",))).lines == ["packaging>=17", "ruff", "tox"]
 
 
-async def test_requirements_files_name_others_and_what_the_index_cannot_have_is_told() -> None:
+async def test_requirements_files_include_others_and_lines_unknown_to_an_index_are_reported() -> (
+    None
+):
     found = await gathered(files=("requirements/dev.txt",))
     assert found.lines == [
         *("packaging>=17", "attrs==1", "mock", "six;python_version<'3'"),
@@ -73,7 +75,7 @@ async def test_requirements_files_name_others_and_what_the_index_cannot_have_is_
         ({"files": ("outside.txt",)}, "outside.txt: -r ../../etc/passwd: the repository has no"),
     ],
 )
-async def test_a_list_that_is_not_there_is_named(
+async def test_the_error_names_a_list_that_does_not_exist(
     choice: dict[str, tuple[str, ...]], message: str
 ) -> None:
     with pytest.raises(InputError, match=message):

@@ -78,7 +78,9 @@ def expect(check, level, text, *words):
     return finding
 
 
-def test_a_healthy_set_up_has_no_error_and_no_warning_but_that_no_worker_lives(start, endpoint):
+def test_a_healthy_set_up_has_no_error_and_only_the_warning_that_no_worker_is_alive(
+    start, endpoint
+):
     start("--maxmemory", "100mb")
     _, url = endpoint
     code, found = diagnosis("--base-url", url, "--token-ids")

@@ -61,7 +61,7 @@ def test_all_items_are_taken_on_request(path: Path) -> None:
     assert len(chosen(path, ROWS, "--items", "all").items) == 30
 
 
-def test_a_short_dataset_is_used_once_and_said(path: Path) -> None:
+def test_a_short_dataset_is_used_once_and_noted(path: Path) -> None:
     selection = chosen(path, ROWS[:3], "--items", "5")
     assert ids(selection) == ["s0", "s1", "s2"]
     assert "only 3 usable rows" in selection.notes[0]

@@ -161,7 +161,7 @@ def test_logprobs_after_a_temperature_of_one_are_compared(serve, rescore):
     assert rescore(served.record(temperature=1.0)).exit_code == 0
 
 
-def test_a_server_without_prompt_logprobs_is_told(serve, rescore):
+def test_a_server_without_prompt_logprobs_is_reported(serve, rescore):
     served = serve("vllm")
     record = served.record()
     served.stub.break_reply = lambda answer: answer["choices"][0].pop("prompt_logprobs")
@@ -170,7 +170,7 @@ def test_a_server_without_prompt_logprobs_is_told(serve, rescore):
     assert "prompt logprobs" in told.output
 
 
-def test_an_answer_about_other_tokens_is_asked_for_again_and_told(serve, rescore):
+def test_an_answer_about_other_tokens_is_requested_again_and_reported(serve, rescore):
     served = serve("sglang")
     record = served.record()
     broken = []
@@ -198,7 +198,7 @@ def test_answers_that_are_always_about_other_tokens_are_a_failure(serve, rescore
     assert "different from 2 on" in told.output
 
 
-def test_records_without_token_ids_are_told_and_are_no_success(serve, rescore):
+def test_records_without_token_ids_are_reported_and_fail_the_command(serve, rescore):
     record = serve("vllm").record()
     bare = record.model_copy(update={"sequences": None, "turns": ()})
     told = rescore(bare)

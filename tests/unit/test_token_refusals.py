@@ -86,7 +86,7 @@ async def test_logits_in_place_of_logprobs_are_a_fault_of_the_server(kind, mode)
         await ask(kind, mode, heighten)
 
 
-async def test_sampled_tokens_of_which_neither_text_nor_call_came_back_are_told():
+async def test_sampled_tokens_that_return_neither_text_nor_call_leave_an_event():
     def lose(answer):
         answer["choices"][0]["message"] |= {"content": None, "tool_calls": []}
 
