@@ -12,9 +12,7 @@ AVOIDED = re.compile(
     r"|(?<!there )\bis none\b(?! of these)"
 )
 """Name the thing and use a verb of the field instead: reported, released, counted, missing."""
-NOT_YET = (
-    "hermes_queue/sandbox/",
-)
+NOT_YET = ("hermes_queue/sandbox/",)
 """Folders and files whose sentences are still to be rewritten. Entries may only be removed."""
 
 
