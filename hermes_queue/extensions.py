@@ -1,14 +1,15 @@
 """Extensions by name: envs, tools, agents, sinks, backends, producers, parsers, token servers.
 
-All eight kinds are found in one way (docs/extensions.md). A name is one of these, in this order:
+All eight kinds are found in the same way (docs/extensions.md). A name is looked up in this
+order:
 
-- `package.module:ATTRIBUTE`;
-- a module in the kind's folder of this project, which has the kind's attribute in upper case, as
-  `hermes_queue/tools/terminal.py` has `TOOL`. A plugin cannot replace it;
-- an entry point in the kind's group (`hermes_queue.tools`) of an installed distribution, a plugin.
+- `package.module:ATTRIBUTE`; - a module in the kind's folder of this project that has the kind's
+attribute in upper case, as `hermes_queue/tools/terminal.py` has `TOOL`. A plugin cannot replace
+it; - a plugin: an installed distribution with an entry point in the kind's group
+(`hermes_queue.tools`).
 
-Entry points are read when a name is asked for that is not ours, or when names are listed. What
-is installed later is found by the next process.
+Entry points are read for a name that is not bundled, and for lists of names. Distributions
+installed later are found by the next process.
 """
 
 from __future__ import annotations
@@ -35,17 +36,17 @@ class Kind:
     """One kind of extension."""
 
     name: str
-    """In the singular, with an underscore: `token_server`."""
+    """Name in the singular, with an underscore: `token_server`."""
     attribute: str
     """Name of the object in its module."""
     folder: str
-    """Package of ours whose modules have the attribute."""
+    """Our package whose modules have the attribute."""
     contract: str
-    """`module:Class` of the class or protocol that the object has to be of."""
+    """`module:Class` of the class or protocol that the object must satisfy."""
 
     @property
     def title(self) -> str:
-        """The kind in messages."""
+        """Name of the kind in messages."""
         return self.name.replace("_", " ")
 
     @property
@@ -81,66 +82,67 @@ KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where an extension is, before anything is imported."""
+    """Location of an extension, before anything is imported."""
 
     kind: Kind
     name: str
     module: str
     attribute: str
     plugin: str = ""
-    """Distribution and version, of a plugin."""
+    """The plugin's distribution and version; "" for a bundled extension."""
 
     def load(self) -> tuple[ModuleType, Any]:
-        """Import it and check that it is what its kind asks for: (module, object).
+        """Import the extension and check it against its kind's contract; return (module, object).
 
         Raises:
-            ConfigurationError: it cannot be imported, or is something else.
+            ConfigurationError: it cannot be imported, or does not satisfy the contract.
         """
-        asked = f"{self.kind.title} {self.name!r}"
+        label = f"{self.kind.title} {self.name!r}"
         if self.plugin:
-            asked += f" (plugin {self.plugin}, {self.module}:{self.attribute})"
+            label += f" (plugin {self.plugin}, {self.module}:{self.attribute})"
         try:
             module = import_module(self.module)
             found = attrgetter(self.attribute)(module)
         except Exception as error:  # a foreign module may raise anything at its import
             cause = f"{type(error).__name__}: {error}"
-            raise ConfigurationError(f"{asked} cannot be loaded: {cause}") from error
+            raise ConfigurationError(f"{label} cannot be loaded: {cause}") from error
         if problem := _problem(self.kind.contract, found):
-            raise ConfigurationError(f"{asked} {problem}: see {self.kind.contract}")
+            raise ConfigurationError(f"{label} {problem}: see {self.kind.contract}")
         return module, found
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """One extension of this installation, for people."""
+    """One extension of this installation, as listed for people."""
 
     kind: str
     name: str
     origin: str
-    """Distribution and version."""
+    """Its distribution and version."""
     target: str
-    """`module:ATTRIBUTE`."""
+    """Its `module:ATTRIBUTE`."""
     error: str = ""
-    """Why it cannot be used; ours are listed without being imported."""
+    """Why it cannot be used; "" for bundled ones, which are listed without an import."""
 
 
 def load(kind: str, name: str, *, also: Iterable[str] = ()) -> Any:
-    """The extension called `name`.
+    """Load the extension called `name`.
 
     Args:
         kind: one of `KINDS`.
-        name: see the module.
-        also: further names that the caller knows, for the message.
+        name: see the module's docstring.
+        also: further names that the caller accepts, for the error message.
 
     Raises:
-        ConfigurationError: there is none, and the message lists the known ones and says how to
-            register one; two plugins have the name; or it cannot be imported or is no such thing.
+        ConfigurationError: the name is unknown (the message lists the known ones and says how to
+            register one); two plugins have it; or the extension cannot be imported or does not
+            satisfy its contract.
     """
     return _place(KINDS[kind], name, also).load()[1]
 
 
 def module_of(kind: str, name: str) -> str | None:
-    """The module that `load` would import; None where it would import none. Imports nothing."""
+    """The module that `load` would import, or None for an unknown name. Imports nothing."""
     try:
         return _place(KINDS[kind], name).module
     except ConfigurationError:
@@ -148,7 +150,7 @@ def module_of(kind: str, name: str) -> str | None:
 
 
 def beside(kind: str, name: str, attribute: str) -> Any:
-    """Another attribute of the module of the extension called `name`; None if it has none.
+    """Another attribute of the module of the extension `name`; None if it does not exist.
 
     Raises:
         ConfigurationError: as `load`.
@@ -158,7 +160,10 @@ def beside(kind: str, name: str, attribute: str) -> Any:
 
 @cache
 def own(kind: str) -> tuple[str, ...]:
-    """Names of ours, sorted. Read off the sources: nothing is imported."""
+    """Names of the bundled extensions, sorted.
+
+    Found by reading their sources, without an import.
+    """
     given = KINDS[kind]
     pattern = re.compile(rf"^{given.attribute}\b[^=\n]*=", re.MULTILINE)
     names = []
@@ -174,7 +179,10 @@ def known(kind: str) -> list[str]:
 
 
 def listed() -> Iterator[Listed]:
-    """Every extension with a name, plugins with what is wrong with them. Imports all plugins."""
+    """Every named extension; of plugins also the error, if they cannot be used.
+
+    Imports all plugins.
+    """
     for kind in KINDS.values():
         for name in own(kind.name):
             target = f"{kind.folder}.{name}:{kind.attribute}"
@@ -201,7 +209,7 @@ def _place(kind: Kind, name: str, also: Iterable[str] = ()) -> _Place:
     if len(points) > 1:
         both = " and ".join(f"{_plugin(point)} ({point.value})" for point in points)
         raise ConfigurationError(
-            f"{kind.title} {name!r} is registered by {both}: uninstall one of them, or name "
+            f"{kind.title} {name!r} is registered by {both}: uninstall one of them, or use "
             f"package.module:{kind.attribute}"
         )
     if not points:
@@ -216,7 +224,7 @@ def _place(kind: Kind, name: str, also: Iterable[str] = ()) -> _Place:
 
 
 def _folder(kind: Kind) -> Path:
-    # Looked up in the file system: importing `hermes_queue.agent` for its listing takes a second.
+    # Located in the file system, because importing `hermes_queue.agent` takes a second.
     top, *below = kind.folder.split(".")
     return Path(str(import_module(top).__file__)).parent.joinpath(*below)
 
@@ -227,7 +235,9 @@ def _plugins(group: str) -> list[EntryPoint]:
 
 @cache
 def _entry_points() -> tuple[EntryPoint, ...]:
-    from importlib.metadata import entry_points  # takes as long as the rest of `hermes-queue`
+    from importlib.metadata import (
+        entry_points,
+    )  # takes as long as all other imports of `hermes-queue`
 
     every = entry_points()
     return tuple(chain.from_iterable(every.select(group=kind.group) for kind in KINDS.values()))
@@ -238,11 +248,11 @@ def _plugin(point: EntryPoint) -> str:
 
 
 def _problem(contract: str, found: object) -> str:
-    """What keeps `found` from being what the contract asks for; "" if nothing does."""
+    """How `found` violates the contract; "" if it does not."""
     module, _, name = contract.partition(":")
-    required = getattr(import_module(module), name)
-    if getattr(required, "_is_protocol", False):
-        parts = {*vars(required), *required.__annotations__}
+    expected = getattr(import_module(module), name)
+    if getattr(expected, "_is_protocol", False):
+        parts = {*vars(expected), *expected.__annotations__}
         missing = sorted(p for p in parts if not p.startswith("_") and not hasattr(found, p))
         return f"has no {', '.join(missing)}" if missing else ""
-    return "" if isinstance(found, required) else f"is a {type(found).__name__}, not a {name}"
+    return "" if isinstance(found, expected) else f"is a {type(found).__name__}, not a {name}"

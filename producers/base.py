@@ -1,9 +1,10 @@
-"""What every producer shares: flags, validation, enqueueing, progress, summary.
+"""Definition and command line of a producer: flags, validation, enqueueing, progress, summary.
 
-A producer is one module that describes its source as a `Producer`, its `PRODUCER`, and calls
-`main`. In file order, below `run/`: `options.py` -> `selection.py` reads and validates every row
--> `plan.py` turns them into jobs -> `hermes_queue.broker.enqueue`; where results are
-wanted, `follow.py` consumes them. Nothing is enqueued before all rows were validated.
+A producer is one module that describes its source as a `Producer` named `PRODUCER` and calls
+`main`. The steps, all below `run/`: `options.py` parses flags, `selection.py` reads and
+validates every row, `plan.py` turns rows into jobs, `hermes_queue.broker.enqueue` sends them,
+and `follow.py` consumes the results if they are requested. Nothing is enqueued before all rows
+have been validated.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from producers.run.selection import SelectedItem
 
 
-def _as_it_is(row: dict[str, Any], _: Any) -> dict[str, Any]:
+def _unchanged(row: dict[str, Any], _: Any) -> dict[str, Any]:
     return row
 
 
@@ -36,27 +37,28 @@ def _no_check(_: Sequence[SelectedItem], __: ProducerOptions) -> int | None:
 
 @dataclass(frozen=True)
 class Producer:
-    """A source of rows and the env that takes them."""
+    """A source of rows and the env that runs them."""
 
     name: str
-    """Of the module: `python -m producers.<name>`."""
+    """Name of the module: `python -m producers.<name>`."""
     env: str
     description: str
     """First sentence of `--help`."""
     dataset: str = BUNDLED
-    """What `--dataset` means when it is not given."""
+    """Default of `--dataset`."""
     options: type[Options] = Options
-    """Flags of this producer alone, as a class of `producers.run.flags.Options`."""
-    prepare: Callable[[dict[str, Any], Any], dict[str, Any]] = _as_it_is
-    """Adapt a raw row to the env's `Item`, given an instance of `options`. Must not change its
-    argument."""
+    """Flags that only this producer has, as a subclass of `producers.run.flags.Options`."""
+    prepare: Callable[[dict[str, Any], Any], dict[str, Any]] = _unchanged
+    """Adapt a raw row to the env's `Item`; the second argument is an instance of `options`. Must
+    not modify the row."""
     skip_reason: Callable[[dict[str, Any], Any], str | None] = _keep
-    """Why a prepared row is no task, or None, given an instance of `options`; such rows are counted
-    and passed over."""
+    """The reason why a prepared row is not a task, or None; the second argument is an instance of
+    `options`. Such rows are counted and skipped."""
     check: Callable[[Sequence[SelectedItem], ProducerOptions], int | None] = _no_check
-    """Instead of a run: examine the selected rows and return the exit code. None = run."""
+    """Examine the selected rows instead of running them, and return the exit code; None to run
+    them."""
     examples: str = ""
-    """Lines before the shared examples of `--help`."""
+    """Text before the shared examples of `--help`."""
 
     @property
     def bundled(self) -> Path:

@@ -1,7 +1,7 @@
-"""`--check`: do sources, pins and environments of the rows hold? No test is run.
+"""`--check`: verify the sources, pins and environments of rows without running a test.
 
-Each environment is built once, as a worker would build it, and each row pinned: fetched,
-its patch applied, its test files looked for. All faults are listed, equal ones once.
+Each environment is built once, as a worker would build it. Each row is pinned: its source is
+fetched, its patch applied, its test files looked up. All faults are reported, equal ones once.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from producers.run.progress import Progress
 from producers.run.report import listed
 from producers.run.selection import SelectedItem
 
-AT_ONCE = 4
-"""Rows that are pinned at a time."""
+CONCURRENT_PINS = 4
+"""Rows that are pinned at the same time."""
 
 
 def check_rows(items: Sequence[SelectedItem], options: ProducerOptions) -> int:
-    """Check the rows on this machine and say what is wrong; the exit code."""
+    """Check the rows on this machine, print their faults and return the exit code."""
     rows = {item.instance_id: Item.model_validate(item.item()) for item in items}
     with Progress(quiet=options.output.quiet) as progress:
         for note in _notes(rows.values()):
@@ -40,7 +40,7 @@ def check_rows(items: Sequence[SelectedItem], options: ProducerOptions) -> int:
         for fault, ids in faults.items():
             sys.stderr.write(f"error: {fault}: {listed(ids)}\n")
         bad = sum(map(len, faults.values()))
-        progress.say(f"{len(rows) - bad} of {len(rows)} rows can be worked on, {bad} cannot")
+        progress.say(f"{len(rows) - bad} of {len(rows)} rows are usable, {bad} are not")
     if options.output.json:
         found = [{"message": fault, "instance_ids": ids} for fault, ids in faults.items()]
         sys.stdout.write(json.dumps({"checked": len(rows), "faults": found}) + "\n")
@@ -52,8 +52,8 @@ def _notes(rows: Iterable[Item]) -> list[str]:
     if not bare:
         return []
     return [
-        f"{len(bare)} rows have no environment and get pytest alone; if their packages need more, "
-        f"see producers.make_environment and --environments: {listed(bare)}"
+        f"{len(bare)} rows name no environment, so only pytest is installed; if they need "
+        f"more, see producers.make_environment and --environments: {listed(bare)}"
     ]
 
 
@@ -75,16 +75,16 @@ async def _faults(rows: Sequence[Item], options: ProducerOptions) -> dict[str, l
 
 
 class _Checker:
-    """Builds what the rows need, each thing once, failed or not."""
+    """Builds each environment that the rows need once, whether or not the build succeeds."""
 
     def __init__(self, backend: SandboxBackend, profile: str) -> None:
         self._backend = backend
         self._profile = profile
-        self._turn = asyncio.Semaphore(AT_ONCE)
+        self._turn = asyncio.Semaphore(CONCURRENT_PINS)
         self._built: dict[tuple[str, ...], asyncio.Task[None]] = {}
 
     async def fault(self, row: Item) -> str | None:
-        """What is wrong with the row, environment first."""
+        """The row's fault, if any; the environment is checked first."""
         try:
             await self._build(ENV.spec(row, self._profile))
             async with self._turn:

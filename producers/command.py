@@ -1,4 +1,4 @@
-"""From what goes wrong in a producer, or while making datasets, to exit code and message."""
+"""Exit codes and messages of the commands that make datasets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _EXTRAS = {"celery": "producer", "kombu": "producer", "rich": "producer", "click
 def run_command(command: Callable[[], int], *, interrupted: str) -> int:
     """Run `command` and return its exit code (see `hermes_queue.errors`).
 
-    `interrupted` is the message after Ctrl-C or SIGTERM.
+    `interrupted` describes what has been kept, for the message after Ctrl-C or SIGTERM.
     """
     previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -53,6 +53,6 @@ def run_command(command: Callable[[], int], *, interrupted: str) -> int:
 
 
 def fail(message: str, exit_code: int) -> int:
-    """Say what is wrong; the exit code."""
+    """Print an error message and return the exit code."""
     sys.stderr.write(f"error: {message}\n")
     return exit_code

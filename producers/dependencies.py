@@ -1,4 +1,4 @@
-"""What a repository says its tests need, gathered from its files without running them."""
+"""Collects the requirements of a repository's tests from its files, without running them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from envs.swe.package.project import Project, normalize
 from hermes_queue.errors import InputError
 
 ReadText = Callable[[str], Awaitable[str | None]]
-"""A file of the repository; None: there is none."""
+"""Reads a file of the repository; None if it does not exist."""
 
 MAX_FILES = 50
 _OWN_DIRECTORY = re.compile(r"(?:-e\s+|--editable[ =])?\.(?:/\S*)?(?:\[([^\]]*)\])?")
@@ -21,7 +21,7 @@ _OWN_DIRECTORY = re.compile(r"(?:-e\s+|--editable[ =])?\.(?:/\S*)?(?:\[([^\]]*)\
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which of the repository's own lists are wanted beside its dependencies."""
+    """The optional lists of a repository that are added to its dependencies."""
 
     extras: Sequence[str] = ()
     groups: Sequence[str] = ()
@@ -30,14 +30,14 @@ class Choice:
 
 @dataclass(slots=True)
 class Dependencies:
-    """Requirements in the order in which they were met, each once."""
+    """Requirements in the order in which they were found, without duplicates."""
 
     lines: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
-    """Lines that are no requirements of the index."""
+    """Lines that are not requirements of a package index."""
 
     def add(self, line: str) -> None:
-        """Take a requirement, or note that it is none."""
+        """Add a requirement, or note that the line is not one."""
         name = requirement_name(line)
         target = self.lines if name and "@" not in line.partition(";")[0] else self.left_out
         if line not in target:
@@ -45,7 +45,7 @@ class Dependencies:
 
 
 class _Gatherer:
-    """Follows lists that name other lists."""
+    """Follows lists that refer to other lists."""
 
     def __init__(self, project: Project, read: ReadText) -> None:
         self._project = project
@@ -56,7 +56,7 @@ class _Gatherer:
         self.found = Dependencies()
 
     async def lines(self, lines: Iterable[str]) -> None:
-        """Requirements; one of the package itself stands for its extras."""
+        """Add requirements. A requirement on the package itself adds its extras."""
         own = normalize(self._project.name)
         for line in lines:
             if own and requirement_name(line) == own:
@@ -85,7 +85,7 @@ class _Gatherer:
             if not self._is_new("file", path):
                 continue
             if len(self._seen) > MAX_FILES:
-                raise InputError(f"{why} {path}: more than {MAX_FILES} lists name each other")
+                raise InputError(f"{why} {path}: more than {MAX_FILES} lists refer to each other")
             text = await self._read(path)
             if text is None:
                 raise InputError(f"{why} {path}: the repository has no such text file")
@@ -114,7 +114,7 @@ async def gather(project: Project, read: ReadText, choice: Choice) -> Dependenci
     """The package's own dependencies and those of the chosen lists.
 
     Raises:
-        InputError: a list is not there; those that are, are named.
+        InputError: a list does not exist; the message names those that do.
     """
     gatherer = _Gatherer(project, read)
     await gatherer.lines(project.dependencies)
@@ -128,7 +128,7 @@ async def gather(project: Project, read: ReadText, choice: Choice) -> Dependenci
 def _known(table: Mapping[str, Sequence[Any]], name: str, flag: str) -> Sequence[Any]:
     if normalize(name) not in table:
         known = ", ".join(table) or "none"
-        raise InputError(f"{flag} {name}: the repository names none of that name; it has: {known}")
+        raise InputError(f"{flag} {name}: not in the repository; it has: {known}")
     return table[normalize(name)]
 
 
@@ -137,7 +137,7 @@ def _split(names: str) -> list[str]:
 
 
 def _joined(text: str) -> list[str]:
-    """Lines without comments, those that a backslash continues joined."""
+    """Lines without comments, with backslash continuations joined."""
     whole = re.sub(r"\\\r?\n", " ", text)
     lines = [re.sub(r"(^|\s)#.*", "", line).strip() for line in whole.splitlines()]
     return [line for line in lines if line]

@@ -1,10 +1,11 @@
-"""`--environments FILE`: what the tests of each repository need, given once for all its rows.
+"""`--environments FILE`: requirements of each repository's tests, once for all of its rows.
 
-The file is an object of `environment`s by the `repo` of their rows, as JSON, TOML or YAML:
+The file maps the `repo` of rows to an `environment`, as JSON, TOML or YAML:
 
     {"owner/name": {"requirements": ["pytest==8.4.2"], "python": "3.11"}}
 
-`python -m producers.make_environment` writes such files. What a row says itself wins, key by key.
+`python -m producers.make_environment` writes such files. The row's own `environment` takes
+precedence, key by key.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from typing import Any
 
 from hermes_queue.errors import ConfigurationError, InputError
 
-_NO_YAML = "reading YAML needs PyYAML: pip install 'hermes-queue[profiles]', or give JSON or TOML"
+_NO_YAML = "reading YAML needs PyYAML: pip install 'hermes-queue[profiles]', or use JSON or TOML"
 
 
 def with_environment(row: dict[str, Any], table: Mapping[str, Any]) -> dict[str, Any]:
-    """The row with what `table` has for its repository below its own `environment`.
+    """The row, with `table`'s environment of its repository as defaults for its own.
 
-    One that is malformed is left to the validation of rows, which names place and field.
+    A malformed `environment` is left to the validation of rows, which reports row and field.
     """
     own = own_environment(row)
     shared = table.get(str(row.get("repo")))
@@ -34,27 +35,27 @@ def with_environment(row: dict[str, Any], table: Mapping[str, Any]) -> dict[str,
 
 
 def own_environment(row: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The row's `environment` as a mapping without nulls; None if it is something else."""
-    given = row.get("environment")
-    if isinstance(given, str) and given:
+    """The row's `environment` as a mapping without nulls; None if it is malformed."""
+    value = row.get("environment")
+    if isinstance(value, str) and value:
         try:
-            given = json.loads(given)
+            value = json.loads(value)
         except (ValueError, RecursionError):
             return None
-    if given is None or given == "":
+    if value is None or value == "":
         return {}
-    if not isinstance(given, Mapping):
+    if not isinstance(value, Mapping):
         return None
-    return {key: value for key, value in given.items() if value is not None}
+    return {key: setting for key, setting in value.items() if setting is not None}
 
 
 @lru_cache(maxsize=4)
 def read_environments(path: Path) -> Mapping[str, Any]:
-    """The table in a file, validated.
+    """The table of a file, validated.
 
     Raises:
-        InputError: it cannot be read, or an entry is no `environment`.
-        ConfigurationError: reading its format needs an extra.
+        InputError: the file cannot be read, or an entry is not an `environment`.
+        ConfigurationError: its format needs an extra that is not installed.
     """
     try:
         data = _parse(path)

@@ -8,10 +8,10 @@ from producers.base import Producer, main
 
 _EXAMPLES = """\
 GSM8K:
-  the real set (needs the extra `datasets`), 100 problems, 4 samples each:
+  the full dataset (needs the extra `datasets`), 100 problems, 4 samples each:
     python -m producers.gsm8k --dataset openai/gsm8k:main --items 100 --group-size 4 \\
         --agent openai --model MODEL --base-url http://127.0.0.1:8000/v1
-  a file of your own with the columns question and answer ("... #### N"):
+  your own file with the columns question and answer ("... #### N"):
     python -m producers.gsm8k --dataset problems.jsonl --items all
 
 """

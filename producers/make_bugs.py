@@ -1,8 +1,8 @@
-"""Make SWE tasks of a package from the index: put small bugs in, keep those its tests notice.
+"""Make SWE tasks from a package on the index: insert small bugs, keep those that its tests detect.
 
-In file order: flags -> `bugs/package.py` pins sdist and dependencies -> `bugs/bench.py`
-runs the clean suite and coverage -> `bugs/sites.py` draws places -> `bugs/validate.py`
-tries each bug and makes a row, its statement from `bugs/statement.py`.
+Flags are parsed here, then `bugs/package.py` pins sdist and dependencies, `bugs/bench.py` runs
+the clean suite with coverage, `bugs/sites.py` draws places for bugs, and `bugs/validate.py`
+tries each bug and makes a row, with a statement from `bugs/statement.py`.
 """
 
 from __future__ import annotations
@@ -30,22 +30,23 @@ if TYPE_CHECKING:
     from envs.swe.bugs.sites import Draw
 
 TRIES_PER_ROW = 15
-"""About one try in two becomes a row; a package that needs many more has a thin suite."""
+"""About every second try becomes a row; a package that needs many more tries has a weak test
+suite."""
 
 _EPILOG = """\
-A bug is a change of a few bytes: a comparison turned over, a constant moved by one, two
-arguments or statements swapped, a condition, call or assignment dropped, ... It becomes a row
-only if the package's own tests notice it, few of them, in every run and on every Python, and
-if undoing it makes them pass again. A row holds no code of the package: the sdist's pin, byte
-spans, ids of tests and a report in words of our own.
+A bug is a change of a few bytes: an inverted comparison, a constant off by one, two
+arguments or statements swapped, a condition, call or assignment removed, ... It becomes a row
+only if a few of the package's own tests detect it, in every run and on every Python, and if
+undoing it makes them pass again. A row contains no code of the package, only the sdist's pin,
+byte spans, test ids and a generated report.
 
 examples:
   five tasks from one package:
     python -m producers.make_bugs --package schedule==1.2.2 --count 5 --out rows.jsonl
-  tests that need more than the package does; on three Pythons, which must be installed:
+  tests with more requirements than the package; on three Pythons, which must be installed:
     python -m producers.make_bugs --package schedule==1.2.2 --count 5 --out rows.jsonl \\
         --extra-requirement pytz==2025.2 --python 3.11,3.12,3.13
-  prove them, then use them:
+  run the reference solutions, then see that doing nothing scores 0:
     python -m producers.swe_smith --dataset rows.jsonl --items all
     python -m producers.swe_smith --dataset rows.jsonl --items all --agent nop
 
@@ -59,7 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m producers.make_bugs",
         description="Make software-engineering tasks from a package on the index: small bugs that "
-        "its own tests notice. Everything of the package runs in sandboxes.",
+        "its own tests detect. All code of the package runs in sandboxes.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -74,14 +75,14 @@ def _add_package(group: argparse._ArgumentGroup) -> None:
         "--package",
         required=True,
         metavar="NAME==VERSION",
-        help="release whose sdist has the tests; not pytest or what it needs",
+        help="release whose sdist contains the tests; cannot be pytest or one of its dependencies",
     )
     group.add_argument(
         "--extra-requirement",
         action="append",
         default=[],
         metavar="REQUIREMENT",
-        help="what the tests need beside the package's own dependencies; may be repeated",
+        help="requirement of the tests that is not a dependency of the package; may be repeated",
     )
     group.add_argument(
         "--tests",
@@ -94,14 +95,15 @@ def _add_package(group: argparse._ArgumentGroup) -> None:
         "--max-tests",
         type=at_least(2),
         metavar="N",
-        help="refuse packages with more tests: their ids make rows large",
+        help="refuse a package with more tests, because every row lists their ids",
     )
     group.add_argument(
         "--python",
         action="append",
         default=[],
         metavar="X.Y[,X.Y]",
-        help="also validate on these, keeping only tests that behave the same on all",
+        help="also validate on these Pythons; only tests that behave the same on all of them "
+        "are used",
     )
 
 
@@ -114,19 +116,21 @@ def _add_rows(group: argparse._ArgumentGroup) -> None:
         type=Path,
         required=True,
         metavar="PATH",
-        help="JSON lines; appended to, and rows that it has are not made again",
+        help="JSON lines file to append to; rows in it are not made again",
     )
     group.add_argument(
-        "--seed", default="0", help="another seed draws other bugs; same seed, same rows"
+        "--seed",
+        default="0",
+        help="seed of the random choice of bugs; the same seed makes the same rows (default: 0)",
     )
     group.add_argument(
         "--per-function",
         type=at_least(1),
         default=1,
         metavar="N",
-        help="bugs in one function at most (default: 1)",
+        help="largest number of bugs per function (default: 1)",
     )
-    group.add_argument("--quiet", action="store_true", help="no progress")
+    group.add_argument("--quiet", action="store_true", help="do not show progress")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -143,17 +147,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def pythons_of(texts: Sequence[str]) -> list[str | None]:
-    """The Pythons to validate on, the worker's own (None) first.
+    """The Pythons to validate on; None, the worker's own, comes first.
 
     Raises:
-        InputError: one is not of the form 3.12.
+        InputError: a version is not of the form 3.12.
     """
     own = f"{sys.version_info.major}.{sys.version_info.minor}"
-    wanted = [part.strip() for text in texts for part in text.split(",")]
-    for python in wanted:
+    versions = [part.strip() for text in texts for part in text.split(",")]
+    for python in versions:
         if not re.fullmatch(r"3\.\d{1,2}", python):
             raise InputError(f'--python: {python!r} is not of the form "3.12"')
-    return [None, *(p for p in dict.fromkeys(wanted) if p != own)]
+    return [None, *(p for p in dict.fromkeys(versions) if p != own)]
 
 
 async def _make(arguments: argparse.Namespace) -> int:
@@ -170,7 +174,8 @@ async def _make(arguments: argparse.Namespace) -> int:
             progress.say(f"asking the package index about {name}=={version}")
             package = await survey(backend, name, version, arguments.extra_requirement)
             if not package.permissive:
-                progress.say(f"note: licence {package.license!r}; check that you may use it")
+                licence = f"the licence is {package.license!r}"
+                progress.say(f"note: {licence}; check that you may use the package")
             progress.say(f"running the tests of the clean package on {len(pythons)} Python(s)")
             async with open_bench(backend, package, pythons, arguments.tests) as bench:
                 made = await _try_bugs(bench, arguments, out, progress)
@@ -178,8 +183,8 @@ async def _make(arguments: argparse.Namespace) -> int:
             await backend.stop()
     if made < arguments.count:
         return fail(
-            f"made {made} of {arguments.count} rows; the tests of {name} notice too few bugs: "
-            "give more --tests, another --seed or a larger --per-function",
+            f"made {made} of {arguments.count} rows; the tests of {name} detect too few bugs: "
+            "add --tests, change --seed or raise --per-function",
             EXIT_FAILED,
         )
     return 0
@@ -232,7 +237,7 @@ async def _try_bugs(
 
 
 class _Out:
-    """The file of rows."""
+    """The output file of rows."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -252,8 +257,8 @@ class _Out:
             except (ValueError, KeyError, TypeError, IndexError) as error:
                 self._file.close()
                 raise InputError(
-                    f"--out: line {number} of {self._path} is no row of this program "
-                    f"({error}); give another file"
+                    f"--out: line {number} of {self._path} was not written by this program "
+                    f"({error}); choose another file"
                 ) from error
             self._rows.append(row)
         return self
@@ -269,13 +274,13 @@ class _Out:
         return part["file"], part["edits"][0]["function"]
 
     def note(self, draw: Draw, sha256: str) -> None:
-        """Let the draw know of the rows that this package has already."""
+        """Mark the rows of this package that the file already holds as used in the draw."""
         for row in self._rows:
             if row["source"]["sha256"] == sha256:
                 draw.use(row["strategy"], self._place(row))
 
     def write(self, row: dict[str, Any]) -> bool:
-        """Append a row at once; False when the file has it."""
+        """Append and flush a row; False if the file already holds it."""
         if any(old["instance_id"] == row["instance_id"] for old in self._rows):
             return False
         self._rows.append(row)
@@ -285,7 +290,7 @@ class _Out:
 
 
 class _Progress:
-    """What the person who waits sees, on stderr."""
+    """Progress on stderr."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         from rich.console import Console
@@ -321,7 +326,7 @@ class _Progress:
 
     def end(self, made: int, tries: int) -> None:
         reasons = ", ".join(f"{count} {reason}" for reason, count in self._reasons.most_common())
-        self.say(f"{made} rows of {tries} tries" + (f"; refused: {reasons}" if reasons else ""))
+        self.say(f"{made} rows from {tries} tries" + (f"; refused: {reasons}" if reasons else ""))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Make the `environment` of a repository's rows: what its tests need, frozen as of a date.
+"""Make the `environment` of a repository's rows: the requirements of its tests, frozen at a date.
 
-In file order: flags -> the repository's commit is fetched -> `dependencies.py` gathers what its
-files name -> pip resolves it in a sandbox -> an entry of the file that `--environments` takes.
-Nothing of the repository is run.
+The repository's commit is fetched, `dependencies.py` collects the requirements from its files,
+pip resolves them in a sandbox, and the result becomes an entry of the file that `--environments`
+takes. No code of the repository runs.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ if TYPE_CHECKING:
 TODAY = "now"
 _EPILOG = """\
 The package's own dependencies are read from PKG-INFO, pyproject.toml, setup.cfg or literals in
-setup.py; --extra, --group and --requirements add lists that the repository has for its tests.
-pip (26.0 or newer) then chooses what the index had on that date.
+setup.py; --extra, --group and --requirements add the repository's lists for its tests.
+pip (26.0 or newer) then resolves them with the releases that the index had on that date.
 
 examples:
   a SWE-smith mirror, whose branch main is the package without a bug:
     python -m producers.make_environment --repo swesmith/marshmallow-code__webargs.dcc47d50 \\
         --repo-base-url /srv/mirrors --ref main --as-of 2025-03-16 --extra tests \\
         --out environments.json
-  then see whether rows can be worked on, and whether the known fixes pass:
+  then check that rows are usable, and that the known fixes pass:
     python -m producers.swe_smith --dataset rows.jsonl --items all --repo-base-url /srv/mirrors \\
         --environments environments.json --check
     python -m producers.swe_smith --dataset rows.jsonl --items all --repo-base-url /srv/mirrors \\
@@ -62,7 +62,7 @@ exit codes: 0 written | 1 the repository or the index could not be reached | 2 w
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """The commit whose tests are to be run, as `envs.swe.sources.git_repository` takes it."""
+    """The commit whose tests are to run; an argument of `envs.swe.sources.git_repository`."""
 
     clone_url: str
     instance_id: str
@@ -73,31 +73,31 @@ def build_parser() -> argparse.ArgumentParser:
     """The parser of `python -m producers.make_environment`."""
     parser = argparse.ArgumentParser(
         prog="python -m producers.make_environment",
-        description="Freeze what the tests of a git repository need, as of a date, for "
-        "`python -m producers.swe_smith --environments FILE`. Nothing of the repository is run.",
+        description="Freeze the requirements of a git repository's tests, as of a date, for "
+        "`python -m producers.swe_smith --environments FILE`. No code of the repository runs.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     group = parser.add_argument_group("the repository")
-    group.add_argument("--repo", required=True, metavar="OWNER/NAME", help="as rows name it")
+    group.add_argument("--repo", required=True, metavar="OWNER/NAME", help="`repo` of the rows")
     group.add_argument(
         "--repo-base-url",
         metavar="URL",
-        help="<URL>/<repo>.git is fetched; may be a local directory (default: GitHub)",
+        help="fetch <URL>/<repo>.git; may be a local directory (default: GitHub)",
     )
     group.add_argument(
         "--ref",
         required=True,
         metavar="REF",
-        help="branch, as it was when first fetched, or a commit of 40 hex digits",
+        help="branch (as it was when first fetched) or commit (40 hex digits)",
     )
-    group = parser.add_argument_group("what its tests need")
+    group = parser.add_argument_group("requirements of its tests")
     for flag, metavar, text in (
         ("--extra", "NAME", "optional dependencies of the package"),
         ("--group", "NAME", "dependency group of pyproject.toml"),
         ("--requirements", "PATH", "requirements file in the repository"),
-        ("--requirement", "REQUIREMENT", "a requirement of your own, e.g. 'pytest<8'"),
+        ("--requirement", "REQUIREMENT", "additional requirement, e.g. 'pytest<8'"),
     ):
         group.add_argument(
             flag, action="append", default=[], metavar=metavar, help=f"{text}; may be repeated"
@@ -105,19 +105,22 @@ def build_parser() -> argparse.ArgumentParser:
     group.add_argument(
         "--as-of",
         metavar="DATE",
-        help="only releases from before this day, e.g. 2025-03-16 (default: the commit's date); "
-        f"{TODAY}: all, also from indexes that tell no dates",
+        help="use only releases from before this day, e.g. 2025-03-16 (default: the date of the "
+        "commit); "
+        f"{TODAY}: use all, also from indexes that publish no dates",
     )
-    group.add_argument("--python", metavar="X.Y", help="for this Python (default: the worker's)")
+    group.add_argument(
+        "--python", metavar="X.Y", help="Python to resolve for (default: the worker's)"
+    )
     group = parser.add_argument_group("output")
     group.add_argument(
         "--out",
         type=Path,
         required=True,
         metavar="PATH",
-        help="JSON: repo -> environment; other repositories in it are kept",
+        help="JSON file: repo -> environment; entries of other repositories are kept",
     )
-    group.add_argument("--quiet", action="store_true", help="no progress")
+    group.add_argument("--quiet", action="store_true", help="do not show progress")
     return parser
 
 
@@ -152,22 +155,22 @@ async def _make(arguments: argparse.Namespace) -> int:
     if "pytest" not in map(requirement_name, lines):
         lines.append("pytest")
     for line in found.left_out:
-        say(f"left out, since it is no requirement of an index: {line}")
+        say(f"left out, because it is not a requirement of a package index: {line}")
     say(f"resolving {len(lines)} requirements as of {as_of or 'now'}")
     python = arguments.python or f"{sys.version_info.major}.{sys.version_info.minor}"
     frozen = await _resolve(lines, as_of, python)
     name = normalize(project.name)
     own = [line for line in frozen if requirement_name(line) == name and name not in PYTEST_OWN]
     if own:
-        say(f"left out: {own[0]}, the package itself, which something else needs")
+        say(f"left out: {own[0]}, the package itself, a dependency of another requirement")
     entry = {"python": python, "requirements": [line for line in frozen if line not in own]}
     _write(arguments.out, {**table, arguments.repo: entry})
-    say(f"{arguments.repo}: {len(entry['requirements'])} packages, in {arguments.out}")
+    say(f"{arguments.repo}: {len(entry['requirements'])} packages, written to {arguments.out}")
     return 0
 
 
 class _Say:
-    """What the person who waits sees, on stderr."""
+    """Progress on stderr."""
 
     def __init__(self, quiet: bool) -> None:
         self._quiet = quiet
@@ -186,7 +189,7 @@ def _date(text: str) -> str:
 
 
 async def _fetch(arguments: argparse.Namespace) -> tuple[Reader, Project, str]:
-    """The pinned tree, what it says of itself, and when it was committed."""
+    """The pinned tree, its project metadata, and the time of the commit."""
     from envs.swe.item import DEFAULT_REPO_BASE_URL
     from envs.swe.package.distribution import open_tree, read_project
     from envs.swe.sources import git_repository
@@ -214,7 +217,7 @@ def _lists(reader: Reader, project: Project) -> str:
 
 
 async def _resolve(lines: Sequence[str], as_of: str | None, python: str) -> list[str]:
-    """`name==version` of all that pip would install, sorted. Runs in a networked sandbox."""
+    """`name==version` of everything that pip would install, sorted. Runs in a networked sandbox."""
     asset = _resolution(lines, as_of, python)
     backend = make_backend(SandboxSettings().backend, slots=1)
     await backend.start()
@@ -236,9 +239,9 @@ def _resolution(lines: Sequence[str], as_of: str | None, python: str) -> AssetSp
     options = "--quiet --dry-run --ignore-installed --prefer-binary --report report.json"
     script = f"printf '%s\\n' {words} > requirements.in\n"
     if as_of is None:
-        script += f"# {datetime.now(UTC).isoformat()}: made anew each time\n"
+        script += f"# {datetime.now(UTC).isoformat()}: never cached\n"
     else:
-        # Files in a directory have no date, so pip would take the newest.
+        # Files in a directory have no upload time, so pip would take the newest.
         script += 'unset PIP_FIND_LINKS\ncase "${PIP_EXTRA_INDEX_URL-}" in\n'
         script += "  *file:*) unset PIP_EXTRA_INDEX_URL ;;\nesac\n"
         options += f" --uploaded-prior-to {shlex.quote(as_of)}"
@@ -250,7 +253,7 @@ def _resolution(lines: Sequence[str], as_of: str | None, python: str) -> AssetSp
 
 
 def explain_refusal(output: str, as_of: str | None) -> HermesQueueError | None:
-    """What pip's output says about the request, if it is the request that is wrong."""
+    """The error for output of pip that blames the request; None if the request is not at fault."""
     if "no such option: --uploaded-prior-to" in output:
         return ConfigurationError(
             "--as-of: the pip of this Python is older than 26.0; "
@@ -258,13 +261,13 @@ def explain_refusal(output: str, as_of: str | None) -> HermesQueueError | None:
         )
     if "upload-time" in output:
         return ConfigurationError(
-            f"--as-of: the index tells no upload times; use another, or --as-of {TODAY}"
+            f"--as-of: the index publishes no upload times; use another index, or --as-of {TODAY}"
         )
     missing = re.search(r"No matching distribution found for ([^\n]+)", output)
     if missing:
         return InputError(
-            f"the index had no {missing.group(1).strip()} for this Python as of {as_of or 'now'}; "
-            "choose a later --as-of, another --python, or other lists"
+            f"the index had no {missing.group(1).strip()} as of {as_of or 'now'} for "
+            "this Python; use a later --as-of, another --python, or other lists"
         )
     if "ResolutionImpossible" in output or "conflict" in output:
         return InputError(f"the requirements contradict each other: {output[-1500:]}")

@@ -1,4 +1,4 @@
-"""SWE-smith rows: a repository with a bug, the tests that show it, and the agent fixes it."""
+"""SWE-smith rows: a repository with a bug that the agent has to fix, and the tests that show it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 _EXAMPLES = """\
 SWE-smith:
-  rows of your own (see also producers.make_bugs), one of them, with the gold fix:
+  one of your own rows (see also producers.make_bugs), with the gold fix:
     python -m producers.swe_smith --dataset rows.jsonl --instance-id ID
-  the public set, repositories from a mirror directory; its rows have no environments, which
-  producers.make_environment makes; first see whether all fits together:
+  the public dataset, with repositories from a mirror directory; its rows have no environments,
+  so make them with producers.make_environment; first check that everything fits together:
     python -m producers.swe_smith --dataset SWE-bench/SWE-smith --repo-base-url /srv/mirrors \\
         --environments environments.json --check
   each known way to cheat the grader must score 0:
@@ -35,34 +35,34 @@ SWE-smith:
 
 @dataclass(frozen=True)
 class SweSmithOptions(Options):
-    """What only these rows have."""
+    """Options that only these rows have."""
 
     title: ClassVar[str] = "SWE-smith"
     repo_base_url: str | None = flag(
-        "git rows clone <URL>/<repo>.git; may be a local directory (default: the row's own)",
+        "clone <URL>/<repo>.git for rows from git; may be a local directory (default: the row's)",
         metavar="URL",
     )
     environments: Path | None = flag(
-        "repo -> environment, once for all rows of a repository (JSON, TOML or YAML, see "
-        "producers.make_environment); what a row says itself wins",
+        "file that maps repositories to the environment of their rows (JSON, TOML or YAML, see "
+        "producers.make_environment); a row's own environment takes precedence",
         type=Path,
         metavar="FILE",
     )
     check: bool = switch(
-        "fetch sources, apply patches and build environments on this machine, run no tests "
-        "and enqueue nothing; list all faults"
+        "fetch sources, apply patches and build environments on this machine, and list all "
+        "faults; runs no tests and enqueues nothing"
     )
     python: str | None = flag(
-        "set up and grade with this Python instead of the row's own or the worker's",
+        "set up and grade with this Python instead of the row's or the worker's",
         metavar="X.Y",
     )
     max_tests: int | None = flag(
-        "pass over rows with more tests than N (default: no limit)", type=at_least(1), metavar="N"
+        "skip rows with more tests than N (default: no limit)", type=at_least(1), metavar="N"
     )
 
 
 def _prepare(row: dict[str, Any], options: SweSmithOptions) -> dict[str, Any]:
-    """Apply `--environments`, and `--repo-base-url` and `--python`, which win over the row."""
+    """Apply `--environments`; then `--repo-base-url` and `--python`, which override the row."""
     if options.environments is not None:
         row = with_environment(row, read_environments(options.environments))
     if options.python is not None and (own := own_environment(row)) is not None:
@@ -77,12 +77,12 @@ def _prepare(row: dict[str, Any], options: SweSmithOptions) -> dict[str, Any]:
 
 
 def absolute_base_url(base_url: str) -> str:
-    """Workers run in another directory, so a local directory has to be absolute."""
+    """The URL, or a local directory as an absolute path: workers run in another directory."""
     path = Path(base_url).expanduser()
     if path.is_dir():
         return str(path.resolve())
     if path.is_absolute() or base_url.startswith((".", "~")):
-        raise ConfigurationError(f"--repo-base-url: there is no directory {base_url}")
+        raise ConfigurationError(f"--repo-base-url: directory {base_url} does not exist")
     return base_url
 
 
@@ -106,7 +106,7 @@ def _check(items: Sequence[SelectedItem], options: ProducerOptions) -> int | Non
 
 
 def _count(test_ids: object) -> int:
-    """Number of test ids, given as a list or as JSON; 0 for what validation will refuse."""
+    """Number of test ids, given as a list or as JSON; 0 if validation will refuse them."""
     if isinstance(test_ids, str):
         try:
             test_ids = json.loads(test_ids)

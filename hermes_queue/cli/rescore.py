@@ -1,4 +1,4 @@
-"""`hermes-queue rescore FILE`: does the server find the recorded logprobs again?"""
+"""`hermes-queue rescore FILE`: compares recorded logprobs with those that the server computes."""
 
 from __future__ import annotations
 
@@ -17,21 +17,29 @@ if TYPE_CHECKING:
     from hermes_queue.models import ScoredTrajectory
 
 BOUND = 1e-3
-"""In nats. The servers of the tests differ by nothing or by float32 rounding."""
+"""In nats. The servers in the tests differ by nothing or by float32 rounding."""
 
 
 @click.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--base-url", help="Endpoint up to /v1; default: the record's own.")
-@click.option("--model", help="Default: the record's own.")
+@click.option("--base-url", help="URL of the endpoint, up to /v1. Default: the record's endpoint.")
+@click.option("--model", help="Name of the model. Default: the record's model.")
 @click.option(
     "--server",
     metavar="NAME",
-    help=f"Kind of server: {', '.join(extensions.own('token_server'))}, that of a plugin, or "
-    "package.module:SERVER; default: the record's own.",
+    help=f"Kind of server: {', '.join(extensions.own('token_server'))}, a plugin's name, or "
+    "package.module:SERVER. Default: the record's server.",
 )
-@click.option("--bound", type=float, default=BOUND, show_default=True, help="In nats.")
-@click.option("--limit", type=click.IntRange(min=1), help="Only the first so many records.")
+@click.option(
+    "--bound",
+    type=float,
+    default=BOUND,
+    show_default=True,
+    help="Largest accepted difference, in nats.",
+)
+@click.option(
+    "--limit", type=click.IntRange(min=1), help="Check only the first records, at most this many."
+)
 def rescore(
     file: Path,
     base_url: str | None,
@@ -42,8 +50,8 @@ def rescore(
 ) -> None:
     """Recompute the logprobs of the records in FILE (JSON lines) at the server.
 
-    Prints how far they are from the recorded ones, and exits with 1 if any of them is
-    further than the bound, or if no record could be compared.
+    Prints their differences from the recorded ones. Exits with 1 if a difference exceeds the
+    bound, or if no record could be compared.
     """
     asyncio.run(_rescore(file, base_url, model, server, bound, limit))
 
@@ -63,7 +71,7 @@ async def _rescore(
     from hermes_queue.errors import ModelConfigError, ModelError
     from hermes_queue.settings import ModelSettings
 
-    total, compared, passed_over, wrong = Difference(), 0, dict[str, int](), 0
+    total, compared, skipped, wrong = Difference(), 0, dict[str, int](), 0
     key = OwnEndpoints.of(ModelSettings()).key
     try:
         for record in _records(file, limit):
@@ -71,7 +79,7 @@ async def _rescore(
                 wrong += 1
                 click.echo(f"{record.trajectory_id}: {violation}", err=True)
             if reason := incomparable(record):
-                passed_over[reason] = passed_over.get(reason, 0) + 1
+                skipped[reason] = skipped.get(reason, 0) + 1
                 continue
             total += await rescore_at(
                 record, api_key=key, base_url=base_url, model=model, kind=server
@@ -81,20 +89,20 @@ async def _rescore(
         raise click.ClickException(str(error)) from error
     finally:
         await close_clients()
-    _print_differences(total, compared, passed_over)
+    _print_differences(total, compared, skipped)
     if wrong or not total.tokens or not total.largest <= bound:
         raise click.exceptions.Exit(1)
 
 
-def _print_differences(total: Difference, compared: int, passed_over: dict[str, int]) -> None:
+def _print_differences(total: Difference, compared: int, skipped: dict[str, int]) -> None:
     click.echo(f"{compared} records, {total.tokens} sampled tokens")
     if total.tokens:
         click.echo(f"difference: largest {total.largest:.3g}, mean {total.mean:.3g} nats")
     if total.where:
         click.echo(f"largest at {total.where}")
-    for reason, count in Counter(total.again).items():
-        click.echo(f"{count} answers asked for again: {reason}")
-    for reason, count in passed_over.items():
+    for reason, count in Counter(total.retries).items():
+        click.echo(f"{count} answers requested again: {reason}")
+    for reason, count in skipped.items():
         click.echo(f"{count} records not compared: {reason}")
 
 

@@ -2,14 +2,14 @@
 
 dataset.py          rows of a file or of Hugging Face
 flags.py            flags as fields of a dataclass
-follow.py           watch a run until its groups are there
+follow.py           watch a run until its groups have finished
 launch.py           one run, top to bottom
 numbers.py          numbers in a range, for argparse
 options.py          options of all producers
-plan.py             selected rows to jobs
+plan.py             turn selected rows into jobs
 progress.py         progress and the table of results
-report.py           what is said at the end
+report.py           the report at the end
 sandbox_options.py  options of the sandbox
-selection.py        rows read and validated
-sending.py          jobs sent, budgets set
+selection.py        read and validate rows
+sending.py          send jobs, set budgets
 """

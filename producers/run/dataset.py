@@ -1,7 +1,7 @@
-"""Rows of a dataset: a bundled file, JSON lines, Parquet, or a name on Hugging Face.
+"""Datasets: a bundled file, JSON lines, Parquet, or a name on Hugging Face.
 
-Reading is lazy and in file order; `shuffled` is a permutation that only depends on the
-seed. Every row knows its place, so that an error can name file and line.
+Rows are read lazily and in file order; the order of `shuffled` depends only on the seed. Every
+row knows its place, so that an error can name file and line.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _FORMATS = ".jsonl, .jsonl.gz or .parquet"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row and where it stands, e.g. `rows.jsonl:3`."""
+    """One row and its place, e.g. `rows.jsonl:3`."""
 
     place: str
     data: dict[str, Any]
 
 
 class Dataset(Protocol):
-    """Rows in order or shuffled, as often as asked for.
+    """Rows in order or shuffled; both can be iterated repeatedly.
 
     Both raise `InputError` at the first row that cannot be read.
     """
@@ -44,20 +44,20 @@ class Dataset(Protocol):
         ...
 
     def shuffled(self, seed: int) -> Iterator[Row]:
-        """All rows in an order that depends on nothing but `seed`."""
+        """All rows in an order that depends only on `seed`."""
         ...
 
 
 def open_dataset(name: str, *, bundled: Path, split: str | None = None) -> Dataset:
-    """The dataset that `--dataset name` means.
+    """Open the dataset that `--dataset name` refers to.
 
     Args:
         name: `bundled`, a path, or `OWNER/NAME[:CONFIG]` on Hugging Face.
-        bundled: what `bundled` stands for.
-        split: of a Hugging Face dataset; None = train. Files have no splits.
+        bundled: the file to open for the name `bundled`.
+        split: split of a Hugging Face dataset; None means train. Files have no splits.
 
     Raises:
-        InputError: there is no such file or dataset, or its format is unknown.
+        InputError: the file or dataset does not exist, or its format is unknown.
         ConfigurationError: an extra is missing, or `split` was given for a file.
     """
     path = bundled if name == BUNDLED else Path(name).expanduser()
@@ -68,7 +68,7 @@ def open_dataset(name: str, *, bundled: Path, split: str | None = None) -> Datas
             f"--split {split}: {path} is a file; only Hugging Face datasets have splits"
         )
     if path.is_dir():
-        raise InputError(f"{path}: is a directory; name a {_FORMATS} file in it")
+        raise InputError(f"{path}: is a directory; pass a {_FORMATS} file")
     if not path.exists():
         raise InputError(f"{path}: no such file; --dataset takes a path or a Hugging Face name")
     if path.suffix == ".parquet":
@@ -84,7 +84,7 @@ def _looks_like_a_path(name: str) -> bool:
 
 
 class JsonlDataset:
-    """One JSON object per line; blank lines are passed over."""
+    """One JSON object per line; blank lines are skipped."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -98,7 +98,7 @@ class JsonlDataset:
                     yield self._parse(number, line)
 
     def shuffled(self, seed: int) -> Iterator[Row]:
-        """See `Dataset.shuffled`. Holds one offset per line, not the rows."""
+        """See `Dataset.shuffled`. Holds one offset per line in memory, not the rows."""
         with self._open() as packed, tempfile.TemporaryFile() as unpacked:
             stream = packed
             if self.path.suffix == ".gz":  # seeking back in gzip decompresses from the start
@@ -124,7 +124,7 @@ class JsonlDataset:
             raise InputError(f"{self.path}: cannot be read: {error.strerror}") from error
 
     def _lines(self, stream: IO[bytes]) -> Iterator[tuple[int, bytes]]:
-        """Numbered lines, blank ones included, with gzip's errors made ours."""
+        """Numbered lines, including blank ones; errors of gzip become `InputError`."""
         number = 0
         try:
             for number, line in enumerate(stream, start=1):
@@ -151,7 +151,7 @@ class JsonlDataset:
         except (ValueError, RecursionError) as error:
             if not line.endswith(b"\n"):
                 raise InputError(
-                    f"{place}: the last line is torn (no valid JSON and no newline after "
+                    f"{place}: the last line is truncated (invalid JSON, and no newline after "
                     f"{len(line)} bytes); remove it or write the file again"
                 ) from error
             raise InputError(
@@ -163,7 +163,7 @@ class JsonlDataset:
 
 
 class ParquetDataset:
-    """Needs pyarrow, from the `parquet` extra."""
+    """A Parquet file. Needs pyarrow, from the extra `parquet`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -179,7 +179,7 @@ class ParquetDataset:
                     yield Row(f"{self.path}:row {number}", data)
 
     def shuffled(self, seed: int) -> Iterator[Row]:
-        """See `Dataset.shuffled`. Holds the table in Arrow's compact form."""
+        """See `Dataset.shuffled`. Holds the table in memory as Arrow."""
         with self._open() as file:
             table = file.read()
         for index in _permutation(table.num_rows, seed):
@@ -199,7 +199,10 @@ class ParquetDataset:
 
 
 class HubDataset:
-    """A dataset on Hugging Face; `OWNER/NAME:CONFIG` names a configuration. `datasets` extra."""
+    """A dataset on Hugging Face; `OWNER/NAME:CONFIG` selects a configuration.
+
+    Needs the extra `datasets`.
+    """
 
     def __init__(self, name: str, split: str) -> None:
         self.name = name
@@ -231,7 +234,7 @@ class HubDataset:
             return datasets.load_dataset(name, config or None, split=self.split)
         except (OSError, ValueError, RuntimeError, LookupError) as error:
             raise InputError(
-                f"--dataset {self.name}: no such file, and Hugging Face did not give split "
+                f"--dataset {self.name}: no such file, and Hugging Face did not return split "
                 f"{self.split!r}: {error}"
             ) from error
 

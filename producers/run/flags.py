@@ -1,4 +1,4 @@
-"""Flags as fields: a frozen dataclass of options, each field of which is a flag."""
+"""A frozen dataclass of options whose fields are command-line flags."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ def flag(help: str, *, default: Any = None, spelled: str = "", **argparse_option
     """A field that is a flag.
 
     Args:
-        help: of the flag.
-        default: of field and flag; () for a flag that may be given several times.
-        spelled: the flag, where it is not the field's name with hyphens.
-        argparse_options: of `add_argument`.
+        help: help text of the flag.
+        default: default of field and flag; () for a flag that may be repeated.
+        spelled: the flag, if it differs from the field's name with hyphens.
+        argparse_options: keyword arguments of `add_argument`.
     """
     if default == ():
         argparse_options["action"] = "append"
@@ -29,14 +29,14 @@ def switch(help: str) -> Any:
 
 @dataclass(frozen=True)
 class Options:
-    """Options that stand in one group of a command's `--help`; every field is made by `flag`."""
+    """Options of one group in a command's `--help`; every field is made by `flag`."""
 
     title: ClassVar[str]
-    """Of the group."""
+    """Title of the group."""
 
     @classmethod
     def add(cls, parser: argparse.ArgumentParser, **defaults: Any) -> None:
-        """Add the flags to a parser, with other defaults than the fields' for those named."""
+        """Add the flags to a parser; `defaults` replace the fields' defaults by name."""
         group = parser.add_argument_group(cls.title) if fields(cls) else parser
         for each in fields(cls):
             default = None if each.default == () else defaults.get(each.name, each.default)

@@ -1,7 +1,7 @@
-"""Watch a run until its groups are there, and hand each one to the sink.
+"""Watch a run until all of its groups have finished, and pass each one to the sink.
 
-A group is acknowledged only after the sink has it on disk. The consumer group is our
-own and removed at the end, so that it never holds back the trimming of the stream.
+A group is acknowledged only after the sink has written it to disk. The consumer group belongs to
+this process and is removed at the end, so that it never holds back the trimming of the stream.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ logger = logging.getLogger(__name__)
 
 POLL_S = 0.3
 CANCELLED_END_S = 1.0
-"""How long after its last group a cancelled run has nothing more to deliver."""
+"""Seconds after its last group from which on a cancelled run counts as over."""
 QUIET_END_S = 10.0
-"""A run without waiting or running jobs, with nothing left for us in the stream, has lost the rest
-if no group came for so long."""
+"""Seconds without a new group after which the rest of a run counts as lost, if no job waits or runs
+and we have read all of the stream."""
 OUTAGE_S = 120.0
-"""How long Redis may be away before we give up."""
+"""Longest outage of Redis before we give up."""
 PAUSED_END_S = 5.0
-"""How long what still runs of a paused run may take, where nobody could let it go on."""
+"""Seconds for the running jobs of a paused run to finish, if nobody can resume it."""
 NO_WORKER_S = 10.0
 LANE_POLL_S = 3.0
 
 
 def refuse_without_results(ledger: Ledger) -> None:
-    """Say before anything is sent that this Redis user may not read results.
+    """Fail before anything is sent if this Redis user may not read results.
 
     Raises:
-        ConfigurationError: it may not.
+        ConfigurationError: the user lacks the rights.
         RedisUnavailable: Redis does not answer.
     """
     with explained(ledger.url):
@@ -53,9 +53,9 @@ def refuse_without_results(ledger: Ledger) -> None:
             ledger.client.xlen(ledger.key(STREAM))
         except NoPermissionError as error:
             raise ConfigurationError(
-                "--follow and --out read results, which needs the consumer's rights, and the user "
-                "in HERMES_QUEUE_REDIS_URL has none: leave them out and read with a consumer "
-                "(hermes-queue sink), or use a user who may do both (operator in "
+                "--follow and --out read results, but the user in HERMES_QUEUE_REDIS_URL lacks the "
+                "consumer's rights: omit these flags and read with a consumer (hermes-queue "
+                "sink), or use a user with both roles (operator in "
                 "deploy/redis/users.acl). Nothing was enqueued."
             ) from error
 
@@ -65,9 +65,9 @@ class Follower:
 
     Args:
         groups: ids of the groups to wait for.
-        sink: where members go; None = only watch.
-        check: raises when the run cannot go on, e.g. because an embedded worker died.
-        ends_when_paused: whether nobody could let a paused run go on.
+        sink: destination of the members; None to only watch.
+        check: raises when the run cannot continue, e.g. because an embedded worker died.
+        ends_when_paused: stop watching a paused run, because nobody could resume it.
     """
 
     def __init__(
@@ -87,11 +87,11 @@ class Follower:
         self.isolation: str | None = None
         """The message of a worker that could not isolate slots."""
         self.dropped = 0
-        """Groups that were closed but, by their policy, not published."""
+        """Groups that were closed but not published, because of their policy."""
         self.cancelled = 0
-        """Trajectories that the run lost because somebody cancelled it."""
+        """Trajectories that will never finish because they were cancelled."""
         self.pause: Pause | None = None
-        """The run's pause, as last seen."""
+        """The current pause of the run, if any."""
         self.pending = set(groups)
         self._ends_when_paused = ends_when_paused
         self._ledger = ledger
@@ -102,16 +102,16 @@ class Follower:
         self._check = check
         self._last_group = time.monotonic()
         self._last_entry: EntryId | None = None
-        """The newest of the stream when nothing waited or ran any more; None while some does."""
+        """Newest entry of the stream when no job waited or ran any more; None while one does."""
         self._lane_seen = -math.inf
-        self._said = ""
+        self._pause_shown = ""
         self._group = f"producer.{run_id}.{secrets.token_hex(4)}"
 
     async def run(self, sending: asyncio.Future[None] | None = None) -> None:
-        """Return when every group was consumed, or when the rest can never come.
+        """Return when every group has been consumed, or when the rest can never arrive.
 
         Args:
-            sending: the enqueueing that goes on meanwhile.
+            sending: the enqueueing that runs at the same time, if any.
 
         Raises:
             HermesQueueError: the sink, Redis or the embedded worker failed.
@@ -130,7 +130,7 @@ class Follower:
             await self._show()
         finally:
             await end_tasks(*tasks)
-            self._forget()
+            self._remove_group()
 
     async def _collect(self) -> None:
         groups = consume(self._group, url=self._ledger.url, run=self._run_id, durable=False)
@@ -144,7 +144,7 @@ class Follower:
             await asyncio.to_thread(self._sink.write, group.members)
         try:
             await group.ack()
-        except RedisUnavailable:  # it is on disk, and the sink drops a second delivery
+        except RedisUnavailable:  # the group is on disk; the sink drops a second delivery
             logger.warning(
                 "group %s could not be acknowledged", group.group_id, extra={"action": "ack_failed"}
             )
@@ -165,7 +165,7 @@ class Follower:
             self._check()
             try:
                 status = await self._show()
-                await self._tell_of_pause()
+                await self._report_pause()
                 if (sending is None or sending.done()) and await self._is_over(status):
                     return
                 if self._ends_when_paused and self.pause and self._silent_s > PAUSED_END_S:
@@ -185,9 +185,9 @@ class Follower:
             await asyncio.sleep(POLL_S)
 
     async def _is_over(self, status: RunStatus) -> bool:
-        """Whether nothing that is pending can come any more."""
+        """Whether no pending group can arrive any more."""
         if status.done and status.dropped:
-            await self._pass_over_dropped()
+            await self._count_dropped()
             if not self.pending:
                 return True
         self.cancelled = status.cancelled
@@ -200,59 +200,59 @@ class Follower:
         return self._silent_s > patience_s and await self._has_taken_all_to(self._last_entry)
 
     async def _has_taken_all_to(self, entry: EntryId) -> bool:
-        """Whether nothing of the stream up to `entry` is still on its way to us, or in hand.
+        """Whether every entry of the stream up to `entry` has been read by us and acknowledged.
 
-        The last jobs may have run for long, and the disk or the object store may be slow: silence
-        alone does not say that the rest is lost.
+        The last jobs may have run for long, and the disk or the object store may be slow, so
+        silence alone does not mean that the rest is lost.
         """
         return await asyncio.to_thread(has_dealt_with, self._ledger, self._group, entry)
 
     @property
     def _silent_s(self) -> float:
-        """Since the last group came, or the pause."""
+        """Seconds since the last group arrived or the pause began."""
         return time.monotonic() - self._last_group
 
-    async def _pass_over_dropped(self) -> None:
-        gone = await asyncio.to_thread(dropped_groups, self._ledger, sorted(self.pending))
-        self.pending.difference_update(gone)
-        self.dropped += len(gone)
+    async def _count_dropped(self) -> None:
+        dropped = await asyncio.to_thread(dropped_groups, self._ledger, sorted(self.pending))
+        self.pending.difference_update(dropped)
+        self.dropped += len(dropped)
 
     async def _show(self) -> RunStatus:
         status = await asyncio.to_thread(self._ledger.run_status, self._run_id)
         self._progress.show(Counts(status.total, status.running, status.finished, status.failed))
         return status
 
-    async def _tell_of_pause(self) -> None:
-        """Say once, and again when it changes, that the run was paused or the lane is."""
+    async def _report_pause(self) -> None:
+        """Report once that the run or its lane is paused, and again when that changes."""
         if time.monotonic() - self._lane_seen < LANE_POLL_S:
             return
         self._lane_seen = time.monotonic()
-        said = await asyncio.to_thread(self._look_for_pause)
-        if said != self._said:
-            self._said = said
-            self._progress.say(said or "the run goes on")
+        message = await asyncio.to_thread(self._pause_message)
+        if message != self._pause_shown:
+            self._pause_shown = message
+            self._progress.say(message or "the run resumed")
 
-    def _look_for_pause(self) -> str:
-        """Why nothing new begins; empty when nothing keeps it."""
+    def _pause_message(self) -> str:
+        """The reason why no new job begins; empty if none holds them back."""
         pause = Runs(self._ledger).paused(self._run_id)
         if pause and not self.pause:
             self._last_group = time.monotonic()
         self.pause = pause
         if pause:
             because = f" ({pause.by}): {pause.reason}" if pause.reason else ""
-            return f"the run is paused{because}{self._way_on()}"
+            return f"the run is paused{because}{self._how_to_resume()}"
         lane = Breakers(self._ledger).state(self._lane)
         if lane.message:
-            return f"lane {self._lane} pauses and tries one job at a time: {lane.message}"
+            return f"lane {self._lane} is paused and tries one job at a time: {lane.message}"
         return ""
 
-    def _way_on(self) -> str:
+    def _how_to_resume(self) -> str:
         if self._ends_when_paused:
             return ""
-        return f"; let it go on: hermes-queue run resume {self._run_id}"
+        return f"; resume it: hermes-queue run resume {self._run_id}"
 
     async def _hint(self) -> None:
-        """Jobs wait and nobody works: the usual reason is that no worker was started."""
+        """Report that no worker serves the waiting jobs; usually none was started."""
         workers = await asyncio.to_thread(self._ledger.workers)
         if not workers:
             self._progress.say(
@@ -264,9 +264,9 @@ class Follower:
                 f"HERMES_QUEUE_WORKER_LANES={self._lane} celery -A hermes_queue worker"
             )
 
-    def _forget(self) -> None:
-        """Remove our consumer group; if Redis is gone, there is nothing to remove."""
+    def _remove_group(self) -> None:
+        """Remove our consumer group. Without Redis there is nothing to remove."""
         try:
             remove_consumer_group(self._ledger.client, self._ledger.prefix, self._group)
         except Exception as error:  # noqa: BLE001 - cleaning up must not hide the outcome
-            logger.debug("consumer group %s stays: %s", self._group, error)
+            logger.debug("consumer group %s was not removed: %s", self._group, error)

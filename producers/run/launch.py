@@ -1,4 +1,4 @@
-"""One run of a producer, top to bottom, after the options were parsed."""
+"""One run of a producer, top to bottom, after its options have been parsed."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     from hermes_queue.broker.embedded import Embedded
 
 MAX_EMBEDDED_CONCURRENCY = 8
-"""By default: a trajectory of an SWE env keeps a processor busy while it is graded."""
+"""Default limit: a trajectory of an SWE env keeps a processor busy while it is graded."""
 
 
 def run(producer: Producer, options: ProducerOptions) -> int:
-    """Validate everything, then enqueue, and follow if results are wanted here.
+    """Validate everything, enqueue, and follow the run if its results are requested.
 
     Raises:
-        HermesQueueError: see its `exit_code`; before the first enqueue nothing was sent.
+        HermesQueueError: see its `exit_code`; if validation failed, nothing was sent.
         IsolationUnavailable: the embedded worker cannot isolate slots.
     """
     options.sandbox.worker_settings()
@@ -69,7 +69,7 @@ def run(producer: Producer, options: ProducerOptions) -> int:
 
 
 def dry(plan: Plan, selection: SelectedItems, options: ProducerOptions) -> int:
-    """Say what would be enqueued."""
+    """Report what would be enqueued."""
     report = Report.of(plan, selection, options.output)
     say = report.progress.say
     sizes = [item.size_bytes for item in selection.items]
@@ -82,7 +82,7 @@ def dry(plan: Plan, selection: SelectedItems, options: ProducerOptions) -> int:
 
 
 def remote(plan: Plan, selection: SelectedItems, options: ProducerOptions) -> int:
-    """Enqueue for a fleet of workers; watch when results are wanted."""
+    """Enqueue for a fleet of workers; watch if results are requested."""
     out = options.output.out
     follows = options.output.follow or out is not None
     if options.output.expect_score is not None and not follows:
@@ -102,16 +102,16 @@ def remote(plan: Plan, selection: SelectedItems, options: ProducerOptions) -> in
 
 
 def _send(ledger: Ledger, sending: Sending, report: Report) -> int:
-    """Enqueue and leave the rest to the fleet."""
+    """Enqueue, and leave the results to other consumers."""
     again = f"the same command with --run-id {report.summary.run_id}"
     sending.open(ledger)
     try:
         with report.progress:
             sending.enqueue(ledger, report.groups)
     except KeyboardInterrupt:
-        sys.stderr.write(f"interrupted while enqueueing; send the rest: {again}\n")
+        sys.stderr.write(f"interrupted while enqueueing; send the rest with {again}\n")
         return report.finish(EXIT_INTERRUPTED)
-    report.progress.say(f"watch it: {again} --follow")
+    report.progress.say(f"watch the run with {again} --follow")
     return report.finish(0)
 
 
@@ -132,23 +132,25 @@ def embedded(plan: Plan, selection: SelectedItems, options: ProducerOptions) -> 
                 code = watch(ledger, sending, report, groups, sink, worker.check)
             finally:
                 ledger.close()
-        if code == 0:  # otherwise the log is of use, and the state to a repetition
+        if code == 0:  # otherwise keep the log for the user and the state for a rerun
             worker.discard()
         return code
 
 
 def _missing_groups(plan: Plan, report: Report, sink: JsonlSink) -> dict[str, int]:
-    """The groups that are not in the file yet, with their sizes."""
+    """The groups that the file does not hold yet, with their sizes."""
     report.summary.out = str(sink.path)
     if sink.repaired_bytes:
-        report.progress.say(f"{sink.path}: removed a torn last line; it is made again")
+        report.progress.say(
+            f"{sink.path}: removed a truncated last line; its trajectory is made again"
+        )
     written = members_by_group(sink)
     early = plan.group_policy.stop_after_equal or max(report.groups.values())
     groups = {g: size for g, size in report.groups.items() if written[g] < min(size, early)}
     if len(groups) < len(report.groups):
         report.progress.say(
-            f"{len(report.groups) - len(groups)} of {len(report.groups)} groups are in "
-            f"{sink.path} already"
+            f"{len(report.groups) - len(groups)} of {len(report.groups)} groups are "
+            f"already in {sink.path}"
         )
     return groups
 
@@ -177,7 +179,7 @@ def watch(
     sink: JsonlSink | None,
     check: Callable[[], None] = lambda: None,
 ) -> int:
-    """Enqueue and follow; whatever happens, say what is on disk and how to go on."""
+    """Enqueue and follow; on every ending, report what is on disk and how to continue."""
     plan = sending.plan
     follower = Follower(
         ledger,
@@ -204,7 +206,7 @@ def watch(
     if follower.cancelled:
         sys.stderr.write(
             f"run {plan.run_id} was cancelled: {follower.cancelled} trajectories and "
-            f"{len(follower.pending)} groups will not come\n"
+            f"{len(follower.pending)} groups will not finish\n"
         )
     if follower.pause and follower.pending:
         report.say_paused(follower.pause, sink)
@@ -218,13 +220,13 @@ def watch(
 async def _send_and_follow(
     ledger: Ledger, sending: Sending, groups: Mapping[str, int], follower: Follower
 ) -> None:
-    """Follow while enqueueing: where the backlog is full, only results make it shrink."""
+    """Follow while enqueueing: when the backlog is full, only consumed results make it shrink."""
     stop = threading.Event()
     sender = asyncio.ensure_future(asyncio.to_thread(sending.enqueue, ledger, groups, stop))
     following = asyncio.ensure_future(follower.run(sender))
     following.add_done_callback(lambda _: stop.set())
     try:
-        with suppress(Stopped):  # the run ended before all was sent: it is paused
+        with suppress(Stopped):  # the run is paused and ended before all jobs were sent
             await asyncio.gather(sender, following)
     finally:
         stop.set()
@@ -233,13 +235,13 @@ async def _send_and_follow(
 
 
 def own_endpoints(base_url: str | None) -> dict[str, str]:
-    """What has a worker of this user's trust the endpoints that this user names."""
+    """The setting that makes this user's own worker trust the endpoints that the user names."""
     trusted = ",".join(filter(None, (base_url, ModelSettings().trusted_urls)))
     return {f"{PREFIX}MODEL_TRUSTED_URLS": trusted} if trusted else {}
 
 
 def own_records(agent: AgentSpec) -> dict[str, str]:
-    """What has a worker of this user's open the file of records that this user names."""
+    """The setting that makes this user's own worker open the records file that the user names."""
     path = agent.params.get("path")
     if agent.kind != "replay" or not isinstance(path, str):
         return {}

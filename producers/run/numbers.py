@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 def at_least(minimum: int, maximum: int | None = None) -> Callable[[str], int]:
-    """The argparse type of whole numbers in a range."""
+    """An argparse type: whole numbers in a range."""
 
     def parse(text: str) -> int:
         try:
@@ -24,7 +24,7 @@ def at_least(minimum: int, maximum: int | None = None) -> Callable[[str], int]:
 
 
 def number(minimum: float, *, above: bool = False) -> Callable[[str], float]:
-    """The argparse type of finite numbers from `minimum`, or above it."""
+    """An argparse type: finite numbers of at least `minimum`, or above it."""
 
     def parse(text: str) -> float:
         try:

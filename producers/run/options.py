@@ -1,6 +1,6 @@
-"""The options that all producers share, one class for each group of flags.
+"""Options that all producers share, one class per group of flags.
 
-Imports nothing heavy: `--help` is instant.
+Imports nothing heavy, so that `--help` is instant.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 DEFAULT_ITEMS = 10
 DEFAULT_REFILLS = 2
-"""At 3 % infrastructure failures every fifth group of 8 would have a hole without refills."""
+"""At 3 % infrastructure failures, every fifth group of 8 would be incomplete without refills."""
 _POSITIVE = number(0, above=True)
 
 
@@ -42,64 +42,66 @@ def _key_value(text: str) -> tuple[str, Any]:
 
 @dataclass(frozen=True)
 class RowOptions(Options):
-    """Which rows of which dataset a run uses."""
+    """The rows that a run uses, and their dataset."""
 
-    title: ClassVar[str] = "which rows"
+    title: ClassVar[str] = "rows"
     items: int | str | None = flag(
-        f"number of rows to use (default: {DEFAULT_ITEMS}; with --instance-id: all named)",
+        f"number of rows to use (default: {DEFAULT_ITEMS}; with --instance-id: all of these)",
         type=_count_or_all,
         metavar="N|all",
     )
     """A number, or "all"."""
     dataset: str | None = flag(
-        "bundled (default), PATH.jsonl[.gz], PATH.parquet or Hugging Face OWNER/NAME[:CONFIG]",
+        "source of the rows: bundled (default), PATH.jsonl[.gz], PATH.parquet or "
+        "OWNER/NAME[:CONFIG] on Hugging Face",
         metavar="SOURCE",
     )
     split: str | None = flag("split of a Hugging Face dataset (default: train)")
     shuffle: bool = switch("take the rows in random order")
-    seed: int = flag("seed of --shuffle: same seed, same order (default: 0)", default=0, type=int)
-    offset: int = flag("pass over the first N rows", default=0, type=at_least(0), metavar="N")
+    seed: int = flag("seed of --shuffle (default: 0)", default=0, type=int)
+    offset: int = flag("skip the first N rows", default=0, type=at_least(0), metavar="N")
     instance_id: tuple[str, ...] = flag(
-        "use only this row; may be given several times", default=(), metavar="ID"
+        "use only this row; may be repeated", default=(), metavar="ID"
     )
-    cycle: bool = switch("start over when the dataset ends, until --items rows are reached")
+    cycle: bool = switch("repeat the dataset until --items rows are reached")
 
 
 @dataclass(frozen=True)
 class AgentOptions(Options):
-    """Who acts, and with which model."""
+    """The agent and its model."""
 
-    title: ClassVar[str] = "who acts"
+    title: ClassVar[str] = "agent"
     kind: str = flag(
-        "openai, or a script that needs no model: oracle (default, applies the gold answer),"
-        " nop, replay, garbage, tamper, slow; your own: that of a plugin, or package.module:AGENT",
+        "agent: openai, or a script without a model: oracle (default, applies the gold answer),"
+        " nop, replay, garbage, tamper, slow; or a plugin's name, or package.module:AGENT",
         default="oracle",
         spelled="--agent",
         metavar="KIND",
     )
-    model: str | None = flag("model name at the endpoint; --agent openai needs it")
+    model: str | None = flag("model name at the endpoint; required by --agent openai")
     base_url: tuple[str, ...] = flag(
-        "endpoint (default: the worker's own setting); of several, given one by one, each"
-        " group uses one, and another when that fails",
+        "model endpoint (default: the worker's setting); may be repeated: each group then uses"
+        " one of them, and another if that fails",
         default=(),
         metavar="URL",
     )
     temperature: float | None = flag("sampling temperature", type=number(0), metavar="T")
     sampling: tuple[tuple[str, Any], ...] = flag(
-        "any other parameter for the endpoint, e.g. top_p=0.95; VALUE is JSON or text",
+        "additional sampling parameter for the endpoint, e.g. top_p=0.95; VALUE is JSON or text",
         default=(),
         type=_key_value,
         metavar="KEY=VALUE",
     )
     params: tuple[tuple[str, Any], ...] = flag(
-        "parameter of the agent, e.g. tools=prompted for openai, seconds=5 for slow",
+        "parameter of the agent, e.g. tools=prompted for openai or seconds=5 for slow; VALUE is"
+        " JSON or text",
         default=(),
         spelled="--agent-param",
         type=_key_value,
         metavar="KEY=VALUE",
     )
     tamper_case: str | None = flag(
-        "with --agent tamper: the one way of cheating to try (default: each in a sample)",
+        "with --agent tamper: cheat only in this way (default: every known way, one per sample)",
         metavar="CASE",
     )
 
@@ -110,31 +112,34 @@ class RunOptions(Options):
 
     title: ClassVar[str] = "the run"
     run_id: str | None = flag(
-        "continue this run, or name a new one (default: made up)", metavar="ID"
+        "run to continue, or name of a new one (default: a generated id)", metavar="ID"
     )
     env: str = flag(
-        "rules: a module in envs/, that of a plugin, or package.module:ENV (default: %(default)s)",
+        "environment: a module in envs/, a plugin's name, or package.module:ENV"
+        " (default: %(default)s)",
         default="",
         metavar="NAME",
     )
     priority: int = flag(
-        "0 to 2 are served first, then 3 to 5, 6 to 8 and 9, on all lanes of a worker (default: 5)",
+        "priority class of the jobs on all lanes of a worker: 0 to 2 are served first, then 3 to 5,"
+        " 6 to 8, and 9 last (default: 5)",
         default=5,
         type=at_least(0, 9),
         metavar="0-9",
     )
     policy_version: str | None = flag(
-        "policy version that the jobs ask for: sent to the endpoint, and recorded",
+        "policy version that the jobs request; sent to the endpoint, and recorded",
         metavar="VERSION",
     )
     lane: str = flag("queue lane (default: train)", default="train")
     profile: str = flag(
-        "sandbox profile, as the workers' own settings describe it (default: default)",
+        "name of a sandbox profile in the workers' settings (default: default)",
         default="default",
         metavar="NAME",
     )
     concurrency: int | None = flag(
-        "trajectories at once where everything runs here (default: processors, at most 8)",
+        "concurrent trajectories if everything runs on this machine"
+        " (default: processors, at most 8)",
         type=at_least(1, 10_000),
         metavar="N",
     )
@@ -142,36 +147,38 @@ class RunOptions(Options):
 
 @dataclass(frozen=True)
 class GroupOptions(Options):
-    """Samples of one item."""
+    """Groups: the samples of one item."""
 
     title: ClassVar[str] = "groups"
     group_size: int | None = flag(
-        "samples per item (default: 1)", type=at_least(1, 1024), metavar="N"
+        "samples per item (default: 1; with --agent tamper: one per way to cheat)",
+        type=at_least(1, 1024),
+        metavar="N",
     )
     max_refills: int | None = flag(
-        "new samples in place of members that failed for good for reasons of infrastructure"
-        f" (default: {DEFAULT_REFILLS} for groups of several, else 0)",
+        "new samples per group in place of members that failed for good because of the"
+        f" infrastructure (default: {DEFAULT_REFILLS} if --group-size is above 1, else 0)",
         type=at_least(0, 1024),
         metavar="N",
     )
     extra_samples: int = flag(
-        "start K more than the group needs, keep the first to be measured, revoke the rest;"
-        " faster, but it favours short trajectories (default: 0)",
+        "start K additional samples per group, keep the first that are measured, revoke the rest;"
+        " faster, but favours short trajectories (default: 0)",
         default=0,
         type=at_least(0, 1024),
         metavar="K",
     )
     drop_zero_variance: bool = switch(
-        "do not publish groups whose scores are all the same; they are counted"
+        "count groups whose scores are all equal, but do not publish them"
     )
     stop_after_equal: int = flag(
-        "close a group early when its first N scores are all the same (default: never)",
+        "close a group early if its first N scores are all equal (default: never)",
         default=0,
         type=at_least(0, 1024),
         metavar="N",
     )
     on_incomplete: Literal["publish", "drop"] = flag(
-        "publish or drop a group that cannot be measured in full (default: publish)",
+        "publish or drop a group whose members cannot all be measured (default: publish)",
         default="publish",
         choices=("publish", "drop"),
     )
@@ -179,17 +186,17 @@ class GroupOptions(Options):
 
 @dataclass(frozen=True)
 class StalenessOptions(Options):
-    """Samples of an old policy."""
+    """Samples of an outdated policy."""
 
     title: ClassVar[str] = "samples of an old policy"
     max_policy_lag: int | None = flag(
-        "a sample is stale when the run's policy is more than N versions ahead of it at its"
-        " publication (default: never); the version is set with `hermes-queue run policy`",
+        "a sample is stale if it is more than N policy versions old when it is published"
+        " (default: never); `hermes-queue run policy` sets the run's current version",
         type=at_least(0),
         metavar="N",
     )
     on_stale: Literal["label", "drop", "requeue"] = flag(
-        "label or drop samples beyond --max-policy-lag, or make new ones in their place"
+        "label or drop samples older than --max-policy-lag, or run new ones in their place"
         " (default: label)",
         default="label",
         choices=("label", "drop", "requeue"),
@@ -209,23 +216,26 @@ def _timeout(stage: str, text: str) -> Any:
 
 @dataclass(frozen=True)
 class LimitOptions(Options):
-    """Limits of one attempt; fields as in `Limits`, None where that decides."""
+    """Limits of one attempt. Fields as in `Limits`; None leaves its default."""
 
     title: ClassVar[str] = "limits of one attempt"
-    max_turns: int | None = flag("limit of model turns", type=at_least(1, 10_000), metavar="N")
+    max_turns: int | None = flag(
+        "largest number of model turns", type=at_least(1, 10_000), metavar="N"
+    )
     max_tokens: int | None = flag(
-        "limit of completion tokens of all turns", type=at_least(1), metavar="N"
+        "largest number of completion tokens in all turns together", type=at_least(1), metavar="N"
     )
     max_cost_usd: float | None = flag(
-        "limit of the cost of all model calls", spelled="--max-cost", type=_POSITIVE, metavar="USD"
+        "largest cost of all model calls", spelled="--max-cost", type=_POSITIVE, metavar="USD"
     )
     observation_bytes: int | None = flag(
-        "longer tool output reaches the model as head and tail (default: 16384)",
+        "size limit of a tool's output; of a longer one the model gets head and tail"
+        " (default: 16384)",
         type=at_least(256),
         metavar="N",
     )
     max_format_errors: int | None = flag(
-        "turns in a row without one valid tool call after which the agent is stopped (default: 3)",
+        "stop the agent after N consecutive turns without a valid tool call (default: 3)",
         type=at_least(1),
         metavar="N",
     )
@@ -238,23 +248,23 @@ class LimitOptions(Options):
 
 @dataclass(frozen=True)
 class BudgetOptions(Options):
-    """Budgets of the run; fields as `set_budgets` takes them."""
+    """Budgets of the run, by the names that `set_budgets` takes."""
 
     title: ClassVar[str] = "budgets of the run; it pauses when one is spent"
     cost_usd: float | None = flag(
-        "cost of all model calls of the run",
+        "largest cost of all model calls of the run",
         spelled="--budget-cost",
         type=_POSITIVE,
         metavar="USD",
     )
     tokens: float | None = flag(
-        "prompt and completion tokens of the run together",
+        "largest number of prompt and completion tokens of the run together",
         spelled="--budget-tokens",
         type=_POSITIVE,
         metavar="N",
     )
     wall_s: float | None = flag(
-        "seconds since the run's first enqueue",
+        "longest time since the run's first enqueue",
         spelled="--budget-wall",
         type=_POSITIVE,
         metavar="SECONDS",
@@ -263,25 +273,25 @@ class BudgetOptions(Options):
 
 @dataclass(frozen=True)
 class OutputOptions(Options):
-    """What the command shows, and where records go."""
+    """Output of the command, and destination of its records."""
 
     title: ClassVar[str] = "output"
     out: Path | None = flag(
-        "JSON lines, one scored trajectory each; appended to"
-        " (default when everything runs here: results/<run-id>.jsonl)",
+        "JSON lines file to append the scored trajectories to"
+        " (default if everything runs on this machine: results/<run-id>.jsonl)",
         type=Path,
         metavar="PATH",
     )
     follow: bool = switch("wait for the run and show its results")
     dry_run: bool = switch("read and validate the rows, enqueue nothing")
     expect_score: float | None = flag(
-        "with results: exit 1 unless every trajectory scored S (to validate rows: 1 with"
+        "exit 1 unless every trajectory scores S; needs results (to validate rows: 1 with"
         " --agent oracle, 0 with --agent nop or tamper)",
         type=float,
         metavar="S",
     )
-    json: bool = switch("summary as one JSON object on stdout")
-    quiet: bool = switch("no progress, no table")
+    json: bool = switch("print the summary as one JSON object on stdout")
+    quiet: bool = switch("show neither progress nor table")
     log_level: str = flag(
         "log level of the worker started here (default: INFO)",
         default="INFO",
@@ -291,7 +301,7 @@ class OutputOptions(Options):
 
 @dataclass(frozen=True)
 class ProducerOptions:
-    """All that the command line of a producer says."""
+    """All options of a producer's command line."""
 
     rows: RowOptions
     agent: AgentOptions
@@ -321,14 +331,14 @@ _EPILOG = """\
 examples:
   two items, everything on this machine, no setup, no model:
     {command} --items 2
-  check a dataset, enqueue nothing:
+  validate a dataset, enqueue nothing:
     {command} --dataset rows.jsonl --items all --dry-run
   a model behind an OpenAI-compatible endpoint, 8 samples per item:
     {command} --agent openai --model MODEL --base-url http://127.0.0.1:8000/v1 \\
         --temperature 1.0 --group-size 8
-  a fleet: workers run `celery -A hermes_queue worker`, this only enqueues and watches:
+  a fleet: workers run `celery -A hermes_queue worker`, this command enqueues and watches:
     HERMES_QUEUE_REDIS_URL=redis://host:6379/0 {command} --items 500 --follow
-  go on with a run that was interrupted (only what is missing is made):
+  continue an interrupted run (only missing trajectories are made):
     {command} --items 500 --run-id RUN-ID
 
 exit codes: 0 everything published (and measured, where watched) | 1 some failed | 2 wrong flag,
@@ -356,7 +366,7 @@ def build_parser(producer: Producer) -> argparse.ArgumentParser:
 
 
 def parse(producer: Producer, argv: Sequence[str] | None = None) -> ProducerOptions:
-    """What `argv` says, or the process's own arguments.
+    """The options in `argv`, or in the process's arguments.
 
     Raises:
         SystemExit: for `--help` and for flags that cannot be parsed (exit code 2).

@@ -1,4 +1,4 @@
-"""From options and selected items to jobs. The same options and run id give the same jobs."""
+"""Turns options and selected items into jobs; the same options and run id give the same jobs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from producers.run.selection import SelectedItem, SelectedItems
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the jobs of a run have in common."""
+    """Properties that the jobs of a run share."""
 
     producer: str
     run_id: str
@@ -46,38 +46,38 @@ class Plan:
     tamper_case: str | None
     provenance: Provenance
     max_refills: int | None
-    """None = `DEFAULT_REFILLS` for groups of several, else 0."""
+    """None = `DEFAULT_REFILLS` for groups of more than one, else 0."""
     max_requeues: int | None
-    """None = as many as the group's size."""
+    """None = the group's size."""
     group_policy: GroupPolicy
-    """All of it but `max_refills` and `max_requeues`."""
+    """The policy apart from `max_refills` and `max_requeues`."""
     policy_version: str | None = None
-    """The one that the jobs want."""
+    """Version that the jobs request."""
 
     def size_of(self, item: SelectedItem) -> int:
-        """How many measured samples a group of `item` shall have."""
+        """Number of measured samples that a group of `item` needs."""
         if self.group_size is not None:
             return self.group_size
         return len(self._cases(item)) or 1
 
     def samples_of(self, item: SelectedItem) -> int:
-        """How many samples of `item` are started."""
+        """Number of samples of `item` that are started."""
         return self.size_of(item) + self.group_policy.extra_samples
 
     def jobs(
         self, selection: SelectedItems, keep: Callable[[str], bool]
     ) -> Iterator[TrajectoryJob]:
-        """All jobs in order, but those of groups that `keep(group_id)` refuses."""
+        """All jobs in order, without the groups for which `keep(group_id)` is false."""
         for selected in selection.items:
             group_id, _ = make_ids(self.run_id, selected.key, 0)
             if keep(group_id):
                 yield from self._jobs_of(selected)
 
     def config(self, dataset: str) -> dict[str, Any]:
-        """What all producers of one run id must agree in; the rest may differ.
+        """Properties that all producers with one run id must agree on.
 
-        Free to differ: which and how many rows, --priority, --lane, --concurrency, --base-url,
-        --policy-version, and the output flags.
+        They may differ in: which and how many rows, --priority, --lane, --concurrency,
+        --base-url, --policy-version, and the output flags.
         """
         return {
             "producer": self.producer,
@@ -97,17 +97,17 @@ class Plan:
         }
 
     def group_sizes(self, selection: SelectedItems) -> dict[str, int]:
-        """How many trajectories the published group will have, by group id."""
+        """Number of trajectories in each published group, by group id."""
         return {
             make_ids(self.run_id, selected.key, 0)[0]: self.size_of(selected)
             for selected in selection.items
         }
 
     def check(self, selection: SelectedItems) -> None:
-        """Make sure that every item can be tampered with as asked for.
+        """Check that every item has the requested tamper cases.
 
         Raises:
-            ConfigurationError: names the item and the cases it has.
+            ConfigurationError: names the item and its tamper cases.
         """
         if self.agent.kind != "tamper":
             return
@@ -177,9 +177,9 @@ def make_plan(producer: Producer, env: Environment[Any], options: ProducerOption
         load_tool(name)
     run, groups, stale = options.run, options.groups, options.staleness
     if stale.max_policy_lag is None and stale.on_stale != "label":
-        raise ConfigurationError("--on-stale: says nothing without --max-policy-lag N")
+        raise ConfigurationError("--on-stale: has no effect without --max-policy-lag N")
     if stale.max_requeues is not None and stale.on_stale != "requeue":
-        raise ConfigurationError("--max-requeues: only goes with --on-stale requeue")
+        raise ConfigurationError("--max-requeues: needs --on-stale requeue")
     return Plan(
         producer=producer.name,
         run_id=_name("--run-id", run.run_id or new_run_id(producer.name), RUN_ID_MAX),
@@ -210,15 +210,15 @@ def make_plan(producer: Producer, env: Environment[Any], options: ProducerOption
 
 def _agent(options: AgentOptions) -> AgentSpec:
     kind = options.kind
-    if kind not in extensions.own("agent"):  # ours are not loaded: openai alone takes a second
+    if kind not in extensions.own("agent"):  # bundled agents are not loaded: openai takes a second
         load_agent(kind)
     if kind == "openai" and not options.model:
-        raise ConfigurationError("--agent openai: say which model with --model NAME")
+        raise ConfigurationError("--agent openai: name the model with --model NAME")
     if options.tamper_case and kind != "tamper":
-        raise ConfigurationError(f"--tamper-case: only goes with --agent tamper, not {kind}")
+        raise ConfigurationError(f"--tamper-case: needs --agent tamper, not {kind}")
     for url in options.base_url:
         if not url.lower().startswith(("http://", "https://")):
-            raise ConfigurationError(f"--base-url {url}: begin it with http:// or https://")
+            raise ConfigurationError(f"--base-url {url}: must begin with http:// or https://")
     sampling = dict(options.sampling)
     if options.temperature is not None:
         sampling["temperature"] = options.temperature
@@ -239,9 +239,11 @@ def _name(flag: str, value: str, max_length: int = 256) -> str:
             f"{flag} {value!r}: use letters, digits and . _ : / - and begin with a letter or digit"
         ) from error
     if "/" in value and flag == "--run-id":
-        raise ConfigurationError(f"{flag} {value!r}: files are named after it; leave out the /")
+        raise ConfigurationError(f"{flag} {value!r}: files are named after it; remove the /")
     if len(value) > max_length:
-        raise ConfigurationError(f"{flag}: has {len(value)} characters, at most {max_length} fit")
+        raise ConfigurationError(
+            f"{flag}: has {len(value)} characters; at most {max_length} are allowed"
+        )
     try:
         return _OWN_RULES[flag](value) if flag in _OWN_RULES else value
     except ValueError as error:
@@ -252,13 +254,13 @@ _OWN_RULES = {"--run-id": check_run_id, "--lane": check_lane}
 
 
 def _commit() -> str | None:
-    """The commit of the checkout we run from, if we do."""
+    """The commit of the checkout that we run from; None without one."""
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None
     try:
-        answer = subprocess.run(  # noqa: S603 - no input of anybody's
-            ["git", "-C", str(root), "rev-parse", "HEAD"],  # noqa: S607 - whichever git is there
+        answer = subprocess.run(  # noqa: S603 - no outside input
+            ["git", "-C", str(root), "rev-parse", "HEAD"],  # noqa: S607 - git of the PATH
             capture_output=True,
             text=True,
             check=False,

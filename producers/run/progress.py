@@ -1,7 +1,7 @@
-"""What a person sees of a run: live progress, then a table of trajectories.
+"""Live progress of a run, and the table of its trajectories.
 
-On a terminal progress is a bar; elsewhere (CI, a log file) it is one plain line whenever
-something changed. Progress goes to stderr, results to stdout.
+On a terminal, progress is a bar; elsewhere (CI, a log file) it is a plain line after each
+change. Progress goes to stderr, results to stdout.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 PLAIN_WIDTH = 160
-"""Columns where there is no terminal; a table has these beside its instance ids."""
+"""Columns without a terminal. A table gets them in addition to its instance ids."""
 PLAIN_INTERVAL_S = 2.0
 MAX_ROWS = 60
-"""Longer tables help nobody; the file has all."""
+"""Longer tables are hard to read; the file holds all rows."""
 _NOTE_CHARACTERS = 300
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How far a run is. All are trajectories."""
+    """Numbers of trajectories in a run."""
 
     total: int
     running: int = 0
     finished: int = 0
     """Published with a score."""
     failed: int = 0
-    """Published without one."""
+    """Published without a score."""
 
     @property
     def done(self) -> int:
@@ -44,7 +44,7 @@ class Counts:
 
 
 class Progress:
-    """Shows counts; a context manager, because a live bar must be taken down."""
+    """Shows counts. A context manager, because a live bar must be taken down."""
 
     def __init__(self, *, quiet: bool = False, stream: IO[str] | None = None) -> None:
         self._quiet = quiet
@@ -69,12 +69,12 @@ class Progress:
             self._bar.stop()
 
     def say(self, text: str) -> None:
-        """One line for the person who waits."""
+        """Print one line, unless quiet."""
         if not self._quiet:
             self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def show(self, counts: Counts) -> None:
-        """Bring the display up to date. Cheap enough to be called several times a second."""
+        """Update the display; cheap enough for several calls per second."""
         if self._bar:
             self._bar.update(counts, self._rate(counts))
         elif self._is_news(counts):
@@ -82,7 +82,7 @@ class Progress:
             self.say(describe(counts, self._rate(counts)))
 
     def show_sent(self, sent: int, total: int) -> None:
-        """How many jobs were enqueued so far."""
+        """Show the number of jobs that have been enqueued."""
         if self._bar:
             self._bar.update_sent(sent, total)
         elif time.monotonic() - self._sent_at >= PLAIN_INTERVAL_S and sent < total:
@@ -96,7 +96,7 @@ class Progress:
         return counts != last and time.monotonic() - at >= PLAIN_INTERVAL_S
 
     def _rate(self, counts: Counts) -> float:
-        """Trajectories per minute since we watch."""
+        """Trajectories per minute since this display started."""
         return counts.done * 60 / max(time.monotonic() - self._started, 1e-3)
 
 
@@ -136,14 +136,14 @@ class _Bar:
 
 
 def console(stream: IO[str]) -> Console:
-    """A rich console that never wraps where nobody's terminal is."""
+    """A rich console that never wraps unless it is a terminal."""
     from rich.console import Console
 
     return Console(file=stream, width=None if stream.isatty() else PLAIN_WIDTH)
 
 
 def describe(counts: Counts, rate_per_minute: float) -> str:
-    """The counts in words."""
+    """The counts as text."""
     return (
         f"{counts.done}/{counts.total} finished, {counts.running} running, "
         f"{counts.failed} failed, {rate_per_minute:.1f}/min"
@@ -160,13 +160,13 @@ class ResultRow:
     score: float | None
     turns: int
     seconds: float
-    """Of all stages but waiting in the queue."""
+    """Duration of all stages except waiting in the queue."""
     note: str
-    """The tamper case, what failed, or the verifier's reason."""
+    """The tamper case, the failure, or the verifier's reason."""
 
 
 def result_row(trajectory: ScoredTrajectory) -> ResultRow:
-    """What the table shows of a trajectory."""
+    """The row of a trajectory in the table."""
     asked = sum(message.role == "assistant" for message in trajectory.messages)
     return ResultRow(
         instance_id=trajectory.instance_id,
@@ -194,7 +194,7 @@ def _note(trajectory: ScoredTrajectory) -> str:
 
 
 def print_table(rows: Sequence[ResultRow], target: Console) -> None:
-    """The result table; of a long run failures first and not all."""
+    """Print the result table. If it is too long, failures come first and the rest is cut."""
     from rich.table import Table
     from rich.text import Text
 
@@ -203,13 +203,13 @@ def print_table(rows: Sequence[ResultRow], target: Console) -> None:
         shown = sorted(shown, key=lambda r: r.score is not None)[:MAX_ROWS]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     longest = max((len(row.instance_id) for row in shown), default=0)
-    if not target.is_terminal:  # a file has room, and whoever searches it wants whole ids
+    if not target.is_terminal:  # a file has room, and searches need whole ids
         target.width = max(target.width, longest + PLAIN_WIDTH)
     whole = None if target.is_terminal else longest
     table.add_column("instance", overflow="fold", min_width=whole)
     for name in ("sample", "stop reason", "score", "turns", "seconds"):
         table.add_column(name, justify="left" if name == "stop reason" else "right", no_wrap=True)
-    with_notes = any(row.note for row in shown)  # else the width goes to the instance ids
+    with_notes = any(row.note for row in shown)  # otherwise the instance ids get the width
     if with_notes:
         table.add_column("case / failure", overflow="fold")
     for row in shown:

@@ -1,4 +1,4 @@
-"""What a producer's run says at its end, on the terminal and as JSON."""
+"""The report at the end of a producer's run, on the terminal and as JSON."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from producers.run.progress import Progress, ResultRow, console, print_table
 from producers.run.selection import SelectedItems
 
 MAX_CAUSES = 20
-"""Different reasons for unexpected scores that are worded."""
+"""Largest number of distinct causes of unexpected scores that are printed."""
 MAX_LISTED = 5
 
 
 def listed(names: Sequence[str]) -> str:
-    """The names, or the first of them and how many there are."""
+    """The names; of a long list the first ones and the number of others."""
     shown = ", ".join(names[:MAX_LISTED])
     more = len(names) - MAX_LISTED
     return shown if more <= 0 else f"{shown} and {more} more"
@@ -33,7 +33,7 @@ def listed(names: Sequence[str]) -> str:
 
 @dataclass(slots=True)
 class Summary:
-    """What is said at the end; `--json` prints it as it is."""
+    """Summary at the end of a run; `--json` prints its fields."""
 
     run_id: str
     mode: str
@@ -47,9 +47,9 @@ class Summary:
     finished: int = 0
     failed: int = 0
     missing: int = 0
-    """Groups that were never delivered."""
+    """Groups that never arrived."""
     dropped: int = 0
-    """Groups that their policy threw away."""
+    """Groups that were not published, because of their policy."""
     mean_score: float | None = None
     written: int = 0
     out: str | None = None
@@ -58,10 +58,10 @@ class Summary:
 
 
 class Report:
-    """The outcome of one run in the making."""
+    """Collects and prints the outcome of one run."""
 
     def __init__(self, summary: Summary, groups: Mapping[str, int], options: OutputOptions) -> None:
-        """Prepare; `groups` are the sizes of the run's groups by id."""
+        """`groups` maps the ids of the run's groups to their sizes."""
         self.summary = summary
         self.groups = groups
         self.options = options
@@ -70,7 +70,7 @@ class Report:
 
     @classmethod
     def of(cls, plan: Plan, selection: SelectedItems, options: OutputOptions) -> Report:
-        """The report of a run that begins: says what was read."""
+        """The report of a run that begins. Prints what was read."""
         groups = plan.group_sizes(selection)
         summary = Summary(
             run_id=plan.run_id,
@@ -85,7 +85,7 @@ class Report:
         for note in selection.notes:
             report.progress.say(f"note: {note}")
         for reason, count in selection.skipped.items():
-            report.progress.say(f"passed over {count} rows: {reason}")
+            report.progress.say(f"skipped {count} rows: {reason}")
         report.progress.say(
             f"run {plan.run_id}: {summary.jobs} trajectories of {summary.items} items from "
             f"{selection.dataset}, env {plan.env}, agent {plan.agent.kind}"
@@ -93,12 +93,12 @@ class Report:
         return report
 
     def unexpected(self) -> int:
-        """1 if `--expect-score` does not hold, after naming each cause and where; else 0."""
-        wanted = self.options.expect_score
-        other = [row for row in self.rows if wanted is not None and row.score != wanted]
+        """1 if `--expect-score` does not hold, after printing each cause and its rows; else 0."""
+        expected = self.options.expect_score
+        other = [row for row in self.rows if expected is not None and row.score != expected]
         causes: dict[str, list[str]] = {}
         for row in other:
-            cause = f"score {row.score}, expected {wanted:g}; {row.note}"
+            cause = f"score {row.score}, expected {expected:g}; {row.note}"
             causes.setdefault(cause, []).append(f"{row.instance_id} sample {row.sample_index}")
         for cause, rows in sorted(causes.items(), key=lambda pair: -len(pair[1]))[:MAX_CAUSES]:
             sys.stderr.write(f"error: {listed(rows)}: {cause}\n")
@@ -107,7 +107,7 @@ class Report:
         return EXIT_FAILED if other else 0
 
     def take(self, follower: Follower, sink: JsonlSink | None) -> None:
-        """Bring what was consumed into the summary."""
+        """Copy the follower's results into the summary."""
         self.rows = follower.rows
         scores = [row.score for row in follower.rows if row.score is not None]
         self.summary.finished = len(scores)
@@ -119,16 +119,18 @@ class Report:
         self.summary.mean_score = sum(scores) / len(scores) if scores else None
 
     def say_paused(self, pause: Pause, sink: JsonlSink | None) -> None:
-        """Why the run stands still, and what lets it go on."""
+        """Print why the run is paused, and what resumes it."""
         sys.stderr.write(
             f"error: run {self.summary.run_id} is paused ({pause.by}): {pause.reason}\n"
         )
         if pause.by == "budget":
-            sys.stderr.write("give it more with --budget-cost, --budget-tokens, --budget-wall\n")
+            sys.stderr.write(
+                "raise the budget with --budget-cost, --budget-tokens or --budget-wall\n"
+            )
         self.say_interrupted(sink)
 
     def say_interrupted(self, sink: JsonlSink | None) -> None:
-        """What is safe, and how to get the rest."""
+        """Print what is on disk, and how to get the rest."""
         done = "stopped watching"
         if sink:
             written = members_by_group(sink)
@@ -137,14 +139,14 @@ class Report:
         out = f" --out {self.options.out}" if self.options.out else ""
         follow = " --follow" if self.options.follow else ""
         run_id = self.summary.run_id
-        where = "" if self.summary.mode == "embedded" else "; its workers go on"
+        where = "" if self.summary.mode == "embedded" else "; its workers continue"
         sys.stderr.write(
-            f"run {run_id} is incomplete: {done}{where}; for the rest repeat the command "
+            f"run {run_id} is incomplete: {done}{where}; to get the rest, repeat the command "
             f"with --run-id {run_id}{out}{follow}\n"
         )
 
     def results(self, code: int, sink: JsonlSink | None) -> int:
-        """The table, the figures and where the records are."""
+        """Print the table, the totals and the place of the records."""
         summary = self.summary
         if not self.options.quiet and not self.options.json:
             target = console(sys.stdout)
@@ -154,13 +156,13 @@ class Report:
             lines = [f"{summary.finished} scored (mean {mean}), {summary.failed} failed"]
             if summary.missing:
                 lines.append(
-                    f"{summary.missing} groups are no longer in the results stream: an earlier "
-                    "consumer had them, their jobs were cancelled, or they became dead letters "
+                    f"{summary.missing} groups are no longer in the results stream: another "
+                    "consumer took them, their jobs were cancelled, or they became dead letters "
                     "(hermes-queue dead list)"
                 )
             if summary.dropped:
                 lines.append(
-                    f"{summary.dropped} groups were dropped by the policy asked for "
+                    f"{summary.dropped} groups were dropped by the requested policy "
                     "(--drop-zero-variance, --on-incomplete)"
                 )
             if sink:
@@ -170,7 +172,7 @@ class Report:
         return self.finish(code)
 
     def finish(self, code: int) -> int:
-        """Print the JSON summary if it is wanted."""
+        """Print the JSON summary if `--json` was given."""
         self.summary.exit_code = code
         if self.options.json:
             self.summary.results = [_plain(row) for row in self.rows]
@@ -180,7 +182,7 @@ class Report:
 
 
 def members_by_group(sink: JsonlSink) -> Counter[str]:
-    """How many trajectories of each group the file holds; a refill counts like any other."""
+    """Number of trajectories of each group in the file; a refill counts like any other."""
     return Counter(group_of(trajectory_id) for trajectory_id in sink.trajectory_ids)
 
 

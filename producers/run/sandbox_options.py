@@ -1,6 +1,6 @@
-"""Options that choose the sandboxes of a run whose worker the producer starts itself.
+"""Options for the sandboxes of a run whose worker is started by the producer.
 
-Where workers run already, theirs are what their own settings say.
+Workers that run already choose their sandboxes by their own settings.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ from producers.run.numbers import at_least
 _BACKEND = Flag(
     "--sandbox",
     f"{PREFIX}SANDBOX_BACKEND",
-    "backend: local (default), modal, that of a plugin, or package.module:BACKEND",
+    "sandbox backend: local (default), modal, a plugin's name, or package.module:BACKEND",
     metavar="NAME",
 )
 
 
 @dataclass(frozen=True)
 class SandboxOptions(Options):
-    """Each option stands for a setting of the worker; which there are, the backends say."""
+    """Options that set a worker's settings; the backends declare most of them."""
 
-    title: ClassVar[str] = "sandboxes, where everything runs here"
+    title: ClassVar[str] = "sandboxes, if everything runs on this machine"
     chosen: tuple[tuple[str | None, Flag, object], ...] = ()
-    """Backend that a flag belongs to (None = all), flag, value; of those that were given."""
+    """The flags that were given: (backend that the flag belongs to, or None for all; flag;
+    value)."""
 
     @classmethod
     def add(cls, parser: argparse.ArgumentParser, **defaults: Any) -> None:
@@ -51,10 +52,10 @@ class SandboxOptions(Options):
         return cls(tuple(each for each in values if each[2] is not None))
 
     def worker_settings(self) -> dict[str, str]:
-        """The environment variables that the options stand for.
+        """The environment variables that the options set.
 
         Raises:
-            ConfigurationError: an option of one backend, and another is chosen.
+            ConfigurationError: an option belongs to another backend than the chosen one.
         """
         for owner, flag, _ in self.chosen:
             if owner not in (None, self._backend):
@@ -62,10 +63,11 @@ class SandboxOptions(Options):
         return {flag.setting: str(value) for _, flag, value in self.chosen}
 
     def check_profile(self, profile: str) -> None:
-        """For a run whose worker starts here: know the profile before anything starts.
+        """Check the profile of a run whose worker starts here, before anything starts.
 
         Raises:
-            ConfigurationError: that worker would not know it; the message lists those it has.
+            ConfigurationError: the worker would not know the profile; the message lists known
+                ones.
         """
         check = find_backend(self._backend).check_profile
         try:
@@ -75,7 +77,7 @@ class SandboxOptions(Options):
             raise ConfigurationError(f"--profile: {error}") from error
 
     def refuse(self) -> None:
-        """Workers that run already choose their sandboxes themselves.
+        """Refuse all flags, because workers that run already choose their sandboxes themselves.
 
         Raises:
             ConfigurationError: one of the flags was given.
@@ -88,15 +90,15 @@ class SandboxOptions(Options):
 
     @property
     def _backend(self) -> str:
-        named = [str(value) for _, flag, value in self.chosen if flag is _BACKEND]
-        return named[0] if named else SandboxSettings().backend
+        chosen = [str(value) for _, flag, value in self.chosen if flag is _BACKEND]
+        return chosen[0] if chosen else SandboxSettings().backend
 
 
 def _flags() -> Iterator[tuple[str | None, Flag]]:
-    """Every flag, and the backend that it belongs to: ours, and the one that is set."""
+    """Flags with their backend: of all bundled backends and of the configured one."""
     yield None, _BACKEND
     for name in dict.fromkeys([*extensions.own("backend"), os.environ.get(_BACKEND.setting, "")]):
-        with suppress(ConfigurationError):  # said when it is used
+        with suppress(ConfigurationError):  # reported when the backend is used
             for flag in find_backend(name).flags if name else ():
                 yield name, flag
 

@@ -1,4 +1,4 @@
-"""Read and validate the rows of a run, all of them, before anything is enqueued."""
+"""Reads and validates all rows of a run before anything is enqueued."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from producers.run.options import DEFAULT_ITEMS, ProducerOptions, RowOptions
 
 @dataclass(frozen=True, slots=True)
 class SelectedItem:
-    """One validated item; `key` tells its repetitions under `--cycle` apart."""
+    """One validated item; `key` distinguishes its repetitions under `--cycle`."""
 
     place: str
     instance_id: str
@@ -32,40 +32,40 @@ class SelectedItem:
     tamper_cases: tuple[str, ...] = ()
 
     def item(self) -> dict[str, Any]:
-        """The item as it goes into a job."""
+        """The item in the form that jobs carry."""
         return codec.decompress_item(self.packed)
 
 
 @dataclass(slots=True)
 class SelectedItems:
-    """What a run will use of a dataset."""
+    """The rows of a dataset that a run will use."""
 
     dataset: str
     items: list[SelectedItem] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
-    """Rows that are no tasks, by reason."""
+    """Number of rows that are not tasks, by reason."""
     notes: list[str] = field(default_factory=list)
 
 
 def select(
     producer: Producer, env: Environment[Any], dataset: Dataset, options: ProducerOptions
 ) -> SelectedItems:
-    """The items `options` ask for, validated with the env's `Item`.
+    """The items that `options` select, validated with the env's `Item`.
 
-    Rows that are no tasks (no tests, no statement) are counted in `skipped`; every
-    other unusable row is an error, because silence would hide a broken dataset.
+    Rows that are not tasks (no tests, no statement) are counted in `skipped`; every other
+    unusable row is an error, because skipping it would hide a broken dataset.
 
     Raises:
-        InputError: a row is unusable (place, field and fix are named), a wanted
-            `--instance-id` is not there, or nothing is left.
-        PayloadTooLarge: a row is over the size cap.
+        InputError: a row is unusable (the message names place, field and fix), a requested
+            `--instance-id` does not exist, or no row is left.
+        PayloadTooLarge: a row exceeds the size limit.
         ConfigurationError: flags contradict each other.
     """
     return _Selector(producer, env, dataset, options).run()
 
 
 class _Selector:
-    """The state of one pass over the dataset."""
+    """One pass over the dataset."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class _Selector:
         self._options = options.rows
         self._own = options.own
         self._tampers = options.agent.kind == "tamper"
-        self._wanted_ids = set(self._options.instance_id)
+        self._requested_ids = set(self._options.instance_id)
         self._limit = _limit(self._options)
         self._cap_bytes = ProducerSettings().item_max_bytes
         self._columns = _columns(env.Item)
@@ -88,13 +88,13 @@ class _Selector:
         self._selection = SelectedItems(dataset.name)
 
     def run(self) -> SelectedItems:
-        missing = set(self._wanted_ids)
+        missing = set(self._requested_ids)
         items = self._selection.items
         for row in self._rows():
-            if len(items) == self._limit or (self._wanted_ids and not missing):
+            if len(items) == self._limit or (self._requested_ids and not missing):
                 break
             data = self._producer.prepare(row.data, self._own)
-            if self._wanted_ids:
+            if self._requested_ids:
                 instance_id = self._id_of(data)
                 if instance_id not in missing:
                     continue
@@ -115,7 +115,7 @@ class _Selector:
         return islice(rows, options.offset, None)
 
     def _id_of(self, data: dict[str, Any]) -> str | None:
-        """The instance id of a row that may be bad: only wanted rows have to be good."""
+        """The instance id of a row; None if the row is invalid."""
         if "instance_id" in data:
             return str(data["instance_id"])
         try:
@@ -126,7 +126,7 @@ class _Selector:
     def _take(self, place: str, data: dict[str, Any]) -> None:
         if not self._columns.intersection(data):
             raise InputError(
-                f"{place}: the {self._env.name} env knows none of the columns "
+                f"{place}: the {self._env.name} env has no use for the columns "
                 f"{', '.join(map(repr, list(data)[:12])) or '(none)'}; it needs "
                 f"{', '.join(_required(self._env.Item))}: rename them or choose another --env"
             )
@@ -140,7 +140,7 @@ class _Selector:
         if len(encoded) > self._cap_bytes:
             raise PayloadTooLarge(
                 f"{place}: row {instance_id!r} has {len(encoded)} bytes, the cap is "
-                f"{self._cap_bytes}; drop columns it does not need or raise "
+                f"{self._cap_bytes}; remove columns that it does not need, or raise "
                 "HERMES_QUEUE_PRODUCER_ITEM_MAX_BYTES"
             )
         cases = tuple(self._env.tamper(item)) if self._tampers else ()
@@ -165,19 +165,23 @@ class _Selector:
             more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
             raise InputError(
                 f"{place}: {where}: {first['msg']}{more}; correct this row for the "
-                f"{self._env.name} env, or pass over it with --offset or --instance-id; "
+                f"{self._env.name} env, or avoid it with --offset or --instance-id; "
                 "nothing was enqueued"
             ) from error
 
     def _is_repetition(self, selected: SelectedItem) -> bool:
-        """Equal rows count once; two tasks under one id would overwrite each other's results."""
+        """Whether the row repeats an earlier one.
+
+        Different rows under one id are an error, because their results would overwrite each
+        other.
+        """
         first = self._places.get(selected.instance_id)
         if first is None:
             return False
         if first.packed != selected.packed:
             raise InputError(
-                f"{selected.place}: instance_id {selected.instance_id!r} stands for another row at "
-                f"{first.place}; ids must be unique: rename one of the two"
+                f"{selected.place}: instance_id {selected.instance_id!r} is also the id of "
+                f"another row at {first.place}; ids must be unique: rename one of the two"
             )
         self._selection.skipped["repeats an earlier row"] += 1
         return True
@@ -193,16 +197,16 @@ class _Selector:
         return f"{name}: holds no rows"
 
     def _repeat(self) -> None:
-        """Deal with a dataset that ended before `--items` was reached."""
+        """Repeat the dataset under `--cycle`, or note that it has fewer rows than `--items`."""
         items = self._selection.items
-        if self._limit is None or self._wanted_ids:
+        if self._limit is None or self._requested_ids:
             return
         unique = len(items)
         if unique < self._limit and not self._options.cycle:
             if self._options.items is not None:
                 self._selection.notes.append(
                     f"{self._dataset.name} has only {unique} usable rows after the offset; "
-                    "--cycle would repeat them"
+                    "use --cycle to repeat them"
                 )
             return
         for position in range(unique, self._limit):
@@ -221,10 +225,10 @@ class _Selector:
 
 
 def _limit(options: RowOptions) -> int | None:
-    """How many items are wanted; None = all."""
+    """The number of items to select; None = all."""
     if options.items == "all" or (options.items is None and options.instance_id):
         if options.cycle:
-            raise ConfigurationError("--cycle never ends by itself: say how many with --items N")
+            raise ConfigurationError("--cycle never ends: give a number of rows with --items N")
         return None
     return DEFAULT_ITEMS if options.items is None else int(options.items)
 

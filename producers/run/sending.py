@@ -1,4 +1,4 @@
-"""The jobs of a run, sent once each, with the run's budgets."""
+"""Sends the jobs of a run, each once, and sets the run's budgets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from producers.run.report import Report
 from producers.run.selection import SelectedItems
 
 FULL_SAY_S = 30.0
-"""Between two messages that the backlog is full."""
+"""Seconds between two messages that the backlog is full."""
 
 
 class Stopped(Exception):
@@ -25,7 +25,7 @@ class Stopped(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Sending:
-    """What is sent of a run, and where its counts go."""
+    """The jobs to send, and the report that counts them."""
 
     plan: Plan
     selection: SelectedItems
@@ -33,9 +33,9 @@ class Sending:
     budgets: BudgetOptions
 
     def open(self, ledger: Ledger) -> None:
-        """Set the run's budgets, and resume it if it is paused for want of them.
+        """Set the run's budgets, and resume it if an exhausted budget has paused it.
 
-        An embedded run is resumed from any pause, since only this command could do so.
+        An embedded run is resumed from any pause, because only this command can resume it.
         """
         budgets = self.budgets.given()
         if budgets:
@@ -49,13 +49,13 @@ class Sending:
     def enqueue(
         self, ledger: Ledger, groups: Mapping[str, int], stop: threading.Event | None = None
     ) -> None:
-        """Send the jobs of `groups`; those that an earlier call sent are left alone.
+        """Send the jobs of `groups`; jobs that an earlier call has sent are not sent again.
 
         Raises:
             Stopped: `stop` was set by another thread.
         """
         progress, summary = self.report.progress, self.report.summary
-        last_said = 0.0
+        reported_at = 0.0
         total = sum(groups.values()) + len(groups) * self.plan.group_policy.extra_samples
         sent = 0
 
@@ -70,12 +70,12 @@ class Sending:
             check()
 
         def on_full(waiting: int) -> None:
-            nonlocal last_said
+            nonlocal reported_at
             check()
-            if time.monotonic() - last_said > FULL_SAY_S:
-                last_said = time.monotonic()
+            if time.monotonic() - reported_at > FULL_SAY_S:
+                reported_at = time.monotonic()
                 progress.say(
-                    f"{waiting} jobs wait for workers; enqueueing goes on when they are fewer "
+                    f"{waiting} jobs wait for workers; enqueueing continues when they are fewer "
                     "(HERMES_QUEUE_PRODUCER_BACKLOG_MAX)"
                 )
 
@@ -87,5 +87,5 @@ class Sending:
             on_full=on_full,
         )
         summary.enqueued, summary.already = done.enqueued, done.already
-        known = f", {done.already} were there already" if done.already else ""
+        known = f", {done.already} were already enqueued" if done.already else ""
         progress.say(f"enqueued {done.enqueued} jobs on lane {self.plan.lane}{known}")

@@ -219,13 +219,13 @@ def test_an_operator_follows_its_own_run(worker, as_role, tmp_path):
 
 
 @pytest.mark.parametrize("flag", ["--follow", "--out"])
-def test_a_producer_that_wants_results_is_told_whose_rights_it_needs(
+def test_a_producer_without_rights_to_results_names_the_missing_rights(
     guarded, as_role, tmp_path, flag
 ):
     value = (str(tmp_path / "out.jsonl"),) if flag == "--out" else ()
     done = as_role("producer", "producers.gsm8k", "--items", "1", "--run-id", "f", flag, *value)
     assert done.returncode == 2
-    assert "needs the consumer's rights" in done.stderr
+    assert "lacks the consumer's rights" in done.stderr
     ledger = Ledger.connect(url=guarded.url("monitor"))
     assert ledger.run_status("f").total == 0
     ledger.close()

@@ -173,5 +173,5 @@ def test_a_full_backlog_makes_a_following_producer_wait_for_results_not_for_ever
     flags = ("--items", "12", "--follow", *slow)
     done = produce(*flags, HERMES_QUEUE_PRODUCER_BACKLOG_MAX="4", HERMES_QUEUE_PRODUCER_BATCH="2")
     assert done.returncode == 0, done.stderr
-    assert "jobs wait for workers; enqueueing goes on" in done.stderr
+    assert "jobs wait for workers; enqueueing continues" in done.stderr
     assert "12 scored" in done.stdout

@@ -146,7 +146,7 @@ def test_a_bad_row_enqueues_nothing(url: str, capsys: pytest.CaptureFixture[str]
     with Path("rows.jsonl").open("a") as file:
         file.write('{"instance_id": "torn", "questi')
     assert produce() == 2
-    assert "rows.jsonl:5: the last line is torn" in capsys.readouterr().err
+    assert "rows.jsonl:5: the last line is truncated" in capsys.readouterr().err
     ledger = Ledger.connect(url=url)
     assert ledger.run_status("r").total == 0
     ledger.close()
@@ -211,7 +211,7 @@ def test_following_says_that_the_run_is_paused_and_how_it_goes_on(
     assert produce("--quiet") == 0
     ledger = Ledger.connect(url=url)
     Runs(ledger).pause("r", "lunch")
-    notice = "the run is paused (operator): lunch; let it go on: hermes-queue run resume r"
+    notice = "the run is paused (operator): lunch; resume it: hermes-queue run resume r"
     err: Any = sys.stderr  # of capsys: read without taking anything away
 
     def resume() -> None:

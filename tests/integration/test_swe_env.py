@@ -575,7 +575,7 @@ def test_a_check_lists_all_faults_and_runs_no_test(
     assert "base_commit: " in faults["gone 1", "gone 2"]
     assert "hermes-queue-no-such-package" in faults["lacks",]
     assert "has no branch" in faults["sample__2",]
-    assert "1 of 5 rows can be worked on, 4 cannot" in shown.err
+    assert "1 of 5 rows are usable, 4 are not" in shown.err
     path.write_text(json.dumps(good) + "\n")
     assert main(PRODUCER, ["--dataset", str(path), "--check", "--quiet"]) == 0
 

@@ -96,7 +96,7 @@ def test_processed_logprobs_are_recorded_as_such_and_not_compared(
             assert {t.logprobs_mode for r in records for t in r.turns} == {"processed_logprobs"}
             result = rescored(records)
             assert result.returncode == 1
-            assert "3 records not compared: its logprobs are of a distribution" in result.stdout
+            assert "3 records not compared: its logprobs were taken after" in result.stdout
     finally:
         processed.kill9()
 

@@ -96,4 +96,4 @@ def test_rescoring_finds_ids_that_are_not_what_was_sampled(server, run, start_wo
     forged = sequence.model_copy(update={"ids": tuple(ids)})
     result = rescored([record.model_copy(update={"sequences": (forged,)})])
     assert result.returncode == 1
-    assert "not the tokens of its last turn" in result.stderr
+    assert "differs from the tokens of its last turn" in result.stderr

@@ -218,7 +218,7 @@ def test_a_journal_damaged_in_its_middle_is_an_error_and_left_as_it_is(tmp_path:
 
 def test_shards_of_somebody_else_are_left_alone(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": [1]}), tmp_path / "train-00000.parquet")
-    with pytest.raises(ConfigurationError, match="is not ours"):
+    with pytest.raises(ConfigurationError, match="was not written by this version"):
         ParquetSink(tmp_path)
     (tmp_path / "train-00000.parquet").write_bytes(b"no parquet")
     with pytest.raises(ConfigurationError, match="cannot be read"):
@@ -260,7 +260,7 @@ def test_the_card_counts_what_lies_in_the_shards(tmp_path: Path) -> None:
     assert "| trajectories | 5 |" in (tmp_path / "README.md").read_text()
 
 
-def test_a_card_says_so_when_no_licence_was_stated(tmp_path: Path) -> None:
+def test_a_card_says_if_no_licence_was_stated(tmp_path: Path) -> None:
     card = filled(tmp_path)
     assert "license:" not in card
     assert "not stated" in card
@@ -268,7 +268,7 @@ def test_a_card_says_so_when_no_licence_was_stated(tmp_path: Path) -> None:
 
 def test_a_card_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("# Mine\n")
-    with pytest.raises(ConfigurationError, match="somebody else"):
+    with pytest.raises(ConfigurationError, match="not written by hermes-queue"):
         HfSink(tmp_path)
     assert (tmp_path / "README.md").read_text() == "# Mine\n"
 
@@ -313,13 +313,13 @@ def test_a_device_that_fails_after_a_shard_has_its_name_doubles_no_row(
     assert sorted(row["sample_index"] for row in rows(tmp_path)) == list(range(5))
 
 
-def test_a_card_names_every_choice_that_its_rows_were_made_by(tmp_path: Path) -> None:
+def test_a_card_lists_the_filters_of_all_of_its_rows(tmp_path: Path) -> None:
     filled(tmp_path)
     with HfSink(tmp_path, CardFacts(filters={"clean": True}, decontaminated=7)) as sink:
         sink.write(records(1, instance="later"))
     card = (tmp_path / "README.md").read_text()
     assert "filled more than once" in card
-    assert "None but the default" in card
+    assert "Only the default" in card
     assert "- `clean`: True" in card
     with HfSink(tmp_path, CardFacts(filters={"clean": True}, decontaminated=7)):
         pass

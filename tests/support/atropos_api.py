@@ -15,7 +15,7 @@ from zygote import ForkedProcess, zygote
 
 
 class AtroposApi:
-    """`run-api` of atroposlib on a port of its own; it may be killed and come back there."""
+    """`run-api` of atroposlib on a free port; it can be killed and restarted on the same port."""
 
     def __init__(self, log: Path) -> None:
         self.port = free_port()
@@ -51,10 +51,10 @@ class AtroposApi:
 
 
 def call(port: int, method: str, path: str, body: Any = None, timeout_s: float = 30.0) -> Any:
-    """One request on a connection of its own.
+    """Make one request on a new connection.
 
     Raises:
-        OSError: no answer.
+        OSError: the server does not answer.
         RuntimeError: the server answered with an error.
     """
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)
@@ -99,7 +99,7 @@ class Trainer:
         assert self.batch() is None
 
     def batch(self) -> list[dict[str, Any]] | None:
-        """What `/batch` answers, once."""
+        """One answer of `/batch`."""
         found: list[dict[str, Any]] | None = call(self.api.port, "GET", "/batch")["batch"]
         return found
 

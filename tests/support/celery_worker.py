@@ -20,7 +20,7 @@ IMPORTS = ("celery.bin.celery", "hermes_queue.broker.pool")
 
 
 def eventually(condition: Callable[[], Any], timeout_s: float = 60.0) -> Any:
-    """The first true value of `condition`; an AssertionError when there is none in time."""
+    """The first true value of `condition`; an AssertionError after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
         assert time.monotonic() < deadline, "it did not happen in time"

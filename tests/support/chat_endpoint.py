@@ -1,4 +1,4 @@
-"""A chat endpoint on loopback that is told what to answer and keeps what it was asked."""
+"""A chat endpoint on loopback that plays given answers and records the requests."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from hermes_queue.agent.endpoint.connection import close_clients
 
 @dataclass
 class Raw:
-    """An answer that is no JSON, or not given as it should be."""
+    """An answer that is not JSON, or is not delivered properly."""
 
     body: bytes = b""
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
     wait_s: float = 0.0
-    """Answer after so long."""
+    """Seconds before the answer."""
     drip_s: float = 0.0
-    """Wait so long before each byte of the body."""
+    """Seconds before each byte of the body."""
     hang: bool = False
     """Read the request, never answer."""
     drop: bool = False

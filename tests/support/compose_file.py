@@ -19,7 +19,7 @@ _VARIABLE = re.compile(r"\$(?:(\$)|\{(\w+)(?::([-?])([^}]*))?\})")
 
 
 def environment_file() -> dict[str, str]:
-    """What `deploy/make-env.sh` writes."""
+    """The settings that `deploy/make-env.sh` writes."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / ".env"
         subprocess.run(["sh", str(ROOT / "deploy/make-env.sh"), str(path)], check=True)

@@ -133,7 +133,7 @@ class Stack:
         return [each["scrapeUrl"] for each in targets if each["health"] == "up"]
 
     def rows(self) -> list[dict[str, Any]]:
-        """What the sink has written."""
+        """The rows that the sink has written."""
         import pyarrow.parquet as pq
 
         shards = sorted((self.directory / "datasets").rglob("*.parquet"))

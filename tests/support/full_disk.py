@@ -12,9 +12,9 @@ _FULL = 'mount -t tmpfs -o size=4k tmpfs "$0" && head -c 4096 /dev/zero > "$0/fu
 
 
 def on_a_full_disk(directory: Path) -> list[str]:
-    """What to put before a command, for which alone `directory` then has no room.
+    """Words to put before a command, so that `directory` is full for this command alone.
 
-    Skips the test where no mount namespace can be made, which other tests do without.
+    Skips the test if no mount namespace can be made; other tests need none.
     """
     unshare = ["unshare", "--mount", "--propagation", "slave"]
     unshare += [] if os.geteuid() == 0 else ["--user", "--map-root-user"]

@@ -1,4 +1,4 @@
-"""How the cost of a call grows with its input, whatever the machine's speed."""
+"""Measures how the cost of a call grows with its input, independent of the machine's speed."""
 
 from __future__ import annotations
 

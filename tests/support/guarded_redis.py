@@ -44,7 +44,7 @@ class GuardedRedis:
         self.process: subprocess.Popen[bytes] | None = None
 
     def url(self, role: str) -> str:
-        """What a process of this role is given as HERMES_QUEUE_REDIS_URL."""
+        """The HERMES_QUEUE_REDIS_URL of a process with this role."""
         if self._tls:
             ca = self._tls / "ca.pem"
             where = f"127.0.0.1:{self.port}/0?ssl_ca_certs={ca}"

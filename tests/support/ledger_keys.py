@@ -76,5 +76,5 @@ def keys_in_code() -> dict[str, str]:
 
 
 def is_listed(key: str) -> bool:
-    """Whether there is a row for a key (without its prefix)."""
+    """Whether the key (without its prefix) has a row."""
     return any(each.matches(key) for each in KEYS)

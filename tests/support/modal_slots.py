@@ -27,7 +27,7 @@ async def acquire(backend, count=1, **spec):
 
 
 def age(localmodal, sandbox_id, *, life_s=0.0, idle_s=0.0):
-    """Let a sandbox seem so much older to the server, and so much longer idle."""
+    """Make a sandbox look older, and idle for longer, to the server by these seconds."""
 
     async def age():
         box = localmodal._background.server.store.box(sandbox_id)

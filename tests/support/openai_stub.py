@@ -11,7 +11,7 @@ from typing import Any
 
 
 class OpenAIStub:
-    """What the server knows and does; change the attributes at will."""
+    """State and behaviour of the server; tests change the attributes."""
 
     def __init__(self) -> None:
         self.models = ["small"]

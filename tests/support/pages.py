@@ -41,7 +41,7 @@ class Block:
         return f"{page_id(self.page)}:{self.line}"
 
     def says(self, key: str) -> str | None:
-        """What the remark `<!-- key: value -->` has as value."""
+        """The value in the remark `<!-- key: value -->`."""
         name, _, value = self.remark.partition(": ")
         return value if name == key and value else None
 

@@ -106,7 +106,7 @@ async def acknowledge_late() -> str:
 
 @app.task(name="stubborn")
 async def stubborn(swallows: int) -> str:
-    """Swallow so many cancellations."""
+    """Swallow this number of cancellations."""
     task = current_task()
     mark("start", task.task_id)
     while True:
@@ -143,11 +143,11 @@ async def grouped() -> str:
 
 @app.task(name="block")
 async def block(seconds: float) -> None:
-    """What no coroutine may do."""
+    """Block the event loop, which no coroutine may do."""
     time.sleep(seconds)
 
 
 @app.task(name="lose")
 async def lose(task_id: str) -> bool:
-    """What the lease thread does when another worker has taken a task."""
+    """Cancel a job like the lease thread when another worker has taken it."""
     return await asyncio.to_thread(TaskPool.instance().cancel, task_id, "lease_lost")

@@ -13,12 +13,12 @@ _given: set[int] = set()
 
 
 def free_port() -> int:
-    """A port that nobody has, and that this process was not told of before."""
+    """A free port that this process has not returned before."""
     return free_ports(1)
 
 
 def free_ports(count: int) -> int:
-    """The first of so many free ports in a row."""
+    """The first of `count` consecutive free ports."""
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     share = (_END - _FIRST) // workers  # so that no two of them find the same one free

@@ -69,7 +69,7 @@ def run(text: str) -> None:
 
 @app.task(name="inherited")
 def inherited() -> None:
-    """What the parent has started is of no use here, and says so."""
+    """Objects that the parent started refuse to work in a child."""
     try:
         asyncio.run(parent["backend"].acquire("t", SlotSpec()))
     except SandboxError as error:

@@ -19,8 +19,8 @@ class RedisServer:
 
     Args:
         binary: The redis-server to run.
-        directory: Where its data lies. The socket lies in a short directory of its own,
-            since its path may have 107 bytes at most.
+        directory: Directory of its data. The socket is in another, short directory, because its
+            path is limited to 107 bytes.
         tcp: Listen on a free port of 127.0.0.1 instead of a unix socket.
         options: More command line options, e.g. ("--maxmemory", "8mb").
     """
@@ -137,7 +137,7 @@ def _redis_6() -> str:
 
 
 def _redis_7() -> str:
-    """A redis-server 7 on PATH; the 6.2 of the wheel may lie there too and is passed over."""
+    """A redis-server 7 on PATH; the wheel's 6.2, which may also be there, is skipped."""
     for directory in [*os.environ["PATH"].split(os.pathsep), "/usr/bin"]:
         binary = shutil.which("redis-server", path=directory)
         if binary:

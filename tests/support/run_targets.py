@@ -1,8 +1,8 @@
-"""Run make targets one after the other, whatever becomes of each, and print one table.
+"""Run make targets one after the other, even if some fail, and print one table.
 
     python tests/support/run_targets.py tamper chaos ...
 
-Exit code 1 if any failed. A target that lacks something says so itself; its last line is shown.
+Exit code 1 if any failed. A target reports itself what it lacks; its last line is shown.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def total(series: Series, name: str, **labels: str) -> float:
 
 
 def worker_endpoint(ledger: Any, pid: int) -> str:
-    """Where a worker says that it serves its metrics."""
+    """The URL at which a worker reports to serve its metrics."""
     [target] = [w["metrics"] for w in ledger.workers() if w["pid"] == pid]
     return f"http://{target}/metrics"
 

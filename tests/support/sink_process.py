@@ -1,4 +1,4 @@
-"""`hermes-queue sink ...` as a process of its own, forked with pyarrow and the sinks imported."""
+"""`hermes-queue sink ...` as a forked process with pyarrow and the sinks already imported."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class SinkProcess:
             stream.close()
 
     def printed(self) -> tuple[str, str]:
-        """What it has written to stdout and stderr."""
+        """Its stdout and stderr so far."""
         texts = []
         for stream in self._streams:
             stream.seek(0)

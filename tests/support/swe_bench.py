@@ -21,10 +21,10 @@ from hermes_queue.tools import Toolbox, ToolContext
 
 
 class Trees(NamedTuple):
-    """Of a row, by id. A verdict depends on nothing else that an agent can write."""
+    """Git trees of a row, by id. A verdict depends on no other files that an agent can write."""
 
     tested: str | None
-    """What the tests run on; None = the agent's patch does not apply."""
+    """The tree that the tests run on; None = the agent's patch does not apply."""
     buggy: str
     fixed: str
 

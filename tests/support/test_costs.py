@@ -1,4 +1,4 @@
-"""What each test costs: processor time with its children, and wall time. A pytest plugin.
+"""A pytest plugin that measures each test: processor time with its children, and wall time.
 
     pytest -p test_costs --costs FILE     appends one JSON line per phase of a test to FILE
     python tests/support/test_costs.py FILE   prints tables, and fails above the budget of a folder
@@ -39,16 +39,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Find FILE from where pytest was started: a test may work in a folder of its own."""
+    """Resolve FILE where pytest was started, because a test may change its directory."""
     if config.option.costs:
         config.option.costs = str(config.invocation_params.dir / config.option.costs)
 
 
 def slow_reason(item: pytest.Item) -> str | None:
-    """What a test marked `slow` waits for; None = it is not marked.
+    """The reason of a test's mark `slow`; None = it is not marked.
 
     Raises:
-        pytest.UsageError: it is, and gives no reason.
+        pytest.UsageError: the mark has no reason.
     """
     mark = item.get_closest_marker("slow")
     if mark is None:
@@ -122,7 +122,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
 
 @dataclass
 class Cost:
-    """Of one test, or of many together."""
+    """Cost of one test, or of several together."""
 
     tests: int = 0
     cpu_s: float = 0.0
@@ -141,11 +141,11 @@ class Cost:
 
 @dataclass(frozen=True)
 class Budget:
-    """What tests may cost on the machine where the known work takes `loop_s`."""
+    """Limits of costs on a machine where the known work takes `loop_s`."""
 
     loop_s: float
     test_cpu_s: float
-    """Of a test that is not marked `slow`, without its fixtures."""
+    """Limit of a test that is not marked `slow`, without its fixtures."""
     folder_cpu_s: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
@@ -179,7 +179,7 @@ def _dearest_first(costs: Mapping[str, Cost]) -> list[tuple[str, Cost]]:
 
 
 def excesses(tests: Mapping[str, Cost], loop_s: float | None, budget: Budget) -> list[str]:
-    """What costs more than it may, a line for each."""
+    """One line for each test or folder above its limit."""
     slowness = (loop_s or budget.loop_s) / budget.loop_s
     folders: dict[str, dict[str, Cost]] = defaultdict(dict)
     for test, cost in tests.items():

@@ -44,7 +44,7 @@ def template(messages: list[dict[str, Any]], tools: Any, reply: bool) -> str:
 
 
 def logprob(position: int) -> float:
-    """Of whatever token stands there; no float32."""
+    """Logprob of the token at `position`; the value is not a float32."""
     return -0.1 - (position % 7) / 10
 
 
@@ -60,7 +60,7 @@ class TokenStub:
         self.max_model_tokens = max_model_tokens
         self.template: Callable[..., str] = template
         self.processed = False
-        """Whether logprobs are those after temperature."""
+        """Return logprobs as after temperature."""
         self.version: str | None = "9.9"
         self.unwell: set[str] = set()
         """Paths that are answered with 503."""

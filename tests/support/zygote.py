@@ -1,9 +1,9 @@
-"""Starts workers by forking a process that has imported Celery and us already.
+"""Starts workers by forking a process that has already imported Celery and our packages.
 
-A worker that starts from nothing spends two seconds of processor time on imports; the tests start
-more than a hundred. What is forked is a process of its own all the same: it has a pid, gets
-signals, dies of SIGKILL, and reads its settings from the environment it is given. Tests of the
-command `celery -A hermes_queue worker` itself start that command.
+A worker that starts from nothing spends two seconds of processor time on imports, and the tests
+start more than a hundred. A fork is a full process nonetheless: it has a pid, receives signals,
+dies of SIGKILL, and reads its settings from its own environment. Tests of the command
+`celery -A hermes_queue worker` itself start that command.
 
 All processes of one test run share the process that forks: the first that needs it starts it, and
 it ends when the last that has used it is gone.
@@ -42,11 +42,11 @@ OURS = (
     "workers.lifecycle",
     "workers.trajectory",
 )
-"""What workers and commands of ours import."""
+"""Modules that our workers and commands import."""
 
 
 class ForkedProcess:
-    """What `subprocess.Popen` offers, for a child of the zygote."""
+    """The interface of `subprocess.Popen`, for a child of the zygote."""
 
     def __init__(self, zygote: Zygote, pid: int) -> None:
         self._zygote = zygote
@@ -154,7 +154,7 @@ class Zygote:
         self._ended: dict[int, int] = {}
         self._rest = b""
         self.cpu_s = 0.0
-        """What its forks have used, as far as they have ended."""
+        """Processor time of its forks that have ended."""
         run = os.environ.get("PYTEST_XDIST_TESTRUNUID", f"{os.getpid()}")
         what = "\0".join([run, f"{os.getuid()}", sys.executable, __file__, *modules])
         digest = hashlib.sha256(what.encode()).hexdigest()[:16]
@@ -285,7 +285,7 @@ class _Server:
                     return None
 
     def _fork(self, link: socket.socket, descriptors: list[int]) -> bool:
-        """Whether this is still the process that forks."""
+        """Fork; True in the zygote, False in the child."""
         if pid := os.fork():
             for descriptor in descriptors:
                 os.close(descriptor)

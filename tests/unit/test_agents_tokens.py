@@ -41,7 +41,7 @@ def test_append_only_turns_make_one_sequence() -> None:
     assert not breaks
 
 
-def test_a_prompt_that_does_not_extend_the_sequence_opens_a_new_one_and_is_told() -> None:
+def test_a_prompt_that_does_not_extend_the_sequence_opens_a_new_one_with_an_event() -> None:
     merged = merge_with_breaks([turn([1, 2], [3, 4]), turn([1, 2, 3, 9], [5])])
     assert merged is not None
     sequences, (found,) = merged

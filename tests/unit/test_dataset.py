@@ -81,7 +81,7 @@ def test_a_byte_order_mark_is_not_part_of_the_first_column(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b'{"a": 1}\n{"a": 2', ":2: the last line is torn"),
+        (b'{"a": 1}\n{"a": 2', ":2: the last line is truncated"),
         (b'{"a": 1}\n{"a": \n{"a": 3}\n', ":2: is not valid JSON"),
         (b'{"a": 1}\n[1, 2]\n', ":2: is a list"),
         (b'{"a": 1}\n{"a": "\xff"}\n', ":2: is not UTF-8"),

@@ -158,7 +158,7 @@ def test_an_openai_row_ends_with_the_assistant(tmp_path: Path) -> None:
                 message("tool", "y", tool_call_id="c9"),
                 message("assistant", "z"),
             ],
-            "an answer to no call",
+            "an answer without a call",
         ),
     ],
 )
@@ -180,7 +180,7 @@ def test_a_file_that_somebody_else_shortened_or_made_is_left_alone(tmp_path: Pat
     path = tmp_path / "o.jsonl"
     written(OpenAiSink, path, record())
     path.write_text("short")
-    with pytest.raises(ConfigurationError, match="somebody else changed it"):
+    with pytest.raises(ConfigurationError, match="another program changed it"):
         OpenAiSink(path)
     foreign = tmp_path / "foreign.jsonl"
     foreign.write_text('{"messages": []}\n')

@@ -60,7 +60,7 @@ def test_requeue_runs_jobs_again_and_removes_their_letters(ledger):
     assert ledger.run_status("a").queued == 1
 
 
-def test_purge_asks_unless_told_not_to(ledger):
+def test_purge_asks_for_confirmation_unless_yes_is_passed(ledger):
     assert run("purge").exit_code == 1
     assert len(listed()) == 2
     assert "deleted 2" in run("purge", "--yes").output

@@ -51,7 +51,9 @@ async def test_groups_include_groups_once() -> None:
     assert (await gathered(groups=("dev",))).lines == ["packaging>=17", "ruff", "tox"]
 
 
-async def test_requirements_files_name_others_and_what_the_index_cannot_have_is_told() -> None:
+async def test_requirements_files_include_others_and_lines_unknown_to_an_index_are_reported() -> (
+    None
+):
     found = await gathered(files=("requirements/dev.txt",))
     assert found.lines == [
         *("packaging>=17", "attrs==1", "mock", "six;python_version<'3'"),
@@ -73,7 +75,7 @@ async def test_requirements_files_name_others_and_what_the_index_cannot_have_is_
         ({"files": ("outside.txt",)}, "outside.txt: -r ../../etc/passwd: the repository has no"),
     ],
 )
-async def test_a_list_that_is_not_there_is_named(
+async def test_the_error_names_a_list_that_does_not_exist(
     choice: dict[str, tuple[str, ...]], message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
@@ -84,7 +86,7 @@ async def test_a_list_that_is_not_there_is_named(
     ("flags", "message"),
     [
         (["--as-of", "yesterday"], "--as-of: 'yesterday' is not a date such as 2025-03-16"),
-        (["--repo-base-url", "/no/such/place"], "--repo-base-url: there is no directory"),
+        (["--repo-base-url", "/no/such/place"], "directory /no/such/place does not exist"),
         (["--repo", "a b"], "--repo: 'a b' cannot be part of a clone URL"),
     ],
 )
@@ -101,7 +103,7 @@ def test_a_wrong_flag_of_make_environment_is_exit_2(
     [
         (
             "ERROR: No matching distribution found for attrs>=25\n",
-            "the index had no attrs>=25 for this Python as of 2024-01-01",
+            "the index had no attrs>=25 as of 2024-01-01 for this Python",
         ),
         ("no such option: --uploaded-prior-to", "pip install --upgrade pip"),
         ("Index x does not provide upload-time metadata.", "--as-of now"),

@@ -78,7 +78,9 @@ def expect(check, level, text, *words):
     return finding
 
 
-def test_a_healthy_set_up_has_no_error_and_no_warning_but_that_no_worker_lives(start, endpoint):
+def test_a_healthy_set_up_has_no_error_and_only_the_warning_that_no_worker_is_alive(
+    start, endpoint
+):
     start("--maxmemory", "100mb")
     _, url = endpoint
     code, found = diagnosis("--base-url", url, "--token-ids")
@@ -218,7 +220,7 @@ def test_a_replica(start):
     server = start()
     with server.client() as client:
         client.execute_command("REPLICAOF", "127.0.0.1", "1")
-    expect("redis.role", "error", "name the master")
+    expect("redis.role", "error", "put the master into the URL")
     expect("redis.writes", "error", "refuses writes")
 
 
@@ -270,7 +272,7 @@ def test_jobs_that_wait_in_a_lane_nobody_serves(start):
     ledger.client.lpush("hq:v1.night", b"{}")
     ledger.close()
     expect("deployment.lane.night", "error", "HERMES_QUEUE_WORKER_LANES=night")
-    expect("deployment.workers", "warning", "no worker lives")
+    expect("deployment.workers", "warning", "no worker is alive")
 
 
 def test_a_lane_that_has_paused_itself(start):
@@ -409,7 +411,7 @@ class TestEndpoint:
     def test_the_reply_is_no_completion(self, endpoint):
         stub, url = endpoint
         stub.reply = {"text": "yes"}
-        expect("model.reply", "error", "otherwise than OpenAI", "--base-url", url)
+        expect("model.reply", "error", "does not answer like OpenAI", "--base-url", url)
 
     def test_token_ids_are_wanted_of_no_endpoint(self):
-        expect("model.endpoint", "error", "no endpoint is named", "--token-ids")
+        expect("model.endpoint", "error", "no endpoint is given", "--token-ids")

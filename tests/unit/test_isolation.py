@@ -49,7 +49,7 @@ def test_a_kernel_without_filters_is_said_with_its_reason(host):
     assert lacks(isolation="none") == ""
 
 
-def test_a_root_worker_without_uids_for_its_slots_is_told_so(host):
+def test_a_root_worker_without_uids_for_its_slots_reports_it(host):
     assert f"all slots run as uid {SLOT_UID}" in lacks(uids=0)
     host.setattr(isolation, "is_mapped", lambda first, count: False)
     assert f"all slots run as uid {SLOT_UID}" in lacks()

@@ -65,7 +65,9 @@ def test_the_first_record_of_an_id_stays_when_the_file_is_opened_again(path: Pat
     assert [t.messages[0].content for t in read(path)] == ["first", "done"]
 
 
-def test_a_torn_last_line_is_removed_and_told(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_truncated_last_line_is_removed_and_logged(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with JsonlSink(path) as sink:
         sink.write([trajectory(0), trajectory(1)])
     whole = path.read_bytes()
@@ -92,7 +94,7 @@ def test_a_last_line_that_only_lacks_its_newline_is_kept(path: Path) -> None:
 def test_a_file_of_something_else_is_left_alone(tmp_path: Path, content: str) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text(content)
-    with pytest.raises(ConfigurationError, match="not a trajectory of ours"):
+    with pytest.raises(ConfigurationError, match="is not a trajectory record"):
         JsonlSink(path)
     assert path.read_text() == content
 

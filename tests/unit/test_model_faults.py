@@ -248,7 +248,7 @@ async def test_a_connection_that_breaks_is_tried_again(endpoint: ChatEndpoint, a
 @pytest.mark.parametrize(
     "body", [{"error": {"message": "queue full"}}, {"object": "error", "message": "queue full"}]
 )
-async def test_an_error_with_status_200_is_tried_again_and_told(
+async def test_an_error_with_status_200_is_retried_and_recorded(
     endpoint: ChatEndpoint, body: dict[str, Any]
 ) -> None:
     endpoint.handler = in_turn((200, body))

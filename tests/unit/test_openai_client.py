@@ -206,7 +206,7 @@ async def test_tool_calls_with_equal_ids_get_ids_of_their_own(endpoint: Endpoint
     assert [c.id for c in reply.message.tool_calls] == ["call_0_0", "call_0_1"]
 
 
-async def test_arguments_that_are_no_json_object_are_rewritten_for_the_server_and_told(
+async def test_arguments_that_are_not_a_json_object_are_rewritten_for_the_server_with_an_event(
     endpoint: Endpoint,
 ) -> None:
     endpoint.answers = [ok()]
@@ -469,7 +469,7 @@ async def test_what_a_person_must_fix_is_not_tried_again(
     ],
     ids=["vllm", "openai", "sglang", "413"],
 )
-async def test_an_overlong_conversation_is_told_apart(endpoint: Endpoint, answer: Answer) -> None:
+async def test_an_overlong_conversation_is_recognised(endpoint: Endpoint, answer: Answer) -> None:
     endpoint.answers = [answer]
     with pytest.raises(ContextLengthExceeded):
         await ask(chat(endpoint))

@@ -86,7 +86,9 @@ async def ask(client: ChatClient, seconds: float = 30.0, **sampling: Any) -> Any
     return await client.complete([USER], [], sampling, time.monotonic() + seconds)
 
 
-async def test_each_request_has_leave_and_its_real_usage_is_told(endpoint: CappedEndpoint) -> None:
+async def test_each_request_has_permission_and_reports_its_real_usage(
+    endpoint: CappedEndpoint,
+) -> None:
     diary = Diary()
     client = chat(endpoint, diary)
     await ask(client, max_tokens=100)
@@ -97,7 +99,9 @@ async def test_each_request_has_leave_and_its_real_usage_is_told(endpoint: Cappe
     assert unbounded > tokens
 
 
-async def test_a_refusal_is_told_with_what_the_server_asks_for(endpoint: CappedEndpoint) -> None:
+async def test_a_refusal_is_reported_with_the_delay_that_the_server_asks_for(
+    endpoint: CappedEndpoint,
+) -> None:
     endpoint.cap, endpoint.retry_after_s = 0, 0.01
     diary = Diary()
     with pytest.raises(ModelError, match="429"):

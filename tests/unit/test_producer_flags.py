@@ -55,7 +55,7 @@ def test_a_wrong_flag_is_a_usage_error(
         (["--env", "sums_env:WRONG_TOOL"], "tool 'teleport' is unknown"),
         (["--agent", "nope"], "agent 'nope' is unknown; known: garbage"),
         (["--agent", "openai"], "--model"),
-        (["--tamper-case", "peek"], "only goes with --agent tamper"),
+        (["--tamper-case", "peek"], "needs --agent tamper"),
         (["--run-id", "a b"], "--run-id 'a b'"),
         (["--profile", "a b"], "--profile 'a b'"),
         (["--run-id", "../a"], "--run-id '../a'"),
@@ -131,7 +131,7 @@ def test_the_results_file_must_not_be_the_dataset(
     monkeypatch.delenv("HERMES_QUEUE_REDIS_URL", raising=False)
     before = Path(rows).read_bytes()
     assert main(PRODUCER, ["--dataset", rows, "--out", rows]) == 2
-    assert "not a trajectory of ours" in capsys.readouterr().err
+    assert "is not a trajectory record" in capsys.readouterr().err
     assert Path(rows).read_bytes() == before
 
 

@@ -61,7 +61,7 @@ def test_all_items_are_taken_on_request(path: Path) -> None:
     assert len(chosen(path, ROWS, "--items", "all").items) == 30
 
 
-def test_a_short_dataset_is_used_once_and_said(path: Path) -> None:
+def test_a_short_dataset_is_used_once_and_noted(path: Path) -> None:
     selection = chosen(path, ROWS[:3], "--items", "5")
     assert ids(selection) == ["s0", "s1", "s2"]
     assert "only 3 usable rows" in selection.notes[0]
@@ -132,7 +132,7 @@ def test_equal_rows_count_once(path: Path) -> None:
 
 
 def test_two_tasks_under_one_id_are_an_error(path: Path) -> None:
-    with pytest.raises(InputError, match=rf"'s0' stands for another row at {path}:1"):
+    with pytest.raises(InputError, match=rf"'s0' is also the id of another row at {path}:1"):
         chosen(path, [row(0), row(0, answer=7)])
 
 

@@ -158,7 +158,7 @@ async def test_text_is_left_alone_when_no_parser_is_named(endpoint: ChatEndpoint
     assert (reply.message.content, reply.message.tool_calls) == (CALL, ())
 
 
-async def test_a_call_that_nobody_parses_is_told(
+async def test_an_unparsed_call_leaves_an_event(
     endpoint: ChatEndpoint, caplog: pytest.LogCaptureFixture
 ) -> None:
     dialect._warn_of_unparsed.cache_clear()
@@ -177,7 +177,7 @@ async def test_calls_that_the_server_parsed_are_kept(endpoint: ChatEndpoint) -> 
     assert (message.content, [c.id for c in message.tool_calls]) == (CALL, ["a"])
 
 
-async def test_an_unreadable_call_stays_a_call_and_is_told(endpoint: ChatEndpoint) -> None:
+async def test_an_unreadable_call_stays_a_call_with_an_event(endpoint: ChatEndpoint) -> None:
     body = '{"name": "calculator", "arguments": {"expression": "1+1"}}}'
     say(endpoint, f"<tool_call>{body}</tool_call>")
     reply = await ask(chat(endpoint, PROMPTED), PROMPT)

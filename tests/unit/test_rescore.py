@@ -16,7 +16,7 @@ from token_stub import TokenStub
 from envs.base import Verdict
 from hermes_queue.agent import AgentScript, make_chat
 from hermes_queue.agent.endpoint.connection import close_clients
-from hermes_queue.agent.tokens.rescore import AT_ONCE, rescore_at
+from hermes_queue.agent.tokens.rescore import CONCURRENT_SEQUENCES, rescore_at
 from hermes_queue.cli import cli
 from hermes_queue.models import AgentSpec, Message
 from hermes_queue.settings import ModelSettings
@@ -134,15 +134,17 @@ def test_a_difference_above_the_bound_is_a_failure(serve, rescore, kind):
 def test_sequences_of_a_record_are_sent_together(serve):
     served = serve("vllm")
     record = served.record()
-    many = record.model_copy(update={"sequences": record.sequences * (2 * AT_ONCE)})
-    together = asyncio.Barrier(AT_ONCE)  # nobody is answered before all of them have asked
+    many = record.model_copy(update={"sequences": record.sequences * (2 * CONCURRENT_SEQUENCES)})
+    together = asyncio.Barrier(
+        CONCURRENT_SEQUENCES
+    )  # nobody is answered before all of them have asked
 
     async def gate(path):
         await asyncio.wait_for(together.wait(), 30)
 
     served.stub.gate = gate
     found = served.run(rescore_at(many, api_key="none"))
-    assert (found.tokens, round(found.largest, 6)) == (2 * AT_ONCE * 8, 0)
+    assert (found.tokens, round(found.largest, 6)) == (2 * CONCURRENT_SEQUENCES * 8, 0)
 
 
 def test_logprobs_after_temperature_are_not_compared(serve, rescore):
@@ -150,7 +152,7 @@ def test_logprobs_after_temperature_are_not_compared(serve, rescore):
     served.stub.processed = True
     result = rescore(served.record(temperature=1.4))
     assert result.exit_code == 1
-    assert "1 records not compared: its logprobs are of a distribution after" in result.output
+    assert "1 records not compared: its logprobs were taken after temperature" in result.output
 
 
 def test_logprobs_after_a_temperature_of_one_are_compared(serve, rescore):
@@ -159,7 +161,7 @@ def test_logprobs_after_a_temperature_of_one_are_compared(serve, rescore):
     assert rescore(served.record(temperature=1.0)).exit_code == 0
 
 
-def test_a_server_without_prompt_logprobs_is_told(serve, rescore):
+def test_a_server_without_prompt_logprobs_is_reported(serve, rescore):
     served = serve("vllm")
     record = served.record()
     served.stub.break_reply = lambda answer: answer["choices"][0].pop("prompt_logprobs")
@@ -168,7 +170,7 @@ def test_a_server_without_prompt_logprobs_is_told(serve, rescore):
     assert "prompt logprobs" in result.output
 
 
-def test_an_answer_about_other_tokens_is_asked_for_again_and_told(serve, rescore):
+def test_an_answer_about_other_tokens_is_requested_again_and_reported(serve, rescore):
     served = serve("sglang")
     record = served.record()
     broken = []
@@ -180,7 +182,7 @@ def test_an_answer_about_other_tokens_is_asked_for_again_and_told(serve, rescore
     served.stub.break_reply = once
     result = rescore(record)
     assert result.exit_code == 0, result.output
-    assert re.search(r"1 answers asked for again: .*others from the end on", result.output)
+    assert re.search(r"1 answers requested again: .*different from the end on", result.output)
 
 
 def test_answers_that_are_always_about_other_tokens_are_a_failure(serve, rescore):
@@ -193,10 +195,10 @@ def test_answers_that_are_always_about_other_tokens_are_a_failure(serve, rescore
     served.stub.break_reply = always
     result = rescore(record)
     assert result.exit_code == 1
-    assert "others from 2 on" in result.output
+    assert "different from 2 on" in result.output
 
 
-def test_records_without_token_ids_are_told_and_are_no_success(serve, rescore):
+def test_records_without_token_ids_are_reported_and_fail_the_command(serve, rescore):
     record = serve("vllm").record()
     bare = record.model_copy(update={"sequences": None, "turns": ()})
     result = rescore(bare)

@@ -131,7 +131,7 @@ async def test_a_placeholder_for_a_logprob_is_refused(kind: str, mode: str) -> N
         else:
             answer["choices"][0]["logprobs"]["token_logprobs"][1] = -9999.0
 
-    with pytest.raises(ModelError, match="stands for none"):
+    with pytest.raises(ModelError, match="marks a missing one"):
         await ask(kind, mode, fill)
 
 
@@ -155,7 +155,7 @@ async def test_a_server_that_shortens_the_prompt_is_refused_with_what_to_do(kind
         (answer.get("meta_info") or answer["usage"])["prompt_tokens"] -= 3
 
     with pytest.raises(
-        ModelConfigError, match=r"prompt of \d+ tokens, \d+ were sent: it must not truncate"
+        ModelConfigError, match=r"after \d+ tokens of a prompt of \d+: it must not truncate"
     ):
         await ask(kind, "tokens", shorten)
 

@@ -54,7 +54,7 @@ def check(monkeypatch):
     return run
 
 
-def test_a_check_that_fails_is_told_with_what_was_found_and_what_to_do(check):
+def test_a_failing_check_is_printed_with_finding_and_remedy(check):
     done = check("Sloppy", "--only", "non_zero_exit")
     assert done.exit_code == 1
     assert re.search(r"failed  \d+\.\d s  a non zero exit is a result not an error", done.output)

@@ -72,7 +72,9 @@ async def test_the_model_that_answered_is_the_version_where_asked_for() -> None:
         await served(answer, policy_version="header")
 
 
-async def test_the_wanted_version_goes_with_each_request_and_another_one_is_told_once() -> None:
+async def test_the_requested_version_is_sent_with_each_request_and_a_mismatch_recorded_once() -> (
+    None
+):
     answer = Raw(BODY, headers={"X-Policy-Version": "11"})
     replies, heads = await served(answer, wanted="12", calls=2)
     assert all("x-policy-version: 12" in head for head in heads)
@@ -82,7 +84,7 @@ async def test_the_wanted_version_goes_with_each_request_and_another_one_is_told
     ]
 
 
-async def test_without_a_wanted_version_nothing_is_sent_or_told() -> None:
+async def test_without_a_requested_version_nothing_is_sent_or_recorded() -> None:
     [reply], [head] = await served(Raw(BODY, headers={"X-Policy-Version": "11"}))
     assert (reply.events, "x-policy-version" in head) == ((), False)
 

@@ -51,7 +51,7 @@ def write(*failures: FailedCheck, changed: tuple[str, ...] = (), seed: str = "1"
     return text
 
 
-def test_a_wrong_value_is_told_with_what_was_seen_and_what_is_right() -> None:
+def test_a_wrong_value_is_described_with_the_seen_and_the_right_one() -> None:
     text = write(failure("assert 8 == 16\n +  where 8 = <function area at 0x7f0>(4)"))
     assert "# `area`: wrong result" in text
     assert "`area`, for `4`, gives `8`, where `16` is right." in text
@@ -139,7 +139,7 @@ def test_of_long_texts_the_surroundings_of_the_first_difference_are_shown() -> N
     assert f"`{'a' * 24}bc{'d' * 22}`, where `{'a' * 24}xy{'d' * 22}` is right" in text
 
 
-def test_the_class_of_the_bug_is_told_only_when_the_failures_show_nothing() -> None:
+def test_the_class_of_the_bug_is_named_only_when_the_failures_show_nothing() -> None:
     assert "`Square` in `src/shapes.py`" in write(failure("assert <object at 0x7f>"))
     assert "`Square`" not in write(failure("assert 8 == 16"))
 
@@ -160,7 +160,7 @@ def test_an_unexpected_exception_is_named_with_the_place_it_came_from() -> None:
     "message",
     ["Failed: DID NOT RAISE <class 'ValueError'>", "AssertionError: ValueError not raised"],
 )
-def test_a_missing_exception_is_told(message: str) -> None:
+def test_a_missing_exception_is_described(message: str) -> None:
     text = write(failure(message, test_id=f"{MIXING}[red]", line=15))
     assert "# `mix`: no error where one is due" in text
     assert "`ValueError` should be raised, and is not" in text
@@ -182,7 +182,7 @@ def test_common_method_names_are_not_taken_for_the_library() -> None:
     assert "# `join`" in text or "# shapes 1.0" in text
 
 
-def test_counts_and_subjects_are_told() -> None:
+def test_counts_and_subjects_are_described() -> None:
     text = write(
         failure("assert 8 == 16"),
         failure("Failed: DID NOT RAISE <class 'ValueError'>", test_id=f"{MIXING}[red]", line=15),

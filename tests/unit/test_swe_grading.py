@@ -126,7 +126,7 @@ def test_the_runner_reports_every_outcome_by_exact_id(tmp_path: Path) -> None:
     }
 
 
-def test_the_runner_runs_only_what_it_is_told_to(tmp_path: Path) -> None:
+def test_the_runner_runs_only_the_tests_it_is_given(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(SUITE)
     reports, end = run(tmp_path, "test_it.py", only=["test_it.py::test_ok"])
     assert outcomes(reports) == {"test_it.py::test_ok[a b$<']": "passed"}

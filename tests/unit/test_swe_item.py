@@ -184,7 +184,9 @@ def test_a_mutation_needs_an_sdist() -> None:
         ({"instance_id": None}, None),
     ],
 )
-def test_rows_that_are_no_task_are_told_apart(changes: dict[str, Any], reason: str | None) -> None:
+def test_rows_that_are_not_tasks_are_recognised(
+    changes: dict[str, Any], reason: str | None
+) -> None:
     assert skip_reason(make_row(patch=bug_patch(), **changes)) == reason
 
 

@@ -175,29 +175,29 @@ def replaced(values, index, value):
 
 FORGERIES = {
     "differ in length": lambda r: with_sequence(r, loss_mask=lambda s: s.loss_mask[:-1]),
-    "neither 0 nor 1": lambda r: with_sequence(r, loss_mask=lambda s: (2, *s.loss_mask[1:])),
+    "other than 0 and 1": lambda r: with_sequence(r, loss_mask=lambda s: (2, *s.loss_mask[1:])),
     "was not sampled has a logprob": lambda r: with_sequence(
         r, logprobs=lambda s: (-1.0, *s.logprobs[1:])
     ),
-    "exactly what was sampled": lambda r: with_sequence(
+    "not exactly the sampled ones": lambda r: with_sequence(
         r, loss_mask=lambda s: replaced(s.loss_mask, first_sampled(s), 0)
     ),
     "not the server's": lambda r: with_sequence(
         r, logprobs=lambda s: replaced(s.logprobs, first_sampled(s), -0.125)
     ),
-    "not the tokens": lambda r: with_sequence(
+    "differs from the tokens": lambda r: with_sequence(
         r, ids=lambda s: replaced(s.ids, first_sampled(s), 77)
     ),
-    "the turns make": lambda r: r.model_copy(update={"sequences": r.sequences[:-1]}),
-    "the events say": lambda r: r.model_copy(update={"events": ()}),
+    "the turns form": lambda r: r.model_copy(update={"sequences": r.sequences[:-1]}),
+    "by the events": lambda r: r.model_copy(update={"events": ()}),
     "sequences are missing": lambda r: r.model_copy(update={"sequences": None}),
-    "nothing says why": lambda r: r.model_copy(
+    "without a recorded reason": lambda r: r.model_copy(
         update={"agent": r.agent.model_copy(update={"params": {"mode": "tokens"}})}
     ),
     "a turn has no ids": lambda r: r.model_copy(
         update={"turns": (r.turns[0].model_copy(update={"prompt_ids": None}), *r.turns[1:])}
     ),
-    "no float32": lambda r: with_turn(r, logprobs=lambda t: (-0.1, *t.logprobs[1:])),
+    "not a float32": lambda r: with_turn(r, logprobs=lambda t: (-0.1, *t.logprobs[1:])),
     "above 0": lambda r: with_turn(r, logprobs=lambda t: (0.5, *t.logprobs[1:])),
     "is negative": lambda r: with_turn(r, prompt_ids=lambda t: (-1, *t.prompt_ids[1:])),
     "logprobs": lambda r: with_turn(r, logprobs=lambda t: t.logprobs[:-1]),

@@ -82,11 +82,11 @@ async def test_logits_in_place_of_logprobs_are_a_fault_of_the_server(kind, mode)
         found = logprobs_of(answer)
         found[0] = {"logprob": 3.5} if mode == "messages" else 3.5
 
-    with pytest.raises(ModelError, match="set to return logits"):
+    with pytest.raises(ModelError, match="server return logits"):
         await ask(kind, mode, heighten)
 
 
-async def test_sampled_tokens_of_which_neither_text_nor_call_came_back_are_told():
+async def test_sampled_tokens_that_return_neither_text_nor_call_leave_an_event():
     def lose(answer):
         answer["choices"][0]["message"] |= {"content": None, "tool_calls": []}
 

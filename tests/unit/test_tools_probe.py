@@ -146,7 +146,7 @@ async def test_a_tokenizer_is_believed_where_the_usage_says_nothing(
         await ask(endpoint)
 
 
-async def test_counts_that_never_change_decide_nothing_and_are_told_once(
+async def test_counts_that_never_change_decide_nothing_and_are_recorded_once(
     endpoint: ChatEndpoint, caplog: pytest.LogCaptureFixture
 ) -> None:
     endpoint.handler = Server(shows=False, usage=False)

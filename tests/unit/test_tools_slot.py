@@ -229,7 +229,7 @@ async def test_names_are_found_by_glob(bench: Bench) -> None:
     assert outcome.text == "b/y.py"
 
 
-async def test_too_many_matches_are_capped_and_said(bench: Bench) -> None:
+async def test_too_many_matches_are_capped_with_a_note(bench: Bench) -> None:
     await bench.write("n.txt", b"hit\n" * 100_000)
     outcome = await bench.use("search_files", pattern="hit", limit=3)
     assert outcome.text.splitlines()[3:] == ["[more than 3 matches: narrow the search]"]

@@ -1,8 +1,8 @@
-"""Token ids in, token ids out.
+"""Sampling by token ids: ids in, ids out.
 
 chat.py        token mode: each prompt continues the last one exactly
 invariants.py  checks a record's tokens independently of the code that merged them
-merge.py       records of turns merged into training sequences
+merge.py       merge the token records of turns into training sequences
 rescore.py     recompute recorded logprobs at the server
-servers/       servers that take and give token ids
+servers/       servers that take and return token ids
 """

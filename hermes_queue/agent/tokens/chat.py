@@ -1,12 +1,13 @@
-"""Token mode: each prompt is the tokens so far plus what the environment said since.
+"""Token mode: each prompt is the previous tokens plus the environment's new messages.
 
-In message mode the server renders the whole conversation anew at each turn, and the assistant's
-text need not come out as the ids that were sampled: arguments are written anew, blanks go, odd
-samples merge into other tokens. Here nothing that was sampled is rendered again. What follows a
-completion is taken from the model's own template by rendering a conversation of two messages and
-the same one with the new messages after it: the second must begin with the first, and the rest is
-what the template puts there (as verl and SkyRL do). Where it does not, the conversation is
-rendered as a whole and a new sequence begins.
+In message mode the server renders the whole conversation again at each turn, and the assistant's
+text may be tokenized to other ids than were sampled: arguments are reformatted, blanks are lost,
+unusual samples merge into other tokens. In token mode no sampled text is rendered again.
+
+To find the tokens between a completion and the next prompt, we render two conversations with the
+model's own template: one of two messages, and the same one followed by the new messages. The
+second must begin with the first; the remaining ids are the continuation (as in verl and SkyRL).
+If they do not, the whole conversation is rendered and a new sequence begins.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _NO_SAMPLING = frozenset(
 
 
 class TokenChat(OpenAIChat):
-    """A model behind a server of `hermes_queue.agent.tokens.servers`, by token ids.
+    """Client of a model behind a server of `hermes_queue.agent.tokens.servers`, by token ids.
 
     Agent params: {"mode": "tokens", "server": "vllm", "parser": "hermes", ...}.
     """
@@ -42,25 +43,25 @@ class TokenChat(OpenAIChat):
         connect = self._servers[_server_name(spec)].connect
         self._tokens = connect(self._endpoint.post_to_root, str(spec.model))
         self._held: tuple[int, ...] = ()
-        """Ids of the conversation so far, the last completion included."""
-        self._said: list[dict[str, Any]] = []
-        """The messages that `_held` stands for."""
-        self._ended_itself = False
-        """Whether a token ended the last completion."""
+        """Ids of the conversation so far, including the last completion."""
+        self._rendered: list[dict[str, Any]] = []
+        """The messages whose ids are in `_held`."""
+        self._ended_by_token = False
+        """Whether the last completion ended with an end-of-turn token."""
         self._ending: tuple[int, ...] | None = None
         self._max_model_tokens: int | None = None
         self._context_bound = False
         self._template: dict[str, Any] = {}
-        """What the job says of the template."""
+        """The job's parameters for the template."""
 
     @staticmethod
     def dialect_params(spec: AgentSpec) -> Mapping[str, Any]:
-        """The server sees no calls in ids, so a parser of ours has to."""
+        """Adds a parser of ours, because the server cannot parse tool calls from ids."""
         return {"parser": "hermes", **spec.params}
 
     @staticmethod
     def servers_of(spec: AgentSpec) -> Mapping[str, Server]:
-        """Ours, and the one that the job names."""
+        """The bundled servers, and the one that the job names."""
         name = _server_name(spec)
         return {**own_servers(), name: load_server(name)}
 
@@ -74,7 +75,7 @@ class TokenChat(OpenAIChat):
         """See `ChatClient.complete`."""
         reply = await super().complete(messages, tools, sampling, deadline)
         sent = self._dialect.outgoing([*messages, reply.message], tools)
-        self._said = to_wire(sent, self._reasoning_field, tools)[0]
+        self._rendered = to_wire(sent, self._reasoning_field, tools)[0]
         return replace(reply, context_bound=self._context_bound)
 
     async def _exchange(self, body: Mapping[str, Any], events: list[dict[str, Any]]) -> Completion:
@@ -88,7 +89,7 @@ class TokenChat(OpenAIChat):
         text = await self._text(sampled)
         if refused:
             events.append({"event": "rerendered", "reason": refused})
-        self._held, self._ended_itself = (*prompt, *sampled.ids), sampled.ended_turn
+        self._held, self._ended_by_token = (*prompt, *sampled.ids), sampled.ended_turn
         return Completion(
             message=Message(role="assistant", content=text),
             reasoning_field=None,
@@ -109,9 +110,9 @@ class TokenChat(OpenAIChat):
     ) -> tuple[tuple[int, ...], str]:
         """The ids to continue, and why they do not extend the last ones ("" if they do)."""
         refused = ""
-        if self._said:
-            known = len(self._said)
-            if messages[:known] == self._said:
+        if self._rendered:
+            known = len(self._rendered)
+            if messages[:known] == self._rendered:
                 follow = await self._bridge(messages[known - 1], messages[known:], tools)
                 if follow is not None:
                     return (*self._held, *follow), ""
@@ -125,11 +126,11 @@ class TokenChat(OpenAIChat):
     async def _bridge(
         self, last: dict[str, Any], new: list[dict[str, Any]], tools: Sequence[Any]
     ) -> tuple[int, ...] | None:
-        """What the template writes between the last completion and the next; None if unclear."""
+        """The template's ids between the last completion and the next one; None if unclear."""
         if any(m["role"] == "assistant" for m in new):
             return None
         if self._ending is None:
-            self._ending = await self._templates_ending()
+            self._ending = await self._turn_ending()
         before = [{"role": "user", "content": "."}, last]
         base = (await self._render(before, tools, reply=False)).ids
         full = (await self._render([*before, *new], tools, reply=True)).ids
@@ -137,24 +138,25 @@ class TokenChat(OpenAIChat):
         if full[: len(base)] != base or not ending or base[-len(ending) :] != ending:
             return None
         last_id = self._held[-1]
-        written = ending.index(last_id) + 1 if self._ended_itself and last_id in ending else 0
+        written = ending.index(last_id) + 1 if self._ended_by_token and last_id in ending else 0
         return (*ending[written:], *full[len(base) :])
 
-    async def _templates_ending(self) -> tuple[int, ...]:
-        """What the template writes after a reply, its end of turn included; () if unclear.
+    async def _turn_ending(self) -> tuple[int, ...]:
+        """The template's ids after a reply, from its end-of-turn token on; () if unclear.
 
-        Two conversations that differ in the reply alone end alike from there on. It is not taken
-        from a sample: a reply may end in one of several tokens, or be cut off.
+        Found by rendering two conversations that differ only in the reply: their common suffix
+        is the ending. Samples do not show it, because a reply may end in one of several tokens,
+        or be cut off.
         """
         one, other = [
             (
                 await self._render(
-                    [{"role": "user", "content": "."}, {"role": "assistant", "content": said}],
+                    [{"role": "user", "content": "."}, {"role": "assistant", "content": text}],
                     (),
                     reply=False,
                 )
             ).ids
-            for said in ("1", "2")
+            for text in ("1", "2")
         ]
         shared = 0
         while shared < min(len(one), len(other)) and one[-1 - shared] == other[-1 - shared]:
@@ -167,21 +169,25 @@ class TokenChat(OpenAIChat):
         return await self._tokens.render(messages, tools, reply=reply, template=self._template)
 
     def _bounded(self, sampling: dict[str, Any], used: int) -> dict[str, Any]:
-        """`sampling` with a length that fits; such endpoints default to a few tokens."""
+        """`sampling` with a completion length that fits the model's context.
+
+        Such endpoints default to a few tokens, so a length is set if the context's is known.
+        """
         name = "max_completion_tokens" if "max_completion_tokens" in sampling else "max_tokens"
-        wanted = sampling.pop(name, None)
+        limit = sampling.pop(name, None)
         if self._max_model_tokens is not None:
             left = self._max_model_tokens - used
             if left < 1:
                 raise ContextLengthExceeded(
-                    f"{used} tokens of the model's context length {self._max_model_tokens}"
+                    f"a prompt of {used} tokens fills the model's context length "
+                    f"{self._max_model_tokens}"
                 )
-            self._context_bound = wanted is None or left < wanted
-            wanted = left if self._context_bound else wanted
-        return sampling if wanted is None else {**sampling, "max_tokens": wanted}
+            self._context_bound = limit is None or left < limit
+            limit = left if self._context_bound else limit
+        return sampling if limit is None else {**sampling, "max_tokens": limit}
 
     async def _text(self, sampled: Sampled) -> str:
-        """The completion as text, without the token that ended it."""
+        """The completion as text, without its end-of-turn token."""
         ids = sampled.ids[:-1] if sampled.ended_turn else sampled.ids
         return await self._tokens.text(ids) if ids else ""
 

@@ -1,7 +1,7 @@
-"""Token records of single turns, merged into training sequences by exact prefix.
+"""Merges token records of turns into training sequences, by exact prefix.
 
-Ids and logprobs are the server's own. A turn joins the open sequence only if its prompt
-starts with every token of it; otherwise a new sequence begins and the break is told.
+Ids and logprobs are the server's own. A turn joins the open sequence only if its prompt starts
+with all of that sequence's tokens; otherwise a new sequence begins and the break is reported.
 """
 
 from __future__ import annotations
@@ -20,34 +20,35 @@ BreakReason = Literal[
 
 
 NO_LOGPROB = -9999.0
-"""What vLLM writes where a token has no logprob, or one of minus infinity."""
+"""The value that vLLM writes for a token without a logprob, or with one of minus infinity."""
 
 
 @dataclass(frozen=True, slots=True)
 class Break:
-    """Where the prompt of a turn departs from what came before."""
+    """The place where a turn's prompt departs from the sequence before it."""
 
     turn: int
     """Index of the turn that could not be joined."""
     common_prefix: int
-    """Leading tokens that both share."""
+    """Number of leading tokens that both share."""
     held: int
-    """Tokens of the sequence that ended."""
+    """Length in tokens of the sequence that ended."""
 
 
 def round_float32(values: Iterable[float]) -> tuple[float, ...]:
-    """Logprobs as float32 holds them. Done once, at capture; bit-exact from then on.
+    """Logprobs rounded to float32. Done once, at capture; they stay bit-exact from then on.
 
     Raises:
-        ValueError: a value is not finite, not within float32, above 0, or stands for none.
+        ValueError: a value is not finite, exceeds float32, is above 0, or marks a missing
+            logprob.
     """
     rounded = tuple(array("f", values))
     if not all(map(math.isfinite, rounded)):
         raise ValueError("a logprob is not a finite float32")
     if any(value > 0 for value in rounded):
-        raise ValueError("a logprob is above 0: is the server set to return logits?")
+        raise ValueError("a logprob is above 0: does the server return logits?")
     if NO_LOGPROB in rounded:
-        raise ValueError(f"a logprob is {NO_LOGPROB}, which stands for none")
+        raise ValueError(f"a logprob is {NO_LOGPROB}, which marks a missing one")
     return rounded
 
 
@@ -86,19 +87,19 @@ def merge_with_breaks(
 def break_reason(
     found: Break, turns: Sequence[Turn], events: Iterable[Mapping[str, Any]]
 ) -> BreakReason:
-    """Why a prompt does not extend what came before.
+    """The reason why a prompt does not extend the sequence before it.
 
-    - `history_rewritten`: we sent another conversation (`context_rewrite`), or rendered it anew
-      in token mode (`rerendered`).
-    - `arguments_rewritten`: we replaced a call's arguments that are no JSON object, or its name.
-    - `earlier_turns`: the template writes what is before the last reply otherwise now.
+    - `history_rewritten`: we sent another conversation (`context_rewrite`), or rendered it again in
+      token mode (`rerendered`).
+    - `arguments_rewritten`: we replaced a call's name, or arguments that are not a JSON object.
+    - `earlier_turns`: the template now renders the part before the last reply differently.
     - `reply_cut_off`: the last reply ended at the token limit.
-    - `reply`: the last reply came out in other tokens than were sampled.
+    - `reply`: the last reply was rendered to other tokens than were sampled.
 
     Args:
-        found: as `merge_with_breaks` tells it.
-        turns: what was merged.
-        events: of the trajectory.
+        found: a break, as returned by `merge_with_breaks`.
+        turns: the merged turns.
+        events: events of the trajectory.
     """
     kinds = {event.get("event") for event in events if event.get("turn") == found.turn}
     if kinds & {"context_rewrite", "rerendered"}:

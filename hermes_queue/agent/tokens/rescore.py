@@ -1,9 +1,9 @@
-"""Ask the server again: do the sequences of a record have the logprobs that were recorded?
+"""Recomputes a record's logprobs at the server and compares them with the recorded ones.
 
-The whole sequence goes to the server as one prompt, whose logprobs it computes in one pass. Where
-they differ from those of the sampling, ids and logprobs do not belong together, the weights are
-others, or the server computes the two in different ways; in each case a trainer's importance
-ratios are wrong from the start.
+The whole sequence is sent as one prompt, whose logprobs the server computes in one pass. If they
+differ from the recorded ones, ids and logprobs do not belong together, the weights have changed,
+or the server computes the two in different ways. In each case a trainer's importance ratios are
+wrong from the start.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from hermes_queue.errors import InputError, ModelError
 from hermes_queue.models import ScoredTrajectory, Turn
 from hermes_queue.settings import ModelSettings
 
-AT_ONCE = 8
-"""Sequences of one record that are sent without waiting for each other; servers batch them."""
+CONCURRENT_SEQUENCES = 8
+"""Sequences of one record that are sent at the same time; servers batch them."""
 TRIES = 3
-"""Of one sequence, where the server failed or answered something else."""
+"""Tries per sequence if the server fails or returns a malformed answer."""
 
 _NEUTRAL = {
     "temperature": (None, 1),
@@ -39,25 +39,25 @@ _NEUTRAL = {
     "frequency_penalty": (None, 0),
     "repetition_penalty": (None, 1),
 }
-"""Sampling parameters that change a distribution, and the values with which they do not."""
+"""Sampling parameters that change the distribution, with the values that leave it unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Between recorded and recomputed logprobs, over all sampled tokens of something."""
+    """Difference between recorded and recomputed logprobs, over all sampled tokens compared."""
 
     tokens: int = 0
     total: float = 0.0
     """Sum of absolute differences, in nats."""
     largest: float = 0.0
     where: str = ""
-    """Of the largest: sequence and position."""
-    again: tuple[str, ...] = ()
-    """What was wrong with each answer that had to be asked for again."""
+    """Sequence and position of the largest difference."""
+    retries: tuple[str, ...] = ()
+    """The error of each answer that was requested again."""
 
     @property
     def mean(self) -> float:
-        """Per token; 0.0 of none."""
+        """Mean difference per token, in nats; 0.0 without tokens."""
         return self.total / self.tokens if self.tokens else 0.0
 
     def __add__(self, other: Difference) -> Difference:
@@ -67,16 +67,16 @@ class Difference:
             total=self.total + other.total,
             largest=worse.largest,
             where=worse.where,
-            again=self.again + other.again,
+            retries=self.retries + other.retries,
         )
 
 
 def incomparable(record: ScoredTrajectory) -> str:
-    """Why prompt logprobs say nothing about those of the record; "" if they do."""
+    """The reason why prompt logprobs cannot be compared with the record's; "" if they can."""
     if not record.sequences:
         return "no token ids"
     if any(turn.logprobs_mode == PROCESSED and not _plain(turn) for turn in record.turns):
-        return "its logprobs are of a distribution after temperature and the like"
+        return "its logprobs were taken after temperature and other sampling parameters"
     return ""
 
 
@@ -88,38 +88,38 @@ async def rescore(record: ScoredTrajectory, server: TokenServer) -> Difference:
     """Recompute the logprobs of all sampled tokens of a record.
 
     Raises:
-        MalformedReply: the server does not give them.
-        openai.OpenAIError: as the SDK does.
+        MalformedReply: the server does not return them.
+        openai.OpenAIError: the request failed.
         TimeoutError: the server took too long.
     """
     found = Difference()
     sequences = record.sequences or ()
-    for start in range(0, len(sequences), AT_ONCE):
-        some = sequences[start : start + AT_ONCE]
+    for start in range(0, len(sequences), CONCURRENT_SEQUENCES):
+        some = sequences[start : start + CONCURRENT_SEQUENCES]
         scored = await asyncio.gather(*(_scores(server, sequence.ids) for sequence in some))
         answers = enumerate(zip(some, scored, strict=True), start=start)
-        for index, (sequence, (scores, again)) in answers:
+        for index, (sequence, (scores, retries)) in answers:
             place = f"{record.trajectory_id} sequence {index}"
             found += _difference(sequence.loss_mask, sequence.logprobs, scores, place)
-            found += Difference(again=again)
+            found += Difference(retries=retries)
     return found
 
 
 async def _scores(
     server: TokenServer, ids: Sequence[int]
 ) -> tuple[tuple[float | None, ...], tuple[str, ...]]:
-    """Scores of `ids`, and what was wrong with the answers before."""
+    """Scores of `ids`, and the errors of earlier tries."""
     import openai
 
-    again: list[str] = []
+    errors: list[str] = []
     while True:
         try:
-            return await server.score(ids), tuple(again)
+            return await server.score(ids), tuple(errors)
         except (openai.OpenAIError, TimeoutError, MalformedReply) as error:
-            again.append(describe(error))
-            if len(again) == TRIES or classify(error, own_servers(), first_turn=True):
+            errors.append(describe(error))
+            if len(errors) == TRIES or classify(error, own_servers(), first_turn=True):
                 raise
-            await asyncio.sleep(delay_s(error, len(again)))
+            await asyncio.sleep(delay_s(error, len(errors)))
 
 
 def _difference(
@@ -144,20 +144,20 @@ async def rescore_at(
     kind: str | None = None,
     timeout_s: float = 300.0,
 ) -> Difference:
-    """As `rescore`, at the endpoint, model and kind of server that the record names.
+    """Like `rescore`, at the endpoint, model and kind of server that the record names.
 
     Args:
-        record: with sequences.
-        api_key: sent as bearer to `base_url`; to the record's own endpoint only where the settings
-            trust it, since a file can name any.
-        base_url: up to `/v1`, in place of the record's.
-        model: in place of the record's.
-        kind: name of a token server, in place of the record's.
-        timeout_s: of one request.
+        record: a record with sequences.
+        api_key: bearer token for `base_url`. It is sent to the record's endpoint only if the
+            settings trust that, because a file can name any endpoint.
+        base_url: URL up to `/v1`; None to use the record's.
+        model: model name; None to use the record's.
+        kind: name of a token server; None to use the record's.
+        timeout_s: time limit of one request.
 
     Raises:
-        InputError: the record does not name one of the three, and the caller neither.
-        ModelError: the server did not give logprobs; the message says why.
+        InputError: neither the record nor the caller names the endpoint, model or kind.
+        ModelError: the server did not return logprobs; the message says why.
     """
     import openai
 
@@ -166,13 +166,13 @@ async def rescore_at(
     if base_url is None and not (last.server and OwnEndpoints.of(settings).trust(last.server)):
         api_key = NO_KEY
     base_url, model = base_url or last.server, model or record.agent.model
-    said = (last.server_version or "").partition(" ")[0]
-    recorded = said if said in extensions.known("token_server") else None
+    name = (last.server_version or "").partition(" ")[0]
+    recorded = name if name in extensions.known("token_server") else None
     kind = kind or recorded or record.agent.params.get("server")
     if not (base_url and model and kind):
         raise InputError(
-            f"{record.trajectory_id}: the record does not tell endpoint, model and kind of server; "
-            "name them"
+            f"{record.trajectory_id}: the record lacks its endpoint, model or kind of server; "
+            "name all three"
         )
     bound = settings.answer_max_bytes
     endpoint = Endpoint(base_url, api_key, timeout_s=timeout_s, answer_max_bytes=bound)

@@ -1,15 +1,15 @@
-"""`hermes-queue doctor`: is this machine, its Redis and its model endpoint fit for work?
+"""`hermes-queue doctor`: checks this machine, its Redis and its model endpoint.
 
     bodies.py        the object store
     command.py       the command itself
-    deployment.py    what stands still at this moment
+    deployment.py    jobs, lanes and results that are stuck at the moment
     endpoint.py      a model endpoint
-    finding.py       what a check finds
+    finding.py       the result of a check
     host.py          isolation, disk, leftovers
     redis_server.py  the Redis server
-    slots.py         what slots share with the worker
+    slots.py         resources that slots share with the worker
 
-Looks and tries; what it writes (a key, files, an object) it removes at once.
+Everything that a check writes (a key, files, an object) is removed at once.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ __all__ = ["Finding", "Level", "diagnose"]
 def diagnose(
     *, model: str | None = None, base_url: str | None = None, token_ids: bool = False
 ) -> Iterator[Finding]:
-    """Every finding as soon as it is made; wrong settings end it, since all else hangs on them.
+    """Yield each finding as soon as it is made; stop at wrong settings, which all checks depend on.
 
     Args:
-        model: to ask for at the endpoint; None = whichever it lists first.
-        base_url: of the endpoint; None = that of the settings, if there is one.
+        model: model to query at the endpoint; None = the first that the endpoint lists.
+        base_url: URL of the endpoint; None = the configured one, if any.
         token_ids: whether runs need token ids and logprobs, as in RL.
     """
     from hermes_queue.cli.doctor.bodies import store_findings
@@ -49,7 +49,7 @@ def diagnose(
     yield ok("settings", f"{len(SECTIONS)} sections")
     try:
         check_installation()
-        yield ok("installation", "our packages belong to nobody else")
+        yield ok("installation", "no other distribution has packages of the same names")
     except ConfigurationError as problem:
         yield error("installation", str(problem))
     ledger = yield from redis_findings()

@@ -1,4 +1,4 @@
-"""Check of the object store of large records."""
+"""Checks the object store of large records."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from hermes_queue.settings import RedisSettings, StoreSettings
 def store_findings() -> Iterator[Finding]:
     """Write, read and delete a small object, as this host's workers and readers would.
 
-    Nothing if no store is configured: then all records are in Redis.
+    Yields nothing without a configured store: all records are in Redis then.
     """
     url = RedisSettings().url
-    redis_url = url.get_secret_value() if url else "unix:"  # embedded: all is on this host
+    redis_url = url.get_secret_value() if url else "unix:"  # embedded: everything runs on this host
     try:
         store = ObjectStore.from_settings(StoreSettings(), redis_url)
         if store is None:

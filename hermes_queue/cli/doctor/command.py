@@ -1,4 +1,4 @@
-"""`hermes-queue doctor`: is everything fit for work, and what to do if not."""
+"""`hermes-queue doctor`: checks everything and says how to fix what fails."""
 
 from __future__ import annotations
 
@@ -12,18 +12,24 @@ _COLOURS = {"ok": "green", "warning": "yellow", "error": "red"}
 
 @click.command()
 @click.option(
-    "--base-url", metavar="URL", help="Of the model endpoint. Default: the configured one."
+    "--base-url", metavar="URL", help="URL of the model endpoint. Default: the configured one."
 )
-@click.option("--model", metavar="NAME", help="To ask for there. Default: the first it lists.")
-@click.option("--token-ids", is_flag=True, help="Runs need token ids and logprobs, as RL does.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+@click.option(
+    "--model", metavar="NAME", help="Model to query. Default: the first that the endpoint lists."
+)
+@click.option(
+    "--token-ids",
+    is_flag=True,
+    help="Require token ids and logprobs from the endpoint, as RL does.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 @click.pass_context
 def doctor(
     context: click.Context, base_url: str | None, model: str | None, token_ids: bool, as_json: bool
 ) -> None:
-    """Check settings, Redis, workers, isolation, disks and model endpoint; say what to do.
+    """Check settings, Redis, workers, isolation, disks and model endpoint; print remedies.
 
-    The exit code is 1 if anything is an error.
+    The exit code is 1 if any check finds an error.
     """
     from hermes_queue.cli.doctor import diagnose
 

@@ -1,4 +1,4 @@
-"""Checks of what the deployment does at this moment: does anything stand still?"""
+"""Checks the current state of the deployment for anything that is stuck."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SILENT_S = 25.0
 
 
 def deployment_findings(ledger: Ledger) -> Iterator[Finding]:
-    """Workers, lanes, results, sandboxes and dead letters."""
+    """Check workers, lanes, results, sandboxes and dead letters."""
     seen = overview(ledger)
     yield _workers(seen)
     yield from _lanes(seen)
@@ -25,7 +25,7 @@ def deployment_findings(ledger: Ledger) -> Iterator[Finding]:
     if seen.dead_letters:
         yield warning(
             "deployment.dead_letters",
-            f"{seen.dead_letters} dead letters wait for a person",
+            f"{seen.dead_letters} dead letters need a decision",
             "hermes-queue dead list",
         )
 
@@ -33,17 +33,17 @@ def deployment_findings(ledger: Ledger) -> Iterator[Finding]:
 def _workers(seen: Overview) -> Finding:
     name = "deployment.workers"
     if not seen.workers:
-        return warning(name, "no worker lives", "start one: celery -A hermes_queue worker -c 16")
+        return warning(name, "no worker is alive", "start one: celery -A hermes_queue worker -c 16")
     quiet = [str(each["name"]) for each in seen.workers if each["silent_s"] > SILENT_S]
     if quiet:
         return warning(
             name,
             f"{', '.join(quiet)}: silent for more than {SILENT_S:.0f} s",
-            "see its log; its jobs run elsewhere once its leases have ended",
+            "see its log; its jobs run elsewhere after its leases have expired",
         )
     spooled = sum(each.get("spooled", 0) for each in seen.workers)
-    said = f"{len(seen.workers)} live, {seen.leased} trajectories running"
-    return ok(name, said + (f", {spooled} records in spools" if spooled else ""))
+    text = f"{len(seen.workers)} live, {seen.leased} trajectories running"
+    return ok(name, text + (f", {spooled} records in spools" if spooled else ""))
 
 
 def _lanes(seen: Overview) -> Iterator[Finding]:
@@ -53,7 +53,7 @@ def _lanes(seen: Overview) -> Iterator[Finding]:
             yield warning(
                 name,
                 f"paused ({lane.breaker.cause}): {lane.breaker.message}",
-                f"mend the cause; hermes-queue lanes resume {lane.name}",
+                f"fix the cause, then hermes-queue lanes resume {lane.name}",
             )
         elif lane.depth and not lane.workers:
             waits = f", the first for {age(lane.oldest_s)}" if lane.oldest_s is not None else ""
@@ -68,12 +68,12 @@ def _lanes(seen: Overview) -> Iterator[Finding]:
 
 def _results(seen: Overview) -> Finding:
     name, limits, stream = "deployment.results", ResultSettings(), seen.stream
-    said = f"{stream.groups} groups, {stream.bytes / 2**20:.1f} MB in the stream"
+    text = f"{stream.groups} groups, {stream.bytes / 2**20:.1f} MB in the stream"
     behind = ", ".join(f"{each.name} ({each.behind} behind)" for each in stream.readers)
     if stream.groups >= limits.soft_max_groups or stream.bytes >= limits.soft_max_bytes:
         return error(
             name,
-            f"{said}: over the soft limit, so no new group begins; readers: {behind or 'none'}",
+            f"{text}: over the soft limit, so no new group begins; readers: {behind or 'none'}",
             "start the readers that are behind, or hermes-queue groups remove NAME",
         )
     idle = [
@@ -84,10 +84,10 @@ def _results(seen: Overview) -> Finding:
     if idle:
         return warning(
             name,
-            f"{said}; kept for {', '.join(idle)}, who read nothing for an hour",
+            f"{text}; kept for {', '.join(idle)}, which read nothing for an hour",
             "start them, or hermes-queue groups remove NAME",
         )
-    return ok(name, said)
+    return ok(name, text)
 
 
 def _sandboxes(ledger: Ledger) -> Finding:
@@ -96,10 +96,10 @@ def _sandboxes(ledger: Ledger) -> Finding:
     records = Sandboxes(ledger).all()
     leaked = [record for record in records if record.lease_s < -late_s]
     if not leaked:
-        return ok(name, f"{len(records)} on record, none left over")
+        return ok(name, f"{len(records)} on record, none leaked")
     oldest = age(time.time() - min(record.created for record in leaked))
     return warning(
         name,
-        f"{len(leaked)} of dead workers are still on record, the oldest made {oldest} ago",
-        "start a worker where they are (it ends them), or hermes-queue sandboxes list",
+        f"{len(leaked)} sandboxes of dead workers are still on record, the oldest is {oldest} old",
+        "start a worker on their host (it removes them), or hermes-queue sandboxes list",
     )

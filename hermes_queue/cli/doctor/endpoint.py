@@ -1,4 +1,4 @@
-"""Checks of a model endpoint: does it answer, know the model, show tools and give token ids?"""
+"""Checks that a model endpoint answers, knows the model, shows it tools and returns token ids."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _QUESTION = [{"role": "user", "content": "Say yes."}]
 def endpoint_findings(
     *, model: str | None, base_url: str | None, token_ids: bool
 ) -> Iterator[Finding]:
-    """Findings of every endpoint that is named or configured; none if there is none."""
+    """Check every endpoint that is given or configured; without one, there are no findings."""
     section = ModelSettings()
     own = OwnEndpoints.of(section)
     urls = split_urls(base_url) or own.urls
@@ -30,8 +30,8 @@ def endpoint_findings(
         if model or token_ids:
             yield error(
                 "model.endpoint",
-                "no endpoint is named",
-                "--base-url or HERMES_QUEUE_MODEL_BASE_URL",
+                "no endpoint is given",
+                "pass --base-url or set HERMES_QUEUE_MODEL_BASE_URL",
             )
         return
     for url in urls:
@@ -69,8 +69,8 @@ async def _findings(endpoint: Endpoint, model: str | None, token_ids: bool) -> l
         ]
     except (openai.APIStatusError, ValueError):
         listed = []  # gateways need not list their models
-    wanted = model or (listed[0] if listed else None)
-    if wanted is None:
+    queried = model or (listed[0] if listed else None)
+    if queried is None:
         return [
             warning(
                 "model.endpoint",
@@ -78,18 +78,18 @@ async def _findings(endpoint: Endpoint, model: str | None, token_ids: bool) -> l
                 "name one: hermes-queue doctor --model NAME",
             )
         ]
-    answer = await _asked(endpoint, wanted, listed)
+    answer = await _query(endpoint, queried, listed)
     if isinstance(answer, Finding):
         return [ok("model.endpoint", f"{endpoint.name} answers"), answer]
     found = [
         ok("model.endpoint", f"{endpoint.name} answers"),
-        ok("model.name", f"{wanted} is served"),
+        ok("model.name", f"{queried} is served"),
     ]
-    return [*found, await _tools(endpoint, wanted), _ids(endpoint, answer, token_ids)]
+    return [*found, await _tools(endpoint, queried), _ids(endpoint, answer, token_ids)]
 
 
-async def _asked(endpoint: Endpoint, model: str, listed: list[str]) -> Finding | bytes:
-    """The answer to one short call with ids, or without where ids are refused."""
+async def _query(endpoint: Endpoint, model: str, listed: list[str]) -> Finding | bytes:
+    """The answer to a short call with token ids, or without them if the server refuses them."""
     import openai
 
     body = {"model": model, "messages": _QUESTION, "max_tokens": 1}
@@ -132,15 +132,15 @@ async def _tools(endpoint: Endpoint, model: str) -> Finding:
     if verdict == "dropped":
         return error(
             "model.tools",
-            f"the chat template of {model} leaves `tools` out of the prompt: agents would never "
+            f"the chat template of {model} omits `tools` from the prompt: agents would never "
             "see them",
             "run with --agent-param tools=prompted, or serve a template that renders them (vLLM, "
             "SGLang: --chat-template; llama.cpp: --jinja)",
         )
     return warning(
         "model.tools",
-        "whether the chat template shows tools to the model cannot be told from its token counts",
-        "look at a transcript, or have tools in the prompt: --agent-param tools=prompted",
+        "the token counts do not show whether the chat template shows tools to the model",
+        "look at a transcript, or put tools into the prompt: --agent-param tools=prompted",
     )
 
 
@@ -150,12 +150,12 @@ def _ids(endpoint: Endpoint, answer: bytes, needed: bool) -> Finding:
 
     try:
         completion = parse(answer, turn=0)
-        given = completion.completion_ids is not None and completion.logprobs is not None
+        complete = completion.completion_ids is not None and completion.logprobs is not None
     except MalformedReply as problem:
-        return error("model.reply", f"{endpoint.name} answers otherwise than OpenAI: {problem}")
-    if given:
+        return error("model.reply", f"{endpoint.name} does not answer like OpenAI: {problem}")
+    if complete:
         return ok("model.token_ids", "token ids and logprobs come with completions")
-    said = f"{endpoint.name} sends no token ids or logprobs"
+    text = f"{endpoint.name} sends no token ids or logprobs"
     remedy = "RL needs them: serve with vLLM or SGLang, see docs/tokens.md"
     level = error if needed else warning
-    return level("model.token_ids", said, remedy)
+    return level("model.token_ids", text, remedy)

@@ -1,4 +1,4 @@
-"""What one check of `hermes-queue doctor` found."""
+"""Result of a check of `hermes-queue doctor`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Level = Literal["ok", "warning", "error"]
-"""error: work fails or is lost like this. warning: it works, and somebody should know."""
+"""error: work fails or is lost in this state. warning: work succeeds, but somebody should know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,23 +14,23 @@ class Finding:
     """One line of the report."""
 
     check: str
-    """What was looked at, e.g. `redis.memory`; stable."""
+    """Stable name of the check, e.g. `redis.memory`."""
     level: Level
     message: str
     remedy: str = ""
-    """What to do; empty when there is nothing to do."""
+    """How to fix it; empty if nothing is to be done."""
 
 
 def ok(check: str, message: str) -> Finding:
-    """Nothing to do."""
+    """A finding that needs no action."""
     return Finding(check, "ok", message)
 
 
 def warning(check: str, message: str, remedy: str) -> Finding:
-    """It works like this."""
+    """A finding under which work succeeds for now."""
     return Finding(check, "warning", message, remedy)
 
 
 def error(check: str, message: str, remedy: str = "") -> Finding:
-    """It does not work like this; `remedy` is empty where the message has it."""
+    """A finding under which work fails; `remedy` is empty if the message contains it."""
     return Finding(check, "error", message, remedy)

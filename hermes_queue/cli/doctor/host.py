@@ -1,4 +1,4 @@
-"""Checks of this host: isolation or provider, disk, and what dead workers left."""
+"""Checks of this host: isolation or provider, disk, and leftovers of dead workers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PROBE_BYTES = 256 << 10
 
 
 def host_findings() -> Iterator[Finding]:
-    """Sandbox backend, then the directories."""
+    """Check the sandbox backend, then the directories."""
     name = SandboxSettings().backend
     try:
         for found in asyncio.run(_conditions(name)):
@@ -55,7 +55,7 @@ async def _conditions(name: str) -> list[Condition]:
 
 
 def _disk(check: str, directory: Path) -> Finding:
-    """Room, and whether a small file really can be written and synced."""
+    """Check free space, and that a small file can be written and synced."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         probe = directory / f".doctor-{secrets.token_hex(8)}"
@@ -68,14 +68,15 @@ def _disk(check: str, directory: Path) -> Finding:
         return error(
             check,
             f"{directory}: {problem}",
-            "make room or name another place: HERMES_QUEUE_PATHS_CACHE, HERMES_QUEUE_PATHS_SPOOL",
+            "free some space or choose another place: HERMES_QUEUE_PATHS_CACHE, "
+            "HERMES_QUEUE_PATHS_SPOOL",
         )
     free = shutil.disk_usage(directory).free
-    said = f"{free / 2**30:.1f} GB free in {directory}"
+    text = f"{free / 2**30:.1f} GB free in {directory}"
     if free < LOW_BYTES:
-        remedy = "make room; the cache, but for its spool, may be deleted while no worker runs"
-        return warning(check, said, remedy)
-    return ok(check, said)
+        remedy = "free some space; the cache except its spool may be deleted while no worker runs"
+        return warning(check, text, remedy)
+    return ok(check, text)
 
 
 def _leftovers(spool: Path) -> Finding:
@@ -89,7 +90,7 @@ def _leftovers(spool: Path) -> Finding:
 
 
 def abandoned_records(spool: Path) -> list[Path]:
-    """Records whose worker is gone: nobody holds the lock of their directory."""
+    """Records of dead workers: nobody holds the lock of their directory."""
     found: list[Path] = []
     for directory in spool.glob("*/*"):
         records = list(directory.glob("*.record"))

@@ -1,4 +1,4 @@
-"""Checks of the Redis server: reachable, persistent, roomy, on time, and ours alone."""
+"""Checks of the Redis server: reachable, persistent, roomy, synchronous clock, no other apps."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from hermes_queue.settings import LeaseSettings, RedisSettings
 TIMEOUT_S = 5.0
 SLOW_S = 0.05
 SKEW_S = 2.0
-"""Ages on screens and in dead letters are wrong by so much; leases go by Redis' clock alone."""
+"""Clock offset from which on displayed ages are misleading. Leases depend only on Redis' clock."""
 FULL_SHARE = 0.8
 MOST_PAGES = 300
-"""Of a scan of a thousand keys each: what cannot be seen in them is not looked for."""
+"""Limit of a scan, in pages of a thousand keys; keys beyond it are not checked."""
 _BINDING = "_kombu.binding."
 _OURS = ("v1.", "celeryev", "celery.pidbox", "reply.celery.pidbox")
 
 
 def redis_findings() -> Generator[Finding, None, Ledger | None]:
-    """Findings; returns the open ledger if Redis answers."""
+    """Yield findings; return the open ledger if Redis answers."""
     section = RedisSettings()
     if section.url is None:
         yield _embedded()
@@ -67,8 +67,8 @@ def _server(ledger: Ledger) -> Iterator[Finding]:
     except HermesQueueError as problem:
         yield warning(
             "redis.reachable",
-            f"answers, but does not let us look at it: {problem}",
-            "run doctor as a user that may call INFO, e.g. the one of the workers",
+            f"answers, but refuses INFO: {problem}",
+            "run doctor as a user that may call INFO, e.g. the workers' user",
         )
         return
     version = info.get("redis_version", "?")
@@ -85,15 +85,15 @@ def _server(ledger: Ledger) -> Iterator[Finding]:
 def _persistence(info: Mapping[str, Any]) -> Finding:
     name = "redis.persistence"
     failed = [
-        what
-        for what in ("aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status")
-        if info.get(what, "ok") != "ok"
+        name
+        for name in ("aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status")
+        if info.get(name, "ok") != "ok"
     ]
     if failed:
         return error(
             name,
             f"Redis cannot write its data to disk ({', '.join(failed)})",
-            "make room on its disk, see its log; it refuses writes until then",
+            "free space on its disk and see its log; it refuses writes until then",
         )
     if not info.get("aof_enabled"):
         return warning(
@@ -117,27 +117,29 @@ def _eviction(info: Mapping[str, Any]) -> Finding:
 def _memory(info: Mapping[str, Any]) -> Finding:
     name = "redis.memory"
     used, most = int(info.get("used_memory", 0)), int(info.get("maxmemory", 0))
-    said = f"{used / 2**20:.1f} MB used"
+    text = f"{used / 2**20:.1f} MB used"
     if not most:
         return warning(
             name,
-            f"{said}, no limit: Redis can take all memory of its host and be killed for it",
-            "set maxmemory; a job takes about 1 KB, a finished trajectory its encoded size",
+            f"{text}, no limit: Redis can take all memory of its host, which may then kill it",
+            "set maxmemory; a job takes about 1 KB, a finished trajectory the size of its record",
         )
-    said += f" of {most / 2**20:.1f} MB"
+    text += f" of {most / 2**20:.1f} MB"
     remedy = "raise maxmemory, or let consumers catch up (hermes-queue groups list)"
     if used >= most:
-        return error(name, f"{said}: full, nothing is enqueued or published", remedy)
+        return error(name, f"{text}: full, nothing can be enqueued or published", remedy)
     if used >= FULL_SHARE * most:
-        return warning(name, said, remedy)
-    return ok(name, said)
+        return warning(name, text, remedy)
+    return ok(name, text)
 
 
 def _role(info: Mapping[str, Any]) -> Finding:
     role = info.get("role", "master")
     if role == "master":
         return ok("redis.role", "master")
-    return error("redis.role", f"it is a {role}: it takes no writes", "name the master in the URL")
+    return error(
+        "redis.role", f"it is a {role} and accepts no writes", "put the master into the URL"
+    )
 
 
 def _writes(ledger: Ledger) -> Finding:
@@ -164,28 +166,32 @@ def _clock(ledger: Ledger) -> Iterator[Finding]:
         trips.append(trip_s)
         offsets.append(wall + trip_s / 2 - (seconds + micros / 1e6))
     trip_s, skew_s = median(trips), median(offsets)
-    said = f"{1000 * trip_s:.1f} ms per round trip"
+    text = f"{1000 * trip_s:.1f} ms per round trip"
     if trip_s > SLOW_S:
         yield warning(
-            "redis.latency", said, "run workers near their Redis; each turn of a job asks it"
+            "redis.latency", text, "run workers near their Redis; every turn of a job calls it"
         )
     else:
-        yield ok("redis.latency", said)
-    said = f"this host's clock is {abs(skew_s):.1f} s {'ahead' if skew_s > 0 else 'behind'}"
-    remedy = "have both hosts keep time (chrony, systemd-timesyncd)"
+        yield ok("redis.latency", text)
+    text = f"this host's clock is {abs(skew_s):.1f} s {'ahead' if skew_s > 0 else 'behind'}"
+    remedy = "synchronize the clocks of both hosts (chrony, systemd-timesyncd)"
     if abs(skew_s) > LeaseSettings().duration_s:
-        yield error("redis.clock", f"{said}: ages, budgets and certificates go wrong", remedy)
+        yield error(
+            "redis.clock",
+            f"{text}: ages and budgets are wrong, certificates may be refused",
+            remedy,
+        )
     elif abs(skew_s) > SKEW_S:
-        yield warning("redis.clock", f"{said}: ages are wrong by as much", remedy)
+        yield warning("redis.clock", f"{text}: ages are wrong by the same amount", remedy)
     else:
-        yield ok("redis.clock", said)
+        yield ok("redis.clock", text)
 
 
 def _neighbours(ledger: Ledger) -> Iterator[Finding]:
-    """Other Celery apps in the same database; what they bind tells whose keys they use.
+    """Look for other Celery apps in the same database; their kombu bindings show their key prefix.
 
-    One under our own prefix shares kombu's `unacked` with us: the app with the shorter
-    visibility_timeout puts the other's running messages back.
+    An app under our own prefix shares kombu's `unacked` with us: the app with the shorter
+    visibility_timeout restores the other's running messages.
     """
     name, client = "redis.neighbours", ledger.client
     found, cursor, pages = set[str](), 0, 0
@@ -208,15 +214,15 @@ def _neighbours(ledger: Ledger) -> Iterator[Finding]:
         yield error(
             name,
             f"another Celery app uses our key prefix {ledger.prefix!r} here (queues: {queues}): "
-            "its visibility_timeout and ours put back each other's messages",
-            "give it a database of its own, or us another HERMES_QUEUE_REDIS_PREFIX",
+            "its visibility_timeout and ours restore each other's messages",
+            "move it to another database, or set another HERMES_QUEUE_REDIS_PREFIX here",
         )
     elif others:
         yield warning(
             name,
             "other Celery apps share this database, under the prefixes "
             f"{', '.join(sorted(repr(other) for other in others))}",
-            "a database of its own is safer: FLUSHDB and a full memory hit both",
+            "a separate database is safer: FLUSHDB and a full memory affect both",
         )
     else:
         yield ok(name, "no other Celery app uses this database")

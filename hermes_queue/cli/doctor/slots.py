@@ -1,4 +1,4 @@
-"""Checks of what slots share with the worker: its descriptors and file system."""
+"""Checks of the resources that slots share with the worker: file descriptors and file system."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from hermes_queue.ledger import Ledger
 from hermes_queue.settings import PathSettings, SandboxSettings, WorkerSettings
 
 SHARED_LOW_BYTES = 10 << 30
-"""Slots have no quota: so much an agent writes within minutes."""
+"""Slots have no quota: an agent can write this much within minutes."""
 
 
 def descriptor_finding() -> Finding:
-    """Whether a worker of this host may open as many files as its trajectories need."""
+    """Check that a worker of this host may open as many files as its trajectories need."""
     from hermes_queue.sandbox.host import descriptors
 
     trajectories = WorkerSettings().concurrency
     if short := descriptors.shortage(trajectories):
         return warning("host.descriptors", short, descriptors.remedy(trajectories))
-    said = f"a worker may have {descriptors.most()} files open"
-    return ok("host.descriptors", f"{said}, enough for {trajectories} trajectories")
+    text = f"a worker may have {descriptors.most()} files open"
+    return ok("host.descriptors", f"{text}, enough for {trajectories} trajectories")
 
 
 def shared_disk_findings(ledger: Ledger | None) -> Iterator[Finding]:
-    """Whether a slot that fills its disk stops more than itself.
+    """Check whether a slot that fills its disk also stops the spool or Redis.
 
     Args:
-        ledger: open; None = the private Redis that producers start.
+        ledger: an open ledger; None = the private Redis that producers start.
     """
     if not _slots_are_here():
         return
@@ -45,18 +45,18 @@ def shared_disk_findings(ledger: Ledger | None) -> Iterator[Finding]:
     slots = _file_system(paths.cache)
     sharing = [name for name, place in places.items() if _file_system(place) == slots]
     free = shutil.disk_usage(_existing(paths.cache)).free
-    said = f"{free / 2**30:.1f} GB free where slots write, on the disk of {' and '.join(sharing)}"
+    text = f"{free / 2**30:.1f} GB free where slots write, on the disk of {' and '.join(sharing)}"
     if sharing and free < SHARED_LOW_BYTES:
         yield warning(
             "disk.shared",
-            f"{said}: slots have no quota, and an agent that fills the disk stops these, too",
-            "make room, or give the cache a file system of its own (HERMES_QUEUE_PATHS_CACHE) and "
-            "the spool another (HERMES_QUEUE_PATHS_SPOOL)",
+            f"{text}: slots have no quota, so an agent that fills the disk stops these, too",
+            "free some space, or put the cache (HERMES_QUEUE_PATHS_CACHE) and the spool "
+            "(HERMES_QUEUE_PATHS_SPOOL) on separate file systems",
         )
     elif sharing:
-        yield ok("disk.shared", said)
+        yield ok("disk.shared", text)
     else:
-        yield ok("disk.shared", "slots have a disk apart from the spool and Redis")
+        yield ok("disk.shared", "slots do not share a disk with the spool or Redis")
 
 
 def _slots_are_here() -> bool:
@@ -65,7 +65,7 @@ def _slots_are_here() -> bool:
 
     try:
         return not make_backend(SandboxSettings().backend).capabilities.remote
-    except HermesQueueError:  # said where the backend itself is checked
+    except HermesQueueError:  # reported by the check of the backend
         return False
 
 
@@ -78,11 +78,11 @@ def _file_system(path: Path) -> int:
 
 
 def _redis_directory(ledger: Ledger) -> Path | None:
-    """Where a Redis on this host keeps its data, if it can be told. It works in that directory."""
+    """Data directory of a Redis on this host, which is its working directory; None if unknown."""
     client: Any = ledger.client
     try:
         server = Path("/proc", str(client.info("server")["process_id"]))
-        # The number is of this host only if the server is: then it has that name here.
+        # The process id belongs to this host only if the server runs here under that name.
         if "redis" in (server / "comm").read_text():
             return Path(os.readlink(server / "cwd"))
     except (OSError, redis.RedisError, KeyError):

@@ -1,8 +1,8 @@
-"""Commands that write results down.
+"""Commands that write results to destinations.
 
 atropos.py  `sink atropos`
 dataset.py  `sink jsonl`, `sink parquet`, ...
-export.py   `export`: a dataset of what is finished by now
+export.py   `export`: a dataset of everything finished so far
 options.py  options that `sink` and `export` share
 places.py   positions in the stream, as options
 sink.py     `sink`

@@ -1,4 +1,4 @@
-"""`hermes-queue sink atropos`: finished groups to an Atropos trainer."""
+"""`hermes-queue sink atropos`: sends finished groups to an Atropos trainer."""
 
 from __future__ import annotations
 
@@ -20,70 +20,82 @@ _NOT_NEGATIVE = click.FloatRange(min=0)
 
 
 @click.command()
-@click.option("--url", required=True, help="Of the Atropos API server: http://host:port.")
-@click.option("--name", default="hermes-queue", show_default=True, help="Of the environment.")
-@click.option("--group", default="atropos", show_default=True, help="Consumer group.")
-@click.option("--run", "run_id", help="Only groups of this run.")
-@click.option("--env", help="Only groups of this env.")
+@click.option("--url", required=True, help="URL of the Atropos API server: http://host:port.")
+@click.option(
+    "--name",
+    default="hermes-queue",
+    show_default=True,
+    help="Name of the environment to register.",
+)
+@click.option("--group", default="atropos", show_default=True, help="Name of the consumer group.")
+@click.option("--run", "run_id", help="Send only groups of this run.")
+@click.option("--env", help="Send only groups of this env.")
 @click.option(
     "--start",
     default="0",
     show_default=True,
-    help="Where a new consumer group begins: 0 = oldest, $ = only new, an entry id, or Unix "
-    "seconds with a point (1790000000.0).",
+    help="Position at which a new consumer group begins: 0 = oldest, $ = only new groups, an entry "
+    "id, or Unix seconds with a point (1790000000.0).",
 )
 @click.option(
     "--group-size",
     type=click.IntRange(min=1),
-    help="Refuse groups of another size; default: that of the first group.",
+    help="Refuse groups of another size. Default: the size of the first group.",
 )
 @click.option(
     "--sequences",
     type=click.Choice(["longest", "all"]),
     default="longest",
     show_default=True,
-    help="Of a trajectory with several token sequences: send the longest, or all.",
+    help="Token sequences to send of a trajectory that has several.",
 )
 @click.option(
     "--on-missing",
     type=click.Choice(["drop", "wait"]),
     default="drop",
     show_default=True,
-    help="Groups with members that were not measured: drop them, or wait for replacements.",
+    help="Drop a group with members that were not measured, or wait for replacements.",
 )
-@click.option("--missing-wait", "missing_wait_s", type=_POSITIVE, default=3600.0, help="Seconds.")
-@click.option("--messages", is_flag=True, help="Send the conversation, too.")
+@click.option(
+    "--missing-wait",
+    "missing_wait_s",
+    type=_POSITIVE,
+    default=3600.0,
+    show_default=True,
+    help="With --on-missing wait: drop the group after this many seconds.",
+)
+@click.option("--messages", is_flag=True, help="Also send the messages of the conversation.")
 @click.option(
     "--settle",
     "settle_s",
     type=_NOT_NEGATIVE,
     default=2.0,
     show_default=True,
-    help="Seconds that the server must live on after a batch for it to count as received.",
+    help="A batch counts as received if the server is alive this many seconds later.",
 )
 @click.option(
     "--max-batches-queued",
     type=_POSITIVE,
     default=3.0,
     show_default=True,
-    help="Send nothing while so many batches, of all environments, wait.",
+    help="Pause while at least this many batches of all environments are queued.",
 )
 @click.option(
     "--register-timeout",
     "register_timeout_s",
     type=_POSITIVE,
-    help="Give up when no trainer has registered for so many seconds; default: never.",
+    help="Give up if no trainer registers within this many seconds. Default: never.",
 )
 @click.option(
     "--idle-timeout",
     "idle_timeout_s",
     type=_POSITIVE,
-    help="End when nothing happened for so many seconds; default: never.",
+    help="End after this many seconds without activity. Default: never.",
 )
 def atropos(**flags: Any) -> None:
     """Send finished groups to an Atropos trainer (docs/atropos.md).
 
-    Ends on SIGTERM or SIGINT and prints, as JSON, how many groups it sent, had acknowledged,
+    Ends on SIGTERM or SIGINT and prints, as JSON, how many groups were sent, acknowledged,
     refused and dropped.
     """
     from hermes_queue.settings import check_environment
@@ -107,5 +119,5 @@ async def _serve(options: AtroposOptions) -> AtroposCounts:
             loop.add_signal_handler(number, sink.stop)
         try:
             return await sink.run()
-        except asyncio.CancelledError:  # stopped while it waited for its predecessor to end
+        except asyncio.CancelledError:  # stopped while it waited for the previous sink to end
             return sink.counts

@@ -1,4 +1,4 @@
-"""`hermes-queue sink jsonl`, `parquet`, ...: consumers that build a dataset while runs go on."""
+"""`hermes-queue sink jsonl`, `parquet`, ...: consumers that build a dataset during runs."""
 
 from __future__ import annotations
 
@@ -22,37 +22,42 @@ from hermes_queue.sinks.base import DatasetSink, Format
 from hermes_queue.sinks.feed import MAX_DELIVERIES, Fed, feed
 from hermes_queue.sinks.selection import Selection, counted
 
-_SAY_S = 10.0
+_PROGRESS_S = 10.0
 
 
 def _stream_options(command: Any) -> Any:
     for option in reversed(
         (
-            click.option("--run", "run_id", metavar="ID", help="Only this run."),
-            click.option("--env", metavar="NAME", help="Only this env."),
+            click.option("--run", "run_id", metavar="ID", help="Write only this run."),
+            click.option("--env", metavar="NAME", help="Write only this env."),
             click.option(
                 "--group",
                 metavar="NAME",
-                help="Consumer group.  [default: one of this OUT's own, kept in a file beside it]",
+                help="Name of the consumer group.  [default: a name for this OUT, kept in a file "
+                "beside it]",
             ),
             click.option(
                 "--start",
                 default="0",
                 show_default=True,
-                help="Where a new consumer group begins: 0 = oldest, $ = only new, an entry id, "
-                "or Unix seconds with a point (1790000000.0).",
+                help="Position at which a new consumer group begins: 0 = oldest, $ = only new "
+                "groups, an entry id, or Unix seconds with a point (1790000000.0).",
             ),
             click.option(
-                "--until-done", is_flag=True, help="End when --run is done and all of it is here."
+                "--until-done",
+                is_flag=True,
+                help="End when --run is done and all of its groups have been written.",
             ),
             click.option(
                 "--idle-timeout",
                 type=click.FloatRange(0, min_open=True),
                 metavar="SECONDS",
-                help="End when nothing came for so long.",
+                help="End after this many seconds without a new group.",
             ),
-            click.option("--quiet", is_flag=True, help="No progress."),
-            click.option("--json", "as_json", is_flag=True, help="A summary as JSON at the end."),
+            click.option("--quiet", is_flag=True, help="Do not show progress."),
+            click.option(
+                "--json", "as_json", is_flag=True, help="Print a summary as JSON at the end."
+            ),
         )
     ):
         command = option(command)
@@ -60,7 +65,7 @@ def _stream_options(command: Any) -> Any:
 
 
 class _Feeding:
-    """One sink on the stream: its progress, and how it ends."""
+    """Feeds one sink from the stream, reports progress, and decides when to end."""
 
     def __init__(self, name: str, out: Path, flags: dict[str, Any]) -> None:
         self.name = name
@@ -71,10 +76,10 @@ class _Feeding:
         self.interrupted = False
         self.identity = identity(out)
         self.group = flags["group"] or f"sink.{name}.{self.identity}"
-        self._said = time.monotonic()
+        self._reported_at = time.monotonic()
 
     async def run(self, dataset: DatasetSink, selection: Selection) -> None:
-        """Feed the sink until it is told to end."""
+        """Feed the sink until it is stopped."""
         from hermes_queue.results.consume import reading
         from hermes_queue.sinks.datasets.ownership import claim_consumer_group
         from hermes_queue.sinks.metering import metered
@@ -95,22 +100,22 @@ class _Feeding:
         )
 
         async def done() -> bool:
-            return self.flags["until_done"] and await self._run_is_here()
+            return self.flags["until_done"] and await self._run_is_written()
 
         def after_write() -> bool:
-            if not self.flags["quiet"] and time.monotonic() - self._said > _SAY_S:
-                self._said = time.monotonic()
-                click.echo(self.said(selection), err=True)
+            if not self.flags["quiet"] and time.monotonic() - self._reported_at > _PROGRESS_S:
+                self._reported_at = time.monotonic()
+                click.echo(self.progress(selection), err=True)
             return self.stop.is_set()
 
         with metered(self.name) as meter:
             await feed(dataset, selection, source, self.fed, meter, done=done, stop=after_write)
 
-    def said(self, selection: Selection) -> str:
-        """The progress, for people."""
+    def progress(self, selection: Selection) -> str:
+        """The progress as text."""
         refused = f"; refused: {counted(selection.refused)}" if selection.refused else ""
         return (
-            f"{self.out}: {self.fed.rows} rows written of {self.fed.trajectories} trajectories "
+            f"{self.out}: {self.fed.rows} rows written from {self.fed.trajectories} trajectories "
             f"in {self.fed.groups} groups, {len(selection.held)} in all{refused}"
         )
 
@@ -118,8 +123,8 @@ class _Feeding:
         self.interrupted = True
         self.stop.set()
 
-    async def _run_is_here(self) -> bool:
-        """Whether the run is done and nothing of it waits for us."""
+    async def _run_is_written(self) -> bool:
+        """Whether the run is done and none of its groups waits for us."""
         from hermes_queue.results.lag import consumer_lag
 
         try:
@@ -127,7 +132,7 @@ class _Feeding:
             if not status.done:
                 return False
             left = await consumer_lag(self.group)
-        except RedisUnavailable:  # the stream's reader waits it out, and says so
+        except RedisUnavailable:  # the stream's reader waits and reports it
             return False
         return left.behind == left.pending == 0
 
@@ -143,10 +148,11 @@ def _run_status(run_id: str) -> Any:
 
 
 def identity(out: Path) -> str:
-    """A name that belongs to the dataset, wherever it is mounted, and goes when it is removed.
+    """A name that stays with the dataset wherever it is mounted, and disappears with it.
 
-    The path would not do: two hosts may have the same one, and would share the groups between them;
-    and a dataset that was removed and begun anew would only get what came since.
+    The path would not do. Two hosts may use the same path, and would share the groups between
+    them; and a dataset that was removed and begun again would only get groups that finished
+    since.
     """
     path = out / ".sink" if out.is_dir() else out.with_name(f".{out.name}.sink")
     try:
@@ -176,7 +182,7 @@ def _feed(name: str, kind: Format, out: Path, flags: dict[str, Any]) -> None:
     finally:
         dataset.close()
     if not flags["quiet"]:
-        click.echo(feeding.said(selection), err=True)
+        click.echo(feeding.progress(selection), err=True)
     if flags["as_json"]:
         summary = {
             "out": str(out),
@@ -193,10 +199,10 @@ def _feed(name: str, kind: Format, out: Path, flags: dict[str, Any]) -> None:
 
 
 def command(name: str) -> click.Command:
-    """The command of a format, as `hermes_queue.extensions` finds it.
+    """The command of a format, found by `hermes_queue.extensions`.
 
     Raises:
-        ConfigurationError: there is no such format, or it cannot be loaded.
+        ConfigurationError: the format does not exist or cannot be loaded.
     """
     kind: Format = extensions.load("sink", name)
 

@@ -1,4 +1,4 @@
-"""`hermes-queue export`: a dataset of what is finished by now."""
+"""`hermes-queue export`: writes a dataset of everything finished so far."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from hermes_queue.sinks.selection import Selection, counted
 
 _GROUPS_PER_WRITE = 16
 
-_HELP = """Write a dataset of what is finished by now, and end.
+_HELP = """Write a dataset of everything finished so far, and end.
 
-Reads the stream and the archive of what was deleted from it (HERMES_QUEUE_ARCHIVE_DIRECTORY), or
-with --from a file that a producer wrote. Nobody else's reading is disturbed. Run it again to add
-what came since: each trajectory is written once.
+Reads the stream and the archive of deleted results (HERMES_QUEUE_ARCHIVE_DIRECTORY), or with
+--from a file that a producer wrote. Other consumers are not affected. Run it again to add newer
+results: each trajectory is written once.
 
 \b
 hermes-queue export --format parquet --run run1 --out data/run1
@@ -35,17 +35,19 @@ hermes-queue export --format hf --out my-dataset --clean --exclude test-set.txt 
 
 \b
 exit codes: 0 all written
-  1 the destination failed, or some groups are missing: records gone, or no row can be made of them
+  1 the destination failed, or groups are missing: records are lost, or cannot become rows
   2 wrong flag, setting, input or destination | 4 Redis
 """
 
 
 class _Export(click.Command):
-    """Has the options of our formats, and those of the one that is asked for."""
+    """Has the options of all bundled formats, and those of the requested one."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        asked = [_value(args, at) for at, word in enumerate(args) if word.startswith("--format")]
-        ctx.meta[__name__] = self._flags([*extensions.own("sink"), *filter(None, asked)])
+        requested = [
+            _value(args, at) for at, word in enumerate(args) if word.startswith("--format")
+        ]
+        ctx.meta[__name__] = self._flags([*extensions.own("sink"), *filter(None, requested)])
         return super().parse_args(ctx, args)
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
@@ -54,7 +56,7 @@ class _Export(click.Command):
         return [*shared, *own, help_flag]
 
     def _flags(self, names: Iterable[str]) -> list[click.Option]:
-        """The options of these formats; those that several have stand once."""
+        """The options of these formats; an option that several formats share is listed once."""
         found: dict[str, click.Option] = {}
         for name in names:
             kind: Format = extensions.load("sink", name)
@@ -74,12 +76,14 @@ def _value(args: list[str], at: int) -> str:
     "kind",
     required=True,
     metavar="NAME",
-    help=f"{', '.join(extensions.own('sink'))}, that of a plugin, or package.module:FORMAT.",
+    help=f"{', '.join(extensions.own('sink'))}, a plugin's name, or package.module:FORMAT.",
 )
 @options.out_option
-@click.option("--run", "run_id", metavar="ID", help="Only this run.")
-@click.option("--env", metavar="NAME", help="Only this env.")
-@click.option("--since", type=float, metavar="UNIX-S", help="Only groups finished since then.")
+@click.option("--run", "run_id", metavar="ID", help="Write only this run.")
+@click.option("--env", metavar="NAME", help="Write only this env.")
+@click.option(
+    "--since", type=float, metavar="UNIX-S", help="Write only groups that finished since this time."
+)
 @click.option(
     "--from",
     "source",
@@ -87,10 +91,10 @@ def _value(args: list[str], at: int) -> str:
     metavar="FILE.jsonl",
     help="Read this file of records instead of Redis and the archive.",
 )
-@click.option("--archive-only", is_flag=True, help="Do not look into Redis.")
+@click.option("--archive-only", is_flag=True, help="Do not read from Redis.")
 @options.row_options
-@click.option("--quiet", is_flag=True, help="Say nothing.")
-@click.option("--json", "as_json", is_flag=True, help="A summary as JSON at the end.")
+@click.option("--quiet", is_flag=True, help="Do not print the number of rows.")
+@click.option("--json", "as_json", is_flag=True, help="Print a summary as JSON at the end.")
 def export(kind: str, out: Path, **flags: Any) -> None:
     """See `_HELP`."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
@@ -111,12 +115,14 @@ def export(kind: str, out: Path, **flags: Any) -> None:
             missing += [_no_row(group_id, error) for group_id, error in spoiled.items()]
     finally:
         dataset.close()
-    for said in missing:
-        click.echo(f"error: {said}", err=True)
+    for message in missing:
+        click.echo(f"error: {message}", err=True)
     if not flags["quiet"]:
         refused = f"; refused: {counted(selection.refused)}" if selection.refused else ""
         held = len(dataset.held)
-        click.echo(f"{out}: {rows} rows added of {count} groups, {held} in all{refused}", err=True)
+        click.echo(
+            f"{out}: {rows} rows added from {count} groups, {held} in all{refused}", err=True
+        )
     if flags["as_json"]:
         summary = {"out": str(out), "groups": count, "rows": rows, "held": len(dataset.held)}
         click.echo(json.dumps({**summary, "refused": dict(selection.refused), "missing": missing}))
@@ -146,7 +152,7 @@ def _groups(flags: dict[str, Any], missing: list[str]) -> Iterator[TrajectoryGro
 
 
 def _no_row(group_id: str, error: Exception) -> str:
-    return f"group {group_id}: its rows cannot be made: {type(error).__name__}: {error}"[:500]
+    return f"group {group_id}: it cannot become rows: {type(error).__name__}: {error}"[:500]
 
 
 def _batches(groups: Iterable[TrajectoryGroup]) -> Iterator[list[TrajectoryGroup]]:
@@ -161,11 +167,11 @@ def _batches(groups: Iterable[TrajectoryGroup]) -> Iterator[list[TrajectoryGroup
 
 
 def read_records(path: Path) -> Iterator[TrajectoryGroup]:
-    """The groups in a file of the JSONL sink, whose members lie together.
+    """The groups in a file of the JSONL sink, where members of a group are adjacent.
 
     Raises:
-        InputError: there is no such file, or a line is not a record.
-        SchemaTooNew: a newer hermes-queue wrote a line.
+        InputError: the file cannot be read, or a line is not a record.
+        SchemaTooNew: a line was written by a newer hermes-queue.
     """
     for _, members in groupby(_records(path), lambda record: record.group_id):
         yield _group(tuple(sorted(members, key=lambda record: record.sample_index)))

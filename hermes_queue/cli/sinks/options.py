@@ -1,4 +1,4 @@
-"""The options that `sink` and `export` share: which rows, and those of the format."""
+"""Options that `sink` and `export` share: filters of rows, and the options of the format."""
 
 from __future__ import annotations
 
@@ -23,45 +23,46 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 def row_options(command: F) -> F:
-    """Which trajectories become rows."""
+    """Add the options that select trajectories."""
     for option in reversed(
         (
-            click.option("--min-score", type=float, metavar="S", help="Only scores from S on."),
-            click.option("--max-score", type=float, metavar="S", help="Only scores up to S."),
+            click.option("--min-score", type=float, metavar="S", help="Omit scores below S."),
+            click.option("--max-score", type=float, metavar="S", help="Omit scores above S."),
             click.option(
                 "--failed/--no-failed",
                 default=None,
-                help="Also what has no score, for reasons of infrastructure.  [default: yes for "
-                "jsonl and parquet without a bound of the score, else no]",
+                help="Also write trajectories without a score, whose infrastructure failed.  "
+                "[default: yes for jsonl and parquet without a bound of the score, else no]",
             ),
-            click.option("--complete", is_flag=True, help="Only groups measured in full."),
-            click.option("--mixed", is_flag=True, help="Only groups with more than one score."),
+            click.option("--complete", is_flag=True, help="Omit groups with unmeasured members."),
+            click.option("--mixed", is_flag=True, help="Write only groups with different scores."),
             click.option(
                 "--clean",
                 is_flag=True,
-                help="Without trajectories that were seen trying to get around the grading.",
+                help="Omit trajectories in which an attempt to get around the grading was seen.",
             ),
             click.option(
-                "--tokens", is_flag=True, help="Only with the server's token ids and logprobs."
+                "--tokens", is_flag=True, help="Omit rows without the server's ids and logprobs."
             ),
             click.option(
                 "--stop-reason",
                 "stop_reasons",
                 multiple=True,
                 type=click.Choice(get_args(StopReason)),
-                help="Only these; may be given several times.",
+                help="Write only trajectories with this stop reason; may be repeated.",
             ),
             click.option(
                 "--max-per-instance",
                 type=click.IntRange(1),
                 metavar="N",
-                help="At most N rows of one instance, whatever run they are of.",
+                help="Write at most N rows of one instance, from all runs together.",
             ),
             click.option(
                 "--exclude",
                 type=_FILE,
                 metavar="FILE",
-                help="Decontamination: instance ids and repositories (owner/name), one per line.",
+                help="Decontamination: omit the instance ids and repositories (owner/name) in "
+                "this file, one per line.",
             ),
         )
     ):
@@ -70,14 +71,17 @@ def row_options(command: F) -> F:
 
 
 def out_option(command: F) -> F:
-    """Where to."""
+    """Add the option of the destination."""
     return click.option(
-        "--out", required=True, type=_PATH, help="Continued where it exists, each id once."
+        "--out",
+        required=True,
+        type=_PATH,
+        help="File or directory to write. An existing one is continued, each id once.",
     )(command)
 
 
 def filters_of(kind: Format, flags: dict[str, Any]) -> Filters:
-    """The filters that the flags of `row_options` name."""
+    """The filters that the flags of `row_options` set."""
     failed = flags["failed"]
     if failed is None:
         failed = kind.keeps_failed and flags["min_score"] is flags["max_score"] is None
@@ -93,16 +97,16 @@ def filters_of(kind: Format, flags: dict[str, Any]) -> Filters:
 
 
 def exclusion_of(flags: dict[str, Any]) -> Decontamination | None:
-    """The decontamination list.
+    """The decontamination list, if one is given.
 
     Raises:
-        InputError: the file cannot be read or lists nothing.
+        InputError: the file cannot be read or is empty.
     """
     return Decontamination(flags["exclude"]) if flags["exclude"] else None
 
 
 def choice_of(filters: Filters, exclude: Decontamination | None) -> RowChoice:
-    """By what rows are chosen, for the format."""
+    """The selection criteria, for the format."""
     return RowChoice(filters.described(), len(exclude) if exclude else None)
 
 
@@ -110,13 +114,14 @@ def format_flags(name: str, kind: Format, taken: Iterable[click.Parameter]) -> l
     """The format's own options as flags.
 
     Raises:
-        ConfigurationError: `taken`, the flags of the command, has one of them.
+        ConfigurationError: an option clashes with `taken`, the flags of the command.
     """
     theirs = {option for parameter in taken for option in parameter.opts}
     flags = [_flag(field, info) for field, info in kind.options.model_fields.items()]
     if clash := sorted(theirs.intersection(o for flag in flags for o in flag.opts)):
         raise ConfigurationError(
-            f"sink {name!r}: rename its options {', '.join(clash)}: the command has them already"
+            f"sink {name!r}: rename its options {', '.join(clash)}: "
+            "the command already has options of these names"
         )
     return flags
 
@@ -125,7 +130,7 @@ def format_options(kind: Format, flags: Mapping[str, Any]) -> SinkOptions:
     """The format's own options, validated.
 
     Raises:
-        click.BadParameter: one of them is unusable.
+        click.BadParameter: an option is invalid.
     """
     given = {name: flags[name] for name in kind.options.model_fields if flags[name] is not None}
     try:

@@ -1,4 +1,4 @@
-"""Places in the results stream, as options of commands."""
+"""Positions in the results stream, as options of commands."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from hermes_queue.results.filters import stream_id
 
 
 def place(text: str) -> str | float:
-    """Parse a place for the `start` of `consume`.
+    """Parse a position for the `start` of `consume`.
 
     Raises:
-        click.BadParameter: it is not a place.
+        click.BadParameter: the text is not a position.
     """
     try:
         found: str | float = float(text) if "." in text else text

@@ -1,4 +1,4 @@
-"""`hermes-queue sink ...`: send finished groups to where they are used."""
+"""`hermes-queue sink ...`: sends finished groups to where they are used."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from hermes_queue.cli.sinks import dataset
 from hermes_queue.cli.sinks.atropos import atropos
 from hermes_queue.errors import ConfigurationError
 
-_HELP = """Take results out of the stream as they come, until told to stop.
+_HELP = """Send results from the stream to a destination as they arrive, until stopped.
 
-Each sink is a consumer group of its own: it sees every group, has a cursor of its own, and neither
-waits for the others nor holds them up. Killed at any moment and started again, it goes on where it
-was; what is delivered twice is written once.
+Each sink is a separate consumer group: it receives every group, keeps its own position, and neither
+waits for other sinks nor delays them. It can be killed at any moment: started again, it continues
+where it stopped, and a group that is delivered twice is written once.
 
 \b
 hermes-queue sink parquet --out data/run1 --run run1 --until-done
@@ -22,14 +22,14 @@ hermes-queue sink hf --out my-dataset --licence mit --exclude swe-bench-verified
 hermes-queue sink atropos --url http://127.0.0.1:8000
 
 \b
-exit codes: 0 ended as asked (SIGTERM, --until-done, --idle-timeout)
-  1 the destination failed; what it has not stored is delivered again
+exit codes: 0 ended as requested (SIGTERM, --until-done, --idle-timeout)
+  1 the destination failed; groups that it did not store are delivered again
   2 wrong flag, setting or destination | 4 Redis | 130 Ctrl-C
 """
 
 
 class _Sinks(click.Group):
-    """Atropos, and one command for each format, those of plugins among them."""
+    """The command for Atropos, and one command for each format, including those of plugins."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted({*super().list_commands(ctx), *extensions.known("sink")})
@@ -40,7 +40,7 @@ class _Sinks(click.Group):
             return found
         try:
             return dataset.command(cmd_name)
-        except ConfigurationError as error:  # the list of commands must not fail of one of them
+        except ConfigurationError as error:  # one broken format must not break the list of commands
             return _broken(cmd_name, error)
 
 
@@ -54,7 +54,7 @@ def _broken(name: str, error: ConfigurationError) -> click.Command:
 
 @click.group(help=_HELP, cls=_Sinks)
 def sink() -> None:
-    """Long-running consumers; each destination is one command."""
+    """Long-running consumers, with one command per destination."""
 
 
 sink.add_command(atropos)

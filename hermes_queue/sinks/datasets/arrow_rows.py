@@ -1,9 +1,10 @@
-"""Trajectories as rows of Arrow tables: what Parquet shards and Hugging Face folders hold.
+"""Trajectories as rows of Arrow tables, for Parquet shards and Hugging Face folders.
 
-Only types that pyarrow, `datasets` and pandas all read: no maps, no dictionaries. What differs
-from env to env (report, tools, ...) is JSON text. Token ids, masks and logprobs lie in
-`sequences`, bit for bit; the turns keep their figures without repeating those. Names of hosts and
-endpoints stay out: a dataset is made to be given away.
+Column types are limited to those that pyarrow, `datasets` and pandas all read: no maps, no
+dictionaries. Fields whose form depends on the env (report, tools, ...) are JSON text.
+`sequences` holds token ids, masks and logprobs, bit for bit; `turns` holds the other figures of
+the turns and does not repeat them. Names of hosts and endpoints are omitted, because datasets
+are meant to be shared.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from hermes_queue.models import ATTEMPT_SUMMARY, Message, ScoredTrajectory, Toke
 from hermes_queue.sinks.anonymity import Anonymous
 
 ROWS_VERSION = 1
-"""Rises whenever a column is renamed, removed or gets another type."""
+"""Rises whenever a column is renamed, removed or changes its type."""
 
 _PLAIN = ("trajectory_id", "run_id", "group_id", "sample_index", "group_size", "env", "instance_id")
 _OUTCOME = ("attempt", "epoch", "status", "stop_reason", "score", "cost_usd", "created")
@@ -36,13 +37,13 @@ REPETITIVE = (
     *("run_id", "group_id", "env", "instance_id", "policy_version", "status", "stop_reason"),
     *("failure_cause", "failure_stage", "failure_type", "agent_kind", "model", "agent", "tools"),
 )
-"""Columns of few different values, which Parquet shall keep as a dictionary. Looking for one in the
-others costs more than all the rest of writing them."""
+"""Columns with few distinct values, which Parquet should dictionary-encode. Trying that on the
+other columns would take longer than writing them."""
 _PRIVATE = {"agent": {"base_url"}, "provenance": {"host", "worker", "sandbox_id", "image"}}
 
 
 def arrow() -> Any:
-    """The library.
+    """The pyarrow library.
 
     Raises:
         ConfigurationError: it is not installed.
@@ -114,7 +115,7 @@ def schema() -> Any:
 
 
 def batch(records: Sequence[ScoredTrajectory]) -> Any:
-    """One Arrow record batch with a row for each record."""
+    """One Arrow record batch with one row per record."""
     pa = arrow()
     columns: dict[str, list[Any]] = {
         name: [getattr(r, name) for r in records] for name in (*_PLAIN, *_NULLABLE, *_OUTCOME)
@@ -156,7 +157,7 @@ def batch(records: Sequence[ScoredTrajectory]) -> Any:
 
 
 def _sequences(rows: Sequence[tuple[TokenSequence, ...] | None]) -> Any:
-    """The column built from flat buffers: it holds nearly all values of a record."""
+    """The column `sequences`, built from flat buffers: it holds nearly all values of a record."""
     pa = arrow()
     flat = [sequence for row in rows for sequence in row or ()]
     values = pa.StructArray.from_arrays(
@@ -176,7 +177,7 @@ def _sequences(rows: Sequence[tuple[TokenSequence, ...] | None]) -> Any:
 
 
 def _lists(rows: Sequence[Sequence[float]], code: str, kind: Any) -> Any:
-    """Lists of one type; `struct` packs a tuple several times faster than pyarrow takes it in."""
+    """Lists of one type. `struct` packs a tuple several times faster than pyarrow converts it."""
     pa = arrow()
     packed = b"".join(struct.pack(f"={len(row)}{code}", *row) for row in rows)
     flat = pa.Array.from_buffers(kind, sum(map(len, rows)), [None, pa.py_buffer(packed)])
@@ -212,12 +213,12 @@ def _turn(turn: Turn) -> dict[str, Any]:
     }
 
 
-def _named(values: Mapping[str, float], what: str) -> list[dict[str, Any]]:
-    return [{"name": name, what: value} for name, value in values.items()]
+def _named(values: Mapping[str, float], column: str) -> list[dict[str, Any]]:
+    return [{"name": name, column: value} for name, value in values.items()]
 
 
 def _json(value: Any, without: set[str] | None = None) -> str:
-    """Compact JSON of plain values or models, of the latter without some fields."""
+    """Compact JSON of plain values or models; models without the fields in `without`."""
     if isinstance(value, BaseModel):
         value = value.model_dump(mode="json", exclude=without)
     return json.dumps(value, default=_plain, separators=(",", ":"), ensure_ascii=False)
@@ -226,4 +227,4 @@ def _json(value: Any, without: set[str] | None = None) -> str:
 def _plain(value: Any) -> Any:
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json")
-    raise TypeError(f"{type(value).__name__} is no JSON")
+    raise TypeError(f"{type(value).__name__} cannot be JSON")

@@ -1,7 +1,7 @@
 """A Hugging Face dataset folder: Parquet shards below `data/` and a card in `README.md`.
 
-`datasets.load_dataset(folder)` opens it, and it can be uploaded as it is. The card counts what lies
-in the shards, and is written anew with each of them and when the folder is closed.
+`datasets.load_dataset(folder)` opens it, and it can be uploaded as it is. The card describes the
+rows in the shards; it is rewritten with each shard and when the folder is closed.
 """
 
 from __future__ import annotations
@@ -26,33 +26,33 @@ _COLUMNS = ("run_id", "env", "instance_id", "agent_kind", "model", "policy_versi
 _MORE = ("stop_reason", "score", "provenance", "completion_tokens")
 _MARK = "<!-- hermes-queue data card -->"
 _FILLS = ".fills.json"
-"""By which choices rows came into the folder, over all its lives: the card has to tell of all."""
+"""File with the filters of every run that added rows to the folder: the card lists all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class CardFacts:
-    """What the shards do not tell."""
+    """Facts for the card that the shards do not contain."""
 
     name: str = "Trajectories"
     licence: str | None = None
-    """Of the dataset, as the hub's identifiers have it: `mit`, `cc-by-4.0`, ..."""
+    """Licence of the dataset by the hub's identifier: `mit`, `cc-by-4.0`, ..."""
     licence_notes: str | None = None
-    """Of what the rows are made from: text for the card, e.g. a NOTICE file."""
+    """Text for the card about the licences of the rows' sources, e.g. a NOTICE file."""
     filters: Mapping[str, Any] = field(default_factory=dict)
     decontaminated: int | None = None
-    """Instances and repositories on the list that was applied."""
+    """Number of instances and repositories on the decontamination list."""
 
 
 class HfSink:
     """Fills `folder`; see `ParquetSink` for its shards.
 
     Args:
-        folder: made when missing.
-        facts: for the card.
-        shards: limits of a shard, as `ParquetSink` takes them.
+        folder: created if missing.
+        facts: facts for the card.
+        shards: keyword arguments of `ParquetSink` that limit shards.
 
     Raises:
-        ConfigurationError: as `ParquetSink`, or the folder has a README.md of somebody else's.
+        ConfigurationError: as `ParquetSink`, or the folder has a README.md from elsewhere.
     """
 
     def __init__(self, folder: Path, facts: CardFacts | None = None, **shards: Any) -> None:
@@ -61,7 +61,7 @@ class HfSink:
         self._card = folder / "README.md"
         if self._card.exists() and _MARK not in self._card.read_text(encoding="utf-8"):
             raise ConfigurationError(
-                f"{self._card}: was written by somebody else; choose another --out"
+                f"{self._card}: was not written by hermes-queue; choose another --out"
             )
         if self._facts.licence and not re.fullmatch(r"[a-z0-9][a-z0-9.+-]*", self._facts.licence):
             raise ConfigurationError(
@@ -94,10 +94,10 @@ class HfSink:
         return count
 
     def close(self) -> None:
-        """Make a last shard and the card, and free the folder. Idempotent.
+        """Write the last shard and the card, and unlock the folder. Idempotent.
 
         Raises:
-            HermesQueueError: there is no room; nothing is lost, see `ParquetSink.close`.
+            HermesQueueError: the disk is full. Nothing is lost, see `ParquetSink.close`.
         """
         if not self._closed:
             self._shards.close()
@@ -105,7 +105,7 @@ class HfSink:
             self._describe()
 
     def _note_fill(self) -> None:
-        """Remember what these rows are chosen by, before the first one comes."""
+        """Record the filters of these rows before the first of them is written."""
         fill = json.loads(json.dumps([self._facts.filters, self._facts.decontaminated]))
         if fill not in self._fills:
             with files.replacing(self.path / _FILLS) as draft:
@@ -113,7 +113,7 @@ class HfSink:
             self._fills.append(fill)
 
     def _describe(self) -> None:
-        """Write the card if there are shards that it does not count."""
+        """Write the card if there are new shards since the last one."""
         shards = self._shards.shards
         if shards != self._described:
             for shard in shards[len(self._described or ()) :]:
@@ -158,7 +158,7 @@ def _card(facts: CardFacts, counts: _Counts, fills: list[Any]) -> str:
 
 
 class _Counts:
-    """What lies in the shards, column by column."""
+    """Statistics over all shards."""
 
     def __init__(self) -> None:
         self.rows = 0
@@ -190,7 +190,7 @@ class _Counts:
             self.versions[f"{row['env']} {version}"] += 1
 
     def totals(self) -> list[tuple[str, object]]:
-        mean = f"{self.sum / self.scored:.4f}" if self.scored else "none was measured"
+        mean = f"{self.sum / self.scored:.4f}" if self.scored else "no trajectory was measured"
         return [
             ("trajectories", self.rows),
             ("of these with a score", self.scored),
@@ -201,9 +201,9 @@ class _Counts:
 
 
 _COLUMN_NOTES = """\
-`score` is null where nothing was measured, which is not 0. `messages` is the conversation in
-OpenAI's terms. `sequences` holds what a policy-gradient trainer needs: `ids`, `loss_mask` (1 =
-sampled by the policy) and `logprobs` (0.0 where the mask is 0), exactly as the server gave them.
+`score` is null, not 0, where nothing was measured. `messages` is the conversation in OpenAI's
+format. `sequences` is for policy-gradient training: `ids`, `loss_mask` (1 = sampled by the policy)
+and `logprobs` (0.0 where the mask is 0), exactly as the server returned them.
 `agent`, `tools`, `report`, `events`, `attempts` and `provenance` are JSON text.
 """
 
@@ -220,7 +220,7 @@ def _front_matter(facts: CardFacts, counts: _Counts) -> str:
 
 
 def _size(rows: int) -> str:
-    """The hub's category."""
+    """The hub's size category."""
     for limit, name in ((1000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K")):
         if rows < limit:
             return name
@@ -231,7 +231,7 @@ def _filters(fills: list[Any]) -> str:
     texts = [_filled_by(filters, decontaminated) for filters, decontaminated in fills]
     if len(texts) == 1:
         return texts[0]
-    head = "This folder was filled more than once, and each row had to pass one of these only.\n\n"
+    head = "This folder was filled more than once. Each row passed one of these filters.\n\n"
     return head + "\n".join(f"Filling {n}:\n\n{text}" for n, text in enumerate(texts, start=1))
 
 
@@ -239,16 +239,16 @@ def _filled_by(filters: Mapping[str, Any], decontaminated: int | None) -> str:
     lines = [f"- `{name}`: {value}" for name, value in filters.items()]
     if decontaminated:
         lines.append(f"- without {decontaminated} listed instances and repositories")
-    return "\n".join(lines or ["None but the default: only what was measured."]) + "\n"
+    return "\n".join(lines or ["Only the default: trajectories that were measured."]) + "\n"
 
 
 def _licences(facts: CardFacts) -> str:
-    said = f"This dataset: {facts.licence}." if facts.licence else "This dataset: not stated."
+    stated = f"This dataset: {facts.licence}." if facts.licence else "This dataset: not stated."
     notes = facts.licence_notes or (
-        "Rows contain text and code of the tasks they are made from, and what models wrote. Their "
-        "licences were not stated by whoever made this dataset; look them up before you share it."
+        "Rows contain text and code of the tasks they are made from, and texts of models. The "
+        "makers of this dataset did not state their licences; check them before you share it."
     )
-    return f"{said}\n\n{notes.strip()}\n"
+    return f"{stated}\n\n{notes.strip()}\n"
 
 
 def _section(title: str, text: str) -> str:
@@ -261,7 +261,7 @@ def _table(title: str, rows: Iterable[tuple[str, object]]) -> str:
 
 
 class CardOptions(ShardOptions):
-    """What the data card says beyond the counts, and when a shard ends."""
+    """Contents of the data card beyond the statistics, and limits of shards."""
 
     name: str = Field("Trajectories", description="The dataset's name on its card.")
     licence: str | None = Field(
@@ -269,7 +269,7 @@ class CardOptions(ShardOptions):
     )
     licence_notes: Path | None = Field(
         None,
-        description="File whose text, about the licences of what the rows are made from, goes "
+        description="File with text about the licences of the rows' sources, which is copied "
         "into the card.",
     )
 

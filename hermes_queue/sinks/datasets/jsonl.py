@@ -1,8 +1,8 @@
 """One `ScoredTrajectory` per line of a file, appended, each id once.
 
-The invariant: whatever `write` returned for is on disk, and every line but a torn last
-one is complete. A torn last line (power loss, full disk) is cut off when the file is
-opened again; its trajectory is then written anew.
+When `write` returns, its trajectories are on disk. Every line is complete, except that power
+loss or a full disk may truncate the last one; it is removed when the file is opened again, and
+its trajectory is written again.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ _ID = re.compile(
     rb'\{"schema_version":\d+,"run_id":"[^"\\]+","group_id":"[^"\\]+","trajectory_id":"([^"\\]+)",'
     rb'"sample_index":\d+,"group_size":\d+,"env":"[^"\\]*","instance_id":("(?:[^"\\]|\\.)*")'
 )
-"""How our own lines begin; parsing a 100 KB record to learn its id would be slow."""
+"""The beginning of our own lines; parsing a 100 KB record to find its id would be slow."""
 
 
 class JsonlSink:
-    """Appends to `path`, which is created with its parents when missing.
+    """Appends to `path`, which is created with its parents if missing.
 
     Raises:
-        ConfigurationError: the path cannot be written, is in use by another writer, or
-            holds something else than trajectories (which is left as it is).
+        ConfigurationError: the path cannot be written, has another writer, or holds something
+            other than trajectories (which stays unchanged).
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.repaired_bytes = 0
-        """Size of the torn last line that was cut off on opening."""
+        """Size of the truncated last line that was removed on opening."""
         self.written = 0
-        """Trajectories added since then."""
+        """Trajectories added since the file was opened."""
         if path.suffix in _FOREIGN_SUFFIXES:
             raise ConfigurationError(
-                f"{path}: results are written as JSON lines; name a file that ends in .jsonl"
+                f"{path}: results are written as JSON lines; choose a file that ends in .jsonl"
             )
         self._fd = files.open_locked(path)
         try:
@@ -57,7 +57,7 @@ class JsonlSink:
 
     @property
     def trajectory_ids(self) -> frozenset[str]:
-        """What the file holds."""
+        """Ids of the trajectories in the file."""
         return frozenset(self._ids)
 
     @property
@@ -89,7 +89,7 @@ class JsonlSink:
         self.close()
 
     def _scan(self) -> dict[str, str]:
-        """The ids in the file, with their instances; repairs its end."""
+        """The ids in the file, with their instances; repairs the end of the file."""
         ids: dict[str, str] = {}
         size = 0
         with open(self._fd, "rb", closefd=False) as stream:
@@ -111,13 +111,13 @@ class JsonlSink:
             return str(record["trajectory_id"]), str(record["instance_id"])
         except (ValueError, KeyError, TypeError) as error:
             raise ConfigurationError(
-                f"{self.path}:{number}: is not a trajectory of ours; choose another --out, "
-                "this file is left as it is"
+                f"{self.path}:{number}: is not a trajectory record; choose another --out, "
+                "this file was not changed"
             ) from error
 
     def _repair(self, line: bytes, start: int, number: int, ids: dict[str, str]) -> None:
-        """Deal with a last line that has no newline: complete it, or cut it off."""
-        written = line.rstrip(b"\0")  # a power loss can leave room that was never filled
+        """Complete a last line that has no newline, or remove it."""
+        written = line.rstrip(b"\0")  # a power loss can leave space that was never filled
         if not written.startswith(_LINE_START[: len(written)]):
             self._id_of(line, number)
         try:
@@ -126,7 +126,7 @@ class JsonlSink:
             self.repaired_bytes = len(line)
             os.ftruncate(self._fd, start)
             logger.warning(
-                "%s:%d: cut off a torn last line of %d bytes",
+                "%s:%d: removed a truncated last line of %d bytes",
                 self.path,
                 number,
                 len(line),

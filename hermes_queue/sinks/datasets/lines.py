@@ -1,8 +1,8 @@
-"""A JSON-lines file in a format that has no place for our ids, each id once all the same.
+"""A JSON-lines file whose format has no field for our ids; each id is written once nonetheless.
 
-Beside the file `rows.jsonl` lies `.rows.jsonl.index`, which says which trajectory each part of the
-file came from and where the part ends. The lines are durable before the index names them, so what
-lies behind the last named end was never acknowledged and is cut off on opening.
+For `rows.jsonl`, the file `.rows.jsonl.index` records which trajectory each part of the file
+came from and where the part ends. Lines are durable before the index names them, so lines behind
+the last recorded end were never acknowledged and are removed on opening.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ _MAGIC = b"hermes-queue lines 1\n"
 
 
 class NotRepresentable(Exception):
-    """A trajectory has no row in this format; the message says why in a few words."""
+    """A trajectory has no row in this format; the message gives the reason in a few words."""
 
 
 Render = Callable[[ScoredTrajectory], Mapping[str, Any]]
 
 
 class LinesSink:
-    """Appends what `render` makes of each trajectory to `path`.
+    """Appends the row that `render` makes of each trajectory to `path`.
 
     Args:
-        path: ends in .jsonl; made with its parents when missing.
-        render: the row; raises `NotRepresentable` where there is none.
+        path: ends in .jsonl; created with its parents if missing.
+        render: makes the row; raises `NotRepresentable` for a trajectory without one.
 
     Raises:
         ConfigurationError: the path cannot be written, has another writer, or holds lines that
-            its index does not know (which are left as they are).
+            are not in its index (which stay unchanged).
     """
 
     def __init__(self, path: Path, render: Render) -> None:
         if path.suffix != ".jsonl":
-            raise ConfigurationError(f"{path}: rows are JSON lines; name a file ending in .jsonl")
+            raise ConfigurationError(f"{path}: rows are JSON lines; choose a file ending in .jsonl")
         self.path = path
         self.written = 0
         """Rows added since the file was opened."""
@@ -51,7 +51,7 @@ class LinesSink:
         """Trajectories that have no row in this format, by reason."""
         self._render = render
         self._rendered: dict[str, bytes] = {}
-        """Lines that `refusal` made and `write` has not been given yet."""
+        """Lines that `refusal` rendered and `write` has not received yet."""
         self._held: dict[str, str] = {}
         index = path.with_name(f".{path.name}.index")
         known = index.exists()
@@ -60,8 +60,8 @@ class LinesSink:
         try:
             if not known and os.lseek(self._fd, 0, os.SEEK_END):
                 raise ConfigurationError(
-                    f"{path}: has lines but no index {index.name} beside it, so what it holds "
-                    "cannot be told; choose another --out, this file is left as it is"
+                    f"{path}: has lines but no index {index.name} beside it, so its contents "
+                    "are unknown; choose another --out, this file was not changed"
                 )
             self._index = FrameLog(index, _MAGIC)
             self._read_index(self._index)
@@ -75,7 +75,10 @@ class LinesSink:
         return self._held
 
     def write(self, trajectories: Iterable[ScoredTrajectory]) -> int:
-        """See `Sink.write`. Without `refusal` before it, it counts in `unfit` what has no row."""
+        """See `Sink.write`.
+
+        Trajectories without a row that `refusal` has not seen are counted in `unfit`.
+        """
         rows: dict[str, str] = {}
         data = bytearray()
         for trajectory in trajectories:
@@ -102,7 +105,7 @@ class LinesSink:
         return len(rows)
 
     def refusal(self, trajectory: ScoredTrajectory) -> str:
-        """Why the trajectory has no row in this format; "" if it has one."""
+        """The reason why the trajectory has no row in this format; "" if it has one."""
         try:
             self._rendered[trajectory.trajectory_id] = self._line(trajectory)
         except NotRepresentable as reason:
@@ -136,8 +139,8 @@ class LinesSink:
         size = os.lseek(self._fd, 0, os.SEEK_END)
         if size < end:
             raise ConfigurationError(
-                f"{self.path}: has {size} bytes where its index {index.path.name} knows {end}: "
-                "somebody else changed it; remove both, or choose another --out"
+                f"{self.path}: has {size} bytes, but {end} by its index {index.path.name}: "
+                "another program changed it; remove both, or choose another --out"
             )
         os.ftruncate(self._fd, end)
 

@@ -1,8 +1,8 @@
 """OpenAI's fine-tuning format: one `{"messages": ..., "tools": ...}` per line.
 
-As https://platform.openai.com/docs/guides/fine-tuning has it: arguments of calls are valid JSON
-text, every call but the last message's is answered, the last message is the assistant's, and there
-are no other keys, so that our ids lie in the index beside the file only.
+By https://platform.openai.com/docs/guides/fine-tuning, arguments of calls are valid JSON text,
+every call except those in the last message is answered, the last message is the assistant's, and
+there are no other keys. Our ids are therefore only in the index beside the file.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class OpenAiSink(LinesSink):
 
 
 def row(trajectory: ScoredTrajectory) -> Mapping[str, Any]:
-    """The row of one trajectory. What the tools answered last has nobody to read it and goes.
+    """The row of one trajectory, without tool results after the last assistant message.
 
     Raises:
-        NotRepresentable: the format has no place for such a conversation.
+        NotRepresentable: the format cannot hold the conversation.
     """
     messages = list(trajectory.messages)
     while messages and messages[-1].role != "assistant":
@@ -49,7 +49,7 @@ def _check_calls(messages: list[Message]) -> None:
     for message in messages:
         if message.role == "tool":
             if message.tool_call_id not in open_calls:
-                raise NotRepresentable("an answer to no call")
+                raise NotRepresentable("an answer without a call")
             open_calls.discard(message.tool_call_id)
             continue
         if open_calls:
@@ -62,7 +62,7 @@ def _check_calls(messages: list[Message]) -> None:
 def _is_object(arguments: str) -> bool:
     try:
         return isinstance(json.loads(arguments), dict)
-    except (ValueError, RecursionError):  # nested without end
+    except (ValueError, RecursionError):  # nested too deep
         return False
 
 

@@ -1,4 +1,4 @@
-"""A consumer group fills one dataset: two that shared it would each get a part, unseen."""
+"""Binds a consumer group to one dataset, so that two sinks cannot silently split a run."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from hermes_queue.settings import RedisSettings
 
 
 async def claim_consumer_group(group: str, dataset: str) -> None:
-    """Note that the consumer group belongs to the dataset, or check that it does.
+    """Bind the consumer group to the dataset, or check that it is bound to it.
 
     Args:
-        group: its name; it need not exist yet.
-        dataset: what names the dataset for good.
+        group: name of the group, which need not exist yet.
+        dataset: permanent id of the dataset.
 
     Raises:
-        ConfigurationError: it belongs to another dataset.
-        RedisUnavailable: no answer.
+        ConfigurationError: the group belongs to another dataset.
+        RedisUnavailable: Redis does not answer.
     """
     settings = RedisSettings()
     client: Any = connect_async(settings)
@@ -27,14 +27,14 @@ async def claim_consumer_group(group: str, dataset: str) -> None:
     try:
         with explained(redis_url(settings)):
             known = await client.hget(key, "dataset")
-            if known is None:  # a Redis that is full refuses writes, and we are who makes room
+            if known is None:  # a full Redis refuses writes, and we free it
                 await client.hsetnx(key, "dataset", dataset)
                 known = await client.hget(key, "dataset")
     finally:
         await client.aclose()
     if known != dataset.encode():
         raise ConfigurationError(
-            f"consumer group {group!r} fills another dataset, and this one would never see what "
-            "that has been given: leave --group out or choose another name; if the other one is "
-            f"gone for good: hermes-queue groups remove {group}"
+            f"consumer group {group!r} fills another dataset, so this one would miss the "
+            "groups delivered to that: omit --group or choose another name; if the other dataset "
+            f"no longer exists: hermes-queue groups remove {group}"
         )

@@ -1,9 +1,10 @@
-"""A directory of Parquet shards, each id once, whatever is killed when.
+"""A directory of Parquet shards that holds each id once, even if the process is killed.
 
-The invariant: a trajectory that `write` returned for is in a shard or in the journal. The journal
-(`.journal`) is fsynced before `write` returns and becomes a shard when it is long, old or the sink
-is closed; a shard gets its name in one step, and only then is the journal emptied. What is in a
-shard already when the directory is opened again is taken out of the journal by its id.
+A trajectory for which `write` has returned is in a shard or in the journal. The journal
+(`.journal`) is fsynced before `write` returns, and becomes a shard when it is long or old
+enough, or the sink is closed. A shard is renamed into place in one step, and only then is the
+journal emptied. When the directory is opened again, rows of the journal whose ids are in a shard
+are skipped.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ SHARD_ROWS = 2000
 SHARD_BYTES = 256 << 20
 SHARD_S = 600.0
 ROW_GROUP_ROWS = 256
-"""Readers take a row group at a time into memory."""
+"""Readers load one row group at a time into memory."""
 
 _SHARD = re.compile(r"^train-(\d{5,})\.parquet$")
 _MARK = b"hermes_queue.rows"
@@ -42,14 +43,14 @@ class ParquetSink:
     """Writes `train-00000.parquet`, `train-00001.parquet`, ... into a directory.
 
     Args:
-        directory: made when missing.
-        shard_rows: a shard ends with so many rows,
-        shard_bytes: or with a journal of so many bytes (compressed by then, as shards are),
-        shard_s: or so many seconds after its first row, at the next `write`.
+        directory: created if missing.
+        shard_rows: end a shard at this number of rows.
+        shard_bytes: end a shard when its journal, which is compressed as well, has this size.
+        shard_s: end a shard this many seconds after its first row, at the next `write`.
 
     Raises:
         ConfigurationError: pyarrow is missing; the directory cannot be written, has another
-            writer, or holds Parquet files of something else (which are left alone).
+            writer, or holds foreign Parquet files (which stay unchanged).
     """
 
     def __init__(
@@ -68,11 +69,11 @@ class ParquetSink:
         self._held: dict[str, str] = {}
         self._sharded: frozenset[str] = frozenset()
         self._rows = 0
-        """In the journal, and in no shard."""
+        """Rows in the journal that are in no shard."""
         self._since = time.monotonic()
-        """When the journal's first row came, or we opened it."""
+        """Time of the journal's first row, or of opening the directory."""
         if directory.exists() and not directory.is_dir():
-            raise ConfigurationError(f"{directory}: is a file; name a directory for the shards")
+            raise ConfigurationError(f"{directory}: is a file; choose a directory for the shards")
         self._journal = FrameLog(directory / ".journal", _MAGIC)
         try:
             self._open()
@@ -102,15 +103,17 @@ class ParquetSink:
         if self._is_due():
             try:
                 self.finish_shard()
-            except HermesQueueError as error:  # the journal has it; the next write tries again
+            except (
+                HermesQueueError
+            ) as error:  # the rows stay in the journal; the next write tries again
                 logger.warning("%s", error, extra={"action": "shard_failed"})
         return len(new)
 
     def finish_shard(self) -> Path | None:
-        """Make a shard of what the journal holds; None when that is nothing.
+        """Write the journal's rows as a shard; None if there are none.
 
         Raises:
-            HermesQueueError: there is no room; everything stays in the journal.
+            HermesQueueError: the disk is full; everything stays in the journal.
         """
         if not self._rows:
             return None
@@ -121,18 +124,18 @@ class ParquetSink:
             with files.replacing(path) as draft:
                 self._write_shard(draft)
         except BaseException:
-            if not path.exists():  # else its name could not be synced, and the journal has it still
+            if not path.exists():  # otherwise only the sync of its name failed
                 self._rows = count
                 raise
             self._sharded = frozenset(self._held)
             raise
-        self._sharded = frozenset(self._held)  # should the journal not be emptied now
+        self._sharded = frozenset(self._held)  # in case emptying the journal fails
         self._journal.clear()
         logger.info("%s: %d rows", path, count, extra={"action": "shard", "path": str(path)})
         return path
 
     def _write_shard(self, path: Path) -> None:
-        """Row group by row group: a shard need not fit into memory."""
+        """Write one row group at a time, because a shard need not fit into memory."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -149,11 +152,11 @@ class ParquetSink:
                 writer.write_table(pa.Table.from_batches(waiting).cast(schema))
 
     def close(self) -> None:
-        """Make a last shard and free the directory. Idempotent.
+        """Write the last shard and unlock the directory. Idempotent.
 
         Raises:
-            HermesQueueError: there is no room for it; its rows stay in the journal and become a
-                shard when the directory is opened and closed again.
+            HermesQueueError: the disk is full. The rows stay in the journal and become a shard
+                when the directory is opened and closed again.
         """
         try:
             self.finish_shard()
@@ -185,7 +188,7 @@ class ParquetSink:
             rows = self._without_sharded(_batch(frame))
             self._held.update(_ids(rows))
             self._rows += rows.num_rows
-        if not self._rows:  # we were killed between the end of a shard and this
+        if not self._rows:  # killed between writing a shard and emptying the journal
             self._journal.clear()
 
     def _without_sharded(self, rows: Any) -> Any:
@@ -224,7 +227,7 @@ def _read_ids(shard: Path) -> Iterable[tuple[str, str]]:
             mark = (file.schema_arrow.metadata or {}).get(_MARK)
             if mark != str(arrow_rows.ROWS_VERSION).encode():
                 raise ConfigurationError(
-                    f"{shard}: is not ours, or another version wrote it "
+                    f"{shard}: was not written by this version of hermes-queue "
                     f"({json.dumps((mark or b'').decode())}); choose another --out"
                 )
             return list(_ids(file.read(columns=["trajectory_id", "instance_id"])))
@@ -233,7 +236,7 @@ def _read_ids(shard: Path) -> Iterable[tuple[str, str]]:
 
 
 class ShardOptions(SinkOptions):
-    """When a shard ends."""
+    """Limits at which a shard ends."""
 
     shard_rows: int = Field(SHARD_ROWS, ge=1, description="End a shard at about this many rows.")
     shard_mb: int = Field(

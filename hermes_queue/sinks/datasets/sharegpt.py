@@ -1,8 +1,8 @@
-"""ShareGPT rows as hermes-agent's batch runner writes them, with our reward beside.
+"""ShareGPT rows in the format of hermes-agent's batch runner, with our reward columns added.
 
 Keys, their order and the shape of every turn are those of `batch_runner.py` and
 `convert_to_trajectory_format` of NousResearch/hermes-agent (MIT), so that its compressor and
-whatever reads its datasets take these rows as they are. The columns from `reward` on are ours.
+other readers of its datasets accept these rows unchanged. The columns from `reward` on are ours.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _SYSTEM = (
     "Put every call between <tool_call> and </tool_call>, for example\n"
     '<tool_call>\n{"name": "a_function", "arguments": {"a": 1}}\n</tool_call>'
 )
-"""What hermes-agent's preamble says, in our words: tools, schema, tags, example."""
+"""The content of hermes-agent's preamble in our words: tools, schema, tags, example."""
 
-_NO_JSON = (ValueError, RecursionError)
-"""What texts of models and tools make of `json`: brackets without end are data, too."""
+_INVALID_JSON = (ValueError, RecursionError)
+"""Errors of `json` for texts of models and tools, which may be nested without limit."""
 
 _TOOLSETS = {"read_file": "file", "write_file": "file", "patch": "file", "search_files": "file"}
-"""Where hermes-agent groups tools that we have under the same name."""
+"""hermes-agent's toolsets of the tools that we have under the same name."""
 
 
 class ShareGptSink(LinesSink):
@@ -65,9 +65,9 @@ def row(
     """The whole row.
 
     Args:
-        trajectory: what it tells of.
-        turns: its `conversations`.
-        prompt_index: which dataset row it was; samples of one instance share it.
+        trajectory: the trajectory that it describes.
+        turns: the trajectory's `conversations`.
+        prompt_index: index of the dataset row; samples of one instance share it.
     """
     stats = tool_stats(trajectory)
     offered = [tool["function"]["name"] for tool in trajectory.tools]
@@ -98,10 +98,12 @@ def row(
 
 
 def conversations(trajectory: ScoredTrajectory) -> list[dict[str, str]]:
-    """The turns. The system prompt that was really used has no place in this format.
+    """The turns of the conversation.
+
+    The real system prompt is omitted: the format has no place for it.
 
     Raises:
-        NotRepresentable: there is no user message to begin with.
+        NotRepresentable: no user message begins the conversation.
     """
     messages = [message for message in trajectory.messages if message.role != "system"]
     if not messages or messages[0].role != "user":
@@ -121,29 +123,31 @@ def conversations(trajectory: ScoredTrajectory) -> list[dict[str, str]]:
             answers = []
         if message and message.role == "assistant":
             calls = message.tool_calls
-            turns.append({"from": "gpt", "value": _said(message)})
+            turns.append({"from": "gpt", "value": _assistant_text(message)})
         elif message:
             turns.append({"from": "human", "value": message.content or ""})
     return turns
 
 
 def _check_tools(trajectory: ScoredTrajectory) -> None:
-    """The batch runner leaves such rows out of its `trajectories.jsonl`, too.
+    """Refuse calls of unknown tools.
+
+    The batch runner also omits such rows from `trajectories.jsonl`.
 
     Raises:
-        NotRepresentable: a call of a tool that there is not. It would add a key to the statistics,
-            and readers that took their schema from earlier rows could not open the file any more.
+        NotRepresentable: a call of an unknown tool. It would add a key to the statistics, and
+            readers that derived their schema from earlier rows could no longer open the file.
     """
-    there = {*extensions.own("tool"), *(tool["function"]["name"] for tool in trajectory.tools)}
+    tools = {*extensions.own("tool"), *(tool["function"]["name"] for tool in trajectory.tools)}
     for message in trajectory.messages:
-        if any(call.function.name not in there for call in message.tool_calls):
+        if any(call.function.name not in tools for call in message.tool_calls):
             raise NotRepresentable("call of an unknown tool")
 
 
 def tool_stats(trajectory: ScoredTrajectory) -> dict[str, dict[str, int]]:
-    """Calls, successes and failures of every tool we know, zeros included.
+    """Calls, successes and failures of every known tool, including zeros.
 
-    Arrow derives one schema from the first rows, so all of them have the same keys.
+    Arrow derives one schema from the first rows, so all rows need the same keys.
     """
     names: dict[str, str] = {}
     counts: Counter[tuple[str, str]] = Counter()
@@ -158,17 +162,17 @@ def tool_stats(trajectory: ScoredTrajectory) -> dict[str, dict[str, int]]:
 
 
 def _succeeded(content: str) -> bool:
-    """The batch runner's rule: an error that is said, not an exit code."""
+    """A call failed if its result reports an error; the batch runner ignores exit codes too."""
     try:
         data = json.loads(content)
-    except _NO_JSON:
+    except _INVALID_JSON:
         return bool(content) and not content.strip().lower().startswith("error:")
     if not isinstance(data, dict):
         return True
     inner = data.get("content")
-    said = data.get("error") is not None
-    said = said or (isinstance(inner, dict) and inner.get("error") is not None)
-    return not said and data.get("success") is not False
+    failed = data.get("error") is not None
+    failed = failed or (isinstance(inner, dict) and inner.get("error") is not None)
+    return not failed and data.get("success") is not False
 
 
 def _tools(tools: Iterable[Mapping[str, Any]]) -> str:
@@ -184,12 +188,12 @@ def _tools(tools: Iterable[Mapping[str, Any]]) -> str:
     return json.dumps(listed, ensure_ascii=False)
 
 
-def _said(message: Message) -> str:
-    content = _thinking(message.content or "")
+def _assistant_text(message: Message) -> str:
+    content = _with_think_tags(message.content or "")
     text = f"<think>\n{message.reasoning}\n</think>\n" if (message.reasoning or "").strip() else ""
     if message.tool_calls:
         text += f"{content}\n" if content.strip() else ""
-        text += "".join(_called(call) for call in message.tool_calls)
+        text += "".join(_call_text(call) for call in message.tool_calls)
     else:
         text += content
     if "<think>" not in text:
@@ -197,39 +201,39 @@ def _said(message: Message) -> str:
     return text.rstrip() if message.tool_calls else text.strip()
 
 
-def _thinking(content: str) -> str:
-    """What models without a thinking mode of their own were told to reason in, renamed."""
+def _with_think_tags(content: str) -> str:
+    """Rename the tags in which models without a thinking mode were asked to reason."""
     content = content.replace("<REASONING_SCRATCHPAD>", "<think>")
     return content.replace("</REASONING_SCRATCHPAD>", "</think>")
 
 
-def _called(call: ToolCall) -> str:
-    said: dict[str, Any] = {"name": call.function.name, "arguments": {}}
-    text = _json(said)
-    with suppress(*_NO_JSON):
-        text = _json(said | {"arguments": json.loads(call.function.arguments)})
+def _call_text(call: ToolCall) -> str:
+    data: dict[str, Any] = {"name": call.function.name, "arguments": {}}
+    text = _json(data)
+    with suppress(*_INVALID_JSON):
+        text = _json(data | {"arguments": json.loads(call.function.arguments)})
     return f"<tool_call>\n{text}\n</tool_call>\n"
 
 
 def _answer(message: Message, calls: Sequence[ToolCall], index: int) -> str:
     content = message.content or ""
-    said: dict[str, Any] = {
+    data: dict[str, Any] = {
         "tool_call_id": message.tool_call_id or "",
         "name": calls[index].function.name if index < len(calls) else "unknown",
         "content": content,
     }
-    text = _json(said)
+    text = _json(data)
     if content.strip().startswith(("{", "[")):
-        with suppress(*_NO_JSON):
-            text = _json(said | {"content": json.loads(content)})
+        with suppress(*_INVALID_JSON):
+            text = _json(data | {"content": json.loads(content)})
     return f"<tool_response>\n{text}\n</tool_response>"
 
 
 def _json(value: Any) -> str:
-    """Text that has a place in UTF-8: a model may escape half of a surrogate pair.
+    """JSON text that can be encoded as UTF-8: a model may escape half of a surrogate pair.
 
     Raises:
-        RecursionError: it is nested too deep.
+        RecursionError: the value is nested too deep.
     """
     text = json.dumps(value, ensure_ascii=False)
     try:
@@ -240,7 +244,7 @@ def _json(value: Any) -> str:
 
 
 FORMAT = Format(
-    help="Conversations as hermes-agent's batch runner writes them, with a reward, in the "
+    help="Conversations in the format of hermes-agent's batch runner, with a reward, in the "
     "JSON-lines file OUT.",
     open=lambda out, options, choice: ShareGptSink(out),
 )

@@ -1,11 +1,11 @@
-"""Model servers that take and give token ids: one file holds all that is known of one.
+"""Model servers that take and return token ids, with one file per kind of server.
 
 base.py    the contract of a server, and readers of its answers
 sglang.py  SGLang
 vllm.py    vLLM
 
-Message mode does not know whom it talks to and goes by what is known of all of ours; token mode
-goes by what is known of the one that the job names, too.
+Message mode does not know the kind of its server and uses the facts of all bundled ones. Token
+mode also uses those of the server that the job names.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from hermes_queue.errors import ConfigurationError, ModelConfigError
 
 @cache
 def own_servers() -> Mapping[str, Server]:
-    """Those in this package, by name."""
+    """The servers of this package, by name."""
     return {name: load_server(name) for name in extensions.own("token_server")}
 
 
 def load_server(name: str) -> Server:
-    """The server called `name`: one of ours, `package.module:SERVER`, or that of a plugin.
+    """Load the server called `name`: a bundled one, a plugin's, or `package.module:SERVER`.
 
     Raises:
         ModelConfigError: see `hermes_queue.extensions.load`.

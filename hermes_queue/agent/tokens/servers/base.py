@@ -1,7 +1,7 @@
-"""The contract of a model server that takes and gives token ids, and readers of its answers.
+"""The contract of a model server that takes and returns token ids, and readers of its answers.
 
-Such a server renders a conversation to ids with the model's own template, and continues a list of
-ids. Each calls these things by names of its own; here they have one.
+Such a server renders a conversation to ids with the model's own template, and continues a list
+of ids. Servers name these operations differently; this module defines common names.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from hermes_queue.errors import ModelConfigError
 from hermes_queue.models import Usage
 
 HttpPost = Callable[[str, Mapping[str, Any]], Awaitable[bytes]]
-"""POST of a JSON body to a path below the server's root; returns the body of a 200."""
+"""POSTs a JSON body to a path below the server's root; returns the body of a 200."""
 TEMPLATE_FIELDS = ("chat_template", "chat_template_kwargs")
-"""Of a job's sampling parameters, those that are for the template: ids are sampled without it."""
+"""Sampling parameters of a job that concern only the template; sampling by ids ignores it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +32,13 @@ class Rendered:
 
     ids: tuple[int, ...]
     max_model_tokens: int | None
-    """How many tokens prompt and completion may have together, where the server says so."""
+    """Largest number of tokens of prompt and completion together; None if the server reports
+    none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """A completion of ids."""
+    """One logprob per id, rounded to float32."""
 
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]
@@ -50,11 +51,11 @@ class Sampled:
     policy_spans: tuple[tuple[str, int], ...] = ()
     """See `Turn.policy_spans`."""
     model: str | None = None
-    """What the server says it is, if it does."""
+    """The model's name as the server reports it, if it does."""
 
 
 class TokenServer(Protocol):
-    """One protocol of ids in and ids out."""
+    """Client of a server that samples by token ids."""
 
     async def render(
         self,
@@ -64,45 +65,45 @@ class TokenServer(Protocol):
         reply: bool,
         template: Mapping[str, Any],
     ) -> Rendered:
-        """Ids of a conversation; with `reply` up to where the assistant is to speak.
+        """Ids of a conversation; with `reply`, up to where the assistant's reply begins.
 
         `template` holds those of `TEMPLATE_FIELDS` that the job sets.
 
         Raises:
-            MalformedReply: the server's answer is no list of ids.
+            MalformedReply: the server's answer is not a list of ids.
         """
         ...
 
     async def sample(self, ids: Sequence[int], sampling: Mapping[str, Any]) -> Sampled:
-        """Continue `ids`; `sampling` in OpenAI's names.
+        """Continue `ids`. `sampling` uses OpenAI's parameter names.
 
         Raises:
-            MalformedReply: ids or logprobs are missing or do not match, or the server gave up.
-            ModelConfigError: it sampled after another prompt.
+            MalformedReply: ids or logprobs are missing or do not match, or the server aborted.
+            ModelConfigError: the server sampled after another prompt.
         """
         ...
 
     async def text(self, ids: Sequence[int]) -> str:
-        """What the ids stand for, control tokens included.
+        """The text of the ids, including control tokens.
 
         Raises:
-            MalformedReply: the server does not say.
+            MalformedReply: the server does not return it.
         """
         ...
 
     async def score(self, ids: Sequence[int]) -> tuple[float | None, ...]:
-        """The logprob of each of `ids` after those before it; None of the first.
+        """The logprob of each id given the ids before it; None for the first.
 
-        At temperature 1, whatever the ids were sampled with.
+        At temperature 1, independent of the temperature of the sampling.
 
         Raises:
-            MalformedReply: they are missing or do not match.
+            MalformedReply: logprobs are missing or do not match.
         """
         ...
 
 
 class ServedBy(TypedDict):
-    """The fields of `Turn` of the same names."""
+    """Fields of `Turn` with the same names."""
 
     policy_version: str | None
     policy_spans: tuple[tuple[str, int], ...]
@@ -111,43 +112,43 @@ class ServedBy(TypedDict):
 UNKNOWN_POLICY = ServedBy(policy_version=None, policy_spans=())
 
 
-def _silent(_: Mapping[str, Any], __: Mapping[str, Any]) -> ServedBy:
+def _unknown_policy(_: Mapping[str, Any], __: Mapping[str, Any]) -> ServedBy:
     return UNKNOWN_POLICY
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """All that is known of one kind of server: `SERVER` in its module, whose name is the kind."""
+    """The facts about one kind of server: `SERVER` in its module, whose name is the kind."""
 
     connect: Callable[[HttpPost, str], TokenServer]
-    """Makes the client of token mode from the way to the server and the model's name."""
+    """Makes the client of token mode from a `HttpPost` and the model's name."""
     version_path: str
-    """GET below the server's root; the answer is an object with the text `version`."""
+    """GET path below the server's root; the answer is an object with the text `version`."""
     tokenizer_path: str
-    """POST below the server's root of `model`, `messages` and `tools`; the answer is an object
-    with the list `tokens` or the number `count`."""
+    """POST path below the server's root, for `model`, `messages` and `tools`; the answer is an
+    object with the list `tokens` or the number `count`."""
     too_long: tuple[str, ...] = ()
-    """Phrases in lower case by which an error says that a conversation exceeds the context."""
+    """Lower-case phrases in the error for a conversation that exceeds the context."""
     given_up: frozenset[str] = frozenset()
-    """Finish reasons of requests that the server ended itself."""
-    served_by: Callable[[Mapping[str, Any], Mapping[str, Any]], ServedBy] = _silent
-    """Reads the policy version off a chat completion and its first choice. Raises KeyError,
-    TypeError or ValueError where the version has another form than the server's."""
+    """Finish reasons of requests that the server aborted."""
+    served_by: Callable[[Mapping[str, Any], Mapping[str, Any]], ServedBy] = _unknown_policy
+    """Reads the policy version from a chat completion and its first choice. Raises KeyError,
+    TypeError or ValueError if the version does not have the server's format."""
 
 
 def conversation(
     model: str, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any], *, reply: bool
 ) -> dict[str, Any]:
-    """The body of a request to render."""
+    """The body of a render request."""
     body = {"model": model, "messages": messages, "add_generation_prompt": reply}
     return {**body, "tools": tools} if tools else body
 
 
 def json_object(body: bytes) -> dict[str, Any]:
-    """The JSON object that an answer is.
+    """The JSON object in an answer.
 
     Raises:
-        MalformedReply: it is something else.
+        MalformedReply: the answer is not a JSON object.
     """
     try:
         data = json.loads(body)
@@ -158,50 +159,50 @@ def json_object(body: bytes) -> dict[str, Any]:
     return data
 
 
-def _needed_ids(value: Any) -> tuple[int, ...]:
+def _required_ids(value: Any) -> tuple[int, ...]:
     ids = read_ids(value)
     if ids is None:
-        raise MalformedReply("no token ids in the reply")
+        raise MalformedReply("the reply has no token ids")
     return ids
 
 
 def rendered(answer: bytes) -> Rendered:
-    """What a tokenizer answers: `tokens` and, if it says so, `max_model_len`.
+    """A tokenizer's answer: `tokens` and optionally `max_model_len`.
 
     Raises:
-        MalformedReply: it is something else.
+        MalformedReply: the answer has another form.
     """
     data = json_object(answer)
     longest = data.get("max_model_len")
     if longest is not None and type(longest) is not int:
         raise MalformedReply(f"max_model_len is {longest!r:.60}")
     if longest is not None and not 0 < longest <= COUNT_MAX:
-        longest = None  # tokenizers that know no length say -1, or 10**30
-    return Rendered(_needed_ids(data.get("tokens")), longest)
+        longest = None  # tokenizers without a limit report -1, or 10**30
+    return Rendered(_required_ids(data.get("tokens")), longest)
 
 
-def needed_text(value: Any) -> str:
-    """A text that must be there.
+def required_text(value: Any) -> str:
+    """A text that must be present.
 
     Raises:
-        MalformedReply: it is not.
+        MalformedReply: the value is not a text.
     """
     if not isinstance(value, str):
-        raise MalformedReply("no text of the token ids in the reply")
+        raise MalformedReply("the reply has no text for the token ids")
     return clean(value)
 
 
 def require_whole(sent: int, counted: Any, cause: str) -> None:
-    """Make sure that the server sampled after all of the prompt, as far as it says.
+    """Check that the server sampled after the whole prompt, if it reports the prompt's length.
 
     `cause` names what makes this kind of server truncate prompts.
 
     Raises:
-        ModelConfigError: it did not, so that the record would show another prompt.
+        ModelConfigError: the prompt was truncated, so that the record would show another prompt.
     """
     if type(counted) is int and counted != sent:
         raise ModelConfigError(
-            f"the server sampled after a prompt of {counted} tokens, {sent} were sent: it must not "
+            f"the server sampled after {counted} tokens of a prompt of {sent}: it must not "
             f"truncate prompts ({cause})"
         )
 
@@ -212,7 +213,7 @@ def optional_text(value: Any) -> str | None:
 
 
 def whole_scores(scores: Sequence[float | None]) -> tuple[float | None, ...]:
-    """Scores of a prompt, of which only the first may be missing.
+    """Logprobs of a prompt; only the first may be missing.
 
     Raises:
         MalformedReply: another one is missing.
@@ -233,12 +234,12 @@ def sampled(
     policy_spans: tuple[tuple[str, int], ...] = (),
     model: str | None = None,
 ) -> Sampled:
-    """A completion with one logprob for each of its ids.
+    """A completion with one logprob per id.
 
     Raises:
         MalformedReply: ids or logprobs are missing or do not match.
     """
-    found = _needed_ids(ids)
+    found = _required_ids(ids)
     if len(logprobs) != len(found) or any(value is None for value in logprobs):
         raise MalformedReply(f"{len(found)} token ids but {len(logprobs)} logprobs")
     try:

@@ -19,23 +19,23 @@ from hermes_queue.agent.tokens.servers.base import (
     conversation,
     finished,
     json_object,
-    needed_text,
     optional_text,
     read,
     read_usage,
     rendered,
     require_whole,
+    required_text,
     sampled,
     whole_scores,
 )
 
 GIVEN_UP = frozenset({"abort", "error"})
-"""Finish reasons of requests that were ended to load weights, or because something failed."""
+"""Finish reasons of requests that were aborted for a weight update or after an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sglang:
-    """The client of token mode."""
+    """Client of SGLang for token mode."""
 
     post: HttpPost
     model: str
@@ -63,18 +63,18 @@ class Sglang:
     async def text(self, ids: Sequence[int]) -> str:
         """See `TokenServer.text`."""
         body = {"model": self.model, "tokens": list(ids), "skip_special_tokens": False}
-        return needed_text(json_object(await self.post("/v1/detokenize", body)).get("text"))
+        return required_text(json_object(await self.post("/v1/detokenize", body)).get("text"))
 
     async def score(self, ids: Sequence[int]) -> tuple[float | None, ...]:
         """See `TokenServer.score`."""
         sampling = {"max_new_tokens": 1, "temperature": 1.0}
-        asked = {"return_logprob": True, "logprob_start_len": 0}
-        body = {"input_ids": list(ids), "sampling_params": sampling, **asked}
+        flags = {"return_logprob": True, "logprob_start_len": 0}
+        body = {"input_ids": list(ids), "sampling_params": sampling, **flags}
         return await read(partial(_prompt_scores, ids), await self.post("/generate", body))
 
 
 def _completion(sent: int, answer: bytes) -> Sampled:
-    """Of a completion after `sent` ids."""
+    """Parse a completion after a prompt of `sent` ids."""
     data = json_object(answer)
     try:
         meta = data["meta_info"]
@@ -105,12 +105,12 @@ def _prompt_scores(ids: Sequence[int], answer: bytes) -> tuple[float | None, ...
     data = json_object(answer)
     try:
         found = data["meta_info"]["input_token_logprobs"]
-        told = [entry[1] for entry in found]
-        if told != list(ids):
-            pairs = enumerate(zip(told, ids, strict=False))
+        returned = [entry[1] for entry in found]
+        if returned != list(ids):
+            pairs = enumerate(zip(returned, ids, strict=False))
             place = next((at for at, (one, other) in pairs if one != other), "the end")
             raise MalformedReply(
-                f"logprobs of {len(told)} tokens for {len(ids)}, others from {place} on"
+                f"logprobs of {len(returned)} tokens for {len(ids)}, different from {place} on"
             )
         scores = [None if entry[0] is None else float(entry[0]) for entry in found]
     except (KeyError, IndexError, TypeError, ValueError) as error:
@@ -119,26 +119,29 @@ def _prompt_scores(ids: Sequence[int], answer: bytes) -> tuple[float | None, ...
 
 
 def _of_chat(data: Mapping[str, Any], choice: Mapping[str, Any]) -> ServedBy:
-    """In `metadata`, or with `return_meta_info` in the choice; proxies may lift it."""
+    """Read the policy from `metadata`, or from the choice if it has `return_meta_info`.
+
+    Proxies may move it to the top level.
+    """
     for place in (data, data.get("metadata"), choice.get("meta_info")):
         if isinstance(place, dict) and (served := _served_by(place))["policy_version"] is not None:
             return served
     return UNKNOWN_POLICY
 
 
-def _served_by(said: Mapping[str, Any]) -> ServedBy:
-    """The weights that sampled.
+def _served_by(meta: Mapping[str, Any]) -> ServedBy:
+    """The weights that sampled the answer.
 
-    `weight_version` is "default" as long as nobody has named the weights. Where they were updated
-    in the middle of a completion SGLang adds `weight_versions`, a list of {version, start, end}.
+    `weight_version` is "default" until the weights are named. If they were updated during a
+    completion, SGLang adds `weight_versions`, a list of {version, start, end}.
 
     Raises:
-        KeyError, TypeError, ValueError: the list has another form, or an index is none.
+        KeyError, TypeError, ValueError: the list has another form, or an index is invalid.
     """
-    version = optional_text(said.get("weight_version"))
+    version = optional_text(meta.get("weight_version"))
     spans = tuple(
         (clean(str(span["version"])), read_count(span["start"], "weight_versions: start"))
-        for span in said.get("weight_versions") or ()
+        for span in meta.get("weight_versions") or ()
     )
     return ServedBy(
         policy_version=None if version == "default" else version,

@@ -16,23 +16,23 @@ from hermes_queue.agent.tokens.servers.base import (
     conversation,
     finished,
     json_object,
-    needed_text,
     optional_text,
     read,
     read_usage,
     rendered,
     require_whole,
+    required_text,
     sampled,
     whole_scores,
 )
 
 GIVEN_UP = frozenset({"abort", "error"})
-"""Finish reasons of requests that were ended to load weights, or because something failed."""
+"""Finish reasons of requests that were aborted for a weight update or after an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Vllm:
-    """The client of token mode."""
+    """Client of vLLM for token mode."""
 
     post: HttpPost
     model: str
@@ -51,14 +51,14 @@ class Vllm:
 
     async def sample(self, ids: Sequence[int], sampling: Mapping[str, Any]) -> Sampled:
         """See `TokenServer.sample`."""
-        asked = {"logprobs": 0, "return_token_ids": True, "skip_special_tokens": False}
-        body = {"model": self.model, "prompt": list(ids), **sampling, **asked}
+        flags = {"logprobs": 0, "return_token_ids": True, "skip_special_tokens": False}
+        body = {"model": self.model, "prompt": list(ids), **sampling, **flags}
         return await read(partial(_completion, len(ids)), await self.post("/v1/completions", body))
 
     async def text(self, ids: Sequence[int]) -> str:
         """See `TokenServer.text`."""
         body = {"model": self.model, "tokens": list(ids)}
-        return needed_text(json_object(await self.post("/detokenize", body)).get("prompt"))
+        return required_text(json_object(await self.post("/detokenize", body)).get("prompt"))
 
     async def score(self, ids: Sequence[int]) -> tuple[float | None, ...]:
         """See `TokenServer.score`."""
@@ -67,7 +67,7 @@ class Vllm:
 
 
 def _completion(sent: int, answer: bytes) -> Sampled:
-    """Of a completion after `sent` ids."""
+    """Parse a completion after a prompt of `sent` ids."""
     data = json_object(answer)
     try:
         choice = data["choices"][0]
