@@ -390,6 +390,7 @@ async def test_a_row_whose_modules_cannot_be_imported_is_to_blame(
             await agent.verify()
 
 
+@pytest.mark.slow("a bundled row is graded with every kind of plant before tests of ours are used")
 async def test_where_no_plant_is_any_good_tests_of_ours_stand_beside_the_rows(
     row: dict[str, Any], tmp_path: Path
 ) -> None:
