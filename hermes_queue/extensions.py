@@ -138,7 +138,12 @@ def load(kind: str, name: str, *, also: Iterable[str] = ()) -> Any:
             register one); two plugins have it; or the extension cannot be imported or does not
             satisfy its contract.
     """
-    return _place(KINDS[kind], name, also).load()[1]
+    return load_with_module(kind, name, also=also)[1]
+
+
+def load_with_module(kind: str, name: str, *, also: Iterable[str] = ()) -> tuple[ModuleType, Any]:
+    """As `load`, with the extension's module, which may have further attributes for its kind."""
+    return _place(KINDS[kind], name, also).load()
 
 
 def module_of(kind: str, name: str) -> str | None:
@@ -147,15 +152,6 @@ def module_of(kind: str, name: str) -> str | None:
         return _place(KINDS[kind], name).module
     except ConfigurationError:
         return None
-
-
-def beside(kind: str, name: str, attribute: str) -> Any:
-    """Another attribute of the module of the extension `name`; None if it does not exist.
-
-    Raises:
-        ConfigurationError: as `load`.
-    """
-    return getattr(_place(KINDS[kind], name).load()[0], attribute, None)
 
 
 @cache

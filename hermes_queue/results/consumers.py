@@ -6,11 +6,10 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from hermes_queue.errors import ConfigurationError
 from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger.ledger import Ledger
 from hermes_queue.results.consume import STREAM, remove_consumer_group
-from hermes_queue.results.lag import lag_of
+from hermes_queue.results.lag import consumer_group_info, lag_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +45,8 @@ def forget_consumer_group(ledger: Ledger, name: str) -> None:
     Raises:
         ConfigurationError: there is no group of that name.
     """
-    if name not in {group.name for group in consumer_groups(ledger)}:
-        raise ConfigurationError(f"there is no consumer group {name!r} in this Redis")
     with explained(ledger.url):
+        consumer_group_info(ledger.client, ledger.key(STREAM), name)
         remove_consumer_group(ledger.client, ledger.prefix, name)
 
 

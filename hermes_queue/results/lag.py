@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from hermes_queue.errors import ConfigurationError
-from hermes_queue.keyspace.connection import connect, connect_async, explained, redis_url
+from hermes_queue.keyspace.connection import connect, explained, redis_url
 from hermes_queue.results.filters import stream_id
 from hermes_queue.results.reader import STREAM
 from hermes_queue.settings import RedisSettings
@@ -45,15 +46,8 @@ async def consumer_lag(group: str, *, url: str | None = None) -> Lag:
 
 
 def _consumer_lag(group: str, url: str | None) -> Lag:
-    settings = RedisSettings()
-    client: Any = connect(settings, url)
-    stream = settings.prefix + STREAM
-    try:
-        with explained(redis_url(settings, url)):
-            groups = client.xinfo_groups(stream) if client.exists(stream) else []
-            return lag_of(client, stream, _named(groups, group))
-    finally:
-        client.close()
+    with _results(url) as (client, stream):
+        return lag_of(client, stream, consumer_group_info(client, stream, group))
 
 
 def lag_of(
@@ -116,21 +110,35 @@ async def rewind(group: str, start: str | float | datetime, *, url: str | None =
         ValueError: `start` is not a position in the stream.
         RedisUnavailable: Redis does not answer.
     """
-    begin = stream_id(start)
+    await asyncio.to_thread(_rewind, group, stream_id(start), url)
+
+
+def _rewind(group: str, place: str, url: str | None) -> None:
+    with _results(url) as (client, stream):
+        consumer_group_info(client, stream, group)
+        client.xgroup_setid(stream, group, place)
+
+
+@contextmanager
+def _results(url: str | None) -> Iterator[tuple[Any, str]]:
+    """A blocking client and the key of the results stream."""
     settings = RedisSettings()
-    client: Any = connect_async(settings, url)
-    stream = settings.prefix + STREAM
+    client: Any = connect(settings, url)
     try:
         with explained(redis_url(settings, url)):
-            groups = await client.xinfo_groups(stream) if await client.exists(stream) else []
-            _named(groups, group)
-            await client.xgroup_setid(stream, group, begin)
+            yield client, settings.prefix + STREAM
     finally:
-        await client.aclose()
+        client.close()
 
 
-def _named(groups: Iterable[Mapping[str, Any]], name: str) -> Mapping[str, Any]:
-    for found in groups:
+def consumer_group_info(client: Any, stream: str, name: str) -> Mapping[str, Any]:
+    """The entry of a consumer group in XINFO GROUPS; `client` is blocking and returns bytes.
+
+    Raises:
+        ConfigurationError: there is no such group.
+    """
+    for found in client.xinfo_groups(stream) if client.exists(stream) else ():
         if found["name"] == name.encode():
-            return found
+            info: Mapping[str, Any] = found
+            return info
     raise ConfigurationError(f"there is no consumer group {name!r} in this Redis")

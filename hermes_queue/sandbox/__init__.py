@@ -45,7 +45,7 @@ def find_backend(name: str) -> Offer:
         ConfigurationError: see `hermes_queue.extensions.load`; or an optional attribute of its
             module has the wrong type.
     """
-    return offer_of(name, extensions.load("backend", name))
+    return offer_of(name, *extensions.load_with_module("backend", name))
 
 
 def make_backend(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from types import ModuleType
 
 from pydantic_settings import BaseSettings
 
-from hermes_queue import extensions
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.sandbox.fleet import BackendFactory
 
@@ -57,14 +57,14 @@ class Offer:
     not know, and ConfigurationError for unreadable settings."""
 
 
-def offer_of(name: str, make: BackendFactory) -> Offer:
-    """The offer of the loaded module of backend `name`.
+def offer_of(name: str, module: ModuleType, make: BackendFactory) -> Offer:
+    """The offer of the module of backend `name`, whose `BACKEND` is `make`.
 
     Raises:
         ConfigurationError: an attribute has the wrong type; the message names it.
     """
     settings, flags, look, check_profile = (
-        extensions.beside("backend", name, attribute)
+        getattr(module, attribute, None)
         for attribute in ("SETTINGS", "FLAGS", "check", "check_profile")
     )
     if settings is not None and not (

@@ -346,7 +346,8 @@ def _sections_of_backend() -> Iterator[type[BaseSettings]]:
     name = os.environ.get(f"{PREFIX}SANDBOX_BACKEND", "")
     if name and name not in extensions.own("backend"):
         with suppress(ConfigurationError):  # reported when the backend is made
-            section = extensions.beside("backend", name, "SETTINGS")
+            module, _ = extensions.load_with_module("backend", name)
+            section = getattr(module, "SETTINGS", None)
             if section is not None and section not in SECTIONS:
                 yield section
 
