@@ -23,7 +23,6 @@ from hermes_queue.sandbox.base import AssetSpec, ExecutionResult
 from hermes_queue.sandbox.builds.hosts import BuildHosts
 from hermes_queue.sandbox.builds.proxy import BuildProxy
 from hermes_queue.sandbox.host import pip as pip_settings
-from hermes_queue.sandbox.local.fence import SlotDirectories
 from hermes_queue.sandbox.local.slot import LocalSlot
 
 logger = logging.getLogger(__name__)
@@ -102,9 +101,8 @@ async def _proxied(slot: LocalSlot, hosts: BuildHosts) -> AsyncIterator[tuple[Bu
 
 async def _listener_inside(slot: LocalSlot) -> socket.socket:
     """A socket that listens on the loopback of the slot's network namespace."""
-    directories = SlotDirectories(slot.record.parent / slot.fence.slot_id)
     name = f"hand-over-{secrets.token_hex(8)}"
-    with _channel(directories.tmp, name) as channel:
+    with _channel(slot.fence.directories.tmp, name) as channel:
         made = await slot.run(
             ["python3", "-I", "-S", "-c", HAND_OVER, f"/tmp/{name}"],  # noqa: S108 - the slot's
             cwd="/",

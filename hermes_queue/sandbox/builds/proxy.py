@@ -46,17 +46,9 @@ ACCEPT_PAUSE_S = 1.0
 """After a failed accept, e.g. because the worker is out of descriptors."""
 _TARGET = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253}):([0-9]{1,5})")
 _FIELD = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\r\n\0]*")
-_NOT_PASSED_ON = {
-    "connection",
-    "content-length",
-    "expect",
-    "host",
-    "keep-alive",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-}
+_NOT_PASSED_ON = frozenset(
+    "connection content-length expect host keep-alive te trailer transfer-encoding upgrade".split()
+)
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 

@@ -35,19 +35,9 @@ logger = logging.getLogger(__name__)
 
 START_TIMEOUT_S = 30.0
 ETC_SHARED = (
-    "alternatives",
-    "ca-certificates",
-    "ld.so.cache",
-    "ld.so.conf",
-    "ld.so.conf.d",
-    "localtime",
-    "mime.types",
-    "nsswitch.conf",
-    "pki",
-    "protocols",
-    "services",
-    "ssl",
-)
+    "alternatives ca-certificates ld.so.cache ld.so.conf ld.so.conf.d localtime mime.types "
+    "nsswitch.conf pki protocols services ssl"
+).split()
 """Entries of /etc that programs of the host's /usr need and that need not be hidden."""
 INIT_PLACE = "/dev/.init"
 """Path of the first process's program; the callers' arguments mount it there."""
@@ -63,14 +53,7 @@ LEAVE = f"exec {OUTER_USER}<&-; "
 """First words of the shell that enters a command's directory: close `OUTER_USER` there."""
 NS_GET_PARENT = 0xB702
 """ioctl_ns(2); Python has no constant for it."""
-NAMESPACES = (
-    ("mnt", "--mount"),
-    ("pid", "--pid"),
-    ("ipc", "--ipc"),
-    ("uts", "--uts"),
-    ("net", "--net"),
-    ("cgroup", "--cgroup"),
-)
+NAMESPACES = ("mnt", "pid", "ipc", "uts", "net", "cgroup")
 
 
 class Bubblewrap:
@@ -161,8 +144,8 @@ class Bubblewrap:
         # Entering a namespace that we are in already would be refused: net when it is shared,
         # cgroup if the kernel has none.
         self._namespaces = [
-            f"{option}=/proc/{pid}/ns/{name}"
-            for name, option in NAMESPACES
+            f"--{'mount' if name == 'mnt' else name}=/proc/{pid}/ns/{name}"
+            for name in NAMESPACES
             if os.path.exists(f"/proc/self/ns/{name}")
             and os.readlink(f"/proc/{pid}/ns/{name}") != os.readlink(f"/proc/self/ns/{name}")
         ]

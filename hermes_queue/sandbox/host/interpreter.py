@@ -10,6 +10,7 @@ import functools
 import hashlib
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -24,18 +25,9 @@ MOUNT = "/opt/python"
 OWN_VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 LEFT_OUT = (
-    "site-packages",
-    "dist-packages",
-    "test",
-    "tests",
-    "ensurepip",
-    "idlelib",
-    "idle_test",
-    "tkinter",
-    "turtledemo",
-    "*.a",
-    "*.opt-[12].pyc",
-)
+    "site-packages dist-packages test tests ensurepip idlelib idle_test tkinter turtledemo "
+    "*.a *.opt-[12].pyc"
+).split()
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,3 +177,18 @@ def _open_to_others(root: Path) -> None:
             path = os.path.join(directory, name)
             if not os.path.islink(path):
                 os.chmod(path, os.stat(path).st_mode & 0o755 | 0o444)
+
+
+@functools.cache
+def host_image(python: str | None) -> str:
+    """System, kernel and Python of a slot with `python` (None = the worker's own).
+
+    Slots see the host's /usr, so there is no image with a digest.
+    """
+    try:
+        system = platform.freedesktop_os_release()["PRETTY_NAME"]
+    except (OSError, KeyError):
+        system = platform.system()
+    own = python in (None, OWN_VERSION)
+    version = platform.python_version() if own else python
+    return f"{system}, {platform.release()} {platform.machine()}, Python {version}"

@@ -21,7 +21,7 @@ from hermes_queue.sandbox.host.paths import (
     locked,
     shared_directory,
 )
-from hermes_queue.sandbox.host.user_namespaces import is_mapped
+from hermes_queue.sandbox.host.user_namespaces import drop_prefix, is_mapped
 from hermes_queue.settings import LocalSandboxSettings
 
 UNFENCED = "or run unfenced, for trusted agents only: HERMES_QUEUE_LOCAL_ISOLATION=none"
@@ -47,11 +47,6 @@ class FencePrograms:
         return drop_prefix(self.setpriv, uid) if self.drop else ()
 
 
-def drop_prefix(setpriv: str, uid: int) -> tuple[str, ...]:
-    """A prefix with which root runs a command as `uid`, in no group but its own."""
-    return (setpriv, f"--reuid={uid}", f"--regid={uid}", "--clear-groups")
-
-
 def find_tools(cache: Path) -> FencePrograms:
     """Locate the programs and probe them once. Blocking.
 
@@ -66,9 +61,7 @@ def find_tools(cache: Path) -> FencePrograms:
             f"(`apt install util-linux`), {UNFENCED}"
         )
     nsenter, setpriv = str(found["nsenter"]), str(found["setpriv"])
-    drop: tuple[str, ...] = ()
-    if is_root():
-        drop = drop_prefix(setpriv, SLOT_UID)
+    drop = drop_prefix(setpriv, SLOT_UID) if is_root() else ()
     bwrap = _find_bwrap(cache)
     return FencePrograms(bwrap, nsenter, setpriv, drop, _probe(bwrap, drop))
 

@@ -20,28 +20,12 @@ from hermes_queue.syntax import literal
 
 MOUNT = "/opt/pip"
 COMMAND = f"env PYTHONPATH={MOUNT} python3 -m pip"
-SETTINGS = {
-    "cert",
-    "extra-index-url",
-    "find-links",
-    "index-url",
-    "no-index",
-    "proxy",
-    "retries",
-    "timeout",
-    "trusted-host",
-}
+SETTINGS = frozenset(
+    "cert extra-index-url find-links index-url no-index proxy retries timeout trusted-host".split()
+)
 PASSED_ON = (
-    "SSL_CERT_FILE",
-    "SSL_CERT_DIR",
-    "REQUESTS_CA_BUNDLE",
-    "http_proxy",
-    "https_proxy",
-    "no_proxy",
-    "HTTP_PROXY",
-    "HTTPS_PROXY",
-    "NO_PROXY",
-    "GIT_SSL_CAINFO",
+    *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "GIT_SSL_CAINFO"),
+    *("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
 )
 
 

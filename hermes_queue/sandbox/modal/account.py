@@ -20,8 +20,6 @@ NEEDS = (1, 5, 4)
 """Oldest SDK whose sandboxes can mount directory snapshots and speak today's protocol."""
 TAG_CHARACTERS = re.compile(r"[^A-Za-z0-9._-]")
 TAGS_AT_ONCE = 8
-ANSWER_S = 20.0
-"""For the account's answer to `hermes-queue doctor`."""
 CREATED = "created"
 """Our tag with the time of creation; the listing has no field for it."""
 
@@ -170,20 +168,6 @@ class ModalAccount:
                 await sandbox.terminate.aio()
         except SlotLost:
             return
-
-
-async def answering(settings: ModalSettings) -> str:
-    """Check the account; returns a text for people.
-
-    Raises:
-        ConfigurationError, SandboxError: see `ModalAccount.open`.
-    """
-    try:
-        async with asyncio.timeout(ANSWER_S):
-            await ModalAccount(settings).open()
-    except TimeoutError as error:
-        raise SandboxError(f"no answer within {ANSWER_S:.0f} s: check the network") from error
-    return f"the token works, app {settings.app!r} exists"
 
 
 async def _info(sandbox: Any, turns: asyncio.Semaphore) -> SandboxInfo | None:

@@ -17,7 +17,6 @@ import shlex
 import tarfile
 import time
 import uuid
-from collections.abc import Awaitable, Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -27,7 +26,9 @@ from hermes_queue.sandbox.builds.turn import build_turn
 from hermes_queue.sandbox.fleet import SnapshotNotes
 from hermes_queue.sandbox.host import pip as pip_settings
 from hermes_queue.sandbox.local.assets import check_asset, explain_failure
+from hermes_queue.sandbox.modal.account import ModalAccount
 from hermes_queue.sandbox.modal.box import ROOT, ModalSandbox
+from hermes_queue.sandbox.modal.factory import BoxFactory
 from hermes_queue.sandbox.modal.failures import explained
 from hermes_queue.sandbox.modal.process import run_process
 from hermes_queue.sandbox.modal.profiles import image_key
@@ -47,27 +48,16 @@ READ = (
     f'[ "$(realpath -- "$1")" = "$1" ] && [ -f "$1" ] || exit {ABSENT}; exec head -c "$2" -- "$1"'
 )
 
-MakeSandbox = Callable[[ModalSettings], Awaitable[ModalSandbox]]
-FindImage = Callable[[str], Awaitable[Any]]
-EndSandbox = Callable[[ModalSandbox], Awaitable[None]]
-
 
 class ModalAssets:
     """The assets of one Modal app, as known on this host."""
 
     def __init__(
-        self,
-        cache: Path,
-        *,
-        build_box: MakeSandbox,
-        end_box: EndSandbox,
-        find_image: FindImage,
-        fleet: SnapshotNotes,
+        self, cache: Path, account: ModalAccount, factory: BoxFactory, fleet: SnapshotNotes
     ) -> None:
         self._cache = cache
-        self._find_image = find_image
-        self._build_box = build_box
-        self._end_box = end_box
+        self._account = account
+        self._factory = factory
         self._fleet = fleet
         self._app_id = ""
         self._notes: Path | None = None
@@ -90,9 +80,10 @@ class ModalAssets:
         note = self._note(profile, spec)
         if note not in self._images:
             async with build_turn(note.with_suffix(".lock")):
-                self._images[note] = await self._noted(note) or await self._find_image(
-                    await self._build(profile, spec, note)
-                )
+                image = await self._noted(note)
+                if image is None:
+                    image = await self._account.snapshot(await self._build(profile, spec, note))
+                self._images[note] = image
         return self._images[note]
 
     async def _noted(self, note: Path) -> Any:
@@ -108,18 +99,11 @@ class ModalAssets:
     async def _found(self, note: Path, image_id: str) -> Any:
         """The image, or None if Modal no longer has it; then the fleet's note is dropped."""
         try:
-            return await self._find_image(image_id)
+            return await self._account.snapshot(image_id)
         except SandboxRejected as error:
             logger.info("building %s again: %s", note.stem, error, extra={"action": "asset_gone"})
             await self._fleet.forget(self._app_id, note.stem, image_id)
             return None
-
-    async def forget(self, profile: ModalSettings, spec: AssetSpec) -> None:
-        """Drop an asset that Modal no longer has; it is built again on the next request."""
-        note = self._note(profile, spec)
-        if image := self._images.pop(note, None):
-            await self._fleet.forget(self._app_id, note.stem, image.object_id)
-        note.unlink(missing_ok=True)
 
     def _note(self, profile: ModalSettings, spec: AssetSpec) -> Path:
         if self._notes is None:
@@ -132,7 +116,7 @@ class ModalAssets:
         builder = profile.model_copy(
             update={"lifetime_s": int(spec.timeout_s + profile.start_timeout_s) + 600}
         )
-        box = await self._build_box(builder)
+        box = await self._factory.make(builder, open_network=True)
         try:
             check_python(profile, box, spec.python)
             done = await self._run(box, spec)
@@ -143,7 +127,7 @@ class ModalAssets:
                     spec.mount, timeout=SNAPSHOT_TIMEOUT_S, ttl=TTL_S
                 )
         finally:
-            await self._end_box(box)
+            await self._factory.end(box)
         unfinished = note.with_suffix(".new")
         unfinished.write_text(json.dumps({"image_id": image.object_id, "made": time.time()}))
         unfinished.rename(note)
@@ -243,7 +227,10 @@ class ModalAssets:
         try:
             await box.mount(place, image)
         except SandboxRejected as error:
-            await self.forget(profile, spec)
+            note = self._note(profile, spec)
+            if self._images.pop(note, None) is not None:
+                await self._fleet.forget(self._app_id, note.stem, image.object_id)
+            note.unlink(missing_ok=True)
             raise SandboxError(f"{error}; the next attempt builds it again") from error
 
 

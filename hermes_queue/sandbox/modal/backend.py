@@ -7,7 +7,6 @@ import contextlib
 import functools
 import logging
 import os
-import platform
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,17 +23,17 @@ from hermes_queue.sandbox.base import (
     Slot,
     SlotSpec,
 )
-from hermes_queue.sandbox.capacity import Capacity
-from hermes_queue.sandbox.commands import SlotCommands
 from hermes_queue.sandbox.fleet import Fleet
 from hermes_queue.sandbox.host.execution import unbroken
 from hermes_queue.sandbox.modal.account import ModalAccount
 from hermes_queue.sandbox.modal.assets import ModalAssets, check_python, mount_place
 from hermes_queue.sandbox.modal.box import Lease, ModalSandbox
 from hermes_queue.sandbox.modal.factory import BoxFactory, Readers
-from hermes_queue.sandbox.modal.pool import Makers, Pool
-from hermes_queue.sandbox.modal.profiles import DEFAULT, Profiles, for_grading, for_one
-from hermes_queue.settings import ModalSettings, PathSettings, WorkerSettings
+from hermes_queue.sandbox.modal.pool import Pool
+from hermes_queue.sandbox.modal.profiles import Profiles, for_grading, for_one
+from hermes_queue.sandbox.profiles import DEFAULT_PROFILE
+from hermes_queue.sandbox.slot_backend import SlotBackend
+from hermes_queue.settings import ModalSettings, WorkerSettings
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +55,7 @@ class Held:
     lease: Lease
 
 
-class ModalBackend(SlotCommands):
+class ModalBackend(SlotBackend):
     """See `SandboxBackend`."""
 
     def __init__(
@@ -68,32 +67,16 @@ class ModalBackend(SlotCommands):
         cache: Path | None = None,
         fleet: Fleet | None = None,
     ) -> None:
+        super().__init__(slots or WorkerSettings().concurrency, labels, cache, fleet)
         self.settings = settings or ModalSettings()
-        self.labels = {
-            "deployment": "default",
-            "worker": f"{platform.node()}-{os.getpid()}",
-            **(labels or {}),
-        }
         self._profiles = Profiles(self.settings)
-        fleet = fleet or Fleet()
-        self._observer = fleet.observer
         self._account = ModalAccount(self.settings)
-        self._factory = BoxFactory(self._account, self.settings, fleet, self.labels)
-        self._cache = (cache or PathSettings().cache).absolute()
-        self._assets = ModalAssets(
-            self._cache,
-            build_box=self._factory.make_builder,
-            end_box=self._factory.end,
-            find_image=self._account.snapshot,
-            fleet=fleet.snapshots,
-        )
+        self._factory = BoxFactory(self._account, self.settings, self._fleet, self.labels)
+        self._assets = ModalAssets(self._cache, self._account, self._factory, self._fleet.snapshots)
         self._asset_profiles: dict[tuple[str, str], str] = {}
         self._pools: dict[str, Pool] = {}
         self._held: dict[str, Held] = {}
         self._readers = Readers(self._factory, lambda: self._started)
-        self._capacity = Capacity(slots or WorkerSettings().concurrency)
-        self._opening = asyncio.Lock()
-        self._started = False
         self._process = os.getpid()
         self._tender: asyncio.Task[None] | None = None
         self._isolated = True
@@ -103,14 +86,9 @@ class ModalBackend(SlotCommands):
         """The current ones: whether slots can be isolated is known from the first sandbox on."""
         return Capabilities(isolation=self._isolated, remote=True)
 
-    @property
-    def free_slots(self) -> int:
-        """See `SandboxBackend`."""
-        return self._capacity.free
-
     def resize(self, slots: int) -> None:
         """See `SandboxBackend`."""
-        self._capacity.resize(slots)
+        super().resize(slots)
         for pool in self._pools.values():
             pool.resize(slots)
 
@@ -136,7 +114,8 @@ class ModalBackend(SlotCommands):
 
         A first image build may take minutes and continues in the background.
         """
-        provisioning = asyncio.create_task(self._pool(DEFAULT, self._profiles[DEFAULT]).provision())
+        pool = self._pool(DEFAULT_PROFILE, self._profiles[DEFAULT_PROFILE])
+        provisioning = asyncio.create_task(pool.provision())
         await asyncio.wait({provisioning}, timeout=PROVISION_S)
         if provisioning.done():
             provisioning.result()
@@ -184,8 +163,8 @@ class ModalBackend(SlotCommands):
         """The pool called `name`, with sandboxes of this profile; made on first use."""
         self._check_running()
         if name not in self._pools:
-            makers = Makers(create=self._make_box, end=self._factory.end)
-            self._pools[name] = Pool(profile, makers, slots=self._capacity.slots)
+            create, end = self._make_box, self._factory.end
+            self._pools[name] = Pool(profile, create, end, slots=self._capacity.slots)
         return self._pools[name]
 
     async def _make_box(self, profile: ModalSettings) -> ModalSandbox:
@@ -209,7 +188,7 @@ class ModalBackend(SlotCommands):
         self, asset: AssetSpec, path: str, *, max_bytes: int = MAX_FILE_BYTES
     ) -> bytes:
         """See `SandboxBackend`."""
-        name = self._asset_profiles.get((asset.kind, asset.key), DEFAULT)
+        name = self._asset_profiles.get((asset.kind, asset.key), DEFAULT_PROFILE)
         profile = self._profiles[name]
         await self._assets.ensure(profile, asset)
         box = await self._readers.get(name, profile)
@@ -221,20 +200,15 @@ class ModalBackend(SlotCommands):
 
     # --- slots ------------------------------------------------------------------------
 
-    async def acquire(self, trajectory_id: str, spec: SlotSpec) -> Slot:
-        """See `SandboxBackend`."""
-        await self.prepare(spec)
-        await self._capacity.acquire()
-        try:
-            return await self._lease(trajectory_id, spec, self._pool(*self._profile(spec)))
-        except BaseException:
-            self._capacity.release()
-            raise
-
     async def _lease(
-        self, trajectory_id: str, spec: SlotSpec, pool: Pool, box: ModalSandbox | None = None
+        self,
+        trajectory_id: str,
+        spec: SlotSpec,
+        pool: Pool | None = None,
+        box: ModalSandbox | None = None,
     ) -> Slot:
         """Open a slot; in `box`, where a place is reserved for it, if one is given."""
+        pool = pool or self._pool(*self._profile(spec))
         profile = pool.profile
         images = {asset.mount: await self._assets.ensure(profile, asset) for asset in spec.assets}
         if box is None:
@@ -318,8 +292,7 @@ class ModalBackend(SlotCommands):
 
     async def release(self, slot: Slot) -> None:
         """See `SandboxBackend`."""
-        held = self._held.pop(slot.slot_id, None)
-        if held is not None:
+        if (held := self._held.pop(slot.slot_id, None)) is not None:
             await unbroken(self._release(slot.slot_id, held))
 
     async def _release(self, slot_id: str, held: Held) -> None:
@@ -351,8 +324,7 @@ class ModalBackend(SlotCommands):
             raise
 
     def _leased_slot(self, slot: Slot) -> Held:
-        held = self._held.get(slot.slot_id)
-        if held is None:
+        if (held := self._held.get(slot.slot_id)) is None:
             raise SlotLost(f"slot {slot.slot_id} is not leased")
         return held
 

@@ -196,7 +196,7 @@ async def _drain(outputs: Sequence[_Output], quiet_s: float) -> bool:
         left_s = min(max(quiet_at, ended + quiet_s), ended + DRAIN_S) - time.monotonic()
         if left_s <= 0:
             for output in open_:
-                output.kept.cut()
+                output.kept.is_cut = True
             return False
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(left_s):

@@ -11,9 +11,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from hermes_queue.errors import ConfigurationError, SandboxRejected
+from hermes_queue.sandbox.profiles import DEFAULT_PROFILE
 from hermes_queue.settings import ModalSettings
 
-DEFAULT = "default"
 FLEET_WIDE = frozenset(
     {"app", "environment", "profiles", "creates_per_s", "max_starting", "patience_s"}
 )
@@ -30,16 +30,10 @@ class Profiles:
             ConfigurationError: it cannot be read, or has an invalid key, which the message
                 names.
         """
-        self.default = default
-        self._by_name = {DEFAULT: default}
+        self._by_name = {DEFAULT_PROFILE: default}
         if default.profiles is not None:
             for name, section in _read(default.profiles).items():
                 self._by_name[name] = _profile(default, default.profiles, name, section)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of all profiles, sorted."""
-        return tuple(sorted(self._by_name))
 
     def __getitem__(self, name: str) -> ModalSettings:
         """The profile called `name`.
@@ -47,13 +41,12 @@ class Profiles:
         Raises:
             SandboxRejected: it is unknown; the message lists the known ones.
         """
-        found = self._by_name.get(name)
-        if found is None:
+        if name not in self._by_name:
             raise SandboxRejected(
                 f"sandbox profile {name!r} is unknown to this worker; known: "
-                f"{', '.join(self.names)} (HERMES_QUEUE_MODAL_PROFILES)"
+                f"{', '.join(sorted(self._by_name))} (HERMES_QUEUE_MODAL_PROFILES)"
             )
-        return found
+        return self._by_name[name]
 
 
 def for_grading(profile: ModalSettings) -> ModalSettings | None:
