@@ -74,11 +74,7 @@ class SlotBackend(ABC):
     def _in_slot(
         self, slot: Slot, *, whole: bool = False
     ) -> AbstractContextManager[files.RunInSlot]:
-        """Runs programs in the slot; with `whole`, output that is cut short is an error.
-
-        Raises:
-            SlotLost: it is not leased.
-        """
+        """Runs programs in the slot; `whole`: output must not be cut short. Raises SlotLost."""
 
     async def execute_batch(
         self, requests: Sequence[ExecutionRequest]

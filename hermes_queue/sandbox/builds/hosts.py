@@ -112,11 +112,7 @@ class BuildHosts:
         return numeric[:MAX_ADDRESSES]
 
     def outer_proxy(self, scheme: Scheme, host: str, port: int) -> OuterProxy | None:
-        """The proxy that the worker itself needs to get there.
-
-        Raises:
-            EnvInfraError: builds cannot use this kind of proxy.
-        """
+        """The proxy the worker needs to get there. Raises EnvInfraError: builds cannot use it."""
         url = self.proxies.get(scheme) or self.proxies.get("all")
         if not url or proxy_bypass(f"{host}:{port}", dict(self.proxies)):
             return None

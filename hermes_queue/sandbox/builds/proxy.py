@@ -91,11 +91,7 @@ class ProxyRequest:
 
 
 def parse(head: bytes) -> ProxyRequest:
-    """The request in a head that ends with an empty line.
-
-    Raises:
-        Malformed: it is not a request, or not a supported one.
-    """
+    """The request in a head that ends with an empty line. Raises Malformed: we do not serve it."""
     line, *fields = head.decode("latin-1")[: -len("\r\n\r\n")].split("\r\n")
     if any(not _FIELD.fullmatch(text) for text in fields):
         raise Malformed("400 Malformed header")
@@ -226,9 +222,7 @@ class BuildProxy:
     async def _open(self, request: ProxyRequest) -> Streams:
         """Open the connection that carries the answer, or for a tunnel its far end.
 
-        Raises:
-            HostRefused: builds may not reach the address.
-            OSError: no connection.
+        Raises HostRefused, or OSError if there is no connection.
         """
         scheme, host, port = request.scheme, request.host, request.port
         outer = self._hosts.outer_proxy(scheme, host, port)

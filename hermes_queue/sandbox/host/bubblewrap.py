@@ -90,11 +90,7 @@ class Bubblewrap:
     async def start(
         self, arguments: Sequence[str], *, environment: dict[str, str], pass_fds: Sequence[int] = ()
     ) -> None:
-        """Start bubblewrap with `arguments` and wait until its mounts are in place.
-
-        Raises:
-            SandboxError: it ended instead, or was not ready in time.
-        """
+        """Start it; return when its mounts are in place. Raises SandboxError: it was not ready."""
         errors = memory_file(b"")
         info, info_writer = os.pipe()
         ready, ready_writer = os.pipe()
@@ -136,10 +132,6 @@ class Bubblewrap:
                 os.close(descriptor)
 
     def _learn(self, pid: int) -> None:
-        stat = read_stat(pid)
-        if stat is None:
-            raise SandboxError("the sandbox's first process ended at once")
-        self.init_pid, self.init_started = pid, stat.started
         self._pid_namespace = os.readlink(f"/proc/{pid}/ns/pid")
         # Entering a namespace that we are in already would be refused: net when it is shared,
         # cgroup if the kernel has none.
@@ -162,26 +154,20 @@ class Bubblewrap:
         host (the kernel's when memory is short, a supervisor's, ours) ends it, or the bubblewrap
         around it, with SIGKILL.
         """
-        if (
-            self._child is None
-            or self._killed
-            or not await self._child.ended_within(START_TIMEOUT_S)
-        ):
+        child = self._child
+        if child is None or self._killed or not await child.ended_within(START_TIMEOUT_S):
             return False
-        code = self._child.exited.result()
+        code = child.exited.result()
         return code >= 0 and code != 128 + signal.SIGKILL
 
-    def enter_prefix(self) -> list[str | bytes]:
+    def enter_prefix(self, *, limited: bool = True) -> list[str | bytes]:
         """A prefix for commands inside: in the control groups, with the nested namespace's rights.
 
         The command must begin with `LEAVE`.
         """
-        return self._enter(self._groups)
-
-    def _enter(self, groups: ControlGroups | None) -> list[str | bytes]:
         # Not inherited from us: after giving up root the command could not open it any more.
         outer = f"/proc/{os.getpid()}/fd/{self._outer_user}"
-        prepare = groups.moves() if groups else ""
+        prepare = self._groups.moves() if self._groups and limited else ""
         if self._drop:
             prepare, outer = f"{prepare}exec {OUTER_USER}<{outer}; ", f"/proc/self/fd/{OUTER_USER}"
         shell = ["/bin/sh", "-c", f'{prepare}exec "$@"', "sh"] if prepare else []
@@ -213,7 +199,7 @@ class Bubblewrap:
 
     async def _sweep(self) -> None:
         """Kill all but the first process at once: the kernel allows no fork in between."""
-        argv = [*self._enter(None), "/bin/sh", "-c", f"{LEAVE}kill -KILL -1"]
+        argv = [*self.enter_prefix(limited=False), "/bin/sh", "-c", f"{LEAVE}kill -KILL -1"]
         try:
             sweeper = Child(argv, env={"PATH": "/usr/bin:/bin"}, confined=True)
         except OSError as error:

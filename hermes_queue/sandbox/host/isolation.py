@@ -48,11 +48,7 @@ class FencePrograms:
 
 
 def find_tools(cache: Path) -> FencePrograms:
-    """Locate the programs and probe them once. Blocking.
-
-    Raises:
-        IsolationUnavailable: with the cause and the fix.
-    """
+    """Locate and probe the programs. Blocking. Raises IsolationUnavailable: with cause and fix."""
     found = {name: shutil.which(name) for name in ("nsenter", "setpriv")}
     missing = [name for name, path in found.items() if path is None]
     if missing:

@@ -138,11 +138,7 @@ class UserNamespaces:
     """
 
     def __init__(self, ids: IdMap) -> None:
-        """Make them. Blocking, some milliseconds.
-
-        Raises:
-            IsolationUnavailable: the kernel or newuidmap refused.
-        """
+        """Blocking, some milliseconds. Raises IsolationUnavailable: kernel or newuidmap refused."""
         self.ids = ids
         self.outer = self.nested = -1
         # One line per line of the outer one: the kernel refuses a line that spans two of them.
@@ -180,10 +176,7 @@ class UserNamespaces:
         self.nested = os.open(f"/proc/{nested}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
 
     def enter_outer(self, nsenter: str) -> list[str]:
-        """A prefix that runs a command as root of the outer one, with no rights on the host.
-
-        The command must inherit `outer`.
-        """
+        """A prefix for a command that inherits `outer`, as its root, without rights on the host."""
         entry = [nsenter, f"--user=/proc/self/fd/{self.outer}", "--preserve-credentials"]
         return [*self.ids.drop, *entry, "--"]
 

@@ -97,11 +97,7 @@ class LocalBackend(SlotBackend):
             logger.info("removed sandboxes of dead workers: %s", names, extra=extra)
 
     async def _reap(self) -> None:
-        """Periodically end sandboxes that dead workers of this host left.
-
-        Every worker does so for its own host, even for other deployments: a free lock shows that
-        a worker is dead, without asking any Redis.
-        """
+        """End what dead workers of this host left: a free lock shows that one is dead."""
         while True:
             await asyncio.sleep(self.settings.reap_s)
             try:
@@ -141,7 +137,7 @@ class LocalBackend(SlotBackend):
         if reaper:
             await end_tasks(reaper)
         for slot_id in list(self._slots):
-            await self._release(slot_id)
+            await self._end_slot(slot_id)
         self._uids.close()
         if self._sandbox is not None:
             sandbox, self._sandbox = self._sandbox, None
@@ -274,9 +270,11 @@ class LocalBackend(SlotBackend):
         return BubblewrapFence(slot_id, self._tools, directories, options)
 
     async def _end_slot(self, slot_id: str) -> None:
-        """Kill and delete a slot. No-op if it is gone; never raises."""
+        """Kill and delete a slot, and end its lease. No-op if it is gone; never raises."""
         if (slot := self._slots.pop(slot_id, None)) is not None:
             await self._finish(slot)
+            if slot.has_capacity:
+                self._capacity.release()
 
     async def _finish(self, slot: LocalSlot) -> None:
         if await slot.end():
@@ -297,14 +295,7 @@ class LocalBackend(SlotBackend):
 
     async def release(self, slot: Slot) -> None:
         """See `SandboxBackend`."""
-        if slot.slot_id in self._slots:
-            await unbroken(self._release(slot.slot_id))
-
-    async def _release(self, slot_id: str) -> None:
-        if (slot := self._slots.get(slot_id)) is not None:
-            await self._end_slot(slot_id)
-            if slot.has_capacity:
-                self._capacity.release()
+        await unbroken(self._end_slot(slot.slot_id))
 
     # --- commands and files -----------------------------------------------------------
 

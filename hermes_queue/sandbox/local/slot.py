@@ -114,11 +114,7 @@ class LocalSlot:
         return kind(f"slot {self.fence.slot_id} {how}")
 
     async def end(self) -> bool:
-        """Kill everything in the slot and delete its directories and limits. Never raises.
-
-        Returns:
-            Whether everything in it is dead.
-        """
+        """Free all that the slot has; returns whether all in it is dead. Never raises."""
         is_dead = True
         try:
             await self.fence.kill()

@@ -48,11 +48,7 @@ class SlotUids:
         return not self._blocks
 
     def take(self) -> int:
-        """A uid that no other slot has, or `SLOT_UID` if none is left.
-
-        Raises:
-            OSError: the lock files cannot be made.
-        """
+        """A uid that no other slot has, or `SLOT_UID` if none is left. Raises OSError."""
         if not self._free and self._blocks:
             self._lock_a_block()
         return self._free.popleft() if self._free else SLOT_UID
@@ -63,11 +59,7 @@ class SlotUids:
             self._free.append(uid)
 
     async def let_read(self, asset: Path) -> None:
-        """Open an asset to the slots' uids: it was built by `SLOT_UID`.
-
-        Raises:
-            OSError: its modes cannot be changed.
-        """
+        """Open an asset, which `SLOT_UID` has built, to the slots' uids. Raises OSError."""
         if not self.is_shared and asset not in self._opened:
             await asyncio.to_thread(open_tree, asset)
             self._opened.add(asset)

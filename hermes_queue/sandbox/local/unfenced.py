@@ -158,7 +158,7 @@ class InPlaceAssetStore(AssetStore):
                 parked.rename(place)
             else:
                 place.mkdir()
-                self._check(spec, await self._build(spec, place))
+                asset_store.check_built(spec, await self._build(spec, place))
             occupant.write_text(_name(spec))
         finally:
             os.close(lock)

@@ -11,7 +11,7 @@ from typing import Any
 
 from hermes_queue.errors import ConfigurationError, SandboxError, SlotLost
 from hermes_queue.sandbox.base import SandboxInfo
-from hermes_queue.sandbox.modal.failures import explained, is_authentication
+from hermes_queue.sandbox.modal.failures import explained
 from hermes_queue.settings import ModalSettings
 
 logger = logging.getLogger(__name__)
@@ -35,9 +35,8 @@ class ModalAccount:
     async def open(self) -> None:
         """Find or make the app. Idempotent.
 
-        Raises:
-            ConfigurationError: the SDK is missing or too old, or there is no valid token.
-            SandboxError: Modal does not answer.
+        Raises ConfigurationError: the SDK or the token is not valid; SandboxError: Modal does not
+        answer.
         """
         if self._app is None:
             await self._look_up()
@@ -52,7 +51,7 @@ class ModalAccount:
                     create_if_missing=True,
                 )
         except SandboxError as error:
-            if is_authentication(error):
+            if type(error.__cause__).__name__ in ("AuthError", "PermissionDeniedError"):
                 raise ConfigurationError(
                     f"Modal refuses the token: {error}; run `modal token new`, or set "
                     "MODAL_TOKEN_ID and MODAL_TOKEN_SECRET"
@@ -67,9 +66,7 @@ class ModalAccount:
     async def image(self, profile: ModalSettings, key: str) -> Any:
         """The profile's image, built once per process and cached by Modal.
 
-        Raises:
-            SandboxRejected: it cannot be built or found.
-            ConfigurationError: the Dockerfile does not exist.
+        Raises SandboxRejected: it cannot be built; ConfigurationError: there is no such Dockerfile.
         """
         if key not in self._images:
             image = _describe(profile)
@@ -79,11 +76,7 @@ class ModalAccount:
         return self._images[key]
 
     async def snapshot(self, image_id: str) -> Any:
-        """The existing image with this id.
-
-        Raises:
-            SandboxRejected: it does not exist (any more).
-        """
+        """The existing image with this id. Raises SandboxRejected: it does not exist (any more)."""
         modal = _sdk()
         with explained(f"finding snapshot {image_id}"):
             image = modal.Image.from_id(image_id)

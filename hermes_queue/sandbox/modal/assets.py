@@ -17,7 +17,7 @@ import shlex
 import tarfile
 import time
 import uuid
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from hermes_queue.errors import EnvInfraError, SandboxError, SandboxRejected
@@ -25,7 +25,7 @@ from hermes_queue.sandbox.base import DROPPED_VARIABLES, AssetSpec, ExecutionRes
 from hermes_queue.sandbox.builds.turn import build_turn
 from hermes_queue.sandbox.fleet import SnapshotNotes
 from hermes_queue.sandbox.host import pip as pip_settings
-from hermes_queue.sandbox.local.assets import check_asset, explain_failure
+from hermes_queue.sandbox.local.assets import check_asset, check_built, parts_inside
 from hermes_queue.sandbox.modal.account import ModalAccount
 from hermes_queue.sandbox.modal.box import ROOT, ModalSandbox
 from hermes_queue.sandbox.modal.factory import BoxFactory
@@ -119,9 +119,7 @@ class ModalAssets:
         box = await self._factory.make(builder, open_network=True)
         try:
             check_python(profile, box, spec.python)
-            done = await self._run(box, spec)
-            if not done.ok:
-                raise EnvInfraError(explain_failure(spec, done))
+            check_built(spec, await self._run(box, spec))
             with explained(f"keeping {spec.kind} {spec.key[:12]}", gone=True):
                 image = await box.sandbox.snapshot_directory.aio(
                     spec.mount, timeout=SNAPSHOT_TIMEOUT_S, ttl=TTL_S
@@ -195,15 +193,13 @@ class ModalAssets:
         max_bytes: int,
     ) -> bytes:
         """See `SandboxBackend.read_asset`; `box` is one without slots."""
-        parts = PurePosixPath(path).parts
-        if not parts or path.startswith("/") or ".." in parts or "\0" in path:
-            raise FileNotFoundError(errno.ENOENT, "not a path inside the asset", path)
-        image = await self.ensure(profile, spec)
         place = mount_place(spec)
+        target = "/".join((place, *parts_inside(path)))
+        image = await self.ensure(profile, spec)
         await self.mount(box, place, image, profile, spec)
         done = await run_process(
             box.sandbox,
-            ["/bin/bash", "-c", READ, "read", f"{place}/{PurePosixPath(path)}", str(max_bytes + 1)],
+            ["/bin/bash", "-c", READ, "read", target, str(max_bytes + 1)],
             timeout_s=READ_TIMEOUT_S,
             max_output_bytes=max_bytes + 2,
             whole=True,
@@ -219,11 +215,7 @@ class ModalAssets:
     async def mount(
         self, box: ModalSandbox, place: str, image: Any, profile: ModalSettings, spec: AssetSpec
     ) -> None:
-        """Mount the asset at `place` in a sandbox.
-
-        Raises:
-            SandboxError: Modal no longer has it; the next attempt builds it.
-        """
+        """Mount the asset at `place` in a sandbox. Raises SandboxError: Modal no longer has it."""
         try:
             await box.mount(place, image)
         except SandboxRejected as error:
@@ -240,11 +232,7 @@ def mount_place(spec: AssetSpec) -> str:
 
 
 def check_python(profile: ModalSettings, box: ModalSandbox, required: str | None) -> None:
-    """Refuse an image with another Python than the job needs.
-
-    Raises:
-        EnvInfraError: says what the image has and what to do.
-    """
+    """Refuse an image with another Python than the job needs. Raises EnvInfraError."""
     found = box.abilities.python
     if required is not None and found != required:
         has = f"Python {found}" if found else "no python3"

@@ -110,10 +110,7 @@ class ModalBackend(SlotBackend):
             self._tender = asyncio.create_task(self._tend())
 
     async def _provision(self) -> None:
-        """Start the minimum.
-
-        A first image build may take minutes and continues in the background.
-        """
+        """Start the minimum; a first build of its image goes on in the background."""
         pool = self._pool(DEFAULT_PROFILE, self._profiles[DEFAULT_PROFILE])
         provisioning = asyncio.create_task(pool.provision())
         await asyncio.wait({provisioning}, timeout=PROVISION_S)

@@ -103,10 +103,7 @@ class BoxFactory:
             ending.add_done_callback(_seen)
 
     async def end(self, box: ModalSandbox) -> None:
-        """End a sandbox.
-
-        Never raises: a survivor is ended by its idle time limit, or by the reaper.
-        """
+        """End a sandbox. Never raises: its idle time limit, or the reaper, ends a survivor."""
         box.spent = True
         await self.end_id(box.sandbox_id)
         self._observer.gone(box.sandbox_id)

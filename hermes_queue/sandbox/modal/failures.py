@@ -84,8 +84,3 @@ def _failed_build(message: str) -> SandboxError:
     if _PASSING.search(message):
         return SandboxError(message)
     return SandboxRejected(f"{message}; see the image's build log at Modal")
-
-
-def is_authentication(error: SandboxError) -> bool:
-    """Whether the account's credentials were refused."""
-    return type(error.__cause__).__name__ in ("AuthError", "PermissionDeniedError")

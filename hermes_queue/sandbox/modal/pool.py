@@ -61,11 +61,7 @@ class Pool:
         await asyncio.gather(*map(asyncio.shield, self._fill_up()))
 
     async def take(self, mounts: Mapping[str, str]) -> ModalSandbox:
-        """A sandbox with room for one more lease, which is reserved; waits for one.
-
-        Raises:
-            SandboxError: a new sandbox was needed and could not be made.
-        """
+        """A sandbox with room for a lease, which is reserved. Raises SandboxError."""
         self._waiting += 1
         try:
             while True:
@@ -112,10 +108,7 @@ class Pool:
         self._wake()
 
     def lose(self, sandbox_id: str) -> None:
-        """Mark a sandbox that another process ends: it takes no further leases.
-
-        No-op for others.
-        """
+        """Mark a sandbox that another process ends, if it is here: it takes no further leases."""
         if box := self.boxes.get(sandbox_id):
             box.spent = True
 

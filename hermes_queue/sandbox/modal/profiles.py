@@ -24,23 +24,14 @@ class Profiles:
     """Every profile by name; a job names the one it needs."""
 
     def __init__(self, default: ModalSettings) -> None:
-        """Read the profiles' file, if the settings name one.
-
-        Raises:
-            ConfigurationError: it cannot be read, or has an invalid key, which the message
-                names.
-        """
+        """Read the profiles' file, if the settings name one. Raises ConfigurationError."""
         self._by_name = {DEFAULT_PROFILE: default}
         if default.profiles is not None:
             for name, section in _read(default.profiles).items():
                 self._by_name[name] = _profile(default, default.profiles, name, section)
 
     def __getitem__(self, name: str) -> ModalSettings:
-        """The profile called `name`.
-
-        Raises:
-            SandboxRejected: it is unknown; the message lists the known ones.
-        """
+        """The profile called `name`. Raises SandboxRejected: it is unknown."""
         if name not in self._by_name:
             raise SandboxRejected(
                 f"sandbox profile {name!r} is unknown to this worker; known: "

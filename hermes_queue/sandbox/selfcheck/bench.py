@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any, Literal
 
 from hermes_queue.errors import SandboxError
@@ -110,30 +111,10 @@ class Trial(SlotBench):
         await trial.start()
         return trial
 
-    async def require_isolation(self) -> None:
-        """Raise NotApplicable for a backend without isolation.
-
-        Some know this only with the first slot.
-        """
-        await self.backend.release(await self.slot())
-        if not self.backend.capabilities.isolation:
-            raise NotApplicable("the backend has no isolation")
-
     def victim(self, worker: str) -> tuple[list[str], dict[str, str]]:
         """Command and environment of a worker of this kind that will be killed."""
         command = [sys.executable, "-m", f"{__package__}.victim", self.subject.name, worker]
         return command, {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-
-
-@contextlib.asynccontextmanager
-async def trial(subject: Subject, *, slots: int) -> AsyncIterator[Trial]:
-    """A started backend with this many slots; stopped at the end."""
-    token = secrets.token_hex(6)
-    labels = {"deployment": f"selfcheck-{token}", "worker": f"selfcheck-{token}"}
-    async with contextlib.AsyncExitStack() as stack:
-        made = Trial(subject, labels, slots=slots, stack=stack)
-        await made.start()
-        yield made
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +125,8 @@ class Check:
     """A sentence with underscores."""
     demand: str
     """What a backend must do to pass."""
-    body: Callable[[Trial], Awaitable[None]]
+    body: Callable[..., Awaitable[None]]
+    """Takes a `Trial`, and a leased slot if it has a parameter `slot`."""
     slots: int
     isolated: bool
     """Whether it applies only to backends with isolation."""
@@ -156,10 +138,19 @@ class Check:
 
     async def run(self, subject: Subject) -> None:
         """Raises CheckFailed, NotApplicable, or any error of the backend."""
-        async with trial(subject, slots=self.slots) as made:
+        name = f"selfcheck-{secrets.token_hex(6)}"
+        labels = {"deployment": name, "worker": name}
+        async with contextlib.AsyncExitStack() as stack:
+            trial = Trial(subject, labels, slots=self.slots, stack=stack)
+            await trial.start()
             if self.isolated:
-                await made.require_isolation()
-            await self.body(made)
+                await trial.backend.release(await trial.slot())  # some know it only with a slot
+                if not trial.backend.capabilities.isolation:
+                    raise NotApplicable("the backend has no isolation")
+            leased = (
+                {"slot": await trial.slot()} if "slot" in signature(self.body).parameters else {}
+            )
+            await self.body(trial, **leased)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,10 +199,10 @@ async def _verdict(
 
 def check(
     *, slots: int = 2, isolated: bool = False
-) -> Callable[[Callable[[Trial], Awaitable[None]]], Check]:
+) -> Callable[[Callable[..., Awaitable[None]]], Check]:
     """Make a `Check` of a function, whose docstring is the requirement."""
 
-    def made(body: Callable[[Trial], Awaitable[None]]) -> Check:
+    def made(body: Callable[..., Awaitable[None]]) -> Check:
         demand = " ".join((body.__doc__ or "").split())
         return Check(body.__name__, demand, body, slots, isolated)
 
