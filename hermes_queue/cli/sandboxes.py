@@ -43,19 +43,16 @@ def _rows(ledger: Ledger) -> dict[str, dict[str, Any]]:
             "listed": False,
         }
     for info in listed:
-        row = rows.setdefault(
-            info.sandbox_id,
-            {
-                "id": info.sandbox_id,
-                "backend": name,
-                "worker": info.labels.get("worker", ""),
-                "host": "",
-                "age_s": round(time.time() - info.created, 1),
-                "lease_s": None,
-                "slots": {},
-            },
-        )
-        row["listed"] = True
+        unknown = {
+            "id": info.sandbox_id,
+            "backend": name,
+            "worker": info.labels.get("worker", ""),
+            "host": "",
+            "age_s": round(time.time() - info.created, 1),
+            "lease_s": None,
+            "slots": {},
+        }
+        rows.setdefault(info.sandbox_id, unknown)["listed"] = True
     return rows
 
 
@@ -145,12 +142,10 @@ def check(backend: str, memory_mb: int | None, only: str, timeout_s: float) -> N
     The backend has the settings of the environment, makes sandboxes of its own and ends them.
     The exit code is 1 if a check fails.
     """
-    from hermes_queue.sandbox import find_backend
     from hermes_queue.sandbox.selfcheck import CHECKS, Subject
 
     if (here := os.getcwd()) not in sys.path:  # as `python -m` has it
         sys.path.insert(0, here)
-    find_backend(backend)
     wanted = re.sub(r"[-\s]", "_", only)
     checks = [each for each in CHECKS if wanted in each.name]
     if not checks:

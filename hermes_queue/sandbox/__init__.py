@@ -60,7 +60,7 @@ def find_backend(name: str) -> Offer:
         )
     if not all(isinstance(flag, Flag) for flag in flags or ()):
         raise ConfigurationError(f"sandbox backend {name!r}: FLAGS may only contain Flag objects")
-    return Offer(name, make, settings, tuple(flags or ()), check, check_profile)
+    return Offer(make, settings, tuple(flags or ()), check, check_profile)
 
 
 def make_backend(

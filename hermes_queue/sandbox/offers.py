@@ -39,8 +39,6 @@ class Condition:
 class Offer:
     """Attributes of a backend's module; their names are in brackets."""
 
-    name: str
-    """Name of the backend in the setting."""
     make: BackendFactory
     """[BACKEND] Its class, or a function that makes it."""
     settings: type[BaseSettings] | None

@@ -28,13 +28,9 @@ class SlotBackend(ABC):
     """Counts leases, and serves commands and files of leased slots."""
 
     def __init__(
-        self,
-        slots: int,
-        labels: Mapping[str, str] | None,
-        cache: Path | None,
-        fleet: Fleet | None,
+        self, slots: int, labels: Mapping[str, str] | None, cache: Path | None, fleet: Fleet | None
     ) -> None:
-        worker = f"{platform.node()}:{os.getpid()}"
+        worker = f"{platform.node()}-{os.getpid()}"
         self.labels = {"deployment": "default", "worker": worker, **(labels or {})}
         self._cache = (cache or PathSettings().cache).absolute()
         self._fleet = fleet or Fleet()

@@ -140,13 +140,8 @@ def is_public(address: str) -> bool:
     if isinstance(found, ipaddress.IPv6Address):
         inner = found.ipv4_mapped or found.sixtofour or (found.teredo and found.teredo[1])
         found = inner or found
-    special = (
-        found.is_loopback
-        or found.is_link_local
-        or found.is_multicast
-        or found.is_unspecified
-        or found.is_reserved
-    )
+    special = found.is_loopback or found.is_link_local or found.is_multicast
+    special = special or found.is_unspecified or found.is_reserved
     return not special and not any(found in block for block in _PRIVATE)
 
 

@@ -47,14 +47,8 @@ async def run_fenced(
 ) -> ExecutionResult:
     """Run the script of `spec` without network; its output names refused connections.
 
-    Args:
-        slot: fresh, with the asset's directory mounted.
-        spec: what to build.
-        pip: the worker's settings.
-        named_hosts: the setting `LOCAL_BUILD_HOSTS`.
-
-    Raises:
-        SandboxError: the slot failed.
+    `slot` is fresh, with the asset's directory mounted; `named_hosts` is the setting
+    `LOCAL_BUILD_HOSTS`. Raises SandboxError: the slot failed.
     """
     proxy = BuildProxy(BuildHosts.of(dict(pip.environment), named_hosts))
     listener = await _listener_inside(slot)

@@ -70,19 +70,14 @@ class ProxyRequest:
     fields: tuple[str, ...]
     """Header lines to pass on; none for a tunnel."""
 
-    @property
-    def place(self) -> str:
-        """host:port in the form of a request."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
-
     def head(self, outer: OuterProxy | None) -> bytes:
         """The head to send to the next server: an outer proxy, or the host of an http request."""
+        place = f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
         if self.scheme == "https":
-            lines = [f"CONNECT {self.place} HTTP/1.1", f"Host: {self.place}"]
+            lines = [f"CONNECT {place} HTTP/1.1", f"Host: {place}"]
         else:
-            target = f"http://{self.place}{self.path}" if outer else self.path
-            lines = [f"{self.method} {target} HTTP/1.1", f"Host: {self.place}"]
+            target = f"http://{place}{self.path}" if outer else self.path
+            lines = [f"{self.method} {target} HTTP/1.1", f"Host: {place}"]
             lines += [*self.fields, "Connection: close"]
         if outer and outer.credentials is not None:
             token = base64.b64encode(outer.credentials.encode()).decode()

@@ -190,11 +190,8 @@ class Bubblewrap:
         process: its end would count as our failure, and this is the command's own.
         """
         if not await asyncio.to_thread(kill_tree, marker, pid, self._pid_namespace):
-            logger.warning(
-                "a command in %s forks too fast to be stopped; all in it are killed",
-                self.name,
-                extra={"action": "fork_bomb_killed"},
-            )
+            why, extra = "forks too fast to be stopped", {"action": "fork_bomb_killed"}
+            logger.warning("a command in %s %s; all in it are killed", self.name, why, extra=extra)
             await self._sweep()
 
     async def _sweep(self) -> None:
@@ -230,10 +227,7 @@ def place_init(path: Path, owner: int) -> None:
     """Store the program of a first process at `path`, for `owner` if we are root. Blocking.
 
     The owner must be mapped inside; else the file, and so its process, would belong to nobody
-    there.
-
-    Raises:
-        OSError: there is no `sleep`, or no room.
+    there. Raises OSError: there is no `sleep`, or no room.
     """
     source = shutil.which("sleep", path="/usr/bin:/bin")
     if source is None:

@@ -298,6 +298,9 @@ async def run(
             pipe.discard()
         notice = keep(pipes)
     timed_out = killed_cpu_s is not None
+    cpu_s, cpu_after = max(child.cpu_s, killed_cpu_s or 0.0), cpu_time()
+    if cpu_before is not None and cpu_after is not None:  # the slot's own count
+        cpu_s = cpu_after - cpu_before
     return ExecutionResult(
         exit_code=TIMEOUT_EXIT_CODE if timed_out else await child.wait(),
         stdout=kept[0].content(),
@@ -305,14 +308,9 @@ async def run(
         duration_s=time.monotonic() - started,
         timed_out=timed_out,
         truncated=any(stream.truncated for stream in kept),
-        cpu_s=_used_s(cpu_before, cpu_time(), max(child.cpu_s, killed_cpu_s or 0.0)),
+        cpu_s=cpu_s,
         notice=notice,
     )
-
-
-def _used_s(before: float | None, after: float | None, otherwise: float) -> float:
-    """Processor seconds by the slot's own count, `otherwise` if it has none."""
-    return otherwise if before is None or after is None else after - before
 
 
 async def _wait(child: Child, kill_tree: KillTree, timeout_s: float) -> float | None:

@@ -19,6 +19,8 @@ from hermes_queue.sandbox.host.paths import (
     is_reachable,
     is_root,
     locked,
+    open_tree,
+    remove_tree,
     shared_directory,
 )
 from hermes_queue.sandbox.host.user_namespaces import drop_prefix, is_mapped
@@ -41,10 +43,6 @@ class FencePrograms:
     """Prefix that gives up root; empty for an ordinary user."""
     disable_userns: bool
     """Whether this bubblewrap can forbid further user namespaces inside."""
-
-    def drop_to(self, uid: int) -> tuple[str, ...]:
-        """Prefix that gives up root for `uid`; empty for an ordinary user."""
-        return drop_prefix(self.setpriv, uid) if self.drop else ()
 
 
 def find_tools(cache: Path) -> FencePrograms:
@@ -116,15 +114,10 @@ def _copy_bundled(bundled: Path, cache: Path) -> Path:
     with locked(place.with_suffix(".lock")):
         if not place.is_dir():
             unfinished = place.with_suffix(".unfinished")
-            shutil.rmtree(unfinished, ignore_errors=True)
-            target = shared_directory(unfinished / package.name / bundled.parent.name)
-            sources = [(bundled, target)]
-            if libraries.is_dir():
-                directory = shared_directory(unfinished / libraries.name)
-                sources += [(library, directory) for library in libraries.iterdir()]
-            for source, directory in sources:
-                shutil.copyfile(source, directory / source.name)
-                (directory / source.name).chmod(0o755)
+            remove_tree(unfinished)
+            for part in filter(Path.is_dir, (package, libraries)):
+                shutil.copytree(part, unfinished / part.name)
+            open_tree(unfinished, most=0o755)
             unfinished.rename(place)
     return place / package.name / bundled.parent.name / bundled.name
 

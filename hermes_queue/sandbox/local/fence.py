@@ -26,6 +26,7 @@ from hermes_queue.sandbox.host.interpreter import MOUNT as PYTHON_MOUNT
 from hermes_queue.sandbox.host.interpreter import Interpreter
 from hermes_queue.sandbox.host.isolation import FencePrograms, host_python, top_level
 from hermes_queue.sandbox.host.paths import SLOT_UID, shared_directory, slot_directory
+from hermes_queue.sandbox.host.user_namespaces import drop_prefix
 
 HOME = "/home/agent"
 INNER_ID = "1000"
@@ -92,7 +93,7 @@ class BubblewrapFence(Bubblewrap):
         directories: SlotDirectories,
         options: FenceOptions,
     ) -> None:
-        drop = tools.drop_to(options.uid)
+        drop = drop_prefix(tools.setpriv, options.uid) if tools.drop else ()
         super().__init__(f"slot {slot_id}", tools, groups=options.groups, drop=drop)
         self.slot_id = slot_id
         self.workspace = WORKSPACE

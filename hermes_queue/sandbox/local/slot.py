@@ -121,9 +121,7 @@ class LocalSlot:
         except Exception:
             is_dead = False
             logger.exception(
-                "cannot kill slot %s",
-                self.fence.slot_id,
-                extra={"action": "slot_not_killed"},
+                "cannot kill slot %s", self.fence.slot_id, extra={"action": "slot_not_killed"}
             )
         for pipe in self._left_open:
             pipe.close()
@@ -139,9 +137,5 @@ class LocalSlot:
             self.record.unlink(missing_ok=True)
         except OSError as error:
             # The directories are never used again; the record lets the next start retry.
-            logger.warning(
-                "cannot delete everything of slot %s: %s",
-                self.fence.slot_id,
-                error,
-                extra={"action": "slot_left_something"},
-            )
+            name, extra = self.fence.slot_id, {"action": "slot_left_something"}
+            logger.warning("cannot delete everything of slot %s: %s", name, error, extra=extra)

@@ -35,17 +35,13 @@ class SlotUids:
     def __init__(self, cache: Path, first: int, count: int) -> None:
         """Whole blocks of the uids `first` to `first + count - 1` are used."""
         self._root = cache / "uids"
-        self._blocks = [first + offset for offset in range(0, count - BLOCK + 1, BLOCK)]
+        usable = is_root() and is_mapped(first, count)
+        self._blocks = list(range(first, first + count - BLOCK + 1, BLOCK)) if usable else []
+        self.is_shared = not self._blocks
+        """Whether all slots run as one uid: `SLOT_UID`, or that of a worker without root."""
         self._free: deque[int] = deque()
         self._locks: list[int] = []
         self._opened: set[Path] = set()
-        if not (is_root() and is_mapped(first, count)):
-            self._blocks.clear()
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether all slots run as one uid: `SLOT_UID`, or that of a worker without root."""
-        return not self._blocks
 
     def take(self) -> int:
         """A uid that no other slot has, or `SLOT_UID` if none is left. Raises OSError."""

@@ -50,6 +50,11 @@ class Abilities:
             **yes,
         )
 
+    @property
+    def keeps_apart(self) -> bool:
+        """Whether several slots cannot access each other."""
+        return self.uids and not self.leaks
+
     def shortcoming(self, profile: ModalSettings) -> str:
         """The lack of isolation between slots that the profile does not show; "" = none."""
         if profile.slots_per_sandbox == 1:

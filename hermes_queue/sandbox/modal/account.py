@@ -91,16 +91,10 @@ class ModalAccount:
         *,
         open_network: bool = False,
     ) -> Any:
-        """A new sandbox, possibly still starting.
+        """A new sandbox, possibly still starting; `labels` become its tags.
 
-        Args:
-            profile: resources, limits, network.
-            image: from `image`.
-            labels: become its tags.
-            open_network: for builds of assets, which get neither secrets nor volumes.
-
-        Raises:
-            SandboxUnavailable, SandboxRejected, SandboxError.
+        With `open_network` it has neither secrets nor volumes, for builds of assets. Raises
+        SandboxUnavailable, SandboxRejected or SandboxError.
         """
         modal = _sdk()
         options = self._options(profile, labels, open_network=open_network)

@@ -130,13 +130,8 @@ class ModalAssets:
         unfinished.write_text(json.dumps({"image_id": image.object_id, "made": time.time()}))
         unfinished.rename(note)
         await self._fleet.save(self._app_id, note.stem, image.object_id, ttl_s=TRUSTED_S)
-        logger.info(
-            "built %s %s in %.1f s",
-            spec.kind,
-            spec.key[:12],
-            time.monotonic() - began,
-            extra={"action": "asset_built"},
-        )
+        took_s, extra = time.monotonic() - began, {"action": "asset_built"}
+        logger.info("built %s %s in %.1f s", spec.kind, spec.key[:12], took_s, extra=extra)
         return str(image.object_id)
 
     async def _run(self, box: ModalSandbox, spec: AssetSpec) -> ExecutionResult:

@@ -28,7 +28,7 @@ from hermes_queue.sandbox.host.execution import unbroken
 from hermes_queue.sandbox.modal.account import ModalAccount
 from hermes_queue.sandbox.modal.assets import ModalAssets, check_python, mount_place
 from hermes_queue.sandbox.modal.box import Lease, ModalSandbox
-from hermes_queue.sandbox.modal.factory import BoxFactory, Readers
+from hermes_queue.sandbox.modal.factory import BoxFactory, Readers, seen
 from hermes_queue.sandbox.modal.pool import Pool
 from hermes_queue.sandbox.modal.profiles import Profiles, for_grading, for_one
 from hermes_queue.sandbox.profiles import DEFAULT_PROFILE
@@ -117,7 +117,7 @@ class ModalBackend(SlotBackend):
         if provisioning.done():
             provisioning.result()
         else:
-            provisioning.add_done_callback(_note)
+            provisioning.add_done_callback(seen)  # its pool logs failures
 
     async def stop(self) -> None:
         """See `SandboxBackend`."""
@@ -128,9 +128,11 @@ class ModalBackend(SlotBackend):
         if self._tender is not None:
             await end_tasks(self._tender)
             self._tender = None
-        for slot_id, held in list(self._held.items()):
+        while self._held:
+            slot_id, held = self._held.popitem()
             held.lease.ended = held.box.spent = True
-            self._forget(slot_id)
+            self._observer.released(slot_id)
+            self._capacity.release()
         pools, self._pools = list(self._pools.values()), {}
         await asyncio.gather(
             *(pool.stop() for pool in pools), self._readers.end_idle(all_of_them=True)
@@ -296,12 +298,8 @@ class ModalBackend(SlotBackend):
         try:
             await self._close(slot_id, held)
         except Exception as error:  # noqa: BLE001 - the contract: never raises
-            logger.warning(
-                "cannot reset slot %s, retiring its sandbox: %s",
-                slot_id,
-                error,
-                extra={"action": "slot_retired"},
-            )
+            extra = {"action": "slot_retired"}
+            logger.warning("retiring the sandbox of slot %s: %s", slot_id, error, extra=extra)
         await held.pool.freed(held.box)
         self._capacity.release()
 
@@ -325,12 +323,6 @@ class ModalBackend(SlotBackend):
             raise SlotLost(f"slot {slot.slot_id} is not leased")
         return held
 
-    def _forget(self, slot_id: str) -> None:
-        """Drop a slot whose sandbox has ended."""
-        if self._held.pop(slot_id, None) is not None:
-            self._observer.released(slot_id)
-            self._capacity.release()
-
     # --- the reaper's side ------------------------------------------------------------
 
     async def list_sandboxes(self, labels: Mapping[str, str]) -> list[SandboxInfo]:
@@ -345,10 +337,3 @@ class ModalBackend(SlotBackend):
             pool.lose(sandbox_id)
         await self._account.terminate(sandbox_id)
         self._observer.gone(sandbox_id)
-
-
-def _note(task: asyncio.Future[None]) -> None:
-    if not task.cancelled() and (error := task.exception()):
-        logger.warning(
-            "cannot start the minimum of sandboxes: %s", error, extra={"action": "provision"}
-        )

@@ -85,8 +85,8 @@ class ModalSandbox:
     @property
     def capacity(self) -> int:
         """Maximum of leases."""
-        keeps_apart = self.abilities.uids and not self.abilities.leaks
-        return self.profile.slots_per_sandbox if keeps_apart or self.profile.share_root else 1
+        apart = self.abilities.keeps_apart or self.profile.share_root
+        return self.profile.slots_per_sandbox if apart else 1
 
     @property
     def is_empty(self) -> bool:
@@ -136,12 +136,8 @@ class ModalSandbox:
         facts = done.stdout.decode("utf-8", "replace")
         self.abilities = Abilities.parsed(facts, self.profile.image)
         if shortcoming := self.abilities.shortcoming(self.profile):
-            logger.warning(
-                "sandbox %s %s",
-                self.sandbox_id,
-                shortcoming,
-                extra={"action": "slots_not_isolated"},
-            )
+            extra = {"action": "slots_not_isolated"}
+            logger.warning("sandbox %s %s", self.sandbox_id, shortcoming, extra=extra)
         await self.script(
             "configure",
             self._seal,

@@ -100,7 +100,7 @@ class BoxFactory:
     def _end_late(self, creating: asyncio.Future[Any]) -> None:
         if not creating.cancelled() and creating.exception() is None:
             ending = asyncio.ensure_future(self.end_id(creating.result().object_id))
-            ending.add_done_callback(_seen)
+            ending.add_done_callback(seen)
 
     async def end(self, box: ModalSandbox) -> None:
         """End a sandbox. Never raises: its idle time limit, or the reaper, ends a survivor."""
@@ -113,12 +113,8 @@ class BoxFactory:
         try:
             await self._account.terminate(sandbox_id)
         except SandboxError as error:
-            logger.warning(
-                "cannot end sandbox %s, which may keep running: %s",
-                sandbox_id,
-                error,
-                extra={"action": "sandbox_left"},
-            )
+            extra = {"action": "sandbox_left"}
+            logger.warning("sandbox %s may keep running: %s", sandbox_id, error, extra=extra)
 
 
 class Readers:
@@ -156,7 +152,7 @@ class Readers:
                 await self._factory.end(box)
 
 
-def _seen(task: asyncio.Future[None]) -> None:
-    """Retrieve the exception, which `end_id` has logged."""
+def seen(task: asyncio.Future[None]) -> None:
+    """Retrieve the exception, which has been logged."""
     if not task.cancelled():
         task.exception()

@@ -34,12 +34,9 @@ _PASSING = re.compile(
 
 @contextmanager
 def explained(what: str, *, gone: bool = False) -> Iterator[None]:
-    """Translate the SDK's errors, with `what` in the message.
+    """Translate the SDK's errors; `what` is the current action, e.g. "creating a sandbox".
 
-    Args:
-        what: the current action, e.g. "creating a sandbox".
-        gone: whether the block works on a running sandbox, so that "not found" means that it has
-            ended.
+    With `gone` the block works on a running sandbox, so "not found" means that it has ended.
 
     Raises:
         SandboxUnavailable: quota or rate limit, also a registry's during a build.
