@@ -249,7 +249,9 @@ class ModalBackend(SlotBackend):
         they must not have during grading.
         """
         held = self._leased_slot(slot)
-        pool = self._grading_pool(slot.spec) or held.pool
+        name, profile = self._profile(slot.spec)
+        graded = for_grading(profile)
+        pool = self._pool(f"{name}{GRADING}", graded) if graded else held.pool
         # Removed before the first await: a concurrent release finds nothing. Otherwise both would
         # close the slot and release its capacity.
         self._held.pop(slot.slot_id)
@@ -259,12 +261,6 @@ class ModalBackend(SlotBackend):
         except BaseException:
             self._capacity.release()
             raise
-
-    def _grading_pool(self, spec: SlotSpec) -> Pool | None:
-        """The pool in which such a job is graded, if not the one where it runs."""
-        name, profile = self._profile(spec)
-        graded = for_grading(profile)
-        return None if graded is None else self._pool(f"{name}{GRADING}", graded)
 
     def _profile(self, spec: SlotSpec) -> tuple[str, ModalSettings]:
         """Name of the pool for such a job, and the profile of its sandboxes."""
@@ -334,6 +330,7 @@ class ModalBackend(SlotBackend):
         """See `SandboxBackend`."""
         await self._account.open()
         for pool in self._pools.values():
-            pool.lose(sandbox_id)
+            if box := pool.boxes.get(sandbox_id):
+                box.spent = True
         await self._account.terminate(sandbox_id)
         self._observer.gone(sandbox_id)

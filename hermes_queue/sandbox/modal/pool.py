@@ -107,11 +107,6 @@ class Pool:
             await self.drop(box)
         self._wake()
 
-    def lose(self, sandbox_id: str) -> None:
-        """Mark a sandbox that another process ends, if it is here: it takes no further leases."""
-        if box := self.boxes.get(sandbox_id):
-            box.spent = True
-
     async def drop(self, box: ModalSandbox) -> None:
         """Take a sandbox out of service and end it."""
         box.spent = True
