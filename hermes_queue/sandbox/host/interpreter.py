@@ -47,7 +47,7 @@ class Interpreter:
 
 @functools.cache
 def prepare(version: str | None, cache: Path) -> Interpreter:
-    """A slot's interpreter, copied into the cache if necessary. Raises EnvInfraError: none."""
+    """A slot's Python, copied into the cache if necessary. Raises EnvInfraError: it is not here."""
     version = version or OWN_VERSION
     if not re.fullmatch(r"3\.\d{1,2}", version):
         raise EnvInfraError(f'Python version {version!r} is not of the form "3.11"')

@@ -31,7 +31,7 @@ class Profiles:
                 self._by_name[name] = _profile(default, default.profiles, name, section)
 
     def __getitem__(self, name: str) -> ModalSettings:
-        """The profile called `name`. Raises SandboxRejected: it is unknown."""
+        """The profile called `name`. Raises SandboxRejected, which lists the known ones."""
         if name not in self._by_name:
             raise SandboxRejected(
                 f"sandbox profile {name!r} is unknown to this worker; known: "

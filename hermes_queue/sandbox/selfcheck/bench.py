@@ -147,10 +147,8 @@ class Check:
                 await trial.backend.release(await trial.slot())  # some know it only with a slot
                 if not trial.backend.capabilities.isolation:
                     raise NotApplicable("the backend has no isolation")
-            leased = (
-                {"slot": await trial.slot()} if "slot" in signature(self.body).parameters else {}
-            )
-            await self.body(trial, **leased)
+            takes_slot = "slot" in signature(self.body).parameters
+            await self.body(trial, **({"slot": await trial.slot()} if takes_slot else {}))
 
 
 @dataclass(frozen=True, slots=True)
