@@ -28,7 +28,7 @@ from hermes_queue.sandbox.host.execution import unbroken
 from hermes_queue.sandbox.modal.account import ModalAccount
 from hermes_queue.sandbox.modal.assets import ModalAssets, check_python, mount_place
 from hermes_queue.sandbox.modal.box import Lease, ModalSandbox
-from hermes_queue.sandbox.modal.factory import BoxFactory, Readers, seen
+from hermes_queue.sandbox.modal.factory import BoxFactory, Readers
 from hermes_queue.sandbox.modal.pool import Pool
 from hermes_queue.sandbox.modal.profiles import Profiles, for_grading, for_one
 from hermes_queue.sandbox.profiles import DEFAULT_PROFILE
@@ -117,7 +117,7 @@ class ModalBackend(SlotBackend):
         if provisioning.done():
             provisioning.result()
         else:
-            provisioning.add_done_callback(seen)  # its pool logs failures
+            provisioning.add_done_callback(_note)
 
     async def stop(self) -> None:
         """See `SandboxBackend`."""
@@ -334,3 +334,9 @@ class ModalBackend(SlotBackend):
                 box.spent = True
         await self._account.terminate(sandbox_id)
         self._observer.gone(sandbox_id)
+
+
+def _note(task: asyncio.Future[None]) -> None:
+    if not task.cancelled() and (error := task.exception()):
+        extra = {"action": "provision"}
+        logger.warning("cannot start the minimum of sandboxes: %s", error, extra=extra)

@@ -100,7 +100,7 @@ class BoxFactory:
     def _end_late(self, creating: asyncio.Future[Any]) -> None:
         if not creating.cancelled() and creating.exception() is None:
             ending = asyncio.ensure_future(self.end_id(creating.result().object_id))
-            ending.add_done_callback(seen)
+            ending.add_done_callback(_seen)
 
     async def end(self, box: ModalSandbox) -> None:
         """End a sandbox. Never raises: its idle time limit, or the reaper, ends a survivor."""
@@ -152,7 +152,7 @@ class Readers:
                 await self._factory.end(box)
 
 
-def seen(task: asyncio.Future[None]) -> None:
-    """Retrieve the exception, which has been logged."""
+def _seen(task: asyncio.Future[None]) -> None:
+    """Retrieve the exception, which `end_id` has logged."""
     if not task.cancelled():
         task.exception()
