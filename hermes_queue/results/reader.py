@@ -16,8 +16,7 @@ import redis.asyncio
 from pydantic import PrivateAttr
 
 from hermes_queue.bodies import codec
-from hermes_queue.bodies.claim import is_claim
-from hermes_queue.bodies.store import resolve
+from hermes_queue.bodies.store import is_claim, resolve
 from hermes_queue.cancellation import Cancellation
 from hermes_queue.errors import (
     ConfigurationError,
