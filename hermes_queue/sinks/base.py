@@ -47,6 +47,13 @@ class DatasetSink(Sink, Protocol):
         ...
 
 
+START = (
+    "Position at which a new consumer group begins: 0 = oldest, $ = only new groups, an entry id, "
+    "or Unix seconds with a point (1790000000.0)."
+)
+"""Help of the option for the `start` of `consume`."""
+
+
 class SinkOptions(BaseModel):
     """Options of a format: each field is a flag of the commands, its description the flag's help.
 
@@ -54,7 +61,7 @@ class SinkOptions(BaseModel):
     numbers, texts, paths or booleans, all with a default.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from records import make_job, make_record
 
+from hermes_queue.cli.sinks.export import export
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.models import (
     FunctionCall,
@@ -235,3 +236,28 @@ def test_what_has_no_row_leaves_its_place_to_another_of_its_instance(tmp_path: P
         selection = Selection(Filters(max_per_instance=1), sink.held, refusal=sink.refusal)
         assert sink.write(selection.choose(group)) == 1
     assert selection.refused == {"no assistant message": 1, "enough of this instance": 1}
+
+
+def test_a_sink_that_lacks_a_method_is_refused_before_anything_is_read(tmp_path, monkeypatch):
+    (tmp_path / "halfway.py").write_text(
+        """
+from hermes_queue.sinks.base import Format
+
+class Halfway:
+    def write(self, trajectories): ...
+
+FORMAT = Format(help="", open=lambda out, options, choice: Halfway())
+"""
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    words = [
+        "--format",
+        "halfway:FORMAT",
+        "--out",
+        "o",
+        "--from",
+        str(tmp_path / "not-there.jsonl"),
+    ]
+    expected = "sink 'halfway:FORMAT' opens a Halfway, which has no close, held"
+    with pytest.raises(ConfigurationError, match=expected):
+        export.main(words, standalone_mode=False)
