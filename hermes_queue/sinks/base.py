@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from pydantic import BaseModel, ConfigDict
 
@@ -52,6 +52,20 @@ START = (
     "or Unix seconds with a point (1790000000.0)."
 )
 """Help of the option for the `start` of `consume`."""
+
+
+class Closing:
+    """Closes a sink at the end of a `with` statement."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """See `Sink.close`."""
+        raise NotImplementedError
 
 
 class SinkOptions(BaseModel):

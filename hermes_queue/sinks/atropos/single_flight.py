@@ -59,7 +59,7 @@ async def single_flight(
 
 async def _taken(lock: Lock, cancellation: Cancellation) -> bool:
     try:
-        return await lock.acquire(blocking=False)
+        return bool(await lock.acquire(blocking=False))
     except _OUTAGE:
         cancellation.raise_if_swallowed()
         raise
