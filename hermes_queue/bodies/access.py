@@ -31,19 +31,15 @@ class Access(Protocol):
 
     def read(self, url: str) -> bytes:
         """The object's bytes, never from a cache."""
-        ...
 
     def size_bytes(self, url: str) -> int:
         """The object's size, never from a cache."""
-        ...
 
     def write(self, url: str, data: bytes) -> None:
         """Create or replace the object; durable on return."""
-        ...
 
     def remove(self, url: str) -> None:
         """Delete the object."""
-        ...
 
 
 def access(url: str) -> Access:

@@ -21,8 +21,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from hermes_queue.bodies.access import access, explained, is_file
-from hermes_queue.bodies.codec import MAX_DECODED_BYTES
-from hermes_queue.errors import ConfigurationError, HermesQueueError, SchemaTooNew
+from hermes_queue.bodies.codec import MAX_DECODED_BYTES, refuse_newer
+from hermes_queue.errors import ConfigurationError, HermesQueueError
 from hermes_queue.settings import StoreSettings
 
 _HEAD = b"hermes-queue claim "
@@ -65,11 +65,7 @@ class ClaimCheck:
         form = _FORM.match(stored)
         if not form:
             raise ValueError("a damaged claim of a body")
-        if int(form[1]) > _VERSION:
-            raise SchemaTooNew(
-                f"a claim of a body has version {int(form[1])}, this hermes-queue reads up to "
-                f"{_VERSION}: upgrade hermes-queue here"
-            )
+        refuse_newer("a claim of a body", int(form[1]), _VERSION)
         try:
             fields = json.loads(form[2])
             return cls(str(fields["url"]), str(fields["sha256"]), int(fields["bytes"]))

@@ -102,7 +102,6 @@ def _directory_of_writer(directory: Path, run_id: str) -> Path:
 
 
 def _run_of(path: Path) -> str | None:
-    """The run id of a directory of the archive; None if its id file is not written yet."""
     if not path.name.startswith(_HASHED):
         return unquote(path.name)
     try:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -184,14 +184,9 @@ def _rewind(group: str, place: str, url: str | None) -> None:
 
 @contextmanager
 def _results(url: str | None) -> Iterator[tuple[Any, str]]:
-    """A blocking client and the key of the results stream."""
     settings = RedisSettings()
-    client: Any = connect(settings, url)
-    try:
-        with explained(redis_url(settings, url)):
-            yield client, settings.prefix + STREAM
-    finally:
-        client.close()
+    with closing(connect(settings, url)) as client, explained(redis_url(settings, url)):
+        yield client, settings.prefix + STREAM
 
 
 def consumer_group_info(client: Any, stream: str, name: str) -> Mapping[str, Any]:

@@ -29,7 +29,6 @@ class Sink(Protocol):
         Raises:
             HermesQueueError: the destination refused; nothing of this call counts as stored.
         """
-        ...
 
     def close(self) -> None:
         """Release the destination. Idempotent."""
@@ -44,7 +43,6 @@ class DatasetSink(Sink, Protocol):
     @property
     def held(self) -> Mapping[str, str]:
         """Trajectory id -> instance id of everything in the dataset, whoever wrote it."""
-        ...
 
 
 START = (

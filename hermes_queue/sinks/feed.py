@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,16 +60,14 @@ async def claim_consumer_group(group: str, dataset: str) -> None:
         RedisUnavailable: Redis does not answer.
     """
     settings = RedisSettings()
-    client: Any = connect_async(settings)
+    opened: Any = connect_async(settings)
     key = options_key(settings.prefix, group)
-    try:
+    async with aclosing(opened) as client:
         with explained(redis_url(settings)):
             known = await client.hget(key, "dataset")
             if known is None:  # a full Redis refuses writes, and we free it
                 await client.hsetnx(key, "dataset", dataset)
                 known = await client.hget(key, "dataset")
-    finally:
-        await client.aclose()
     if known != dataset.encode():
         raise ConfigurationError(
             f"consumer group {group!r} fills another dataset, so this one would miss the "

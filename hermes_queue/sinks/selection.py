@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -179,13 +180,12 @@ class Selection:
         return ""
 
     def _refusal(self, member: ScoredTrajectory) -> str:
-        filters, score = self.filters, member.score
-        low = score is None or (filters.min_score is not None and score < filters.min_score)
-        high = score is None or (filters.max_score is not None and score > filters.max_score)
+        filters = self.filters
+        score = math.nan if member.score is None else member.score  # within no bounds
         checks = (
-            (score is None and not filters.failed, "no score"),
-            (filters.min_score is not None and low, "score too low"),
-            (filters.max_score is not None and high, "score too high"),
+            (member.score is None and not filters.failed, "no score"),
+            (filters.min_score is not None and not score >= filters.min_score, "score too low"),
+            (filters.max_score is not None and not score <= filters.max_score, "score too high"),
             (filters.clean and tampered(member), "tampered"),
             (filters.tokens and not _has_tokens(member), "no tokens"),
             (

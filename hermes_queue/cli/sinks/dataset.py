@@ -8,6 +8,7 @@ import logging
 import secrets
 import signal
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,6 @@ class _Feeding:
         self.stop.set()
 
     async def _run_is_written(self) -> bool:
-        """Whether the run is done and none of its groups waits for us."""
         from hermes_queue.results.consumers import consumer_lag
 
         try:
@@ -128,11 +128,8 @@ class _Feeding:
 def _run_status(run_id: str) -> Any:
     from hermes_queue.ledger import Ledger
 
-    ledger = Ledger.connect()
-    try:
+    with closing(Ledger.connect()) as ledger:
         return ledger.run_status(run_id)
-    finally:
-        ledger.close()
 
 
 def identity(out: Path) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import groupby, islice
 from pathlib import Path
 from statistics import fmean, pstdev
@@ -14,9 +15,10 @@ import click
 from pydantic import ValidationError
 
 from hermes_queue import extensions
+from hermes_queue.bodies.codec import refuse_newer
 from hermes_queue.cli.sinks import options
-from hermes_queue.errors import EXIT_FAILED, InputError, SchemaTooNew
-from hermes_queue.models import SCHEMA_VERSION, ScoredTrajectory, TrajectoryGroup
+from hermes_queue.errors import EXIT_FAILED, InputError
+from hermes_queue.models import ScoredTrajectory, TrajectoryGroup
 from hermes_queue.sinks.base import Format
 from hermes_queue.sinks.feed import GROUPS_PER_WRITE, store
 from hermes_queue.sinks.selection import counted
@@ -174,22 +176,11 @@ def _record(line: str, place: str) -> ScoredTrajectory:
     try:
         return ScoredTrajectory.model_validate_json(line)
     except ValidationError as error:
-        if (version := _version(line)) > SCHEMA_VERSION:
-            raise SchemaTooNew(
-                f"{place}: has schema_version {version}, this hermes-queue reads up to "
-                f"{SCHEMA_VERSION}: upgrade hermes-queue here"
-            ) from error
+        with suppress(ValueError, KeyError, TypeError):
+            refuse_newer(f"{place}: the record", json.loads(line)["schema_version"])
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise InputError(f"{place}: is not a record: {where}: {first['msg']}") from error
-
-
-def _version(line: str) -> int:
-    try:
-        version = json.loads(line)["schema_version"]
-    except (ValueError, KeyError, TypeError):
-        return 0
-    return version if isinstance(version, int) else 0
 
 
 def _group(members: tuple[ScoredTrajectory, ...]) -> TrajectoryGroup:

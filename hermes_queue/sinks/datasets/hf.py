@@ -115,7 +115,6 @@ class HfSink(Closing):
             self._fills.append(fill)
 
     def _describe(self) -> None:
-        """Write the card if there are new shards since the last one."""
         shards = self._shards.shards
         if shards != self._described:
             for shard in shards[len(self._described or ()) :]:
@@ -125,7 +124,6 @@ class HfSink(Closing):
             self._described = shards
 
     def _text(self) -> str:
-        """The text of README.md."""
         options, counts = self._options, self._counts
         parts = [
             _front_matter(options, counts.rows),

@@ -110,13 +110,9 @@ class JsonlSink(Closing):
         except ValueError:
             self.repaired_bytes = len(line)
             os.ftruncate(self._fd, start)
-            logger.warning(
-                "%s:%d: removed a truncated last line of %d bytes",
-                self.path,
-                number,
-                len(line),
-                extra={"action": "jsonl_repaired", "path": str(self.path), "bytes": len(line)},
-            )
+            extra = {"action": "jsonl_repaired", "path": str(self.path), "bytes": len(line)}
+            text = "%s:%d: removed a truncated last line of %d bytes"
+            logger.warning(text, self.path, number, len(line), extra=extra)
             return
         ids.update([self._id_of(line, number)])
         os.lseek(self._fd, 0, os.SEEK_END)

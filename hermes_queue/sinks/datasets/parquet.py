@@ -177,7 +177,6 @@ class ParquetSink(Closing):
             self._journal.clear()
 
     def _without_sharded(self, rows: Any) -> Any:
-        """`rows` without those that are in a shard."""
         ids = rows.column("trajectory_id").to_pylist()
         return rows.filter(arrow_rows.arrow().array([i not in self._sharded for i in ids]))
 
