@@ -333,11 +333,7 @@ class StreamReader:
 
     @contextmanager
     def _answering(self, entry_id: bytes) -> Iterator[None]:
-        """Answer one delivery (ack, nack).
-
-        Raises:
-            RedisUnavailable: the reply was lost; the next read looks for the delivery again.
-        """
+        """Answer one delivery; if the reply is lost, the next read looks for it again."""
         cancellation = Cancellation()
         try:
             with explained(self._url):

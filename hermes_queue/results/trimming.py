@@ -76,11 +76,8 @@ def _archived(
 ) -> bytes:
     """Archive groups; those that fail are added to `refused`.
 
-    Returns:
-        The id of the last archived entry, b"" if there was none to archive.
-
-    Raises:
-        Exception: the first failure, if no group could be archived.
+    Returns the id of the last archived entry, b"" if there was none to archive. Raises the first
+    failure if no group could be archived.
     """
     newest, failures, first = b"", 0, None
     for entry_id, raw in _entries(ledger, ids):

@@ -54,7 +54,7 @@ async def single_flight(
     finally:
         await end_tasks(keeper)
         with suppress(*_OUTAGE):
-            await lock.release()
+            await lock.release()  # by a script: between GET and DEL a successor may take the key
 
 
 async def _taken(lock: Lock, cancellation: Cancellation) -> bool:
