@@ -19,13 +19,15 @@ class LoopWatchdog:
 
     Args:
         loop: running loop to watch.
-        thread_id: `threading.get_ident()` of the loop's thread.
+        thread: the thread that runs it.
         stall_s: seconds without a tick that count as a stall.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, thread_id: int, stall_s: float) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, thread: threading.Thread, stall_s: float
+    ) -> None:
         self._loop = loop
-        self._thread_id = thread_id
+        self._watched = thread
         self._stall_s = stall_s
         self._pause_s = min(0.5, stall_s / 5)
         self._stopping = threading.Event()
@@ -46,7 +48,7 @@ class LoopWatchdog:
 
     def stack(self) -> str:
         """Current stack of the loop's thread."""
-        frame = sys._current_frames().get(self._thread_id)
+        frame = sys._current_frames().get(self._watched.ident or 0)
         return "".join(traceback.format_stack(frame)) if frame else "(its thread is gone)\n"
 
     def _watch(self) -> None:
