@@ -88,16 +88,11 @@ def _transport_options(prefix: str, redis: RedisSettings) -> dict[str, Any]:
 
 
 def _queues(lanes: str) -> list[Queue]:
-    names = [
-        name
-        for lane in filter(None, (part.strip() for part in lanes.split(",")))
+    return [
+        Queue(name, Exchange(name), routing_key=name)  # type: ignore[no-untyped-call]
+        for lane in filter(None, map(str.strip, lanes.split(",")))
         for name in (retry_queue_name(lane), queue_name(lane))
     ]
-    return [_queue(name) for name in names]
-
-
-def _queue(name: str) -> Queue:
-    return Queue(name, Exchange(name), routing_key=name)  # type: ignore[no-untyped-call]
 
 
 def _settings() -> dict[str, Any]:
@@ -121,10 +116,7 @@ def _settings() -> dict[str, Any]:
         task_queues=_queues(worker.lanes),
         task_default_queue=queue_name(worker.lanes.split(",")[0].strip() or "train"),
         task_routes={RUN_TRAJECTORY: {}},
-        task_serializer="json",
-        result_serializer="json",
         accept_content=["json"],
-        result_accept_content=["json"],
         task_ignore_result=True,
         task_acks_late=True,
         task_acks_on_failure=True,
@@ -139,8 +131,6 @@ def _settings() -> dict[str, Any]:
         worker_cancel_long_running_tasks_on_connection_loss=False,
         worker_enable_prefetch_count_reduction=False,  # early acks would keep it low for good
         worker_redirect_stdouts=False,
-        worker_hijack_root_logger=True,
-        enable_utc=True,
         timezone="UTC",
     )
 

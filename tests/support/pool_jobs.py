@@ -42,14 +42,14 @@ def mark(*words: object) -> None:
         marks.write(" ".join(map(str, words)) + "\n")
 
 
-@on_loop_start
+@on_loop_start.append
 async def _opened() -> None:
     mark("opened")
     if os.environ.get("POOL_JOBS_REFUSE"):
         raise IsolationUnavailable("no fence on this machine: install bubblewrap")
 
 
-@on_loop_stop
+@on_loop_stop.append
 async def _closed() -> None:
     mark("closed")
 

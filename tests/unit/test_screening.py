@@ -131,7 +131,7 @@ def pool() -> Iterator[TaskPool]:
     made = TaskPool(1, app=app)
     with pytest.MonkeyPatch.context() as patch:
         for hooks in ("on_loop_start", "on_loop_stop"):
-            patch.setattr(loop_thread, hooks, loop_thread.Hooks())
+            patch.setattr(loop_thread, hooks, [])
         made.start()
         yield made
         made.stop()

@@ -19,19 +19,10 @@ Hook = Callable[[], Awaitable[None]]
 STOP_HOOKS_TIMEOUT_S = 60.0
 
 
-class Hooks(list[Hook]):
-    """Coroutine functions in the order they were added; call it to add one."""
-
-    def __call__(self, hook: Hook) -> Hook:
-        """Add `hook`; also as a decorator."""
-        self.append(hook)
-        return hook
-
-
-on_loop_start = Hooks()
+on_loop_start: list[Hook] = []
 """Awaited on the loop, in order, before the worker takes its first message. An exception ends the
 worker: exit code 3 for `IsolationUnavailable`, otherwise the error's own."""
-on_loop_stop = Hooks()
+on_loop_stop: list[Hook] = []
 """Awaited on the loop, in reverse order, after the last job has ended, even if a start hook failed.
 Exceptions are logged."""
 
