@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from hermes_queue.localmodal.host import FILE_TOOL, Host
@@ -29,20 +29,8 @@ from hermes_queue.sandbox.local.registry import record_slot
 
 PATH = f"{PYTHON_MOUNT}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 DOCKER_CAPABILITIES = (
-    "audit_write",
-    "chown",
-    "dac_override",
-    "fowner",
-    "fsetid",
-    "kill",
-    "mknod",
-    "net_bind_service",
-    "net_raw",
-    "setfcap",
-    "setgid",
-    "setpcap",
-    "setuid",
-    "sys_chroot",
+    *("audit_write", "chown", "dac_override", "fowner", "fsetid", "kill", "mknod"),
+    *("net_bind_service", "net_raw", "setfcap", "setgid", "setpcap", "setuid", "sys_chroot"),
 )
 CAPABILITIES = {
     "docker": DOCKER_CAPABILITIES,
@@ -94,7 +82,7 @@ class EnclosureSpec:
     max_pids: int = 0
     capabilities: str = "wide"
     """A key of `CAPABILITIES`."""
-    volumes: tuple[Volume, ...] = field(default=())
+    volumes: tuple[Volume, ...] = ()
 
 
 class Enclosure:
@@ -120,10 +108,7 @@ class Enclosure:
             OSError: files could not be created.
         """
         spec = self.spec
-        if spec.files is not None:
-            await self.host.copy(spec.files, self.rootfs)
-        else:
-            self._furnish()
+        await self._furnish()
         self._users = await asyncio.to_thread(UserNamespaces, self.host.ids)
         self._groups = cgroups.create(
             f"hermes-queue-{spec.sandbox_id}", memory_mb=spec.memory_mb, max_pids=spec.max_pids
@@ -135,16 +120,18 @@ class Enclosure:
             environment={"PATH": PATH, "LANG": "C.UTF-8"},
             pass_fds=(self._users.outer, self._users.nested),
         )
-        record_slot(
-            self.host.directory,
-            spec.sandbox_id,
-            pid=self._bubblewrap.init_pid,
-            started=self._bubblewrap.init_started,
-            groups=self._groups,
-        )
+        self._record(self._bubblewrap.init_pid, self._bubblewrap.init_started)
 
-    def _furnish(self) -> None:
-        """Create a fresh root with the files that are not mounted into it."""
+    def _record(self, pid: int, started: int) -> None:
+        """Have the next server end the sandbox if this one dies."""
+        directory, sandbox_id = self.host.directory, self.spec.sandbox_id
+        record_slot(directory, sandbox_id, pid=pid, started=started, groups=self._groups)
+
+    async def _furnish(self) -> None:
+        """Create the root with the files that are not mounted into it."""
+        if self.spec.files is not None:
+            await self.host.copy(self.spec.files, self.rootfs)
+            return
         owned = self.host.owned_directory
         owned(self.rootfs, 0o755)
         etc = owned(self.rootfs / "etc", 0o755)

@@ -20,7 +20,6 @@ from hermes_queue.localmodal.host import Host
 from hermes_queue.sandbox.host import cgroups
 from hermes_queue.sandbox.host.paths import is_root
 from hermes_queue.sandbox.host.processes import is_running, kill_process, read_stat
-from hermes_queue.sandbox.local.registry import record_slot
 
 CALL_TIMEOUT_S = 60.0
 NAMESPACES = ("pid", "ipc", "uts", "mount")
@@ -46,22 +45,13 @@ class GvisorEnclosure(Enclosure):
         """Raises IsolationUnavailable if runsc cannot be used."""
         super().__init__(host, spec)
         self._pid = self._started = self._commands = 0
-        network = "host" if spec.network else "none"
-        self._runsc = [
-            check_gvisor(),
-            "--root",
-            str(self.directory / "runsc"),
-            "--network",
-            network,
-        ]
+        self._runsc = [check_gvisor(), "--root", str(self.directory / "runsc")]
+        self._runsc += ["--network", "host" if spec.network else "none"]
         self._runsc += ["--ignore-cgroups", "--file-access", "shared", "--overlay=false"]
 
     async def start(self) -> None:
         """See `Enclosure`."""
-        if self.spec.files is not None:
-            await self.host.copy(self.spec.files, self.rootfs)
-        else:
-            self._furnish()
+        await self._furnish()
         for place in (self.directory / "bundle", self.directory / "pids"):
             place.mkdir()
         for name, mode in (("tmp", 0o1777), ("var/tmp", 0o1777), ("root", 0o700)):
@@ -82,13 +72,7 @@ class GvisorEnclosure(Enclosure):
         if stat is None:
             raise SandboxError("the sandbox ended at once")
         self._pid, self._started = int(state["pid"]), stat.started
-        record_slot(
-            self.host.directory,
-            self.spec.sandbox_id,
-            pid=self._pid,
-            started=self._started,
-            groups=self._groups,
-        )
+        self._record(self._pid, self._started)
 
     async def _call(self, *argv: str) -> bytes:
         # Into a file: processes that runsc leaves behind inherit its streams.
@@ -160,10 +144,6 @@ class GvisorEnclosure(Enclosure):
         variables = [f"-env={name}={value}" for name, value in environment.items()]
         call = [*self._runsc, "exec", f"{PID_FILE}{pid_file}", *variables, self.spec.sandbox_id]
         return [*call, "/bin/sh", "-c", SHELL, "sh", cwd, *argv]
-
-    def descriptors(self) -> list[int]:
-        """See `Enclosure`."""
-        return []
 
     async def kill_tree(self, pid: int) -> None:
         """See `Enclosure`; only the command's first process is known here, not its tree."""

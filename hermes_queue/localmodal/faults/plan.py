@@ -62,10 +62,13 @@ class BrokenStream:
 
 
 class FaultPlan:
-    """The faults of one server, and a count of all calls by method name."""
+    """The faults of one server, and a count of all calls by method name.
 
-    def __init__(self, conduct: Conduct) -> None:
-        self.conduct = conduct
+    Tests plan faults from threads of their own while the server's loop takes them.
+    """
+
+    def __init__(self) -> None:
+        self.conduct = Conduct()
         self.calls: collections.Counter[str] = collections.Counter()
         self._faults: dict[str, list[Fault]] = {}
         self._tokens = 0.0
@@ -111,7 +114,9 @@ class FaultPlan:
             if retry_after_s is not None:
                 details = [api_pb2.RPCRetryPolicy(retry_after_secs=retry_after_s)]
             failure = GRPCError(Status[status], message, details)
-        fault = Fault(failure, delay_s, count, after_messages, ending)
+        if after_messages is not None:
+            after_messages = int(after_messages)  # from JSON, which has no integers
+        fault = Fault(failure, delay_s, int(count), after_messages, ending)
         self._faults.setdefault(rpc, []).append(fault)
 
     def clear(self, rpc: str | None = None) -> None:
@@ -153,7 +158,7 @@ class FaultPlan:
         return fault.result if fault else None
 
     def _next(self, rpc: str, fits: Callable[[Fault], bool]) -> Fault | None:
-        for fault in self._faults.get(rpc, ()):
+        for fault in self._faults.get(rpc, ()):  # a thread may append meanwhile, and only append
             if fault.count > 0 and fits(fault):
                 fault.count -= 1
                 return fault

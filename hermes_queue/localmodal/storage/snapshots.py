@@ -10,7 +10,6 @@ import asyncio
 import os
 import shlex
 import tempfile
-from pathlib import Path
 
 from grpclib import GRPCError, Status
 
@@ -46,14 +45,10 @@ async def take(store: Store, box: ServedSandbox, path: str) -> str:
         except OSError as error:
             await asyncio.to_thread(store.host.remove, target)
             raise GRPCError(Status.INTERNAL, f"the snapshot failed: {error}") from error
-    store.images[image_id] = Image(image_id, commands=_recipe(store, box), files=target)
+    base = store.images.get(box.definition.image_id)  # its environment and directory stay
+    commands = base.commands if base else ()
+    store.images[image_id] = Image(image_id, commands=commands, files=target)
     return image_id
-
-
-def _recipe(store: Store, box: ServedSandbox) -> tuple[str, ...]:
-    """Recipe of the image on which the snapshot is based, for its environment and directory."""
-    image = store.images.get(box.definition.image_id)
-    return image.commands if image else ()
 
 
 async def _pack(box: ServedSandbox, path: str, archive: int) -> None:
@@ -90,12 +85,8 @@ async def mount(store: Store, box: ServedSandbox, image: Image | None, path: str
     )  # fmt: skip
     if image is None or image.files is None:
         return
-    packed = await asyncio.to_thread(_read_tree, store, image.files)
+    packed = await asyncio.to_thread(store.host.run, [*PACK, "-C", str(image.files), "."])
     await box.run([*UNPACK, "-C", path], stdin=packed)
-
-
-def _read_tree(store: Store, files: Path) -> bytes:
-    return store.host.run([*PACK, "-C", str(files), "."])
 
 
 async def unmount(box: ServedSandbox, path: str) -> None:

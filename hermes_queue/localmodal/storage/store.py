@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from grpclib import GRPCError, Status
@@ -200,7 +201,7 @@ class Store:
             enclosure=ENCLOSURES[self.limits.runtime](self.host, spec),
             conduct=self.faults.conduct,
             output_limit_bytes=self.limits.output_bytes,
-            settle=self._settle,
+            settle=partial(self.volumes.commit, directory),
         )
         for old in self.boxes.values():
             old.forget_output()
@@ -210,17 +211,11 @@ class Store:
         self.tasks[box.task_id] = box
         return box
 
-    async def _settle(self, box: ServedSandbox) -> None:
-        await self.volumes.commit(box.enclosure.directory)
-
-    async def end_all(self) -> None:
-        """End every sandbox."""
-        running = [box for box in self.boxes.values() if box.result is None]
-        await asyncio.gather(*(box.end(TERMINATED) for box in running))
-
     async def close(self) -> None:
         """End every sandbox and forget all of them."""
-        await self.end_all()
+        # One that is starting is not in `boxes` yet: its processes end with the server's thread.
+        running = [box for box in self.boxes.values() if box.result is None]
+        await asyncio.gather(*(box.end(TERMINATED) for box in running))
         for box in self.boxes.values():
             box.close()
         self.boxes.clear()

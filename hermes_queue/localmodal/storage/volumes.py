@@ -87,7 +87,7 @@ class Volumes:
         python = str(self._host.python.executable)
         committed = str(self._committed(volume_id))
         argv = [python, "-IB", str(self._script), operation, str(place), committed]
-        async with self._locks[volume_id]:
+        async with self._locks[volume_id]:  # two commits at once would mix their files
             await asyncio.to_thread(self._host.run, argv)
 
 
