@@ -132,13 +132,15 @@ class Service:
 
     async def _server_stream(self, name: str, function: Method, stream: Stream) -> None:
         request = await self._begin(name, stream)
-        broken = self._faults.stream_fault(name)
+        fault = self._faults.stream_fault(name)
+        sent = 0
         async for reply in function(request, stream):
-            if broken is not None:
-                broken.check()
+            if fault and sent == fault.after_messages:
+                break
             await stream.send_message(reply)
-        if broken is not None:
-            broken.end()
+            sent += 1
+        if fault and fault.error:
+            raise fault.error
 
     async def _client_stream(self, name: str, function: Method, stream: Stream) -> None:
         await self._guard(name, stream)

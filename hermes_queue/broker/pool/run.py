@@ -8,18 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from celery.exceptions import SoftTimeLimitExceeded, Terminated
+from pydantic import Field, TypeAdapter
 
 from hermes_queue.broker.pool.running import RunningTask
 from hermes_queue.broker.pool.trace import TaskCall, TaskOutcome, conclude, exception_info
 
 logger = logging.getLogger(__name__)
+
+LIMIT_S: TypeAdapter[float | None] = TypeAdapter(
+    Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)] | None
+)
+"""Validates a time limit, which remote control may set to anything; None = no limit."""
 
 
 class Callbacks(NamedTuple):
@@ -105,21 +110,6 @@ class Run:
             and isinstance(outcome.error, Terminated)
             and not self.running_task.acknowledged
         )
-
-
-def limit_s(given: object) -> float | None:
-    """Return a time limit in seconds; None = no limit.
-
-    Raises:
-        TypeError, ValueError: it is not a positive, finite number.
-    """
-    if given is None:
-        return None
-    if isinstance(given, bool) or not isinstance(given, int | float):
-        raise TypeError(f"a time limit is a number of seconds, not {given!r:.100}")
-    if not 0 < given < math.inf:
-        raise ValueError(f"a time limit is positive and finite, not {given}")
-    return float(given)
 
 
 def _guarded(function: Callable[..., Any] | None, *args: Any) -> None:

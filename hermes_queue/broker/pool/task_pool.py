@@ -21,7 +21,7 @@ from hermes_queue.broker.pool import shutdown
 from hermes_queue.broker.pool.consumer import SteadyChannel
 from hermes_queue.broker.pool.intake import within_slots
 from hermes_queue.broker.pool.loop_thread import LoopThread
-from hermes_queue.broker.pool.run import Callbacks, Run, limit_s
+from hermes_queue.broker.pool.run import LIMIT_S, Callbacks, Run
 from hermes_queue.broker.pool.running import CancelReason, RunningTask, run_body, suspended_stack
 from hermes_queue.broker.pool.screening import Screen
 from hermes_queue.broker.pool.trace import TaskCall, TaskOutcome, decode
@@ -151,7 +151,7 @@ class TaskPool(BasePool):  # type: ignore[misc]
         timeout: float | None = None,
         **_: Any,
     ) -> Run:
-        """Start the job, or queue it in the pool; an invalid limit raises as in `limit_s`."""
+        """Start the job, or queue it in the pool; an invalid limit raises ValueError."""
         callbacks = Callbacks(accept_callback, callback, timeout_callback)
         number = next(self._numbers)
         run = Run(
@@ -160,8 +160,8 @@ class TaskPool(BasePool):  # type: ignore[misc]
             callbacks,
             self._lanes[number % CALLBACK_THREADS],
             self.terminate_job,
-            limit_s(soft_timeout or self.options.get("soft_timeout")),
-            limit_s(timeout or self.options.get("timeout")),
+            LIMIT_S.validate_python(soft_timeout or self.options.get("soft_timeout")),
+            LIMIT_S.validate_python(timeout or self.options.get("timeout")),
         )
         # Before the loop is asked to start it: a `terminate_job` in between must find the job.
         self._runs[run.number] = run

@@ -42,25 +42,6 @@ class Fault:
     """For builds: the `GenericResult` with which they end."""
 
 
-class BrokenStream:
-    """Ends one stream with the error of its fault."""
-
-    def __init__(self, fault: Fault) -> None:
-        self._fault = fault
-        self._sent = 0
-
-    def check(self) -> None:
-        """Call before each message."""
-        if self._sent == self._fault.after_messages:
-            self.end()
-        self._sent += 1
-
-    def end(self) -> None:
-        """Call at the regular end of the stream."""
-        if self._fault.error is not None:
-            raise self._fault.error
-
-
 class FaultPlan:
     """The faults of one server, and a count of all calls by method name.
 
@@ -147,10 +128,9 @@ class FaultPlan:
             if fault.error is not None:
                 raise fault.error
 
-    def stream_fault(self, rpc: str) -> BrokenStream | None:
+    def stream_fault(self, rpc: str) -> Fault | None:
         """The fault planned for this stream's replies."""
-        fault = self._next(rpc, lambda fault: fault.after_messages is not None)
-        return BrokenStream(fault) if fault else None
+        return self._next(rpc, lambda fault: fault.after_messages is not None)
 
     def build_result(self) -> Any:
         """The result planned for the next build; None = success."""
