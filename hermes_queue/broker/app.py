@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
@@ -33,8 +34,13 @@ app = Celery("hermes_queue", include=["workers.trajectory", "workers.lifecycle"]
 @signals.import_modules.connect  # type: ignore[untyped-decorator]
 def _refuse_foreign_packages(**_: Any) -> None:
     """Run before `workers` is imported, which fails without a reason if `envs` is foreign."""
+    _passes(check_installation)
+
+
+def _passes(check: Callable[[], object]) -> None:
+    """End the process with the error on stderr if the check finds one."""
     try:
-        check_installation()
+        check()
     except ConfigurationError as error:
         sys.stderr.write(f"error: {error}\n")
         raise SystemExit(error.exit_code) from error
@@ -96,16 +102,8 @@ def _queues(lanes: str) -> list[Queue]:
 
 
 def _settings() -> dict[str, Any]:
-    """Return Celery's settings; called when they are first needed.
-
-    Raises:
-        SystemExit: a `HERMES_QUEUE_*` variable is invalid; it is named on stderr.
-    """
-    try:
-        check_environment()
-    except ConfigurationError as error:
-        sys.stderr.write(f"error: {error}\n")
-        raise SystemExit(error.exit_code) from error
+    """Return Celery's settings; called when they are first needed."""
+    _passes(check_environment)
     redis = RedisSettings()
     worker = WorkerSettings()
     return dict(

@@ -99,12 +99,8 @@ class Embedded:
     ) -> None:
         """Prepare; nothing starts before the block is entered.
 
-        Args:
-            run_id: names the state; a later call with the same id resumes it.
-            concurrency: number of trajectories, and of slots.
-            lane: lane to serve.
-            log_level: level of the worker's log file.
-            settings: environment variables of the worker; they override the inherited ones.
+        `concurrency` is the number of trajectories, and of slots. `settings` are environment
+        variables of the worker; they override the inherited ones.
         """
         self._state = PathSettings().cache / "embedded" / run_id
         self._run_id = run_id

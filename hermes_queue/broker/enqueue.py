@@ -34,9 +34,7 @@ class EnqueueReport:
 
 
 def stored_item(job: TrajectoryJob, settings: ProducerSettings) -> tuple[TrajectoryJob, bytes]:
-    """Return the job as its message carries it, and the item to store separately.
-
-    The item is empty when the job carries it inline.
+    """Return the job as its message carries it, and the item to store separately, or b"".
 
     Raises:
         PayloadTooLarge: the row exceeds `item_max_bytes`.

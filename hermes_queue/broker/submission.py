@@ -21,13 +21,7 @@ from hermes_queue.broker import messages
 from hermes_queue.errors import ConfigurationError, InputError
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.answers import short_env
-from hermes_queue.models import (
-    AgentSpec,
-    GroupPolicy,
-    Limits,
-    Provenance,
-    TrajectoryJob,
-)
+from hermes_queue.models import AgentSpec, GroupPolicy, Limits, Provenance, TrajectoryJob
 from hermes_queue.settings import check_environment
 from hermes_queue.wire.names import Name, check_run_id, group_key, make_ids
 

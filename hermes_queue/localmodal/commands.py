@@ -157,19 +157,11 @@ class Command:
         limit_bytes: int,
         merge: bool = False,
     ) -> None:
-        """Start it.
+        """Start `argv`, a command line on the host, with `environment` alone.
 
-        Args:
-            argv: command line on the host.
-            environment: its whole environment.
-            kill_tree: kills the process tree of a host pid.
-            owner: host uid that owns its pipes.
-            directory: directory for long output.
-            limit_bytes: limit of each stream; the rest is dropped, with a note.
-            merge: send standard error to standard output.
-
-        Raises:
-            OSError: it cannot be started.
+        `kill_tree` kills the process tree of a host pid; `owner` is the host uid that owns the
+        pipes; long output goes to `directory`, of each stream at most `limit_bytes`, then a note;
+        `merge` sends standard error to standard output. Raises OSError if it cannot be started.
         """
         self.logs = {1: OutputLog(directory, limit_bytes), 2: OutputLog(directory, limit_bytes)}
         self.input = InputPipe(owner)

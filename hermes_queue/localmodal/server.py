@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class LocalModal:
-    """`async with LocalModal() as server:`, then point the SDK at `server.environment`.
+    """`start` it, then point the SDK at its `environment`.
 
     The thread of its event loop must live as long as the sandboxes, which die with it.
     """
@@ -53,16 +53,14 @@ class LocalModal:
         """Prepare a server; nothing is checked before `start`.
 
         Args:
-            root: directory of the sandboxes' files while they live; None = a directory of the
-                cache.
+            root: directory of the sandboxes' files while they live; None = one of the cache.
             port: on 127.0.0.1; 0 = any free one.
-            token_id: token id that clients must send, with `token_secret`.
-            token_secret: secret of `token_id`.
+            token_id: clients must send it and `token_secret`.
+            token_secret: see `token_id`.
             network: False = no sandbox has network, whatever it requests.
             limits: limits of each sandbox.
-            worker_ports: give each sandbox a separate port for its commands, as on Modal, where
-                it belongs to the worker; a lost worker then refuses connections. Otherwise all
-                sandboxes share the server's port, and connections to a lost worker break.
+            worker_ports: give each sandbox a separate port for its commands, as on Modal: a lost
+                worker refuses connections. On the server's own port, they break.
         """
         self.port = port
         self.faults = FaultPlan()
@@ -185,10 +183,7 @@ class LocalModal:
         """Kill a sandbox's worker like a machine that dies.
 
         Everything inside ends at once and connections to it break. The control plane lists it as
-        running until it is terminated.
-
-        Raises:
-            GRPCError: there is no such sandbox.
+        running until it is terminated. Raises GRPCError if there is no such sandbox.
         """
         await self.store.box(sandbox_id).lose_worker()
 
@@ -203,13 +198,6 @@ class LocalModal:
         if self._host is not None:
             await asyncio.to_thread(self._host.close)
         self._listener = self._store = self._host = None
-
-    async def __aenter__(self) -> LocalModal:
-        await self.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.stop()
 
 
 class BackgroundServer:

@@ -28,7 +28,7 @@ Exceptions are logged."""
 
 
 class LoopThread:
-    """Runs an event loop on a separate thread until `stop`."""
+    """Runs an event loop on a separate, watched thread until `stop`."""
 
     def __init__(self, watchdog_s: float) -> None:
         self.loop = asyncio.new_event_loop()

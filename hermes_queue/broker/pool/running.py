@@ -61,10 +61,7 @@ class RunningTask:
             self._request.message.channel = channel
 
     def report_stage(self, stage: str) -> None:
-        """Report the task's stage to listeners of events, mainly to Flower.
-
-        Does nothing outside a worker or while events are off.
-        """
+        """Report the task's stage to listeners of events, mainly to Flower."""
         if self._request is not None:
             self._callbacks.submit(self._send_stage, stage)
 

@@ -60,11 +60,7 @@ class TaskPool(BasePool):  # type: ignore[misc]
 
     @classmethod
     def instance(cls) -> TaskPool:
-        """The pool of this process.
-
-        Raises:
-            RuntimeError: the worker has not started its pool.
-        """
+        """The pool of this process; RuntimeError if the worker has not started it."""
         if TaskPool._instance is None:
             raise RuntimeError("no hermes_queue.broker.pool:TaskPool runs in this process")
         return TaskPool._instance
@@ -110,11 +106,7 @@ class TaskPool(BasePool):  # type: ignore[misc]
     # --- Celery's side: called on the worker's main thread -------------------------------
 
     def on_start(self) -> None:
-        """Start the loop and run the start hooks.
-
-        Raises:
-            SystemExit: a start hook failed; the reason is logged.
-        """
+        """See `LoopThread.start`."""
         # Callback threads remove jobs at any time: iterate over a copy (`tuple`) only.
         self._runs: dict[int, Run] = {}
         self._waiting: deque[Run] = deque()

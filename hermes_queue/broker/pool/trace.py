@@ -48,8 +48,7 @@ def decode(app: Any, call: TaskCall) -> tuple[list[Any], dict[str, Any]]:
     """Return the task's positional and keyword arguments; completes `call.request`.
 
     Raises:
-        kombu.exceptions.ContentDisallowed: the serializer is not in `accept_content`.
-        TypeError, ValueError: the body is not that of a task.
+        ContentDisallowed, TypeError, ValueError: the body is not that of a task.
     """
     if call.content_type:
         accept = prepare_accept_content(app.conf.accept_content)  # type: ignore[no-untyped-call]

@@ -108,11 +108,7 @@ class FaultPlan:
             self._faults.pop(rpc, None)
 
     def adjust(self, **changes: Any) -> None:
-        """Change fields of `conduct`.
-
-        Raises:
-            ValueError: there is no such field.
-        """
+        """Change fields of `conduct`; ValueError if there is no such field."""
         known = {field.name for field in fields(Conduct)}
         for name, value in changes.items():
             if name not in known:
@@ -145,11 +141,7 @@ class FaultPlan:
         return None
 
     def throttle_creation(self) -> None:
-        """Take a token of the creation rate.
-
-        Raises:
-            GRPCError: RESOURCE_EXHAUSTED with the time to wait, if there is no token.
-        """
+        """Take a token of the creation rate; GRPCError with the time to wait if there is none."""
         rate, burst = self.conduct.creates_per_s, self.conduct.create_burst
         if not rate:
             return

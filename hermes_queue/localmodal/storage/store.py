@@ -15,7 +15,7 @@ from modal_proto import api_pb2
 
 from hermes_queue.localmodal.admission import check_definition
 from hermes_queue.localmodal.box import TERMINATED, ServedSandbox
-from hermes_queue.localmodal.enclosure import Enclosure, EnclosureSpec
+from hermes_queue.localmodal.enclosure import Enclosure
 from hermes_queue.localmodal.faults.plan import FaultPlan
 from hermes_queue.localmodal.gvisor import GvisorEnclosure
 from hermes_queue.localmodal.host import Host
@@ -182,7 +182,8 @@ class Store:
         definition.workdir = definition.workdir or image.workdir
         directory = self.host.owned_directory(self.host.directory / sandbox_id)
         access = definition.network_access.network_access_type
-        spec = EnclosureSpec(
+        enclosure = ENCLOSURES[self.limits.runtime](
+            host=self.host,
             sandbox_id=sandbox_id,
             files=image.files,
             network=self.network and access != api_pb2.NetworkAccess.BLOCKED,
@@ -198,7 +199,7 @@ class Store:
             definition=definition,
             environment={**image.environment, **environment},
             tags={},
-            enclosure=ENCLOSURES[self.limits.runtime](self.host, spec),
+            enclosure=enclosure,
             conduct=self.faults.conduct,
             output_limit_bytes=self.limits.output_bytes,
             settle=partial(self.volumes.commit, directory),
