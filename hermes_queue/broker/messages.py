@@ -48,15 +48,12 @@ def push_messages(ledger: Ledger, jobs: Sequence[DueJob]) -> None:
             pipe.sadd(ledger.key(f"_kombu.binding.{queue}"), binding)
             pipe.sadd(ledger.key(f"_kombu.binding_permanent.{queue}"), binding)
         for job in jobs:
-            pipe.lpush(ledger.key(_list_of(job)), json.dumps(_message(job)))
+            step = PRIORITY_STEPS[bisect(PRIORITY_STEPS, job.priority) - 1]
+            waiting = ledger.key(priority_list(queue_name(job.lane), step))
+            pipe.lpush(waiting, json.dumps(_message(job)))
         pipe.execute()
     # If we die before this, the lane is unknown to overviews until the next job is sent to it.
     note_lanes(ledger, (job.lane for job in jobs))
-
-
-def _list_of(job: DueJob) -> str:
-    step = PRIORITY_STEPS[bisect(PRIORITY_STEPS, job.priority) - 1]
-    return priority_list(queue_name(job.lane), step)
 
 
 def _message(job: DueJob) -> dict[str, Any]:

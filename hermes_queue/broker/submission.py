@@ -239,7 +239,9 @@ def _identified(
     seen: dict[str, tuple[bytes, int]] = {}
     for number, given in enumerate(items):
         try:
-            item = _plain(given)
+            if isinstance(given, BaseModel):
+                given = given.model_dump(mode="json", by_alias=True, round_trip=True)
+            item = dict(given)
             encoded = codec.encode_item(item)
         except (TypeError, ValueError) as error:
             raise InputError(f"enqueue: item {number} is not a JSON object: {error}") from error
@@ -253,12 +255,6 @@ def _identified(
             )
         seen[instance_id] = encoded, times + 1
         yield instance_id, group_key(instance_id, repetition=times + 1, step=step), item
-
-
-def _plain(item: Mapping[str, Any] | BaseModel) -> dict[str, Any]:
-    if isinstance(item, BaseModel):
-        return item.model_dump(mode="json", by_alias=True, round_trip=True)
-    return dict(item)
 
 
 def _config_of(job: TrajectoryJob) -> dict[str, Any]:

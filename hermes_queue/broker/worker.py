@@ -30,8 +30,7 @@ def main() -> int:
         without_mingle=True,
     )
     worker.start()
-    code: int | None = worker.exitcode
-    return code or 0
+    return int(worker.exitcode or 0)
 
 
 if __name__ == "__main__":

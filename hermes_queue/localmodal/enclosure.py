@@ -221,11 +221,15 @@ class Enclosure:
 
 def _targets(arguments: Sequence[str]) -> list[str]:
     """Targets of bubblewrap's mounts, without the root."""
-    binds = {"--bind", "--ro-bind", "--ro-bind-try"}
-    found = [arguments[index + 2] for index, word in enumerate(arguments) if word in binds]
-    found += [
-        arguments[index + 1]
-        for index, word in enumerate(arguments)
-        if word in {"--proc", "--dev", "--tmpfs"}
+    operands = {
+        "--bind": 2,
+        "--ro-bind": 2,
+        "--ro-bind-try": 2,
+        "--proc": 1,
+        "--dev": 1,
+        "--tmpfs": 1,
+    }
+    found = [
+        arguments[at + operands[word]] for at, word in enumerate(arguments) if word in operands
     ]
     return [path for path in found if path != "/"]

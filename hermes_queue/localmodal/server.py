@@ -52,15 +52,10 @@ class LocalModal:
     ) -> None:
         """Prepare a server; nothing is checked before `start`.
 
-        Args:
-            root: directory of the sandboxes' files while they live; None = one of the cache.
-            port: on 127.0.0.1; 0 = any free one.
-            token_id: clients must send it and `token_secret`.
-            token_secret: see `token_id`.
-            network: False = no sandbox has network, whatever it requests.
-            limits: limits of each sandbox.
-            worker_ports: give each sandbox a separate port for its commands, as on Modal: a lost
-                worker refuses connections. On the server's own port, they break.
+        Files of sandboxes are below `root` (None = the cache) while they live; port 0 = any free
+        one. Clients must send both tokens. Without `network` no sandbox has it, whatever it
+        requests. With `worker_ports` each sandbox takes its commands on its own port, as on Modal:
+        a lost worker refuses connections. On the server's own port, they break.
         """
         self.port = port
         self.faults = FaultPlan()

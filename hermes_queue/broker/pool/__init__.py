@@ -1,14 +1,13 @@
 """The Celery pool for coroutines: every task body runs on one event loop.
 
     consumer.py        survives a lost Redis and unreadable messages
-    intake.py          pause, resume and drain
+    intake.py          pause, resume, drain and shutdown
     loop_thread.py     the event loop of a worker
     loop_watchdog.py   detects a blocked loop
     remote_control.py  sends and executes remote control commands
     run.py             one job in the pool
     running.py         a running task as its body sees it
     screening.py       validates messages before Celery reads them
-    shutdown.py        whether the worker was ordered to end
     task_pool.py       slots, limits, cancellation
     trace.py           steps before and after the body of a task
 

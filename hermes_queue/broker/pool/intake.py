@@ -1,4 +1,4 @@
-"""Pause, resume and drain of this worker, or of single lanes.
+"""Pause, resume and drain of this worker, or of single lanes; whether it has to end.
 
 A worker that takes no jobs does not consume from their queues. Celery keeps that choice across
 reconnections; a restarted worker takes jobs again.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from celery import signals
+from celery.worker import state as worker_state
 
 from hermes_queue.queues import queue_name, queues_of, retry_queue_name, served_lanes
 from hermes_queue.settings import LocalSandboxSettings, SandboxSettings
@@ -118,3 +119,17 @@ def within_slots(limit: int) -> int:
     """
     slots = LocalSandboxSettings().slots if SandboxSettings().backend == "local" else 0
     return min(limit, slots) if slots else limit
+
+
+def shutdown_is_ordered() -> bool:
+    """Whether a signal or remote control has ordered this worker to end, warm or cold."""
+    return _is_set(worker_state.should_stop) or _is_set(worker_state.should_terminate)
+
+
+def shutdown_is_cold() -> bool:
+    """Whether this worker is to end at once, without waiting for its jobs."""
+    return _is_set(worker_state.should_terminate)
+
+
+def _is_set(flag: object) -> bool:
+    return flag is not None and flag is not False  # Celery's flags hold exit codes: 0 is set

@@ -46,7 +46,7 @@ class LoopThread:
         self._thread.start()
         self.watchdog.start()
         try:
-            self.submit(_call_in_order(tuple(on_loop_start))).result()
+            self.submit(_call_in_order()).result()
         except Exception as error:
             exit_code = _log_start_failure(error)
             self.stop()
@@ -78,7 +78,7 @@ class LoopThread:
             return
         self._stopping = True
         try:
-            self.submit(_call_and_log(tuple(reversed(on_loop_stop)))).result(STOP_HOOKS_TIMEOUT_S)
+            self.submit(_call_and_log()).result(STOP_HOOKS_TIMEOUT_S)
         except (RuntimeError, TimeoutError):
             logger.exception("The stop hooks did not finish.", extra={"action": "stop_failed"})
         self.watchdog.stop()
@@ -114,13 +114,13 @@ class LoopThread:
             )
 
 
-async def _call_in_order(hooks: tuple[Hook, ...]) -> None:
-    for hook in hooks:
+async def _call_in_order() -> None:
+    for hook in tuple(on_loop_start):
         await hook()
 
 
-async def _call_and_log(hooks: tuple[Hook, ...]) -> None:
-    for hook in hooks:
+async def _call_and_log() -> None:
+    for hook in reversed(tuple(on_loop_stop)):
         try:
             await hook()
         except Exception:

@@ -124,11 +124,9 @@ def _answer(change: Callable[[], None], done: str) -> ControlReply:
     try:
         change()
     except ValueError as error:
-        answer: ControlReply = nok(str(error))
-        return answer
+        return dict(nok(str(error)))
     logger.warning("%s, by remote control", done, extra={"action": "remote_control"})
-    answer = ok(done)
-    return answer
+    return dict(ok(done))
 
 
 def _report_revocations(name: str, terminate: bool) -> None:

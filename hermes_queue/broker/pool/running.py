@@ -79,12 +79,9 @@ class RunningTask:
     async def acknowledge(self) -> bool:
         """Acknowledge the broker message now instead of after the body.
 
-        Safe to call twice and while Redis is away; waits for Redis on a callback thread.
-
-        Returns:
-            False if the acknowledgement did not reach the broker (logged). The message is then
-                redelivered once after the visibility timeout; this worker does not touch it
-                again.
+        Safe to call twice and while Redis is away; waits for Redis on a callback thread. Returns
+        False if the acknowledgement did not reach the broker (logged): the message is redelivered
+        once after the visibility timeout, and this worker does not touch it again.
         """
         if self._acknowledged is None:
             loop = asyncio.get_running_loop()
@@ -120,11 +117,7 @@ class RunningTask:
 
 
 def current_task() -> RunningTask:
-    """Return the job whose body is running.
-
-    Raises:
-        RuntimeError: the caller is neither a coroutine task nor a task created by one.
-    """
+    """Return the job whose body is running; RuntimeError outside of it and its asyncio tasks."""
     try:
         return _current.get()
     except LookupError:

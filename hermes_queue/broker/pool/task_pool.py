@@ -17,9 +17,8 @@ from celery.concurrency.base import BasePool
 from celery.exceptions import Terminated
 from celery.worker import state as worker_state
 
-from hermes_queue.broker.pool import shutdown
 from hermes_queue.broker.pool.consumer import SteadyChannel
-from hermes_queue.broker.pool.intake import within_slots
+from hermes_queue.broker.pool.intake import shutdown_is_cold, within_slots
 from hermes_queue.broker.pool.loop_thread import LoopThread
 from hermes_queue.broker.pool.run import LIMIT_S, Callbacks, Run
 from hermes_queue.broker.pool.running import CancelReason, RunningTask, run_body, suspended_stack
@@ -204,7 +203,7 @@ class TaskPool(BasePool):  # type: ignore[misc]
         # A signal handler may call this while the main thread is already in it, and would wait
         # forever for a lock that it holds itself: hence it sleeps.
         while self._runs:
-            if deadline is None and (shutdown.is_cold() or time.monotonic() >= cancel_at):
+            if deadline is None and (shutdown_is_cold() or time.monotonic() >= cancel_at):
                 deadline = time.monotonic() + 3 * self.cancel_grace_s
                 for run in tuple(self._runs.values()):
                     self.call_soon(self._cancel, run, "shutdown")
