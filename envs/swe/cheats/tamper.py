@@ -56,7 +56,7 @@ echo 'export PYTEST_ADDOPTS=--collect-only' | tee -a "$HOME/.bashrc" "$HOME/.pro
 
 
 def _package(item: Item) -> Iterator[Case]:
-    for name, code in lies.package_lies(item.FAIL_TO_PASS + item.PASS_TO_PASS).items():
+    for name, code in lies.package_lies(item.test_ids).items():
         yield name, [write_command(_module(item), code, append=True)]
     yield from _plugins(item)
 

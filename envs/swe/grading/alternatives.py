@@ -33,9 +33,7 @@ _NO_LOOKUPS = ("NotImplementedError", "OSError")
 def other_values(literal: bytes, words: Collection[str]) -> list[list[bytes]]:
     """Spots of a constant: other constants with the same quotes, prefix, base and case.
 
-    Args:
-        literal: the constant's source.
-        words: replacements for words. An invented word would occur nowhere else.
+    Words are replaced by others of `words`: an invented word would occur nowhere else.
     """
     try:
         text, value = literal.decode(), literal_value(literal.decode())
@@ -45,21 +43,16 @@ def other_values(literal: bytes, words: Collection[str]) -> list[list[bytes]]:
         return [[repr(v).encode() for v in ((None,) if value is not None else (True, False))]]
     spots = [_replaced(text, match, string.digits) for match in re.finditer(r"\d", text)]
     if isinstance(value, str | bytes):
-        for match in _words(text):
-            spots.append(_replaced(text, match, _alike(match[0], words)))
+        spots += [_replaced(text, match, _alike(match[0], words)) for match in _words(text)]
     return _kept(spots, value)
 
 
 def other_texts(literal: bytes, words: Collection[str], *, regex: bool) -> list[list[bytes]]:
     """Spots of a text that is searched for in a message: texts that no honest message contains.
 
-    Two letters of a word are changed, so that it is no longer a word; an honest message might
-    contain any real word.
-
-    Args:
-        literal: the text's source.
-        words: words of the file, which are never produced.
-        regex: whether it is a regular expression. A pattern that leaves choices has no spots.
+    Two letters of a word are changed, so that it is no longer a word, nor one of the file's
+    `words`; an honest message might contain any real word. A `regex` that leaves choices has no
+    spots.
     """
     try:
         text, value = literal.decode(), literal_value(literal.decode())

@@ -21,8 +21,7 @@ from dataclasses import replace
 from typing import Any, Literal, NoReturn
 
 from envs.swe.grading.controls import RowMemory, RowRecord
-from envs.swe.grading.failures import first_failure
-from envs.swe.grading.findings import Findings, Reason, Step, SuiteResults, reported
+from envs.swe.grading.findings import Findings, Reason, Step, SuiteResults, first_failure, reported
 from envs.swe.grading.places import TestFunction
 from envs.swe.grading.plants import Planter, View
 from envs.swe.grading.suite import OVERHEAD_S, SuiteRun, run_tests
@@ -45,11 +44,7 @@ LEAST_SHARE = 4
 class Grader:
     """Grades one attempt on `item` in its slot.
 
-    Args:
-        context: the slot.
-        item: the row.
-        pinned: its trees.
-        wary: whether the patch looks like an attempt to interfere; then there are more views.
+    With `wary`, the patch looks like an attempt to interfere: there are more views.
     """
 
     def __init__(
@@ -96,7 +91,8 @@ class Grader:
         for step in await self._steps():
             if reason != "resolved" and not (self._item.full_report and step.stage == "all"):
                 continue
-            step = self._current(step)
+            if self._planter:  # redrawn plants in place of doubtful ones
+                step = replace(step, view=self._planter.current(step.view))
             limit_s = self._later_limit_s() if results.runs else self._limit_s
             run = await self._run(tree, step, limit_s)
             settled = await self._settle(tree, step, run, results)
@@ -108,10 +104,6 @@ class Grader:
     def _later_limit_s(self) -> float:
         return later_limit_s(self._limit_s, self._context.remaining_s())
 
-    def _current(self, step: Step) -> Step:
-        """The step with redrawn plants in place of doubtful ones."""
-        return replace(step, view=self._planter.current(step.view)) if self._planter else step
-
     async def _settle(
         self, tree: str, step: Step, run: SuiteRun, results: SuiteResults, *, repeated: bool = False
     ) -> Reason | None:
@@ -119,7 +111,7 @@ class Grader:
         findings = Findings.of(step, run)
         reason = findings.reason(run)
         if reason in ("timed_out", "cut_short"):
-            gold = await self._expect_control(step)
+            gold = await self._expect_control(step.without_plants())
             if run.may_be_chance and not repeated:
                 if self._context.remaining_s() < 2 * (self._limit_s + OVERHEAD_S):
                     self._expect_fast(run, gold)
@@ -184,8 +176,8 @@ class Grader:
     # --- the known fix --------------------------------------------------------------------
 
     async def _expect_control(self, step: Step) -> SuiteRun:
-        """The known fix's run if it was complete, unlike the agent's; else raise."""
-        gold = await self._gold(step.without_plants())
+        """The known fix's run if it was complete; else raise."""
+        gold = await self._gold(step)
         if not gold.complete:
             await self._cannot_run(step, gold)
         return gold
@@ -206,9 +198,7 @@ class Grader:
         Raises:
             EnvBug: the known fix fails tests that it should pass.
         """
-        gold = await self._gold(step)
-        if not gold.complete:
-            await self._cannot_run(step, gold)
+        gold = await self._expect_control(step)
         findings = Findings.of(step, gold)
         if findings.reason(gold) == "resolved":
             if not await self._passes_alone(step):
@@ -217,8 +207,7 @@ class Grader:
             await self._remember(passes=self._record.passing(step.kind, step.view.variants).passes)
             return True
         if not findings.failing and not self._record.plantless:
-            unplantable = self._record.without(findings.lies).unplantable
-            await self._doubt(unplantable=unplantable)
+            await self._doubt(unplantable=self._record.unplantable | findings.lies)
             return False
         plain = step.without_plants()
         for simpler in (plain, plain.whole_files()):
@@ -226,7 +215,7 @@ class Grader:
             findings = Findings.of(simpler, gold)
             if findings.reason(gold) == "resolved":
                 alone = simpler.only == step.only
-                await self._doubt(**({"plantless": True} if alone else {"whole_files": True}))
+                await self._doubt(**{"plantless" if alone else "whole_files": True})
                 return False
         if not gold.complete:
             await self._cannot_run(step, gold)
@@ -285,8 +274,7 @@ class Grader:
 
     async def _steps(self) -> list[Step]:
         """The views in the order in which they run: cheap ones before the whole suite."""
-        ids = self._item.FAIL_TO_PASS + self._item.PASS_TO_PASS
-        views = await self._views()
+        ids, views = self._item.test_ids, await self._views()
         planted = frozenset().union(*(view.planted for view in views))
         steps = [self._step("first", views[0], self._wanted | planted)]
         steps += [self._step("again", view, self._wanted) for view in views[1:-1]]
@@ -296,8 +284,7 @@ class Grader:
         self, stage: Literal["first", "again"], view: View, functions: Collection[TestFunction]
     ) -> Step:
         """A run of only these functions, if the row's tests can run alone."""
-        ids = self._item.FAIL_TO_PASS + self._item.PASS_TO_PASS
-        mine = tuple(test for test in ids if TestFunction.of(test) in functions)
+        mine = tuple(test for test in self._item.test_ids if TestFunction.of(test) in functions)
         ours = {*functions, *view.added, *view.planted}
         only = tuple(sorted(f"{test.file}::{test.name}" for test in ours))
         step = Step(stage, view, self._targets(mine, view), mine, only)
@@ -322,23 +309,21 @@ class Grader:
             for test in step.test_ids:
                 if line := run.failing_line(test):
                     found[TestFunction.of(test)] = line
-            known = tuple(sorted((t.file, t.name, line) for t, line in found.items()))
+            known = tuple(sorted(found.items()))
             if reported(step, run):
                 await self._remember(lines=known)
             elif run.may_be_chance:
                 self._record = replace(self._record, lines=known)
             else:  # the bug may hang its tests: later attempts need not wait
                 await self._doubt(lines=known)
-        lines = {TestFunction(f, name): line for f, name, line in self._record.lines or ()}
-        return {test: lines.get(test, 0) for test in self._wanted}
+        return dict.fromkeys(self._wanted, 0) | dict(self._record.lines or ())
 
     async def _new_planter(self) -> Planter:
         item = self._item
         files = [file for file in item.hidden_files if file.endswith(".py")]
         chosen = self._chance.sample(files, min(len(files), MAX_PLANTED_FILES))
         sources = {f: await self._pinned.repository.read(self._pinned.graded, f) for f in chosen}
-        ids = item.FAIL_TO_PASS + item.PASS_TO_PASS
-        lines = await self._failing_lines()
+        ids, lines = item.test_ids, await self._failing_lines()
         return await asyncio.to_thread(
             Planter, sources, item.hidden_files, ids, self._chance, lines, item.problem_statement
         )
@@ -347,20 +332,15 @@ class Grader:
         if self._planter is None:
             self._planter = await self._new_planter()
         planter, record = self._planter, self._record
-        barred = {TestFunction(file, name) for file, name in record.unplantable}
-        usable = frozenset() if record.plantless else planter.plantable - barred
+        usable = frozenset() if record.plantless else planter.plantable - record.unplantable
         decoys = self._wanted & usable
         others = {TestFunction.of(test) for test in self._item.PASS_TO_PASS} & usable - decoys
         # Always the same few: each further one may have to be tried with the known fix.
         companions = sorted(others, key=self._rank)[:MAX_COMPANIONS]
-
-        def draw(*, wary: bool) -> list[View]:
-            return planter.views(decoys, companions, wary=wary)
-
-        views = await asyncio.to_thread(draw, wary=self._wary)
+        views = await asyncio.to_thread(planter.views, decoys, companions, wary=self._wary)
         longest_s = len(views) * (self._limit_s + OVERHEAD_S)
         if self._wary and longest_s > self._context.remaining_s():
-            views = await asyncio.to_thread(draw, wary=False)
+            views = await asyncio.to_thread(planter.views, decoys, companions, wary=False)
         return views
 
     def _rank(self, test: TestFunction) -> bytes:
@@ -371,9 +351,7 @@ class Grader:
 def later_limit_s(limit_s: float, remaining_s: float) -> float:
     """Time limit of a view after the first: `limit_s`, less if the stage ends earlier.
 
-    Args:
-        limit_s: the row's limit.
-        remaining_s: time left in the stage, in which the known fix may have to run too.
+    In the `remaining_s` of the stage, the known fix may have to run too.
     """
     spare_s = remaining_s - limit_s - 2 * OVERHEAD_S
     return min(limit_s, max(spare_s, limit_s / LEAST_SHARE))
