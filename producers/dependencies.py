@@ -19,15 +19,6 @@ MAX_FILES = 50
 _OWN_DIRECTORY = re.compile(r"(?:-e\s+|--editable[ =])?\.(?:/\S*)?(?:\[([^\]]*)\])?")
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """The optional lists of a repository that are added to its dependencies."""
-
-    extras: Sequence[str] = ()
-    groups: Sequence[str] = ()
-    files: Sequence[str] = ()
-
-
 @dataclass(slots=True)
 class Dependencies:
     """Requirements in the order in which they were found, without duplicates."""
@@ -48,7 +39,7 @@ class _Gatherer:
     """Follows lists that refer to other lists."""
 
     def __init__(self, project: Project, read: ReadText) -> None:
-        self._project = project
+        self._own = normalize(project.name)
         self._read = read
         self._extras = {normalize(name): lines for name, lines in project.extras.items()}
         self._groups = {normalize(name): parts for name, parts in project.groups.items()}
@@ -57,9 +48,8 @@ class _Gatherer:
 
     async def lines(self, lines: Iterable[str]) -> None:
         """Add requirements. A requirement on the package itself adds its extras."""
-        own = normalize(self._project.name)
         for line in lines:
-            if own and requirement_name(line) == own:
+            if self._own and requirement_name(line) == self._own:
                 named = re.search(r"\[([^\]]*)\]", line)
                 await self.extras(_split(named.group(1)) if named else ())
             else:
@@ -104,13 +94,19 @@ class _Gatherer:
             await self.lines([re.sub(r"\s--hash[ =]\S+", "", line).strip()])
 
     def _is_new(self, kind: str, name: str) -> bool:
-        key = (kind, name)
-        new = key not in self._seen
-        self._seen.add(key)
-        return new
+        before = len(self._seen)
+        self._seen.add((kind, name))
+        return len(self._seen) > before
 
 
-async def gather(project: Project, read: ReadText, choice: Choice) -> Dependencies:
+async def gather(
+    project: Project,
+    read: ReadText,
+    *,
+    extras: Sequence[str] = (),
+    groups: Sequence[str] = (),
+    files: Sequence[str] = (),
+) -> Dependencies:
     """The package's own dependencies and those of the chosen lists.
 
     Raises:
@@ -119,9 +115,9 @@ async def gather(project: Project, read: ReadText, choice: Choice) -> Dependenci
     gatherer = _Gatherer(project, read)
     await gatherer.lines(project.dependencies)
     await gatherer.files(project.requirement_files, why="the package's dependencies: file")
-    await gatherer.extras(choice.extras)
-    await gatherer.groups(choice.groups)
-    await gatherer.files(choice.files, why="--requirements")
+    await gatherer.extras(extras)
+    await gatherer.groups(groups)
+    await gatherer.files(files, why="--requirements")
     return gatherer.found
 
 
