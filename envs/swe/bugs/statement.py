@@ -41,16 +41,12 @@ def write_statement(
     changed_lines: Iterable[str],
     seed: str,
 ) -> str | None:
-    """The statement for a bug with these failures; None if none can be written.
+    """The statement for a bug with these failures, at least one; None if none can be written.
 
-    Args:
-        library: the package under test.
-        failures: the failures of the FAIL_TO_PASS tests, at least one.
-        passing: number of tests that pass in spite of the bug.
-        place: file and qualified function of the bug. Its class or outer function is named only
-            if the failures show nothing concrete.
-        changed_lines: lines of the package before and after the change.
-        seed: selects the wording; equal seeds give equal texts.
+    `passing` tests pass in spite of the bug. Of `place`, the file and qualified function of the
+    bug, the class or outer function is named only if the failures show nothing concrete.
+    `changed_lines` are those of the package before and after the change. `seed` selects the
+    wording.
     """
     forbidden = _forbidden(library.tests.values(), changed_lines)
     symptoms = _distinct(describe(failure, library) for failure in failures)
@@ -91,7 +87,7 @@ def _areas(failures: Sequence[FailedCheck]) -> list[str]:
     """Subjects of the failing tests, from their names."""
     areas: dict[str, None] = {}
     for failure in failures:
-        name = re.sub(r"\[.*\]$", "", failure.test_id, flags=re.S).rpartition("::")[2]
+        name = failure.function_id.rpartition("::")[2]
         words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name).replace("_", " ").split()
         area = " ".join(word.lower() for word in words if word.lower() not in {"test", "tests"})
         area = re.sub(r"^test(?=[a-z])", "", area)
@@ -129,7 +125,6 @@ def _extent(failures: Sequence[FailedCheck], passing: int) -> str:
     failing = "1 check fails" if count == 1 else f"{count} checks fail"
     others = "1 other passes" if passing == 1 else f"{passing} others pass"
     about = [f'"{area}"' for area in _areas(failures)]
-    named = f" What fails goes by the names {', '.join(about)}." if len(about) > 1 else ""
-    if len(about) == 1:
-        named = f" What fails goes by the name {about[0]}."
+    name = "name" if len(about) == 1 else "names"
+    named = f" What fails goes by the {name} {', '.join(about)}." if about else ""
     return f"In all, {failing} while {others}.{named}"
