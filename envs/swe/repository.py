@@ -74,7 +74,6 @@ class GitError(Exception):
 class Change:
     """One path that differs between two trees. Modes are git's; 000000 = absent."""
 
-    old_mode: str
     new_mode: str
     oid: str
     """Id of the new blob; zeros if the path is gone."""
@@ -92,8 +91,8 @@ class Change:
             raise ValueError("not a raw diff")
         changes = []
         for meta, path in zip(fields[::2], fields[1::2], strict=True):
-            old_mode, new_mode, _, oid, _ = meta.decode("ascii").lstrip(":").split(" ")
-            changes.append(cls(old_mode, new_mode, oid, os.fsdecode(path)))
+            _, new_mode, _, oid, _ = meta.decode("ascii").split(" ")
+            changes.append(cls(new_mode, oid, os.fsdecode(path)))
         return changes
 
 

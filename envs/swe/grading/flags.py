@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-MAX_FLAGS = 20
 MAX_LINE_CHARACTERS = 4096
 PART_CHARACTERS = 64 << 10
 """Characters searched at a time: a search blocks the interpreter."""
@@ -50,7 +49,7 @@ def find_flags(patch: bytes, before: str = "", fix: bytes = b"") -> list[str]:
     """
     found = _found(_added(patch), _WORDS)
     known = _found([*before.split("\n"), *_added(fix)], {name: _WORDS[name] for name in found})
-    return [f"patch: {name}" for name in _WORDS if name in found - known][:MAX_FLAGS]
+    return [f"patch: {name}" for name in _WORDS if name in found - known]
 
 
 def _found(lines: Iterable[str], words: Mapping[str, re.Pattern[str]]) -> set[str]:

@@ -93,16 +93,12 @@ class Grader:
                 continue
             if self._planter:  # redrawn plants in place of doubtful ones
                 step = replace(step, view=self._planter.current(step.view))
-            limit_s = self._later_limit_s() if results.runs else self._limit_s
-            run = await self._run(tree, step, limit_s)
+            run = await self._run(tree, step, later=bool(results.runs))
             settled = await self._settle(tree, step, run, results)
             if settled is None:
                 return None
             reason = settled if reason == "resolved" else reason
         return reason
-
-    def _later_limit_s(self) -> float:
-        return later_limit_s(self._limit_s, self._context.remaining_s())
 
     async def _settle(
         self, tree: str, step: Step, run: SuiteRun, results: SuiteResults, *, repeated: bool = False
@@ -117,7 +113,7 @@ class Grader:
                     self._expect_fast(run, gold)
                     results.add(step, run, findings)
                     return reason
-                again = await self._run(tree, step, self._limit_s)
+                again = await self._run(tree, step)
                 return await self._settle(tree, step, again, results, repeated=True)
         elif reason == "canary" or (
             reason == "tests_fail" and not self._fix_passes(step, findings)
@@ -125,7 +121,7 @@ class Grader:
             if not await self._fix_does_better(step):
                 return None
         if reason == "canary" and (other := self._in_other_words(step, findings)):
-            again = await self._run(tree, other, self._later_limit_s())
+            again = await self._run(tree, other, later=True)
             return await self._settle(tree, other, again, results, repeated=repeated)
         if reason == "tests_fail" and await self._pass_when_repeated(tree, step, findings):
             findings, reason = replace(findings, failing={}), "resolved"
@@ -152,7 +148,7 @@ class Grader:
         if findings.lies or not known or len(failing) > FEW_TESTS:
             return False
         alone = replace(self._step("again", View({}, frozenset()), functions), test_ids=failing)
-        again = await self._run(tree, alone, self._limit_s)
+        again = await self._run(tree, alone)
         return Findings.of(alone, again).reason(again) == "resolved"
 
     def _in_other_words(self, step: Step, findings: Findings) -> Step | None:
@@ -185,9 +181,9 @@ class Grader:
     async def _cannot_run(self, step: Step, gold: SuiteRun) -> NoReturn:
         # Twice, because a full disk would look the same.
         if gold.cannot_run and (await self._gold(step.without_plants())).cannot_run:
+            last = gold.output.strip().rpartition("\n")[2][:500]
             await self._blame_row(
-                f"environment: with the known fix pytest ends with {gold.exit_code} here: "
-                f"{gold.last_line()}"
+                f"environment: with the known fix pytest ends with {gold.exit_code} here: {last}"
             )
         how = "took too long" if gold.timed_out else f"was cut short (exit code {gold.exit_code})"
         raise SandboxError(f"the test run {how}, even with the known fix:  {gold.output[-500:]}")
@@ -252,12 +248,14 @@ class Grader:
     # --- runs -----------------------------------------------------------------------------
 
     async def _gold(self, step: Step) -> SuiteRun:
-        return await self._run(await self._pinned.solved(), step, self._limit_s, reserve_s=0.0)
+        return await self._run(await self._pinned.solved(), step, reserve_s=0.0)
 
     async def _run(
-        self, tree: str, step: Step, limit_s: float, *, reserve_s: float | None = None
+        self, tree: str, step: Step, *, later: bool = False, reserve_s: float | None = None
     ) -> SuiteRun:
-        repository = self._pinned.repository
+        repository, limit_s = self._pinned.repository, self._limit_s
+        if later:
+            limit_s = later_limit_s(limit_s, self._context.remaining_s())
         shown_tree = await repository.replace(tree, step.view.files) if step.view.files else tree
         await self._context.renew()
         return await run_tests(
@@ -302,9 +300,9 @@ class Grader:
         """Lines at which FAIL_TO_PASS functions fail on the tree with the bug; 0 = unknown."""
         if self._record.lines is None:
             step = self._step("again", View({}, frozenset()), self._wanted)
-            run = await self._run(self._pinned.graded, step, self._limit_s)
+            run = await self._run(self._pinned.graded, step)
             if run.may_be_chance:
-                run = await self._run(self._pinned.graded, step, self._limit_s)
+                run = await self._run(self._pinned.graded, step)
             found = {}
             for test in step.test_ids:
                 if line := run.failing_line(test):

@@ -101,10 +101,6 @@ class SuiteRun:
         frames = re.findall(rf"^{file}:(\d+): ", self.messages.get(test, ""), re.MULTILINE)
         return int(frames[-1]) if frames and len(frames[-1]) < 8 else 0
 
-    def last_line(self) -> str:
-        """The last line of pytest's output."""
-        return (self.output.strip().splitlines() or [""])[-1][:500]
-
 
 def venv_asset(runtime: SuiteRuntime, python: str) -> AssetSpec:
     """The dependencies of a row, without the package under test and without pip.
