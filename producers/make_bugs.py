@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from hermes_queue.disk.durable import flush
 from hermes_queue.errors import EXIT_FAILED, EnvInfraError, InputError, SlotLost
 from hermes_queue.sandbox import make_backend
-from hermes_queue.sandbox.base import SandboxBackend, SlotSpec
+from hermes_queue.sandbox.base import SlotSpec
 from hermes_queue.settings import SandboxSettings
 from producers.command import fail, run_command
 from producers.run.flags import Options, flag, switch
@@ -172,7 +172,11 @@ async def _make(wanted: PackageOptions, rows: BugOptions) -> int:
         backend = make_backend(SandboxSettings().backend, slots=len(pythons) + 1)
         await backend.start()
         try:
-            await _check_pythons(backend, pythons)
+            for python in pythons:
+                try:
+                    await backend.prepare(SlotSpec(python=python))
+                except EnvInfraError as error:
+                    raise InputError(f"--python: {error}") from error
             console.print(f"asking the package index about {name}=={version}")
             package = await survey(backend, name, version, wanted.extra_requirement)
             if not package.permissive:
@@ -193,16 +197,7 @@ async def _make(wanted: PackageOptions, rows: BugOptions) -> int:
     return 0
 
 
-async def _check_pythons(backend: SandboxBackend, pythons: Sequence[str | None]) -> None:
-    for python in pythons:
-        try:
-            await backend.prepare(SlotSpec(python=python))
-        except EnvInfraError as error:
-            raise InputError(f"--python: {error}") from error
-
-
 async def _try_bugs(bench: Bench, rows: BugOptions, out: _Out, status: Status) -> int:
-    """Make rows; returns their number."""
     from envs.swe.bugs.sites import Draw
     from envs.swe.bugs.validate import UnsuitableBug, check
 
@@ -255,15 +250,14 @@ class _Out:
         self._file.seek(0)
         for number, line in enumerate(self._file, 1):
             try:
-                row = json.loads(line)
-                self._place(row)
+                self._rows.append(json.loads(line))
+                self._place(self._rows[-1])
             except (ValueError, KeyError, TypeError, IndexError) as error:
                 self._file.close()
                 raise InputError(
                     f"--out: line {number} of {self._path} was not written by this program "
                     f"({error}); choose another file"
                 ) from error
-            self._rows.append(row)
         return self
 
     def __exit__(self, *_: object) -> None:

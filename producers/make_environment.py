@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from hermes_queue.disk.durable import replaced
 from hermes_queue.errors import ConfigurationError, EnvBug, EnvInfraError, InputError
 from hermes_queue.sandbox import make_backend
 from hermes_queue.sandbox.base import AssetSpec, SlotSpec
@@ -272,11 +273,11 @@ def explain_refusal(output: str, as_of: str | None) -> ConfigurationError | None
 
 
 def _write(path: Path, table: dict[str, Any]) -> None:
-    new = path.with_name(f"{path.name}.{os.getpid()}.new")
+    text = json.dumps(table, indent=2, ensure_ascii=False) + "\n"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        new.write_text(json.dumps(table, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        new.replace(path)
+        with replaced(path, path.with_name(f"{path.name}.{os.getpid()}.new")) as draft:
+            draft.write_text(text, encoding="utf-8")
     except OSError as error:
         raise InputError(f"--out: {path} cannot be written: {error.strerror}") from error
 

@@ -99,20 +99,17 @@ class Bench:
                 its tests have other names in every run.
         """
         name = self.package.source.name
-        rounds = []
-        for _ in range(2):
-            runs = {python: await self.run(self.clean, python) for python in self.contexts}
-            for python, run in runs.items():
-                self._expect_complete(run, python)
-            rounds.append([*runs.values()])
-        first, again = rounds[0][0], rounds[1][0]
+        runs: list[SuiteRun] = []
+        for python in [*self.contexts, *self.contexts]:
+            runs.append(await self.run(self.clean, python))
+            self._expect_complete(runs[-1], python)
+        first, again = runs[0], runs[len(self.contexts)]
         if changed := sorted(first.outcomes.keys() ^ again.outcomes.keys()):
             raise InputError(
                 f"--package: {name}'s tests have other names in every run, e.g. {changed[0]}; "
                 "choose another package, or --tests without it"
             )
-        complete = [*rounds[0], *rounds[1]]
-        passing = frozenset.intersection(*map(passed, complete))
+        passing = frozenset.intersection(*map(passed, runs))
         if not passing:
             raise InputError(f"--package: no test of {name} passes: {_tail(first)}")
         if max_tests is not None and len(passing) > max_tests:
@@ -121,7 +118,7 @@ class Bench:
                 "name fewer --tests or choose another package"
             )
         failing = sum(outcome in BAD for outcome in first.outcomes.values())
-        self.reference = Reference(passing, failing, max(run.seconds for run in complete))
+        self.reference = Reference(passing, failing, max(run.seconds for run in runs))
         self.timeout_s = max(MIN_TIMEOUT_S, 5 * self.reference.seconds)
 
     def _expect_complete(self, run: SuiteRun, python: str | None) -> None:

@@ -48,7 +48,9 @@ def write_statement(
     `changed_lines` are those of the package before and after the change. `seed` selects the
     wording.
     """
-    forbidden = _forbidden(library.tests.values(), changed_lines)
+    tested = {line.strip() for text in library.tests.values() for line in text.splitlines()}
+    forbidden = {line for line in tested if len(line) >= _QUOTE_CHARS}
+    forbidden |= {line.strip() for line in changed_lines if line.strip()}
     symptoms = _distinct(describe(failure, library) for failure in failures)
     vague = [Symptom(s.function, s.headline, s.plain, s.plain) for s in symptoms]
     for chosen in (symptoms, [s for s in symptoms if not quotes(s.text, forbidden)], vague):
@@ -58,12 +60,6 @@ def write_statement(
             if not quotes(text, forbidden):
                 return text
     return None
-
-
-def _forbidden(tests: Iterable[str], changed_lines: Iterable[str]) -> frozenset[str]:
-    lines = {line.strip() for source in tests for line in source.splitlines()}
-    lines = {line for line in lines if len(line) >= _QUOTE_CHARS}
-    return frozenset(lines | {line.strip() for line in changed_lines if line.strip()})
 
 
 def quotes(text: str, lines: Iterable[str]) -> bool:

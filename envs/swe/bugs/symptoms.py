@@ -83,9 +83,6 @@ def _subject(function: str | None) -> str:
     return f"`{function}`" if function else "The library"
 
 
-# --- exceptions ----------------------------------------------------------------------------
-
-
 def _missing_error(head: str, function: str | None) -> Symptom:
     plain = f"{_subject(function)} accepts something that it has to refuse"
     names = re.findall(r"[A-Za-z_]\w*", head)
@@ -118,9 +115,6 @@ def _unexpected(error: str, head: str, failure: FailedCheck, library: Library) -
     short = detail and len(detail) <= MAX_VALUE_CHARS and "0x" not in detail
     text = f"{plain} The error reads: {detail}" if short else plain
     return Symptom(function, f"unexpected {error}", text, plain)
-
-
-# --- what the test does --------------------------------------------------------------------
 
 
 def _function_under_test(failure: FailedCheck, library: Library) -> str | None:

@@ -116,7 +116,7 @@ def exceptions_at(function: Function, line: int) -> list[ast.Name]:
         if isinstance(statement, ast.With | ast.Expr)
         and statement.lineno <= line <= (statement.end_lineno or line)
         for call in _calls(statement)
-        if _name(call.func) in ("raises", "assertRaises") and call.args
+        if last_name(call.func) in ("raises", "assertRaises") and call.args
         if isinstance(call.args[0], ast.Name)
     ]
 
@@ -157,13 +157,8 @@ def _certain(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
 
 def _catches(statement: ast.With | ast.AsyncWith) -> bool:
     """Whether the block may swallow failures."""
-    words = {
-        node.id if isinstance(node, ast.Name) else node.attr
-        for item in statement.items
-        for node in ast.walk(item.context_expr)
-        if isinstance(node, ast.Name | ast.Attribute)
-    }
-    return any(part in word for word in words for part in _CATCHING)
+    names = {last_name(node) for item in statement.items for node in ast.walk(item.context_expr)}
+    return any(part in name for name in names for part in _CATCHING)
 
 
 def _assigned_once(function: Function) -> dict[str, ast.expr]:
@@ -219,18 +214,16 @@ def _equality(statement: ast.stmt) -> tuple[ast.expr, ast.expr] | None:
             return compared.left, compared.comparators[0]
     elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
         call = statement.value
-        name = _name(call.func).lower()
+        name = last_name(call.func).lower()
         others = any(word in name for word in _OTHER_ASSERTIONS)
         if len(call.args) > 1 and name.startswith("assert") and not others:
             return call.args[0], call.args[1]
     return None
 
 
-def _name(node: ast.expr) -> str:
+def last_name(node: ast.AST) -> str:
     """The last part of a dotted name; empty for other expressions."""
-    if isinstance(node, ast.Attribute):
-        return node.attr
-    return node.id if isinstance(node, ast.Name) else ""
+    return str(getattr(node, "attr", getattr(node, "id", "")))
 
 
 def _contained(statement: ast.stmt) -> list[ast.Constant]:
@@ -240,7 +233,7 @@ def _contained(statement: ast.stmt) -> list[ast.Constant]:
         if len(statement.test.ops) == 1 and isinstance(statement.test.ops[0], ast.In):
             sides = statement.test.left, statement.test.comparators[0]
     elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-        if _name(statement.value.func).lower() in ("assertin", "assert_in"):
+        if last_name(statement.value.func).lower() in ("assertin", "assert_in"):
             sides = tuple(statement.value.args[:2])
     match sides:
         case (ast.Constant(value=str() as text) as left, found) if not _is_constant(found):
@@ -281,7 +274,7 @@ def _is_constant(node: ast.expr, once: Mapping[str, ast.expr] = MappingProxyType
         case ast.Call(func=func, args=args, keywords=keywords):
             given = [*args, *(keyword.value for keyword in keywords if keyword.arg)]
             if isinstance(func, ast.Attribute) and constant(func.value):
-                return _name(func) in _METHODS and constant(*given)
-            made = _name(func) in _CONSTRUCTORS or _name(func) == "dedent"
+                return last_name(func) in _METHODS and constant(*given)
+            made = last_name(func) in _CONSTRUCTORS or last_name(func) == "dedent"
             return made and bool(given) and constant(*given)
     return False

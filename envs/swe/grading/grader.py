@@ -106,6 +106,8 @@ class Grader:
         """The verdict of a run, checked with the known fix; None = its plants were unusable."""
         findings = Findings.of(step, run)
         reason = findings.reason(run)
+        failing = map(TestFunction.of, findings.failing)
+        fix_passes = self._record.fix_passes(step.kind, step.view.variants, failing)
         if reason in ("timed_out", "cut_short"):
             gold = await self._expect_control(step.without_plants())
             if run.may_be_chance and not repeated:
@@ -115,9 +117,7 @@ class Grader:
                     return reason
                 again = await self._run(tree, step)
                 return await self._settle(tree, step, again, results, repeated=True)
-        elif reason == "canary" or (
-            reason == "tests_fail" and not self._fix_passes(step, findings)
-        ):
+        elif reason == "canary" or (reason == "tests_fail" and not fix_passes):
             if not await self._fix_does_better(step):
                 return None
         if reason == "canary" and (other := self._in_other_words(step, findings)):
@@ -163,11 +163,6 @@ class Grader:
         view = self._planter.redrawn(step.view, findings.lies)
         self._redrawn = view is not None
         return None if view is None else replace(step, view=view)
-
-    def _fix_passes(self, step: Step, findings: Findings) -> bool:
-        """Whether this host already knows that the known fix passes these tests."""
-        failing = [TestFunction.of(test) for test in findings.failing]
-        return self._record.fix_passes(step.kind, step.view.variants, failing)
 
     # --- the known fix --------------------------------------------------------------------
 

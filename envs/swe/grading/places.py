@@ -26,6 +26,7 @@ from envs.swe.grading.expectations import (
     constants_at,
     exceptions_at,
     expected_constants,
+    last_name,
 )
 from hermes_queue.syntax import parse_module
 
@@ -173,11 +174,7 @@ class _Module:
         self._offsets = [0, *accumulate(map(len, source.splitlines(keepends=True)))]
         self._quotes = b'"' if source.count(b'"') > source.count(b"'") else b"'"
         nodes = list(ast.walk(self.tree))
-        self.used = Counter(
-            node.id if isinstance(node, ast.Name) else node.attr
-            for node in nodes
-            if isinstance(node, ast.Name | ast.Attribute)
-        )
+        self.used = Counter(map(last_name, nodes))
         self._values = tuple(
             node.value
             for node in nodes

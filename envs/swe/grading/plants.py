@@ -119,11 +119,9 @@ class Planter:
         them. The last view is for the whole suite. If no decoy can be planted, each view adds a
         test file instead, with tests that must pass and tests that must fail.
 
-        Args:
-            decoys: FAIL_TO_PASS functions; those that cannot be planted are skipped.
-            companions: PASS_TO_PASS functions of the same files. Only the first and the last
-                view run them; each chosen one is planted in one of the two.
-            wary: whether a guess is to be expected, so that more views are needed.
+        `decoys` are FAIL_TO_PASS functions; those that cannot be planted are skipped.
+        `companions` are PASS_TO_PASS functions of the same files. Only the first and the last
+        view run them; each chosen one is planted in one of the two. `wary`: as in `view_count`.
         """
         chosen = self._sample(decoys, MAX_DECOYS)
         count = view_count([1 + self._places[test].choices for test in chosen], wary=wary)
@@ -161,16 +159,12 @@ class Planter:
         return view if variants == view.variants else self._view(variants)
 
     def _choose_spot(self, test: TestFunction, views: int) -> None:
-        """Choose the function's spot, and its number of variants in the views."""
         if test not in self._spots:
             self._spots[test] = self._places[test].spot(self._chance, max(views - 2, 1))
         self._used[test] = min(len(self._spots[test].edits), max(views - 2, 1))
 
     def _order(self, test: TestFunction, views: int) -> list[int]:
-        """Variant of the function in each view; 0 is the original.
-
-        The original is treated like the others: number and order follow the same rule for all.
-        """
+        """Variant of the function in each view; 0 is the original, treated like the others."""
         variants = list(range(self._used[test] + 1))
         self._chance.shuffle(variants)
         if views == 2:

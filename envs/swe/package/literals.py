@@ -50,9 +50,7 @@ def setup_arguments(source: str) -> dict[str, Any]:
 
 
 def _called(function: ast.expr) -> str:
-    if isinstance(function, ast.Attribute):
-        return function.attr
-    return function.id if isinstance(function, ast.Name) else ""
+    return str(getattr(function, "attr", getattr(function, "id", "")))
 
 
 def _assigned(tree: ast.Module) -> dict[str, Any]:

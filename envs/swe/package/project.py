@@ -87,9 +87,6 @@ def is_version(value: object) -> bool:
     return isinstance(value, str) and _VERSION.fullmatch(value) is not None
 
 
-# --- entry points --------------------------------------------------------------------------
-
-
 def parse_entry_points(text: str) -> EntryPoints:
     """The groups of an entry_points.txt; malformed entries are left out."""
     sections = _ini(text, delimiters=("=",), comment_prefixes=("#", ";"))
@@ -139,9 +136,6 @@ def _lines(value: object) -> list[str]:
         return []
     lines = [line.strip() for line in value if isinstance(line, str)]
     return [line for line in lines if line and not line.startswith("#")]
-
-
-# --- the files -----------------------------------------------------------------------------
 
 
 def _pkg_info(text: str) -> Project:
