@@ -157,8 +157,8 @@ class Bench:
                 report = await context.read_file(f"{context.workspace}/{COVERAGE_FILE}")
                 return covered_lines(report)
             except (OSError, ValueError) as error:
-                told = f"--package: the tests recorded no coverage:  {_tail(run)}"
-                raise InputError(told) from error
+                message = f"--package: the tests recorded no coverage:  {_tail(run)}"
+                raise InputError(message) from error
 
 
 def _tail(run: SuiteRun) -> str:
