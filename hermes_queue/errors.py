@@ -296,7 +296,8 @@ def foreign_error(error: BaseException) -> str:
 
 
 def _foreign_line(error: BaseException) -> str:
-    loose, installed = [], []
+    loose: list[tuple[str, str]] = []
+    installed: list[tuple[str, str]] = []
     for frame, line in traceback.walk_tb(error.__traceback__):
         package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
         file = frame.f_code.co_filename

@@ -25,7 +25,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from hermes_queue.errors import ConfigurationError
+from hermes_queue.errors import ConfigurationError, foreign_error
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -104,9 +104,8 @@ class _Place:
             module = import_module(self.module)
             found = attrgetter(self.attribute)(module)
         except Exception as error:  # a foreign module may raise anything at its import
-            cause = f"{type(error).__name__}: {error}"
-            raise ConfigurationError(f"{label} cannot be loaded: {cause}") from error
-        if problem := _problem(self.kind.contract, found):
+            raise ConfigurationError(f"{label} cannot be loaded: {foreign_error(error)}") from error
+        if problem := violation(self.kind.contract, found):
             raise ConfigurationError(f"{label} {problem}: see {self.kind.contract}")
         return module, found
 
@@ -231,9 +230,7 @@ def _plugins(group: str) -> list[EntryPoint]:
 
 @cache
 def _entry_points() -> tuple[EntryPoint, ...]:
-    from importlib.metadata import (
-        entry_points,
-    )  # takes as long as all other imports of `hermes-queue`
+    from importlib.metadata import entry_points  # as slow as all other imports of `hermes-queue`
 
     every = entry_points()
     return tuple(chain.from_iterable(every.select(group=kind.group) for kind in KINDS.values()))
@@ -243,7 +240,7 @@ def _plugin(point: EntryPoint) -> str:
     return f"{point.dist.name} {point.dist.version}" if point.dist else "of an unknown distribution"
 
 
-def _problem(contract: str, found: object) -> str:
+def violation(contract: str, found: object) -> str:
     """How `found` violates the contract; "" if it does not."""
     module, _, name = contract.partition(":")
     expected = getattr(import_module(module), name)

@@ -12,16 +12,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Any
 
-from hermes_queue.errors import ModelConfigError
+from hermes_queue.agent.parameters import AgentParams, read_params
 from hermes_queue.models import Message, Usage
 from hermes_queue.tools.toolbox import cap
-
-ContextPolicy = Literal["error", "truncate_tools", "drop_oldest"]
-"""error: nothing is rewritten, the trajectory ends with `context_length`. truncate_tools: the
-middle of old tool outputs is cut out. drop_oldest: the oldest assistant messages are left out,
-each with the results of its calls."""
 
 THRESHOLD = 0.9
 """Share of the context in use above which the view is rewritten."""
@@ -37,28 +32,17 @@ _ESTIMATE_MARGIN = 0.1
 
 
 class ContextControl:
-    """The view of one trajectory's conversation.
-
-    Agent params: {"context": a `ContextPolicy`}, default error; {"context_tokens": limit of
-    prompt and completion together}, default unknown. Without `context_tokens` the view is
-    rewritten only after the server has refused it.
-    """
+    """The view of one trajectory's conversation."""
 
     def __init__(self, params: Mapping[str, Any] | None = None) -> None:
-        """Read the params.
+        """Read the `AgentParams` in a job's parameters.
 
         Raises:
-            ModelConfigError: one of them is invalid; the message says why.
+            ModelConfigError: one of them is invalid.
         """
-        params = params or {}
-        policy, tokens = params.get("context", "error"), params.get("context_tokens")
-        if policy not in get_args(ContextPolicy):
-            known = ", ".join(get_args(ContextPolicy))
-            raise ModelConfigError(f"agent: context must be one of {known}, not {policy!r}")
-        if tokens is not None and (type(tokens) is not int or tokens < 1):
-            raise ModelConfigError(f"agent: context_tokens must be an integer >= 1, not {tokens!r}")
-        self.policy: ContextPolicy = policy
-        self._context_tokens: int | None = tokens
+        given = read_params(AgentParams, params or {})
+        self.policy = given.context
+        self._context_tokens = given.context_tokens
         self._kept = 0
         self._sizes: list[int] = []
         self._bytes = 0

@@ -1,15 +1,16 @@
-"""Common parts of agents that need no model, to test the whole chain.
-
-Each is a coroutine that writes the assistant's messages, which `Scripted` plays.
-"""
+"""Common parts of agents that need no model, to test the whole chain."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from hermes_queue.agent.chat import Reply
-from hermes_queue.models import Message, ToolCall, Turn
+from hermes_queue.agent.chat import ChatClient, Reply
+from hermes_queue.agent.parameters import AgentParams, ParamsT, read_params
+from hermes_queue.agent.registry import Agent, AgentScript
+from hermes_queue.models import AgentSpec, Message, ToolCall, Turn
+from hermes_queue.settings import ModelSettings
 
 DONE = "Done."
 
@@ -38,6 +39,19 @@ class Scripted:
         self._played += 1
         finish = "tool_calls" if message.tool_calls else "stop"
         return Reply(message, Turn(server="scripted", finish_reason=finish))
+
+
+def scripted(
+    write: Callable[[ParamsT, AgentScript], Awaitable[list[Message]]],
+    params: type[ParamsT] = AgentParams,  # type: ignore[assignment]
+) -> Agent:
+    """The agent whose messages `write` makes, once per trajectory."""
+
+    def make(spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> ChatClient:
+        given = read_params(params, spec.params, f"agent {spec.kind}")
+        return Scripted(partial(write, given, script))
+
+    return Agent(make, params)
 
 
 def say(text: str) -> Message:

@@ -53,28 +53,17 @@ _RAW_KEPT = 500
 
 
 class ToolDialect:
-    """One trajectory's format of tools and calls.
+    """One trajectory's format of tools and calls."""
 
-    Agent params: {"tools": "native" | "prompted"}, default native; {"parser": NAME}, default
-    none in native mode and hermes in prompted mode.
-    """
-
-    def __init__(self, params: Mapping[str, Any]) -> None:
-        """Read the params.
+    def __init__(self, *, prompted: bool = False, parser: str | None = None) -> None:
+        """Load the parser; in prompted mode there is one in any case.
 
         Raises:
-            ModelConfigError: one of them is invalid; the message says why.
+            ModelConfigError: there is no such parser, or it cannot be loaded.
         """
-        mode, name = params.get("tools", "native"), params.get("parser")
-        if mode not in ("native", "prompted"):
-            raise ModelConfigError(
-                f'agent openai: tools must be "native" or "prompted", not {mode!r}'
-            )
-        if name is not None and not isinstance(name, str):
-            raise ModelConfigError(f"agent openai: parser must be a name, not {name!r}")
-        self.prompted = mode == "prompted"
+        self.prompted = prompted
         """Whether requests contain the tools as text instead of in `tools`."""
-        name = name or ("hermes" if self.prompted else None)
+        name = parser or ("hermes" if prompted else None)
         try:
             self._parser: ToolCallParser | None = load_parser(name) if name else None
         except ConfigurationError as error:

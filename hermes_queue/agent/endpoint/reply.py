@@ -16,8 +16,10 @@ from hermes_queue.agent.endpoint.values import (
     MalformedReply,
     clean,
     finished,
+    json_object,
     read_ids,
     read_usage,
+    reader,
 )
 from hermes_queue.agent.tokens.merge import round_float32
 from hermes_queue.agent.tokens.servers import own_servers
@@ -52,6 +54,7 @@ class Completion:
     """Name of the model, as the server reports it."""
 
 
+@reader
 def parse(body: bytes, *, turn: int) -> Completion:
     """Read the first choice of a chat completion.
 
@@ -62,28 +65,22 @@ def parse(body: bytes, *, turn: int) -> Completion:
     Raises:
         MalformedReply: not JSON, without choices, or with a field of the wrong type.
     """
-    try:
-        data = json.loads(body)
-        choice = _choice(data)
-        message, reasoning_field = _message(choice["message"], turn)
-        ids = read_ids(_given(data.get("prompt_token_ids"), choice.get("prompt_token_ids")))
-        completion_ids = read_ids(_given(choice.get("token_ids"), choice.get("response_token_ids")))
-        return Completion(
-            message=message,
-            reasoning_field=reasoning_field,
-            finish_reason=finished(_optional_text(choice.get("finish_reason")), _given_up()),
-            usage=_usage(data.get("usage") or {}),
-            prompt_ids=ids,
-            completion_ids=completion_ids,
-            logprobs=_logprobs(choice.get("logprobs"), completion_ids),
-            **_served_by(data, choice),
-            model=_optional_text(data.get("model")),
-        )
-    except MalformedReply:
-        raise
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        start = body[:200].decode(errors="replace")
-        raise MalformedReply(f"{type(error).__name__}: {error}; body: {start!r}") from error
+    data = json_object(body)
+    choice = _choice(data)
+    message, reasoning_field = _message(choice["message"], turn)
+    ids = read_ids(_given(data.get("prompt_token_ids"), choice.get("prompt_token_ids")))
+    completion_ids = read_ids(_given(choice.get("token_ids"), choice.get("response_token_ids")))
+    return Completion(
+        message=message,
+        reasoning_field=reasoning_field,
+        finish_reason=finished(_optional_text(choice.get("finish_reason")), _given_up()),
+        usage=_usage(data.get("usage") or {}),
+        prompt_ids=ids,
+        completion_ids=completion_ids,
+        logprobs=_logprobs(choice.get("logprobs"), completion_ids),
+        **_served_by(data, choice),
+        model=_optional_text(data.get("model")),
+    )
 
 
 def _given(*values: Any) -> Any:
@@ -105,9 +102,7 @@ def _given_up() -> frozenset[str]:
     return frozenset.union(*(server.given_up for server in own_servers().values()))
 
 
-def _choice(data: Any) -> dict[str, Any]:
-    if not isinstance(data, dict):
-        raise MalformedReply(f"the body is a JSON {type(data).__name__}")
+def _choice(data: Mapping[str, Any]) -> dict[str, Any]:
     choices = data.get("choices")
     if not choices:
         error = data.get("error") or data.get("message")  # SGLang does not nest it

@@ -6,8 +6,10 @@ Anything invalid raises `MalformedReply`, which the client treats like any other
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from hermes_queue.models import Usage
 
@@ -19,6 +21,7 @@ costs."""
 LARGE_BYTES = 1 << 20
 """Larger answers are parsed in a thread: their lists of ids take a while."""
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -26,11 +29,40 @@ class MalformedReply(ValueError):
     """The server answered 200 with something other than a chat completion."""
 
 
-async def read(parse: Callable[[bytes], T], answer: bytes) -> T:
-    """`parse(answer)`, for a large answer in a thread. Raises the errors of `parse`."""
+def reader(parse: Callable[Concatenate[bytes, P], T]) -> Callable[Concatenate[bytes, P], T]:
+    """Decorate a parser of answers: where it meets what it does not expect, `MalformedReply`."""
+
+    @wraps(parse)
+    def parse_strictly(answer: bytes, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return parse(answer, *args, **kwargs)
+        except MalformedReply:
+            raise
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+            start = answer[:200].decode(errors="replace")
+            raise MalformedReply(f"{type(error).__name__}: {error}; body: {start!r}") from error
+
+    return parse_strictly
+
+
+async def read(parse: Callable[..., T], answer: bytes, *args: Any, **kwargs: Any) -> T:
+    """`parse(answer, ...)`, for a large answer in a thread. Raises the errors of `parse`."""
     if len(answer) <= LARGE_BYTES:
-        return parse(answer)
-    return await asyncio.to_thread(parse, answer)
+        return parse(answer, *args, **kwargs)
+    return await asyncio.to_thread(parse, answer, *args, **kwargs)
+
+
+@reader
+def json_object(answer: bytes) -> dict[str, Any]:
+    """The JSON object in an answer.
+
+    Raises:
+        MalformedReply: the answer is not a JSON object.
+    """
+    data = json.loads(answer)
+    if not isinstance(data, dict):
+        raise MalformedReply(f"the body is a JSON {type(data).__name__}")
+    return data
 
 
 def clean(text: str) -> str:
@@ -68,15 +100,26 @@ def read_count(value: Any, name: str) -> int:
     return value
 
 
-def read_usage(answer: Mapping[str, Any], cached: Any, prompt: int = 0) -> Usage:
-    """The usage that a server reports; without a prompt count, `prompt` stands in.
+def read_usage(
+    answer: Mapping[str, Any], cached: Any, prompt: int = 0, completion: int = 0
+) -> Usage:
+    """The usage that a server reports. Budgets and costs are counted from it.
+
+    Args:
+        answer: the object of the answer that holds `prompt_tokens` and `completion_tokens`, of
+            OpenAI's API its `usage`. In any other object, nothing is found.
+        cached: the number of prompt tokens that were in the server's cache; None = unknown.
+        prompt: stands in for a prompt count that is missing.
+        completion: stands in for a completion count that is missing.
 
     Raises:
         MalformedReply: one of the numbers is invalid.
     """
+    names = ("prompt_tokens", "completion_tokens")
+    counted = [read_count(answer.get(name), name) for name in names]
     return Usage(
-        prompt_tokens=read_count(answer.get("prompt_tokens"), "prompt_tokens") or prompt,
-        completion_tokens=read_count(answer.get("completion_tokens"), "completion_tokens"),
+        prompt_tokens=counted[0] or prompt,
+        completion_tokens=counted[1] or completion,
         cached_tokens=read_count(cached, "cached_tokens"),
     )
 

@@ -19,7 +19,7 @@ from hermes_queue.agent.endpoint.connection import Endpoint
 from hermes_queue.agent.endpoint.errors import classify, delay_s, describe
 from hermes_queue.agent.endpoint.facts import PROCESSED
 from hermes_queue.agent.endpoint.values import MalformedReply
-from hermes_queue.agent.tokens.servers import load_server, own_servers
+from hermes_queue.agent.tokens.servers import connect, own_servers
 from hermes_queue.agent.tokens.servers.base import TokenServer
 from hermes_queue.errors import InputError, ModelError
 from hermes_queue.models import ScoredTrajectory, Turn
@@ -177,7 +177,6 @@ async def rescore_at(
     bound = settings.answer_max_bytes
     endpoint = Endpoint(base_url, api_key, timeout_s=timeout_s, answer_max_bytes=bound)
     try:
-        server = load_server(str(kind)).connect(endpoint.post_to_root, model)
-        return await rescore(record, server)
+        return await rescore(record, connect(str(kind), endpoint.post_to_root, model))
     except (openai.OpenAIError, TimeoutError, ValueError) as error:
         raise ModelError(f"{endpoint.name}: {describe(error)}") from error

@@ -6,16 +6,17 @@ of ids. Servers name these operations differently; this module defines common na
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypedDict
+from typing import Any, ClassVar, Protocol, TypedDict
 
 from hermes_queue.agent.endpoint.values import COUNT_MAX, clean, read_ids
 from hermes_queue.agent.endpoint.values import MalformedReply as MalformedReply
 from hermes_queue.agent.endpoint.values import finished as finished
+from hermes_queue.agent.endpoint.values import json_object as json_object
 from hermes_queue.agent.endpoint.values import read as read
 from hermes_queue.agent.endpoint.values import read_usage as read_usage
+from hermes_queue.agent.endpoint.values import reader as reader
 from hermes_queue.agent.tokens.merge import round_float32
 from hermes_queue.errors import ModelConfigError
 from hermes_queue.models import Usage
@@ -38,7 +39,7 @@ class Rendered:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """One logprob per id, rounded to float32."""
+    """A completion, as ids."""
 
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]
@@ -47,6 +48,7 @@ class Sampled:
     ended_turn: bool
     """Whether the last id is a token that ended the turn (not a stop string, not the length)."""
     usage: Usage
+    """See `read_usage`. A completion without completion tokens in its usage is refused."""
     policy_version: str | None = None
     policy_spans: tuple[tuple[str, int], ...] = ()
     """See `Turn.policy_spans`."""
@@ -136,27 +138,27 @@ class Server:
     TypeError or ValueError if the version does not have the server's format."""
 
 
-def conversation(
-    model: str, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any], *, reply: bool
-) -> dict[str, Any]:
-    """The body of a render request."""
-    body = {"model": model, "messages": messages, "add_generation_prompt": reply}
-    return {**body, "tools": tools} if tools else body
+@dataclass(frozen=True, slots=True)
+class OpenAITokenizer:
+    """The part of a `TokenServer` in which vLLM and SGLang agree."""
 
+    post: HttpPost
+    model: str
+    tokenizer_path: ClassVar[str]
 
-def json_object(body: bytes) -> dict[str, Any]:
-    """The JSON object in an answer.
-
-    Raises:
-        MalformedReply: the answer is not a JSON object.
-    """
-    try:
-        data = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise MalformedReply(f"{type(error).__name__}: {error}; body: {body[:200]!r}") from error
-    if not isinstance(data, dict):
-        raise MalformedReply(f"the body is a JSON {type(data).__name__}")
-    return data
+    async def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Any],
+        *,
+        reply: bool,
+        template: Mapping[str, Any],
+    ) -> Rendered:
+        """See `TokenServer.render`."""
+        body = {"model": self.model, "messages": messages, "add_generation_prompt": reply}
+        if tools:
+            body["tools"] = tools
+        return await read(rendered, await self.post(self.tokenizer_path, {**body, **template}))
 
 
 def _required_ids(value: Any) -> tuple[int, ...]:
@@ -234,7 +236,7 @@ def sampled(
     policy_spans: tuple[tuple[str, int], ...] = (),
     model: str | None = None,
 ) -> Sampled:
-    """A completion with one logprob per id.
+    """A completion with one logprob per id; `stopped_by` is the stop string that ended it, if any.
 
     Raises:
         MalformedReply: ids or logprobs are missing or do not match.
@@ -250,7 +252,7 @@ def sampled(
         ids=found,
         logprobs=rounded,
         finish_reason=finish_reason,
-        ended_turn=finish_reason == "stop" and stopped_by is None and bool(found),
+        ended_turn=finish_reason == "stop" and not isinstance(stopped_by, str) and bool(found),
         usage=usage,
         policy_version=policy_version,
         policy_spans=policy_spans,
