@@ -24,11 +24,7 @@ class Cancellation:
         return asyncio.current_task() is self._task
 
     def raise_if_swallowed(self) -> None:
-        """Raise a swallowed cancellation, if this is called in the task that created the object.
-
-        Raises:
-            asyncio.CancelledError: the task was cancelled after the object was created.
-        """
+        """In the task that created the object, raise a CancelledError that was swallowed since."""
         task = asyncio.current_task()
         if task and task is self._task and task.cancelling() > self._count:
             raise asyncio.CancelledError

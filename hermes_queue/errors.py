@@ -259,9 +259,8 @@ class SchemaTooNew(HermesQueueError):
 def stage(name: Stage) -> Iterator[None]:
     """Attribute every exception that escapes the block to the stage `name`.
 
-    Raises:
-        TrajectoryFailure: the original one with `stage` filled in, or an `EnvBug` chained to any
-            other exception. `HermesQueueError` and cancellation pass through unchanged.
+    A `TrajectoryFailure` gets it as its `stage`; any other exception is chained to an `EnvBug`.
+    `HermesQueueError` and cancellation pass through unchanged.
     """
     try:
         yield

@@ -92,11 +92,7 @@ class _Place:
     """The plugin's distribution and version; "" for a bundled extension."""
 
     def load(self) -> tuple[ModuleType, Any]:
-        """Import the extension and check it against its kind's contract; return (module, object).
-
-        Raises:
-            ConfigurationError: it cannot be imported, or does not satisfy the contract.
-        """
+        """Import it: its module and object. Raises ConfigurationError if that does not work."""
         label = f"{self.kind.title} {self.name!r}"
         if self.plugin:
             label += f" (plugin {self.plugin}, {self.module}:{self.attribute})"
@@ -125,17 +121,11 @@ class Listed:
 
 
 def load(kind: str, name: str, *, also: Iterable[str] = ()) -> Any:
-    """Load the extension called `name`.
-
-    Args:
-        kind: one of `KINDS`.
-        name: see the module's docstring.
-        also: further names that the caller accepts, for the error message.
+    """Load the extension called `name`, see the module's docstring, of one of `KINDS`.
 
     Raises:
-        ConfigurationError: the name is unknown (the message lists the known ones and says how to
-            register one); two plugins have it; or the extension cannot be imported or does not
-            satisfy its contract.
+        ConfigurationError: the name is unknown (the message lists the known ones, and `also`); two
+            plugins have it; it cannot be imported or does not satisfy its contract.
     """
     return load_with_module(kind, name, also=also)[1]
 
@@ -155,10 +145,7 @@ def module_of(kind: str, name: str) -> str | None:
 
 @cache
 def own(kind: str) -> tuple[str, ...]:
-    """Names of the bundled extensions, sorted.
-
-    Found by reading their sources, without an import.
-    """
+    """Names of the bundled extensions, sorted; found in their sources, without an import."""
     given = KINDS[kind]
     pattern = re.compile(rf"^{given.attribute}\b[^=\n]*=", re.MULTILINE)
     names = []
@@ -174,10 +161,7 @@ def known(kind: str) -> list[str]:
 
 
 def listed() -> Iterator[Listed]:
-    """Every named extension; of plugins also the error, if they cannot be used.
-
-    Imports all plugins.
-    """
+    """Every named extension, with the errors of plugins, which are all imported."""
     for kind in KINDS.values():
         for name in own(kind.name):
             target = f"{kind.folder}.{name}:{kind.attribute}"

@@ -17,11 +17,7 @@ _OWN_DISTRIBUTION = "hermes-queue"
 
 
 def check_installation() -> None:
-    """Check that no other distribution owns one of our top-level packages.
-
-    Raises:
-        ConfigurationError: the message names the foreign distribution and how to remove it.
-    """
+    """Raise ConfigurationError if another distribution owns one of our top-level packages."""
     for owner, package in _owners():
         if re.sub(r"[-_.]+", "-", owner).lower() != _OWN_DISTRIBUTION:
             raise ConfigurationError(

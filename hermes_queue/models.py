@@ -58,10 +58,7 @@ class AgentSpec(Wire):
 
 
 class Limits(Wire):
-    """Bounds of one attempt.
-
-    Time spent waiting for a slot or a limiter counts towards none of them.
-    """
+    """Bounds of one attempt. Waiting for a slot or a limiter counts towards none of them."""
 
     max_turns: int = Field(default=50, ge=1, le=10_000)
     max_format_errors: int = Field(default=3, ge=1, le=COUNT_MAX)
@@ -178,10 +175,7 @@ class Usage(Wire):
 
 
 class Turn(Wire):
-    """One model call.
-
-    Token fields hold what the server returned, or None; text is never re-encoded.
-    """
+    """One model call. Token fields hold what the server returned; text is never re-encoded."""
 
     prompt_ids: tuple[int, ...] | None = None
     completion_ids: tuple[int, ...] | None = None
@@ -225,11 +219,7 @@ class ToolCallCounts(Wire):
 
 
 class AttemptRecord(Wire):
-    """An attempt that failed and was retried.
-
-    Fields outside `ATTEMPT_SUMMARY` are evidence for whoever investigates the failure; datasets
-    omit them.
-    """
+    """A failed attempt that was retried. Fields outside `ATTEMPT_SUMMARY` are not in datasets."""
 
     attempt: int
     epoch: int
@@ -337,10 +327,7 @@ class ScoredTrajectory(Wire):
 
 
 def identity(source: TrajectoryJob | ScoredTrajectory) -> dict[str, Any]:
-    """The fields that a record copies from its job: which sample of which item it is.
-
-    For `ScoredTrajectory(**identity(job), attempt=1, ...)`.
-    """
+    """The fields that a record copies from its job: `ScoredTrajectory(**identity(job), ...)`."""
     return {name: getattr(source, name) for name in _IDENTITY}
 
 

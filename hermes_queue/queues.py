@@ -44,10 +44,7 @@ def served_lanes(queues: Iterable[str]) -> tuple[str, ...]:
 
 
 def queues_of(named: Sequence[str]) -> list[str]:
-    """The queues to consume from for a list of queue names and bare lane names.
-
-    Both queues of each lane, in the order in which they are polled.
-    """
+    """The queues of lanes and further queues, by name, in the order in which they are polled."""
     versioned = [n if _VERSIONED.match(n) else queue_name(n) for n in named]
     lanes = served_lanes(versioned)
     ours = [name for lane in lanes for name in (retry_queue_name(lane), queue_name(lane))]

@@ -35,11 +35,7 @@ class ContextControl:
     """The view of one trajectory's conversation."""
 
     def __init__(self, params: Mapping[str, Any] | None = None) -> None:
-        """Read the `AgentParams` in a job's parameters.
-
-        Raises:
-            ModelConfigError: one of them is invalid.
-        """
+        """Read the `AgentParams` of a job. Raises ModelConfigError if one is invalid."""
         given = read_params(AgentParams, params or {})
         self.policy = given.context
         self._context_tokens = given.context_tokens
@@ -59,11 +55,7 @@ class ContextControl:
         self._bytes = sum(len(json.dumps(tool)) for tool in tools)
 
     def view(self, messages: Sequence[Message]) -> tuple[Sequence[Message], dict[str, Any] | None]:
-        """The view to send, and the event of a rewrite if one was due.
-
-        Args:
-            messages: the whole transcript; it only grows between calls.
-        """
+        """The view of the whole transcript, and the event of a rewrite if one was due."""
         self._measure(messages)
         event = None
         used = self._estimate()

@@ -49,11 +49,7 @@ ParamsT = TypeVar("ParamsT", bound=AgentParams)
 
 
 def read_params(model: type[ParamsT], values: Mapping[str, Any], agent: str = "agent") -> ParamsT:
-    """The parameters in a job; names that `model` lacks are ignored.
-
-    Raises:
-        ModelConfigError: a value is invalid; the message begins with `agent`.
-    """
+    """The parameters of a job; others are ignored. Raises ModelConfigError, begun with `agent`."""
     try:
         return model.model_validate(values)
     except ValidationError as error:

@@ -51,11 +51,7 @@ _TABLE = TypeAdapter(dict[str, Prices])
 
 @cache
 def read_prices(path: Path | None) -> dict[str, Prices]:
-    """The table at `path`, read once per process; empty if `path` is None.
-
-    Raises:
-        ConfigurationError: the table cannot be read; the message names the field.
-    """
+    """The table at `path`, read once per process; {} for None. Raises ConfigurationError."""
     if path is None:
         return {}
     try:

@@ -61,10 +61,7 @@ _LIBRARIES = {"openai": ("aiohttp", "openai", "openai.resources.chat.completions
 
 
 async def warm_up(kind: str) -> None:
-    """Import the agent's libraries in a thread, before its time counts and off the event loop.
-
-    A missing library is not reported here but by the agent itself.
-    """
+    """Import the agent's libraries in a thread, before its time counts. Ignores missing ones."""
     for name in _LIBRARIES.get(kind, ()):
         if name not in sys.modules:
             with suppress(ImportError):
@@ -72,11 +69,7 @@ async def warm_up(kind: str) -> None:
 
 
 def load_agent(kind: str) -> Factory:
-    """The factory of agent `kind`: a known name, or `package.module:AGENT`.
-
-    Raises:
-        ConfigurationError: see `hermes_queue.extensions.load`.
-    """
+    """An agent by name, see `extensions.load`. Raises ConfigurationError."""
     factory: Factory = extensions.load("agent", kind)
     return factory
 
@@ -85,8 +78,7 @@ def check_params(kind: str, values: Mapping[str, Any]) -> None:
     """Check the parameters of an agent before jobs are sent. A plain function takes any.
 
     Raises:
-        ConfigurationError: the agent has no such parameter (the message lists those that it has),
-            or the value is invalid; or see `load_agent`.
+        ConfigurationError: the agent has no such parameter, or not with this value.
     """
     agent = load_agent(kind)
     if not isinstance(agent, Agent):
@@ -106,8 +98,6 @@ def check_params(kind: str, values: Mapping[str, Any]) -> None:
 def make_chat(spec: AgentSpec, script: AgentScript, model_settings: ModelSettings) -> ChatClient:
     """The agent of one trajectory. Never share it: scripted agents count their turns.
 
-    Raises:
-        ConfigurationError: the agent is unknown.
-        ModelConfigError: the agent's settings are invalid, e.g. no model is named.
+    Raises ConfigurationError if it is unknown, ModelConfigError if its parameters are invalid.
     """
     return load_agent(spec.kind)(spec, script, model_settings)

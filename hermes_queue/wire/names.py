@@ -22,11 +22,7 @@ _LOOKS_REPEATED = re.compile(r"#\d+$")
 
 
 def check_served_lane(lane: str) -> str:
-    """Return `lane` if a worker can serve it.
-
-    Raises:
-        ValueError: its queue or key would be another lane's.
-    """
+    """Return `lane`. Raises ValueError if its queue or key would be another lane's."""
     if taken := _TAKEN_BY_QUEUES.search(lane):
         raise ValueError(
             f"lane {lane!r}: the ending {taken[0]} is reserved for queues and keys of lane "
@@ -36,12 +32,7 @@ def check_served_lane(lane: str) -> str:
 
 
 def check_lane(lane: str) -> str:
-    """Return `lane` if jobs may be sent to it.
-
-    Raises:
-        ValueError: the lane is reserved for jobs that are moved there, or see
-            `check_served_lane`.
-    """
+    """Return `lane`. Raises ValueError if it is reserved for jobs that are moved there."""
     if taken := _TAKEN_BY_LANES.search(lane):
         raise ValueError(
             f"lane {lane!r}: {taken[0]} is reserved for jobs moved there from lane "
@@ -51,11 +42,7 @@ def check_lane(lane: str) -> str:
 
 
 def check_run_id(run_id: str) -> str:
-    """Return `run_id` if its keys cannot collide with those of another run.
-
-    Raises:
-        ValueError: another run uses a key of that name.
-    """
+    """Return `run_id`. Raises ValueError if its keys could be those of another run."""
     if taken := _TAKEN_BY_RUNS.search(run_id):
         raise ValueError(
             f"run_id {run_id!r}: the ending {taken[0]} is reserved for keys of run "
@@ -95,11 +82,7 @@ def group_key(instance_id: str, *, repetition: int = 1, step: int | str | None =
 
 
 def check_ids(run_id: str, group_id: str, trajectory_id: str, sample_index: int) -> None:
-    """Check that the ids of a sample nest, so that each contains its run id.
-
-    Raises:
-        ValueError: names the field and its form.
-    """
+    """Raise ValueError unless the ids of a sample nest, so that each contains its run id."""
     digest = group_id.removeprefix(f"{run_id}.")
     if digest == group_id or not digest or "." in digest:
         raise ValueError("group_id must be <run_id>.<digest> without dots in it, see make_ids()")

@@ -24,23 +24,13 @@ class AnswerStream(httpx2.AsyncByteStream):
     """The decoded body of an answer, up to a limit."""
 
     def __init__(self, packed: httpx2.AsyncByteStream, encoding: str, max_bytes: int) -> None:
-        """Wrap the body as received.
-
-        Args:
-            packed: the body.
-            encoding: value of its header `Content-Encoding`.
-            max_bytes: limit of the body, both encoded and decoded.
-        """
+        """Wrap a body with this `Content-Encoding`; the limit holds for it as sent and decoded."""
         self._packed = packed
         self._encoding = encoding.strip().lower()
         self._max_bytes = max_bytes
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        """Yield the decoded pieces.
-
-        Raises:
-            AnswerRefused: too large, or of an unknown encoding; what was read is discarded.
-        """
+        """Yield the decoded pieces. Raises AnswerRefused: too large, or an unknown encoding."""
         if self._encoding in ("", "identity"):
             unpack = _Plain()
         elif self._encoding in ("gzip", "x-gzip", "deflate"):

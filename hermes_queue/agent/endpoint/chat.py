@@ -127,17 +127,7 @@ class OpenAIChat:
         deadline: float,
         waited_s: float,
     ) -> tuple[Completion, float, float]:
-        """Try until there is an answer.
-
-        Returns:
-            The completion, the seconds of the successful try, and the seconds that do not count
-                as the
-            agent's time.
-
-        Raises:
-            TimeoutError: the deadline passed in the first try.
-            TrajectoryFailure: as `complete`.
-        """
+        """The completion, the seconds of its try, and those that do not count as the agent's."""
         tokens = _estimate_tokens(body)
         delay_s: float | None = 0.0
         lost_s = 0.0
@@ -164,12 +154,7 @@ class OpenAIChat:
     async def _try(
         self, body: Mapping[str, Any], events: list[dict[str, Any]], left_s: float, permit: Permit
     ) -> Completion | Exception:
-        """Send one request; return the error if it may be retried.
-
-        Raises:
-            TimeoutError: `left_s` has passed.
-            TrajectoryFailure: a retry would be useless.
-        """
+        """Send one request. Returns the error if it may be retried; TimeoutError if time is up."""
         try:
             async with asyncio.timeout(left_s) as timer:
                 completion = await self._exchange(body, events)
@@ -226,11 +211,7 @@ class OpenAIChat:
         return body, [{"event": "arguments_rewritten", "call": call_id} for call_id in new]
 
     async def _probed(self, sampling: Mapping[str, Any]) -> float:
-        """Check once that the model sees its tools; returns the seconds that this took.
-
-        Raises:
-            ModelConfigError: the model does not see its tools.
-        """
+        """Check once that the model sees its tools; returns the seconds that this took."""
         if self._probe is None or self._turn > 0:
             return 0.0
         started = time.monotonic()
@@ -343,10 +324,7 @@ def _endpoint(spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> 
 
 
 def _lost_tokens(completion: Completion, message: Message) -> int:
-    """Number of tokens sampled for an empty reply; 0 if it is not empty or none were sampled.
-
-    SGLang's tool-call parsers skip a call that they cannot read, and return no text for it.
-    """
+    """Tokens that were sampled for an empty reply: SGLang's parsers drop unreadable calls."""
     sampled = len(completion.completion_ids or ())
     empty = not (message.content or message.reasoning or message.tool_calls)
     return sampled if empty and sampled > 1 else 0  # a single token is the end of turn

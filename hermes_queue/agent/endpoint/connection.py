@@ -73,8 +73,7 @@ class Endpoint:
             timeout_s: limit of one request as a whole.
             session: sent with each request, for routers.
             policy_version: requested version, sent with each request.
-            answer_max_bytes: a larger answer is discarded and raises
-                `openai.APIConnectionError`.
+            answer_max_bytes: a larger answer raises `openai.APIConnectionError`.
         """
         self.base_url = base_url
         self._api_key = api_key
@@ -94,11 +93,8 @@ class Endpoint:
     async def post(self, path: str, body: Mapping[str, Any]) -> bytes:
         """POST to a path below the endpoint, or to a URL; returns the body of the answer.
 
-        The timeout covers the whole request: the SDK's applies to each read from the socket, so
-        an answer that trickles in would never end.
-
         Raises:
-            TimeoutError: the request took longer.
+            TimeoutError: the whole request took longer; the SDK's limit is one on each read.
             ModelConfigError: the aiohttp transport is not installed.
             openai.OpenAIError: as the SDK does.
         """
@@ -114,12 +110,7 @@ class Endpoint:
         return await self.post(await self._root() + path, body)
 
     async def models(self) -> list[str]:
-        """Names of the models that the endpoint lists.
-
-        Raises:
-            TimeoutError, openai.OpenAIError: as `post`.
-            ValueError: the answer is not such a list.
-        """
+        """Names of the models that the endpoint lists. Raises as `post`, or ValueError."""
         async with asyncio.timeout(self._timeout_s):
             client = await self._client()
             import httpx2
@@ -201,10 +192,7 @@ async def _shared(answer_max_bytes: int) -> _Connections:
 
     Await this before any import of the SDK: the first call imports it in a thread. On the event
     loop, with a busy machine and a cold disk, the import has taken longer than a lease and ended
-    the worker.
-
-    Raises:
-        ModelConfigError: aiohttp is not installed.
+    the worker. Raises ModelConfigError if aiohttp is not installed.
     """
     found = _connections.setdefault(asyncio.get_running_loop(), _Connections())
     if answer_max_bytes in found.http:

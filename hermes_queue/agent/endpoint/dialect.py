@@ -12,6 +12,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from itertools import groupby
 from typing import Any
 
 from hermes_queue.agent.endpoint.values import clean
@@ -56,11 +57,7 @@ class ToolDialect:
     """One trajectory's format of tools and calls."""
 
     def __init__(self, *, prompted: bool = False, parser: str | None = None) -> None:
-        """Load the parser; in prompted mode there is one in any case.
-
-        Raises:
-            ModelConfigError: there is no such parser, or it cannot be loaded.
-        """
+        """Load the parser, in prompted mode `hermes` unless named. Raises ModelConfigError."""
         self.prompted = prompted
         """Whether requests contain the tools as text instead of in `tools`."""
         name = parser or ("hermes" if prompted else None)
@@ -161,20 +158,14 @@ def _warn_of_unparsed(mark: str) -> None:
 def _as_text(messages: Sequence[Message], text_of: Callable[[Message], str]) -> list[Message]:
     """Write calls as assistant text, and the results of one turn as one user message."""
     sent: list[Message] = []
-    results: list[str] = []
-    for message in [*messages, None]:
-        if message is not None and message.role == "tool":
-            results.append(f"<tool_response>\n{message.content or ''}\n</tool_response>")
-            continue
-        if results:
+    for are_results, run in groupby(messages, lambda message: message.role == "tool"):
+        if are_results:
+            results = [f"<tool_response>\n{m.content or ''}\n</tool_response>" for m in run]
             sent.append(Message(role="user", content="\n".join(results)))
-            results = []
-        if message is None:
-            break
-        if message.tool_calls:
-            update = {"content": text_of(message), "tool_calls": ()}
-            message = message.model_copy(update=update)
-        sent.append(message)
+            continue
+        for message in run:
+            update = {"content": text_of(message), "tool_calls": ()} if message.tool_calls else {}
+            sent.append(message.model_copy(update=update))
     return sent
 
 

@@ -17,11 +17,7 @@ from hermes_queue.models import Usage
 
 
 class Permit(Protocol):
-    """Permission for one HTTP request.
-
-    If neither `settle` nor `refused` is called, the request says nothing about the endpoint's
-    limit.
-    """
+    """Permission for one HTTP request. Without a report it says nothing about the limit."""
 
     waited_s: float
     """Seconds spent waiting for the permission; not part of any working time."""
@@ -30,12 +26,9 @@ class Permit(Protocol):
         """Report that the request was served and used this many tokens."""
 
     def refused(self, retry_after_s: float | None, *, paused: bool = False) -> None:
-        """Report that the endpoint takes no requests for now.
+        """Report that the endpoint takes no requests, for everybody for `retry_after_s` if known.
 
-        Args:
-            retry_after_s: how long, if the endpoint said so; holds for everybody.
-            paused: the endpoint is paused, e.g. while weights are updated, so that this says
-                nothing about how many requests it can serve.
+        If it is `paused`, e.g. while weights are updated, this says nothing about its limit.
         """
 
 
@@ -45,7 +38,7 @@ class Limiter(Protocol):
     def slot(
         self, endpoint: str, model: str, *, estimate_tokens: int = 0, delay_s: float = 0.0
     ) -> AbstractAsyncContextManager[Permit]:
-        """Wait for permission; it ends with the block.
+        """Wait for permission, at least `delay_s`; it ends with the block.
 
         Args:
             endpoint: base URL without credentials.

@@ -129,17 +129,13 @@ class ToolProbe:
             )
 
     async def ask(self, send: Send, sampling: Mapping[str, Any], *, deadline: float) -> ToolSupport:
-        """The verdict; arguments as in `require_tools`.
-
-        Raises:
-            TimeoutError: the deadline passed.
-        """
+        """The verdict; arguments as in `require_tools`. Raises TimeoutError."""
         template = {key: sampling[key] for key in TEMPLATE_FIELDS if key in sampling}
         key = (self._server, self.model)
         if template:
             text = json.dumps(template, sort_keys=True, default=str)
             key = (key[0], f"{key[1]}#{hashlib.sha256(text.encode()).hexdigest()[:16]}")
-        async with asyncio.timeout_at(_loop_time(deadline)):
+        async with asyncio.timeout(deadline - time.monotonic()):
             async with _lock(key):
                 return await self._verdict(key, _Asking(self, send, sampling, template))
 
@@ -218,10 +214,7 @@ class _Asking:
     async def _compare(
         self, path: str, more: Mapping[str, Any], count: Callable[[Any], int]
     ) -> ToolSupport:
-        """Compare the token counts with and without the tool.
-
-        Equal counts are conclusive only if a longer message is counted as longer.
-        """
+        """Compare token counts with and without the tool; a longer message must have more."""
 
         async def counted(messages: list[dict[str, str]], **tools: Any) -> int:
             body = {**self._body, "messages": messages, **more, **tools}
@@ -266,8 +259,3 @@ def _prompt_tokens(answer: Any) -> int:
 def _lock(key: tuple[str, str]) -> asyncio.Lock:
     locks = _locks.setdefault(asyncio.get_running_loop(), {})
     return locks.setdefault(key, asyncio.Lock())
-
-
-def _loop_time(deadline: float) -> float:
-    """Convert a deadline from `time.monotonic()` to the running loop's clock."""
-    return asyncio.get_running_loop().time() + deadline - time.monotonic()

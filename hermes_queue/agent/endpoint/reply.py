@@ -56,15 +56,7 @@ class Completion:
 
 @reader
 def parse(body: bytes, *, turn: int) -> Completion:
-    """Read the first choice of a chat completion.
-
-    Args:
-        body: body of the HTTP response.
-        turn: index of the turn, for tool calls that came without an id.
-
-    Raises:
-        MalformedReply: not JSON, without choices, or with a field of the wrong type.
-    """
+    """Read the first choice; `turn` makes the ids that calls lack. Raises MalformedReply."""
     data = json_object(body)
     choice = _choice(data)
     message, reasoning_field = _message(choice["message"], turn)

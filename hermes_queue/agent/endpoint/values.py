@@ -54,11 +54,7 @@ async def read(parse: Callable[..., T], answer: bytes, *args: Any, **kwargs: Any
 
 @reader
 def json_object(answer: bytes) -> dict[str, Any]:
-    """The JSON object in an answer.
-
-    Raises:
-        MalformedReply: the answer is not a JSON object.
-    """
+    """The JSON object in an answer. Raises MalformedReply."""
     data = json.loads(answer)
     if not isinstance(data, dict):
         raise MalformedReply(f"the body is a JSON {type(data).__name__}")
@@ -71,11 +67,7 @@ def clean(text: str) -> str:
 
 
 def read_ids(value: Any) -> tuple[int, ...] | None:
-    """The token ids, or None if there are none.
-
-    Raises:
-        MalformedReply: the value is something else.
-    """
+    """The token ids, or None if there are none. Raises MalformedReply for anything else."""
     if value is None:
         return None
     if not isinstance(value, list) or not all(type(n) is int for n in value):
@@ -86,11 +78,7 @@ def read_ids(value: Any) -> tuple[int, ...] | None:
 
 
 def read_count(value: Any, name: str) -> int:
-    """A token count or token index; 0 if the value is None.
-
-    Raises:
-        MalformedReply: it is negative, too large, or not an integer.
-    """
+    """A token count or token index; 0 for None. Raises MalformedReply for anything else."""
     if value is None:
         return 0
     if isinstance(value, float) and value.is_integer():
@@ -125,13 +113,10 @@ def read_usage(
 
 
 def finished(reason: str | None, given_up: Collection[str]) -> str | None:
-    """Return `reason` if it is the regular end of a reply, not one of `given_up`.
+    """Return `reason`, the regular end of a reply. Raises MalformedReply if the server gave up.
 
-    A reply that the server aborted does not show what the policy would have said, so it is
-    neither a turn to train on nor the end of a trajectory.
-
-    Raises:
-        MalformedReply: the server aborted the request.
+    A reply that was aborted does not show what the policy would have said, so it is neither a turn
+    to train on nor the end of a trajectory.
     """
     if reason in given_up:
         raise MalformedReply(f"the server aborted the request, finish_reason {reason!r}")

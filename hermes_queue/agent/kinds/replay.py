@@ -106,12 +106,7 @@ def _records(lines: IO[bytes]) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _opened(root: Path, path: str) -> IO[bytes]:
-    """Open a regular file below `root`.
-
-    Raises:
-        ValueError: the path is outside of `root`, or not a regular file.
-        OSError: the file does not exist, or a part of its path is a link.
-    """
+    """Open a regular file below `root`. Raises ValueError or OSError, also for links on its way."""
     given = PurePath(path)
     base = root.absolute()
     with suppress(ValueError):  # a relative path starts at the directory

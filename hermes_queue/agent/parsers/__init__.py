@@ -26,11 +26,7 @@ __all__ = [
 
 
 def load_parser(name: str) -> ToolCallParser:
-    """The parser called `name`: one of these, `package.module:PARSER`, or that of a plugin.
-
-    Raises:
-        ConfigurationError: see `hermes_queue.extensions.load`; or its library is not installed.
-    """
+    """A parser by name, see `extensions.load`. Raises ConfigurationError."""
     if name in FAMILIES:
         parser = RenderersParser(name)
         parser.require()

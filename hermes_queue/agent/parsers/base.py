@@ -175,11 +175,7 @@ class Member:
 
 
 def read_object(text: str, start: int) -> tuple[dict[str, Member], int]:
-    """Read the JSON object at `start`: its members and its end.
-
-    Raises:
-        NotJson: there is no valid object.
-    """
+    """Read the JSON object at `start`: its members and its end. Raises NotJson."""
     if not text.startswith("{", start):
         raise NotJson("no object", cut=start >= len(text))
     members: dict[str, Member] = {}
@@ -203,11 +199,7 @@ def read_object(text: str, start: int) -> tuple[dict[str, Member], int]:
 
 
 def read_value(text: str, start: int) -> tuple[Any, int]:
-    """Read the JSON value at `start`: the value and its end.
-
-    Raises:
-        NotJson: there is no valid value, or Python cannot hold it.
-    """
+    """Read the JSON value at `start`: the value and its end. Raises NotJson."""
     try:
         return _decoder.raw_decode(text, start)
     except json.JSONDecodeError as error:
@@ -232,10 +224,9 @@ def call_of(
     *,
     names: Sequence[str] = ("arguments", "parameters"),
 ) -> ParsedCall:
-    """The call in a JSON object with a name and arguments.
+    """The call in a JSON object with a name and arguments, by default none.
 
-    Arguments that were encoded twice, as a JSON text of an object, are decoded once. A call
-    without arguments gets an empty object.
+    Arguments that were encoded twice, as a JSON text of an object, are decoded once.
     """
     name = members["name"].value if "name" in members else None
     given = next((members[key] for key in names if key in members), Member({}, "{}"))

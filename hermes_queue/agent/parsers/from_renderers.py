@@ -57,19 +57,11 @@ class RenderersParser:
         self._family, self._opener = FAMILIES[name]
 
     def require(self) -> None:
-        """Load the library.
-
-        Raises:
-            ConfigurationError: it is not installed, or its version is incompatible.
-        """
+        """Load the library. Raises ConfigurationError: not installed, or incompatible."""
         _ = self._renderer
 
     def parse(self, text: str, tools: Tools = (), *, reasoning: bool = True) -> ParsedReply:
-        """See `ToolCallParser.parse`.
-
-        Raises:
-            ConfigurationError: the library is not installed; call `require` first to find out.
-        """
+        """See `ToolCallParser.parse`; call `require` before."""
         thinking, begin = split_reasoning(text, self._opener) if reasoning else (None, 0)
         # Keep the library's input short, see `_CharacterTokenizer.decode`.
         start = max(begin, text.find(self._opener, begin))

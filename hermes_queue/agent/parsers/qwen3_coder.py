@@ -118,7 +118,9 @@ class _Call:
             end = after = function_end  # the closing tag was forgotten
         else:
             after = end + len(PARAMETER_END)
-        self._values[key] = _one_line_break_less(self._text[self._at : end])
+        # The template's line breaks around a value go; other white space belongs to it.
+        value = self._text[self._at : end]
+        self._values[key] = value.removeprefix("\n").removesuffix("\n")
         self._at = skip_space(self._text, after)
         return None
 
@@ -156,11 +158,6 @@ class _Call:
         after = skip_space(self._text, self._at)
         if self._text.startswith(CLOSE, after):
             self._at = after + len(CLOSE)
-
-
-def _one_line_break_less(value: str) -> str:
-    """Remove the template's line breaks around a value; other white space belongs to it."""
-    return value.removeprefix("\n").removesuffix("\n")
 
 
 def _types(tools: Tools, name: str) -> dict[str, frozenset[str]]:

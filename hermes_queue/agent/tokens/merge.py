@@ -38,9 +38,7 @@ class Break:
 def round_float32(values: Iterable[float]) -> tuple[float, ...]:
     """Logprobs rounded to float32. Done once, at capture; they stay bit-exact from then on.
 
-    Raises:
-        ValueError: a value is not finite, exceeds float32, is above 0, or marks a missing
-            logprob.
+    Raises ValueError if one is not finite, above 0, or marks a missing one.
     """
     rounded = tuple(array("f", values))
     if not all(map(math.isfinite, rounded)):
@@ -57,10 +55,7 @@ def merge_with_breaks(
 ) -> tuple[tuple[TokenSequence, ...], tuple[Break, ...]] | None:
     """The training sequences of a trajectory and the breaks between them, always one fewer.
 
-    None if any turn lacks ids or logprobs.
-
-    Raises:
-        ValueError: a turn's ids and logprobs differ in number.
+    None if any turn lacks ids or logprobs. Raises ValueError if they differ in number.
     """
     if not turns:
         return None
@@ -95,11 +90,6 @@ def break_reason(
     - `earlier_turns`: the template now renders the part before the last reply differently.
     - `reply_cut_off`: the last reply ended at the token limit.
     - `reply`: the last reply was rendered to other tokens than were sampled.
-
-    Args:
-        found: a break, as returned by `merge_with_breaks`.
-        turns: the merged turns.
-        events: events of the trajectory.
     """
     kinds = {event.get("event") for event in events if event.get("turn") == found.turn}
     if kinds & {"context_rewrite", "rerendered"}:

@@ -87,10 +87,7 @@ def _plain(turn: Turn) -> bool:
 async def rescore(record: ScoredTrajectory, server: TokenServer) -> Difference:
     """Recompute the logprobs of all sampled tokens of a record.
 
-    Raises:
-        MalformedReply: the server does not return them.
-        openai.OpenAIError: the request failed.
-        TimeoutError: the server took too long.
+    Raises MalformedReply, openai.OpenAIError or TimeoutError if the server does not return them.
     """
     found = Difference()
     sequences = record.sequences or ()

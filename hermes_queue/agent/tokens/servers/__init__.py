@@ -25,11 +25,7 @@ def own_servers() -> Mapping[str, Server]:
 
 
 def load_server(name: str) -> Server:
-    """Load the server called `name`: a bundled one, a plugin's, or `package.module:SERVER`.
-
-    Raises:
-        ModelConfigError: see `hermes_queue.extensions.load`.
-    """
+    """A kind of server by name, see `extensions.load`. Raises ModelConfigError."""
     try:
         server: Server = extensions.load("token_server", name)
     except ConfigurationError as error:
@@ -38,11 +34,7 @@ def load_server(name: str) -> Server:
 
 
 def connect(name: str, post: HttpPost, model: str) -> TokenServer:
-    """The client of `model` at a server of the kind `name`.
-
-    Raises:
-        ModelConfigError: see `load_server`; or its `connect` returns something else.
-    """
+    """The client of `model` at a server of a kind. Raises ModelConfigError: it cannot be one."""
     client = load_server(name).connect(post, model)
     contract = f"{TokenServer.__module__}:TokenServer"
     if problem := extensions.violation(contract, client):

@@ -69,10 +69,7 @@ class TokenServer(Protocol):
     ) -> Rendered:
         """Ids of a conversation; with `reply`, up to where the assistant's reply begins.
 
-        `template` holds those of `TEMPLATE_FIELDS` that the job sets.
-
-        Raises:
-            MalformedReply: the server's answer is not a list of ids.
+        `template` holds those of `TEMPLATE_FIELDS` that the job sets. Raises MalformedReply.
         """
         ...
 
@@ -86,20 +83,13 @@ class TokenServer(Protocol):
         ...
 
     async def text(self, ids: Sequence[int]) -> str:
-        """The text of the ids, including control tokens.
-
-        Raises:
-            MalformedReply: the server does not return it.
-        """
+        """The text of the ids, including control tokens. Raises MalformedReply."""
         ...
 
     async def score(self, ids: Sequence[int]) -> tuple[float | None, ...]:
-        """The logprob of each id given the ids before it; None for the first.
+        """The logprob at temperature 1 of each id given the ids before it; None for the first.
 
-        At temperature 1, independent of the temperature of the sampling.
-
-        Raises:
-            MalformedReply: logprobs are missing or do not match.
+        Raises MalformedReply.
         """
         ...
 
@@ -169,11 +159,7 @@ def _required_ids(value: Any) -> tuple[int, ...]:
 
 
 def rendered(answer: bytes) -> Rendered:
-    """A tokenizer's answer: `tokens` and optionally `max_model_len`.
-
-    Raises:
-        MalformedReply: the answer has another form.
-    """
+    """A tokenizer's answer: `tokens`, optionally `max_model_len`. Raises MalformedReply."""
     data = json_object(answer)
     longest = data.get("max_model_len")
     if longest is not None and type(longest) is not int:
@@ -184,11 +170,7 @@ def rendered(answer: bytes) -> Rendered:
 
 
 def required_text(value: Any) -> str:
-    """A text that must be present.
-
-    Raises:
-        MalformedReply: the value is not a text.
-    """
+    """A text that must be present. Raises MalformedReply."""
     if not isinstance(value, str):
         raise MalformedReply("the reply has no text for the token ids")
     return clean(value)
@@ -197,10 +179,8 @@ def required_text(value: Any) -> str:
 def require_whole(sent: int, counted: Any, cause: str) -> None:
     """Check that the server sampled after the whole prompt, if it reports the prompt's length.
 
-    `cause` names what makes this kind of server truncate prompts.
-
-    Raises:
-        ModelConfigError: the prompt was truncated, so that the record would show another prompt.
+    Raises ModelConfigError if it was truncated, so that the record would show another one; `cause`
+    names what makes this kind of server truncate prompts.
     """
     if type(counted) is int and counted != sent:
         raise ModelConfigError(
@@ -215,11 +195,7 @@ def optional_text(value: Any) -> str | None:
 
 
 def whole_scores(scores: Sequence[float | None]) -> tuple[float | None, ...]:
-    """Logprobs of a prompt; only the first may be missing.
-
-    Raises:
-        MalformedReply: another one is missing.
-    """
+    """Logprobs of a prompt. Raises MalformedReply if any but the first is missing."""
     if any(score is None for score in scores[1:]):
         raise MalformedReply("a token of the prompt has no logprob")
     return tuple(scores)
@@ -238,8 +214,7 @@ def sampled(
 ) -> Sampled:
     """A completion with one logprob per id; `stopped_by` is the stop string that ended it, if any.
 
-    Raises:
-        MalformedReply: ids or logprobs are missing or do not match.
+    Raises MalformedReply if ids or logprobs are missing or do not match.
     """
     found = _required_ids(ids)
     if len(logprobs) != len(found) or any(value is None for value in logprobs):

@@ -91,10 +91,7 @@ def _prompt_scores(answer: bytes, ids: Sequence[int]) -> tuple[float | None, ...
 
 
 def _of_chat(data: Mapping[str, Any], choice: Mapping[str, Any]) -> ServedBy:
-    """Read the policy from `metadata`, or from the choice if it has `return_meta_info`.
-
-    Proxies may move it to the top level.
-    """
+    """Read it from the top level (proxies), `metadata`, or with `return_meta_info` the choice."""
     for place in (data, data.get("metadata"), choice.get("meta_info")):
         if isinstance(place, dict) and (served := _served_by(place))["policy_version"] is not None:
             return served
@@ -106,9 +103,6 @@ def _served_by(meta: Mapping[str, Any]) -> ServedBy:
 
     `weight_version` is "default" until the weights are named. If they were updated during a
     completion, SGLang adds `weight_versions`, a list of {version, start, end}.
-
-    Raises:
-        KeyError, TypeError, ValueError: the list has another form, or an index is invalid.
     """
     version = optional_text(meta.get("weight_version"))
     spans = tuple(
