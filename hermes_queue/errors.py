@@ -1,32 +1,8 @@
 """Every error of the project, named after the boundary that was crossed.
 
-TrajectoryFailure            a trajectory has no score; its row in `CAUSES` has the consequences
- + SandboxError              the compute failed, not the command in it
- |  - IsolationUnavailable   this machine cannot isolate slots
- |  - SlotLost               the slot was released or its sandbox died
- |  -  - SlotKilled          a process in the slot ended it; if the agent does so again: stop
- |                           reason slot_killed
- |  - SandboxRejected        the provider refuses the account or profile
- |  - SandboxUnavailable     the provider has no room now; the job is handed back and uses no
- |                           attempt
- + ModelError                the endpoint failed after its own retries
- |  - ContextLengthExceeded  an agent outcome: stop reason context_length
- + ModelConfigError          wrong key, model or parameter
- + EnvInfraError             clone, download or install failed
- + EnvBug                    env code raised, or a row does not fit its package
- + DeadlineExceeded          a stage or the attempt ran out of time
- + Cancelled                 an operator revoked it
-HermesQueueError             errors that concern no single trajectory
- + ConfigurationError        wrong flag, setting or installation (exit code 2)
- |  - InputError             a row, file or dataset is unusable
- + RedisUnavailable          cannot be reached, or refuses us (exit code 4)
- + RedisFull                 Redis has no room (exit code 4)
- + StoreUnavailable          the object store of bodies does not answer, or refuses us
- + PayloadTooLarge           an item or record is over the size cap (exit code 2)
- + SchemaTooNew              written by a newer version of this package
-
-A non-zero exit code, a failing test or a command that runs out of time inside a sandbox is data
-on the trajectory, never one of these.
+A `TrajectoryFailure` means that a trajectory has no score, and `CAUSES` what follows; any other
+error is a `HermesQueueError`. A non-zero exit code, a failing test or a command that runs out
+of time inside a sandbox is data on the trajectory, never one of these.
 """
 
 from __future__ import annotations

@@ -140,19 +140,11 @@ class TrajectoryJob(Wire):
     """The trajectory of a closed group that this job runs again."""
 
     @model_validator(mode="after")
-    def _one_item(self) -> TrajectoryJob:
+    def _is_consistent(self) -> TrajectoryJob:
         if (self.item is None) == (self.item_sha256 is None):
             raise ValueError("exactly one of item and item_sha256 must be set")
-        return self
-
-    @model_validator(mode="after")
-    def _ids_nest(self) -> TrajectoryJob:
         # The ledger's scripts take the run id from the trajectory id.
         check_ids(self.run_id, self.group_id, self.trajectory_id, self.sample_index)
-        return self
-
-    @model_validator(mode="after")
-    def _is_in_group(self) -> TrajectoryJob:
         policy = self.group_policy
         planned = self.group_size + policy.extra_samples
         if self.sample_index >= planned + policy.max_refills + policy.max_requeues:

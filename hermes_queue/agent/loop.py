@@ -72,10 +72,7 @@ class AgentResult:
 
     @property
     def usage(self) -> Usage:
-        """Tokens of all turns.
-
-        Negative counts of a chat client are ignored, since budgets and costs depend on the sum.
-        """
+        """Tokens of all turns. Negative counts are ignored, since budgets depend on the sum."""
         return Usage(
             prompt_tokens=_total(t.usage.prompt_tokens for t in self.turns),
             completion_tokens=_total(t.usage.completion_tokens for t in self.turns),
@@ -103,21 +100,12 @@ async def run_agent(
 ) -> AgentResult:
     """Run the agent from `messages` until it stops; `stop_reason` is set on return.
 
-    Args:
-        chat: samples the assistant's messages.
-        toolbox: runs tool calls, those of one turn in order.
-        messages: beginning of the conversation.
-        limits: turns, tokens, cost and format errors.
-        sampling: passed to the endpoint.
-        deadline: end of the agent stage, on the `time.monotonic()` clock. Passing it is the
-            outcome `time_limit`.
-        cost_usd: cost of a usage in US dollars, None if the price is unknown.
-        before_turn: awaited before each model call. It may wait, which moves the deadline, or
-            raise.
-        context: rewrites the conversation before it is sent; None sends all of it.
-        into: filled while the agent runs, so that it survives an exception.
-        slot_loss_ends: if a tool call kills its own slot, stop with `slot_killed` instead of
-            raising.
+    `deadline`, on the `time.monotonic()` clock, ends the agent stage: the outcome `time_limit`.
+    `cost_usd` prices a usage in US dollars, None if the price is unknown. `before_turn` is awaited
+    before each model call; it may wait, which moves the deadline, or raise. `context` rewrites the
+    conversation before it is sent. `into` is filled while the agent runs, so that it survives an
+    exception. With `slot_loss_ends`, a tool call that kills its own slot stops the agent with
+    `slot_killed` instead of raising.
 
     Raises:
         SandboxError: a tool could not reach the sandbox.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,16 +12,13 @@ from hermes_queue.agent.registry import Agent, AgentScript
 from hermes_queue.models import AgentSpec, Message, ToolCall, Turn
 from hermes_queue.settings import ModelSettings
 
-DONE = "Done."
-
 
 class Scripted:
     """Plays a list of assistant messages, then a final message without tool calls."""
 
     def __init__(self, write: Callable[[], Awaitable[list[Message]]]) -> None:
         self._write = write
-        self._script: list[Message] | None = None
-        self._played = 0
+        self._script: Iterator[Message] | None = None
 
     async def complete(
         self,
@@ -32,11 +29,8 @@ class Scripted:
     ) -> Reply:
         """The next message of the script, whatever the conversation."""
         if self._script is None:
-            self._script = await self._write()
-        message = say(DONE)
-        if self._played < len(self._script):
-            message = self._script[self._played]
-        self._played += 1
+            self._script = iter(await self._write())
+        message = next(self._script, say("Done."))
         finish = "tool_calls" if message.tool_calls else "stop"
         return Reply(message, Turn(server="scripted", finish_reason=finish))
 

@@ -45,7 +45,6 @@ def _short_enough(path: str) -> str:
 FilePath = Annotated[Line, AfterValidator(_short_enough)]
 """Path of a file or directory in the slot."""
 
-ArgumentsT = TypeVar("ArgumentsT", bound=Arguments)
 P = ParamSpec("P")
 T = TypeVar("T")
 

@@ -164,22 +164,14 @@ class OpenAIChat:
             return error
         except Exception as error:
             first = self._turn == 0
-            failure = endpoint_errors.classify(error, self._servers, first_turn=first)
-            if failure is not None:
+            if failure := endpoint_errors.classify(error, self._servers, first_turn=first):
                 raise failure from error
             logger.warning(
                 "model call failed: %s",
                 endpoint_errors.describe(error),
                 extra={"action": "model_retry"},
             )
-            retry_after_s = endpoint_errors.retry_after_s(error)
-            # A server that restarts or is overloaded says as little about the limit as one that is
-            # paused.
-            paused = endpoint_errors.is_pause(error) or endpoint_errors.is_unwell(
-                error, retry_after_s
-            )
-            if paused or endpoint_errors.is_refusal(error):
-                permit.refused(retry_after_s, paused=paused)
+            endpoint_errors.report(error, permit)
             return error
         permit.settle(completion.usage)
         return completion

@@ -67,13 +67,9 @@ class Endpoint:
     ) -> None:
         """Prepare; the first request opens connections.
 
-        Args:
-            base_url: up to `/v1`; None = OpenAI's own.
-            api_key: sent as bearer token.
-            timeout_s: limit of one request as a whole.
-            session: sent with each request, for routers.
-            policy_version: requested version, sent with each request.
-            answer_max_bytes: a larger answer raises `openai.APIConnectionError`.
+        `base_url` ends with `/v1`; None = OpenAI's own. `timeout_s` limits each request as a whole.
+        `session`, for routers, and the requested `policy_version` are sent with each. An answer
+        of more than `answer_max_bytes` raises `openai.APIConnectionError`.
         """
         self.base_url = base_url
         self._api_key = api_key

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from hermes_queue.agent.endpoint.limiter import Permit
 from hermes_queue.agent.endpoint.values import MalformedReply
 from hermes_queue.agent.tokens.servers.base import Server
 from hermes_queue.errors import (
@@ -131,14 +132,15 @@ def is_pause(error: Exception) -> bool:
     return _status(error) in (429, 503) and any(name in _headers(error) for name in PAUSE_HEADERS)
 
 
-def is_unwell(error: Exception, wait_s: float | None) -> bool:
-    """Whether the endpoint asks all clients to wait."""
-    return _status(error) == 503 and wait_s is not None
+def report(error: Exception, permit: Permit) -> None:
+    """Tell the limiter if the endpoint takes no requests for now.
 
-
-def is_refusal(error: Exception) -> bool:
-    """Whether the endpoint receives more calls than it can serve."""
-    return _status(error) == 429
+    A server that restarts or is overloaded says as little about its limit as one that is paused.
+    """
+    wait_s = retry_after_s(error)
+    paused = is_pause(error) or (_status(error) == 503 and wait_s is not None)
+    if paused or _status(error) == 429:
+        permit.refused(wait_s, paused=paused)
 
 
 def forbids_retry(error: Exception) -> bool:

@@ -63,17 +63,11 @@ _locks: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, str, bool],
 async def server_facts(
     ask: Ask, server: str, model: str, kinds: Mapping[str, Server], *, logprobs: bool
 ) -> ServerFacts:
-    """The facts, from this process's cache or from the server; never fails.
+    """The facts, from this process's cache or from the server, one of `kinds`; never fails.
 
-    Ask after the server has answered something else: what it does not answer stays unknown only
-    until the next call.
-
-    Args:
-        ask: sends a request to the server.
-        server: URL of the endpoint without credentials.
-        model: the model's name there.
-        kinds: the kinds of server that it may be, by name.
-        logprobs: whether to find out the logprobs mode, which takes two completions.
+    Ask after the server, the endpoint's URL without credentials, has answered something else: what
+    it does not answer stays unknown only until the next call. Finding out the mode of its
+    `logprobs` takes two completions.
     """
     loop = asyncio.get_running_loop()
     key = (server, model, logprobs)

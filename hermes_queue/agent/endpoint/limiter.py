@@ -40,16 +40,9 @@ class Limiter(Protocol):
     ) -> AbstractAsyncContextManager[Permit]:
         """Wait for permission, at least `delay_s`; it ends with the block.
 
-        Args:
-            endpoint: base URL without credentials.
-            model: name of the model.
-            estimate_tokens: estimated tokens of prompt and completion.
-            delay_s: minimum wait, e.g. a backoff.
-
-        Raises:
-            ModelError: there was no permission for unreasonably long.
+        `endpoint` is a base URL without credentials; `estimate_tokens` is for prompt and
+        completion. Raises ModelError if there was no permission for unreasonably long.
         """
-        ...
 
 
 @dataclass(slots=True)

@@ -56,11 +56,9 @@ class ProbeCache(Protocol):
 
     async def load(self, endpoint: str, model: str) -> ToolSupport | None:
         """Another worker's verdict, if it is still valid."""
-        ...
 
     async def save(self, endpoint: str, model: str, verdict: ToolSupport, ttl_s: float) -> None:
         """Share a verdict for `ttl_s` seconds."""
-        ...
 
 
 _shared: ProbeCache | None = None
@@ -87,14 +85,9 @@ class ToolProbe:
     def __init__(
         self, base_url: str, server: str, model: str, kinds: Mapping[str, Server], *, ttl_s: float
     ) -> None:
-        """Prepare the probe.
+        """Prepare the probe of `model` at `base_url`; a verdict holds for `ttl_s`.
 
-        Args:
-            base_url: URL of the endpoint.
-            server: the same without credentials, for logs and caches.
-            model: the model's name there.
-            kinds: the kinds of server that it may be, by name.
-            ttl_s: lifetime of a verdict.
+        `server` is the URL without credentials, for logs and caches; it is one of `kinds`, by name.
         """
         self.base_url = base_url.rstrip("/")
         self.model = model
@@ -107,13 +100,9 @@ class ToolProbe:
     ) -> None:
         """Check that the template does not drop tools; asks the endpoint at most once.
 
-        An endpoint that does not answer, or whose answers are inconclusive, passes.
-
-        Args:
-            send: sends a request to the endpoint.
-            sampling: the job's sampling; only its template fields and the name of its token cap
-                are used.
-            deadline: on the `time.monotonic()` clock.
+        An endpoint that does not answer, or whose answers are inconclusive, passes. Of the job's
+        `sampling`, the template fields and the name of its token cap are used; `deadline` is on the
+        `time.monotonic()` clock.
 
         Raises:
             ModelConfigError: tools are dropped; the message names the remedies.
@@ -195,10 +184,9 @@ class _Asking:
         self._one_token = {cap: 1}
 
     async def verdict(self) -> ToolSupport:
-        """The verdict.
+        """The verdict. If a tokenizer says that tools are dropped, the usage has to confirm it.
 
-        If a tokenizer says that tools are dropped, the usage has to confirm it: servers may
-        accept tools in completions and ignore them when they only count.
+        Servers may accept tools in completions and ignore them when they only count.
         """
         suspected = False
         for path in self._tokenizers:

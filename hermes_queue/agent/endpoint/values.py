@@ -91,17 +91,11 @@ def read_count(value: Any, name: str) -> int:
 def read_usage(
     answer: Mapping[str, Any], cached: Any, prompt: int = 0, completion: int = 0
 ) -> Usage:
-    """The usage that a server reports. Budgets and costs are counted from it.
+    """The usage in the object of an answer that holds `prompt_tokens` and `completion_tokens`.
 
-    Args:
-        answer: the object of the answer that holds `prompt_tokens` and `completion_tokens`, of
-            OpenAI's API its `usage`. In any other object, nothing is found.
-        cached: the number of prompt tokens that were in the server's cache; None = unknown.
-        prompt: stands in for a prompt count that is missing.
-        completion: stands in for a completion count that is missing.
-
-    Raises:
-        MalformedReply: one of the numbers is invalid.
+    In OpenAI's API that is its `usage`; in any other object, nothing is found. Budgets and costs
+    are counted from the result, so `prompt` and `completion` should stand in for missing counts.
+    `cached` of the prompt's tokens were in the server's cache. Raises MalformedReply.
     """
     names = ("prompt_tokens", "completion_tokens")
     counted = [read_count(answer.get(name), name) for name in names]

@@ -28,8 +28,6 @@ __all__ = [
 def load_parser(name: str) -> ToolCallParser:
     """A parser by name, see `extensions.load`. Raises ConfigurationError."""
     if name in FAMILIES:
-        parser = RenderersParser(name)
-        parser.require()
-        return parser
+        return RenderersParser(name)
     loaded: ToolCallParser = extensions.load("parser", name, also=FAMILIES)
     return loaded

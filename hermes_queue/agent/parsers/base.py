@@ -71,7 +71,6 @@ class ToolCallParser(Protocol):
     @property
     def name(self) -> str:
         """Name of the format, that of vLLM if it has one."""
-        ...
 
     def parse(self, text: str, tools: Tools = (), *, reasoning: bool = True) -> ParsedReply:
         """Parse `text`. Never raises.
@@ -81,7 +80,6 @@ class ToolCallParser(Protocol):
             tools: the offered tools; formats without types take the types of arguments from it.
             reasoning: whether to separate `<think>` blocks.
         """
-        ...
 
 
 FindCalls = Callable[[str, int, Tools], list[ParsedCall]]

@@ -31,6 +31,8 @@ from hermes_queue.agent.parsers.base import (
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 FUNCTION, FUNCTION_END = "<function=", "</function>"
 PARAMETER, PARAMETER_END = "<parameter=", "</parameter>"
+_KINDS: dict[type, str] = {bool: "boolean", int: "integer", float: "number"}
+_KINDS |= {str: "string", list: "array", dict: "object"}
 
 
 def find_calls(text: str, start: int, tools: Tools) -> list[ParsedCall]:
@@ -199,18 +201,9 @@ def _typed(value: str, types: frozenset[str] | None) -> Any:
         loaded, end = read_value(text, 0)
     except NotJson:
         return value
-    if end < len(text) or ("string" in types and _kind(loaded) not in types):
+    if end < len(text) or ("string" in types and _KINDS.get(type(loaded), "null") not in types):
         return value
     return loaded
-
-
-def _kind(value: Any) -> str:
-    if isinstance(value, bool):
-        return "boolean"
-    if isinstance(value, int):
-        return "integer"
-    kinds = {float: "number", str: "string", list: "array", dict: "object"}
-    return kinds.get(type(value), "null")
 
 
 PARSER = TextParser("qwen3_coder", OPEN, find_calls)

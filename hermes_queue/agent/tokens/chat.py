@@ -87,7 +87,9 @@ class TokenChat(OpenAIChat):
         self._require_counts(sampled)
         # Weights may be updated before the next request.
         version = sampled.policy_version or self._endpoint.policy_version
-        text = await self._text(sampled)
+        # The text is without the end-of-turn token.
+        ids = sampled.ids[:-1] if sampled.ended_turn else sampled.ids
+        text = await self._tokens.text(ids) if ids else ""
         if refused:
             events.append({"event": "rerendered", "reason": refused})
         self._held, self._ended_by_token = (*prompt, *sampled.ids), sampled.ended_turn
@@ -198,8 +200,3 @@ class TokenChat(OpenAIChat):
             self._context_bound = limit is None or left < limit
             limit = left if self._context_bound else limit
         return sampling if limit is None else {**sampling, "max_tokens": limit}
-
-    async def _text(self, sampled: Sampled) -> str:
-        """The completion as text, without its end-of-turn token."""
-        ids = sampled.ids[:-1] if sampled.ended_turn else sampled.ids
-        return await self._tokens.text(ids) if ids else ""

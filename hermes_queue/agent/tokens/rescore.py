@@ -122,14 +122,15 @@ async def _scores(
 def _difference(
     mask: Sequence[int], recorded: Sequence[float], scores: Sequence[float | None], place: str
 ) -> Difference:
-    found = Difference()
-    triples = zip(mask, recorded, scores, strict=True)
-    for position, (sampled, then, now) in enumerate(triples):
-        if not sampled:
-            continue
-        apart = math.inf if now is None or math.isnan(now) else abs(then - now)
-        found += Difference(1, apart, apart, f"{place} token {position}")
-    return found
+    apart = {
+        position: math.inf if now is None or math.isnan(now) else abs(then - now)
+        for position, (sampled, then, now) in enumerate(zip(mask, recorded, scores, strict=True))
+        if sampled
+    }
+    if not any(apart.values()):
+        return Difference(len(apart))
+    worst = max(apart, key=apart.__getitem__)
+    return Difference(len(apart), sum(apart.values()), apart[worst], f"{place} token {worst}")
 
 
 async def rescore_at(

@@ -71,7 +71,6 @@ class TokenServer(Protocol):
 
         `template` holds those of `TEMPLATE_FIELDS` that the job sets. Raises MalformedReply.
         """
-        ...
 
     async def sample(self, ids: Sequence[int], sampling: Mapping[str, Any]) -> Sampled:
         """Continue `ids`. `sampling` uses OpenAI's parameter names.
@@ -80,18 +79,15 @@ class TokenServer(Protocol):
             MalformedReply: ids or logprobs are missing or do not match, or the server aborted.
             ModelConfigError: the server sampled after another prompt.
         """
-        ...
 
     async def text(self, ids: Sequence[int]) -> str:
         """The text of the ids, including control tokens. Raises MalformedReply."""
-        ...
 
     async def score(self, ids: Sequence[int]) -> tuple[float | None, ...]:
         """The logprob at temperature 1 of each id given the ids before it; None for the first.
 
         Raises MalformedReply.
         """
-        ...
 
 
 class ServedBy(TypedDict):
@@ -102,10 +98,6 @@ class ServedBy(TypedDict):
 
 
 UNKNOWN_POLICY = ServedBy(policy_version=None, policy_spans=())
-
-
-def _unknown_policy(_: Mapping[str, Any], __: Mapping[str, Any]) -> ServedBy:
-    return UNKNOWN_POLICY
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +115,9 @@ class Server:
     """Lower-case phrases in the error for a conversation that exceeds the context."""
     given_up: frozenset[str] = frozenset()
     """Finish reasons of requests that the server aborted."""
-    served_by: Callable[[Mapping[str, Any], Mapping[str, Any]], ServedBy] = _unknown_policy
+    served_by: Callable[[Mapping[str, Any], Mapping[str, Any]], ServedBy] = lambda answer, choice: (
+        UNKNOWN_POLICY
+    )
     """Reads the policy version from a chat completion and its first choice. Raises KeyError,
     TypeError or ValueError if the version does not have the server's format."""
 
