@@ -37,8 +37,7 @@ class Cause:
     attempts: str | None = None
     """Field of `RetrySettings` with the number of attempts that may end so; None = no retry."""
     refilled: bool = False
-    """The group gets another sample in place of a trajectory that ended so: that one may
-    succeed."""
+    """The group gets another sample in place of a trajectory that ended so."""
     opens_breaker: bool = False
     """The lane's circuit breaker counts such attempts: the cause can affect the whole lane."""
     pauses_run: bool = False
@@ -78,8 +77,7 @@ CAUSES: Mapping[str, Cause] = {
     ),
     "cancelled": Cause("an operator revoked it", runs_again=False),
 }
-"""All causes. A new one is a row here and, unless an existing class fits, a class with its
-`kind`."""
+"""All causes. A new one is a row here and, unless one fits, a class with its `kind`."""
 
 WIDE_CAUSES = tuple(name for name, cause in CAUSES.items() if not cause.part_of)
 """Causes under which failures are counted and shown."""

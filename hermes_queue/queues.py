@@ -16,8 +16,7 @@ RUN_TRAJECTORY = "hermes_queue.run_trajectory"
 SHOWN_TASK = "trajectory"
 """The name shown to people instead, followed by the env."""
 QUARANTINE_SIZES = (64, 16, 4, 1)
-"""Batch sizes in quarantine: how many suspects share one process, in the order they pass
-through."""
+"""How many suspects share one process in quarantine, in the order they pass through."""
 _VERSIONED = re.compile(r"v\d+\.")
 
 

@@ -21,8 +21,7 @@ from hermes_queue.tools.toolbox import cap
 THRESHOLD = 0.9
 """Share of the context in use above which the view is rewritten."""
 TARGET = 0.6
-"""Share of the context in use after a rewrite. Each rewrite begins a new sequence and loses the
-server's prefix cache, so rewrites should be rare."""
+"""Share in use after a rewrite, low: each one loses the server's prefix cache."""
 KEPT_BYTES = 1024
 """Bytes of a truncated tool output, head and tail together."""
 
@@ -56,7 +55,9 @@ class ContextControl:
 
     def view(self, messages: Sequence[Message]) -> tuple[Sequence[Message], dict[str, Any] | None]:
         """The view of the whole transcript, and the event of a rewrite if one was due."""
-        self._measure(messages)
+        new = list(map(_size, messages[len(self._sizes) :]))
+        self._sizes += new
+        self._bytes += sum(new)
         event = None
         used = self._estimate()
         if self._context_tokens and used is not None and self.policy != "error":
@@ -95,20 +96,11 @@ class ContextControl:
         self._base_tokens = usage.prompt_tokens + usage.completion_tokens
         self._base_bytes = sent_bytes + _size(reply)
 
-    # --- measuring ------------------------------------------------------------------------
-
-    def _measure(self, messages: Sequence[Message]) -> None:
-        new = list(map(_size, messages[len(self._sizes) :]))
-        self._sizes += new
-        self._bytes += sum(new)
-
     def _estimate(self) -> float | None:
         """Estimated tokens of the view; None before the first report."""
         if self._base_tokens is None:
             return None
         return self._base_tokens + self._rate * (self._bytes - self._base_bytes)
-
-    # --- rewriting ------------------------------------------------------------------------
 
     def _rewrite(
         self, messages: Sequence[Message], excess_bytes: int, reason: str

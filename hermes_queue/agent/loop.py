@@ -8,7 +8,7 @@ point.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,10 +34,7 @@ from hermes_queue.tools.toolbox import Toolbox
 from hermes_queue.wire.parameters import COUNT_MAX
 
 STUCK_TURNS = 8
-"""Consecutive turns with identical calls and identical observations that count as stuck.
-
-Generous, because polling (`cat log` until it changes) is legitimate.
-"""
+"""Identical turns in a row that count as stuck. Polling (`cat log` until it changes) is fine."""
 
 MAX_CALLS_PER_TURN = 32
 """Further calls in the same turn are answered but not run."""
@@ -66,22 +63,17 @@ class AgentResult:
     @property
     def tool_calls(self) -> ToolCallCounts:
         """The counters in wire form."""
-        return ToolCallCounts(
-            attempted=self.attempted, schema_valid=self.schema_valid, ok=self.ok, error=self.error
-        )
+        names = ToolCallCounts.model_fields
+        return ToolCallCounts(**{name: getattr(self, name) for name in names})
 
     @property
     def usage(self) -> Usage:
         """Tokens of all turns. Negative counts are ignored, since budgets depend on the sum."""
-        return Usage(
-            prompt_tokens=_total(t.usage.prompt_tokens for t in self.turns),
-            completion_tokens=_total(t.usage.completion_tokens for t in self.turns),
-            cached_tokens=_total(t.usage.cached_tokens for t in self.turns),
-        )
-
-
-def _total(counts: Iterable[int]) -> int:
-    return min(sum(max(0, count) for count in counts), COUNT_MAX)
+        counts = {
+            name: sum(max(0, getattr(turn.usage, name)) for turn in self.turns)
+            for name in Usage.model_fields
+        }
+        return Usage(**{name: min(count, COUNT_MAX) for name, count in counts.items()})
 
 
 async def run_agent(

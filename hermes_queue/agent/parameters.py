@@ -22,8 +22,7 @@ class AgentParams(BaseModel):
 
     context: ContextPolicy = "error"
     context_tokens: int | None = Field(default=None, ge=1, strict=True)
-    """Limit of prompt and completion together; None = unknown. Then a conversation is rewritten
-    only after the server has refused it."""
+    """Limit of prompt and completion together; None = unknown until the server refuses one."""
 
 
 class OpenAIParams(AgentParams):

@@ -17,9 +17,8 @@ from chat_endpoint import ChatEndpoint, Raw, completion
 from hermes_queue.agent import AgentResult, AgentScript, make_chat
 from hermes_queue.agent.endpoint.connection import Endpoint, close_clients
 from hermes_queue.agent.endpoint.facts import server_facts
-from hermes_queue.agent.endpoint.values import LARGE_BYTES, MalformedReply, read
 from hermes_queue.agent.tokens.servers import own_servers, sglang, vllm
-from hermes_queue.agent.tokens.servers.base import rendered
+from hermes_queue.agent.tokens.servers.base import LARGE_BYTES, MalformedReply, read, rendered
 from hermes_queue.errors import ModelError
 from hermes_queue.models import AgentSpec, Message, Turn, Usage
 

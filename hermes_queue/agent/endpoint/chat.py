@@ -25,11 +25,10 @@ from hermes_queue.agent.endpoint.limiter import Permit
 from hermes_queue.agent.endpoint.probe import ToolProbe
 from hermes_queue.agent.endpoint.reply import Completion, parse, to_wire
 from hermes_queue.agent.endpoint.tries import Tries
-from hermes_queue.agent.endpoint.values import read
 from hermes_queue.agent.parameters import OpenAIParams
 from hermes_queue.agent.registry import AgentScript
 from hermes_queue.agent.tokens.servers import own_servers
-from hermes_queue.agent.tokens.servers.base import Server
+from hermes_queue.agent.tokens.servers.base import Server, read
 from hermes_queue.errors import ModelConfigError, ModelError, TrajectoryFailure
 from hermes_queue.extensions import known
 from hermes_queue.models import AgentSpec, Message, Turn

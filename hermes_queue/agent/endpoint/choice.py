@@ -30,8 +30,7 @@ _PLAIN_URL = re.compile(
     r"(?P<path>(?:/[A-Za-z0-9._~-]+)*)/?",
     re.IGNORECASE,
 )
-"""URLs that every parser reads in the same way: no backslash, blank, escape, query or non-ASCII
-letter."""
+"""URLs that every parser reads in the same way: no backslash, escape, query or non-ASCII."""
 
 
 def split_urls(text: str | None) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 from weakref import WeakKeyDictionary
 
 from hermes_queue.agent.endpoint.choice import OPENAI_URL, without_credentials
-from hermes_queue.agent.endpoint.values import read
+from hermes_queue.agent.tokens.servers.base import read
 from hermes_queue.errors import ModelConfigError
 from hermes_queue.settings.model import ANSWER_MAX_BYTES
 
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
 CONNECT_TIMEOUT_S = 5.0
 KEEPALIVE_S = 4.0
-"""Shorter than uvicorn's 5 s (vLLM, SGLang), so that no request uses a connection as it is
-closed."""
+"""Less than uvicorn's 5 s (vLLM, SGLang): no request shall meet a connection that closes."""
 CONNECTIONS = 10_000
 """As many as a worker may have trajectories; calls are limited for the whole fleet instead."""
 SESSION_HEADER = "X-Session-ID"

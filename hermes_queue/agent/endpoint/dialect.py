@@ -15,8 +15,8 @@ from functools import cache
 from itertools import groupby
 from typing import Any
 
-from hermes_queue.agent.endpoint.values import clean
 from hermes_queue.agent.parsers import ParsedCall, ToolCallParser, load_parser
+from hermes_queue.agent.tokens.servers.base import clean
 from hermes_queue.errors import ConfigurationError, ModelConfigError
 from hermes_queue.models import FunctionCall, Message, ToolCall
 

@@ -14,8 +14,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from hermes_queue.agent.endpoint.limiter import Permit
-from hermes_queue.agent.endpoint.values import MalformedReply
-from hermes_queue.agent.tokens.servers.base import Server
+from hermes_queue.agent.tokens.servers.base import MalformedReply, Server
 from hermes_queue.errors import (
     ContextLengthExceeded,
     ModelConfigError,

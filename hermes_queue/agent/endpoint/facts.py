@@ -9,13 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from hermes_queue.agent.endpoint.values import clean
-from hermes_queue.agent.tokens.servers.base import Server
+from hermes_queue.agent.tokens.servers.base import Server, clean
 
 logger = logging.getLogger(__name__)
 
@@ -32,14 +31,13 @@ FRESH_S = 600.0
 """Age after which the facts are asked for again: a restarted server may have another version."""
 
 _APART = 0.5
-"""Least difference in nats between the compared tokens: temperature does not change equal
-likelihoods."""
+"""Least difference in nats between the compared tokens; equal ones show no temperature."""
 _TEMPERATURE = 2.0
 """Highest temperature that vLLM accepts."""
 
 Ask = Callable[[str, Mapping[str, Any] | None], Awaitable[tuple[int, Any]]]
-"""(path below the server's root, body or None for a GET) -> (HTTP status, decoded JSON). Status 0
-or None means that there is no usable answer. Raises only CancelledError and TimeoutError."""
+"""(path below the server's root or its `/v1`, or URL; body or None for a GET) -> (HTTP status,
+decoded JSON). Status 0 or None: no usable answer. Raises only CancelledError and TimeoutError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +50,15 @@ class ServerFacts:
     """`RAW` or `PROCESSED`."""
 
 
-_known: WeakKeyDictionary[
-    asyncio.AbstractEventLoop, dict[tuple[str, str, bool], tuple[ServerFacts, float]]
-] = WeakKeyDictionary()
-_locks: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, str, bool], asyncio.Lock]] = (
-    WeakKeyDictionary()
-)
+_Key = tuple[str, str, bool]
+_Loop = asyncio.AbstractEventLoop
+_known: WeakKeyDictionary[_Loop, dict[_Key, tuple[ServerFacts, float]]] = WeakKeyDictionary()
+_locks: WeakKeyDictionary[_Loop, dict[Hashable, asyncio.Lock]] = WeakKeyDictionary()
+
+
+def one_at_a_time(key: Hashable) -> asyncio.Lock:
+    """The running loop's lock for questions about `key`."""
+    return _locks.setdefault(asyncio.get_running_loop(), {}).setdefault(key, asyncio.Lock())
 
 
 async def server_facts(
@@ -69,10 +70,9 @@ async def server_facts(
     it does not answer stays unknown only until the next call. Finding out the mode of its
     `logprobs` takes two completions.
     """
-    loop = asyncio.get_running_loop()
     key = (server, model, logprobs)
-    async with _locks.setdefault(loop, {}).setdefault(key, asyncio.Lock()):
-        known = _known.setdefault(loop, {})
+    async with one_at_a_time(key):
+        known = _known.setdefault(asyncio.get_running_loop(), {})
         facts, until = known.get(key, (ServerFacts(), 0.0))
         if time.monotonic() < until:
             return facts

@@ -46,23 +46,10 @@ class Limiter(Protocol):
 
 
 @dataclass(slots=True)
-class FreePermit:
-    """Permission that nothing counts."""
-
-    waited_s: float = 0.0
-
-    def settle(self, usage: Usage) -> None:
-        """Does nothing."""
-
-    def refused(self, retry_after_s: float | None, *, paused: bool = False) -> None:
-        """Does nothing; the caller's own backoff has to suffice."""
-
-
-@dataclass(slots=True)
 class ObservedPermit:
-    """Passes its caller's reports on, and remembers them."""
+    """Remembers its caller's reports, and passes them on to `permit` if there is one."""
 
-    permit: Permit
+    permit: Permit | None
     waited_s: float
     outcome: str = "failed"
     usage: Usage = field(default_factory=Usage)
@@ -70,12 +57,14 @@ class ObservedPermit:
     def settle(self, usage: Usage) -> None:
         """See `Permit`."""
         self.outcome, self.usage = "ok", usage
-        self.permit.settle(usage)
+        if self.permit:
+            self.permit.settle(usage)
 
     def refused(self, retry_after_s: float | None, *, paused: bool = False) -> None:
         """See `Permit`."""
         self.outcome = "paused" if paused else "refused"
-        self.permit.refused(retry_after_s, paused=paused)
+        if self.permit:
+            self.permit.refused(retry_after_s, paused=paused)
 
 
 class Unlimited:
@@ -89,4 +78,4 @@ class Unlimited:
         began = time.monotonic()
         if delay_s > 0:
             await asyncio.sleep(delay_s)
-        yield FreePermit(time.monotonic() - began)
+        yield ObservedPermit(None, time.monotonic() - began)

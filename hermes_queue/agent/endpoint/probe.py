@@ -15,22 +15,16 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol
-from weakref import WeakKeyDictionary
 
+from hermes_queue.agent.endpoint.facts import Ask, one_at_a_time
 from hermes_queue.agent.tokens.servers.base import TEMPLATE_FIELDS, Server
 from hermes_queue.errors import ModelConfigError
 
 logger = logging.getLogger(__name__)
 
 ToolSupport = Literal["honoured", "dropped", "unknown"]
-
-Send = Callable[[str, Mapping[str, Any]], Awaitable[tuple[int, Any]]]
-"""POST a body to a path below the endpoint, or to a URL: (HTTP status, decoded JSON).
-
-Raises only CancelledError and TimeoutError; status 0 = no usable answer.
-"""
 
 REQUEST_TIMEOUT_S = 30.0
 RECHECK_S = 60.0
@@ -63,9 +57,6 @@ class ProbeCache(Protocol):
 
 _shared: ProbeCache | None = None
 _known: dict[tuple[str, str], tuple[ToolSupport, float]] = {}
-_locks: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, str], asyncio.Lock]] = (
-    WeakKeyDictionary()
-)
 
 
 def share(cache: ProbeCache | None) -> None:
@@ -96,7 +87,7 @@ class ToolProbe:
         self._ttl_s = ttl_s
 
     async def require_tools(
-        self, send: Send, sampling: Mapping[str, Any], *, deadline: float
+        self, send: Ask, sampling: Mapping[str, Any], *, deadline: float
     ) -> None:
         """Check that the template does not drop tools; asks the endpoint at most once.
 
@@ -117,7 +108,7 @@ class ToolProbe:
                 "--jinja). --agent-param probe_tools=false skips this check."
             )
 
-    async def ask(self, send: Send, sampling: Mapping[str, Any], *, deadline: float) -> ToolSupport:
+    async def ask(self, send: Ask, sampling: Mapping[str, Any], *, deadline: float) -> ToolSupport:
         """The verdict; arguments as in `require_tools`. Raises TimeoutError."""
         template = {key: sampling[key] for key in TEMPLATE_FIELDS if key in sampling}
         key = (self._server, self.model)
@@ -125,7 +116,7 @@ class ToolProbe:
             text = json.dumps(template, sort_keys=True, default=str)
             key = (key[0], f"{key[1]}#{hashlib.sha256(text.encode()).hexdigest()[:16]}")
         async with asyncio.timeout(deadline - time.monotonic()):
-            async with _lock(key):
+            async with one_at_a_time(key):
                 return await self._verdict(key, _Asking(self, send, sampling, template))
 
     async def _verdict(self, key: tuple[str, str], asking: _Asking) -> ToolSupport:
@@ -148,18 +139,12 @@ class ToolProbe:
         return verdict
 
     def _log(self, verdict: ToolSupport) -> None:
-        level = logging.WARNING if verdict == "unknown" else logging.INFO
-        result = {
-            "honoured": "shows tools to the model",
-            "dropped": "drops tools",
-            "unknown": "may drop tools: its token counts are inconclusive",
-        }[verdict]
         logger.log(
-            level,
-            "the chat template of %s at %s %s",
+            logging.WARNING if verdict == "unknown" else logging.INFO,
+            "whether the chat template of %s at %s shows tools to the model: %s",
             self.model,
             self._server,
-            result,
+            verdict,
             extra={"action": "tools_probe", "verdict": verdict},
         )
 
@@ -168,11 +153,7 @@ class _Asking:
     """Asks the endpoint in every known way until one is conclusive."""
 
     def __init__(
-        self,
-        probe: ToolProbe,
-        send: Send,
-        sampling: Mapping[str, Any],
-        template: Mapping[str, Any],
+        self, probe: ToolProbe, send: Ask, sampling: Mapping[str, Any], template: dict[str, Any]
     ) -> None:
         self.failed = False
         """Whether an answer is missing that a later probe may get."""
@@ -242,8 +223,3 @@ def _tokens(answer: Any) -> int:
 
 def _prompt_tokens(answer: Any) -> int:
     return int(answer["usage"]["prompt_tokens"])
-
-
-def _lock(key: tuple[str, str]) -> asyncio.Lock:
-    locks = _locks.setdefault(asyncio.get_running_loop(), {})
-    return locks.setdefault(key, asyncio.Lock())

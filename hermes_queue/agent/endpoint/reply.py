@@ -12,18 +12,20 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from hermes_queue.agent.endpoint.values import (
+from hermes_queue.agent.tokens.merge import round_float32
+from hermes_queue.agent.tokens.servers import own_servers
+from hermes_queue.agent.tokens.servers.base import (
+    UNKNOWN_POLICY,
     MalformedReply,
+    ServedBy,
     clean,
     finished,
     json_object,
+    optional_text,
     read_ids,
     read_usage,
     reader,
 )
-from hermes_queue.agent.tokens.merge import round_float32
-from hermes_queue.agent.tokens.servers import own_servers
-from hermes_queue.agent.tokens.servers.base import UNKNOWN_POLICY, ServedBy
 from hermes_queue.models import FunctionCall, Message, ToolCall, Usage
 
 REASONING_FIELDS = ("reasoning", "reasoning_content")
@@ -65,13 +67,13 @@ def parse(body: bytes, *, turn: int) -> Completion:
     return Completion(
         message=message,
         reasoning_field=reasoning_field,
-        finish_reason=finished(_optional_text(choice.get("finish_reason")), _given_up()),
+        finish_reason=finished(optional_text(choice.get("finish_reason")), _given_up()),
         usage=_usage(data.get("usage") or {}),
         prompt_ids=ids,
         completion_ids=completion_ids,
         logprobs=_logprobs(choice.get("logprobs"), completion_ids),
         **_served_by(data, choice),
-        model=_optional_text(data.get("model")),
+        model=optional_text(data.get("model")),
     )
 
 
@@ -117,8 +119,8 @@ def _message(data: Mapping[str, Any], turn: int) -> tuple[Message, str | None]:
         )
     message = Message(
         role="assistant",
-        content=_optional_text(data.get("content")),
-        reasoning=_optional_text(data[field]) if field else None,
+        content=optional_text(data.get("content")),
+        reasoning=optional_text(data[field]) if field else None,
         tool_calls=calls,
     )
     return message, field
@@ -130,21 +132,11 @@ def _tool_call(data: Mapping[str, Any], default_id: str) -> ToolCall:
     arguments = part.get("arguments", part.get("input"))
     if not isinstance(arguments, str):
         arguments = "" if arguments is None else json.dumps(arguments)
-    name = _optional_text(part.get("name")) or ""
+    name = optional_text(part.get("name")) or ""
     return ToolCall(
-        id=_optional_text(data.get("id")) or default_id,
+        id=optional_text(data.get("id")) or default_id,
         function=FunctionCall(name=name, arguments=clean(arguments)),
     )
-
-
-def _optional_text(value: Any) -> str | None:
-    if value is None:
-        return None
-    if isinstance(value, list):  # content in parts
-        value = "".join(part.get("text") or "" for part in value)
-    if not isinstance(value, str | int | float):
-        raise MalformedReply(f"expected text, not {type(value).__name__}")
-    return clean(str(value))
 
 
 def _logprobs(value: Any, ids: Sequence[int] | None) -> tuple[float, ...] | None:

@@ -118,8 +118,6 @@ class TokenChat(OpenAIChat):
                 "holds `prompt_tokens` and `completion_tokens`"
             )
 
-    # --- the prompt ---------------------------------------------------------------------------
-
     async def _prompt(
         self, messages: list[dict[str, Any]], tools: Sequence[Any]
     ) -> tuple[tuple[int, ...], str]:

@@ -18,9 +18,8 @@ from hermes_queue.agent.endpoint.choice import NO_KEY, OwnEndpoints
 from hermes_queue.agent.endpoint.connection import Endpoint
 from hermes_queue.agent.endpoint.errors import classify, delay_s, describe
 from hermes_queue.agent.endpoint.facts import PROCESSED
-from hermes_queue.agent.endpoint.values import MalformedReply
 from hermes_queue.agent.tokens.servers import connect, own_servers
-from hermes_queue.agent.tokens.servers.base import TokenServer
+from hermes_queue.agent.tokens.servers.base import MalformedReply, TokenServer
 from hermes_queue.errors import InputError, ModelError
 from hermes_queue.models import ScoredTrajectory, Turn
 from hermes_queue.settings import ModelSettings

@@ -146,7 +146,7 @@ async def _tools(endpoint: Endpoint, model: str) -> Finding:
 
 def _reply(endpoint: Endpoint, answer: bytes, needed: bool) -> Iterator[Finding]:
     from hermes_queue.agent.endpoint.reply import parse
-    from hermes_queue.agent.endpoint.values import MalformedReply
+    from hermes_queue.agent.tokens.servers.base import MalformedReply
 
     try:
         completion = parse(answer, turn=0)

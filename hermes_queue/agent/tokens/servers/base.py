@@ -6,17 +6,13 @@ of ids. Servers name these operations differently; this module defines common na
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypedDict
+from functools import wraps
+from typing import Any, ClassVar, Concatenate, ParamSpec, Protocol, TypedDict, TypeVar
 
-from hermes_queue.agent.endpoint.values import COUNT_MAX, clean, read_ids
-from hermes_queue.agent.endpoint.values import MalformedReply as MalformedReply
-from hermes_queue.agent.endpoint.values import finished as finished
-from hermes_queue.agent.endpoint.values import json_object as json_object
-from hermes_queue.agent.endpoint.values import read as read
-from hermes_queue.agent.endpoint.values import read_usage as read_usage
-from hermes_queue.agent.endpoint.values import reader as reader
 from hermes_queue.agent.tokens.merge import round_float32
 from hermes_queue.errors import ModelConfigError
 from hermes_queue.models import Usage
@@ -25,6 +21,16 @@ HttpPost = Callable[[str, Mapping[str, Any]], Awaitable[bytes]]
 """POSTs a JSON body to a path below the server's root; returns the body of a 200."""
 TEMPLATE_FIELDS = ("chat_template", "chat_template_kwargs")
 """Sampling parameters of a job that concern only the template; sampling by ids ignores it."""
+
+ID_MAX = 2**31 - 1
+"""Largest token id: records keep ids as int32."""
+COUNT_MAX = 2**31 - 1
+"""Largest token count or token index in one answer, so that budgets and costs stay exact."""
+LARGE_BYTES = 1 << 20
+"""Larger answers are parsed in a thread: their lists of ids take a while."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +128,98 @@ class Server:
     TypeError or ValueError if the version does not have the server's format."""
 
 
+class MalformedReply(ValueError):
+    """The server answered 200 with something other than a chat completion."""
+
+
+def reader(parse: Callable[Concatenate[bytes, P], T]) -> Callable[Concatenate[bytes, P], T]:
+    """Decorate a parser of answers: where it meets what it does not expect, `MalformedReply`."""
+
+    @wraps(parse)
+    def parse_strictly(answer: bytes, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return parse(answer, *args, **kwargs)
+        except MalformedReply:
+            raise
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+            start = answer[:200].decode(errors="replace")
+            raise MalformedReply(f"{type(error).__name__}: {error}; body: {start!r}") from error
+
+    return parse_strictly
+
+
+async def read(parse: Callable[..., T], answer: bytes, *args: Any, **kwargs: Any) -> T:
+    """`parse(answer, ...)`, for a large answer in a thread. Raises the errors of `parse`."""
+    if len(answer) <= LARGE_BYTES:
+        return parse(answer, *args, **kwargs)
+    return await asyncio.to_thread(parse, answer, *args, **kwargs)
+
+
+@reader
+def json_object(answer: bytes) -> dict[str, Any]:
+    """The JSON object in an answer. Raises MalformedReply."""
+    data = json.loads(answer)
+    if not isinstance(data, dict):
+        raise MalformedReply(f"the body is a JSON {type(data).__name__}")
+    return data
+
+
+def clean(text: str) -> str:
+    """Replace lone surrogates, which are valid in JSON but not in UTF-8."""
+    return text.encode(errors="replace").decode()
+
+
+def read_ids(value: Any) -> tuple[int, ...] | None:
+    """The token ids, or None if there are none. Raises MalformedReply for anything else."""
+    if value is None:
+        return None
+    if not isinstance(value, list) or not all(type(n) is int for n in value):
+        raise MalformedReply("token ids are not a list of integers")
+    if value and not 0 <= min(value) <= max(value) <= ID_MAX:
+        raise MalformedReply(f"a token id is not within 0 and {ID_MAX}")
+    return tuple(value)
+
+
+def read_count(value: Any, name: str) -> int:
+    """A token count or token index; 0 for None. Raises MalformedReply for anything else."""
+    if value is None:
+        return 0
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if type(value) is not int or not 0 <= value <= COUNT_MAX:
+        raise MalformedReply(f"{name} is {value!r:.60}, not within 0 and {COUNT_MAX}")
+    return value
+
+
+def read_usage(
+    answer: Mapping[str, Any], cached: Any, prompt: int = 0, completion: int = 0
+) -> Usage:
+    """The usage in the object of an answer that holds `prompt_tokens` and `completion_tokens`.
+
+    In OpenAI's API that is its `usage`; in any other object, nothing is found. Budgets and costs
+    are counted from the result, so `prompt` and `completion` should stand in for missing counts.
+    `cached` of the prompt's tokens were in the server's cache. Raises MalformedReply.
+    """
+    names = ("prompt_tokens", "completion_tokens")
+    counted = [read_count(answer.get(name), name) for name in names]
+    return Usage(
+        prompt_tokens=counted[0] or prompt,
+        completion_tokens=counted[1] or completion,
+        cached_tokens=read_count(cached, "cached_tokens"),
+    )
+
+
+def finished(reason: str | None, given_up: Collection[str]) -> str | None:
+    """Return `reason`, the regular end of a reply. Raises MalformedReply if the server gave up.
+
+    A reply that was aborted does not show what the policy would have said, so it is neither a turn
+    to train on nor the end of a trajectory.
+    """
+    if reason in given_up:
+        raise MalformedReply(f"the server aborted the request, finish_reason {reason!r}")
+    return reason
+
+
 @dataclass(frozen=True, slots=True)
 class OpenAITokenizer:
     """The part of a `TokenServer` in which vLLM and SGLang agree."""
@@ -184,8 +282,14 @@ def require_whole(sent: int, counted: Any, cause: str) -> None:
 
 
 def optional_text(value: Any) -> str | None:
-    """A text, or None."""
-    return None if value is None else clean(str(value))
+    """A text, its parts joined, or None. Raises MalformedReply for anything else."""
+    if value is None:
+        return None
+    if isinstance(value, list):  # content in parts
+        value = "".join(part.get("text") or "" for part in value)
+    if not isinstance(value, str | int | float):
+        raise MalformedReply(f"expected text, not {type(value).__name__}")
+    return clean(str(value))
 
 
 def whole_scores(scores: Sequence[float | None]) -> tuple[float | None, ...]:

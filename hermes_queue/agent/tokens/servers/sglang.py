@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hermes_queue.agent.endpoint.values import clean, read_count
 from hermes_queue.agent.tokens.servers.base import (
     UNKNOWN_POLICY,
     MalformedReply,
@@ -13,10 +12,12 @@ from hermes_queue.agent.tokens.servers.base import (
     Sampled,
     ServedBy,
     Server,
+    clean,
     finished,
     json_object,
     optional_text,
     read,
+    read_count,
     read_usage,
     reader,
     require_whole,
