@@ -1,12 +1,9 @@
 """Extensions by name: envs, tools, agents, sinks, backends, producers, parsers, token servers.
 
-All eight kinds are found in the same way (docs/extensions.md). A name is looked up in this
-order:
-
-- `package.module:ATTRIBUTE`; - a module in the kind's folder of this project that has the kind's
-attribute in upper case, as `hermes_queue/tools/terminal.py` has `TOOL`. A plugin cannot replace
-it; - a plugin: an installed distribution with an entry point in the kind's group
-(`hermes_queue.tools`).
+All eight kinds are found in the same way (docs/extensions.md): as `package.module:ATTRIBUTE`; as a
+module in the kind's folder of this project that has the kind's attribute in upper case, as
+`hermes_queue/tools/terminal.py` has `TOOL`; or as an entry point in the kind's group
+(`hermes_queue.tools`) of an installed distribution, a plugin. It cannot replace one of ours.
 
 Entry points are read for a name that is not bundled, and for lists of names. Distributions
 installed later are found by the next process.

@@ -11,11 +11,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, FiniteFloat, model_validator
 
+from hermes_queue.errors import CAUSES, WIDE_CAUSES, Stage
 from hermes_queue.wire.conversation import FunctionCall as FunctionCall
 from hermes_queue.wire.conversation import Message as Message
 from hermes_queue.wire.conversation import ToolCall as ToolCall
 from hermes_queue.wire.conversation import Wire as Wire
-from hermes_queue.wire.failure import Failure as Failure
 from hermes_queue.wire.names import LaneName, RunId, check_ids
 from hermes_queue.wire.names import Name as Name
 from hermes_queue.wire.names import make_ids as make_ids
@@ -156,6 +156,35 @@ class TrajectoryJob(Wire):
 
 
 # --- the record -------------------------------------------------------------------------
+
+
+_KINDS_OF_OLDER = {
+    "PoisonJob": "poison",
+    "IsolationUnavailable": "isolation",
+    "SandboxRejected": "rejected",
+    "SlotKilled": "slot_killed",
+}
+"""Kinds of failures whose record was written before records said it."""
+
+
+class Failure(Wire):
+    """The reason why a trajectory has no score."""
+
+    cause: str = Field(pattern=f"^({'|'.join(WIDE_CAUSES)})$")
+    stage: Stage
+    type: str
+    message: str
+    kind: str = Field(
+        default_factory=lambda known: (
+            _KINDS_OF_OLDER.get(known.get("type", "")) or str(known.get("cause", ""))
+        ),
+        pattern="^[a-z_]+$",
+    )
+    """The cause, or a narrower one that is part of it: a row of `errors.CAUSES`."""
+    refillable: bool = Field(
+        default_factory=lambda known: known["kind"] in CAUSES and CAUSES[known["kind"]].refilled
+    )
+    """Whether a new sample may succeed, as decided by the worker that recorded the failure."""
 
 
 class Usage(Wire):

@@ -107,10 +107,7 @@ class Endpoint:
     async def models(self) -> list[str]:
         """Names of the models that the endpoint lists. Raises as `post`, or ValueError."""
         async with asyncio.timeout(self._timeout_s):
-            client = await self._client()
-            import httpx2
-
-            answer = await client.get("/models", cast_to=httpx2.Response)
+            answer = await self._send("/models", None)
         try:
             return [str(each["id"]) for each in json.loads(answer.content)["data"]]
         except (KeyError, TypeError, RecursionError) as error:

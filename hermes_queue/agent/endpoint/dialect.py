@@ -15,7 +15,7 @@ from functools import cache
 from itertools import groupby
 from typing import Any
 
-from hermes_queue.agent.parsers import ParsedCall, ToolCallParser, load_parser
+from hermes_queue.agent.parsers import ToolCallParser, load_parser
 from hermes_queue.agent.tokens.servers.base import clean
 from hermes_queue.errors import ConfigurationError, ModelConfigError
 from hermes_queue.models import FunctionCall, Message, ToolCall
@@ -106,7 +106,12 @@ class ToolDialect:
         if len(calls) < len(parsed.calls):
             cut = "".join(text[slice(*c.span)] for c in parsed.calls if c not in calls)
             content = f"{content}\n{cut}" if content else cut
-        made = tuple(_tool_call(call, f"call_{turn}_{i}") for i, call in enumerate(calls))
+        # Without lone surrogates: JSON can hold them as escapes, records cannot.
+        functions = [
+            FunctionCall(name=clean(call.name or ""), arguments=clean(call.arguments))
+            for call in calls
+        ]
+        made = tuple(ToolCall(id=f"call_{turn}_{i}", function=f) for i, f in enumerate(functions))
         events = [
             {"event": "tool_call_unreadable", "call": mine.id, "status": call.status}
             | {"raw": call.raw[:_RAW_KEPT]}
@@ -167,9 +172,3 @@ def _as_text(messages: Sequence[Message], text_of: Callable[[Message], str]) -> 
             update = {"content": text_of(message), "tool_calls": ()} if message.tool_calls else {}
             sent.append(message.model_copy(update=update))
     return sent
-
-
-def _tool_call(call: ParsedCall, call_id: str) -> ToolCall:
-    """Convert a call, without lone surrogates: JSON can hold them as escapes, records cannot."""
-    function = FunctionCall(name=clean(call.name or ""), arguments=clean(call.arguments))
-    return ToolCall(id=call_id, function=function)

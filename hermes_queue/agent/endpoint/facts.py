@@ -79,7 +79,8 @@ async def server_facts(
         asking = _Asking(ask, model, kinds)
         try:
             async with asyncio.timeout(ASK_TIMEOUT_S):
-                found = await asking.facts(logprobs=logprobs)
+                version = await asking.version()
+                found = ServerFacts(version, await asking.logprobs_mode() if logprobs else None)
         except TimeoutError:
             return facts
         if asking.failed:
@@ -106,12 +107,7 @@ class _Asking:
         self._model = model
         self._kinds = kinds
 
-    async def facts(self, *, logprobs: bool) -> ServerFacts:
-        """The facts from the server's answers."""
-        version = await self._version()
-        return ServerFacts(version, await self._logprobs_mode() if logprobs else None)
-
-    async def _version(self) -> str | None:
+    async def version(self) -> str | None:
         for name, kind in self._kinds.items():
             answer = await self._answer(kind.version_path, None)
             version = answer.get("version") if isinstance(answer, Mapping) else None
@@ -119,7 +115,7 @@ class _Asking:
                 return clean(f"{name} {version}"[:VERSION_CHARACTERS])
         return None
 
-    async def _logprobs_mode(self) -> str | None:
+    async def logprobs_mode(self) -> str | None:
         """Find out whether the temperature of a request changes its logprobs; None = undecided.
 
         No server reports it, so one token is sampled twice at different temperatures. The

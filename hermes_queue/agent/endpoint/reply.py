@@ -60,7 +60,7 @@ class Completion:
 def parse(body: bytes, *, turn: int) -> Completion:
     """Read the first choice; `turn` makes the ids that calls lack. Raises MalformedReply."""
     data = json_object(body)
-    choice = _choice(data)
+    choice, usage = _choice(data), data.get("usage") or {}
     message, reasoning_field = _message(choice["message"], turn)
     ids = read_ids(_given(data.get("prompt_token_ids"), choice.get("prompt_token_ids")))
     completion_ids = read_ids(_given(choice.get("token_ids"), choice.get("response_token_ids")))
@@ -68,7 +68,7 @@ def parse(body: bytes, *, turn: int) -> Completion:
         message=message,
         reasoning_field=reasoning_field,
         finish_reason=finished(optional_text(choice.get("finish_reason")), _given_up()),
-        usage=_usage(data.get("usage") or {}),
+        usage=read_usage(usage, (usage.get("prompt_tokens_details") or {}).get("cached_tokens")),
         prompt_ids=ids,
         completion_ids=completion_ids,
         logprobs=_logprobs(choice.get("logprobs"), completion_ids),
@@ -149,11 +149,6 @@ def _logprobs(value: Any, ids: Sequence[int] | None) -> tuple[float, ...] | None
     if len(logprobs) != len(ids):
         raise MalformedReply(f"{len(ids)} token ids but {len(logprobs)} logprobs")
     return logprobs
-
-
-def _usage(data: Mapping[str, Any]) -> Usage:
-    details = data.get("prompt_tokens_details") or {}
-    return read_usage(data, details.get("cached_tokens"))
 
 
 def to_wire(

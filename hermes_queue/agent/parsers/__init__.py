@@ -13,16 +13,8 @@ For replies in which the server left the calls as text, and for servers that nev
 from __future__ import annotations
 
 from hermes_queue import extensions
-from hermes_queue.agent.parsers.base import CallStatus, ParsedCall, ParsedReply, ToolCallParser
+from hermes_queue.agent.parsers.base import ToolCallParser as ToolCallParser
 from hermes_queue.agent.parsers.from_renderers import FAMILIES, RenderersParser
-
-__all__ = [
-    "CallStatus",
-    "ParsedCall",
-    "ParsedReply",
-    "ToolCallParser",
-    "load_parser",
-]
 
 
 def load_parser(name: str) -> ToolCallParser:

@@ -149,6 +149,12 @@ class Finder:
         return known
 
 
+def find_or_end(text: str, needle: str, start: int) -> int:
+    """The next offset of `needle` at or after `start`, or the end of the text."""
+    at = text.find(needle, start)
+    return at if at != -1 else len(text)
+
+
 def skip_space(text: str, start: int) -> int:
     """The first position at or after `start` that is not JSON whitespace."""
     match = _SPACE.match(text, start)

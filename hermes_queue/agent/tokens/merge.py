@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from hermes_queue.models import TokenSequence, Turn
@@ -59,7 +59,7 @@ def merge_with_breaks(
     """
     if not turns:
         return None
-    sequences: list[_Open] = []
+    sequences: list[tuple[list[int], list[int], list[float]]] = []
     breaks: list[Break] = []
     for index, turn in enumerate(turns):
         if turn.prompt_ids is None or turn.completion_ids is None or turn.logprobs is None:
@@ -68,15 +68,23 @@ def merge_with_breaks(
             raise ValueError(
                 f"turn {index}: {len(turn.completion_ids)} tokens, {len(turn.logprobs)} logprobs"
             )
-        held = sequences[-1].ids if sequences else []
+        held = sequences[-1][0] if sequences else []
         common = _common_prefix(held, turn.prompt_ids)
         if not sequences or common < len(held):
             if sequences:
                 breaks.append(Break(index, common, len(held)))
-            sequences.append(_Open())
+            sequences.append(([], [], []))
             common = 0
-        sequences[-1].add(turn.prompt_ids[common:], turn.completion_ids, turn.logprobs)
-    return tuple(s.close() for s in sequences), tuple(breaks)
+        context, sampled = turn.prompt_ids[common:], turn.completion_ids
+        ids, mask, logprobs = sequences[-1]
+        ids += [*context, *sampled]
+        mask += [0] * len(context) + [1] * len(sampled)
+        logprobs += [0.0] * len(context) + [*turn.logprobs]
+    merged = (
+        TokenSequence(ids=tuple(ids), loss_mask=tuple(mask), logprobs=tuple(logprobs))
+        for ids, mask, logprobs in sequences
+    )
+    return tuple(merged), tuple(breaks)
 
 
 def break_reason(
@@ -100,25 +108,6 @@ def break_reason(
     if found.common_prefix < len(last.prompt_ids or ()):
         return "earlier_turns"
     return "reply_cut_off" if last.finish_reason == "length" else "reply"
-
-
-@dataclass(slots=True)
-class _Open:
-    ids: list[int] = field(default_factory=list)
-    mask: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-
-    def add(
-        self, context: Sequence[int], completion: Sequence[int], logprobs: Sequence[float]
-    ) -> None:
-        self.ids += [*context, *completion]
-        self.mask += [0] * len(context) + [1] * len(completion)
-        self.logprobs += [0.0] * len(context) + [*logprobs]
-
-    def close(self) -> TokenSequence:
-        return TokenSequence(
-            ids=tuple(self.ids), loss_mask=tuple(self.mask), logprobs=tuple(self.logprobs)
-        )
 
 
 def _common_prefix(held: Sequence[int], prompt: Sequence[int]) -> int:

@@ -74,13 +74,11 @@ def incomparable(record: ScoredTrajectory) -> str:
     """The reason why prompt logprobs cannot be compared with the record's; "" if they can."""
     if not record.sequences:
         return "no token ids"
-    if any(turn.logprobs_mode == PROCESSED and not _plain(turn) for turn in record.turns):
-        return "its logprobs were taken after temperature and other sampling parameters"
+    for turn in record.turns:
+        plain = all(turn.sampling.get(name) in values for name, values in _NEUTRAL.items())
+        if turn.logprobs_mode == PROCESSED and not plain:
+            return "its logprobs were taken after temperature and other sampling parameters"
     return ""
-
-
-def _plain(turn: Turn) -> bool:
-    return all(turn.sampling.get(name) in values for name, values in _NEUTRAL.items())
 
 
 async def rescore(record: ScoredTrajectory, server: TokenServer) -> Difference:
