@@ -55,11 +55,7 @@ class OpenAIChat:
     default_parser: str | None = None
 
     def __init__(
-        self,
-        spec: AgentSpec,
-        params: OpenAIParams,
-        script: AgentScript,
-        settings: ModelSettings,
+        self, spec: AgentSpec, params: OpenAIParams, script: AgentScript, settings: ModelSettings
     ) -> None:
         if not spec.model:
             raise ModelConfigError("agent openai: no model given; use --model")
@@ -75,7 +71,6 @@ class OpenAIChat:
         self._limiter = script.limiter
         self._endpoint = _endpoint(spec, script, settings)
         self._server = self._endpoint.name
-        self._probe = self._make_probe()
         self._facts = ServerFacts()
         self._reasoning_field: str | None = None
         self._rewritten: set[str] = set()
@@ -203,12 +198,14 @@ class OpenAIChat:
 
     async def _probed(self, sampling: Mapping[str, Any]) -> float:
         """Check once that the model sees its tools; returns the seconds that this took."""
-        if self._probe is None or self._turn > 0:
+        base_url = self._endpoint.base_url  # None: OpenAI's own endpoint needs no probe
+        if self._turn > 0 or base_url is None or not self._params.probe_tools:
             return 0.0
-        started = time.monotonic()
+        started, ttl_s = time.monotonic(), self._settings.probe_ttl_s
+        probe = ToolProbe(base_url, self._server, self._model, self._servers, ttl_s=ttl_s)
         with suppress(TimeoutError):  # the next trajectory asks again
             deadline = started + PROBE_TIMEOUT_S
-            await self._probe.require_tools(self._endpoint.ask, sampling, deadline=deadline)
+            await probe.require_tools(self._endpoint.ask, sampling, deadline=deadline)
         return time.monotonic() - started
 
     async def _learn_facts(self) -> float:
@@ -219,14 +216,6 @@ class OpenAIChat:
             self._endpoint.ask_root, self._server, self._model, self._servers, logprobs=unknown
         )
         return time.monotonic() - started
-
-    def _make_probe(self) -> ToolProbe | None:
-        """The probe; None if it is switched off, or for OpenAI's own endpoint, which needs none."""
-        base_url = self._endpoint.base_url
-        if base_url is None or not self._params.probe_tools:
-            return None
-        ttl_s = self._settings.probe_ttl_s
-        return ToolProbe(base_url, self._server, self._model, self._servers, ttl_s=ttl_s)
 
     async def _reply(
         self,

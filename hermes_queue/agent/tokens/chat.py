@@ -39,11 +39,7 @@ class TokenChat(OpenAIChat):
     """A server cannot parse tool calls from ids."""
 
     def __init__(
-        self,
-        spec: AgentSpec,
-        params: OpenAIParams,
-        script: AgentScript,
-        settings: ModelSettings,
+        self, spec: AgentSpec, params: OpenAIParams, script: AgentScript, settings: ModelSettings
     ) -> None:
         super().__init__(spec, params, script, settings)
         self._wants_ids = True
