@@ -159,7 +159,7 @@ async def test_the_token_server_serves_token_mode(
         settings = ModelSettings(max_retries=0, trusted_urls=stub.url)
         chat = make_chat(spec, AgentScript(gold), settings)
         question = [Message(role="user", content="Hi.")]
-        reply = await chat.complete(question, [], {}, time.monotonic() + 20)
+        reply = await chat.complete(question, [], {}, time.monotonic() + 60)
         await close_clients()
     assert reply.message.content == "Hello there."
     assert reply.turn is not None
@@ -183,7 +183,7 @@ async def test_a_token_server_that_does_not_find_the_usage_is_refused(
         stub.count = "n_tokens"
         question = [Message(role="user", content="Hi.")]
         with pytest.raises(ModelConfigError, match=r"'plain': .* ids.*`read_usage` the object"):
-            await token_chat(stub).complete(question, [], {}, time.monotonic() + 20)
+            await token_chat(stub).complete(question, [], {}, time.monotonic() + 60)
         await close_clients()
 
 
