@@ -70,9 +70,9 @@ if _typing.TYPE_CHECKING:
     from hermes_queue.results.consume import DeliveredGroup as DeliveredGroup
     from hermes_queue.results.consume import consume as consume
     from hermes_queue.results.consume import consume_batches as consume_batches
-    from hermes_queue.results.lag import Lag as Lag
-    from hermes_queue.results.lag import consumer_lag as consumer_lag
-    from hermes_queue.results.lag import rewind as rewind
+    from hermes_queue.results.consumers import Lag as Lag
+    from hermes_queue.results.consumers import consumer_lag as consumer_lag
+    from hermes_queue.results.consumers import rewind as rewind
     from hermes_queue.results.replay import replay as replay
 
 _HOMES = {
@@ -84,7 +84,7 @@ _HOMES = {
     "TokenSequence ToolCall ToolCallCounts TrajectoryGroup TrajectoryJob Turn Usage make_ids",
     "results.blocking": "HeldGroup SyncConsumer consume_sync",
     "results.consume": "DeliveredGroup consume consume_batches",
-    "results.lag": "Lag consumer_lag rewind",
+    "results.consumers": "Lag consumer_lag rewind",
     "results.replay": "replay",
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names.split()}
