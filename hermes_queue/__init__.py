@@ -37,38 +37,43 @@ import importlib as _importlib
 import typing as _typing
 
 if _typing.TYPE_CHECKING:
-    from hermes_queue.broker.submission import Enqueued, enqueue, enqueue_async, make_jobs
-    from hermes_queue.errors import (
-        ConfigurationError,
-        HermesQueueError,
-        InputError,
-        PayloadTooLarge,
-        RedisFull,
-        RedisUnavailable,
-        SchemaTooNew,
-    )
-    from hermes_queue.ledger.policy import set_policy_version
-    from hermes_queue.models import (
-        AgentSpec,
-        AttemptRecord,
-        Failure,
-        GroupPolicy,
-        Limits,
-        Message,
-        ScoredTrajectory,
-        TokenSequence,
-        ToolCall,
-        ToolCallCounts,
-        TrajectoryGroup,
-        TrajectoryJob,
-        Turn,
-        Usage,
-        make_ids,
-    )
-    from hermes_queue.results.blocking import HeldGroup, SyncConsumer, consume_sync
-    from hermes_queue.results.consume import DeliveredGroup, consume, consume_batches
-    from hermes_queue.results.consumers import Lag, consumer_lag, rewind
-    from hermes_queue.results.replay import replay
+    from hermes_queue.broker.submission import Enqueued as Enqueued
+    from hermes_queue.broker.submission import enqueue as enqueue
+    from hermes_queue.broker.submission import enqueue_async as enqueue_async
+    from hermes_queue.broker.submission import make_jobs as make_jobs
+    from hermes_queue.errors import ConfigurationError as ConfigurationError
+    from hermes_queue.errors import HermesQueueError as HermesQueueError
+    from hermes_queue.errors import InputError as InputError
+    from hermes_queue.errors import PayloadTooLarge as PayloadTooLarge
+    from hermes_queue.errors import RedisFull as RedisFull
+    from hermes_queue.errors import RedisUnavailable as RedisUnavailable
+    from hermes_queue.errors import SchemaTooNew as SchemaTooNew
+    from hermes_queue.ledger.policy import set_policy_version as set_policy_version
+    from hermes_queue.models import AgentSpec as AgentSpec
+    from hermes_queue.models import AttemptRecord as AttemptRecord
+    from hermes_queue.models import Failure as Failure
+    from hermes_queue.models import GroupPolicy as GroupPolicy
+    from hermes_queue.models import Limits as Limits
+    from hermes_queue.models import Message as Message
+    from hermes_queue.models import ScoredTrajectory as ScoredTrajectory
+    from hermes_queue.models import TokenSequence as TokenSequence
+    from hermes_queue.models import ToolCall as ToolCall
+    from hermes_queue.models import ToolCallCounts as ToolCallCounts
+    from hermes_queue.models import TrajectoryGroup as TrajectoryGroup
+    from hermes_queue.models import TrajectoryJob as TrajectoryJob
+    from hermes_queue.models import Turn as Turn
+    from hermes_queue.models import Usage as Usage
+    from hermes_queue.models import make_ids as make_ids
+    from hermes_queue.results.blocking import HeldGroup as HeldGroup
+    from hermes_queue.results.blocking import SyncConsumer as SyncConsumer
+    from hermes_queue.results.blocking import consume_sync as consume_sync
+    from hermes_queue.results.consume import DeliveredGroup as DeliveredGroup
+    from hermes_queue.results.consume import consume as consume
+    from hermes_queue.results.consume import consume_batches as consume_batches
+    from hermes_queue.results.consumers import Lag as Lag
+    from hermes_queue.results.consumers import consumer_lag as consumer_lag
+    from hermes_queue.results.consumers import rewind as rewind
+    from hermes_queue.results.replay import replay as replay
 
 _HOMES = {
     "broker.submission": "Enqueued enqueue enqueue_async make_jobs",
@@ -83,46 +88,7 @@ _HOMES = {
     "results.replay": "replay",
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names.split()}
-
-__all__ = [
-    "AgentSpec",
-    "AttemptRecord",
-    "ConfigurationError",
-    "DeliveredGroup",
-    "Enqueued",
-    "Failure",
-    "GroupPolicy",
-    "HeldGroup",
-    "HermesQueueError",
-    "InputError",
-    "Lag",
-    "Limits",
-    "Message",
-    "PayloadTooLarge",
-    "RedisFull",
-    "RedisUnavailable",
-    "SchemaTooNew",
-    "ScoredTrajectory",
-    "SyncConsumer",
-    "TokenSequence",
-    "ToolCall",
-    "ToolCallCounts",
-    "TrajectoryGroup",
-    "TrajectoryJob",
-    "Turn",
-    "Usage",
-    "consume",
-    "consume_batches",
-    "consume_sync",
-    "consumer_lag",
-    "enqueue",
-    "enqueue_async",
-    "make_ids",
-    "make_jobs",
-    "replay",
-    "rewind",
-    "set_policy_version",
-]
+__all__ = sorted(_HOME)
 
 
 def __getattr__(name: str) -> object:

@@ -9,9 +9,8 @@ from typing import Any
 class Cancellation:
     """Detects a cancellation of the current task that was never raised.
 
-    redis-py sends through `asyncio.wait_for`. Before Python 3.12 that can swallow a cancellation
-    which arrives as it finishes (python/cpython#86296), and redis-py reports a cancellation in
-    the middle of a reply as an outage.
+    redis-py sends through `asyncio.wait_for`, which before Python 3.12 can swallow one that arrives
+    as it finishes (python/cpython#86296), and reports one in the middle of a reply as an outage.
     """
 
     def __init__(self) -> None:
@@ -24,11 +23,7 @@ class Cancellation:
         return asyncio.current_task() is self._task
 
     def raise_if_swallowed(self) -> None:
-        """Raise a swallowed cancellation, if this is called in the task that created the object.
-
-        Raises:
-            asyncio.CancelledError: the task was cancelled after the object was created.
-        """
+        """In the task that created the object, raise a CancelledError that was swallowed since."""
         task = asyncio.current_task()
         if task and task is self._task and task.cancelling() > self._count:
             raise asyncio.CancelledError
@@ -37,9 +32,8 @@ class Cancellation:
 async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
     """Cancel the tasks repeatedly until they have ended, in whatever way.
 
-    Once is not enough: redis-py can report a cancellation in the middle of a reply as an outage
-    (python/cpython#86296), and the bridge of Modal's SDK raises an SDK error in its place. A
-    loop that waits out such failures would never end.
+    Once is not enough: redis-py, see `Cancellation`, and the bridge of Modal's SDK put errors of
+    their own in its place, and a loop that waits out such failures would never end.
     """
     while running := {task for task in tasks if not task.done()}:
         for task in running:

@@ -1,36 +1,14 @@
 """Every error of the project, named after the boundary that was crossed.
 
-TrajectoryFailure            a trajectory has no score; its row in `CAUSES` has the consequences
- + SandboxError              the compute failed, not the command in it
- |  - IsolationUnavailable   this machine cannot isolate slots
- |  - SlotLost               the slot was released or its sandbox died
- |  -  - SlotKilled          a process in the slot ended it; if the agent does so again: stop
- |                           reason slot_killed
- |  - SandboxRejected        the provider refuses the account or profile
- |  - SandboxUnavailable     the provider has no room now; the job is handed back and uses no
- |                           attempt
- + ModelError                the endpoint failed after its own retries
- |  - ContextLengthExceeded  an agent outcome: stop reason context_length
- + ModelConfigError          wrong key, model or parameter
- + EnvInfraError             clone, download or install failed
- + EnvBug                    env code raised, or a row does not fit its package
- + DeadlineExceeded          a stage or the attempt ran out of time
- + Cancelled                 an operator revoked it
-HermesQueueError             errors that concern no single trajectory
- + ConfigurationError        wrong flag, setting or installation (exit code 2)
- |  - InputError             a row, file or dataset is unusable
- + RedisUnavailable          cannot be reached, or refuses us (exit code 4)
- + RedisFull                 Redis has no room (exit code 4)
- + StoreUnavailable          the object store of bodies does not answer, or refuses us
- + PayloadTooLarge           an item or record is over the size cap (exit code 2)
- + SchemaTooNew              written by a newer version of this package
-
-A non-zero exit code, a failing test or a command that runs out of time inside a sandbox is data
-on the trajectory, never one of these.
+A `TrajectoryFailure` means that a trajectory has no score, and `CAUSES` what follows; any other
+error is a `HermesQueueError`. A non-zero exit code, a failing test or a command that runs out
+of time inside a sandbox is data on the trajectory, never one of these.
 """
 
 from __future__ import annotations
 
+import sys
+import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -46,6 +24,10 @@ EXIT_BLOCKED = 5
 """Exit code of a worker that ended itself because its event loop no longer answered."""
 EXIT_INTERRUPTED = 130
 
+_TEXT_MAX, _PATH_MAX = 1000, 300
+"""Characters of an exception's text and of a file's path that `foreign_error` shows."""
+_PASSED_OVER = {"hermes_queue", "workers", "producers", "pydantic", *sys.stdlib_module_names}
+
 
 @dataclass(frozen=True, slots=True)
 class Cause:
@@ -55,8 +37,7 @@ class Cause:
     attempts: str | None = None
     """Field of `RetrySettings` with the number of attempts that may end so; None = no retry."""
     refilled: bool = False
-    """The group gets another sample in place of a trajectory that ended so: that one may
-    succeed."""
+    """The group gets another sample in place of a trajectory that ended so."""
     opens_breaker: bool = False
     """The lane's circuit breaker counts such attempts: the cause can affect the whole lane."""
     pauses_run: bool = False
@@ -96,8 +77,7 @@ CAUSES: Mapping[str, Cause] = {
     ),
     "cancelled": Cause("an operator revoked it", runs_again=False),
 }
-"""All causes. A new one is a row here and, unless an existing class fits, a class with its
-`kind`."""
+"""All causes. A new one is a row here and, unless one fits, a class with its `kind`."""
 
 WIDE_CAUSES = tuple(name for name, cause in CAUSES.items() if not cause.part_of)
 """Causes under which failures are counted and shown."""
@@ -253,9 +233,8 @@ class SchemaTooNew(HermesQueueError):
 def stage(name: Stage) -> Iterator[None]:
     """Attribute every exception that escapes the block to the stage `name`.
 
-    Raises:
-        TrajectoryFailure: the original one with `stage` filled in, or an `EnvBug` chained to any
-            other exception. `HermesQueueError` and cancellation pass through unchanged.
+    A `TrajectoryFailure` gets it as its `stage`; any other exception is chained to an `EnvBug`.
+    `HermesQueueError` and cancellation pass through unchanged.
     """
     try:
         yield
@@ -265,6 +244,39 @@ def stage(name: Stage) -> Iterator[None]:
     except HermesQueueError:
         raise
     except Exception as error:
-        bug = EnvBug(f"{type(error).__name__}: {error}")
+        bug = EnvBug(foreign_error(error))
         bug.stage = name
         raise bug from error
+
+
+def foreign_error(error: BaseException) -> str:
+    """Describe an exception of an extension's code: `TypeError: text (path/of/extension.py:12)`.
+
+    The line is the innermost one of the extension itself, not of what it calls in this project, the
+    standard library or an installed package. It is left out if it is unknown. At most 1,400
+    characters; nothing follows from them.
+    """
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - a foreign class may do anything in `__str__`
+        text = "its text cannot be made"
+    if len(text) > _TEXT_MAX:
+        text = f"{text[:_TEXT_MAX]}..."
+    place = _foreign_line(error)
+    return f"{type(error).__name__[:80]}: {text}{f' ({place})' if place else ''}"
+
+
+def _foreign_line(error: BaseException) -> str:
+    loose: list[tuple[str, str]] = []
+    installed: list[tuple[str, str]] = []
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        file = frame.f_code.co_filename
+        if package not in _PASSED_OVER and not file.startswith("<"):
+            known = "-packages/" in file or package == "envs"
+            (installed if known else loose).append((package, f"{file[-_PATH_MAX:]}:{line}"))
+    # An installed extension is called before the libraries that it uses.
+    frames = loose or [place for place in installed if place[0] == installed[0][0]]
+    return frames[-1][1] if frames else ""

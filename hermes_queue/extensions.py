@@ -1,12 +1,9 @@
 """Extensions by name: envs, tools, agents, sinks, backends, producers, parsers, token servers.
 
-All eight kinds are found in the same way (docs/extensions.md). A name is looked up in this
-order:
-
-- `package.module:ATTRIBUTE`; - a module in the kind's folder of this project that has the kind's
-attribute in upper case, as `hermes_queue/tools/terminal.py` has `TOOL`. A plugin cannot replace
-it; - a plugin: an installed distribution with an entry point in the kind's group
-(`hermes_queue.tools`).
+All eight kinds are found in the same way (docs/extensions.md): as `package.module:ATTRIBUTE`; as a
+module in the kind's folder of this project that has the kind's attribute in upper case, as
+`hermes_queue/tools/terminal.py` has `TOOL`; or as an entry point in the kind's group
+(`hermes_queue.tools`) of an installed distribution, a plugin. It cannot replace one of ours.
 
 Entry points are read for a name that is not bundled, and for lists of names. Distributions
 installed later are found by the next process.
@@ -25,7 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from hermes_queue.errors import ConfigurationError
+from hermes_queue.errors import ConfigurationError, foreign_error
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -92,11 +89,7 @@ class _Place:
     """The plugin's distribution and version; "" for a bundled extension."""
 
     def load(self) -> tuple[ModuleType, Any]:
-        """Import the extension and check it against its kind's contract; return (module, object).
-
-        Raises:
-            ConfigurationError: it cannot be imported, or does not satisfy the contract.
-        """
+        """Import it: its module and object. Raises ConfigurationError if that does not work."""
         label = f"{self.kind.title} {self.name!r}"
         if self.plugin:
             label += f" (plugin {self.plugin}, {self.module}:{self.attribute})"
@@ -104,9 +97,8 @@ class _Place:
             module = import_module(self.module)
             found = attrgetter(self.attribute)(module)
         except Exception as error:  # a foreign module may raise anything at its import
-            cause = f"{type(error).__name__}: {error}"
-            raise ConfigurationError(f"{label} cannot be loaded: {cause}") from error
-        if problem := _problem(self.kind.contract, found):
+            raise ConfigurationError(f"{label} cannot be loaded: {foreign_error(error)}") from error
+        if problem := violation(self.kind.contract, found):
             raise ConfigurationError(f"{label} {problem}: see {self.kind.contract}")
         return module, found
 
@@ -126,17 +118,11 @@ class Listed:
 
 
 def load(kind: str, name: str, *, also: Iterable[str] = ()) -> Any:
-    """Load the extension called `name`.
-
-    Args:
-        kind: one of `KINDS`.
-        name: see the module's docstring.
-        also: further names that the caller accepts, for the error message.
+    """Load the extension called `name`, see the module's docstring, of one of `KINDS`.
 
     Raises:
-        ConfigurationError: the name is unknown (the message lists the known ones and says how to
-            register one); two plugins have it; or the extension cannot be imported or does not
-            satisfy its contract.
+        ConfigurationError: the name is unknown (the message lists the known ones, and `also`); two
+            plugins have it; it cannot be imported or does not satisfy its contract.
     """
     return load_with_module(kind, name, also=also)[1]
 
@@ -156,10 +142,7 @@ def module_of(kind: str, name: str) -> str | None:
 
 @cache
 def own(kind: str) -> tuple[str, ...]:
-    """Names of the bundled extensions, sorted.
-
-    Found by reading their sources, without an import.
-    """
+    """Names of the bundled extensions, sorted; found in their sources, without an import."""
     given = KINDS[kind]
     pattern = re.compile(rf"^{given.attribute}\b[^=\n]*=", re.MULTILINE)
     names = []
@@ -175,10 +158,7 @@ def known(kind: str) -> list[str]:
 
 
 def listed() -> Iterator[Listed]:
-    """Every named extension; of plugins also the error, if they cannot be used.
-
-    Imports all plugins.
-    """
+    """Every named extension, with the errors of plugins, which are all imported."""
     for kind in KINDS.values():
         for name in own(kind.name):
             target = f"{kind.folder}.{name}:{kind.attribute}"
@@ -231,9 +211,7 @@ def _plugins(group: str) -> list[EntryPoint]:
 
 @cache
 def _entry_points() -> tuple[EntryPoint, ...]:
-    from importlib.metadata import (
-        entry_points,
-    )  # takes as long as all other imports of `hermes-queue`
+    from importlib.metadata import entry_points  # as slow as all other imports of `hermes-queue`
 
     every = entry_points()
     return tuple(chain.from_iterable(every.select(group=kind.group) for kind in KINDS.values()))
@@ -243,7 +221,7 @@ def _plugin(point: EntryPoint) -> str:
     return f"{point.dist.name} {point.dist.version}" if point.dist else "of an unknown distribution"
 
 
-def _problem(contract: str, found: object) -> str:
+def violation(contract: str, found: object) -> str:
     """How `found` violates the contract; "" if it does not."""
     module, _, name = contract.partition(":")
     expected = getattr(import_module(module), name)

@@ -7,7 +7,6 @@ overwrites our files without a warning, so workers and producers check at their 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from importlib.metadata import distributions
 
 from hermes_queue.errors import ConfigurationError
@@ -17,29 +16,18 @@ _OWN_DISTRIBUTION = "hermes-queue"
 
 
 def check_installation() -> None:
-    """Check that no other distribution owns one of our top-level packages.
-
-    Raises:
-        ConfigurationError: the message names the foreign distribution and how to remove it.
-    """
-    for owner, package in _owners():
-        if re.sub(r"[-_.]+", "-", owner).lower() != _OWN_DISTRIBUTION:
-            raise ConfigurationError(
-                f"the distribution {owner!r} also installs the package {package!r} and may "
-                f"have overwritten ours; run: pip uninstall -y {owner} && "
-                "pip install --force-reinstall hermes-queue"
-            )
-
-
-def _owners() -> Iterator[tuple[str, str]]:
-    """Yield (distribution, package) for every distribution that installs one of our packages.
-
-    `importlib.metadata.packages_distributions` would parse every file list into paths, which
-    takes longer than the rest of a worker's start.
-    """
+    """Raise ConfigurationError if another distribution owns one of our top-level packages."""
+    # `importlib.metadata.packages_distributions` would parse every file list into paths, which
+    # takes longer than the rest of a worker's start.
     for distribution in distributions():
+        owner = str(distribution.metadata["Name"])
         files = "\n" + (distribution.read_text("RECORD") or "")
         names = (distribution.read_text("top_level.txt") or "").split()
         for package in OWN_PACKAGES:
-            if package in names or f"\n{package}/" in files or f"\n{package}.py," in files:
-                yield str(distribution.metadata["Name"]), package
+            owned = package in names or f"\n{package}/" in files or f"\n{package}.py," in files
+            if owned and re.sub(r"[-_.]+", "-", owner).lower() != _OWN_DISTRIBUTION:
+                raise ConfigurationError(
+                    f"the distribution {owner!r} also installs the package {package!r} and may "
+                    f"have overwritten ours; run: pip uninstall -y {owner} && "
+                    "pip install --force-reinstall hermes-queue"
+                )

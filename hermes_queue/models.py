@@ -11,11 +11,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, FiniteFloat, model_validator
 
+from hermes_queue.errors import CAUSES, WIDE_CAUSES, Stage
 from hermes_queue.wire.conversation import FunctionCall as FunctionCall
 from hermes_queue.wire.conversation import Message as Message
 from hermes_queue.wire.conversation import ToolCall as ToolCall
 from hermes_queue.wire.conversation import Wire as Wire
-from hermes_queue.wire.failure import Failure as Failure
 from hermes_queue.wire.names import LaneName, RunId, check_ids
 from hermes_queue.wire.names import Name as Name
 from hermes_queue.wire.names import make_ids as make_ids
@@ -58,10 +58,7 @@ class AgentSpec(Wire):
 
 
 class Limits(Wire):
-    """Bounds of one attempt.
-
-    Time spent waiting for a slot or a limiter counts towards none of them.
-    """
+    """Bounds of one attempt. Waiting for a slot or a limiter counts towards none of them."""
 
     max_turns: int = Field(default=50, ge=1, le=10_000)
     max_format_errors: int = Field(default=3, ge=1, le=COUNT_MAX)
@@ -143,19 +140,11 @@ class TrajectoryJob(Wire):
     """The trajectory of a closed group that this job runs again."""
 
     @model_validator(mode="after")
-    def _one_item(self) -> TrajectoryJob:
+    def _is_consistent(self) -> TrajectoryJob:
         if (self.item is None) == (self.item_sha256 is None):
             raise ValueError("exactly one of item and item_sha256 must be set")
-        return self
-
-    @model_validator(mode="after")
-    def _ids_nest(self) -> TrajectoryJob:
         # The ledger's scripts take the run id from the trajectory id.
         check_ids(self.run_id, self.group_id, self.trajectory_id, self.sample_index)
-        return self
-
-    @model_validator(mode="after")
-    def _is_in_group(self) -> TrajectoryJob:
         policy = self.group_policy
         planned = self.group_size + policy.extra_samples
         if self.sample_index >= planned + policy.max_refills + policy.max_requeues:
@@ -169,6 +158,35 @@ class TrajectoryJob(Wire):
 # --- the record -------------------------------------------------------------------------
 
 
+_KINDS_OF_OLDER = {
+    "PoisonJob": "poison",
+    "IsolationUnavailable": "isolation",
+    "SandboxRejected": "rejected",
+    "SlotKilled": "slot_killed",
+}
+"""Kinds of failures whose record was written before records said it."""
+
+
+class Failure(Wire):
+    """The reason why a trajectory has no score."""
+
+    cause: str = Field(pattern=f"^({'|'.join(WIDE_CAUSES)})$")
+    stage: Stage
+    type: str
+    message: str
+    kind: str = Field(
+        default_factory=lambda known: (
+            _KINDS_OF_OLDER.get(known.get("type", "")) or str(known.get("cause", ""))
+        ),
+        pattern="^[a-z_]+$",
+    )
+    """The cause, or a narrower one that is part of it: a row of `errors.CAUSES`."""
+    refillable: bool = Field(
+        default_factory=lambda known: known["kind"] in CAUSES and CAUSES[known["kind"]].refilled
+    )
+    """Whether a new sample may succeed, as decided by the worker that recorded the failure."""
+
+
 class Usage(Wire):
     """Token counts as the server reports them."""
 
@@ -178,10 +196,7 @@ class Usage(Wire):
 
 
 class Turn(Wire):
-    """One model call.
-
-    Token fields hold what the server returned, or None; text is never re-encoded.
-    """
+    """One model call. Token fields hold what the server returned; text is never re-encoded."""
 
     prompt_ids: tuple[int, ...] | None = None
     completion_ids: tuple[int, ...] | None = None
@@ -225,11 +240,7 @@ class ToolCallCounts(Wire):
 
 
 class AttemptRecord(Wire):
-    """An attempt that failed and was retried.
-
-    Fields outside `ATTEMPT_SUMMARY` are evidence for whoever investigates the failure; datasets
-    omit them.
-    """
+    """A failed attempt that was retried. Fields outside `ATTEMPT_SUMMARY` are not in datasets."""
 
     attempt: int
     epoch: int
@@ -337,10 +348,7 @@ class ScoredTrajectory(Wire):
 
 
 def identity(source: TrajectoryJob | ScoredTrajectory) -> dict[str, Any]:
-    """The fields that a record copies from its job: which sample of which item it is.
-
-    For `ScoredTrajectory(**identity(job), attempt=1, ...)`.
-    """
+    """The fields that a record copies from its job: `ScoredTrajectory(**identity(job), ...)`."""
     return {name: getattr(source, name) for name in _IDENTITY}
 
 

@@ -16,8 +16,7 @@ RUN_TRAJECTORY = "hermes_queue.run_trajectory"
 SHOWN_TASK = "trajectory"
 """The name shown to people instead, followed by the env."""
 QUARANTINE_SIZES = (64, 16, 4, 1)
-"""Batch sizes in quarantine: how many suspects share one process, in the order they pass
-through."""
+"""How many suspects share one process in quarantine, in the order they pass through."""
 _VERSIONED = re.compile(r"v\d+\.")
 PRIORITY_STEPS = (0, 3, 6, 9)
 """Each step has a separate list; a priority between two steps uses the lower one."""
@@ -43,10 +42,7 @@ def served_lanes(queues: Iterable[str]) -> tuple[str, ...]:
 
 
 def queues_of(named: Sequence[str]) -> list[str]:
-    """The queues to consume from for a list of queue names and bare lane names.
-
-    Both queues of each lane, in the order in which they are polled.
-    """
+    """The queues of lanes and further queues, by name, in the order in which they are polled."""
     versioned = [n if _VERSIONED.match(n) else queue_name(n) for n in named]
     lanes = served_lanes(versioned)
     ours = [name for lane in lanes for name in (retry_queue_name(lane), queue_name(lane))]

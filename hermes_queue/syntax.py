@@ -16,30 +16,17 @@ _one_at_a_time = threading.Lock()
 
 
 def parse_module(source: str) -> ast.Module:
-    """The syntax tree of a module.
-
-    Raises:
-        SyntaxError, ValueError, RecursionError, MemoryError: as `ast.parse` does.
-    """
+    """The syntax tree of a module. Raises as `ast.parse`: also RecursionError, MemoryError."""
     with _one_at_a_time:
         return ast.parse(source)
 
 
 def parse_expression(source: str) -> ast.expr:
-    """The syntax tree of one expression; surrounding whitespace is ignored.
-
-    Raises:
-        SyntaxError, ValueError, RecursionError, MemoryError: as `ast.parse` does.
-    """
+    """The syntax tree of one expression, without the blanks around it. Raises as `ast.parse`."""
     with _one_at_a_time:
         return ast.parse(source.strip(), mode="eval").body
 
 
 def literal(source: str) -> Any:
-    """The value of a literal, as `ast.literal_eval` returns it.
-
-    Raises:
-        ValueError: it is an expression, but not a literal.
-        SyntaxError, TypeError, RecursionError, MemoryError: as `ast.literal_eval` does.
-    """
+    """The value of a literal. Raises as `ast.literal_eval`: ValueError for other expressions."""
     return ast.literal_eval(parse_expression(source))

@@ -1,23 +1,27 @@
 """The agent loop and the agents.
 
-chat.py      interface of a model server or a scripted agent
-context.py   keeps a conversation within the model's context
-loop.py      model call, tool calls, observations, until a stop reason applies
-prices.py    prices of model calls
-registry.py  agents by name
-scripted.py  common parts of agents that need no model
-endpoint/    calls of model servers
-kinds/       the agents
-parsers/     parsers for tool calls that a server left as text
-tokens/      exact token ids and logprobs
+chat.py        interface of a model server or a scripted agent
+context.py     keeps a conversation within the model's context
+loop.py        model call, tool calls, observations, until a stop reason applies
+parameters.py  parameters of agents
+prices.py      prices of model calls
+registry.py    agents by name
+scripted.py    common parts of agents that need no model
+endpoint/      calls of model servers
+kinds/         the agents
+parsers/       parsers for tool calls that a server left as text
+tokens/        exact token ids and logprobs
 """
 
 from hermes_queue.agent.chat import ChatClient, Reply
 from hermes_queue.agent.endpoint.limiter import Limiter, Permit, Unlimited
 from hermes_queue.agent.loop import AgentResult, run_agent
-from hermes_queue.agent.registry import AgentScript, make_chat
+from hermes_queue.agent.parameters import AgentParams, read_params
+from hermes_queue.agent.registry import Agent, AgentScript, make_chat
 
 __all__ = [
+    "Agent",
+    "AgentParams",
     "AgentResult",
     "AgentScript",
     "ChatClient",
@@ -26,5 +30,6 @@ __all__ = [
     "Reply",
     "Unlimited",
     "make_chat",
+    "read_params",
     "run_agent",
 ]

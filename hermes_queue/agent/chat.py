@@ -49,4 +49,3 @@ class ChatClient(Protocol):
             ModelConfigError: the request can never succeed as it is.
             TimeoutError: the deadline passed.
         """
-        ...

@@ -12,22 +12,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Any
 
-from hermes_queue.errors import ModelConfigError
+from hermes_queue.agent.parameters import AgentParams, read_params
 from hermes_queue.models import Message, Usage
 from hermes_queue.tools.toolbox import cap
-
-ContextPolicy = Literal["error", "truncate_tools", "drop_oldest"]
-"""error: nothing is rewritten, the trajectory ends with `context_length`. truncate_tools: the
-middle of old tool outputs is cut out. drop_oldest: the oldest assistant messages are left out,
-each with the results of its calls."""
 
 THRESHOLD = 0.9
 """Share of the context in use above which the view is rewritten."""
 TARGET = 0.6
-"""Share of the context in use after a rewrite. Each rewrite begins a new sequence and loses the
-server's prefix cache, so rewrites should be rare."""
+"""Share in use after a rewrite, low: each one loses the server's prefix cache."""
 KEPT_BYTES = 1024
 """Bytes of a truncated tool output, head and tail together."""
 
@@ -37,28 +31,13 @@ _ESTIMATE_MARGIN = 0.1
 
 
 class ContextControl:
-    """The view of one trajectory's conversation.
-
-    Agent params: {"context": a `ContextPolicy`}, default error; {"context_tokens": limit of
-    prompt and completion together}, default unknown. Without `context_tokens` the view is
-    rewritten only after the server has refused it.
-    """
+    """The view of one trajectory's conversation."""
 
     def __init__(self, params: Mapping[str, Any] | None = None) -> None:
-        """Read the params.
-
-        Raises:
-            ModelConfigError: one of them is invalid; the message says why.
-        """
-        params = params or {}
-        policy, tokens = params.get("context", "error"), params.get("context_tokens")
-        if policy not in get_args(ContextPolicy):
-            known = ", ".join(get_args(ContextPolicy))
-            raise ModelConfigError(f"agent: context must be one of {known}, not {policy!r}")
-        if tokens is not None and (type(tokens) is not int or tokens < 1):
-            raise ModelConfigError(f"agent: context_tokens must be an integer >= 1, not {tokens!r}")
-        self.policy: ContextPolicy = policy
-        self._context_tokens: int | None = tokens
+        """Read the `AgentParams` of a job. Raises ModelConfigError if one is invalid."""
+        given = read_params(AgentParams, params or {})
+        self.policy = given.context
+        self._context_tokens = given.context_tokens
         self._kept = 0
         self._sizes: list[int] = []
         self._bytes = 0
@@ -75,12 +54,10 @@ class ContextControl:
         self._bytes = sum(len(json.dumps(tool)) for tool in tools)
 
     def view(self, messages: Sequence[Message]) -> tuple[Sequence[Message], dict[str, Any] | None]:
-        """The view to send, and the event of a rewrite if one was due.
-
-        Args:
-            messages: the whole transcript; it only grows between calls.
-        """
-        self._measure(messages)
+        """The view of the whole transcript, and the event of a rewrite if one was due."""
+        new = list(map(_size, messages[len(self._sizes) :]))
+        self._sizes += new
+        self._bytes += sum(new)
         event = None
         used = self._estimate()
         if self._context_tokens and used is not None and self.policy != "error":
@@ -119,20 +96,11 @@ class ContextControl:
         self._base_tokens = usage.prompt_tokens + usage.completion_tokens
         self._base_bytes = sent_bytes + _size(reply)
 
-    # --- measuring ------------------------------------------------------------------------
-
-    def _measure(self, messages: Sequence[Message]) -> None:
-        new = list(map(_size, messages[len(self._sizes) :]))
-        self._sizes += new
-        self._bytes += sum(new)
-
     def _estimate(self) -> float | None:
         """Estimated tokens of the view; None before the first report."""
         if self._base_tokens is None:
             return None
         return self._base_tokens + self._rate * (self._bytes - self._base_bytes)
-
-    # --- rewriting ------------------------------------------------------------------------
 
     def _rewrite(
         self, messages: Sequence[Message], excess_bytes: int, reason: str

@@ -8,7 +8,7 @@ point.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,10 +34,7 @@ from hermes_queue.tools.toolbox import Toolbox
 from hermes_queue.wire.parameters import COUNT_MAX
 
 STUCK_TURNS = 8
-"""Consecutive turns with identical calls and identical observations that count as stuck.
-
-Generous, because polling (`cat log` until it changes) is legitimate.
-"""
+"""Identical turns in a row that count as stuck. Polling (`cat log` until it changes) is fine."""
 
 MAX_CALLS_PER_TURN = 32
 """Further calls in the same turn are answered but not run."""
@@ -66,25 +63,17 @@ class AgentResult:
     @property
     def tool_calls(self) -> ToolCallCounts:
         """The counters in wire form."""
-        return ToolCallCounts(
-            attempted=self.attempted, schema_valid=self.schema_valid, ok=self.ok, error=self.error
-        )
+        names = ToolCallCounts.model_fields
+        return ToolCallCounts(**{name: getattr(self, name) for name in names})
 
     @property
     def usage(self) -> Usage:
-        """Tokens of all turns.
-
-        Negative counts of a chat client are ignored, since budgets and costs depend on the sum.
-        """
-        return Usage(
-            prompt_tokens=_total(t.usage.prompt_tokens for t in self.turns),
-            completion_tokens=_total(t.usage.completion_tokens for t in self.turns),
-            cached_tokens=_total(t.usage.cached_tokens for t in self.turns),
-        )
-
-
-def _total(counts: Iterable[int]) -> int:
-    return min(sum(max(0, count) for count in counts), COUNT_MAX)
+        """Tokens of all turns. Negative counts are ignored, since budgets depend on the sum."""
+        counts = {
+            name: sum(max(0, getattr(turn.usage, name)) for turn in self.turns)
+            for name in Usage.model_fields
+        }
+        return Usage(**{name: min(count, COUNT_MAX) for name, count in counts.items()})
 
 
 async def run_agent(
@@ -103,21 +92,12 @@ async def run_agent(
 ) -> AgentResult:
     """Run the agent from `messages` until it stops; `stop_reason` is set on return.
 
-    Args:
-        chat: samples the assistant's messages.
-        toolbox: runs tool calls, those of one turn in order.
-        messages: beginning of the conversation.
-        limits: turns, tokens, cost and format errors.
-        sampling: passed to the endpoint.
-        deadline: end of the agent stage, on the `time.monotonic()` clock. Passing it is the
-            outcome `time_limit`.
-        cost_usd: cost of a usage in US dollars, None if the price is unknown.
-        before_turn: awaited before each model call. It may wait, which moves the deadline, or
-            raise.
-        context: rewrites the conversation before it is sent; None sends all of it.
-        into: filled while the agent runs, so that it survives an exception.
-        slot_loss_ends: if a tool call kills its own slot, stop with `slot_killed` instead of
-            raising.
+    `deadline`, on the `time.monotonic()` clock, ends the agent stage: the outcome `time_limit`.
+    `cost_usd` prices a usage in US dollars, None if the price is unknown. `before_turn` is awaited
+    before each model call; it may wait, which moves the deadline, or raise. `context` rewrites the
+    conversation before it is sent. `into` is filled while the agent runs, so that it survives an
+    exception. With `slot_loss_ends`, a tool call that kills its own slot stops the agent with
+    `slot_killed` instead of raising.
 
     Raises:
         SandboxError: a tool could not reach the sandbox.

@@ -21,7 +21,6 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.models import Usage
 
-_MILLION = Decimal(1_000_000)
 _Price = Annotated[Decimal, Field(ge=0, le=10**9)]
 
 
@@ -43,7 +42,7 @@ class Prices(BaseModel):
             + cached * cached_price
             + usage.completion_tokens * self.completion
         )
-        return float(total / _MILLION)
+        return float(total / 10**6)
 
 
 _TABLE = TypeAdapter(dict[str, Prices])
@@ -51,11 +50,7 @@ _TABLE = TypeAdapter(dict[str, Prices])
 
 @cache
 def read_prices(path: Path | None) -> dict[str, Prices]:
-    """The table at `path`, read once per process; empty if `path` is None.
-
-    Raises:
-        ConfigurationError: the table cannot be read; the message names the field.
-    """
+    """The table at `path`, read once per process; {} for None. Raises ConfigurationError."""
     if path is None:
         return {}
     try:
@@ -65,10 +60,8 @@ def read_prices(path: Path | None) -> dict[str, Prices]:
         raise ConfigurationError(f"HERMES_QUEUE_MODEL_PRICES {path}: {error}") from error
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise ConfigurationError(
-            f"HERMES_QUEUE_MODEL_PRICES {path}: {place}: {first['msg']}"
-        ) from error
+        where = f"HERMES_QUEUE_MODEL_PRICES {path}: {'.'.join(map(str, first['loc']))}"
+        raise ConfigurationError(f"{where}: {first['msg']}") from error
 
 
 def cost_usd(model: str | None, usage: Usage, prices: Path | None) -> float | None:

@@ -8,10 +8,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
+from typing import Any
 
 from hermes_queue import extensions
 from hermes_queue.agent.chat import ChatClient
 from hermes_queue.agent.endpoint.limiter import Limiter, Unlimited
+from hermes_queue.agent.parameters import AgentParams, read_params
+from hermes_queue.errors import ConfigurationError, ModelConfigError
 from hermes_queue.models import AgentSpec, ToolCall
 from hermes_queue.settings import ModelSettings
 
@@ -40,15 +43,25 @@ class AgentScript:
 
 Factory = Callable[[AgentSpec, AgentScript, ModelSettings], ChatClient]
 
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """A `Factory` that declares its parameters, so that producers can refuse any others."""
+
+    make: Factory
+    params: type[AgentParams] = AgentParams
+
+    def __call__(self, spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> ChatClient:
+        """The agent of one trajectory."""
+        return self.make(spec, script, settings)
+
+
 _LIBRARIES = {"openai": ("aiohttp", "openai", "openai.resources.chat.completions")}
 """Libraries that an agent imports at its first turn, which takes seconds."""
 
 
 async def warm_up(kind: str) -> None:
-    """Import the agent's libraries in a thread, before its time counts and off the event loop.
-
-    A missing library is not reported here but by the agent itself.
-    """
+    """Import the agent's libraries in a thread, before its time counts. Ignores missing ones."""
     for name in _LIBRARIES.get(kind, ()):
         if name not in sys.modules:
             with suppress(ImportError):
@@ -56,20 +69,35 @@ async def warm_up(kind: str) -> None:
 
 
 def load_agent(kind: str) -> Factory:
-    """The factory of agent `kind`: a known name, or `package.module:AGENT`.
-
-    Raises:
-        ConfigurationError: see `hermes_queue.extensions.load`.
-    """
+    """An agent by name, see `extensions.load`. Raises ConfigurationError."""
     factory: Factory = extensions.load("agent", kind)
     return factory
+
+
+def check_params(kind: str, values: Mapping[str, Any]) -> None:
+    """Check the parameters of an agent before jobs are sent. A plain function takes any.
+
+    Raises:
+        ConfigurationError: the agent has no such parameter, or not with this value.
+    """
+    agent = load_agent(kind)
+    if not isinstance(agent, Agent):
+        return
+    known = agent.params.model_fields
+    if unknown := sorted(values.keys() - known.keys()):
+        raise ConfigurationError(
+            f"--agent-param {unknown[0]}: agent {kind} has no such parameter; it has "
+            f"{', '.join(sorted(known))}"
+        )
+    try:
+        read_params(agent.params, values, f"--agent-param: agent {kind}")
+    except ModelConfigError as error:
+        raise ConfigurationError(str(error)) from error
 
 
 def make_chat(spec: AgentSpec, script: AgentScript, model_settings: ModelSettings) -> ChatClient:
     """The agent of one trajectory. Never share it: scripted agents count their turns.
 
-    Raises:
-        ConfigurationError: the agent is unknown.
-        ModelConfigError: the agent's settings are invalid, e.g. no model is named.
+    Raises ConfigurationError if it is unknown, ModelConfigError if its parameters are invalid.
     """
     return load_agent(spec.kind)(spec, script, model_settings)

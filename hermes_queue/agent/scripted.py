@@ -1,17 +1,16 @@
-"""Common parts of agents that need no model, to test the whole chain.
-
-Each is a coroutine that writes the assistant's messages, which `Scripted` plays.
-"""
+"""Common parts of agents that need no model, to test the whole chain."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from hermes_queue.agent.chat import Reply
-from hermes_queue.models import Message, ToolCall, Turn
-
-DONE = "Done."
+from hermes_queue.agent.chat import ChatClient, Reply
+from hermes_queue.agent.parameters import AgentParams, ParamsT, read_params
+from hermes_queue.agent.registry import Agent, AgentScript
+from hermes_queue.models import AgentSpec, Message, ToolCall, Turn
+from hermes_queue.settings import ModelSettings
 
 
 class Scripted:
@@ -19,8 +18,7 @@ class Scripted:
 
     def __init__(self, write: Callable[[], Awaitable[list[Message]]]) -> None:
         self._write = write
-        self._script: list[Message] | None = None
-        self._played = 0
+        self._script: Iterator[Message] | None = None
 
     async def complete(
         self,
@@ -31,13 +29,23 @@ class Scripted:
     ) -> Reply:
         """The next message of the script, whatever the conversation."""
         if self._script is None:
-            self._script = await self._write()
-        message = say(DONE)
-        if self._played < len(self._script):
-            message = self._script[self._played]
-        self._played += 1
+            self._script = iter(await self._write())
+        message = next(self._script, say("Done."))
         finish = "tool_calls" if message.tool_calls else "stop"
         return Reply(message, Turn(server="scripted", finish_reason=finish))
+
+
+def scripted(
+    write: Callable[[ParamsT, AgentScript], Awaitable[list[Message]]],
+    params: type[ParamsT] = AgentParams,  # type: ignore[assignment]
+) -> Agent:
+    """The agent whose messages `write` makes, once per trajectory."""
+
+    def make(spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> ChatClient:
+        given = read_params(params, spec.params, f"agent {spec.kind}")
+        return Scripted(partial(write, given, script))
+
+    return Agent(make, params)
 
 
 def say(text: str) -> Message:

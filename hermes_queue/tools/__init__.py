@@ -15,14 +15,12 @@ A new tool is one module in this package with a module-level `TOOL`, or any `Too
 answered with text that it can act on; only a failing sandbox raises.
 """
 
-from hermes_queue.tools.base import Tool, ToolContext, ToolResult, make_call
+from hermes_queue.tools.base import ToolContext, make_call
 from hermes_queue.tools.toolbox import Toolbox, ToolOutcome, load_tool
 
 __all__ = [
-    "Tool",
     "ToolContext",
     "ToolOutcome",
-    "ToolResult",
     "Toolbox",
     "load_tool",
     "make_call",

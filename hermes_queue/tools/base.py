@@ -18,10 +18,7 @@ from hermes_queue.sandbox.context import SlotContext
 
 
 class Arguments(BaseModel):
-    """Base of a tool's arguments.
-
-    Unknown names are an error, so that the model notices a misspelling.
-    """
+    """Base of a tool's arguments. Unknown names are an error: models misspell them."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -48,7 +45,6 @@ def _short_enough(path: str) -> str:
 FilePath = Annotated[Line, AfterValidator(_short_enough)]
 """Path of a file or directory in the slot."""
 
-ArgumentsT = TypeVar("ArgumentsT", bound=Arguments)
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -62,10 +58,7 @@ def _text_threads() -> ThreadPoolExecutor:
 
 
 async def beside_the_loop(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Work on a long text in a thread, since all trajectories of the worker share the event loop.
-
-    The work itself must be bounded, because a thread cannot be cancelled.
-    """
+    """Work on a long text in a thread; bounded work, because a thread cannot be cancelled."""
     loop = asyncio.get_running_loop()
     return await loop.run_in_executor(_text_threads(), partial(call, *args, **kwargs))
 

@@ -92,12 +92,7 @@ _FUNCTIONS: dict[str, Callable[..., Fraction]] = {
 
 
 def evaluate(expression: str) -> Fraction:
-    """The exact value; irrational roots and powers as the nearest float.
-
-    Raises:
-        ValueError: the expression is not arithmetic, not defined, or too large; the message says
-            which.
-    """
+    """The exact value; irrational roots and powers as the nearest float. Raises ValueError."""
     try:
         return _walk(parse_expression(expression))
     except SyntaxError as error:

@@ -31,11 +31,7 @@ class ReadFileArguments(Arguments):
 
 
 async def load_text(context: ToolContext, path: str) -> str | ToolResult:
-    """The content of a text file, or an observation with the reason why it cannot be read.
-
-    Raises:
-        SandboxError: the sandbox did not answer.
-    """
+    """The content of a text file, or why it cannot be read. Raises SandboxError."""
     try:
         data = await context.slot.read_file(context.path(path), max_bytes=MAX_READ_BYTES)
     except FileNotFoundError:

@@ -42,11 +42,7 @@ class ToolOutcome:
 
 
 def load_tool(name: str) -> Tool:
-    """The tool called `name`: a module of this package, `package.module:TOOL`, or of a plugin.
-
-    Raises:
-        ConfigurationError: see `hermes_queue.extensions.load`.
-    """
+    """A tool by name, see `extensions.load`. Raises ConfigurationError."""
     tool: Tool = extensions.load("tool", name)
     return tool
 
@@ -74,10 +70,7 @@ class Toolbox:
     async def call(self, call: ToolCall) -> ToolOutcome:
         """Run one call. A mistake of the model is answered with text that it can act on.
 
-        Raises:
-            SandboxError: the sandbox failed, or did not answer within `GRACE_S` after the
-                timeout.
-            DeadlineExceeded: the stage has no time left.
+        Raises DeadlineExceeded or SandboxError, also without an answer in time and `GRACE_S`.
         """
         tool = self._tools.get(call.function.name)
         if tool is None:

@@ -15,11 +15,7 @@ class WriteFileArguments(Arguments):
 
 
 async def store(context: ToolContext, path: str, data: bytes) -> ToolResult | None:
-    """Write `data`; returns None, or an observation with the reason why it failed.
-
-    Raises:
-        SandboxError: the sandbox did not answer.
-    """
+    """Write `data`; None, or the reason why that failed. Raises SandboxError."""
     try:
         await context.slot.write_file(context.path(path), data)
     except OSError as error:

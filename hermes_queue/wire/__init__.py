@@ -1,7 +1,6 @@
 """Parts of the wire models; the models themselves are in `hermes_queue.models`.
 
 conversation.py  messages and tool calls in OpenAI's format
-failure.py       the reason why a trajectory has no score
 ids.py           extracts run and group from an id
 names.py         names of runs, lanes and items, and the ids derived from them
 parameters.py    limits of numbers, nesting and text in jobs and records

@@ -15,53 +15,35 @@ RETRY = ".retry"
 """Suffix of the queue for a lane's retries and handed-back jobs."""
 QUARANTINE = ".quarantine"
 """Suffix of the lane in which jobs wait whose workers died repeatedly; each runs alone."""
-_TAKEN_BY_QUEUES = re.compile(r"(\.retry|:outcomes)$")
-_TAKEN_BY_LANES = re.compile(r"\.quarantine")
-_TAKEN_BY_RUNS = re.compile(r":(claimed|parked)$")
 _LOOKS_REPEATED = re.compile(r"#\d+$")
 
 
 def check_served_lane(lane: str) -> str:
-    """Return `lane` if a worker can serve it.
-
-    Raises:
-        ValueError: its queue or key would be another lane's.
-    """
-    if taken := _TAKEN_BY_QUEUES.search(lane):
-        raise ValueError(
-            f"lane {lane!r}: the ending {taken[0]} is reserved for queues and keys of lane "
-            f"{lane[: taken.start()]!r}; choose another name"
-        )
-    return lane
+    """Return `lane`. Raises ValueError if its queue or key would be another lane's."""
+    use = "the ending {} is reserved for queues and keys of lane"
+    return _unreserved("lane", lane, r"(\.retry|:outcomes)$", use)
 
 
 def check_lane(lane: str) -> str:
-    """Return `lane` if jobs may be sent to it.
-
-    Raises:
-        ValueError: the lane is reserved for jobs that are moved there, or see
-            `check_served_lane`.
-    """
-    if taken := _TAKEN_BY_LANES.search(lane):
-        raise ValueError(
-            f"lane {lane!r}: {taken[0]} is reserved for jobs moved there from lane "
-            f"{lane[: taken.start()]!r}; choose another name"
-        )
+    """Return `lane`. Raises ValueError if it is reserved for jobs that are moved there."""
+    _unreserved("lane", lane, r"\.quarantine", "{} is reserved for jobs moved there from lane")
     return check_served_lane(lane)
 
 
 def check_run_id(run_id: str) -> str:
-    """Return `run_id` if its keys cannot collide with those of another run.
+    """Return `run_id`. Raises ValueError if its keys could be those of another run."""
+    use = "the ending {} is reserved for keys of run"
+    return _unreserved("run_id", run_id, r":(claimed|parked)$", use)
 
-    Raises:
-        ValueError: another run uses a key of that name.
-    """
-    if taken := _TAKEN_BY_RUNS.search(run_id):
+
+def _unreserved(what: str, name: str, reserved: str, use: str) -> str:
+    if taken := re.search(reserved, name):
+        other = name[: taken.start()]
         raise ValueError(
-            f"run_id {run_id!r}: the ending {taken[0]} is reserved for keys of run "
-            f"{run_id[: taken.start()]!r}; choose another run id"
+            f"{what} {name!r}: {use.format(taken[0])} {other!r}; choose another "
+            f"{'name' if what == 'lane' else 'run id'}"
         )
-    return run_id
+    return name
 
 
 LaneName = Annotated[Name, AfterValidator(check_lane)]
@@ -95,11 +77,7 @@ def group_key(instance_id: str, *, repetition: int = 1, step: int | str | None =
 
 
 def check_ids(run_id: str, group_id: str, trajectory_id: str, sample_index: int) -> None:
-    """Check that the ids of a sample nest, so that each contains its run id.
-
-    Raises:
-        ValueError: names the field and its form.
-    """
+    """Raise ValueError unless the ids of a sample nest, so that each contains its run id."""
     digest = group_id.removeprefix(f"{run_id}.")
     if digest == group_id or not digest or "." in digest:
         raise ValueError("group_id must be <run_id>.<digest> without dots in it, see make_ids()")

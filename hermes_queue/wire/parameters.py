@@ -28,11 +28,7 @@ P = TypeVar("P", bound=_Parametrised)
 
 
 def holdable(agent: P) -> P:
-    """Return `agent` if a record can hold its parameters.
-
-    Raises:
-        ValueError: it cannot; the message names the parameter and the fix.
-    """
+    """Return `agent`. Raises ValueError if a record cannot hold its parameters."""
     level: list[tuple[str, Any]] = [("sampling", agent.sampling), ("params", agent.params)]
     for _ in range(MAX_PARAMETER_DEPTH + 1):
         for place, value in level:

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from envs.base import Environment
 from hermes_queue import extensions
-from hermes_queue.agent.registry import load_agent
+from hermes_queue.agent.registry import check_params
 from hermes_queue.broker.submission import RUN_ID_MAX, new_run_id, own_version
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.models import (
@@ -210,8 +210,9 @@ def make_plan(producer: Producer, env: Environment[Any], options: ProducerOption
 
 def _agent(options: AgentOptions) -> AgentSpec:
     kind = options.kind
-    if kind not in extensions.own("agent"):  # bundled agents are not loaded: openai takes a second
-        load_agent(kind)
+    # Bundled agents are loaded only to check their parameters: openai takes a second.
+    if options.params or kind not in extensions.own("agent"):
+        check_params(kind, dict(options.params))
     if kind == "openai" and not options.model:
         raise ConfigurationError("--agent openai: name the model with --model NAME")
     if options.tamper_case and kind != "tamper":

@@ -90,7 +90,7 @@ async def test_slow_sleeps_in_the_slot() -> None:
 
 @pytest.mark.parametrize("value", ["long", -1, True, None])
 def test_slow_refuses_what_is_no_duration(value: object) -> None:
-    with pytest.raises(ModelConfigError, match="seconds must be a number"):
+    with pytest.raises(ModelConfigError, match="agent slow: seconds: "):
         make_chat(AgentSpec(kind="slow", params={"seconds": value}), script(), ModelSettings())
 
 
@@ -106,10 +106,12 @@ async def test_tamper_takes_the_case_that_is_named() -> None:
     assert result.tool_calls.ok == 1
 
 
-def test_an_unknown_tamper_case_is_refused_with_the_known_ones() -> None:
-    spec = AgentSpec(kind="tamper", params={"case": "c"})
+async def test_an_unknown_tamper_case_is_refused_with_the_known_ones() -> None:
+    chat = make_chat(
+        AgentSpec(kind="tamper", params={"case": "c"}), script(tamper=CASES), ModelSettings()
+    )
     with pytest.raises(ModelConfigError, match="known: a_call, b_text"):
-        make_chat(spec, script(tamper=CASES), ModelSettings())
+        await chat.complete([], [], {}, time.monotonic() + 60)
 
 
 async def test_tamper_does_nothing_where_the_env_knows_no_case() -> None:
@@ -247,9 +249,16 @@ async def test_a_worker_of_ones_own_opens_the_file_of_ones_own_flag(
         assert reply.message.content == "did 0"
 
 
-@pytest.mark.parametrize("params", [{}, {"path": "x", "messages": []}, {"path": ["x"]}])
-def test_replay_needs_one_source(params: dict[str, Any]) -> None:
-    with pytest.raises(ModelConfigError, match='"path" and "messages"'):
+@pytest.mark.parametrize(
+    ("params", "expected"),
+    [
+        ({}, '"path" and "messages"'),
+        ({"path": "x", "messages": []}, '"path" and "messages"'),
+        ({"path": ["x"]}, "agent replay: path: .*valid string"),
+    ],
+)
+def test_replay_needs_one_source(params: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ModelConfigError, match=expected):
         make_chat(AgentSpec(kind="replay", params=params), script(), ModelSettings())
 
 

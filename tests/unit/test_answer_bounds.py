@@ -17,9 +17,8 @@ from chat_endpoint import ChatEndpoint, Raw, completion
 from hermes_queue.agent import AgentResult, AgentScript, make_chat
 from hermes_queue.agent.endpoint.connection import Endpoint, close_clients
 from hermes_queue.agent.endpoint.facts import server_facts
-from hermes_queue.agent.endpoint.values import LARGE_BYTES, MalformedReply, read
 from hermes_queue.agent.tokens.servers import own_servers, sglang, vllm
-from hermes_queue.agent.tokens.servers.base import rendered
+from hermes_queue.agent.tokens.servers.base import LARGE_BYTES, MalformedReply, read, rendered
 from hermes_queue.errors import ModelError
 from hermes_queue.models import AgentSpec, Message, Turn, Usage
 
@@ -208,10 +207,10 @@ def test_token_servers_are_held_to_the_same_numbers(number: Any) -> None:
     logprobs = {"logprobs": {"token_logprobs": [-1.0]}, "token_ids": [1], "finish_reason": "stop"}
     answer = {"choices": [logprobs], "usage": {"completion_tokens": number}}
     with pytest.raises(MalformedReply, match="completion_tokens is"):
-        vllm._completion(1, json.dumps(answer).encode())
+        vllm._completion(json.dumps(answer).encode(), 1)
     meta = {"output_token_logprobs": [[-1.0, 1]], "cached_tokens": number}
     with pytest.raises(MalformedReply, match="cached_tokens is"):
-        sglang._completion(1, json.dumps({"meta_info": meta}).encode())
+        sglang._completion(json.dumps({"meta_info": meta}).encode(), 1)
 
 
 @pytest.mark.parametrize(

@@ -408,6 +408,11 @@ class TestEndpoint:
         expect("model.token_ids", "warning", "RL needs them", "--base-url", url)
         expect("model.token_ids", "error", "RL needs them", "--base-url", url, "--token-ids")
 
+    def test_the_usage_is_missing(self, endpoint):
+        stub, url = endpoint
+        stub.reply = {"choices": [{"message": {"role": "assistant", "content": "yes"}}]}
+        expect("model.usage", "warning", "does not report the tokens", "--base-url", url)
+
     def test_the_reply_is_no_completion(self, endpoint):
         stub, url = endpoint
         stub.reply = {"text": "yes"}

@@ -26,8 +26,10 @@ from hermes_queue import extensions
 from hermes_queue.agent import AgentScript, make_chat
 from hermes_queue.agent.endpoint.connection import close_clients
 from hermes_queue.agent.parsers import load_parser
-from hermes_queue.agent.tokens.servers import load_server
+from hermes_queue.agent.registry import check_params
+from hermes_queue.agent.tokens.servers import connect, load_server
 from hermes_queue.cli import cli
+from hermes_queue.errors import ConfigurationError, ModelConfigError
 from hermes_queue.models import AgentSpec, Message
 from hermes_queue.settings import ModelSettings
 
@@ -116,6 +118,8 @@ def test_the_parser_reads_calls_and_refuses_others(name: str) -> None:
 class PlainStub(TokenStub):
     """The API of `plain_server.py`."""
 
+    count = "completion_tokens"
+
     @property
     def _version_path(self) -> str:
         return "/about"
@@ -135,6 +139,7 @@ class PlainStub(TokenStub):
             "logprobs": answer["logprobs"]["token_logprobs"],
             "why": answer["finish_reason"],
             "prompt_tokens": len(body["ids"]),
+            self.count: len(answer["token_ids"]),
             "weights": "step-3",
         }
 
@@ -154,13 +159,51 @@ async def test_the_token_server_serves_token_mode(
         settings = ModelSettings(max_retries=0, trusted_urls=stub.url)
         chat = make_chat(spec, AgentScript(gold), settings)
         question = [Message(role="user", content="Hi.")]
-        reply = await chat.complete(question, [], {}, time.monotonic() + 20)
+        reply = await chat.complete(question, [], {}, time.monotonic() + 60)
         await close_clients()
     assert reply.message.content == "Hello there."
     assert reply.turn is not None
     assert reply.turn.policy_version == "step-3"
     assert reply.turn.server_version == f"{name} 1.2"
     assert len(reply.turn.completion_ids or ()) == len(reply.turn.logprobs or ()) > 0
+
+
+def token_chat(stub: TokenStub) -> Any:
+    params = {"mode": "tokens", "server": "plain", "probe_tools": False}
+    spec = AgentSpec(kind="openai", model="m", base_url=stub.url, params=params)
+    settings = ModelSettings(max_retries=0, trusted_urls=stub.url)
+    return make_chat(spec, AgentScript(lambda: None), settings)  # type: ignore[arg-type]
+
+
+async def test_a_token_server_that_does_not_find_the_usage_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(token_stub, "PATHS", {"/encode", "/continue", "/decode", "/score"})
+    async with PlainStub(["Hello there."], kind="vllm") as stub:
+        stub.count = "n_tokens"
+        question = [Message(role="user", content="Hi.")]
+        with pytest.raises(ModelConfigError, match=r"'plain': .* ids.*`read_usage` the object"):
+            await token_chat(stub).complete(question, [], {}, time.monotonic() + 60)
+        await close_clients()
+
+
+def test_a_token_server_that_connects_to_something_else_is_refused(directory: Path) -> None:
+    source = (directory / "plain_server.py").read_text()
+    source = source.replace("connect=Plain", "connect=lambda post, model: {}")
+    (directory / "plain_server.py").write_text(source)
+    with pytest.raises(
+        ModelConfigError, match=r"'plain': connect\(\) returns a dict that has no re"
+    ):
+        connect("plain", None, "m")  # type: ignore[arg-type]
+
+
+def test_an_agent_that_declares_its_parameters_has_no_others() -> None:
+    check_params("careful", {"command": "true", "context": "drop_oldest"})
+    with pytest.raises(ConfigurationError, match=r"comand: agent careful has no .* it has command"):
+        check_params("careful", {"comand": "true"})
+    with pytest.raises(ConfigurationError, match=r"agent careful: command: .* valid string, not 1"):
+        check_params("careful", {"command": 1})
+    check_params("careful:make", {"comand": "true"})  # a plain function declares nothing
 
 
 async def test_the_token_server_is_asked_for_scores() -> None:

@@ -115,7 +115,7 @@ async def test_a_records_own_endpoint_gets_the_key_only_where_it_is_trusted(
         "sequences": (TokenSequence(ids=(1, 2), loss_mask=(0, 1), logprobs=(0.0, -1.0)),),
     }
     record = make_record(make_job()).model_copy(update=changes)
-    with pytest.raises(ModelError, match="prompt logprobs"):
+    with pytest.raises(ModelError, match="prompt_logprobs"):
         await rescore_at(record, api_key=KEY)
     assert all((KEY in head) == trusted for head in thief.heads)
     assert thief.heads

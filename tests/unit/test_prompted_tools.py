@@ -238,19 +238,21 @@ async def test_the_loop_runs_prompted_calls_and_refuses_unreadable_ones(
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"tools": "maybe"}, "native.*prompted"),
+        ({"tools": "maybe"}, "tools: .*native.*prompted"),
         ({"parser": "hermess"}, "unknown; known: .*hermes"),
-        ({"parser": 7}, "must be a name"),
+        ({"parser": 7}, "parser: .*valid string, not 7"),
     ],
 )
-def test_wrong_params_are_refused(params: dict[str, Any], message: str) -> None:
+async def test_wrong_params_are_refused(
+    endpoint: ChatEndpoint, params: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ModelConfigError, match=message):
-        ToolDialect(params)
+        chat(endpoint, params)
 
 
 def test_the_preamble_shows_the_form_that_the_parser_reads() -> None:
     example = PREAMBLE.format(tools="").partition("these tags:\n")[2]
-    message, events = ToolDialect(PROMPTED).incoming(
+    message, events = ToolDialect(prompted=True).incoming(
         Message(role="assistant", content=example), TOOLS, turn=0, finish_reason="stop"
     )
     assert events == []

@@ -252,7 +252,7 @@ async def test_sampling_must_not_change_what_a_turn_is(name: str) -> None:
 def test_a_call_with_half_a_character_can_be_published(parser: str, text: str) -> None:
     parameters = {"type": "object", "properties": {"a": {"type": "object"}}}
     tools = [{"type": "function", "function": {"name": "t", "parameters": parameters}}]
-    message, _ = ToolDialect({"parser": parser}).incoming(
+    message, _ = ToolDialect(parser=parser).incoming(
         Message(role="assistant", content=text), tools, turn=0, finish_reason="stop"
     )
     [call] = message.tool_calls

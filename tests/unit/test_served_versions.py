@@ -68,7 +68,9 @@ async def test_the_model_that_answered_is_the_version_where_asked_for() -> None:
     answer = completion(top={"model": "policy-12", "weight_version": "3"})
     [reply], _ = await served(answer, policy_version="model")
     assert reply.turn.policy_version == "policy-12"
-    with pytest.raises(ModelConfigError, match='must be "server" or "model"'):
+    with pytest.raises(
+        ModelConfigError, match=r"policy_version: .*'server' or 'model', not 'header'"
+    ):
         await served(answer, policy_version="header")
 
 

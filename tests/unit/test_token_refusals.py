@@ -7,6 +7,7 @@ import time
 import pytest
 from token_stub import TokenStub
 
+from hermes_queue import extensions
 from hermes_queue.agent import AgentScript, make_chat
 from hermes_queue.agent.endpoint.connection import close_clients
 from hermes_queue.errors import ModelConfigError, ModelError
@@ -64,6 +65,7 @@ async def test_a_chat_reply_without_its_tokens_is_refused_with_what_to_do(kind, 
     with pytest.raises(ModelConfigError, match=expected) as raised:
         await ask(kind, "messages", drop)
     assert '"return_token_ids": true' in str(raised.value)
+    assert f"registered are {', '.join(extensions.known('token_server'))}" in str(raised.value)
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,8 @@ from typing import Any
 import pytest
 
 from hermes_queue import extensions
-from hermes_queue.agent.parsers import (
-    ParsedReply,
-    from_renderers,
-    load_parser,
-)
+from hermes_queue.agent.parsers import from_renderers, load_parser
+from hermes_queue.agent.parsers.base import ParsedReply
 from hermes_queue.agent.parsers.from_renderers import FAMILIES, MAX_CHARS
 from hermes_queue.errors import ConfigurationError
 

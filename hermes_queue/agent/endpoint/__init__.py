@@ -11,5 +11,4 @@ limiter.py          permission to call an endpoint
 probe.py            does the chat template show `tools` to the model?
 reply.py            JSON to records, records to JSON
 tries.py            the tries of one call
-values.py           values of a server's JSON, checked
 """

@@ -24,40 +24,29 @@ class AnswerStream(httpx2.AsyncByteStream):
     """The decoded body of an answer, up to a limit."""
 
     def __init__(self, packed: httpx2.AsyncByteStream, encoding: str, max_bytes: int) -> None:
-        """Wrap the body as received.
-
-        Args:
-            packed: the body.
-            encoding: value of its header `Content-Encoding`.
-            max_bytes: limit of the body, both encoded and decoded.
-        """
+        """Wrap a body with this `Content-Encoding`; the limit holds for it as sent and decoded."""
         self._packed = packed
         self._encoding = encoding.strip().lower()
         self._max_bytes = max_bytes
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        """Yield the decoded pieces.
-
-        Raises:
-            AnswerRefused: too large, or of an unknown encoding; what was read is discarded.
-        """
-        if self._encoding in ("", "identity"):
-            unpack = _Plain()
-        elif self._encoding in ("gzip", "x-gzip", "deflate"):
-            unpack = _Unpacker()
-        else:
+        """Yield the decoded pieces. Raises AnswerRefused: too large, or an unknown encoding."""
+        packed = self._encoding not in ("", "identity")
+        if packed and self._encoding not in ("gzip", "x-gzip", "deflate"):
             raise AnswerRefused(
                 f"the answer is encoded as {self._encoding[:40]!r}, not as {ACCEPT_ENCODING}"
             )
+        decoder = zlib.decompressobj(zlib.MAX_WBITS | 32)
         sent = given = 0
         async for piece in self._packed:
             sent += len(piece)
-            for part in unpack.pieces(piece):
+            for part in _decoded(decoder, piece) if packed else (piece,):
                 given += len(part)
                 self._check(given)
                 yield part
             self._check(sent)
-        unpack.finish()
+        if packed and not decoder.eof:  # the transport notices a plain body that ends early
+            raise AnswerRefused("the encoded answer ends early")
 
     def _check(self, size: int) -> None:
         if size > self._max_bytes:
@@ -71,37 +60,20 @@ class AnswerStream(httpx2.AsyncByteStream):
         await self._packed.aclose()
 
 
-class _Plain:
-    def pieces(self, piece: bytes) -> Iterator[bytes]:
-        yield piece
-
-    def finish(self) -> None:
-        """Nothing to check: the transport notices a plain body that ends early."""
-
-
-class _Unpacker(_Plain):
-    """Decodes gzip or zlib, a bounded step at a time."""
-
-    def __init__(self) -> None:
-        self._zlib = zlib.decompressobj(zlib.MAX_WBITS | 32)
-
-    def pieces(self, piece: bytes) -> Iterator[bytes]:
-        try:
-            while True:
-                part = self._zlib.decompress(piece, _STEP_BYTES)
-                piece = self._zlib.unconsumed_tail
-                if part:
-                    yield part
-                if len(part) < _STEP_BYTES and not piece:
-                    break
-        except zlib.error as error:
-            raise AnswerRefused(f"the answer cannot be decoded: {error}") from None
-        if self._zlib.unused_data:
-            raise AnswerRefused("data follows the end of the encoded answer")
-
-    def finish(self) -> None:
-        if not self._zlib.eof:
-            raise AnswerRefused("the encoded answer ends early")
+def _decoded(decoder: zlib._Decompress, piece: bytes) -> Iterator[bytes]:
+    """The contents of a piece in gzip or zlib, a bounded step at a time."""
+    try:
+        while True:
+            part = decoder.decompress(piece, _STEP_BYTES)
+            piece = decoder.unconsumed_tail
+            if part:
+                yield part
+            if len(part) < _STEP_BYTES and not piece:
+                break
+    except zlib.error as error:
+        raise AnswerRefused(f"the answer cannot be decoded: {error}") from None
+    if decoder.unused_data:
+        raise AnswerRefused("data follows the end of the encoded answer")
 
 
 def bound_to(max_bytes: int) -> Callable[[httpx2.Response], Awaitable[None]]:

@@ -25,11 +25,12 @@ from hermes_queue.agent.endpoint.limiter import Permit
 from hermes_queue.agent.endpoint.probe import ToolProbe
 from hermes_queue.agent.endpoint.reply import Completion, parse, to_wire
 from hermes_queue.agent.endpoint.tries import Tries
-from hermes_queue.agent.endpoint.values import read
+from hermes_queue.agent.parameters import OpenAIParams
 from hermes_queue.agent.registry import AgentScript
 from hermes_queue.agent.tokens.servers import own_servers
-from hermes_queue.agent.tokens.servers.base import Server
+from hermes_queue.agent.tokens.servers.base import Server, read
 from hermes_queue.errors import ModelConfigError, ModelError, TrajectoryFailure
+from hermes_queue.extensions import known
 from hermes_queue.models import AgentSpec, Message, Turn
 from hermes_queue.settings import ModelSettings
 
@@ -49,29 +50,27 @@ _RESERVED = frozenset(
 
 
 class OpenAIChat:
-    """The chat client of one trajectory; connections are shared by all trajectories.
+    """The chat client of one trajectory; connections are shared by all trajectories."""
 
-    Agent params: {"token_ids": true} requests token ids and logprobs and fails without them;
-    {"logprobs_mode": text} is recorded with them, default: the result of `server_facts`;
-    {"probe_tools": false} skips `ToolProbe`; {"policy_version": "model"} takes the model name in
-    the answer as the policy version; further params: see `ToolDialect`.
-    """
+    default_parser: str | None = None
 
-    def __init__(self, spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> None:
+    def __init__(
+        self, spec: AgentSpec, params: OpenAIParams, script: AgentScript, settings: ModelSettings
+    ) -> None:
         if not spec.model:
             raise ModelConfigError("agent openai: no model given; use --model")
         self._model = spec.model
-        self._wants_ids = bool(spec.params.get("token_ids"))
-        self._dialect = ToolDialect(self.dialect_params(spec))
-        self._servers = self.servers_of(spec)
-        self._logprobs_mode = spec.params.get("logprobs_mode")
-        self._version_is_model = _version_is_model(spec)
+        self._params = params
+        self._wants_ids = params.token_ids
+        parser = params.parser or self.default_parser
+        self._dialect = ToolDialect(prompted=params.tools == "prompted", parser=parser)
+        self._servers = self.servers_of(params)
+        self._versioned_by_server = params.policy_version == "server"
         self._requested_version = script.policy_version
         self._settings = settings
         self._limiter = script.limiter
         self._endpoint = _endpoint(spec, script, settings)
         self._server = self._endpoint.name
-        self._probe = self._make_probe(spec)
         self._facts = ServerFacts()
         self._reasoning_field: str | None = None
         self._rewritten: set[str] = set()
@@ -79,12 +78,7 @@ class OpenAIChat:
         self._turn = 0
 
     @staticmethod
-    def dialect_params(spec: AgentSpec) -> Mapping[str, Any]:
-        """The params for `ToolDialect`."""
-        return spec.params
-
-    @staticmethod
-    def servers_of(spec: AgentSpec) -> Mapping[str, Server]:
+    def servers_of(params: OpenAIParams) -> Mapping[str, Server]:
         """The kinds of server that the endpoint may be of."""
         return own_servers()
 
@@ -127,17 +121,7 @@ class OpenAIChat:
         deadline: float,
         waited_s: float,
     ) -> tuple[Completion, float, float]:
-        """Try until there is an answer.
-
-        Returns:
-            The completion, the seconds of the successful try, and the seconds that do not count
-                as the
-            agent's time.
-
-        Raises:
-            TimeoutError: the deadline passed in the first try.
-            TrajectoryFailure: as `complete`.
-        """
+        """The completion, the seconds of its try, and those that do not count as the agent's."""
         tokens = _estimate_tokens(body)
         delay_s: float | None = 0.0
         lost_s = 0.0
@@ -164,12 +148,7 @@ class OpenAIChat:
     async def _try(
         self, body: Mapping[str, Any], events: list[dict[str, Any]], left_s: float, permit: Permit
     ) -> Completion | Exception:
-        """Send one request; return the error if it may be retried.
-
-        Raises:
-            TimeoutError: `left_s` has passed.
-            TrajectoryFailure: a retry would be useless.
-        """
+        """Send one request. Returns the error if it may be retried; TimeoutError if time is up."""
         try:
             async with asyncio.timeout(left_s) as timer:
                 completion = await self._exchange(body, events)
@@ -179,22 +158,14 @@ class OpenAIChat:
             return error
         except Exception as error:
             first = self._turn == 0
-            failure = endpoint_errors.classify(error, self._servers, first_turn=first)
-            if failure is not None:
+            if failure := endpoint_errors.classify(error, self._servers, first_turn=first):
                 raise failure from error
             logger.warning(
                 "model call failed: %s",
                 endpoint_errors.describe(error),
                 extra={"action": "model_retry"},
             )
-            retry_after_s = endpoint_errors.retry_after_s(error)
-            # A server that restarts or is overloaded says as little about the limit as one that is
-            # paused.
-            paused = endpoint_errors.is_pause(error) or endpoint_errors.is_unwell(
-                error, retry_after_s
-            )
-            if paused or endpoint_errors.is_refusal(error):
-                permit.refused(retry_after_s, paused=paused)
+            endpoint_errors.report(error, permit)
             return error
         permit.settle(completion.usage)
         return completion
@@ -202,7 +173,7 @@ class OpenAIChat:
     async def _exchange(self, body: Mapping[str, Any], events: list[dict[str, Any]]) -> Completion:
         """Send `body` and read the answer; further rewrites of `body` are added to `events`."""
         answer = await self._endpoint.post("/chat/completions", body)
-        completion = await read(partial(parse, turn=self._turn), answer)
+        completion = await read(parse, answer, turn=self._turn)
         version = completion.policy_version or self._endpoint.policy_version
         return replace(completion, policy_version=version)
 
@@ -226,35 +197,25 @@ class OpenAIChat:
         return body, [{"event": "arguments_rewritten", "call": call_id} for call_id in new]
 
     async def _probed(self, sampling: Mapping[str, Any]) -> float:
-        """Check once that the model sees its tools; returns the seconds that this took.
-
-        Raises:
-            ModelConfigError: the model does not see its tools.
-        """
-        if self._probe is None or self._turn > 0:
+        """Check once that the model sees its tools; returns the seconds that this took."""
+        base_url = self._endpoint.base_url  # None: OpenAI's own endpoint needs no probe
+        if self._turn > 0 or base_url is None or not self._params.probe_tools:
             return 0.0
-        started = time.monotonic()
+        started, ttl_s = time.monotonic(), self._settings.probe_ttl_s
+        probe = ToolProbe(base_url, self._server, self._model, self._servers, ttl_s=ttl_s)
         with suppress(TimeoutError):  # the next trajectory asks again
             deadline = started + PROBE_TIMEOUT_S
-            await self._probe.require_tools(self._endpoint.ask, sampling, deadline=deadline)
+            await probe.require_tools(self._endpoint.ask, sampling, deadline=deadline)
         return time.monotonic() - started
 
     async def _learn_facts(self) -> float:
         """Find out the server's version and logprobs mode; returns the seconds it took."""
         started = time.monotonic()
-        unknown = self._logprobs_mode is None
+        unknown = self._params.logprobs_mode is None
         self._facts = await server_facts(
             self._endpoint.ask_root, self._server, self._model, self._servers, logprobs=unknown
         )
         return time.monotonic() - started
-
-    def _make_probe(self, spec: AgentSpec) -> ToolProbe | None:
-        """The probe; None if it is switched off, or for OpenAI's own endpoint, which needs none."""
-        base_url = self._endpoint.base_url
-        if base_url is None or not spec.params.get("probe_tools", True):
-            return None
-        ttl_s = self._settings.probe_ttl_s
-        return ToolProbe(base_url, self._server, self._model, self._servers, ttl_s=ttl_s)
 
     async def _reply(
         self,
@@ -283,12 +244,12 @@ class OpenAIChat:
             prompt_ids=completion.prompt_ids,
             completion_ids=completion.completion_ids,
             logprobs=completion.logprobs,
-            logprobs_mode=self._logprobs_mode or self._facts.logprobs_mode,
+            logprobs_mode=self._params.logprobs_mode or self._facts.logprobs_mode,
             sampling={k: v for k, v in body.items() if k not in ("messages", "tools")},
             server=self._server,
             server_version=self._facts.version,
             policy_version=version,
-            policy_spans=() if self._version_is_model else completion.policy_spans,
+            policy_spans=completion.policy_spans if self._versioned_by_server else (),
             finish_reason=completion.finish_reason,
             usage=completion.usage,
             latency_s=round(latency_s, 4),
@@ -297,10 +258,7 @@ class OpenAIChat:
 
     def _served_version(self, completion: Completion, events: list[dict[str, Any]]) -> str | None:
         """The version that served the turn; every unrequested version is recorded once."""
-        if self._version_is_model:
-            served = completion.model
-        else:
-            served = completion.policy_version
+        served = completion.policy_version if self._versioned_by_server else completion.model
         requested = self._requested_version
         if requested is not None and served not in (None, requested, *self._other_versions):
             self._other_versions.add(str(served))
@@ -317,8 +275,10 @@ class OpenAIChat:
             raise ModelConfigError(
                 f"{self._server} sends no {', no '.join(missing)}, which this run requests with "
                 '"return_token_ids": true, "logprobs": true. vLLM from 0.10.2 on and SGLang '
-                "support that without a server flag; a proxy in between may drop it. Without "
-                "--agent-param token_ids=true the run continues with records that hold no tokens"
+                "support that without a server flag; a proxy in between may drop it. Servers with "
+                "another API need --agent-param mode=tokens --agent-param server=NAME, registered "
+                f"are {', '.join(known('token_server'))}. Without --agent-param token_ids=true "
+                "the run continues with records that hold no tokens"
             )
 
 
@@ -343,20 +303,8 @@ def _endpoint(spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> 
     )
 
 
-def _version_is_model(spec: AgentSpec) -> bool:
-    source = spec.params.get("policy_version", "server")
-    if source not in ("server", "model"):
-        raise ModelConfigError(
-            f'agent openai: policy_version must be "server" or "model", not {source!r}'
-        )
-    return bool(source == "model")
-
-
 def _lost_tokens(completion: Completion, message: Message) -> int:
-    """Number of tokens sampled for an empty reply; 0 if it is not empty or none were sampled.
-
-    SGLang's tool-call parsers skip a call that they cannot read, and return no text for it.
-    """
+    """Tokens that were sampled for an empty reply: SGLang's parsers drop unreadable calls."""
     sampled = len(completion.completion_ids or ())
     empty = not (message.content or message.reasoning or message.tool_calls)
     return sampled if empty and sampled > 1 else 0  # a single token is the end of turn

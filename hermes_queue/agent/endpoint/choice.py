@@ -30,8 +30,7 @@ _PLAIN_URL = re.compile(
     r"(?P<path>(?:/[A-Za-z0-9._~-]+)*)/?",
     re.IGNORECASE,
 )
-"""URLs that every parser reads in the same way: no backslash, blank, escape, query or non-ASCII
-letter."""
+"""URLs that every parser reads in the same way: no backslash, escape, query or non-ASCII."""
 
 
 def split_urls(text: str | None) -> tuple[str, ...]:
@@ -42,15 +41,9 @@ def split_urls(text: str | None) -> tuple[str, ...]:
 def choose_endpoint(urls: Sequence[str], key: str, failures: int) -> str:
     """One of `urls`, the same for equal arguments.
 
-    Rendezvous hashing: trajectories with the same `key` (samples of one item, which share their
-    prompt and so the server's prefix cache) use the same endpoint. Adding or removing an
-    endpoint moves as few keys as possible.
-
-    Args:
-        urls: at least one.
-        key: trajectories with equal keys use the same endpoint.
-        failures: number of earlier attempts that failed because of an endpoint; each moves on to
-            the next.
+    Rendezvous hashing: samples of one item have the same `key`, and share an endpoint and so its
+    prefix cache. Adding or removing an endpoint moves as few keys as possible. Each of `failures`,
+    earlier attempts that failed because of an endpoint, moves on to the next one.
     """
     ranked = sorted(set(urls), key=lambda url: sha256(f"{url}\n{key}".encode()).digest())
     return ranked[failures % len(ranked)]
@@ -117,11 +110,7 @@ class OwnEndpoints:
         return self.key if url is None or self.trust(url) else NO_KEY
 
     def allowed(self, named: str | None) -> tuple[str, ...]:
-        """The endpoints of a job that names `named`, or none; () = OpenAI's.
-
-        Raises:
-            ModelConfigError: one of them is not trusted, and other endpoints are refused.
-        """
+        """The endpoints of a job; () = OpenAI's. Raises ModelConfigError if one is refused."""
         urls = split_urls(named)
         for url in urls:
             if self.others == "refuse" and not self.trust(url):

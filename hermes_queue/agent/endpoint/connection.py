@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 from weakref import WeakKeyDictionary
 
 from hermes_queue.agent.endpoint.choice import OPENAI_URL, without_credentials
-from hermes_queue.agent.endpoint.values import read
+from hermes_queue.agent.tokens.servers.base import read
 from hermes_queue.errors import ModelConfigError
 from hermes_queue.settings.model import ANSWER_MAX_BYTES
 
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
 CONNECT_TIMEOUT_S = 5.0
 KEEPALIVE_S = 4.0
-"""Shorter than uvicorn's 5 s (vLLM, SGLang), so that no request uses a connection as it is
-closed."""
+"""Less than uvicorn's 5 s (vLLM, SGLang): no request shall meet a connection that closes."""
 CONNECTIONS = 10_000
 """As many as a worker may have trajectories; calls are limited for the whole fleet instead."""
 SESSION_HEADER = "X-Session-ID"
@@ -67,14 +66,9 @@ class Endpoint:
     ) -> None:
         """Prepare; the first request opens connections.
 
-        Args:
-            base_url: up to `/v1`; None = OpenAI's own.
-            api_key: sent as bearer token.
-            timeout_s: limit of one request as a whole.
-            session: sent with each request, for routers.
-            policy_version: requested version, sent with each request.
-            answer_max_bytes: a larger answer is discarded and raises
-                `openai.APIConnectionError`.
+        `base_url` ends with `/v1`; None = OpenAI's own. `timeout_s` limits each request as a whole.
+        `session`, for routers, and the requested `policy_version` are sent with each. An answer
+        of more than `answer_max_bytes` raises `openai.APIConnectionError`.
         """
         self.base_url = base_url
         self._api_key = api_key
@@ -94,11 +88,8 @@ class Endpoint:
     async def post(self, path: str, body: Mapping[str, Any]) -> bytes:
         """POST to a path below the endpoint, or to a URL; returns the body of the answer.
 
-        The timeout covers the whole request: the SDK's applies to each read from the socket, so
-        an answer that trickles in would never end.
-
         Raises:
-            TimeoutError: the request took longer.
+            TimeoutError: the whole request took longer; the SDK's limit is one on each read.
             ModelConfigError: the aiohttp transport is not installed.
             openai.OpenAIError: as the SDK does.
         """
@@ -114,17 +105,9 @@ class Endpoint:
         return await self.post(await self._root() + path, body)
 
     async def models(self) -> list[str]:
-        """Names of the models that the endpoint lists.
-
-        Raises:
-            TimeoutError, openai.OpenAIError: as `post`.
-            ValueError: the answer is not such a list.
-        """
+        """Names of the models that the endpoint lists. Raises as `post`, or ValueError."""
         async with asyncio.timeout(self._timeout_s):
-            client = await self._client()
-            import httpx2
-
-            answer = await client.get("/models", cast_to=httpx2.Response)
+            answer = await self._send("/models", None)
         try:
             return [str(each["id"]) for each in json.loads(answer.content)["data"]]
         except (KeyError, TypeError, RecursionError) as error:
@@ -201,10 +184,7 @@ async def _shared(answer_max_bytes: int) -> _Connections:
 
     Await this before any import of the SDK: the first call imports it in a thread. On the event
     loop, with a busy machine and a cold disk, the import has taken longer than a lease and ended
-    the worker.
-
-    Raises:
-        ModelConfigError: aiohttp is not installed.
+    the worker. Raises ModelConfigError if aiohttp is not installed.
     """
     found = _connections.setdefault(asyncio.get_running_loop(), _Connections())
     if answer_max_bytes in found.http:

@@ -12,10 +12,11 @@ import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from itertools import groupby
 from typing import Any
 
-from hermes_queue.agent.endpoint.values import clean
-from hermes_queue.agent.parsers import ParsedCall, ToolCallParser, load_parser
+from hermes_queue.agent.parsers import ToolCallParser, load_parser
+from hermes_queue.agent.tokens.servers.base import clean
 from hermes_queue.errors import ConfigurationError, ModelConfigError
 from hermes_queue.models import FunctionCall, Message, ToolCall
 
@@ -53,28 +54,13 @@ _RAW_KEPT = 500
 
 
 class ToolDialect:
-    """One trajectory's format of tools and calls.
+    """One trajectory's format of tools and calls."""
 
-    Agent params: {"tools": "native" | "prompted"}, default native; {"parser": NAME}, default
-    none in native mode and hermes in prompted mode.
-    """
-
-    def __init__(self, params: Mapping[str, Any]) -> None:
-        """Read the params.
-
-        Raises:
-            ModelConfigError: one of them is invalid; the message says why.
-        """
-        mode, name = params.get("tools", "native"), params.get("parser")
-        if mode not in ("native", "prompted"):
-            raise ModelConfigError(
-                f'agent openai: tools must be "native" or "prompted", not {mode!r}'
-            )
-        if name is not None and not isinstance(name, str):
-            raise ModelConfigError(f"agent openai: parser must be a name, not {name!r}")
-        self.prompted = mode == "prompted"
+    def __init__(self, *, prompted: bool = False, parser: str | None = None) -> None:
+        """Load the parser, in prompted mode `hermes` unless named. Raises ModelConfigError."""
+        self.prompted = prompted
         """Whether requests contain the tools as text instead of in `tools`."""
-        name = name or ("hermes" if self.prompted else None)
+        name = parser or ("hermes" if prompted else None)
         try:
             self._parser: ToolCallParser | None = load_parser(name) if name else None
         except ConfigurationError as error:
@@ -120,7 +106,12 @@ class ToolDialect:
         if len(calls) < len(parsed.calls):
             cut = "".join(text[slice(*c.span)] for c in parsed.calls if c not in calls)
             content = f"{content}\n{cut}" if content else cut
-        made = tuple(_tool_call(call, f"call_{turn}_{i}") for i, call in enumerate(calls))
+        # Without lone surrogates: JSON can hold them as escapes, records cannot.
+        functions = [
+            FunctionCall(name=clean(call.name or ""), arguments=clean(call.arguments))
+            for call in calls
+        ]
+        made = tuple(ToolCall(id=f"call_{turn}_{i}", function=f) for i, f in enumerate(functions))
         events = [
             {"event": "tool_call_unreadable", "call": mine.id, "status": call.status}
             | {"raw": call.raw[:_RAW_KEPT]}
@@ -172,24 +163,12 @@ def _warn_of_unparsed(mark: str) -> None:
 def _as_text(messages: Sequence[Message], text_of: Callable[[Message], str]) -> list[Message]:
     """Write calls as assistant text, and the results of one turn as one user message."""
     sent: list[Message] = []
-    results: list[str] = []
-    for message in [*messages, None]:
-        if message is not None and message.role == "tool":
-            results.append(f"<tool_response>\n{message.content or ''}\n</tool_response>")
-            continue
-        if results:
+    for are_results, run in groupby(messages, lambda message: message.role == "tool"):
+        if are_results:
+            results = [f"<tool_response>\n{m.content or ''}\n</tool_response>" for m in run]
             sent.append(Message(role="user", content="\n".join(results)))
-            results = []
-        if message is None:
-            break
-        if message.tool_calls:
-            update = {"content": text_of(message), "tool_calls": ()}
-            message = message.model_copy(update=update)
-        sent.append(message)
+            continue
+        for message in run:
+            update = {"content": text_of(message), "tool_calls": ()} if message.tool_calls else {}
+            sent.append(message.model_copy(update=update))
     return sent
-
-
-def _tool_call(call: ParsedCall, call_id: str) -> ToolCall:
-    """Convert a call, without lone surrogates: JSON can hold them as escapes, records cannot."""
-    function = FunctionCall(name=clean(call.name or ""), arguments=clean(call.arguments))
-    return ToolCall(id=call_id, function=function)

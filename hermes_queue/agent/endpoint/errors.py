@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from hermes_queue.agent.endpoint.values import MalformedReply
-from hermes_queue.agent.tokens.servers.base import Server
+from hermes_queue.agent.endpoint.limiter import Permit
+from hermes_queue.agent.tokens.servers.base import MalformedReply, Server
 from hermes_queue.errors import (
     ContextLengthExceeded,
     ModelConfigError,
@@ -48,11 +48,7 @@ _TRANSIENT = frozenset({408, 409, 425, 429})
 def classify(
     error: Exception, servers: Mapping[str, Server], *, first_turn: bool
 ) -> TrajectoryFailure | None:
-    """The failure for `error`, by the rules of `servers` too; None = retry.
-
-    Raises:
-        Exception: `error` itself, if it does not come from an endpoint.
-    """
+    """The failure for `error`, None = retry. Raises an `error` that is not of an endpoint."""
     import openai
 
     if isinstance(error, openai.APIConnectionError | MalformedReply):
@@ -97,9 +93,8 @@ def _is_overflow(error: APIStatusError, servers: Mapping[str, Server], *, first_
 def _is_about_history(error: APIStatusError, *, first_turn: bool) -> bool:
     """Whether the server refuses the conversation although it accepted its beginning.
 
-    Key, model and parameters were right then, so the model's own replies are the reason. Such an
-    attempt is not a useful measurement, and no reason to pause a run whose other trajectories
-    say something else.
+    Then key, model and parameters are right, and the model's own replies are the reason: no useful
+    measurement, and no reason to pause a run.
     """
     if first_turn or error.status_code not in (400, 422):
         return False
@@ -136,14 +131,15 @@ def is_pause(error: Exception) -> bool:
     return _status(error) in (429, 503) and any(name in _headers(error) for name in PAUSE_HEADERS)
 
 
-def is_unwell(error: Exception, wait_s: float | None) -> bool:
-    """Whether the endpoint asks all clients to wait."""
-    return _status(error) == 503 and wait_s is not None
+def report(error: Exception, permit: Permit) -> None:
+    """Tell the limiter if the endpoint takes no requests for now.
 
-
-def is_refusal(error: Exception) -> bool:
-    """Whether the endpoint receives more calls than it can serve."""
-    return _status(error) == 429
+    A server that restarts or is overloaded says as little about its limit as one that is paused.
+    """
+    wait_s = retry_after_s(error)
+    paused = is_pause(error) or (_status(error) == 503 and wait_s is not None)
+    if paused or _status(error) == 429:
+        permit.refused(wait_s, paused=paused)
 
 
 def forbids_retry(error: Exception) -> bool:
@@ -152,11 +148,7 @@ def forbids_retry(error: Exception) -> bool:
 
 
 def describe(error: BaseException | None) -> str:
-    """One line for logs and failures.
-
-    For a failed connection this is the root cause, since the SDK calls a refused connection a
-    timeout.
-    """
+    """One line for logs; of a failed connection the root cause, which the SDK calls a timeout."""
     import openai
 
     if isinstance(error, openai.APIConnectionError):

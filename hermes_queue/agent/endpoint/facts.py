@@ -9,13 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from hermes_queue.agent.endpoint.values import clean
-from hermes_queue.agent.tokens.servers.base import Server
+from hermes_queue.agent.tokens.servers.base import Server, clean
 
 logger = logging.getLogger(__name__)
 
@@ -32,14 +31,13 @@ FRESH_S = 600.0
 """Age after which the facts are asked for again: a restarted server may have another version."""
 
 _APART = 0.5
-"""Least difference in nats between the compared tokens: temperature does not change equal
-likelihoods."""
+"""Least difference in nats between the compared tokens; equal ones show no temperature."""
 _TEMPERATURE = 2.0
 """Highest temperature that vLLM accepts."""
 
 Ask = Callable[[str, Mapping[str, Any] | None], Awaitable[tuple[int, Any]]]
-"""(path below the server's root, body or None for a GET) -> (HTTP status, decoded JSON). Status 0
-or None means that there is no usable answer. Raises only CancelledError and TimeoutError."""
+"""(path below the server's root or its `/v1`, or URL; body or None for a GET) -> (HTTP status,
+decoded JSON). Status 0 or None: no usable answer. Raises only CancelledError and TimeoutError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,40 +50,37 @@ class ServerFacts:
     """`RAW` or `PROCESSED`."""
 
 
-_known: WeakKeyDictionary[
-    asyncio.AbstractEventLoop, dict[tuple[str, str, bool], tuple[ServerFacts, float]]
-] = WeakKeyDictionary()
-_locks: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, str, bool], asyncio.Lock]] = (
-    WeakKeyDictionary()
-)
+_Key = tuple[str, str, bool]
+_Loop = asyncio.AbstractEventLoop
+_known: WeakKeyDictionary[_Loop, dict[_Key, tuple[ServerFacts, float]]] = WeakKeyDictionary()
+_locks: WeakKeyDictionary[_Loop, dict[Hashable, asyncio.Lock]] = WeakKeyDictionary()
+
+
+def one_at_a_time(key: Hashable) -> asyncio.Lock:
+    """The running loop's lock for questions about `key`."""
+    return _locks.setdefault(asyncio.get_running_loop(), {}).setdefault(key, asyncio.Lock())
 
 
 async def server_facts(
     ask: Ask, server: str, model: str, kinds: Mapping[str, Server], *, logprobs: bool
 ) -> ServerFacts:
-    """The facts, from this process's cache or from the server; never fails.
+    """The facts, from this process's cache or from the server, one of `kinds`; never fails.
 
-    Ask after the server has answered something else: what it does not answer stays unknown only
-    until the next call.
-
-    Args:
-        ask: sends a request to the server.
-        server: URL of the endpoint without credentials.
-        model: the model's name there.
-        kinds: the kinds of server that it may be, by name.
-        logprobs: whether to find out the logprobs mode, which takes two completions.
+    Ask after the server, the endpoint's URL without credentials, has answered something else: what
+    it does not answer stays unknown only until the next call. Finding out the mode of its
+    `logprobs` takes two completions.
     """
-    loop = asyncio.get_running_loop()
     key = (server, model, logprobs)
-    async with _locks.setdefault(loop, {}).setdefault(key, asyncio.Lock()):
-        known = _known.setdefault(loop, {})
+    async with one_at_a_time(key):
+        known = _known.setdefault(asyncio.get_running_loop(), {})
         facts, until = known.get(key, (ServerFacts(), 0.0))
         if time.monotonic() < until:
             return facts
         asking = _Asking(ask, model, kinds)
         try:
             async with asyncio.timeout(ASK_TIMEOUT_S):
-                found = await asking.facts(logprobs=logprobs)
+                version = await asking.version()
+                found = ServerFacts(version, await asking.logprobs_mode() if logprobs else None)
         except TimeoutError:
             return facts
         if asking.failed:
@@ -112,12 +107,7 @@ class _Asking:
         self._model = model
         self._kinds = kinds
 
-    async def facts(self, *, logprobs: bool) -> ServerFacts:
-        """The facts from the server's answers."""
-        version = await self._version()
-        return ServerFacts(version, await self._logprobs_mode() if logprobs else None)
-
-    async def _version(self) -> str | None:
+    async def version(self) -> str | None:
         for name, kind in self._kinds.items():
             answer = await self._answer(kind.version_path, None)
             version = answer.get("version") if isinstance(answer, Mapping) else None
@@ -125,7 +115,7 @@ class _Asking:
                 return clean(f"{name} {version}"[:VERSION_CHARACTERS])
         return None
 
-    async def _logprobs_mode(self) -> str | None:
+    async def logprobs_mode(self) -> str | None:
         """Find out whether the temperature of a request changes its logprobs; None = undecided.
 
         No server reports it, so one token is sampled twice at different temperatures. The

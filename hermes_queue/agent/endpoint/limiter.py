@@ -17,11 +17,7 @@ from hermes_queue.models import Usage
 
 
 class Permit(Protocol):
-    """Permission for one HTTP request.
-
-    If neither `settle` nor `refused` is called, the request says nothing about the endpoint's
-    limit.
-    """
+    """Permission for one HTTP request. Without a report it says nothing about the limit."""
 
     waited_s: float
     """Seconds spent waiting for the permission; not part of any working time."""
@@ -30,12 +26,9 @@ class Permit(Protocol):
         """Report that the request was served and used this many tokens."""
 
     def refused(self, retry_after_s: float | None, *, paused: bool = False) -> None:
-        """Report that the endpoint takes no requests for now.
+        """Report that the endpoint takes no requests, for everybody for `retry_after_s` if known.
 
-        Args:
-            retry_after_s: how long, if the endpoint said so; holds for everybody.
-            paused: the endpoint is paused, e.g. while weights are updated, so that this says
-                nothing about how many requests it can serve.
+        If it is `paused`, e.g. while weights are updated, this says nothing about its limit.
         """
 
 
@@ -45,38 +38,18 @@ class Limiter(Protocol):
     def slot(
         self, endpoint: str, model: str, *, estimate_tokens: int = 0, delay_s: float = 0.0
     ) -> AbstractAsyncContextManager[Permit]:
-        """Wait for permission; it ends with the block.
+        """Wait for permission, at least `delay_s`; it ends with the block.
 
-        Args:
-            endpoint: base URL without credentials.
-            model: name of the model.
-            estimate_tokens: estimated tokens of prompt and completion.
-            delay_s: minimum wait, e.g. a backoff.
-
-        Raises:
-            ModelError: there was no permission for unreasonably long.
+        `endpoint` is a base URL without credentials; `estimate_tokens` is for prompt and
+        completion. Raises ModelError if there was no permission for unreasonably long.
         """
-        ...
-
-
-@dataclass(slots=True)
-class FreePermit:
-    """Permission that nothing counts."""
-
-    waited_s: float = 0.0
-
-    def settle(self, usage: Usage) -> None:
-        """Does nothing."""
-
-    def refused(self, retry_after_s: float | None, *, paused: bool = False) -> None:
-        """Does nothing; the caller's own backoff has to suffice."""
 
 
 @dataclass(slots=True)
 class ObservedPermit:
-    """Passes its caller's reports on, and remembers them."""
+    """Remembers its caller's reports, and passes them on to `permit` if there is one."""
 
-    permit: Permit
+    permit: Permit | None
     waited_s: float
     outcome: str = "failed"
     usage: Usage = field(default_factory=Usage)
@@ -84,12 +57,14 @@ class ObservedPermit:
     def settle(self, usage: Usage) -> None:
         """See `Permit`."""
         self.outcome, self.usage = "ok", usage
-        self.permit.settle(usage)
+        if self.permit:
+            self.permit.settle(usage)
 
     def refused(self, retry_after_s: float | None, *, paused: bool = False) -> None:
         """See `Permit`."""
         self.outcome = "paused" if paused else "refused"
-        self.permit.refused(retry_after_s, paused=paused)
+        if self.permit:
+            self.permit.refused(retry_after_s, paused=paused)
 
 
 class Unlimited:
@@ -103,4 +78,4 @@ class Unlimited:
         began = time.monotonic()
         if delay_s > 0:
             await asyncio.sleep(delay_s)
-        yield FreePermit(time.monotonic() - began)
+        yield ObservedPermit(None, time.monotonic() - began)

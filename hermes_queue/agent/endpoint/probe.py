@@ -15,22 +15,16 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol
-from weakref import WeakKeyDictionary
 
+from hermes_queue.agent.endpoint.facts import Ask, one_at_a_time
 from hermes_queue.agent.tokens.servers.base import TEMPLATE_FIELDS, Server
 from hermes_queue.errors import ModelConfigError
 
 logger = logging.getLogger(__name__)
 
 ToolSupport = Literal["honoured", "dropped", "unknown"]
-
-Send = Callable[[str, Mapping[str, Any]], Awaitable[tuple[int, Any]]]
-"""POST a body to a path below the endpoint, or to a URL: (HTTP status, decoded JSON).
-
-Raises only CancelledError and TimeoutError; status 0 = no usable answer.
-"""
 
 REQUEST_TIMEOUT_S = 30.0
 RECHECK_S = 60.0
@@ -56,18 +50,13 @@ class ProbeCache(Protocol):
 
     async def load(self, endpoint: str, model: str) -> ToolSupport | None:
         """Another worker's verdict, if it is still valid."""
-        ...
 
     async def save(self, endpoint: str, model: str, verdict: ToolSupport, ttl_s: float) -> None:
         """Share a verdict for `ttl_s` seconds."""
-        ...
 
 
 _shared: ProbeCache | None = None
 _known: dict[tuple[str, str], tuple[ToolSupport, float]] = {}
-_locks: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, str], asyncio.Lock]] = (
-    WeakKeyDictionary()
-)
 
 
 def share(cache: ProbeCache | None) -> None:
@@ -87,14 +76,9 @@ class ToolProbe:
     def __init__(
         self, base_url: str, server: str, model: str, kinds: Mapping[str, Server], *, ttl_s: float
     ) -> None:
-        """Prepare the probe.
+        """Prepare the probe of `model` at `base_url`; a verdict holds for `ttl_s`.
 
-        Args:
-            base_url: URL of the endpoint.
-            server: the same without credentials, for logs and caches.
-            model: the model's name there.
-            kinds: the kinds of server that it may be, by name.
-            ttl_s: lifetime of a verdict.
+        `server` is the URL without credentials, for logs and caches; it is one of `kinds`, by name.
         """
         self.base_url = base_url.rstrip("/")
         self.model = model
@@ -103,17 +87,13 @@ class ToolProbe:
         self._ttl_s = ttl_s
 
     async def require_tools(
-        self, send: Send, sampling: Mapping[str, Any], *, deadline: float
+        self, send: Ask, sampling: Mapping[str, Any], *, deadline: float
     ) -> None:
         """Check that the template does not drop tools; asks the endpoint at most once.
 
-        An endpoint that does not answer, or whose answers are inconclusive, passes.
-
-        Args:
-            send: sends a request to the endpoint.
-            sampling: the job's sampling; only its template fields and the name of its token cap
-                are used.
-            deadline: on the `time.monotonic()` clock.
+        An endpoint that does not answer, or whose answers are inconclusive, passes. Of the job's
+        `sampling`, the template fields and the name of its token cap are used; `deadline` is on the
+        `time.monotonic()` clock.
 
         Raises:
             ModelConfigError: tools are dropped; the message names the remedies.
@@ -128,19 +108,15 @@ class ToolProbe:
                 "--jinja). --agent-param probe_tools=false skips this check."
             )
 
-    async def ask(self, send: Send, sampling: Mapping[str, Any], *, deadline: float) -> ToolSupport:
-        """The verdict; arguments as in `require_tools`.
-
-        Raises:
-            TimeoutError: the deadline passed.
-        """
+    async def ask(self, send: Ask, sampling: Mapping[str, Any], *, deadline: float) -> ToolSupport:
+        """The verdict; arguments as in `require_tools`. Raises TimeoutError."""
         template = {key: sampling[key] for key in TEMPLATE_FIELDS if key in sampling}
         key = (self._server, self.model)
         if template:
             text = json.dumps(template, sort_keys=True, default=str)
             key = (key[0], f"{key[1]}#{hashlib.sha256(text.encode()).hexdigest()[:16]}")
-        async with asyncio.timeout_at(_loop_time(deadline)):
-            async with _lock(key):
+        async with asyncio.timeout(deadline - time.monotonic()):
+            async with one_at_a_time(key):
                 return await self._verdict(key, _Asking(self, send, sampling, template))
 
     async def _verdict(self, key: tuple[str, str], asking: _Asking) -> ToolSupport:
@@ -163,18 +139,12 @@ class ToolProbe:
         return verdict
 
     def _log(self, verdict: ToolSupport) -> None:
-        level = logging.WARNING if verdict == "unknown" else logging.INFO
-        result = {
-            "honoured": "shows tools to the model",
-            "dropped": "drops tools",
-            "unknown": "may drop tools: its token counts are inconclusive",
-        }[verdict]
         logger.log(
-            level,
-            "the chat template of %s at %s %s",
+            logging.WARNING if verdict == "unknown" else logging.INFO,
+            "whether the chat template of %s at %s shows tools to the model: %s",
             self.model,
             self._server,
-            result,
+            verdict,
             extra={"action": "tools_probe", "verdict": verdict},
         )
 
@@ -183,11 +153,7 @@ class _Asking:
     """Asks the endpoint in every known way until one is conclusive."""
 
     def __init__(
-        self,
-        probe: ToolProbe,
-        send: Send,
-        sampling: Mapping[str, Any],
-        template: Mapping[str, Any],
+        self, probe: ToolProbe, send: Ask, sampling: Mapping[str, Any], template: dict[str, Any]
     ) -> None:
         self.failed = False
         """Whether an answer is missing that a later probe may get."""
@@ -199,10 +165,9 @@ class _Asking:
         self._one_token = {cap: 1}
 
     async def verdict(self) -> ToolSupport:
-        """The verdict.
+        """The verdict. If a tokenizer says that tools are dropped, the usage has to confirm it.
 
-        If a tokenizer says that tools are dropped, the usage has to confirm it: servers may
-        accept tools in completions and ignore them when they only count.
+        Servers may accept tools in completions and ignore them when they only count.
         """
         suspected = False
         for path in self._tokenizers:
@@ -218,10 +183,7 @@ class _Asking:
     async def _compare(
         self, path: str, more: Mapping[str, Any], count: Callable[[Any], int]
     ) -> ToolSupport:
-        """Compare the token counts with and without the tool.
-
-        Equal counts are conclusive only if a longer message is counted as longer.
-        """
+        """Compare token counts with and without the tool; a longer message must have more."""
 
         async def counted(messages: list[dict[str, str]], **tools: Any) -> int:
             body = {**self._body, "messages": messages, **more, **tools}
@@ -261,13 +223,3 @@ def _tokens(answer: Any) -> int:
 
 def _prompt_tokens(answer: Any) -> int:
     return int(answer["usage"]["prompt_tokens"])
-
-
-def _lock(key: tuple[str, str]) -> asyncio.Lock:
-    locks = _locks.setdefault(asyncio.get_running_loop(), {})
-    return locks.setdefault(key, asyncio.Lock())
-
-
-def _loop_time(deadline: float) -> float:
-    """Convert a deadline from `time.monotonic()` to the running loop's clock."""
-    return asyncio.get_running_loop().time() + deadline - time.monotonic()

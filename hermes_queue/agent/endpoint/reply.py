@@ -12,16 +12,20 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from hermes_queue.agent.endpoint.values import (
-    MalformedReply,
-    clean,
-    finished,
-    read_ids,
-    read_usage,
-)
 from hermes_queue.agent.tokens.merge import round_float32
 from hermes_queue.agent.tokens.servers import own_servers
-from hermes_queue.agent.tokens.servers.base import UNKNOWN_POLICY, ServedBy
+from hermes_queue.agent.tokens.servers.base import (
+    UNKNOWN_POLICY,
+    MalformedReply,
+    ServedBy,
+    clean,
+    finished,
+    json_object,
+    optional_text,
+    read_ids,
+    read_usage,
+    reader,
+)
 from hermes_queue.models import FunctionCall, Message, ToolCall, Usage
 
 REASONING_FIELDS = ("reasoning", "reasoning_content")
@@ -52,38 +56,25 @@ class Completion:
     """Name of the model, as the server reports it."""
 
 
+@reader
 def parse(body: bytes, *, turn: int) -> Completion:
-    """Read the first choice of a chat completion.
-
-    Args:
-        body: body of the HTTP response.
-        turn: index of the turn, for tool calls that came without an id.
-
-    Raises:
-        MalformedReply: not JSON, without choices, or with a field of the wrong type.
-    """
-    try:
-        data = json.loads(body)
-        choice = _choice(data)
-        message, reasoning_field = _message(choice["message"], turn)
-        ids = read_ids(_given(data.get("prompt_token_ids"), choice.get("prompt_token_ids")))
-        completion_ids = read_ids(_given(choice.get("token_ids"), choice.get("response_token_ids")))
-        return Completion(
-            message=message,
-            reasoning_field=reasoning_field,
-            finish_reason=finished(_optional_text(choice.get("finish_reason")), _given_up()),
-            usage=_usage(data.get("usage") or {}),
-            prompt_ids=ids,
-            completion_ids=completion_ids,
-            logprobs=_logprobs(choice.get("logprobs"), completion_ids),
-            **_served_by(data, choice),
-            model=_optional_text(data.get("model")),
-        )
-    except MalformedReply:
-        raise
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        start = body[:200].decode(errors="replace")
-        raise MalformedReply(f"{type(error).__name__}: {error}; body: {start!r}") from error
+    """Read the first choice; `turn` makes the ids that calls lack. Raises MalformedReply."""
+    data = json_object(body)
+    choice, usage = _choice(data), data.get("usage") or {}
+    message, reasoning_field = _message(choice["message"], turn)
+    ids = read_ids(_given(data.get("prompt_token_ids"), choice.get("prompt_token_ids")))
+    completion_ids = read_ids(_given(choice.get("token_ids"), choice.get("response_token_ids")))
+    return Completion(
+        message=message,
+        reasoning_field=reasoning_field,
+        finish_reason=finished(optional_text(choice.get("finish_reason")), _given_up()),
+        usage=read_usage(usage, (usage.get("prompt_tokens_details") or {}).get("cached_tokens")),
+        prompt_ids=ids,
+        completion_ids=completion_ids,
+        logprobs=_logprobs(choice.get("logprobs"), completion_ids),
+        **_served_by(data, choice),
+        model=optional_text(data.get("model")),
+    )
 
 
 def _given(*values: Any) -> Any:
@@ -105,9 +96,7 @@ def _given_up() -> frozenset[str]:
     return frozenset.union(*(server.given_up for server in own_servers().values()))
 
 
-def _choice(data: Any) -> dict[str, Any]:
-    if not isinstance(data, dict):
-        raise MalformedReply(f"the body is a JSON {type(data).__name__}")
+def _choice(data: Mapping[str, Any]) -> dict[str, Any]:
     choices = data.get("choices")
     if not choices:
         error = data.get("error") or data.get("message")  # SGLang does not nest it
@@ -130,8 +119,8 @@ def _message(data: Mapping[str, Any], turn: int) -> tuple[Message, str | None]:
         )
     message = Message(
         role="assistant",
-        content=_optional_text(data.get("content")),
-        reasoning=_optional_text(data[field]) if field else None,
+        content=optional_text(data.get("content")),
+        reasoning=optional_text(data[field]) if field else None,
         tool_calls=calls,
     )
     return message, field
@@ -143,21 +132,11 @@ def _tool_call(data: Mapping[str, Any], default_id: str) -> ToolCall:
     arguments = part.get("arguments", part.get("input"))
     if not isinstance(arguments, str):
         arguments = "" if arguments is None else json.dumps(arguments)
-    name = _optional_text(part.get("name")) or ""
+    name = optional_text(part.get("name")) or ""
     return ToolCall(
-        id=_optional_text(data.get("id")) or default_id,
+        id=optional_text(data.get("id")) or default_id,
         function=FunctionCall(name=name, arguments=clean(arguments)),
     )
-
-
-def _optional_text(value: Any) -> str | None:
-    if value is None:
-        return None
-    if isinstance(value, list):  # content in parts
-        value = "".join(part.get("text") or "" for part in value)
-    if not isinstance(value, str | int | float):
-        raise MalformedReply(f"expected text, not {type(value).__name__}")
-    return clean(str(value))
 
 
 def _logprobs(value: Any, ids: Sequence[int] | None) -> tuple[float, ...] | None:
@@ -170,11 +149,6 @@ def _logprobs(value: Any, ids: Sequence[int] | None) -> tuple[float, ...] | None
     if len(logprobs) != len(ids):
         raise MalformedReply(f"{len(ids)} token ids but {len(logprobs)} logprobs")
     return logprobs
-
-
-def _usage(data: Mapping[str, Any]) -> Usage:
-    details = data.get("prompt_tokens_details") or {}
-    return read_usage(data, details.get("cached_tokens"))
 
 
 def to_wire(

@@ -41,10 +41,7 @@ class Tries:
     def delay_s(self, error: Exception, *, took_s: float, left_s: float) -> float | None:
         """Record a failed try; returns the seconds to wait before the next one, None = give up.
 
-        Args:
-            error: an error that `endpoint_errors.classify` would retry.
-            took_s: duration of the try.
-            left_s: the agent's remaining time.
+        `took_s` is the duration of the try, `left_s` the agent's remaining time.
         """
         self.last = error
         if endpoint_errors.is_pause(error):
@@ -80,10 +77,7 @@ class Tries:
         return delay_s
 
     def out_of_time(self, error: TimeoutError) -> bool:
-        """Record that the deadline passed during a try; returns whether the endpoint is at fault.
-
-        It is if an earlier try failed; otherwise the agent has used up its time.
-        """
+        """Record that time is up; the endpoint is at fault (True) if it has failed before."""
         if self.failures:
             self.gave_up = "deadline"
         else:

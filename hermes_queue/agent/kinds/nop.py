@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from hermes_queue.agent.chat import ChatClient
+from hermes_queue.agent.parameters import AgentParams
 from hermes_queue.agent.registry import AgentScript
-from hermes_queue.agent.scripted import Scripted, say
-from hermes_queue.models import AgentSpec, Message
-from hermes_queue.settings import ModelSettings
+from hermes_queue.agent.scripted import say, scripted
+from hermes_queue.models import Message
 
 
-def nop(spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> ChatClient:
-    """Stops at once."""
-
-    async def write() -> list[Message]:
-        return [say("Nothing to do.")]
-
-    return Scripted(write)
+async def write(params: AgentParams, script: AgentScript) -> list[Message]:
+    """Stop at once."""
+    return [say("Nothing to do.")]
 
 
-AGENT = nop
+AGENT = scripted(write)

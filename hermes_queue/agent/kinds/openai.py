@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from hermes_queue.agent.chat import ChatClient
 from hermes_queue.agent.endpoint.chat import OpenAIChat
-from hermes_queue.agent.registry import AgentScript
+from hermes_queue.agent.parameters import OpenAIParams, read_params
+from hermes_queue.agent.registry import Agent, AgentScript
 from hermes_queue.agent.tokens.chat import TokenChat
 from hermes_queue.models import AgentSpec
 from hermes_queue.settings import ModelSettings
 
 
 def openai(spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> ChatClient:
-    """Calls the model in token mode if the params have {"mode": "tokens"}, else with messages."""
-    chat = TokenChat if spec.params.get("mode") == "tokens" else OpenAIChat
-    return chat(spec, script, settings)
+    """Calls the model, as `OpenAIParams` say."""
+    params = read_params(OpenAIParams, spec.params, "agent openai")
+    chat = TokenChat if params.mode == "tokens" else OpenAIChat
+    return chat(spec, params, script, settings)
 
 
-AGENT = openai
+AGENT = Agent(openai, OpenAIParams)

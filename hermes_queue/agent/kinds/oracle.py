@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from hermes_queue.agent.chat import ChatClient
+from hermes_queue.agent.parameters import AgentParams
 from hermes_queue.agent.registry import AgentScript
-from hermes_queue.agent.scripted import Scripted, act, say
-from hermes_queue.models import AgentSpec, Message
-from hermes_queue.settings import ModelSettings
+from hermes_queue.agent.scripted import act, say, scripted
+from hermes_queue.models import Message
 
 
-def oracle(spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> ChatClient:
-    """Applies the gold answer through the tools, one call per turn, then states it."""
-
-    async def write() -> list[Message]:
-        calls, answer = await script.oracle()
-        return [*(act(call) for call in calls), say(answer)]
-
-    return Scripted(write)
+async def write(params: AgentParams, script: AgentScript) -> list[Message]:
+    """Apply the gold answer through the tools, one call per turn, then state it."""
+    calls, answer = await script.oracle()
+    return [*(act(call) for call in calls), say(answer)]
 
 
-AGENT = oracle
+AGENT = scripted(write)

@@ -15,14 +15,14 @@ from contextlib import suppress
 from pathlib import Path, PurePath
 from typing import IO, Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError, model_validator
 
-from hermes_queue.agent.chat import ChatClient
+from hermes_queue.agent.parameters import AgentParams
 from hermes_queue.agent.registry import AgentScript
-from hermes_queue.agent.scripted import Scripted
+from hermes_queue.agent.scripted import scripted
 from hermes_queue.errors import ModelConfigError
-from hermes_queue.models import AgentSpec, Message
-from hermes_queue.settings import ModelSettings, PathSettings
+from hermes_queue.models import Message
+from hermes_queue.settings import PathSettings
 
 FILE_MAX_BYTES = 256 << 20
 LINE_MAX_BYTES = 32 << 20
@@ -33,27 +33,31 @@ _HERE = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 """Flags that refuse symbolic links out of the directory and do not block on opening a pipe."""
 
 
-def replay(spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> ChatClient:
-    """Repeats the assistant's messages of a stored conversation.
+class ReplayParams(AgentParams):
+    """Where the conversation is: exactly one of the two."""
 
-    Params: {"messages": [...]}, or {"path": JSONL file of records below the worker's
-    `PathSettings.replay`}. From a file, records of the same instance are preferred, and
-    `sample_index` selects one of them.
-    """
-    path, messages = spec.params.get("path"), spec.params.get("messages")
-    if (path is None) == (messages is None) or not isinstance(path, str | None):
-        raise ModelConfigError('agent replay: give exactly one of the params "path" and "messages"')
+    path: str | None = None
+    """A JSONL file of records below the worker's `PathSettings.replay`. Records of the same
+    instance are preferred, and `sample_index` selects one of them."""
+    messages: Any = None
+    """The conversation itself."""
 
-    async def write() -> list[Message]:
-        stored = messages
-        if path is not None:
-            stored = await asyncio.to_thread(_stored_messages, path, script)
-        try:
-            return [m for m in _MESSAGES.validate_python(stored) if m.role == "assistant"]
-        except ValidationError as error:
-            raise ModelConfigError(f"agent replay: unusable messages: {error}") from error
+    @model_validator(mode="after")
+    def _one_source(self) -> ReplayParams:
+        if (self.path is None) == (self.messages is None):
+            raise ValueError('give exactly one of "path" and "messages"')
+        return self
 
-    return Scripted(write)
+
+async def write(params: ReplayParams, script: AgentScript) -> list[Message]:
+    """Repeat the assistant's messages of a stored conversation."""
+    stored = params.messages
+    if params.path is not None:
+        stored = await asyncio.to_thread(_stored_messages, params.path, script)
+    try:
+        return [m for m in _MESSAGES.validate_python(stored) if m.role == "assistant"]
+    except ValidationError as error:
+        raise ModelConfigError(f"agent replay: unusable messages: {error}") from error
 
 
 def _stored_messages(path: str, script: AgentScript) -> Any:
@@ -102,12 +106,7 @@ def _records(lines: IO[bytes]) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _opened(root: Path, path: str) -> IO[bytes]:
-    """Open a regular file below `root`.
-
-    Raises:
-        ValueError: the path is outside of `root`, or not a regular file.
-        OSError: the file does not exist, or a part of its path is a link.
-    """
+    """Open a regular file below `root`. Raises ValueError or OSError, also for links on its way."""
     given = PurePath(path)
     base = root.absolute()
     with suppress(ValueError):  # a relative path starts at the directory
@@ -129,4 +128,4 @@ def _opened(root: Path, path: str) -> IO[bytes]:
     return os.fdopen(file, "rb")
 
 
-AGENT = replay
+AGENT = scripted(write, ReplayParams)

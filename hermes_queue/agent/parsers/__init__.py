@@ -13,27 +13,13 @@ For replies in which the server left the calls as text, and for servers that nev
 from __future__ import annotations
 
 from hermes_queue import extensions
-from hermes_queue.agent.parsers.base import CallStatus, ParsedCall, ParsedReply, ToolCallParser
+from hermes_queue.agent.parsers.base import ToolCallParser as ToolCallParser
 from hermes_queue.agent.parsers.from_renderers import FAMILIES, RenderersParser
-
-__all__ = [
-    "CallStatus",
-    "ParsedCall",
-    "ParsedReply",
-    "ToolCallParser",
-    "load_parser",
-]
 
 
 def load_parser(name: str) -> ToolCallParser:
-    """The parser called `name`: one of these, `package.module:PARSER`, or that of a plugin.
-
-    Raises:
-        ConfigurationError: see `hermes_queue.extensions.load`; or its library is not installed.
-    """
+    """A parser by name, see `extensions.load`. Raises ConfigurationError."""
     if name in FAMILIES:
-        parser = RenderersParser(name)
-        parser.require()
-        return parser
+        return RenderersParser(name)
     loaded: ToolCallParser = extensions.load("parser", name, also=FAMILIES)
     return loaded

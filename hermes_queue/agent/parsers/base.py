@@ -71,7 +71,6 @@ class ToolCallParser(Protocol):
     @property
     def name(self) -> str:
         """Name of the format, that of vLLM if it has one."""
-        ...
 
     def parse(self, text: str, tools: Tools = (), *, reasoning: bool = True) -> ParsedReply:
         """Parse `text`. Never raises.
@@ -81,7 +80,6 @@ class ToolCallParser(Protocol):
             tools: the offered tools; formats without types take the types of arguments from it.
             reasoning: whether to separate `<think>` blocks.
         """
-        ...
 
 
 FindCalls = Callable[[str, int, Tools], list[ParsedCall]]
@@ -151,6 +149,12 @@ class Finder:
         return known
 
 
+def find_or_end(text: str, needle: str, start: int) -> int:
+    """The next offset of `needle` at or after `start`, or the end of the text."""
+    at = text.find(needle, start)
+    return at if at != -1 else len(text)
+
+
 def skip_space(text: str, start: int) -> int:
     """The first position at or after `start` that is not JSON whitespace."""
     match = _SPACE.match(text, start)
@@ -175,11 +179,7 @@ class Member:
 
 
 def read_object(text: str, start: int) -> tuple[dict[str, Member], int]:
-    """Read the JSON object at `start`: its members and its end.
-
-    Raises:
-        NotJson: there is no valid object.
-    """
+    """Read the JSON object at `start`: its members and its end. Raises NotJson."""
     if not text.startswith("{", start):
         raise NotJson("no object", cut=start >= len(text))
     members: dict[str, Member] = {}
@@ -203,11 +203,7 @@ def read_object(text: str, start: int) -> tuple[dict[str, Member], int]:
 
 
 def read_value(text: str, start: int) -> tuple[Any, int]:
-    """Read the JSON value at `start`: the value and its end.
-
-    Raises:
-        NotJson: there is no valid value, or Python cannot hold it.
-    """
+    """Read the JSON value at `start`: the value and its end. Raises NotJson."""
     try:
         return _decoder.raw_decode(text, start)
     except json.JSONDecodeError as error:
@@ -232,10 +228,9 @@ def call_of(
     *,
     names: Sequence[str] = ("arguments", "parameters"),
 ) -> ParsedCall:
-    """The call in a JSON object with a name and arguments.
+    """The call in a JSON object with a name and arguments, by default none.
 
-    Arguments that were encoded twice, as a JSON text of an object, are decoded once. A call
-    without arguments gets an empty object.
+    Arguments that were encoded twice, as a JSON text of an object, are decoded once.
     """
     name = members["name"].value if "name" in members else None
     given = next((members[key] for key in names if key in members), Member({}, "{}"))

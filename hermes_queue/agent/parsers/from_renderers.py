@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-from functools import cached_property
 from typing import Any
 
 from hermes_queue.agent.parsers.base import (
@@ -50,36 +49,40 @@ _FIRST_TAG = 0x110000
 
 
 class RenderersParser:
-    """A parser of the library, which is loaded with the first text."""
+    """A parser of the library. Raises ConfigurationError: not installed, or incompatible."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._family, self._opener = FAMILIES[name]
-
-    def require(self) -> None:
-        """Load the library.
-
-        Raises:
-            ConfigurationError: it is not installed, or its version is incompatible.
-        """
-        _ = self._renderer
+        family, self._opener = FAMILIES[name]
+        self._tokenizer = _CharacterTokenizer()
+        try:
+            from renderers import config_from_name, create_renderer
+        except ImportError as error:
+            raise ConfigurationError(
+                f"tool-call parser {name} needs the renderers library ({error}); install "
+                "it with: pip install 'hermes-queue[renderers]'"
+            ) from error
+        try:
+            config = config_from_name(family)
+            if "enable_thinking" in type(config).model_fields:  # we have separated reasoning before
+                config = type(config)(enable_thinking=False)
+            self._renderer = create_renderer(self._tokenizer, config)
+        except Exception as error:
+            raise ConfigurationError(
+                f"tool-call parser {name}: renderers cannot make it: {error}"
+            ) from error
 
     def parse(self, text: str, tools: Tools = (), *, reasoning: bool = True) -> ParsedReply:
-        """See `ToolCallParser.parse`.
-
-        Raises:
-            ConfigurationError: the library is not installed; call `require` first to find out.
-        """
+        """See `ToolCallParser.parse`."""
         thinking, begin = split_reasoning(text, self._opener) if reasoning else (None, 0)
         # Keep the library's input short, see `_CharacterTokenizer.decode`.
         start = max(begin, text.find(self._opener, begin))
         before = text[begin:start]
-        tokenizer, renderer = self._renderer
         try:
             if len(text) - start > MAX_CHARS:
                 raise ValueError("too long")
-            ids, ends = tokenizer.encode_with_ends(text[start:])
-            parsed = renderer.parse_response(ids, tools=list(tools) or None)
+            ids, ends = self._tokenizer.encode_with_ends(text[start:])
+            parsed = self._renderer.parse_response(ids, tools=list(tools) or None)
         except Exception:  # noqa: BLE001 - its parsers promise nothing about hostile text
             span = (start, len(text))
             raw = text[start:]
@@ -88,27 +91,6 @@ class RenderersParser:
         calls = tuple(_converted(call, text, start, ends) for call in parsed.tool_calls)
         content = (before + parsed.content).strip() if calls else text[begin:]
         return ParsedReply(calls, content or None, thinking)
-
-    @cached_property
-    def _renderer(self) -> tuple[_CharacterTokenizer, Any]:
-        try:
-            from renderers import config_from_name, create_renderer
-        except ImportError as error:
-            raise ConfigurationError(
-                f"tool-call parser {self.name} needs the renderers library ({error}); install "
-                "it with: pip install 'hermes-queue[renderers]'"
-            ) from error
-        tokenizer = _CharacterTokenizer()
-        try:
-            config = config_from_name(self._family)
-            fields = type(config).model_fields
-            if "enable_thinking" in fields:  # we have separated reasoning before
-                config = type(config)(enable_thinking=False)
-            return tokenizer, create_renderer(tokenizer, config)
-        except Exception as error:
-            raise ConfigurationError(
-                f"tool-call parser {self.name}: renderers cannot make it: {error}"
-            ) from error
 
 
 def _converted(call: Any, text: str, start: int, ends: list[int]) -> ParsedCall:

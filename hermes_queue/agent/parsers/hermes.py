@@ -48,10 +48,7 @@ def find_calls(text: str, start: int, tools: Tools) -> list[ParsedCall]:
 
 
 def _unreadable(text: str, begin: int, body: int, close: int, *, cut: bool) -> ParsedCall:
-    """A call with invalid JSON; it ends with the closing tag, or with the text.
-
-    It does not end where another call seems to begin, which may be text in a broken argument.
-    """
+    """A call with invalid JSON, up to the closing tag: another opening tag may be text in it."""
     status: CallStatus = "unclosed" if cut and close == -1 else "invalid_json"
     stop, last = (len(text), len(text)) if close == -1 else (close, close + len(CLOSE))
     return failed_call(text[body:stop].strip(), status, (begin, last))

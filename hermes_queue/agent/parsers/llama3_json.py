@@ -16,6 +16,7 @@ from hermes_queue.agent.parsers.base import (
     Tools,
     call_of,
     failed_call,
+    find_or_end,
     read_object,
     skip_space,
 )
@@ -52,7 +53,7 @@ def find_calls(text: str, start: int, tools: Tools) -> list[ParsedCall]:
                 status: CallStatus = "unclosed" if error.cut else "invalid_json"
                 if tagged and not text.startswith("{", body) and not error.cut:
                     status = "malformed"
-                last = _end_of_failed(text, match.end())
+                last = find_or_end(text, TAG, match.end())  # a failed call ends with the next
                 calls.append(failed_call(text[body:last].strip(), status, (begin, last)))
                 at = last
             continue
@@ -61,12 +62,6 @@ def find_calls(text: str, start: int, tools: Tools) -> list[ParsedCall]:
             at = _after_separator(text, end)
             calls.append(call_of(members, text[body:end], (begin, at), names=_NAMES))
     return calls
-
-
-def _end_of_failed(text: str, start: int) -> int:
-    """End of a failed call: the next tag, or the end of the text."""
-    tag = text.find(TAG, start)
-    return tag if tag != -1 else len(text)
 
 
 def _after_separator(text: str, end: int) -> int:

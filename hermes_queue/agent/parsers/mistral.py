@@ -19,6 +19,7 @@ from hermes_queue.agent.parsers.base import (
     Tools,
     call_of,
     failed_call,
+    find_or_end,
     read_object,
     skip_space,
 )
@@ -75,9 +76,8 @@ def _listed(text: str, begin: int, body: int) -> list[ParsedCall]:
 
 def _failed(text: str, begin: int, body: int, status: CallStatus) -> ParsedCall:
     """A failed call, which ends at the next tag, or with the text."""
-    following = text.find(TAG, body)
-    last = following if following != -1 else len(text)
-    if status == "unclosed" and following != -1:
+    last = find_or_end(text, TAG, body)
+    if status == "unclosed" and last < len(text):
         status = "invalid_json"
     return failed_call(text[body:last].strip(), status, (begin, last))
 

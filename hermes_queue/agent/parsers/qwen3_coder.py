@@ -31,6 +31,8 @@ from hermes_queue.agent.parsers.base import (
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 FUNCTION, FUNCTION_END = "<function=", "</function>"
 PARAMETER, PARAMETER_END = "<parameter=", "</parameter>"
+_KINDS: dict[type, str] = {bool: "boolean", int: "integer", float: "number"}
+_KINDS |= {str: "string", list: "array", dict: "object"}
 
 
 def find_calls(text: str, start: int, tools: Tools) -> list[ParsedCall]:
@@ -118,7 +120,9 @@ class _Call:
             end = after = function_end  # the closing tag was forgotten
         else:
             after = end + len(PARAMETER_END)
-        self._values[key] = _one_line_break_less(self._text[self._at : end])
+        # The template's line breaks around a value go; other white space belongs to it.
+        value = self._text[self._at : end]
+        self._values[key] = value.removeprefix("\n").removesuffix("\n")
         self._at = skip_space(self._text, after)
         return None
 
@@ -156,11 +160,6 @@ class _Call:
         after = skip_space(self._text, self._at)
         if self._text.startswith(CLOSE, after):
             self._at = after + len(CLOSE)
-
-
-def _one_line_break_less(value: str) -> str:
-    """Remove the template's line breaks around a value; other white space belongs to it."""
-    return value.removeprefix("\n").removesuffix("\n")
 
 
 def _types(tools: Tools, name: str) -> dict[str, frozenset[str]]:
@@ -202,18 +201,9 @@ def _typed(value: str, types: frozenset[str] | None) -> Any:
         loaded, end = read_value(text, 0)
     except NotJson:
         return value
-    if end < len(text) or ("string" in types and _kind(loaded) not in types):
+    if end < len(text) or ("string" in types and _KINDS.get(type(loaded), "null") not in types):
         return value
     return loaded
-
-
-def _kind(value: Any) -> str:
-    if isinstance(value, bool):
-        return "boolean"
-    if isinstance(value, int):
-        return "integer"
-    kinds = {float: "number", str: "string", list: "array", dict: "object"}
-    return kinds.get(type(value), "null")
 
 
 PARSER = TextParser("qwen3_coder", OPEN, find_calls)

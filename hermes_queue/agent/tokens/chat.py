@@ -19,10 +19,11 @@ from typing import Any
 from hermes_queue.agent.chat import Reply
 from hermes_queue.agent.endpoint.chat import OpenAIChat
 from hermes_queue.agent.endpoint.reply import Completion, to_wire
+from hermes_queue.agent.parameters import OpenAIParams
 from hermes_queue.agent.registry import AgentScript
-from hermes_queue.agent.tokens.servers import load_server, own_servers
+from hermes_queue.agent.tokens.servers import connect, load_server, own_servers
 from hermes_queue.agent.tokens.servers.base import TEMPLATE_FIELDS, Rendered, Sampled, Server
-from hermes_queue.errors import ContextLengthExceeded
+from hermes_queue.errors import ContextLengthExceeded, ModelConfigError
 from hermes_queue.models import AgentSpec, Message
 from hermes_queue.settings import ModelSettings
 
@@ -32,16 +33,17 @@ _NO_SAMPLING = frozenset(
 
 
 class TokenChat(OpenAIChat):
-    """Client of a model behind a server of `hermes_queue.agent.tokens.servers`, by token ids.
+    """Client of a model behind a server of `hermes_queue.agent.tokens.servers`, by token ids."""
 
-    Agent params: {"mode": "tokens", "server": "vllm", "parser": "hermes", ...}.
-    """
+    default_parser = "hermes"
+    """A server cannot parse tool calls from ids."""
 
-    def __init__(self, spec: AgentSpec, script: AgentScript, settings: ModelSettings) -> None:
-        super().__init__(spec, script, settings)
+    def __init__(
+        self, spec: AgentSpec, params: OpenAIParams, script: AgentScript, settings: ModelSettings
+    ) -> None:
+        super().__init__(spec, params, script, settings)
         self._wants_ids = True
-        connect = self._servers[_server_name(spec)].connect
-        self._tokens = connect(self._endpoint.post_to_root, str(spec.model))
+        self._tokens = connect(params.server, self._endpoint.post_to_root, self._model)
         self._held: tuple[int, ...] = ()
         """Ids of the conversation so far, including the last completion."""
         self._rendered: list[dict[str, Any]] = []
@@ -55,15 +57,9 @@ class TokenChat(OpenAIChat):
         """The job's parameters for the template."""
 
     @staticmethod
-    def dialect_params(spec: AgentSpec) -> Mapping[str, Any]:
-        """Adds a parser of ours, because the server cannot parse tool calls from ids."""
-        return {"parser": "hermes", **spec.params}
-
-    @staticmethod
-    def servers_of(spec: AgentSpec) -> Mapping[str, Server]:
+    def servers_of(params: OpenAIParams) -> Mapping[str, Server]:
         """The bundled servers, and the one that the job names."""
-        name = _server_name(spec)
-        return {**own_servers(), name: load_server(name)}
+        return {**own_servers(), params.server: load_server(params.server)}
 
     async def complete(
         self,
@@ -84,9 +80,12 @@ class TokenChat(OpenAIChat):
         prompt, refused = await self._prompt(messages, tools)
         sampling = {k: v for k, v in body.items() if k not in _NO_SAMPLING}
         sampled = await self._tokens.sample(prompt, self._bounded(sampling, len(prompt)))
+        self._require_counts(sampled)
         # Weights may be updated before the next request.
         version = sampled.policy_version or self._endpoint.policy_version
-        text = await self._text(sampled)
+        # The text is without the end-of-turn token.
+        ids = sampled.ids[:-1] if sampled.ended_turn else sampled.ids
+        text = await self._tokens.text(ids) if ids else ""
         if refused:
             events.append({"event": "rerendered", "reason": refused})
         self._held, self._ended_by_token = (*prompt, *sampled.ids), sampled.ended_turn
@@ -103,7 +102,17 @@ class TokenChat(OpenAIChat):
             model=sampled.model,
         )
 
-    # --- the prompt ---------------------------------------------------------------------------
+    def _require_counts(self, sampled: Sampled) -> None:
+        """Refuse what a server's module makes of an answer if budgets could not be kept with it."""
+        name = f"token server {self._params.server!r}: sample()"
+        if not isinstance(sampled, Sampled):
+            raise ModelConfigError(f"{name} returns a {type(sampled).__name__}, not a `Sampled`")
+        if sampled.ids and sampled.usage.completion_tokens < 1:
+            raise ModelConfigError(
+                f"{name} returns {len(sampled.ids)} ids, but a usage without completion tokens, so "
+                "that no budget could be kept: give `read_usage` the object of the answer that "
+                "holds `prompt_tokens` and `completion_tokens`"
+            )
 
     async def _prompt(
         self, messages: list[dict[str, Any]], tools: Sequence[Any]
@@ -185,12 +194,3 @@ class TokenChat(OpenAIChat):
             self._context_bound = limit is None or left < limit
             limit = left if self._context_bound else limit
         return sampling if limit is None else {**sampling, "max_tokens": limit}
-
-    async def _text(self, sampled: Sampled) -> str:
-        """The completion as text, without its end-of-turn token."""
-        ids = sampled.ids[:-1] if sampled.ended_turn else sampled.ids
-        return await self._tokens.text(ids) if ids else ""
-
-
-def _server_name(spec: AgentSpec) -> str:
-    return str(spec.params.get("server", "vllm"))

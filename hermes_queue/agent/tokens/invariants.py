@@ -22,15 +22,13 @@ def token_violations(record: ScoredTrajectory) -> list[str]:
     """Violations of the guarantees that trainers rely on; [] if there are none.
 
     - Ids, mask and logprobs of a sequence have the same length; the mask is 0 or 1; ids are not
-    negative; logprobs are finite, at most 0, and float32. - The prompt and completion of each
-    turn are in one sequence, from its first token on, in order. - Exactly the sampled tokens are
-    trainable, each once. An end-of-turn token is trainable if the policy sampled it, not if it
-    was appended later. - Trainable tokens have the server's logprobs, bit for bit; all others
-    have 0.0. - A turn that extends the previous one continues its sequence; any other begins a
-    new one, with an event `sequence_break`. In token mode an event `rerendered` must give the
-    reason.
-
-    A record without sequences is valid only if a turn lacks ids or logprobs.
+      negative; logprobs are finite, at most 0, and float32.
+    - The prompt and completion of each turn are in one sequence, from its first token on, in order.
+    - Exactly the sampled tokens are trainable, each once, an end-of-turn token only if sampled.
+    - Trainable tokens have the server's logprobs, bit for bit; all others have 0.0.
+    - A turn that extends the previous one continues its sequence; any other begins a new one, with
+      an event `sequence_break`, in token mode also `rerendered` with the reason.
+    - Without sequences, a turn lacks ids or logprobs.
     """
     turns = [_tokens_of(turn) for turn in record.turns]
     if record.sequences is None:

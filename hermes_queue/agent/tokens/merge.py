@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from hermes_queue.models import TokenSequence, Turn
@@ -38,9 +38,7 @@ class Break:
 def round_float32(values: Iterable[float]) -> tuple[float, ...]:
     """Logprobs rounded to float32. Done once, at capture; they stay bit-exact from then on.
 
-    Raises:
-        ValueError: a value is not finite, exceeds float32, is above 0, or marks a missing
-            logprob.
+    Raises ValueError if one is not finite, above 0, or marks a missing one.
     """
     rounded = tuple(array("f", values))
     if not all(map(math.isfinite, rounded)):
@@ -57,14 +55,11 @@ def merge_with_breaks(
 ) -> tuple[tuple[TokenSequence, ...], tuple[Break, ...]] | None:
     """The training sequences of a trajectory and the breaks between them, always one fewer.
 
-    None if any turn lacks ids or logprobs.
-
-    Raises:
-        ValueError: a turn's ids and logprobs differ in number.
+    None if any turn lacks ids or logprobs. Raises ValueError if they differ in number.
     """
     if not turns:
         return None
-    sequences: list[_Open] = []
+    sequences: list[tuple[list[int], list[int], list[float]]] = []
     breaks: list[Break] = []
     for index, turn in enumerate(turns):
         if turn.prompt_ids is None or turn.completion_ids is None or turn.logprobs is None:
@@ -73,15 +68,23 @@ def merge_with_breaks(
             raise ValueError(
                 f"turn {index}: {len(turn.completion_ids)} tokens, {len(turn.logprobs)} logprobs"
             )
-        held = sequences[-1].ids if sequences else []
+        held = sequences[-1][0] if sequences else []
         common = _common_prefix(held, turn.prompt_ids)
         if not sequences or common < len(held):
             if sequences:
                 breaks.append(Break(index, common, len(held)))
-            sequences.append(_Open())
+            sequences.append(([], [], []))
             common = 0
-        sequences[-1].add(turn.prompt_ids[common:], turn.completion_ids, turn.logprobs)
-    return tuple(s.close() for s in sequences), tuple(breaks)
+        context, sampled = turn.prompt_ids[common:], turn.completion_ids
+        ids, mask, logprobs = sequences[-1]
+        ids += [*context, *sampled]
+        mask += [0] * len(context) + [1] * len(sampled)
+        logprobs += [0.0] * len(context) + [*turn.logprobs]
+    merged = (
+        TokenSequence(ids=tuple(ids), loss_mask=tuple(mask), logprobs=tuple(logprobs))
+        for ids, mask, logprobs in sequences
+    )
+    return tuple(merged), tuple(breaks)
 
 
 def break_reason(
@@ -95,11 +98,6 @@ def break_reason(
     - `earlier_turns`: the template now renders the part before the last reply differently.
     - `reply_cut_off`: the last reply ended at the token limit.
     - `reply`: the last reply was rendered to other tokens than were sampled.
-
-    Args:
-        found: a break, as returned by `merge_with_breaks`.
-        turns: the merged turns.
-        events: events of the trajectory.
     """
     kinds = {event.get("event") for event in events if event.get("turn") == found.turn}
     if kinds & {"context_rewrite", "rerendered"}:
@@ -110,25 +108,6 @@ def break_reason(
     if found.common_prefix < len(last.prompt_ids or ()):
         return "earlier_turns"
     return "reply_cut_off" if last.finish_reason == "length" else "reply"
-
-
-@dataclass(slots=True)
-class _Open:
-    ids: list[int] = field(default_factory=list)
-    mask: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-
-    def add(
-        self, context: Sequence[int], completion: Sequence[int], logprobs: Sequence[float]
-    ) -> None:
-        self.ids += [*context, *completion]
-        self.mask += [0] * len(context) + [1] * len(completion)
-        self.logprobs += [0.0] * len(context) + [*logprobs]
-
-    def close(self) -> TokenSequence:
-        return TokenSequence(
-            ids=tuple(self.ids), loss_mask=tuple(self.mask), logprobs=tuple(self.logprobs)
-        )
 
 
 def _common_prefix(held: Sequence[int], prompt: Sequence[int]) -> int:

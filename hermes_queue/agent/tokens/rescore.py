@@ -18,9 +18,8 @@ from hermes_queue.agent.endpoint.choice import NO_KEY, OwnEndpoints
 from hermes_queue.agent.endpoint.connection import Endpoint
 from hermes_queue.agent.endpoint.errors import classify, delay_s, describe
 from hermes_queue.agent.endpoint.facts import PROCESSED
-from hermes_queue.agent.endpoint.values import MalformedReply
-from hermes_queue.agent.tokens.servers import load_server, own_servers
-from hermes_queue.agent.tokens.servers.base import TokenServer
+from hermes_queue.agent.tokens.servers import connect, own_servers
+from hermes_queue.agent.tokens.servers.base import MalformedReply, TokenServer
 from hermes_queue.errors import InputError, ModelError
 from hermes_queue.models import ScoredTrajectory, Turn
 from hermes_queue.settings import ModelSettings
@@ -75,22 +74,17 @@ def incomparable(record: ScoredTrajectory) -> str:
     """The reason why prompt logprobs cannot be compared with the record's; "" if they can."""
     if not record.sequences:
         return "no token ids"
-    if any(turn.logprobs_mode == PROCESSED and not _plain(turn) for turn in record.turns):
-        return "its logprobs were taken after temperature and other sampling parameters"
+    for turn in record.turns:
+        plain = all(turn.sampling.get(name) in values for name, values in _NEUTRAL.items())
+        if turn.logprobs_mode == PROCESSED and not plain:
+            return "its logprobs were taken after temperature and other sampling parameters"
     return ""
-
-
-def _plain(turn: Turn) -> bool:
-    return all(turn.sampling.get(name) in values for name, values in _NEUTRAL.items())
 
 
 async def rescore(record: ScoredTrajectory, server: TokenServer) -> Difference:
     """Recompute the logprobs of all sampled tokens of a record.
 
-    Raises:
-        MalformedReply: the server does not return them.
-        openai.OpenAIError: the request failed.
-        TimeoutError: the server took too long.
+    Raises MalformedReply, openai.OpenAIError or TimeoutError if the server does not return them.
     """
     found = Difference()
     sequences = record.sequences or ()
@@ -125,14 +119,15 @@ async def _scores(
 def _difference(
     mask: Sequence[int], recorded: Sequence[float], scores: Sequence[float | None], place: str
 ) -> Difference:
-    found = Difference()
-    triples = zip(mask, recorded, scores, strict=True)
-    for position, (sampled, then, now) in enumerate(triples):
-        if not sampled:
-            continue
-        apart = math.inf if now is None or math.isnan(now) else abs(then - now)
-        found += Difference(1, apart, apart, f"{place} token {position}")
-    return found
+    apart = {
+        position: math.inf if now is None or math.isnan(now) else abs(then - now)
+        for position, (sampled, then, now) in enumerate(zip(mask, recorded, scores, strict=True))
+        if sampled
+    }
+    if not any(apart.values()):
+        return Difference(len(apart))
+    worst = max(apart, key=apart.__getitem__)
+    return Difference(len(apart), sum(apart.values()), apart[worst], f"{place} token {worst}")
 
 
 async def rescore_at(
@@ -177,7 +172,6 @@ async def rescore_at(
     bound = settings.answer_max_bytes
     endpoint = Endpoint(base_url, api_key, timeout_s=timeout_s, answer_max_bytes=bound)
     try:
-        server = load_server(str(kind)).connect(endpoint.post_to_root, model)
-        return await rescore(record, server)
+        return await rescore(record, connect(str(kind), endpoint.post_to_root, model))
     except (openai.OpenAIError, TimeoutError, ValueError) as error:
         raise ModelError(f"{endpoint.name}: {describe(error)}") from error

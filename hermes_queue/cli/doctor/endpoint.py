@@ -85,7 +85,7 @@ async def _findings(endpoint: Endpoint, model: str | None, token_ids: bool) -> l
         ok("model.endpoint", f"{endpoint.name} answers"),
         ok("model.name", f"{queried} is served"),
     ]
-    return [*found, await _tools(endpoint, queried), _ids(endpoint, answer, token_ids)]
+    return [*found, await _tools(endpoint, queried), *_reply(endpoint, answer, token_ids)]
 
 
 async def _query(endpoint: Endpoint, model: str, listed: list[str]) -> Finding | bytes:
@@ -144,18 +144,25 @@ async def _tools(endpoint: Endpoint, model: str) -> Finding:
     )
 
 
-def _ids(endpoint: Endpoint, answer: bytes, needed: bool) -> Finding:
+def _reply(endpoint: Endpoint, answer: bytes, needed: bool) -> Iterator[Finding]:
     from hermes_queue.agent.endpoint.reply import parse
-    from hermes_queue.agent.endpoint.values import MalformedReply
+    from hermes_queue.agent.tokens.servers.base import MalformedReply
 
     try:
         completion = parse(answer, turn=0)
-        complete = completion.completion_ids is not None and completion.logprobs is not None
     except MalformedReply as problem:
-        return error("model.reply", f"{endpoint.name} does not answer like OpenAI: {problem}")
-    if complete:
-        return ok("model.token_ids", "token ids and logprobs come with completions")
+        yield error("model.reply", f"{endpoint.name} does not answer like OpenAI: {problem}")
+        return
+    if not (completion.usage.prompt_tokens and completion.usage.completion_tokens):
+        yield warning(
+            "model.usage",
+            f"{endpoint.name} does not report the tokens of a completion",
+            "limits on tokens and cost cannot hold: have the server or proxy send `usage`",
+        )
+    if completion.completion_ids is not None and completion.logprobs is not None:
+        yield ok("model.token_ids", "token ids and logprobs come with completions")
+        return
     text = f"{endpoint.name} sends no token ids or logprobs"
     remedy = "RL needs them: serve with vLLM or SGLang, see docs/tokens.md"
     level = error if needed else warning
-    return level("model.token_ids", text, remedy)
+    yield level("model.token_ids", text, remedy)

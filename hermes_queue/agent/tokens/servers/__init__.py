@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from functools import cache
 
 from hermes_queue import extensions
-from hermes_queue.agent.tokens.servers.base import Server
+from hermes_queue.agent.tokens.servers.base import HttpPost, Server, TokenServer
 from hermes_queue.errors import ConfigurationError, ModelConfigError
 
 
@@ -25,13 +25,21 @@ def own_servers() -> Mapping[str, Server]:
 
 
 def load_server(name: str) -> Server:
-    """Load the server called `name`: a bundled one, a plugin's, or `package.module:SERVER`.
-
-    Raises:
-        ModelConfigError: see `hermes_queue.extensions.load`.
-    """
+    """A kind of server by name, see `extensions.load`. Raises ModelConfigError."""
     try:
         server: Server = extensions.load("token_server", name)
     except ConfigurationError as error:
         raise ModelConfigError(f"agent openai: {error}") from error
     return server
+
+
+def connect(name: str, post: HttpPost, model: str) -> TokenServer:
+    """The client of `model` at a server of a kind. Raises ModelConfigError: it cannot be one."""
+    client = load_server(name).connect(post, model)
+    contract = f"{TokenServer.__module__}:TokenServer"
+    if problem := extensions.violation(contract, client):
+        raise ModelConfigError(
+            f"token server {name!r}: connect() returns a {type(client).__name__} that {problem}: "
+            f"see {contract}"
+        )
+    return client
