@@ -23,7 +23,7 @@ from hermes_queue.sandbox import make_backend
 from hermes_queue.sandbox.base import SandboxBackend, SlotSpec
 from hermes_queue.settings import SandboxSettings
 from producers.command import fail, run_command
-from producers.run.numbers import at_least
+from producers.run.flags import at_least
 
 if TYPE_CHECKING:
     from envs.swe.bugs.bench import Bench

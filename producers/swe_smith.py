@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from hermes_queue.errors import ConfigurationError
 from producers.base import Producer, main
 from producers.environments import own_environment, read_environments, with_environment
-from producers.run.flags import Options, flag, switch
-from producers.run.numbers import at_least
+from producers.run.flags import Options, at_least, flag, switch
 
 if TYPE_CHECKING:
     from producers.run.options import ProducerOptions
-    from producers.run.selection import SelectedItem
+    from producers.source import SelectedItem
 
 _EXAMPLES = """\
 SWE-smith:

@@ -311,14 +311,17 @@ __all__ = [
 ]
 
 
-def check_environment() -> None:
+def check_environment(backend: str | None = None) -> None:
     """Build every section once, so that an invalid variable is reported before work starts.
+
+    Args:
+        backend: sandbox backend whose settings are known besides ours; None = the one that is set.
 
     Raises:
         ConfigurationError: names the variable, the problem with its value, and the reference
             page.
     """
-    sections = (*SECTIONS, *_sections_of_backend())
+    sections = (*SECTIONS, *_sections_of_backend(backend))
     _refuse_unknown_names(variable_names(sections))
     for section in sections:
         try:
@@ -341,9 +344,9 @@ def variable_names(sections: Iterable[type[BaseSettings]] = SECTIONS) -> list[st
     ]
 
 
-def _sections_of_backend() -> Iterator[type[BaseSettings]]:
-    """`SETTINGS` of the sandbox backend that is set, if it is somebody else's."""
-    name = os.environ.get(f"{PREFIX}SANDBOX_BACKEND", "")
+def _sections_of_backend(name: str | None) -> Iterator[type[BaseSettings]]:
+    """`SETTINGS` of a sandbox backend, if it is somebody else's."""
+    name = name or os.environ.get(f"{PREFIX}SANDBOX_BACKEND", "")
     if name and name not in extensions.own("backend"):
         with suppress(ConfigurationError):  # reported when the backend is made
             module, _ = extensions.load_with_module("backend", name)

@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext, suppress
+from contextlib import closing, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,6 @@ from hermes_queue.ledger import Ledger
 from hermes_queue.models import AgentSpec
 from hermes_queue.settings import PREFIX, ModelSettings, RedisSettings
 from hermes_queue.sinks.datasets.jsonl import JsonlSink
-from producers.base import Producer
 from producers.run.dataset import open_dataset
 from producers.run.follow import Follower, refuse_without_results
 from producers.run.options import ProducerOptions
@@ -31,6 +30,7 @@ from producers.run.plan import Plan, make_plan
 from producers.run.report import Report, members_by_group
 from producers.run.selection import SelectedItems, select
 from producers.run.sending import Sending, Stopped
+from producers.source import Producer
 
 if TYPE_CHECKING:
     from hermes_queue.broker.embedded import Embedded
@@ -55,22 +55,23 @@ def run(producer: Producer, options: ProducerOptions) -> int:
     )
     selection = select(producer, env, dataset, options)
     plan.check(selection)
-    if (code := producer.check(selection.items, options)) is not None:
+    code: int | None = producer.call("check", selection.items, options, place=dataset.name)
+    if code is not None:
         return code
     from hermes_queue.broker.embedded import should_embed
 
     if options.output.dry_run:
-        return dry(plan, selection, options)
+        return dry(plan, selection)
     if should_embed(RedisSettings()):
-        options.sandbox.check_profile(plan.profile)
-        return embedded(plan, selection, options)
+        options.sandbox.check_profile(options.run.profile)
+        return embedded(plan, selection)
     options.sandbox.refuse()
-    return remote(plan, selection, options)
+    return remote(plan, selection)
 
 
-def dry(plan: Plan, selection: SelectedItems, options: ProducerOptions) -> int:
+def dry(plan: Plan, selection: SelectedItems) -> int:
     """Report what would be enqueued."""
-    report = Report.of(plan, selection, options.output)
+    report = Report.of(plan, selection)
     say = report.progress.say
     sizes = [item.size_bytes for item in selection.items]
     for item in selection.items[:20]:
@@ -81,28 +82,26 @@ def dry(plan: Plan, selection: SelectedItems, options: ProducerOptions) -> int:
     return report.finish(0)
 
 
-def remote(plan: Plan, selection: SelectedItems, options: ProducerOptions) -> int:
+def remote(plan: Plan, selection: SelectedItems) -> int:
     """Enqueue for a fleet of workers; watch if results are requested."""
-    out = options.output.out
-    follows = options.output.follow or out is not None
-    if options.output.expect_score is not None and not follows:
+    output = plan.options.output
+    follows = output.follow or output.out is not None
+    if output.expect_score is not None and not follows:
         raise ConfigurationError("--expect-score needs results: add --follow or --out PATH")
-    report = Report.of(plan, selection, options.output)
+    report = Report.of(plan, selection)
     report.summary.mode = "remote"
-    sending = Sending(plan, selection, report, options.budgets)
-    ledger = Ledger.connect()
-    try:
+    sending = Sending(plan, selection, report)
+    with closing(Ledger.connect()) as ledger:
         if not follows:
-            return _send(ledger, sending, report)
+            return _send(ledger, sending)
         refuse_without_results(ledger)
-        with JsonlSink(out) if out else nullcontext() as sink:
-            return watch(ledger, sending, report, report.groups, sink)
-    finally:
-        ledger.close()
+        with JsonlSink(output.out) if output.out else nullcontext() as sink:
+            return watch(ledger, sending, report.groups, sink)
 
 
-def _send(ledger: Ledger, sending: Sending, report: Report) -> int:
+def _send(ledger: Ledger, sending: Sending) -> int:
     """Enqueue, and leave the results to other consumers."""
+    report = sending.report
     again = f"the same command with --run-id {report.summary.run_id}"
     sending.open(ledger)
     try:
@@ -115,23 +114,21 @@ def _send(ledger: Ledger, sending: Sending, report: Report) -> int:
     return report.finish(0)
 
 
-def embedded(plan: Plan, selection: SelectedItems, options: ProducerOptions) -> int:
+def embedded(plan: Plan, selection: SelectedItems) -> int:
     """Do everything on this machine: private Redis, one worker, and a file of results."""
-    report = Report.of(plan, selection, options.output)
+    report = Report.of(plan, selection)
     report.summary.mode = "embedded"
-    with JsonlSink(options.output.out or _default_out(plan.run_id)) as sink:
+    default = Path("results") / f"{plan.run_id.replace(':', '_')}.jsonl"
+    with JsonlSink(plan.options.output.out or default) as sink:
         groups = _missing_groups(plan, report, sink)
         if not groups:
             return report.results(0, sink)
         report.progress.say("starting a private Redis and a worker")
-        with _embedded_worker(plan, options) as worker:
+        with _embedded_worker(plan) as worker:
             report.progress.say(f"worker log: {worker.log_path}")
-            sending = Sending(plan, selection, report, options.budgets)
-            ledger = Ledger.connect(url=worker.redis_url)
-            try:
-                code = watch(ledger, sending, report, groups, sink, worker.check)
-            finally:
-                ledger.close()
+            with closing(Ledger.connect(url=worker.redis_url)) as ledger:
+                sending = Sending(plan, selection, report)
+                code = watch(ledger, sending, groups, sink, worker.check)
         if code == 0:  # otherwise keep the log for the user and the state for a rerun
             worker.discard()
         return code
@@ -155,13 +152,14 @@ def _missing_groups(plan: Plan, report: Report, sink: JsonlSink) -> dict[str, in
     return groups
 
 
-def _embedded_worker(plan: Plan, options: ProducerOptions) -> Embedded:
+def _embedded_worker(plan: Plan) -> Embedded:
     from hermes_queue.broker.embedded import Embedded
 
+    options = plan.options
     return Embedded(
         run_id=plan.run_id,
         concurrency=options.run.concurrency or min(MAX_EMBEDDED_CONCURRENCY, os.cpu_count() or 1),
-        lane=plan.lane,
+        lane=options.run.lane,
         log_level=options.output.log_level.lower(),
         settings={
             **options.sandbox.worker_settings(),
@@ -174,18 +172,17 @@ def _embedded_worker(plan: Plan, options: ProducerOptions) -> Embedded:
 def watch(
     ledger: Ledger,
     sending: Sending,
-    report: Report,
     groups: Mapping[str, int],
     sink: JsonlSink | None,
     check: Callable[[], None] = lambda: None,
 ) -> int:
     """Enqueue and follow; on every ending, report what is on disk and how to continue."""
-    plan = sending.plan
+    plan, report = sending.plan, sending.report
     follower = Follower(
         ledger,
         plan.run_id,
         groups,
-        lane=plan.lane,
+        lane=plan.options.run.lane,
         sink=sink,
         progress=report.progress,
         check=check,
@@ -247,7 +244,3 @@ def own_records(agent: AgentSpec) -> dict[str, str]:
         return {}
     root = Path(path).parent if Path(path).is_absolute() else Path.cwd()
     return {f"{PREFIX}PATHS_REPLAY": str(root)}
-
-
-def _default_out(run_id: str) -> Path:
-    return Path("results") / f"{run_id.replace(':', '_')}.jsonl"

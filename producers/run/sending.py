@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from hermes_queue.broker.enqueue import enqueue
 from hermes_queue.ledger import Ledger, Runs
 from hermes_queue.ledger.budgets import set_budgets
-from producers.run.options import BudgetOptions
 from producers.run.plan import Plan
 from producers.run.report import Report
 from producers.run.selection import SelectedItems
@@ -30,14 +29,13 @@ class Sending:
     plan: Plan
     selection: SelectedItems
     report: Report
-    budgets: BudgetOptions
 
     def open(self, ledger: Ledger) -> None:
         """Set the run's budgets, and resume it if an exhausted budget has paused it.
 
         An embedded run is resumed from any pause, because only this command can resume it.
         """
-        budgets = self.budgets.given()
+        budgets = self.plan.options.budgets.given()
         if budgets:
             set_budgets(ledger, self.plan.run_id, budgets)
         runs = Runs(ledger)
@@ -55,9 +53,8 @@ class Sending:
             Stopped: `stop` was set by another thread.
         """
         progress, summary = self.report.progress, self.report.summary
-        reported_at = 0.0
         total = sum(groups.values()) + len(groups) * self.plan.group_policy.extra_samples
-        sent = 0
+        sent, reported_at = 0, 0.0
 
         def check() -> None:
             if stop and stop.is_set():
@@ -88,4 +85,4 @@ class Sending:
         )
         summary.enqueued, summary.already = done.enqueued, done.already
         known = f", {done.already} were already enqueued" if done.already else ""
-        progress.say(f"enqueued {done.enqueued} jobs on lane {self.plan.lane}{known}")
+        progress.say(f"enqueued {done.enqueued} jobs on lane {self.plan.options.run.lane}{known}")
