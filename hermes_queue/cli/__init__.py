@@ -3,7 +3,7 @@
     __main__.py    `python -m hermes_queue.cli`
     dead.py        dead letters
     doctor/        checks of settings, host, Redis and endpoints
-    exporter.py    metrics of the whole deployment, which deployment_metrics.py collects
+    exporter.py    metrics of the whole deployment
     groups.py      consumer groups of the results
     lanes.py       circuit breakers, manual pause
     limits.py      permits of model endpoints

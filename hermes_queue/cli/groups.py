@@ -11,6 +11,9 @@ import click
 
 from hermes_queue.cli.sinks.places import place
 from hermes_queue.cli.watch.table import age, print_table
+from hermes_queue.ledger import Ledger
+from hermes_queue.results.consumers import consumer_groups, forget_consumer_group
+from hermes_queue.results.lag import rewind as set_back
 
 _HELP = """List the consumer groups of the results; rewind and remove them.
 
@@ -30,9 +33,6 @@ def groups() -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def list_groups(as_json: bool) -> None:
     """Print each consumer group: its lag, and whether results are kept for it."""
-    from hermes_queue.ledger import Ledger
-    from hermes_queue.results.consumers import consumer_groups
-
     with closing(Ledger.connect()) as ledger:
         found = consumer_groups(ledger)
     if as_json:
@@ -52,9 +52,6 @@ def list_groups(as_json: bool) -> None:
 @click.option("--yes", is_flag=True, help="Remove without asking.")
 def remove(name: str, yes: bool) -> None:
     """Remove the consumer group NAME: unread results are no longer kept for it."""
-    from hermes_queue.ledger import Ledger
-    from hermes_queue.results.consumers import forget_consumer_group
-
     if not yes:
         click.confirm(f"remove consumer group {name}?", abort=True)
     with closing(Ledger.connect()) as ledger:
@@ -76,7 +73,5 @@ def rewind(name: str, start: str) -> None:
 
     Trimmed results are no longer in the stream; `hermes-queue export` still has them.
     """
-    from hermes_queue.results.lag import rewind as set_back
-
     asyncio.run(set_back(name, place(start)))
     click.echo(f"{name}: continues from {start}")

@@ -1,10 +1,9 @@
 """Settings: one small frozen section per component, read from `HERMES_QUEUE_*`.
 
-    hosts.py          lists of hosts
     model.py          model endpoints
     observability.py  metrics and logs
-    sandbox.py        sandbox backends
-    section.py        the prefix of all variables
+    sandbox.py        sandbox backends, lists of hosts
+    section.py        what all sections have in common
     store.py          the object store
 
 A section is built where it is used (`RedisSettings()`); nothing is read at import.
@@ -22,14 +21,14 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, ValidationError, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings
 
 from hermes_queue import extensions
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.settings.model import LimiterSettings, ModelSettings
 from hermes_queue.settings.observability import LogSettings, MetricsSettings
 from hermes_queue.settings.sandbox import LocalSandboxSettings, ModalSettings, SandboxSettings
-from hermes_queue.settings.section import PREFIX
+from hermes_queue.settings.section import PREFIX, Section
 from hermes_queue.settings.store import StoreSettings
 from hermes_queue.wire.names import check_served_lane
 
@@ -48,10 +47,8 @@ def _cache_root() -> Path:
     return Path(base) / "hermes-queue"
 
 
-class RedisSettings(BaseSettings):
+class RedisSettings(Section, env_prefix=PREFIX + "REDIS_"):
     """The Redis that holds queues, ledger and results."""
-
-    model_config = SettingsConfigDict(env_prefix=PREFIX + "REDIS_", frozen=True)
 
     url: SecretStr | None = None
     """redis://, rediss:// or unix:// URL. Unset: producers run everything embedded."""
@@ -75,10 +72,8 @@ class RedisSettings(BaseSettings):
     connect_timeout_s: float = Field(default=5.0, gt=0)
 
 
-class PathSettings(BaseSettings):
+class PathSettings(Section, env_prefix=PREFIX + "PATHS_"):
     """Directories on the worker's host."""
-
-    model_config = SettingsConfigDict(env_prefix=PREFIX + "PATHS_", frozen=True)
 
     cache: Path = Field(default_factory=_cache_root)
     """Interpreters, dependency environments, repositories, slots. It may be deleted while no worker
@@ -97,10 +92,8 @@ class PathSettings(BaseSettings):
         return self.spool or self.cache / "spool"
 
 
-class LeaseSettings(BaseSettings):
+class LeaseSettings(Section, env_prefix=PREFIX + "LEASE_"):
     """Leases: how long a worker may be silent before its jobs run elsewhere."""
-
-    model_config = SettingsConfigDict(env_prefix=PREFIX + "LEASE_", frozen=True)
 
     duration_s: float = Field(default=40.0, gt=0)
     renew_s: float = Field(default=10.0, gt=0)
@@ -109,10 +102,8 @@ class LeaseSettings(BaseSettings):
     """Interval at which due delayed jobs are published to their queue."""
 
 
-class WorkerSettings(BaseSettings):
+class WorkerSettings(Section, env_prefix=PREFIX + "WORKER_"):
     """The worker process."""
-
-    model_config = SettingsConfigDict(env_prefix=PREFIX + "WORKER_", frozen=True)
 
     concurrency: int = Field(default=16, ge=1, le=10_000)
     """Trajectories that run concurrently; overridden by `celery worker -c`."""
@@ -146,10 +137,8 @@ class WorkerSettings(BaseSettings):
         return lanes
 
 
-class RetrySettings(BaseSettings):
+class RetrySettings(Section, env_prefix=PREFIX + "RETRY_"):
     """Retries after infrastructure failures."""
-
-    model_config = SettingsConfigDict(env_prefix=PREFIX + "RETRY_", frozen=True)
 
     max_attempts: int = Field(default=6, ge=1)
     """Attempts of all causes together. A hand-back or the death of a worker does not count as an
@@ -179,10 +168,8 @@ class RetrySettings(BaseSettings):
     first."""
 
 
-class BreakerSettings(BaseSettings):
+class BreakerSettings(Section, env_prefix=PREFIX + "BREAKER_"):
     """The circuit breaker of a lane: it pauses the lane when one cause fails too many attempts."""
-
-    model_config = SettingsConfigDict(env_prefix=PREFIX + "BREAKER_", frozen=True)
 
     window_s: float = Field(default=120.0, gt=0)
     """Age up to which attempts are counted."""
@@ -195,10 +182,8 @@ class BreakerSettings(BaseSettings):
     open_max_s: float = Field(default=900.0, gt=0)
 
 
-class ResultSettings(BaseSettings):
+class ResultSettings(Section, env_prefix=PREFIX + "RESULTS_"):
     """Finished trajectories in Redis."""
-
-    model_config = SettingsConfigDict(env_prefix=PREFIX + "RESULTS_", frozen=True)
 
     inline_max_bytes: int = Field(default=8 << 20, ge=1024)
     """Encoded size above which a record is refused if there is no object store."""
@@ -233,10 +218,8 @@ def _archive_root() -> Path:
     return Path(base) / "hermes-queue" / "archive"
 
 
-class ArchiveSettings(BaseSettings):
+class ArchiveSettings(Section, env_prefix=PREFIX + "ARCHIVE_"):
     """The archive of results that are deleted from Redis after they were read."""
-
-    model_config = SettingsConfigDict(env_prefix=PREFIX + "ARCHIVE_", frozen=True)
 
     enabled: bool = True
     """Whether workers archive results in files, for `hermes-queue export` and `replay()`. While the
@@ -247,10 +230,8 @@ class ArchiveSettings(BaseSettings):
     `/var/lib/hermes-queue/archive`."""
 
 
-class ProducerSettings(BaseSettings):
+class ProducerSettings(Section, env_prefix=PREFIX + "PRODUCER_"):
     """Limits of producers."""
-
-    model_config = SettingsConfigDict(env_prefix=PREFIX + "PRODUCER_", frozen=True)
 
     item_inline_bytes: int = Field(default=2048, ge=0)
     """Size above which an item travels once, compressed, beside its jobs."""
