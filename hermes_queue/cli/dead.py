@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict
-from typing import Any
 
 import click
 
@@ -16,22 +15,20 @@ from hermes_queue.ledger.dead import Letter, LetterFilter
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
-class _Duration(click.ParamType):  # type: ignore[type-arg]
-    name = "duration"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> float:
-        text = str(value)
-        try:
-            return float(text[:-1]) * _UNITS[text[-1:]]
-        except (ValueError, KeyError):
-            self.fail(f"{text!r} is not a duration; write 30s, 15m, 12h or 7d", param, ctx)
+def duration(text: str) -> float:
+    """The seconds of a flag's value."""
+    try:
+        return float(text[:-1]) * _UNITS[text[-1:]]
+    except (ValueError, KeyError):
+        message = f"{text!r} is not a duration; write 30s, 15m, 12h or 7d"
+        raise click.BadParameter(message) from None
 
 
 def _filters(command: Callable[..., None]) -> Callable[..., None]:
     for option in (
         click.option(
             "--older-than",
-            type=_Duration(),
+            type=duration,
             default="0s",
             help="Only letters older than this, e.g. 30m, 12h, 7d.",
         ),
@@ -59,11 +56,7 @@ hermes-queue dead requeue --cause env_bug --env swe_smith
 hermes-queue dead purge --older-than 7d
 hermes-queue dead items
 """
-
-
-@click.group(help=_HELP)
-def dead() -> None:
-    """The group of commands; its help is `_HELP`."""
+dead = click.Group("dead", help=_HELP)
 
 
 @dead.command("list")

@@ -22,11 +22,7 @@ hermes-queue groups list
 hermes-queue groups rewind trainer --to 0
 hermes-queue groups remove old-trainer
 """
-
-
-@click.group(help=_HELP)
-def groups() -> None:
-    """The group of commands; its help is `_HELP`."""
+groups = click.Group("groups", help=_HELP)
 
 
 @groups.command("list")

@@ -19,11 +19,7 @@ hermes-queue lanes show train eval
 hermes-queue lanes pause train --reason "new image"
 hermes-queue lanes resume train
 """
-
-
-@click.group(help=_HELP)
-def lanes() -> None:
-    """The group of commands; its help is `_HELP`."""
+lanes = click.Group("lanes", help=_HELP)
 
 
 @lanes.command()

@@ -17,11 +17,7 @@ _HELP = """Show the call limits of model endpoints, and how many calls wait.
 hermes-queue limits list
 hermes-queue limits forget "http://127.0.0.1:8000/v1|MODEL"
 """
-
-
-@click.group(help=_HELP)
-def limits() -> None:
-    """The group of commands; its help is `_HELP`."""
+limits = click.Group("limits", help=_HELP)
 
 
 @limits.command("list")

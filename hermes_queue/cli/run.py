@@ -52,11 +52,7 @@ hermes-queue run policy my-run --version 12
 hermes-queue run retry my-run
 hermes-queue run cancel --trajectory my-run.0fb2a7c1.3
 """
-
-
-@click.group(help=_HELP)
-def run() -> None:
-    """The group of commands; its help is `_HELP`."""
+run = click.Group("run", help=_HELP)
 
 
 @run.command(name="list")
