@@ -52,8 +52,7 @@ class SweSmithOptions(Options):
         "faults; runs no tests and enqueues nothing"
     )
     python: str | None = flag(
-        "set up and grade with this Python instead of the row's or the worker's",
-        metavar="X.Y",
+        "set up and grade with this Python instead of the row's or the worker's", metavar="X.Y"
     )
     max_tests: int | None = flag(
         "skip rows with more tests than N (default: no limit)", type=at_least(1), metavar="N"

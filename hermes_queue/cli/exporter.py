@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -57,22 +58,19 @@ _TOTALS: dict[str, Metric] = {
 }
 
 
+@dataclass
 class Exporter:
     """Answers scrapes from one deployment's Redis. Thread-safe."""
 
-    def __init__(self, ledger: Ledger, *, lanes: Sequence[str], scan_s: float) -> None:
-        """Prepare; reads nothing.
+    ledger: Ledger
+    lanes: Sequence[str]
+    """Lanes to report even if Redis holds nothing about them."""
+    scan_s: float
+    """Interval between scans of all keys."""
 
-        Args:
-            ledger: the deployment.
-            lanes: lanes to report even if Redis holds nothing about them.
-            scan_s: interval between scans of all keys.
-        """
-        self._ledger = ledger
-        self._client: Any = ledger.client
-        self._configured_lanes = set(lanes)
-        self._scan_s = scan_s
-        self._scanned_at = -scan_s
+    def __post_init__(self) -> None:
+        self._client: Any = self.ledger.client
+        self._scanned_at = -self.scan_s
         self._scan_lock = threading.Lock()
         self._queues: set[str] = set()
         self._limits: list[str] = []
@@ -80,7 +78,7 @@ class Exporter:
     def values(self) -> Iterator[Answer]:
         """All metrics as of now; only `redis_up` 0 while Redis does not answer."""
         try:
-            with explained(self._ledger.url):
+            with explained(self.ledger.url):
                 answers = list(self._read())
         except (RedisUnavailable, RedisFull):
             yield metrics.UP, {(): 0.0}
@@ -96,7 +94,7 @@ class Exporter:
         """
         found = [
             {"targets": [worker["metrics"]], "labels": {"hermes_host": str(worker["host"])}}
-            for worker in self._ledger.workers()
+            for worker in self.ledger.workers()
             if worker.get("metrics")
         ]
         return json.dumps(found).encode(), "application/json"
@@ -105,7 +103,7 @@ class Exporter:
         seconds, micros = self._client.time()
         now = seconds + micros / 1e6
         self._scan()
-        workers = self._ledger.workers()
+        workers = self.ledger.workers()
         lanes = sorted(self._lanes(workers))
         yield metrics.WORKERS, {(): len(workers)}
         yield from self._read_slots(workers)
@@ -114,18 +112,16 @@ class Exporter:
         yield from self._read_sandboxes(now)
         yield from self._read_limits()
         yield from self._read_consumers(now)
-        yield from _counted(totals(self._ledger))
-
-    # --- who is there -------------------------------------------------------------------------
+        yield from _counted(totals(self.ledger))
 
     def _scan(self) -> None:
         """Scan all keys, unless that was done recently. One pass finds lanes and limits."""
         with self._scan_lock:
-            if time.monotonic() - self._scanned_at < self._scan_s:
+            if time.monotonic() - self._scanned_at < self.scan_s:
                 return
             queues, limits = set(), []
-            skip = len(self._ledger.prefix)
-            for key in self._client.scan_iter(self._ledger.key("[l_]*"), count=1000):
+            skip = len(self.ledger.prefix)
+            for key in self._client.scan_iter(self.ledger.key("[l_]*"), count=1000):
                 name = key[skip:].decode(errors="replace")
                 if name.startswith("limit:") and not name.endswith(_LIMIT_PARTS):
                     limits.append(name.removeprefix("limit:"))
@@ -143,19 +139,17 @@ class Exporter:
             if queue.startswith(prefix)
         }
         served = {str(lane) for worker in workers for lane in worker.get("lanes", ())}
-        return self._configured_lanes | served | of_queues
-
-    # --- what they do -------------------------------------------------------------------------
+        return {*self.lanes, *served, *of_queues}
 
     def _read_slots(self, workers: Iterable[dict[str, Any]]) -> Iterator[Answer]:
-        leased = self._client.zcard(self._ledger.key("leases"))
+        leased = self._client.zcard(self.ledger.key("leases"))
         slots = sum(int(worker.get("slots", 0)) for worker in workers)
         yield metrics.SLOTS, {("leased",): leased, ("free",): max(0, slots - leased)}
 
     def _read_lanes(
         self, names: Sequence[str], workers: Sequence[Mapping[str, Any]], now: float
     ) -> Iterator[Answer]:
-        lanes = [lane_now(self._ledger, name, workers, now) for name in names]
+        lanes = [lane_now(self.ledger, name, workers, now) for name in names]
         depth: dict[tuple[str, ...], float] = {}
         for lane in lanes:
             depth[lane.name, "first"] = lane.depth - lane.retries
@@ -163,13 +157,13 @@ class Exporter:
         yield metrics.LANE_DEPTH, depth
         yield metrics.LANE_AGE_SECONDS, {(i.name,): max(0.0, i.oldest_s or 0.0) for i in lanes}
         yield metrics.LANE_BREAKER, {(i.name,): float(i.breaker.state != "closed") for i in lanes}
-        yield metrics.DELAYED, {(): self._client.zcard(self._ledger.key("delayed"))}
+        yield metrics.DELAYED, {(): self._client.zcard(self.ledger.key("delayed"))}
 
     def _read_runs(self) -> Iterator[Answer]:
-        found = self._client.zrevrange(self._ledger.key("runs"), 0, _MOST_RUNS - 1)
+        found = self._client.zrevrange(self.ledger.key("runs"), 0, _MOST_RUNS - 1)
         with self._client.pipeline(transaction=False) as pipe:
             for run_id in found:
-                pipe.hmget(self._ledger.key(f"run:{run_id.decode()}"), "state", "total", *ENDED)
+                pipe.hmget(self.ledger.key(f"run:{run_id.decode()}"), "state", "total", *ENDED)
             raw = pipe.execute()
         states = Counter({"active": 0, "paused": 0, "cancelled": 0, "done": 0})
         for state, total, *ended in raw:
@@ -181,17 +175,17 @@ class Exporter:
 
     def _read_sandboxes(self, now: float) -> Iterator[Answer]:
         counts: Counter[tuple[str, ...]] = Counter()
-        for record in Sandboxes(self._ledger).all():
+        for record in Sandboxes(self.ledger).all():
             counts[record.backend, "running" if record.lease_s > 0 else "leaked"] += 1
         for backend in {*known_backends(), *(backend for backend, _ in counts)}:
-            key = self._ledger.key(f"creation:{backend}:starting")
+            key = self.ledger.key(f"creation:{backend}:starting")
             counts[backend, "starting"] += self._client.zcount(key, now, "+inf")
             counts[backend, "running"] += 0
             counts[backend, "leaked"] += 0
         yield metrics.SANDBOXES, counts
 
     def _read_limits(self) -> Iterator[Answer]:
-        limits = EndpointLimits(self._ledger)
+        limits = EndpointLimits(self.ledger)
         calls: dict[tuple[str, ...], float] = {}
         pauses: dict[tuple[str, ...], float] = {}
         answers: dict[tuple[str, ...], float] = {}
@@ -201,26 +195,20 @@ class Exporter:
                 continue
             endpoint, _, model = name.partition("|")
             pauses[endpoint, model] = state.pause_s
-            for label, value in (
-                ("limit", state.limit),
-                ("leased", state.leased),
-                ("waiting", state.waiting),
-            ):
-                calls[endpoint, model, label] = value
+            for label in ("limit", "leased", "waiting"):
+                calls[endpoint, model, label] = getattr(state, label)
             for outcome in ("granted", "refused", "paused"):
                 answers[endpoint, model, outcome] = getattr(state, outcome)
         yield metrics.LIMIT, calls
         yield metrics.LIMIT_PAUSE, pauses
         yield metrics.LIMIT_ANSWERS, answers
 
-    # --- who reads the results ------------------------------------------------------------------
-
     def _read_consumers(self, now: float) -> Iterator[Answer]:
-        stream = self._ledger.key(STREAM)
+        stream = self.ledger.key(STREAM)
         yield metrics.STREAM_GROUPS, {(): self._client.xlen(stream)}
-        size = self._client.get(self._ledger.key(f"{STREAM}:bytes"))
+        size = self._client.get(self.ledger.key(f"{STREAM}:bytes"))
         yield metrics.STREAM_BYTES, {(): float(size or 0)}
-        yield metrics.DEAD_LETTERS, {(): self._client.xlen(self._ledger.key("dead"))}
+        yield metrics.DEAD_LETTERS, {(): self._client.xlen(self.ledger.key("dead"))}
         unread: dict[tuple[str, ...], float] = {}
         pending: dict[tuple[str, ...], float] = {}
         ages: dict[tuple[str, ...], float] = {}
@@ -236,11 +224,7 @@ class Exporter:
 
 
 def _counted(found: Totals) -> Iterator[Answer]:
-    """The ledger's totals.
-
-    Counters that may increase exist from the start: one that appears with its first increment
-    has no rate.
-    """
+    """The ledger's totals. A counter that appeared with its first increment would have no rate."""
     values: dict[Metric, dict[tuple[str, ...], float]] = {m: {} for m in _TOTALS.values()}
     for cause in WIDE_CAUSES:
         values[metrics.RETRIES][cause,] = 0.0

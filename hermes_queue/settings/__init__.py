@@ -36,15 +36,19 @@ DEFAULT_REDIS_URL = "redis://127.0.0.1:6379/0"
 """Redis of workers and consumers if `HERMES_QUEUE_REDIS_URL` is not set."""
 
 
-def _cache_root() -> Path:
-    """Root of all caches: the user's cache directory; for root, one that slots can reach.
-
-    If the worker is root, slots run as an unprivileged uid, which cannot enter /root.
-    """
+def _directory(for_root: str, variable: str, default: str) -> Path:
+    """Our directory below the user's; for root, one outside /root, which slots cannot enter."""
     if os.geteuid() == 0:
-        return Path("/var/cache/hermes-queue")
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "hermes-queue"
+        return Path(for_root)
+    return Path(os.environ.get(variable) or Path.home() / default, "hermes-queue")
+
+
+def _cache_root() -> Path:
+    return _directory("/var/cache/hermes-queue", "XDG_CACHE_HOME", ".cache")
+
+
+def _archive_root() -> Path:
+    return _directory("/var/lib/hermes-queue", "XDG_DATA_HOME", ".local/share") / "archive"
 
 
 class RedisSettings(Section, env_prefix=PREFIX + "REDIS_"):
@@ -208,14 +212,6 @@ class ResultSettings(Section, env_prefix=PREFIX + "RESULTS_"):
     hard_max_bytes: int = Field(default=4 << 30, ge=1)
     """Finished trajectories wait in their worker's spool while bodies of unread groups have this
     many bytes."""
-
-
-def _archive_root() -> Path:
-    """Directory of results that are deleted from Redis: data, not a cache."""
-    if os.geteuid() == 0:
-        return Path("/var/lib/hermes-queue/archive")
-    base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
-    return Path(base) / "hermes-queue" / "archive"
 
 
 class ArchiveSettings(Section, env_prefix=PREFIX + "ARCHIVE_"):

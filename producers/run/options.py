@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_type_hints
 
 from hermes_queue import extensions
 from producers.run.flags import Options, at_least, flag, number, switch
@@ -295,6 +295,11 @@ class OutputOptions(Options):
         choices=("DEBUG", "INFO", "WARNING", "ERROR"),
     )
 
+    @property
+    def follows(self) -> bool:
+        """Whether results are read."""
+        return self.follow or self.out is not None
+
 
 @dataclass(frozen=True)
 class ProducerOptions:
@@ -313,17 +318,8 @@ class ProducerOptions:
     """An instance of the producer's `options`."""
 
 
-_GROUPS: dict[str, type[Options]] = {
-    "rows": RowOptions,
-    "agent": AgentOptions,
-    "run": RunOptions,
-    "sandbox": SandboxOptions,
-    "groups": GroupOptions,
-    "staleness": StalenessOptions,
-    "limits": LimitOptions,
-    "budgets": BudgetOptions,
-    "output": OutputOptions,
-}
+_GROUPS: dict[str, type[Options]] = get_type_hints(ProducerOptions)
+del _GROUPS["own"]
 _EPILOG = """\
 examples:
   two items, everything on this machine, no setup, no model:

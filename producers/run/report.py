@@ -57,24 +57,26 @@ class Summary:
     results: list[dict[str, Any]] = field(default_factory=list)
 
 
+@dataclass
 class Report:
     """Collects and prints the outcome of one run."""
 
-    def __init__(self, summary: Summary, groups: Mapping[str, int], options: OutputOptions) -> None:
-        """`groups` maps the ids of the run's groups to their sizes."""
-        self.summary = summary
-        self.groups = groups
-        self.options = options
-        self.progress = Progress(quiet=options.quiet)
-        self.rows: Sequence[ResultRow] = ()
+    summary: Summary
+    groups: Mapping[str, int]
+    """Ids of the run's groups, and their sizes."""
+    options: OutputOptions
+    rows: Sequence[ResultRow] = ()
+
+    def __post_init__(self) -> None:
+        self.progress = Progress(quiet=self.options.quiet)
 
     @classmethod
-    def of(cls, plan: Plan, selection: SelectedItems) -> Report:
+    def of(cls, plan: Plan, selection: SelectedItems, mode: str) -> Report:
         """The report of a run that begins. Prints what was read."""
         groups = plan.group_sizes(selection)
         summary = Summary(
             run_id=plan.run_id,
-            mode="dry-run",
+            mode=mode,
             dataset=selection.dataset,
             items=len(selection.items),
             jobs=sum(groups.values()),

@@ -206,13 +206,11 @@ def _slowest(seen: Overview) -> _Block:
 def _failures(seen: Overview) -> Text:
     attempts, dead = seen.lately.attempts, seen.dead_letters
     failed = sorted(((count, cause) for cause, count in attempts.items() if cause), reverse=True)
+    counts = ", ".join(f"{cause} {count}" for count, cause in failed)
     return _line(
         ("FAILURES ", "bold cyan"),
         "last hour: ",
-        (
-            ", ".join(f"{cause} {count}" for count, cause in failed) or "none",
-            "red" if failed else "green",
-        ),
+        (counts, "red") if counts else ("none", "green"),
         f" of {sum(attempts.values())} attempts",
         ("  DEAD LETTERS ", "bold cyan"),
         (str(dead), "bold red" if dead else ""),
@@ -221,15 +219,12 @@ def _failures(seen: Overview) -> Text:
 
 def _results(seen: Overview) -> Text:
     stream = seen.stream
-    readers = [
-        (
-            f"; {reader.name}: {reader.behind} behind, {reader.pending} pending",
-            "yellow" if reader.behind > 0 and (reader.idle_s is None or reader.idle_s > 60) else "",
-        )
-        for reader in stream.readers
-    ]
-    size = f"{stream.groups} groups, {_bytes(stream.bytes)}"
-    return _line(("RESULTS ", "bold cyan"), size, *(readers or ["; no readers"]))
+    parts = [("RESULTS ", "bold cyan"), (f"{stream.groups} groups, {_bytes(stream.bytes)}", "")]
+    for reader in stream.readers:
+        slow = reader.behind > 0 and (reader.idle_s is None or reader.idle_s > 60)
+        lag = f"; {reader.name}: {reader.behind} behind, {reader.pending} pending"
+        parts.append((lag, "yellow" if slow else ""))
+    return _line(*parts, "" if stream.readers else "; no readers")
 
 
 def _line(*parts: str | tuple[str, str]) -> Text:
