@@ -24,7 +24,7 @@ from hermes_queue.ledger.group_facts import dropped_groups
 from hermes_queue.results.consume import STREAM, DeliveredGroup, consume, remove_consumer_group
 from hermes_queue.results.reading import EntryId, has_dealt_with, newest_entry
 from hermes_queue.sinks.base import Sink
-from producers.run.progress import Counts, Progress, ResultRow, result_row
+from producers.run.progress import Progress, ResultRow, result_row
 
 logger = logging.getLogger(__name__)
 
@@ -207,7 +207,7 @@ class Follower:
 
     async def _show(self) -> RunStatus:
         status = await asyncio.to_thread(self.ledger.run_status, self.run_id)
-        self.progress.show(Counts(status.total, status.running, status.finished, status.failed))
+        self.progress.show(status)
         return status
 
     async def _report_pause(self) -> None:

@@ -228,14 +228,9 @@ def _commit() -> str | None:
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None
-    try:
-        answer = subprocess.run(  # noqa: S603 - no outside input
-            ["git", "-C", str(root), "rev-parse", "HEAD"],  # noqa: S607 - git of the PATH
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=10,
-        )
-    except (OSError, subprocess.TimeoutExpired):
+    command = ["git", "-C", str(root), "rev-parse", "HEAD"]
+    try:  # no outside input
+        answer = subprocess.check_output(command, stderr=subprocess.DEVNULL, text=True, timeout=10)  # noqa: S603
+    except (OSError, subprocess.SubprocessError):
         return None
-    return answer.stdout.strip() or None
+    return answer.strip()

@@ -6,12 +6,14 @@ change. Progress goes to stderr, results to stdout.
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
+from hermes_queue.ledger import RunStatus
 from hermes_queue.models import ScoredTrajectory
 
 if TYPE_CHECKING:
@@ -26,23 +28,6 @@ MAX_ROWS = 60
 _NOTE_CHARACTERS = 300
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """Numbers of trajectories in a run."""
-
-    total: int
-    running: int = 0
-    finished: int = 0
-    """Published with a score."""
-    failed: int = 0
-    """Published without a score."""
-
-    @property
-    def done(self) -> int:
-        """Published."""
-        return self.finished + self.failed
-
-
 class Progress:
     """Shows counts. A context manager, because a live bar must be taken down."""
 
@@ -52,7 +37,7 @@ class Progress:
         self._bar = _bar(self._console) if self._console.is_terminal and not quiet else None
         self._started = time.monotonic()
         self._sent_at = self._started
-        self._last: tuple[Counts, float] | None = None
+        self._shown, self._shown_at = "", -math.inf
 
     def __enter__(self) -> Progress:
         if self._bar:
@@ -68,18 +53,17 @@ class Progress:
         if not self._quiet:
             self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
-    def show(self, counts: Counts) -> None:
+    def show(self, status: RunStatus) -> None:
         """Update the display; cheap enough for several calls per second."""
-        minutes = max(time.monotonic() - self._started, 1e-3) / 60
-        text = (
-            f"{counts.done}/{counts.total} finished, {counts.running} running, "
-            f"{counts.failed} failed, {counts.done / minutes:.1f}/min"
-        )
+        done, now = status.finished + status.failed, time.monotonic()
+        counts = f"{done}/{status.total} finished, {status.running} running, {status.failed} failed"
+        text = f"{counts}, {60 * done / max(now - self._started, 1e-3):.1f}/min"
+        is_due = now - self._shown_at >= PLAIN_INTERVAL_S or done == status.total
         if self._bar:
             task, *_ = self._bar.task_ids
-            self._bar.update(task, total=counts.total, completed=counts.done, description=text)
-        elif self._is_news(counts):
-            self._last = (counts, time.monotonic())
+            self._bar.update(task, total=status.total, completed=done, description=text)
+        elif is_due and counts != self._shown:
+            self._shown, self._shown_at = counts, now
             self.say(text)
 
     def show_sent(self, sent: int, total: int) -> None:
@@ -91,12 +75,6 @@ class Progress:
         elif time.monotonic() - self._sent_at >= PLAIN_INTERVAL_S and sent < total:
             self._sent_at = time.monotonic()
             self.say(f"enqueued {sent}/{total}")
-
-    def _is_news(self, counts: Counts) -> bool:
-        if self._last is None or (counts.done == counts.total and counts != self._last[0]):
-            return True
-        last, at = self._last
-        return counts != last and time.monotonic() - at >= PLAIN_INTERVAL_S
 
 
 def _bar(target: Console) -> rich.progress.Progress:

@@ -83,8 +83,7 @@ class SandboxOptions(Options):
         """Check the profile of a run whose worker starts here, before anything starts.
 
         Raises:
-            ConfigurationError: the worker would not know the profile; the message lists known
-                ones.
+            ConfigurationError: the worker would not know the profile.
         """
         check = find_backend(self._backend).check_profile
         try:
@@ -94,11 +93,7 @@ class SandboxOptions(Options):
             raise ConfigurationError(f"--profile: {error}") from error
 
     def refuse(self) -> None:
-        """Refuse all flags, because workers that run already choose their sandboxes themselves.
-
-        Raises:
-            ConfigurationError: one of the flags was given.
-        """
+        """Raise ConfigurationError for a flag: workers that run already have their own settings."""
         for _, flag, _ in self.chosen:
             raise ConfigurationError(
                 f"{flag.name}: the workers of this Redis choose their sandboxes; set "

@@ -186,11 +186,13 @@ class _Selector:
 
 def _limit(options: RowOptions) -> int | None:
     """The number of items to select; None = all."""
-    if options.items == "all" or (options.items is None and options.instance_id):
-        if options.cycle:
-            raise ConfigurationError("--cycle never ends: give a number of rows with --items N")
-        return None
-    return DEFAULT_ITEMS if options.items is None else int(options.items)
+    if options.items is None and not options.instance_id:
+        return DEFAULT_ITEMS
+    if isinstance(options.items, int):
+        return options.items
+    if options.cycle:
+        raise ConfigurationError("--cycle never ends: give a number of rows with --items N")
+    return None
 
 
 def _columns(item: type[BaseModel]) -> set[str]:

@@ -9,9 +9,9 @@ from dataclasses import asdict
 
 import click
 
+from hermes_queue.cli.doctor import Finding, error, ok
 from hermes_queue.cli.doctor.deployment import deployment_findings
 from hermes_queue.cli.doctor.endpoint import endpoint_findings
-from hermes_queue.cli.doctor.finding import Finding, error, ok
 from hermes_queue.cli.doctor.host import (
     descriptor_finding,
     host_findings,

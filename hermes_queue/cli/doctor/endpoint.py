@@ -13,7 +13,7 @@ from hermes_queue.agent.endpoint.probe import ToolProbe, forget
 from hermes_queue.agent.endpoint.reply import parse
 from hermes_queue.agent.endpoint.values import MalformedReply
 from hermes_queue.agent.tokens.servers import own_servers
-from hermes_queue.cli.doctor.finding import Finding, error, ok, warning
+from hermes_queue.cli.doctor import Finding, error, ok, warning
 from hermes_queue.settings import ModelSettings
 
 TIMEOUT_S = 30.0

@@ -14,7 +14,7 @@ from typing import Any
 import redis
 
 from hermes_queue.bodies.store import ObjectStore
-from hermes_queue.cli.doctor.finding import Finding, error, ok, warning
+from hermes_queue.cli.doctor import Finding, error, ok, warning
 from hermes_queue.disk.durable import replaced
 from hermes_queue.disk.locks import is_held
 from hermes_queue.errors import HermesQueueError, TrajectoryFailure

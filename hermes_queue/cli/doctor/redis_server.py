@@ -11,7 +11,7 @@ from typing import Any, cast
 import redis
 
 from hermes_queue.broker.embedded import find_redis_server
-from hermes_queue.cli.doctor.finding import Finding, error, ok, warning
+from hermes_queue.cli.doctor import Finding, error, ok, warning
 from hermes_queue.errors import ConfigurationError, HermesQueueError
 from hermes_queue.keyspace.connection import NO_EVICTION_REMEDY, explained, masked
 from hermes_queue.ledger import Ledger
