@@ -29,7 +29,7 @@ from hermes_queue.ledger.fleet.sandboxes import Sandboxes
 from hermes_queue.ledger.fleet.totals import Totals, totals
 from hermes_queue.queues import queue_name, retry_queue_name
 from hermes_queue.results.consume import STREAM
-from hermes_queue.results.lag import lag_of
+from hermes_queue.results.consumers import lag_of
 from hermes_queue.sandbox import known_backends
 from hermes_queue.settings import MetricsSettings, WorkerSettings, check_environment
 from hermes_queue.telemetry import logs, metrics

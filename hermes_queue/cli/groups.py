@@ -9,11 +9,11 @@ from dataclasses import asdict
 
 import click
 
-from hermes_queue.cli.sinks.places import place
+from hermes_queue.cli.sinks.options import place
 from hermes_queue.cli.watch.table import age, print_table
 from hermes_queue.ledger import Ledger
 from hermes_queue.results.consumers import consumer_groups, forget_consumer_group
-from hermes_queue.results.lag import rewind as set_back
+from hermes_queue.results.consumers import rewind as set_back
 
 _HELP = """List the consumer groups of the results; rewind and remove them.
 
