@@ -23,7 +23,7 @@ from hermes_queue.settings import SandboxSettings
 from producers.run.options import ProducerOptions
 from producers.run.progress import Progress
 from producers.run.report import listed
-from producers.run.selection import SelectedItem
+from producers.source import SelectedItem
 
 CONCURRENT_PINS = 4
 """Rows that are pinned at the same time."""

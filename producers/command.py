@@ -22,20 +22,22 @@ _EXTRAS = {"celery": "producer", "kombu": "producer", "rich": "producer", "click
 """Modules that a plain `pip install hermes-queue` lacks, and the extra that has them."""
 
 
-def run_command(command: Callable[[], int], *, interrupted: str) -> int:
+def run_command(command: Callable[[], int], *, interrupted: str, backend: str | None = None) -> int:
     """Run `command` and return its exit code (see `hermes_queue.errors`).
 
-    `interrupted` describes what has been kept, for the message after Ctrl-C or SIGTERM.
+    Args:
+        command: the work.
+        interrupted: what has been kept, for the message after Ctrl-C or SIGTERM.
+        backend: as for `check_environment`.
     """
     previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         check_installation()
-        check_environment()
+        check_environment(backend)
         return command()
-    except IsolationUnavailable as error:
-        return fail(str(error), EXIT_ISOLATION)
     except TrajectoryFailure as error:
-        return fail(str(error), EXIT_FAILED)
+        isolation = isinstance(error, IsolationUnavailable)
+        return fail(str(error), EXIT_ISOLATION if isolation else EXIT_FAILED)
     except HermesQueueError as error:
         return fail(str(error), error.exit_code)
     except KeyboardInterrupt:

@@ -24,8 +24,7 @@ from hermes_queue.sandbox import make_backend
 from hermes_queue.sandbox.base import SlotSpec
 from hermes_queue.settings import SandboxSettings
 from producers.command import fail, run_command
-from producers.run.flags import Options, flag, switch
-from producers.run.numbers import at_least
+from producers.run.flags import Options, at_least, flag, switch
 
 if TYPE_CHECKING:
     from rich.status import Status

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from hermes_queue.errors import ConfigurationError
 from producers.base import Producer, main
 from producers.environments import own_environment, read_environments, with_environment
-from producers.run.flags import Options, flag, switch
-from producers.run.numbers import at_least
+from producers.run.flags import Options, at_least, flag, switch
 
 if TYPE_CHECKING:
     from producers.run.options import ProducerOptions
-    from producers.run.selection import SelectedItem
+    from producers.source import SelectedItem
 
 _EXAMPLES = """\
 SWE-smith:
@@ -53,8 +52,7 @@ class SweSmithOptions(Options):
         "faults; runs no tests and enqueues nothing"
     )
     python: str | None = flag(
-        "set up and grade with this Python instead of the row's or the worker's",
-        metavar="X.Y",
+        "set up and grade with this Python instead of the row's or the worker's", metavar="X.Y"
     )
     max_tests: int | None = flag(
         "skip rows with more tests than N (default: no limit)", type=at_least(1), metavar="N"

@@ -3,7 +3,7 @@
     __main__.py    `python -m hermes_queue.cli`
     dead.py        dead letters
     doctor/        checks of settings, host, Redis and endpoints
-    exporter.py    metrics of the whole deployment, which deployment_metrics.py collects
+    exporter.py    metrics of the whole deployment
     groups.py      consumer groups of the results
     lanes.py       circuit breakers, manual pause
     limits.py      permits of model endpoints
@@ -30,14 +30,8 @@ import click
 from hermes_queue.errors import EXIT_ISOLATION, HermesQueueError, IsolationUnavailable
 
 COMMANDS = {
-    "dead": (
-        "dead",
-        "List, retry and drop jobs and groups that need a person.",
-    ),
-    "doctor": (
-        "doctor.command",
-        "Check settings, Redis, isolation, disks and model endpoints.",
-    ),
+    "dead": ("dead", "List, retry and drop jobs and groups that need a person."),
+    "doctor": ("doctor.command", "Check settings, Redis, isolation, disks and model endpoints."),
     "export": ("sinks.export", "Write a dataset of all groups that are finished by now."),
     "exporter": ("exporter", "Serve metrics of the whole deployment to Prometheus."),
     "groups": ("groups", "List the consumer groups of the results; rewind and remove them."),
@@ -55,10 +49,7 @@ COMMANDS = {
         "List sandboxes of this deployment, also at the provider; end them.",
     ),
     "sink": ("sinks.sink", "Read results continuously into a dataset or a trainer."),
-    "status": (
-        "watch.status",
-        "Show the deployment on one screen, or the counters of a run.",
-    ),
+    "status": ("watch.status", "Show the deployment on one screen, or the counters of a run."),
     "top": ("watch.status", "Watch runs, lanes, workers, failures and the slowest trajectories."),
     "workers": ("workers", "List live workers; pause, resume, drain and resize them."),
 }
@@ -85,12 +76,9 @@ class _Commands(click.Group):
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
-        except IsolationUnavailable as error:
+        except (IsolationUnavailable, HermesQueueError) as error:
             click.echo(f"error: {error}", err=True)
-            ctx.exit(EXIT_ISOLATION)
-        except HermesQueueError as error:
-            click.echo(f"error: {error}", err=True)
-            ctx.exit(error.exit_code)
+            ctx.exit(getattr(error, "exit_code", EXIT_ISOLATION))
 
 
 @click.group(name="hermes", cls=_Commands)

@@ -3,35 +3,32 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
 
 import click
 
-if TYPE_CHECKING:
-    from hermes_queue.ledger.dead import DeadLetters, Letter, LetterFilter
+from hermes_queue.ledger import DeadLetters, Ledger, poison
+from hermes_queue.ledger.dead import Letter, LetterFilter
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
-class _Duration(click.ParamType):  # type: ignore[type-arg]
-    name = "duration"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> float:
-        text = str(value)
-        try:
-            return float(text[:-1]) * _UNITS[text[-1:]]
-        except (ValueError, KeyError):
-            self.fail(f"{text!r} is not a duration; write 30s, 15m, 12h or 7d", param, ctx)
+def duration(text: str) -> float:
+    """The seconds of a flag's value."""
+    try:
+        return float(text[:-1]) * _UNITS[text[-1:]]
+    except (ValueError, KeyError):
+        message = f"{text!r} is not a duration; write 30s, 15m, 12h or 7d"
+        raise click.BadParameter(message) from None
 
 
 def _filters(command: Callable[..., None]) -> Callable[..., None]:
     for option in (
         click.option(
             "--older-than",
-            type=_Duration(),
+            type=duration,
             default="0s",
             help="Only letters older than this, e.g. 30m, 12h, 7d.",
         ),
@@ -45,25 +42,9 @@ def _filters(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-@contextmanager
-def _opened() -> Iterator[DeadLetters]:
-    from hermes_queue.ledger import Ledger
-    from hermes_queue.ledger.dead import DeadLetters
-
-    with closing(Ledger.connect()) as ledger:
-        yield DeadLetters(ledger)
-
-
-def _letter_filter(run_id: str, env: str, cause: str, older_than: float) -> LetterFilter:
-    from hermes_queue.ledger.dead import LetterFilter
-
-    return LetterFilter(run_id, env, cause, older_than)
-
-
-def _chosen(letters: DeadLetters, ids: tuple[str, ...], matching: LetterFilter) -> list[Letter]:
-    if ids:
-        return [letters.get(letter_id) for letter_id in ids]
-    return list(letters.find(matching))
+def _chosen(ledger: Ledger, ids: tuple[str, ...], matching: LetterFilter) -> list[Letter]:
+    letters = DeadLetters(ledger)
+    return [letters.get(letter_id) for letter_id in ids] or list(letters.find(matching))
 
 
 _HELP = """Jobs that would fail again and groups that could not be consumed, with the evidence.
@@ -75,11 +56,7 @@ hermes-queue dead requeue --cause env_bug --env swe_smith
 hermes-queue dead purge --older-than 7d
 hermes-queue dead items
 """
-
-
-@click.group(help=_HELP)
-def dead() -> None:
-    """The group of commands; its help is `_HELP`."""
+dead = click.Group("dead", help=_HELP)
 
 
 @dead.command("list")
@@ -87,8 +64,8 @@ def dead() -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def list_letters(run_id: str, env: str, cause: str, older_than: float, as_json: bool) -> None:
     """Print dead letters, oldest first."""
-    with _opened() as letters:
-        for letter in letters.find(_letter_filter(run_id, env, cause, older_than)):
+    with closing(Ledger.connect()) as ledger:
+        for letter in DeadLetters(ledger).find(LetterFilter(run_id, env, cause, older_than)):
             fields = letter.fields
             if as_json:
                 click.echo(json.dumps({"id": letter.id, "age_s": letter.age_s, **fields}))
@@ -101,8 +78,8 @@ def list_letters(run_id: str, env: str, cause: str, older_than: float, as_json: 
 @click.argument("letter_id", metavar="ID")
 def show(letter_id: str) -> None:
     """Print one dead letter with all its fields."""
-    with _opened() as letters:
-        letter = letters.get(letter_id)
+    with closing(Ledger.connect()) as ledger:
+        letter = DeadLetters(ledger).get(letter_id)
     for name, value in letter.fields.items():
         lines = value.splitlines() or [""]
         click.echo(f"{name}: {lines[0]}")
@@ -115,11 +92,10 @@ def show(letter_id: str) -> None:
 @_filters
 def requeue(ids: tuple[str, ...], run_id: str, env: str, cause: str, older_than: float) -> None:
     """Run jobs again: the named ones, or all that match. Each becomes a separate group."""
-    from hermes_queue.broker.rerun import rerun_letters
-    from hermes_queue.ledger import DeadLetters, Ledger
+    from hermes_queue.broker.rerun import rerun_letters  # loads Celery
 
     with closing(Ledger.connect()) as ledger:
-        chosen = _chosen(DeadLetters(ledger), ids, _letter_filter(run_id, env, cause, older_than))
+        chosen = _chosen(ledger, ids, LetterFilter(run_id, env, cause, older_than))
         if not ids:  # letters about a group have no job to run
             chosen = [letter for letter in chosen if letter.fields.get("job")]
         for again in rerun_letters(ledger, chosen):
@@ -134,8 +110,9 @@ def purge(
     ids: tuple[str, ...], run_id: str, env: str, cause: str, older_than: float, yes: bool
 ) -> None:
     """Delete dead letters: the named ones, or all that match."""
-    with _opened() as letters:
-        chosen = _chosen(letters, ids, _letter_filter(run_id, env, cause, older_than))
+    with closing(Ledger.connect()) as ledger:
+        letters = DeadLetters(ledger)
+        chosen = _chosen(ledger, ids, LetterFilter(run_id, env, cause, older_than))
         if chosen and not yes:
             click.confirm(f"delete {len(chosen)} dead letters?", abort=True)
         click.echo(f"deleted {sum(letters.purge(letter) for letter in chosen)} dead letters")
@@ -148,11 +125,8 @@ def items(as_json: bool) -> None:
 
     Their jobs run alone from the first attempt on, in every run, until the item is forgotten.
     """
-    from hermes_queue.ledger import Ledger
-    from hermes_queue.ledger.poison import poison_items
-
     with closing(Ledger.connect()) as ledger:
-        for each in poison_items(ledger):
+        for each in poison.poison_items(ledger):
             if as_json:
                 click.echo(json.dumps(asdict(each)))
             else:
@@ -163,8 +137,6 @@ def items(as_json: bool) -> None:
 @click.argument("item_hashes", nargs=-1, required=True, metavar="ITEM...")
 def forget(item_hashes: tuple[str, ...]) -> None:
     """Let jobs of these items (hashes as `items` prints them) run beside others again."""
-    from hermes_queue.ledger import Ledger, poison
-
     with closing(Ledger.connect()) as ledger:
         for item_hash in item_hashes:
             poison.forget(ledger, item_hash)

@@ -9,7 +9,11 @@ from dataclasses import asdict
 
 import click
 
+from hermes_queue.cli.sinks.options import place
 from hermes_queue.cli.watch.table import age, print_table
+from hermes_queue.ledger import Ledger
+from hermes_queue.results.consumers import consumer_groups, forget_consumer_group
+from hermes_queue.results.consumers import rewind as set_back
 
 _HELP = """List the consumer groups of the results; rewind and remove them.
 
@@ -18,20 +22,13 @@ hermes-queue groups list
 hermes-queue groups rewind trainer --to 0
 hermes-queue groups remove old-trainer
 """
-
-
-@click.group(help=_HELP)
-def groups() -> None:
-    """The group of commands; its help is `_HELP`."""
+groups = click.Group("groups", help=_HELP)
 
 
 @groups.command("list")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def list_groups(as_json: bool) -> None:
     """Print each consumer group: its lag, and whether results are kept for it."""
-    from hermes_queue.ledger import Ledger
-    from hermes_queue.results.consumers import consumer_groups
-
     with closing(Ledger.connect()) as ledger:
         found = consumer_groups(ledger)
     if as_json:
@@ -51,9 +48,6 @@ def list_groups(as_json: bool) -> None:
 @click.option("--yes", is_flag=True, help="Remove without asking.")
 def remove(name: str, yes: bool) -> None:
     """Remove the consumer group NAME: unread results are no longer kept for it."""
-    from hermes_queue.ledger import Ledger
-    from hermes_queue.results.consumers import forget_consumer_group
-
     if not yes:
         click.confirm(f"remove consumer group {name}?", abort=True)
     with closing(Ledger.connect()) as ledger:
@@ -75,8 +69,5 @@ def rewind(name: str, start: str) -> None:
 
     Trimmed results are no longer in the stream; `hermes-queue export` still has them.
     """
-    from hermes_queue.cli.sinks.options import place
-    from hermes_queue.results.consumers import rewind as set_back
-
     asyncio.run(set_back(name, place(start)))
     click.echo(f"{name}: continues from {start}")

@@ -8,6 +8,10 @@ from dataclasses import asdict
 
 import click
 
+from hermes_queue.ledger import Breakers, Ledger
+from hermes_queue.ledger.fleet.lanes import pause_lane
+from hermes_queue.wire.names import check_served_lane
+
 _HELP = """Show which lanes are paused, by a breaker or by hand; pause and resume them.
 
 \b
@@ -15,11 +19,7 @@ hermes-queue lanes show train eval
 hermes-queue lanes pause train --reason "new image"
 hermes-queue lanes resume train
 """
-
-
-@click.group(help=_HELP)
-def lanes() -> None:
-    """The group of commands; its help is `_HELP`."""
+lanes = click.Group("lanes", help=_HELP)
 
 
 @lanes.command()
@@ -27,8 +27,6 @@ def lanes() -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def show(names: tuple[str, ...], as_json: bool) -> None:
     """Print the state of each LANE: closed (working), open (paused) or half_open (probing)."""
-    from hermes_queue.ledger import Breakers, Ledger
-
     with closing(Ledger.connect()) as ledger:
         for name in names:
             state = Breakers(ledger).state(name)
@@ -45,10 +43,6 @@ def show(names: tuple[str, ...], as_json: bool) -> None:
 @click.option("--reason", default="", help="Reason that show, status and top display.")
 def pause(name: str, reason: str) -> None:
     """Start no more jobs of LANE on any worker; running trajectories continue."""
-    from hermes_queue.ledger import Ledger
-    from hermes_queue.ledger.fleet.lanes import pause_lane
-    from hermes_queue.wire.names import check_served_lane
-
     try:
         check_served_lane(name)
     except ValueError as error:
@@ -62,8 +56,6 @@ def pause(name: str, reason: str) -> None:
 @click.argument("name", metavar="LANE")
 def resume(name: str) -> None:
     """Close the breaker of LANE: its jobs run again within half a minute."""
-    from hermes_queue.ledger import Breakers, Ledger
-
     with closing(Ledger.connect()) as ledger:
         closed = Breakers(ledger).close(name)
     if not closed:

@@ -8,26 +8,22 @@ from dataclasses import asdict
 
 import click
 
+from hermes_queue.ledger import Ledger
+from hermes_queue.ledger.fleet.limiter import EndpointLimits
+
 _HELP = """Show the call limits of model endpoints, and how many calls wait.
 
 \b
 hermes-queue limits list
 hermes-queue limits forget "http://127.0.0.1:8000/v1|MODEL"
 """
-
-
-@click.group(help=_HELP)
-def limits() -> None:
-    """The group of commands; its help is `_HELP`."""
+limits = click.Group("limits", help=_HELP)
 
 
 @limits.command("list")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def list_limits(as_json: bool) -> None:
     """Print each endpoint and model that was called recently."""
-    from hermes_queue.ledger import Ledger
-    from hermes_queue.ledger.fleet.limiter import EndpointLimits
-
     with closing(Ledger.connect()) as ledger:
         known = EndpointLimits(ledger)
         found = {name: state for name in known.names() if (state := known.state(name))}
@@ -48,9 +44,6 @@ def list_limits(as_json: bool) -> None:
 @click.argument("name", metavar="NAME")
 def forget(name: str) -> None:
     """End the pause of NAME and reset its limit, e.g. after the provider has raised it."""
-    from hermes_queue.ledger import Ledger
-    from hermes_queue.ledger.fleet.limiter import EndpointLimits
-
     with closing(Ledger.connect()) as ledger:
         known = EndpointLimits(ledger).forget(name)
     if not known:

@@ -121,22 +121,26 @@ def overview(ledger: Ledger) -> Overview:
     Raises:
         RedisUnavailable: Redis does not answer.
     """
-    client: Any = ledger.client
     with explained(ledger.url):
-        seconds, micros = client.time()
-        now = seconds + micros / 1e6
-        with client.pipeline(transaction=False) as pipe:
-            pipe.zcard(ledger.key("delayed"))
-            pipe.zcard(ledger.key("leases"))
-            pipe.zcard(ledger.key("sandboxes"))
-            pipe.xlen(ledger.key("dead"))
-            pipe.xlen(ledger.key("results"))
-            pipe.get(ledger.key("results:bytes"))
-            delayed, leased, sandboxes, dead, groups, stream_bytes = pipe.execute()
+        return _overview(ledger)
+
+
+def _overview(ledger: Ledger) -> Overview:
+    client: Any = ledger.client
+    seconds, micros = client.time()
+    now = seconds + micros / 1e6
+    with client.pipeline(transaction=False) as pipe:
+        pipe.zcard(ledger.key("delayed"))
+        pipe.zcard(ledger.key("leases"))
+        pipe.zcard(ledger.key("sandboxes"))
+        pipe.xlen(ledger.key("dead"))
+        pipe.xlen(ledger.key("results"))
+        pipe.get(ledger.key("results:bytes"))
+        delayed, leased, sandboxes, dead, groups, stream_bytes = pipe.execute()
     workers = sorted(ledger.workers(), key=lambda worker: str(worker.get("name", "")))
     return Overview(
         at=now,
-        redis=_redis(ledger),
+        redis=_redis(client.info()),
         lanes=_lanes(ledger, known_lanes(ledger), workers, now),
         delayed=delayed,
         leased=leased,
@@ -150,7 +154,7 @@ def overview(ledger: Ledger) -> Overview:
     )
 
 
-def progress_of(info: RunInfo, lately: Lately, now: float) -> RunProgress:
+def _progress(info: RunInfo, lately: Lately, now: float) -> RunProgress:
     """The pace of a run and its estimated end; `lately` covers the last minutes."""
     age_s = max(1.0, now - info.created)
     pace = lately.ended.get(info.run_id, 0) / min(lately.window_s, age_s)
@@ -161,16 +165,13 @@ def progress_of(info: RunInfo, lately: Lately, now: float) -> RunProgress:
 
 def _starting(ledger: Ledger, workers: Iterable[Mapping[str, Any]]) -> int:
     backends = sorted({str(worker.get("backend", "")) for worker in workers})
-    with explained(ledger.url), ledger.client.pipeline(transaction=False) as pipe:
+    with ledger.client.pipeline(transaction=False) as pipe:
         for backend in backends:
             pipe.zcard(ledger.key(f"creation:{backend}:starting"))
         return sum(pipe.execute())
 
 
-def _redis(ledger: Ledger) -> RedisState:
-    client: Any = ledger.client
-    with explained(ledger.url):
-        info: Mapping[str, Any] = client.info()
+def _redis(info: Mapping[str, Any]) -> RedisState:
     return RedisState(
         version=str(info.get("redis_version", "?")),
         used_bytes=int(info.get("used_memory", 0)),
@@ -186,7 +187,7 @@ def _runs(ledger: Ledger, now: float) -> tuple[RunProgress, ...]:
     found = []
     for run_id in runs.ids()[:MOST_RUNS]:
         try:
-            found.append(progress_of(runs.get(run_id), lately, now))
+            found.append(_progress(runs.get(run_id), lately, now))
         except ConfigurationError:  # purged or expired meanwhile
             continue
         except (ValueError, redis.ResponseError) as error:
@@ -206,14 +207,10 @@ def _lanes(
 
 
 def lane_now(ledger: Ledger, name: str, workers: Sequence[Mapping[str, Any]], now: float) -> Lane:
-    """One lane as of `now` (Unix time of Redis, s); `workers` comes from `Ledger.workers`.
-
-    Raises:
-        RedisUnavailable: Redis does not answer.
-    """
+    """One lane as of `now` (Unix time of Redis, s); `workers` comes from `Ledger.workers`."""
     keys = queue_keys(name)
     lists = [ledger.key(key) for key in keys.all]
-    with explained(ledger.url), ledger.client.pipeline(transaction=False) as pipe:
+    with ledger.client.pipeline(transaction=False) as pipe:
         for each in lists:
             pipe.llen(each)
             pipe.lindex(each, -1)
@@ -240,6 +237,5 @@ def _longest_wait(ledger: Ledger, heads: Sequence[bytes], now: float) -> float |
             continue
     if not ids:
         return None
-    with explained(ledger.url):
-        since: Any = ledger.client.zmscore(ledger.key("waiting"), ids)
+    since: Any = ledger.client.zmscore(ledger.key("waiting"), ids)
     return max((now - score for score in since if score is not None), default=None)

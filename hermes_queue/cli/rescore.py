@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
+from pydantic import ValidationError
 
 from hermes_queue import extensions
-
-if TYPE_CHECKING:
-    from hermes_queue.agent.tokens.rescore import Difference
-    from hermes_queue.models import ScoredTrajectory
+from hermes_queue.agent.endpoint.choice import OwnEndpoints
+from hermes_queue.agent.endpoint.connection import close_clients
+from hermes_queue.agent.tokens.invariants import token_violations
+from hermes_queue.agent.tokens.rescore import Difference, incomparable, rescore_at
+from hermes_queue.errors import InputError, ModelConfigError, ModelError
+from hermes_queue.models import ScoredTrajectory
+from hermes_queue.settings import ModelSettings
 
 BOUND = 1e-3
 """In nats. The servers in the tests differ by nothing or by float32 rounding."""
@@ -26,6 +31,7 @@ BOUND = 1e-3
 @click.option("--model", help="Name of the model. Default: the record's model.")
 @click.option(
     "--server",
+    "kind",
     metavar="NAME",
     help=f"Kind of server: {', '.join(extensions.own('token_server'))}, a plugin's name, or "
     "package.module:SERVER. Default: the record's server.",
@@ -40,38 +46,17 @@ BOUND = 1e-3
 @click.option(
     "--limit", type=click.IntRange(min=1), help="Check only the first records, at most this many."
 )
-def rescore(
-    file: Path,
-    base_url: str | None,
-    model: str | None,
-    server: str | None,
-    bound: float,
-    limit: int | None,
-) -> None:
+def rescore(file: Path, bound: float, limit: int | None, **options: Any) -> None:
     """Recompute the logprobs of the records in FILE (JSON lines) at the server.
 
     Prints their differences from the recorded ones. Exits with 1 if a difference exceeds the
     bound, or if no record could be compared.
     """
-    asyncio.run(_rescore(file, base_url, model, server, bound, limit))
+    asyncio.run(_rescore(file, bound, limit, **options))
 
 
-async def _rescore(
-    file: Path,
-    base_url: str | None,
-    model: str | None,
-    server: str | None,
-    bound: float,
-    limit: int | None,
-) -> None:
-    from hermes_queue.agent.endpoint.choice import OwnEndpoints
-    from hermes_queue.agent.endpoint.connection import close_clients
-    from hermes_queue.agent.tokens.invariants import token_violations
-    from hermes_queue.agent.tokens.rescore import Difference, incomparable, rescore_at
-    from hermes_queue.errors import ModelConfigError, ModelError
-    from hermes_queue.settings import ModelSettings
-
-    total, compared, skipped, wrong = Difference(), 0, dict[str, int](), 0
+async def _rescore(file: Path, bound: float, limit: int | None, **options: Any) -> None:
+    total, compared, skipped, wrong = Difference(), 0, Counter[str](), 0
     key = OwnEndpoints.of(ModelSettings()).key
     try:
         for record in _records(file, limit):
@@ -79,11 +64,9 @@ async def _rescore(
                 wrong += 1
                 click.echo(f"{record.trajectory_id}: {violation}", err=True)
             if reason := incomparable(record):
-                skipped[reason] = skipped.get(reason, 0) + 1
+                skipped[reason] += 1
                 continue
-            total += await rescore_at(
-                record, api_key=key, base_url=base_url, model=model, kind=server
-            )
+            total += await rescore_at(record, api_key=key, **options)
             compared += 1
     except (ModelError, ModelConfigError) as error:
         raise click.ClickException(str(error)) from error
@@ -94,7 +77,7 @@ async def _rescore(
         raise click.exceptions.Exit(1)
 
 
-def _print_differences(total: Difference, compared: int, skipped: dict[str, int]) -> None:
+def _print_differences(total: Difference, compared: int, skipped: Counter[str]) -> None:
     click.echo(f"{compared} records, {total.tokens} sampled tokens")
     if total.tokens:
         click.echo(f"difference: largest {total.largest:.3g}, mean {total.mean:.3g} nats")
@@ -107,15 +90,8 @@ def _print_differences(total: Difference, compared: int, skipped: dict[str, int]
 
 
 def _records(file: Path, limit: int | None) -> Iterator[ScoredTrajectory]:
-    from pydantic import ValidationError
-
-    from hermes_queue.errors import InputError
-    from hermes_queue.models import ScoredTrajectory
-
     with file.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            if limit is not None and number > limit:
-                return
+        for number, line in enumerate(islice(lines, limit), start=1):
             try:
                 yield ScoredTrajectory.model_validate_json(line)
             except ValidationError as error:

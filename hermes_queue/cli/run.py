@@ -8,14 +8,16 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from hermes_queue.cli.watch.table import age, print_table
-
-if TYPE_CHECKING:
-    from hermes_queue.ledger import Ledger, RunInfo, Runs
+from hermes_queue.errors import ConfigurationError
+from hermes_queue.ledger import Ledger, RunInfo, Runs
+from hermes_queue.ledger import policy as policies
+from hermes_queue.ledger.budgets import set_budgets
+from hermes_queue.ledger.cancelling import cancel as cancel_some
 
 Names = tuple[str, ...]
 _COUNTS = ("total", "queued", "running", "finished", "failed", "cancelled")
@@ -23,8 +25,6 @@ _COUNTS = ("total", "queued", "running", "finished", "failed", "cancelled")
 
 @contextmanager
 def _runs() -> Iterator[Runs]:
-    from hermes_queue.ledger import Ledger, Runs
-
     with closing(Ledger.connect()) as ledger:
         yield Runs(ledger)
 
@@ -52,19 +52,13 @@ hermes-queue run policy my-run --version 12
 hermes-queue run retry my-run
 hermes-queue run cancel --trajectory my-run.0fb2a7c1.3
 """
-
-
-@click.group(help=_HELP)
-def run() -> None:
-    """The group of commands; its help is `_HELP`."""
+run = click.Group("run", help=_HELP)
 
 
 @run.command(name="list")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def list_(as_json: bool) -> None:
     """Print one line per run, the most recently enqueued one first."""
-    from hermes_queue.errors import ConfigurationError
-
     infos = []
     with _runs() as runs:
         for run_id in runs.ids():
@@ -150,8 +144,6 @@ def _limit(_: click.Context, __: click.Parameter, text: str | None) -> float | N
 )
 def budget(run_id: str, cost: float | None, tokens: float | None, wall: float | None) -> None:
     """Set the budgets of RUN; `none` removes one. A run that its budget paused is resumed."""
-    from hermes_queue.ledger.budgets import set_budgets
-
     given = {"cost_usd": cost, "tokens": tokens, "wall_s": wall}
     budgets = {name: limit for name, limit in given.items() if limit is not None}
     if not budgets:
@@ -174,12 +166,10 @@ def budget(run_id: str, cost: float | None, tokens: float | None, wall: float | 
 @click.option("--force", is_flag=True, help="Also set a version older than the current one.")
 def policy(run_id: str, version: int | None, force: bool) -> None:
     """Set the policy version that serves RUN now; without --version, print it."""
-    from hermes_queue.ledger.policy import set_version, version_of
-
     with _runs() as runs:
         if version is not None:
-            set_version(runs.ledger, run_id, version, force=force)
-        now = version_of(runs.ledger, run_id)
+            policies.set_version(runs.ledger, run_id, version, force=force)
+        now = policies.version_of(runs.ledger, run_id)
     click.echo(f"{run_id}: {'no policy version' if now is None else f'policy version {now}'}")
 
 
@@ -217,11 +207,8 @@ def _cancel_some(ledger: Ledger, trajectories: Names, groups: Names, reason: str
     Raises:
         ConfigurationError: some are unknown; the others are cancelled anyway.
     """
-    from hermes_queue.errors import ConfigurationError
-    from hermes_queue.ledger.cancelling import cancel
-
     why = reason or "cancelled by an operator"
-    found = cancel(ledger, trajectories=trajectories, groups=groups, reason=why)
+    found = cancel_some(ledger, trajectories=trajectories, groups=groups, reason=why)
     for name, state in found.items():
         if state != "unknown":
             click.echo(f"{name}: {_FOUND.get(state, f'has ended already ({state})')}")

@@ -10,14 +10,13 @@ from typing import Any
 import click
 
 from hermes_queue.cli.watch.table import age, print_table
+from hermes_queue.ledger import Ledger
 
 _TIMEOUT_S = 5.0
 _ALL = "all"
 
 
 def _live() -> list[dict[str, Any]]:
-    from hermes_queue.ledger import Ledger
-
     with closing(Ledger.connect()) as ledger:
         return ledger.workers()
 

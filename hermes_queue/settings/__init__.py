@@ -1,10 +1,9 @@
 """Settings: one small frozen section per component, read from `HERMES_QUEUE_*`.
 
-    hosts.py          lists of hosts
     model.py          model endpoints
     observability.py  metrics and logs
-    sandbox.py        sandbox backends
-    section.py        the prefix of all variables
+    sandbox.py        sandbox backends, lists of hosts
+    section.py        what all sections have in common
     store.py          the object store
 
 A section is built where it is used (`RedisSettings()`); nothing is read at import.
@@ -22,14 +21,14 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, ValidationError, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings
 
 from hermes_queue import extensions
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.settings.model import LimiterSettings, ModelSettings
 from hermes_queue.settings.observability import LogSettings, MetricsSettings
 from hermes_queue.settings.sandbox import LocalSandboxSettings, ModalSettings, SandboxSettings
-from hermes_queue.settings.section import PREFIX
+from hermes_queue.settings.section import PREFIX, Section
 from hermes_queue.settings.store import StoreSettings
 from hermes_queue.wire.names import check_served_lane
 
@@ -37,21 +36,23 @@ DEFAULT_REDIS_URL = "redis://127.0.0.1:6379/0"
 """Redis of workers and consumers if `HERMES_QUEUE_REDIS_URL` is not set."""
 
 
-def _cache_root() -> Path:
-    """Root of all caches: the user's cache directory; for root, one that slots can reach.
-
-    If the worker is root, slots run as an unprivileged uid, which cannot enter /root.
-    """
+def _directory(for_root: str, variable: str, default: str) -> Path:
+    """Our directory below the user's; for root, one outside /root, which slots cannot enter."""
     if os.geteuid() == 0:
-        return Path("/var/cache/hermes-queue")
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "hermes-queue"
+        return Path(for_root)
+    return Path(os.environ.get(variable) or Path.home() / default, "hermes-queue")
 
 
-class RedisSettings(BaseSettings):
+def _cache_root() -> Path:
+    return _directory("/var/cache/hermes-queue", "XDG_CACHE_HOME", ".cache")
+
+
+def _archive_root() -> Path:
+    return _directory("/var/lib/hermes-queue", "XDG_DATA_HOME", ".local/share") / "archive"
+
+
+class RedisSettings(Section, env_prefix=PREFIX + "REDIS_"):
     """The Redis that holds queues, ledger and results."""
-
-    model_config = SettingsConfigDict(env_prefix=PREFIX + "REDIS_", frozen=True)
 
     url: SecretStr | None = None
     """redis://, rediss:// or unix:// URL. Unset: producers run everything embedded."""
@@ -75,10 +76,8 @@ class RedisSettings(BaseSettings):
     connect_timeout_s: float = Field(default=5.0, gt=0)
 
 
-class PathSettings(BaseSettings):
+class PathSettings(Section, env_prefix=PREFIX + "PATHS_"):
     """Directories on the worker's host."""
-
-    model_config = SettingsConfigDict(env_prefix=PREFIX + "PATHS_", frozen=True)
 
     cache: Path = Field(default_factory=_cache_root)
     """Interpreters, dependency environments, repositories, slots. It may be deleted while no worker
@@ -97,10 +96,8 @@ class PathSettings(BaseSettings):
         return self.spool or self.cache / "spool"
 
 
-class LeaseSettings(BaseSettings):
+class LeaseSettings(Section, env_prefix=PREFIX + "LEASE_"):
     """Leases: how long a worker may be silent before its jobs run elsewhere."""
-
-    model_config = SettingsConfigDict(env_prefix=PREFIX + "LEASE_", frozen=True)
 
     duration_s: float = Field(default=40.0, gt=0)
     renew_s: float = Field(default=10.0, gt=0)
@@ -109,10 +106,8 @@ class LeaseSettings(BaseSettings):
     """Interval at which due delayed jobs are published to their queue."""
 
 
-class WorkerSettings(BaseSettings):
+class WorkerSettings(Section, env_prefix=PREFIX + "WORKER_"):
     """The worker process."""
-
-    model_config = SettingsConfigDict(env_prefix=PREFIX + "WORKER_", frozen=True)
 
     concurrency: int = Field(default=16, ge=1, le=10_000)
     """Trajectories that run concurrently; overridden by `celery worker -c`."""
@@ -146,10 +141,8 @@ class WorkerSettings(BaseSettings):
         return lanes
 
 
-class RetrySettings(BaseSettings):
+class RetrySettings(Section, env_prefix=PREFIX + "RETRY_"):
     """Retries after infrastructure failures."""
-
-    model_config = SettingsConfigDict(env_prefix=PREFIX + "RETRY_", frozen=True)
 
     max_attempts: int = Field(default=6, ge=1)
     """Attempts of all causes together. A hand-back or the death of a worker does not count as an
@@ -179,10 +172,8 @@ class RetrySettings(BaseSettings):
     first."""
 
 
-class BreakerSettings(BaseSettings):
+class BreakerSettings(Section, env_prefix=PREFIX + "BREAKER_"):
     """The circuit breaker of a lane: it pauses the lane when one cause fails too many attempts."""
-
-    model_config = SettingsConfigDict(env_prefix=PREFIX + "BREAKER_", frozen=True)
 
     window_s: float = Field(default=120.0, gt=0)
     """Age up to which attempts are counted."""
@@ -195,10 +186,8 @@ class BreakerSettings(BaseSettings):
     open_max_s: float = Field(default=900.0, gt=0)
 
 
-class ResultSettings(BaseSettings):
+class ResultSettings(Section, env_prefix=PREFIX + "RESULTS_"):
     """Finished trajectories in Redis."""
-
-    model_config = SettingsConfigDict(env_prefix=PREFIX + "RESULTS_", frozen=True)
 
     inline_max_bytes: int = Field(default=8 << 20, ge=1024)
     """Encoded size above which a record is refused if there is no object store."""
@@ -225,18 +214,8 @@ class ResultSettings(BaseSettings):
     many bytes."""
 
 
-def _archive_root() -> Path:
-    """Directory of results that are deleted from Redis: data, not a cache."""
-    if os.geteuid() == 0:
-        return Path("/var/lib/hermes-queue/archive")
-    base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
-    return Path(base) / "hermes-queue" / "archive"
-
-
-class ArchiveSettings(BaseSettings):
+class ArchiveSettings(Section, env_prefix=PREFIX + "ARCHIVE_"):
     """The archive of results that are deleted from Redis after they were read."""
-
-    model_config = SettingsConfigDict(env_prefix=PREFIX + "ARCHIVE_", frozen=True)
 
     enabled: bool = True
     """Whether workers archive results in files, for `hermes-queue export` and `replay()`. While the
@@ -247,10 +226,8 @@ class ArchiveSettings(BaseSettings):
     `/var/lib/hermes-queue/archive`."""
 
 
-class ProducerSettings(BaseSettings):
+class ProducerSettings(Section, env_prefix=PREFIX + "PRODUCER_"):
     """Limits of producers."""
-
-    model_config = SettingsConfigDict(env_prefix=PREFIX + "PRODUCER_", frozen=True)
 
     item_inline_bytes: int = Field(default=2048, ge=0)
     """Size above which an item travels once, compressed, beside its jobs."""
@@ -311,14 +288,17 @@ __all__ = [
 ]
 
 
-def check_environment() -> None:
+def check_environment(backend: str | None = None) -> None:
     """Build every section once, so that an invalid variable is reported before work starts.
+
+    Args:
+        backend: sandbox backend whose settings are known besides ours; None = the one that is set.
 
     Raises:
         ConfigurationError: names the variable, the problem with its value, and the reference
             page.
     """
-    sections = (*SECTIONS, *_sections_of_backend())
+    sections = (*SECTIONS, *_sections_of_backend(backend))
     _refuse_unknown_names(variable_names(sections))
     for section in sections:
         try:
@@ -341,9 +321,9 @@ def variable_names(sections: Iterable[type[BaseSettings]] = SECTIONS) -> list[st
     ]
 
 
-def _sections_of_backend() -> Iterator[type[BaseSettings]]:
-    """`SETTINGS` of the sandbox backend that is set, if it is somebody else's."""
-    name = os.environ.get(f"{PREFIX}SANDBOX_BACKEND", "")
+def _sections_of_backend(name: str | None) -> Iterator[type[BaseSettings]]:
+    """`SETTINGS` of a sandbox backend, if it is somebody else's."""
+    name = name or os.environ.get(f"{PREFIX}SANDBOX_BACKEND", "")
     if name and name not in extensions.own("backend"):
         with suppress(ConfigurationError):  # reported when the backend is made
             module, _ = extensions.load_with_module("backend", name)

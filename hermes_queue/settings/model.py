@@ -6,18 +6,15 @@ from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, SecretStr, field_validator, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from hermes_queue.settings.section import PREFIX
+from hermes_queue.settings.section import PREFIX, Section
 
 ANSWER_MAX_BYTES = 32 << 20
 """Enough for the logprobs of 256,000 tokens."""
 
 
-class ModelSettings(BaseSettings):
+class ModelSettings(Section, env_prefix=PREFIX + "MODEL_"):
     """The chat endpoint of `--agent openai` for jobs that name none."""
-
-    model_config = SettingsConfigDict(env_prefix=PREFIX + "MODEL_", frozen=True)
 
     base_url: str | None = None
     """OpenAI-compatible endpoint, e.g. http://127.0.0.1:8000/v1, or several, separated by commas,
@@ -52,14 +49,12 @@ class ModelSettings(BaseSettings):
         return text
 
 
-class LimiterSettings(BaseSettings):
+class LimiterSettings(Section, env_prefix=PREFIX + "LIMITER_"):
     """Limits of the whole fleet's calls to a model endpoint, concurrent and per minute.
 
     The limit of concurrent calls adapts: it grows while it is used up, and shrinks when the
     endpoint answers 429.
     """
-
-    model_config = SettingsConfigDict(env_prefix=PREFIX + "LIMITER_", frozen=True)
 
     enabled: bool = True
     """False: calls are not limited, and each call handles a 429 by itself."""

@@ -5,17 +5,12 @@ from __future__ import annotations
 from typing import Literal
 
 from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from hermes_queue.settings.section import PREFIX
+from hermes_queue.settings.section import PREFIX, Section
 
 
-class MetricsSettings(BaseSettings):
+class MetricsSettings(Section, env_prefix=PREFIX + "METRICS_", env_ignore_empty=True):
     """Prometheus endpoints (docs/metrics.md). They need the extra `metrics`."""
-
-    model_config = SettingsConfigDict(
-        env_prefix=PREFIX + "METRICS_", frozen=True, env_ignore_empty=True
-    )
 
     worker_port: int | None = Field(default=None, ge=0, le=65535)
     """Port on which a worker serves `/metrics`; 0 = any free port. Unset: not served."""
@@ -38,10 +33,8 @@ class MetricsSettings(BaseSettings):
     """Interval at which the exporter scans the keys of Redis for workers, lanes and limits."""
 
 
-class LogSettings(BaseSettings):
+class LogSettings(Section, env_prefix=PREFIX + "LOG_"):
     """Log lines of workers, sinks and the exporter (docs/logging.md)."""
-
-    model_config = SettingsConfigDict(env_prefix=PREFIX + "LOG_", frozen=True)
 
     format: Literal["text", "json"] = "text"
     """`json`: one object per line, with `action`, `trajectory_id` and `run_id` if known."""

@@ -1,21 +1,37 @@
-"""Sections of the sandbox backends."""
+"""Sections of the sandbox backends, and lists of hosts: `host` or `host:port`, with commas."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from hermes_queue.settings.hosts import split_hosts
-from hermes_queue.settings.section import PREFIX
+from hermes_queue.settings.section import PREFIX, Section
+
+HOST_AND_PORT = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]{1,253})(?::([0-9]{1,5}))?")
 
 
-class LocalSandboxSettings(BaseSettings):
+def split_hosts(text: str) -> list[str]:
+    """The hosts of a comma-separated list.
+
+    Raises:
+        ValueError: one is not `host` or `host:port`.
+    """
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    for word in words:
+        match = HOST_AND_PORT.fullmatch(word)
+        if match is None or not 0 < int(match.group(2) or 1) < 65536:
+            raise ValueError(
+                f"{word!r} is neither a host such as files.example.com nor host:port; "
+                "give no scheme and no path"
+            )
+    return words
+
+
+class LocalSandboxSettings(Section, env_prefix=PREFIX + "LOCAL_"):
     """The local backend: one bubblewrap per slot."""
-
-    model_config = SettingsConfigDict(env_prefix=PREFIX + "LOCAL_", frozen=True)
 
     isolation: Literal["bwrap", "none"] = "bwrap"
     """"none" runs agent commands unfenced as the worker's user: only for trusted agents."""
@@ -43,13 +59,11 @@ class LocalSandboxSettings(BaseSettings):
         return value
 
 
-class ModalSettings(BaseSettings):
+class ModalSettings(Section, env_prefix=PREFIX + "MODAL_"):
     """The Modal backend: the account's app, the fleet's creation rate, and the default profile.
 
     The fields from `image` on describe a profile; a YAML file may define further ones.
     """
-
-    model_config = SettingsConfigDict(env_prefix=PREFIX + "MODAL_", frozen=True)
 
     app: str = "hermes-queue"
     """Modal app of the sandboxes; created if it does not exist."""
@@ -151,10 +165,8 @@ class ModalSettings(BaseSettings):
         return max(self.memory_mb, limit)
 
 
-class SandboxSettings(BaseSettings):
+class SandboxSettings(Section, env_prefix=PREFIX + "SANDBOX_"):
     """The choice of a sandbox backend, and the reaper."""
-
-    model_config = SettingsConfigDict(env_prefix=PREFIX + "SANDBOX_", frozen=True)
 
     backend: str = "local"
     """local, modal, the name of a plugin, or `package.module:BACKEND`."""

@@ -6,17 +6,14 @@ import re
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from hermes_queue.settings.section import PREFIX
+from hermes_queue.settings.section import PREFIX, Section
 
 _PRINTABLE = re.compile(r"[!#-\[\]-~]+\Z")
 
 
-class StoreSettings(BaseSettings):
+class StoreSettings(Section, env_prefix=PREFIX + "STORE_"):
     """The object store of large records; Redis then holds only references to them."""
-
-    model_config = SettingsConfigDict(env_prefix=PREFIX + "STORE_", frozen=True)
 
     url: str | None = None
     """Store for large records: any fsspec URL that all workers and readers can reach, such as

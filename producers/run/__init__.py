@@ -1,15 +1,13 @@
 """From rows to a finished run.
 
 dataset.py          rows of a file or of Hugging Face
-flags.py            flags as fields of a dataclass
+flags.py            flags as fields of a dataclass; types of their values
 follow.py           watch a run until its groups have finished
-launch.py           one run, top to bottom
-numbers.py          numbers in a range, for argparse
+launch.py           one run, top to bottom: send its jobs, follow it
 options.py          options of all producers
 plan.py             turn selected rows into jobs
 progress.py         progress and the table of results
 report.py           the report at the end
 sandbox_options.py  options of the sandbox
 selection.py        read and validate rows
-sending.py          send jobs, set budgets
 """

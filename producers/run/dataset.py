@@ -1,7 +1,6 @@
 """Datasets: a bundled file, JSON lines, Parquet, or a name on Hugging Face.
 
-Rows are read lazily and in file order; the order of `shuffled` depends only on the seed. Every
-row knows its place, so that an error can name file and line.
+Rows are read lazily. Every row knows its place, so that an error can name file and line.
 """
 
 from __future__ import annotations
@@ -9,11 +8,11 @@ from __future__ import annotations
 import gzip
 import json
 import random
-import shutil
 import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any, Protocol, cast
 
@@ -32,19 +31,16 @@ class Row:
 
 
 class Dataset(Protocol):
-    """Rows in order or shuffled; both can be iterated repeatedly.
-
-    Both raise `InputError` at the first row that cannot be read.
-    """
+    """Rows that can be read repeatedly."""
 
     name: str
 
-    def rows(self) -> Iterator[Row]:
-        """All rows in the dataset's order."""
-        ...
+    def rows(self, seed: int | None = None) -> Iterator[Row]:
+        """All rows in the dataset's order, or shuffled in an order that depends only on `seed`.
 
-    def shuffled(self, seed: int) -> Iterator[Row]:
-        """All rows in an order that depends only on `seed`."""
+        Raises:
+            InputError: at the first row that cannot be read.
+        """
         ...
 
 
@@ -90,19 +86,23 @@ class JsonlDataset:
         self.path = path
         self.name = path.name
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self, seed: int | None = None) -> Iterator[Row]:
         """See `Dataset.rows`."""
+        if seed is not None:
+            yield from self._shuffled(seed)
+            return
         with self._open() as stream:
             for number, line in self._lines(stream):
                 if line.strip():
                     yield self._parse(number, line)
 
-    def shuffled(self, seed: int) -> Iterator[Row]:
-        """See `Dataset.shuffled`. Holds one offset per line in memory, not the rows."""
+    def _shuffled(self, seed: int) -> Iterator[Row]:
+        """Holds one offset per line in memory, not the rows."""
         with self._open() as packed, tempfile.TemporaryFile() as unpacked:
             stream = packed
             if self.path.suffix == ".gz":  # seeking back in gzip decompresses from the start
-                self._unpack(packed, unpacked)
+                unpacked.writelines(line for _, line in self._lines(packed))
+                unpacked.seek(0)
                 stream = unpacked
             starts: list[tuple[int, int]] = []
             offset = 0
@@ -135,13 +135,6 @@ class JsonlDataset:
                 "fetch or write it again"
             ) from error
 
-    def _unpack(self, packed: IO[bytes], unpacked: IO[bytes]) -> None:
-        try:
-            shutil.copyfileobj(packed, unpacked)
-        except (OSError, EOFError, zlib.error) as error:
-            raise InputError(f"{self.path}: the file is damaged or cut off ({error})") from error
-        unpacked.seek(0)
-
     def _parse(self, number: int, line: bytes) -> Row:
         place = f"{self.path}:{number}"
         try:
@@ -169,21 +162,18 @@ class ParquetDataset:
         self.path = path
         self.name = path.name
 
-    def rows(self) -> Iterator[Row]:
-        """See `Dataset.rows`."""
-        number = 0
+    def rows(self, seed: int | None = None) -> Iterator[Row]:
+        """See `Dataset.rows`. Shuffled, the table is held in memory as Arrow."""
         with self._open() as file:
-            for batch in file.iter_batches(batch_size=256):
-                for data in batch.to_pylist():
-                    number += 1
-                    yield Row(f"{self.path}:row {number}", data)
-
-    def shuffled(self, seed: int) -> Iterator[Row]:
-        """See `Dataset.shuffled`. Holds the table in memory as Arrow."""
-        with self._open() as file:
-            table = file.read()
-        for index in _permutation(table.num_rows, seed):
-            yield Row(f"{self.path}:row {index + 1}", table.slice(index, 1).to_pylist()[0])
+            if seed is None:
+                batches = (batch.to_pylist() for batch in file.iter_batches(batch_size=256))
+                numbered: Iterator[tuple[int, Any]] = enumerate(chain.from_iterable(batches))
+            else:
+                table = file.read()
+                order = _order(table.num_rows, seed)
+                numbered = ((index, table.slice(index, 1).to_pylist()[0]) for index in order)
+            for index, data in numbered:
+                yield Row(f"{self.path}:row {index + 1}", data)
 
     def _open(self) -> Any:
         try:
@@ -208,18 +198,11 @@ class HubDataset:
         self.name = name
         self.split = split
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self, seed: int | None = None) -> Iterator[Row]:
         """See `Dataset.rows`."""
         table = self._load()
-        return (self._row(table, index) for index in range(len(table)))
-
-    def shuffled(self, seed: int) -> Iterator[Row]:
-        """See `Dataset.shuffled`."""
-        table = self._load()
-        return (self._row(table, index) for index in _permutation(len(table), seed))
-
-    def _row(self, table: Any, index: int) -> Row:
-        return Row(f"{self.name}[{self.split}]:row {index + 1}", dict(table[index]))
+        for index in _order(len(table), seed):
+            yield Row(f"{self.name}[{self.split}]:row {index + 1}", dict(table[index]))
 
     def _load(self) -> Any:
         try:
@@ -239,7 +222,9 @@ class HubDataset:
             ) from error
 
 
-def _permutation(size: int, seed: int) -> list[int]:
+def _order(size: int, seed: int | None) -> Sequence[int]:
+    if seed is None:
+        return range(size)
     order = list(range(size))
     random.Random(seed).shuffle(order)  # noqa: S311 - an order, not a secret
     return order

@@ -12,6 +12,7 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
 from redis.exceptions import NoPermissionError
 
@@ -23,7 +24,7 @@ from hermes_queue.ledger.group_facts import dropped_groups
 from hermes_queue.results.consume import STREAM, DeliveredGroup, consume, remove_consumer_group
 from hermes_queue.results.consumers import EntryId, has_dealt_with, newest_entry
 from hermes_queue.sinks.base import Sink
-from producers.run.progress import Counts, Progress, ResultRow, result_row
+from producers.run.progress import Progress, ResultRow, result_row
 
 logger = logging.getLogger(__name__)
 
@@ -60,52 +61,42 @@ def refuse_without_results(ledger: Ledger) -> None:
             ) from error
 
 
+@dataclass
 class Follower:
-    """Consumes the groups of one run. Its counters are valid at any time, also after Ctrl-C.
+    """Consumes the groups of one run. Its counters are valid at any time, also after Ctrl-C."""
 
-    Args:
-        groups: ids of the groups to wait for.
-        sink: destination of the members; None to only watch.
-        check: raises when the run cannot continue, e.g. because an embedded worker died.
-        ends_when_paused: stop watching a paused run, because nobody could resume it.
-    """
+    ledger: Ledger
+    run_id: str
+    groups: Iterable[str]
+    """Ids of the groups to wait for."""
+    lane: str
+    sink: Sink | None
+    """Destination of the members; None to only watch."""
+    progress: Progress
+    check: Callable[[], None]
+    """Raises when the run cannot continue, e.g. because an embedded worker died."""
+    ends_when_paused: bool = False
+    """Stop watching a paused run, because nobody could resume it."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        run_id: str,
-        groups: Iterable[str],
-        *,
-        lane: str,
-        sink: Sink | None,
-        progress: Progress,
-        check: Callable[[], None],
-        ends_when_paused: bool = False,
-    ) -> None:
-        self.rows: list[ResultRow] = []
-        self.failed = 0
-        self.isolation: str | None = None
-        """The message of a worker that could not isolate slots."""
-        self.dropped = 0
-        """Groups that were closed but not published, because of their policy."""
-        self.cancelled = 0
-        """Trajectories that will never finish because they were cancelled."""
-        self.pause: Pause | None = None
-        """The current pause of the run, if any."""
-        self.pending = set(groups)
-        self._ends_when_paused = ends_when_paused
-        self._ledger = ledger
-        self._run_id = run_id
-        self._lane = lane
-        self._sink = sink
-        self._progress = progress
-        self._check = check
+    rows: list[ResultRow] = field(default_factory=list)
+    failed: int = 0
+    isolation: str | None = None
+    """The message of a worker that could not isolate slots."""
+    dropped: int = 0
+    """Groups that were closed but not published, because of their policy."""
+    cancelled: int = 0
+    """Trajectories that will never finish because they were cancelled."""
+    pause: Pause | None = None
+    """The current pause of the run, if any."""
+
+    def __post_init__(self) -> None:
+        self.pending = set(self.groups)
         self._last_group = time.monotonic()
         self._last_entry: EntryId | None = None
         """Newest entry of the stream when no job waited or ran any more; None while one does."""
         self._lane_seen = -math.inf
         self._pause_shown = ""
-        self._group = f"producer.{run_id}.{secrets.token_hex(4)}"
+        self._group = f"producer.{self.run_id}.{secrets.token_hex(4)}"
 
     async def run(self, sending: asyncio.Future[None] | None = None) -> None:
         """Return when every group has been consumed, or when the rest can never arrive.
@@ -119,10 +110,7 @@ class Follower:
         """
         if not self.pending:
             return
-        tasks = [
-            asyncio.create_task(self._collect()),
-            asyncio.create_task(self._watch(sending)),
-        ]
+        tasks = [asyncio.create_task(self._collect()), asyncio.create_task(self._watch(sending))]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -133,15 +121,15 @@ class Follower:
             self._remove_group()
 
     async def _collect(self) -> None:
-        groups = consume(self._group, url=self._ledger.url, run=self._run_id, durable=False)
+        groups = consume(self._group, url=self.ledger.url, run=self.run_id, durable=False)
         async for group in groups:
             await self._take(group)
             if not self.pending:
                 return
 
     async def _take(self, group: DeliveredGroup) -> None:
-        if self._sink:
-            await asyncio.to_thread(self._sink.write, group.members)
+        if self.sink:
+            await asyncio.to_thread(self.sink.write, group.members)
         try:
             await group.ack()
         except RedisUnavailable:  # the group is on disk; the sink drops a second delivery
@@ -162,14 +150,14 @@ class Follower:
         started = reached = time.monotonic()
         hinted = False
         while True:
-            self._check()
+            self.check()
             try:
                 status = await self._show()
                 await self._report_pause()
                 if (sending is None or sending.done()) and await self._is_over(status):
                     return
-                if self._ends_when_paused and self.pause and self._silent_s > PAUSED_END_S:
-                    newest = await asyncio.to_thread(newest_entry, self._ledger)
+                if self.ends_when_paused and self.pause and self._silent_s > PAUSED_END_S:
+                    newest = await asyncio.to_thread(newest_entry, self.ledger)
                     if await self._has_taken_all_to(newest):
                         return
                 reached = time.monotonic()
@@ -195,7 +183,7 @@ class Follower:
             self._last_entry = None
             return False
         if self._last_entry is None:
-            self._last_entry = await asyncio.to_thread(newest_entry, self._ledger)
+            self._last_entry = await asyncio.to_thread(newest_entry, self.ledger)
         patience_s = CANCELLED_END_S if status.cancelled else QUIET_END_S
         return self._silent_s > patience_s and await self._has_taken_all_to(self._last_entry)
 
@@ -205,7 +193,7 @@ class Follower:
         The last jobs may have run for long, and the disk or the object store may be slow, so
         silence alone does not mean that the rest is lost.
         """
-        return await asyncio.to_thread(has_dealt_with, self._ledger, self._group, entry)
+        return await asyncio.to_thread(has_dealt_with, self.ledger, self._group, entry)
 
     @property
     def _silent_s(self) -> float:
@@ -213,13 +201,13 @@ class Follower:
         return time.monotonic() - self._last_group
 
     async def _count_dropped(self) -> None:
-        dropped = await asyncio.to_thread(dropped_groups, self._ledger, sorted(self.pending))
+        dropped = await asyncio.to_thread(dropped_groups, self.ledger, sorted(self.pending))
         self.pending.difference_update(dropped)
         self.dropped += len(dropped)
 
     async def _show(self) -> RunStatus:
-        status = await asyncio.to_thread(self._ledger.run_status, self._run_id)
-        self._progress.show(Counts(status.total, status.running, status.finished, status.failed))
+        status = await asyncio.to_thread(self.ledger.run_status, self.run_id)
+        self.progress.show(status)
         return status
 
     async def _report_pause(self) -> None:
@@ -230,43 +218,43 @@ class Follower:
         message = await asyncio.to_thread(self._pause_message)
         if message != self._pause_shown:
             self._pause_shown = message
-            self._progress.say(message or "the run resumed")
+            self.progress.say(message or "the run resumed")
 
     def _pause_message(self) -> str:
         """The reason why no new job begins; empty if none holds them back."""
-        pause = Runs(self._ledger).paused(self._run_id)
+        pause = Runs(self.ledger).paused(self.run_id)
         if pause and not self.pause:
             self._last_group = time.monotonic()
         self.pause = pause
         if pause:
             because = f" ({pause.by}): {pause.reason}" if pause.reason else ""
-            return f"the run is paused{because}{self._how_to_resume()}"
-        lane = Breakers(self._ledger).state(self._lane)
+            remedy = (
+                ""
+                if self.ends_when_paused
+                else f"; resume it: hermes-queue run resume {self.run_id}"
+            )
+            return f"the run is paused{because}{remedy}"
+        lane = Breakers(self.ledger).state(self.lane)
         if lane.message:
-            return f"lane {self._lane} is paused and tries one job at a time: {lane.message}"
+            return f"lane {self.lane} is paused and tries one job at a time: {lane.message}"
         return ""
-
-    def _how_to_resume(self) -> str:
-        if self._ends_when_paused:
-            return ""
-        return f"; resume it: hermes-queue run resume {self._run_id}"
 
     async def _hint(self) -> None:
         """Report that no worker serves the waiting jobs; usually none was started."""
-        workers = await asyncio.to_thread(self._ledger.workers)
+        workers = await asyncio.to_thread(self.ledger.workers)
         if not workers:
-            self._progress.say(
+            self.progress.say(
                 "jobs wait, but no worker is alive; start one: celery -A hermes_queue worker"
             )
-        elif not any(self._lane in worker.get("lanes", ()) for worker in workers):
-            self._progress.say(
-                f"jobs wait on lane {self._lane}, which no live worker serves; start one: "
-                f"HERMES_QUEUE_WORKER_LANES={self._lane} celery -A hermes_queue worker"
+        elif not any(self.lane in worker.get("lanes", ()) for worker in workers):
+            self.progress.say(
+                f"jobs wait on lane {self.lane}, which no live worker serves; start one: "
+                f"HERMES_QUEUE_WORKER_LANES={self.lane} celery -A hermes_queue worker"
             )
 
     def _remove_group(self) -> None:
         """Remove our consumer group. Without Redis there is nothing to remove."""
         try:
-            remove_consumer_group(self._ledger.client, self._ledger.prefix, self._group)
+            remove_consumer_group(self.ledger.client, self.ledger.prefix, self._group)
         except Exception as error:  # noqa: BLE001 - cleaning up must not hide the outcome
             logger.debug("consumer group %s was not removed: %s", self._group, error)

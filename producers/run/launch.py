@@ -6,12 +6,13 @@ import asyncio
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext, suppress
+from contextlib import closing, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from envs.base import load_env
+from hermes_queue.broker.enqueue import enqueue
 from hermes_queue.errors import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
@@ -19,24 +20,27 @@ from hermes_queue.errors import (
     ConfigurationError,
     HermesQueueError,
 )
-from hermes_queue.ledger import Ledger
+from hermes_queue.ledger import Ledger, Runs
+from hermes_queue.ledger.budgets import set_budgets
 from hermes_queue.models import AgentSpec
 from hermes_queue.settings import PREFIX, ModelSettings, RedisSettings
 from hermes_queue.sinks.datasets.jsonl import JsonlSink
-from producers.base import Producer
 from producers.run.dataset import open_dataset
 from producers.run.follow import Follower, refuse_without_results
 from producers.run.options import ProducerOptions
 from producers.run.plan import Plan, make_plan
 from producers.run.report import Report, members_by_group
 from producers.run.selection import SelectedItems, select
-from producers.run.sending import Sending, Stopped
+from producers.source import Producer
 
-if TYPE_CHECKING:
-    from hermes_queue.broker.embedded import Embedded
-
+FULL_SAY_S = 30.0
+"""Seconds between two messages that the backlog is full."""
 MAX_EMBEDDED_CONCURRENCY = 8
 """Default limit: a trajectory of an SWE env keeps a processor busy while it is graded."""
+
+
+class Stopped(Exception):
+    """Enqueueing was stopped."""
 
 
 def run(producer: Producer, options: ProducerOptions) -> int:
@@ -55,183 +59,221 @@ def run(producer: Producer, options: ProducerOptions) -> int:
     )
     selection = select(producer, env, dataset, options)
     plan.check(selection)
-    if (code := producer.check(selection.items, options)) is not None:
+    code: int | None = producer.call("check", selection.items, options, place=dataset.name)
+    if code is not None:
         return code
     from hermes_queue.broker.embedded import should_embed
 
     if options.output.dry_run:
-        return dry(plan, selection, options)
+        return _Launch(plan, selection, "dry-run").dry()
     if should_embed(RedisSettings()):
-        options.sandbox.check_profile(plan.profile)
-        return embedded(plan, selection, options)
+        options.sandbox.check_profile(options.run.profile)
+        return _Launch(plan, selection, "embedded").embedded()
     options.sandbox.refuse()
-    return remote(plan, selection, options)
-
-
-def dry(plan: Plan, selection: SelectedItems, options: ProducerOptions) -> int:
-    """Report what would be enqueued."""
-    report = Report.of(plan, selection, options.output)
-    say = report.progress.say
-    sizes = [item.size_bytes for item in selection.items]
-    for item in selection.items[:20]:
-        say(f"  {item.key}  {plan.size_of(item)} sample(s), {item.size_bytes} bytes")
-    if len(sizes) > 20:
-        say(f"  ... and {len(sizes) - 20} more")
-    say(f"dry run: nothing was enqueued; largest row {max(sizes)} bytes")
-    return report.finish(0)
-
-
-def remote(plan: Plan, selection: SelectedItems, options: ProducerOptions) -> int:
-    """Enqueue for a fleet of workers; watch if results are requested."""
-    out = options.output.out
-    follows = options.output.follow or out is not None
-    if options.output.expect_score is not None and not follows:
+    if options.output.expect_score is not None and not options.output.follows:
         raise ConfigurationError("--expect-score needs results: add --follow or --out PATH")
-    report = Report.of(plan, selection, options.output)
-    report.summary.mode = "remote"
-    sending = Sending(plan, selection, report, options.budgets)
-    ledger = Ledger.connect()
-    try:
-        if not follows:
-            return _send(ledger, sending, report)
-        refuse_without_results(ledger)
-        with JsonlSink(out) if out else nullcontext() as sink:
-            return watch(ledger, sending, report, report.groups, sink)
-    finally:
-        ledger.close()
+    return _Launch(plan, selection, "remote").remote()
 
 
-def _send(ledger: Ledger, sending: Sending, report: Report) -> int:
-    """Enqueue, and leave the results to other consumers."""
-    again = f"the same command with --run-id {report.summary.run_id}"
-    sending.open(ledger)
-    try:
-        with report.progress:
-            sending.enqueue(ledger, report.groups)
-    except KeyboardInterrupt:
-        sys.stderr.write(f"interrupted while enqueueing; send the rest with {again}\n")
-        return report.finish(EXIT_INTERRUPTED)
-    report.progress.say(f"watch the run with {again} --follow")
-    return report.finish(0)
+class _Launch:
+    """The jobs of one run on their way, and the report that counts them."""
 
+    def __init__(self, plan: Plan, selection: SelectedItems, mode: str) -> None:
+        self.plan = plan
+        self.selection = selection
+        self.report = Report.of(plan, selection, mode)
+        self.options = plan.options
 
-def embedded(plan: Plan, selection: SelectedItems, options: ProducerOptions) -> int:
-    """Do everything on this machine: private Redis, one worker, and a file of results."""
-    report = Report.of(plan, selection, options.output)
-    report.summary.mode = "embedded"
-    with JsonlSink(options.output.out or _default_out(plan.run_id)) as sink:
-        groups = _missing_groups(plan, report, sink)
-        if not groups:
-            return report.results(0, sink)
-        report.progress.say("starting a private Redis and a worker")
-        with _embedded_worker(plan, options) as worker:
-            report.progress.say(f"worker log: {worker.log_path}")
-            sending = Sending(plan, selection, report, options.budgets)
-            ledger = Ledger.connect(url=worker.redis_url)
-            try:
-                code = watch(ledger, sending, report, groups, sink, worker.check)
-            finally:
-                ledger.close()
-        if code == 0:  # otherwise keep the log for the user and the state for a rerun
-            worker.discard()
-        return code
+    def dry(self) -> int:
+        """Report what would be enqueued."""
+        say, items = self.report.progress.say, self.selection.items
+        for item in items[:20]:
+            say(f"  {item.key}  {self.plan.size_of(item)} sample(s), {item.size_bytes} bytes")
+        if len(items) > 20:
+            say(f"  ... and {len(items) - 20} more")
+        largest = max(item.size_bytes for item in items)
+        say(f"dry run: nothing was enqueued; largest row {largest} bytes")
+        return self.report.finish(0)
 
+    def remote(self) -> int:
+        """Enqueue for a fleet of workers; watch if results are requested."""
+        output = self.options.output
+        with closing(Ledger.connect()) as ledger:
+            if not output.follows:
+                return self._send(ledger)
+            refuse_without_results(ledger)
+            with JsonlSink(output.out) if output.out else nullcontext() as sink:
+                return self._watch(ledger, self.report.groups, sink)
 
-def _missing_groups(plan: Plan, report: Report, sink: JsonlSink) -> dict[str, int]:
-    """The groups that the file does not hold yet, with their sizes."""
-    report.summary.out = str(sink.path)
-    if sink.repaired_bytes:
-        report.progress.say(
-            f"{sink.path}: removed a truncated last line; its trajectory is made again"
+    def _send(self, ledger: Ledger) -> int:
+        """Enqueue, and leave the results to other consumers."""
+        again = f"the same command with --run-id {self.plan.run_id}"
+        self._open(ledger)
+        try:
+            with self.report.progress:
+                self._enqueue(ledger, self.report.groups, threading.Event())
+        except KeyboardInterrupt:
+            sys.stderr.write(f"interrupted while enqueueing; send the rest with {again}\n")
+            return self.report.finish(EXIT_INTERRUPTED)
+        self.report.progress.say(f"watch the run with {again} --follow")
+        return self.report.finish(0)
+
+    def embedded(self) -> int:
+        """Do everything on this machine: private Redis, one worker, and a file of results."""
+        from hermes_queue.broker.embedded import Embedded
+
+        options, report, run_id = self.options, self.report, self.plan.run_id
+        default = Path("results") / f"{run_id.replace(':', '_')}.jsonl"
+        with JsonlSink(options.output.out or default) as sink:
+            groups = self._missing_groups(sink)
+            if not groups:
+                return report.results(0, sink)
+            report.progress.say("starting a private Redis and a worker")
+            slots = options.run.concurrency or min(MAX_EMBEDDED_CONCURRENCY, os.cpu_count() or 1)
+            with Embedded(
+                run_id=run_id,
+                concurrency=slots,
+                lane=options.run.lane,
+                log_level=options.output.log_level.lower(),
+                settings={
+                    **options.sandbox.worker_settings(),
+                    **own_endpoints(self.plan.agent.base_url),
+                    **own_records(self.plan.agent),
+                },
+            ) as worker:
+                report.progress.say(f"worker log: {worker.log_path}")
+                with closing(Ledger.connect(url=worker.redis_url)) as ledger:
+                    code = self._watch(ledger, groups, sink, worker.check)
+            if code == 0:  # otherwise keep the log for the user and the state for a rerun
+                worker.discard()
+            return code
+
+    def _missing_groups(self, sink: JsonlSink) -> dict[str, int]:
+        """The groups that the file does not hold yet, with their sizes."""
+        report = self.report
+        report.summary.out = str(sink.path)
+        if sink.repaired_bytes:
+            report.progress.say(
+                f"{sink.path}: removed a truncated last line; its trajectory is made again"
+            )
+        written = members_by_group(sink)
+        early = self.plan.group_policy.stop_after_equal or max(report.groups.values())
+        groups = {g: size for g, size in report.groups.items() if written[g] < min(size, early)}
+        if done := len(report.groups) - len(groups):
+            report.progress.say(f"{done} of {len(report.groups)} groups are already in {sink.path}")
+        return groups
+
+    def _open(self, ledger: Ledger) -> None:
+        """Set the run's budgets, and resume it if an exhausted budget has paused it.
+
+        An embedded run is resumed from any pause, because only this command can resume it.
+        """
+        runs, run_id = Runs(ledger), self.plan.run_id
+        if budgets := self.options.budgets.given():
+            set_budgets(ledger, run_id, budgets)
+        pause = runs.paused(run_id)
+        is_embedded = self.report.summary.mode == "embedded"
+        if pause and (is_embedded or (pause.by == "budget" and budgets)):
+            runs.resume(run_id)
+
+    def _enqueue(self, ledger: Ledger, groups: Mapping[str, int], stop: threading.Event) -> None:
+        """Send the jobs of `groups`; jobs that an earlier call has sent are not sent again.
+
+        Raises:
+            Stopped: `stop` was set by another thread.
+        """
+        progress, summary = self.report.progress, self.report.summary
+        total = sum(groups.values()) + len(groups) * self.plan.group_policy.extra_samples
+        sent, reported_at = 0, 0.0
+
+        def on_batch(count: int) -> None:
+            nonlocal sent
+            sent += count
+            progress.show_sent(sent, total)
+            if stop.is_set():
+                raise Stopped
+
+        def on_full(waiting: int) -> None:
+            nonlocal reported_at
+            if stop.is_set():
+                raise Stopped
+            if time.monotonic() - reported_at > FULL_SAY_S:
+                reported_at = time.monotonic()
+                progress.say(
+                    f"{waiting} jobs wait for workers; enqueueing continues when they are fewer "
+                    "(HERMES_QUEUE_PRODUCER_BACKLOG_MAX)"
+                )
+
+        done = enqueue(
+            self.plan.jobs(self.selection, groups.__contains__),
+            ledger=ledger,
+            config=self.plan.config(self.selection.dataset),
+            on_batch=on_batch,
+            on_full=on_full,
         )
-    written = members_by_group(sink)
-    early = plan.group_policy.stop_after_equal or max(report.groups.values())
-    groups = {g: size for g, size in report.groups.items() if written[g] < min(size, early)}
-    if len(groups) < len(report.groups):
-        report.progress.say(
-            f"{len(report.groups) - len(groups)} of {len(report.groups)} groups are "
-            f"already in {sink.path}"
+        summary.enqueued, summary.already = done.enqueued, done.already
+        known = f", {done.already} were already enqueued" if done.already else ""
+        progress.say(f"enqueued {done.enqueued} jobs on lane {self.options.run.lane}{known}")
+
+    def _watch(
+        self,
+        ledger: Ledger,
+        groups: Mapping[str, int],
+        sink: JsonlSink | None,
+        check: Callable[[], None] = lambda: None,
+    ) -> int:
+        """Enqueue and follow; on every ending, report what is on disk and how to continue."""
+        report, run_id = self.report, self.plan.run_id
+        follower = Follower(
+            ledger,
+            run_id,
+            groups,
+            lane=self.options.run.lane,
+            sink=sink,
+            progress=report.progress,
+            check=check,
+            ends_when_paused=report.summary.mode == "embedded",
         )
-    return groups
-
-
-def _embedded_worker(plan: Plan, options: ProducerOptions) -> Embedded:
-    from hermes_queue.broker.embedded import Embedded
-
-    return Embedded(
-        run_id=plan.run_id,
-        concurrency=options.run.concurrency or min(MAX_EMBEDDED_CONCURRENCY, os.cpu_count() or 1),
-        lane=plan.lane,
-        log_level=options.output.log_level.lower(),
-        settings={
-            **options.sandbox.worker_settings(),
-            **own_endpoints(plan.agent.base_url),
-            **own_records(plan.agent),
-        },
-    )
-
-
-def watch(
-    ledger: Ledger,
-    sending: Sending,
-    report: Report,
-    groups: Mapping[str, int],
-    sink: JsonlSink | None,
-    check: Callable[[], None] = lambda: None,
-) -> int:
-    """Enqueue and follow; on every ending, report what is on disk and how to continue."""
-    plan = sending.plan
-    follower = Follower(
-        ledger,
-        plan.run_id,
-        groups,
-        lane=plan.lane,
-        sink=sink,
-        progress=report.progress,
-        check=check,
-        ends_when_paused=report.summary.mode == "embedded",
-    )
-    sending.open(ledger)
-    try:
-        with report.progress:
-            asyncio.run(_send_and_follow(ledger, sending, groups, follower))
-    except KeyboardInterrupt:
-        report.say_interrupted(sink)
+        self._open(ledger)
+        try:
+            with report.progress:
+                asyncio.run(self._send_and_follow(ledger, groups, follower))
+        except KeyboardInterrupt:
+            report.say_interrupted(sink)
+            report.take(follower, sink)
+            return report.finish(EXIT_INTERRUPTED)
+        except HermesQueueError:
+            report.say_interrupted(sink)
+            raise
         report.take(follower, sink)
-        return report.finish(EXIT_INTERRUPTED)
-    except HermesQueueError:
-        report.say_interrupted(sink)
-        raise
-    report.take(follower, sink)
-    if follower.cancelled:
-        sys.stderr.write(
-            f"run {plan.run_id} was cancelled: {follower.cancelled} trajectories and "
-            f"{len(follower.pending)} groups will not finish\n"
-        )
-    if follower.pause and follower.pending:
-        report.say_paused(follower.pause, sink)
-    code = EXIT_FAILED if follower.failed or follower.pending else 0
-    if follower.isolation:
-        sys.stderr.write(f"error: {follower.isolation}\n")
-        code = EXIT_ISOLATION
-    return report.results(code or report.unexpected(), sink)
+        if follower.cancelled:
+            sys.stderr.write(
+                f"run {run_id} was cancelled: {follower.cancelled} trajectories and "
+                f"{len(follower.pending)} groups will not finish\n"
+            )
+        if follower.pause and follower.pending:
+            report.say_paused(follower.pause, sink)
+        code = EXIT_FAILED if follower.failed or follower.pending else 0
+        if follower.isolation:
+            sys.stderr.write(f"error: {follower.isolation}\n")
+            code = EXIT_ISOLATION
+        return report.results(code or report.unexpected(), sink)
 
-
-async def _send_and_follow(
-    ledger: Ledger, sending: Sending, groups: Mapping[str, int], follower: Follower
-) -> None:
-    """Follow while enqueueing: when the backlog is full, only consumed results make it shrink."""
-    stop = threading.Event()
-    sender = asyncio.ensure_future(asyncio.to_thread(sending.enqueue, ledger, groups, stop))
-    following = asyncio.ensure_future(follower.run(sender))
-    following.add_done_callback(lambda _: stop.set())
-    try:
-        with suppress(Stopped):  # the run is paused and ended before all jobs were sent
-            await asyncio.gather(sender, following)
-    finally:
-        stop.set()
-        following.cancel()
-        await asyncio.gather(sender, following, return_exceptions=True)
+    async def _send_and_follow(
+        self, ledger: Ledger, groups: Mapping[str, int], follower: Follower
+    ) -> None:
+        """Follow while enqueueing: a full backlog shrinks only by consumed results."""
+        stop = threading.Event()
+        sender = asyncio.ensure_future(asyncio.to_thread(self._enqueue, ledger, groups, stop))
+        following = asyncio.ensure_future(follower.run(sender))
+        following.add_done_callback(lambda _: stop.set())
+        try:
+            with suppress(Stopped):  # the run is paused and ended before all jobs were sent
+                await asyncio.gather(sender, following)
+        finally:
+            stop.set()
+            following.cancel()
+            await asyncio.gather(sender, following, return_exceptions=True)
 
 
 def own_endpoints(base_url: str | None) -> dict[str, str]:
@@ -247,7 +289,3 @@ def own_records(agent: AgentSpec) -> dict[str, str]:
         return {}
     root = Path(path).parent if Path(path).is_absolute() else Path.cwd()
     return {f"{PREFIX}PATHS_REPLAY": str(root)}
-
-
-def _default_out(run_id: str) -> Path:
-    return Path("results") / f"{run_id.replace(':', '_')}.jsonl"

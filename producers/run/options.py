@@ -10,15 +10,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_type_hints
 
 from hermes_queue import extensions
-from producers.run.flags import Options, flag, switch
-from producers.run.numbers import at_least, number
-from producers.run.sandbox_options import SandboxOptions
-
-if TYPE_CHECKING:
-    from producers.base import Producer
+from producers.run.flags import Options, at_least, flag, number, switch
+from producers.run.sandbox_options import SandboxOptions, chosen_backend
+from producers.source import Producer
 
 DEFAULT_ITEMS = 10
 DEFAULT_REFILLS = 2
@@ -298,6 +295,11 @@ class OutputOptions(Options):
         choices=("DEBUG", "INFO", "WARNING", "ERROR"),
     )
 
+    @property
+    def follows(self) -> bool:
+        """Whether results are read."""
+        return self.follow or self.out is not None
+
 
 @dataclass(frozen=True)
 class ProducerOptions:
@@ -316,17 +318,8 @@ class ProducerOptions:
     """An instance of the producer's `options`."""
 
 
-_GROUPS: dict[str, type[Options]] = {
-    "rows": RowOptions,
-    "agent": AgentOptions,
-    "run": RunOptions,
-    "sandbox": SandboxOptions,
-    "groups": GroupOptions,
-    "staleness": StalenessOptions,
-    "limits": LimitOptions,
-    "budgets": BudgetOptions,
-    "output": OutputOptions,
-}
+_GROUPS: dict[str, type[Options]] = get_type_hints(ProducerOptions)
+del _GROUPS["own"]
 _EPILOG = """\
 examples:
   two items, everything on this machine, no setup, no model:
@@ -346,8 +339,12 @@ exit codes: 0 everything published (and measured, where watched) | 1 some failed
 """
 
 
-def build_parser(producer: Producer) -> argparse.ArgumentParser:
-    """The parser of a producer's command line."""
+def build_parser(producer: Producer, backend: str | None = None) -> argparse.ArgumentParser:
+    """The parser of a producer's command line; `backend` is the sandbox backend that it names.
+
+    Raises:
+        ConfigurationError: there is no such backend.
+    """
     dot = "." if producer.name in extensions.own("producer") else " "
     command = f"python -m producers{dot}{producer.name}"
     parser = argparse.ArgumentParser(
@@ -360,7 +357,7 @@ def build_parser(producer: Producer) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     for group in _GROUPS.values():
-        group.add(parser, **{"env": producer.env} if group is RunOptions else {})
+        group.add(parser, env=producer.env, sandbox=backend)
     producer.options.add(parser)
     return parser
 
@@ -370,7 +367,8 @@ def parse(producer: Producer, argv: Sequence[str] | None = None) -> ProducerOpti
 
     Raises:
         SystemExit: for `--help` and for flags that cannot be parsed (exit code 2).
+        ConfigurationError: `--sandbox` names no backend.
     """
-    namespace = build_parser(producer).parse_args(argv)
+    namespace = build_parser(producer, chosen_backend(argv)).parse_args(argv)
     shared: dict[str, Any] = {name: group.of(namespace) for name, group in _GROUPS.items()}
     return ProducerOptions(**shared, own=producer.options.of(namespace))

@@ -15,18 +15,12 @@ from hermes_queue import extensions
 from hermes_queue.agent.registry import check_params
 from hermes_queue.broker.submission import RUN_ID_MAX, new_run_id, own_version
 from hermes_queue.errors import ConfigurationError
-from hermes_queue.models import (
-    AgentSpec,
-    GroupPolicy,
-    Limits,
-    Provenance,
-    TrajectoryJob,
-)
+from hermes_queue.models import AgentSpec, GroupPolicy, Limits, Provenance, TrajectoryJob
 from hermes_queue.tools import load_tool
 from hermes_queue.wire.names import Name, check_lane, check_run_id, make_ids
-from producers.base import Producer
 from producers.run.options import DEFAULT_REFILLS, AgentOptions, ProducerOptions
-from producers.run.selection import SelectedItem, SelectedItems
+from producers.run.selection import SelectedItems
+from producers.source import Producer, SelectedItem
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,35 +28,17 @@ class Plan:
     """Properties that the jobs of a run share."""
 
     producer: str
+    options: ProducerOptions
     run_id: str
-    env: str
     agent: AgentSpec
     limits: Limits
-    group_size: int | None
-    """None = 1, or one sample per tamper case."""
-    lane: str
-    profile: str
-    priority: int
-    tamper_case: str | None
     provenance: Provenance
-    max_refills: int | None
-    """None = `DEFAULT_REFILLS` for groups of more than one, else 0."""
-    max_requeues: int | None
-    """None = the group's size."""
     group_policy: GroupPolicy
-    """The policy apart from `max_refills` and `max_requeues`."""
-    policy_version: str | None = None
-    """Version that the jobs request."""
+    """The policy apart from `max_refills` and `max_requeues`, whose defaults depend on the size."""
 
     def size_of(self, item: SelectedItem) -> int:
         """Number of measured samples that a group of `item` needs."""
-        if self.group_size is not None:
-            return self.group_size
-        return len(self._cases(item)) or 1
-
-    def samples_of(self, item: SelectedItem) -> int:
-        """Number of samples of `item` that are started."""
-        return self.size_of(item) + self.group_policy.extra_samples
+        return self.options.groups.group_size or len(self._cases(item)) or 1
 
     def jobs(
         self, selection: SelectedItems, keep: Callable[[str], bool]
@@ -79,21 +55,22 @@ class Plan:
         They may differ in: which and how many rows, --priority, --lane, --concurrency,
         --base-url, --policy-version, and the output flags.
         """
+        options = self.options
         return {
             "producer": self.producer,
             "dataset": dataset,
-            "env": self.env,
+            "env": options.run.env,
             "agent": self.agent.kind,
             "model": self.agent.model,
             "sampling": self.agent.sampling,
             "agent_params": self.agent.params,
-            "tamper_case": self.tamper_case,
-            "group_size": self.group_size,
-            "max_refills": self.max_refills,
-            "max_requeues": self.max_requeues,
+            "tamper_case": options.agent.tamper_case,
+            "group_size": options.groups.group_size,
+            "max_refills": options.groups.max_refills,
+            "max_requeues": options.staleness.max_requeues,
             "group_policy": self.group_policy.model_dump(mode="json"),
             "limits": self.limits.model_dump(mode="json"),
-            "profile": self.profile,
+            "profile": options.run.profile,
         }
 
     def group_sizes(self, selection: SelectedItems) -> dict[str, int]:
@@ -111,37 +88,36 @@ class Plan:
         """
         if self.agent.kind != "tamper":
             return
+        case = self.options.agent.tamper_case
         for selected in selection.items:
             if not selected.tamper_cases:
                 raise ConfigurationError(
-                    f"--agent tamper: the env {self.env!r} has no tamper cases for "
-                    f"{selected.instance_id!r}"
+                    f"--agent tamper: the env {self.options.run.env!r} has no tamper cases "
+                    f"for {selected.instance_id!r}"
                 )
-            if self.tamper_case and self.tamper_case not in selected.tamper_cases:
+            if case and case not in selected.tamper_cases:
                 raise ConfigurationError(
-                    f"--tamper-case {self.tamper_case}: {selected.instance_id!r} has no such case; "
+                    f"--tamper-case {case}: {selected.instance_id!r} has no such case; "
                     f"known: {', '.join(selected.tamper_cases)}"
                 )
 
     def _policy(self, size: int) -> GroupPolicy:
-        refills = self.max_refills
+        refills, requeues = self.options.groups.max_refills, self.options.staleness.max_requeues
         if refills is None:
             refills = DEFAULT_REFILLS if size > 1 else 0
-        requeues = self.max_requeues
         if requeues is None:
             requeues = size if self.group_policy.on_stale == "requeue" else 0
-        return self.group_policy.model_copy(
-            update={"max_refills": refills, "max_requeues": requeues}
-        )
+        update = {"max_refills": refills, "max_requeues": requeues}
+        return self.group_policy.model_copy(update=update)
 
     def _cases(self, item: SelectedItem) -> tuple[str, ...]:
-        return (self.tamper_case,) if self.tamper_case else item.tamper_cases
+        case = self.options.agent.tamper_case
+        return (case,) if case else item.tamper_cases
 
     def _jobs_of(self, selected: SelectedItem) -> Iterator[TrajectoryJob]:
-        item = selected.item()
-        cases = self._cases(selected)
-        size = self.size_of(selected)
-        for index in range(self.samples_of(selected)):
+        item, run = selected.item(), self.options.run
+        cases, size = self._cases(selected), self.size_of(selected)
+        for index in range(size + self.group_policy.extra_samples):
             group_id, trajectory_id = make_ids(self.run_id, selected.key, index)
             agent = self.agent
             if cases:
@@ -153,15 +129,15 @@ class Plan:
                 trajectory_id=trajectory_id,
                 sample_index=index,
                 group_size=size,
-                env=self.env,
+                env=run.env,
                 instance_id=selected.instance_id,
                 item=item,
                 agent=agent,
                 limits=self.limits,
-                profile=self.profile,
-                lane=self.lane,
-                priority=self.priority,
-                policy_version=self.policy_version,
+                profile=run.profile,
+                lane=run.lane,
+                priority=run.priority,
+                policy_version=run.policy_version,
                 producer=self.provenance,
                 group_policy=self._policy(size),
             )
@@ -180,23 +156,19 @@ def make_plan(producer: Producer, env: Environment[Any], options: ProducerOption
         raise ConfigurationError("--on-stale: has no effect without --max-policy-lag N")
     if stale.max_requeues is not None and stale.on_stale != "requeue":
         raise ConfigurationError("--max-requeues: needs --on-stale requeue")
+    _check_name("--lane", run.lane)
+    _check_name("--profile", run.profile)
+    run_id = run.run_id or new_run_id(producer.name)
+    _check_name("--run-id", run_id, RUN_ID_MAX)
     return Plan(
         producer=producer.name,
-        run_id=_name("--run-id", run.run_id or new_run_id(producer.name), RUN_ID_MAX),
-        env=run.env,
+        options=options,
+        run_id=run_id,
         agent=_agent(options.agent),
         limits=Limits(**options.limits.given()),
-        group_size=groups.group_size,
-        lane=_name("--lane", run.lane),
-        profile=_name("--profile", run.profile),
-        priority=run.priority,
-        tamper_case=options.agent.tamper_case,
         provenance=Provenance(
             producer=f"producers.{producer.name}", version=own_version(), git=_commit()
         ),
-        max_refills=groups.max_refills,
-        max_requeues=stale.max_requeues,
-        policy_version=run.policy_version,
         group_policy=GroupPolicy(
             extra_samples=groups.extra_samples,
             drop_zero_variance=groups.drop_zero_variance,
@@ -232,7 +204,7 @@ def _agent(options: AgentOptions) -> AgentSpec:
     )
 
 
-def _name(flag: str, value: str, max_length: int = 256) -> str:
+def _check_name(flag: str, value: str, max_length: int = 256) -> None:
     try:
         TypeAdapter(Name).validate_python(value)
     except ValidationError as error:
@@ -246,12 +218,10 @@ def _name(flag: str, value: str, max_length: int = 256) -> str:
             f"{flag}: has {len(value)} characters; at most {max_length} are allowed"
         )
     try:
-        return _OWN_RULES[flag](value) if flag in _OWN_RULES else value
+        if own_rule := {"--run-id": check_run_id, "--lane": check_lane}.get(flag):
+            own_rule(value)
     except ValueError as error:
         raise ConfigurationError(f"{flag}: {error}") from error
-
-
-_OWN_RULES = {"--run-id": check_run_id, "--lane": check_lane}
 
 
 def _commit() -> str | None:
@@ -259,14 +229,9 @@ def _commit() -> str | None:
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None
-    try:
-        answer = subprocess.run(  # noqa: S603 - no outside input
-            ["git", "-C", str(root), "rev-parse", "HEAD"],  # noqa: S607 - git of the PATH
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=10,
-        )
-    except (OSError, subprocess.TimeoutExpired):
+    command = ["git", "-C", str(root), "rev-parse", "HEAD"]
+    try:  # no outside input
+        answer = subprocess.check_output(command, stderr=subprocess.DEVNULL, text=True, timeout=10)  # noqa: S603
+    except (OSError, subprocess.SubprocessError):
         return None
-    return answer.stdout.strip() or None
+    return answer.strip()

@@ -6,16 +6,18 @@ change. Progress goes to stderr, results to stdout.
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import IO, TYPE_CHECKING
 
+from hermes_queue.ledger import RunStatus
 from hermes_queue.models import ScoredTrajectory
 
 if TYPE_CHECKING:
+    import rich.progress
     from rich.console import Console
 
 PLAIN_WIDTH = 160
@@ -26,45 +28,23 @@ MAX_ROWS = 60
 _NOTE_CHARACTERS = 300
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """Numbers of trajectories in a run."""
-
-    total: int
-    running: int = 0
-    finished: int = 0
-    """Published with a score."""
-    failed: int = 0
-    """Published without a score."""
-
-    @property
-    def done(self) -> int:
-        """Published."""
-        return self.finished + self.failed
-
-
 class Progress:
     """Shows counts. A context manager, because a live bar must be taken down."""
 
-    def __init__(self, *, quiet: bool = False, stream: IO[str] | None = None) -> None:
+    def __init__(self, *, quiet: bool = False) -> None:
         self._quiet = quiet
-        self._console = console(stream or sys.stderr)
-        self._bar = _Bar(self._console) if self._console.is_terminal and not quiet else None
+        self._console = console(sys.stderr)
+        self._bar = _bar(self._console) if self._console.is_terminal and not quiet else None
         self._started = time.monotonic()
         self._sent_at = self._started
-        self._last: tuple[Counts, float] | None = None
+        self._shown, self._shown_at = "", -math.inf
 
     def __enter__(self) -> Progress:
         if self._bar:
             self._bar.start()
         return self
 
-    def __exit__(
-        self,
-        _: type[BaseException] | None,
-        __: BaseException | None,
-        ___: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar:
             self._bar.stop()
 
@@ -73,66 +53,43 @@ class Progress:
         if not self._quiet:
             self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
-    def show(self, counts: Counts) -> None:
+    def show(self, status: RunStatus) -> None:
         """Update the display; cheap enough for several calls per second."""
+        done, now = status.finished + status.failed, time.monotonic()
+        counts = f"{done}/{status.total} finished, {status.running} running, {status.failed} failed"
+        text = f"{counts}, {60 * done / max(now - self._started, 1e-3):.1f}/min"
+        is_due = now - self._shown_at >= PLAIN_INTERVAL_S or done == status.total
         if self._bar:
-            self._bar.update(counts, self._rate(counts))
-        elif self._is_news(counts):
-            self._last = (counts, time.monotonic())
-            self.say(describe(counts, self._rate(counts)))
+            task, *_ = self._bar.task_ids
+            self._bar.update(task, total=status.total, completed=done, description=text)
+        elif is_due and counts != self._shown:
+            self._shown, self._shown_at = counts, now
+            self.say(text)
 
     def show_sent(self, sent: int, total: int) -> None:
         """Show the number of jobs that have been enqueued."""
         if self._bar:
-            self._bar.update_sent(sent, total)
+            task, *_ = self._bar.task_ids
+            text = f"{sent}/{total} enqueued"
+            self._bar.update(task, total=total, completed=sent, description=text)
         elif time.monotonic() - self._sent_at >= PLAIN_INTERVAL_S and sent < total:
             self._sent_at = time.monotonic()
             self.say(f"enqueued {sent}/{total}")
 
-    def _is_news(self, counts: Counts) -> bool:
-        if self._last is None or (counts.done == counts.total and counts != self._last[0]):
-            return True
-        last, at = self._last
-        return counts != last and time.monotonic() - at >= PLAIN_INTERVAL_S
 
-    def _rate(self, counts: Counts) -> float:
-        """Trajectories per minute since this display started."""
-        return counts.done * 60 / max(time.monotonic() - self._started, 1e-3)
+def _bar(target: Console) -> rich.progress.Progress:
+    """A bar with our columns and one task."""
+    from rich import progress
 
-
-class _Bar:
-    """Rich's progress bar with our columns."""
-
-    def __init__(self, target: Console) -> None:
-        from rich import progress
-
-        self._progress = progress.Progress(
-            progress.SpinnerColumn(),
-            progress.BarColumn(bar_width=24),
-            progress.TextColumn("{task.description}"),
-            progress.TimeElapsedColumn(),
-            console=target,
-        )
-        self._task = self._progress.add_task("starting", total=None)
-
-    def start(self) -> None:
-        self._progress.start()
-
-    def stop(self) -> None:
-        self._progress.stop()
-
-    def update_sent(self, sent: int, total: int) -> None:
-        self._progress.update(
-            self._task, total=total, completed=sent, description=f"{sent}/{total} enqueued"
-        )
-
-    def update(self, counts: Counts, rate: float) -> None:
-        self._progress.update(
-            self._task,
-            total=counts.total,
-            completed=counts.done,
-            description=describe(counts, rate),
-        )
+    bar = progress.Progress(
+        progress.SpinnerColumn(),
+        progress.BarColumn(bar_width=24),
+        progress.TextColumn("{task.description}"),
+        progress.TimeElapsedColumn(),
+        console=target,
+    )
+    bar.add_task("starting", total=None)
+    return bar
 
 
 def console(stream: IO[str]) -> Console:
@@ -140,14 +97,6 @@ def console(stream: IO[str]) -> Console:
     from rich.console import Console
 
     return Console(file=stream, width=None if stream.isatty() else PLAIN_WIDTH)
-
-
-def describe(counts: Counts, rate_per_minute: float) -> str:
-    """The counts as text."""
-    return (
-        f"{counts.done}/{counts.total} finished, {counts.running} running, "
-        f"{counts.failed} failed, {rate_per_minute:.1f}/min"
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from hermes_queue.errors import EXIT_FAILED
@@ -57,38 +57,40 @@ class Summary:
     results: list[dict[str, Any]] = field(default_factory=list)
 
 
+@dataclass
 class Report:
     """Collects and prints the outcome of one run."""
 
-    def __init__(self, summary: Summary, groups: Mapping[str, int], options: OutputOptions) -> None:
-        """`groups` maps the ids of the run's groups to their sizes."""
-        self.summary = summary
-        self.groups = groups
-        self.options = options
-        self.progress = Progress(quiet=options.quiet)
-        self.rows: Sequence[ResultRow] = ()
+    summary: Summary
+    groups: Mapping[str, int]
+    """Ids of the run's groups, and their sizes."""
+    options: OutputOptions
+    rows: Sequence[ResultRow] = ()
+
+    def __post_init__(self) -> None:
+        self.progress = Progress(quiet=self.options.quiet)
 
     @classmethod
-    def of(cls, plan: Plan, selection: SelectedItems, options: OutputOptions) -> Report:
+    def of(cls, plan: Plan, selection: SelectedItems, mode: str) -> Report:
         """The report of a run that begins. Prints what was read."""
         groups = plan.group_sizes(selection)
         summary = Summary(
             run_id=plan.run_id,
-            mode="dry-run",
+            mode=mode,
             dataset=selection.dataset,
             items=len(selection.items),
             jobs=sum(groups.values()),
             skipped=dict(selection.skipped),
             notes=selection.notes,
         )
-        report = cls(summary, groups, options)
+        report = cls(summary, groups, plan.options.output)
         for note in selection.notes:
             report.progress.say(f"note: {note}")
         for reason, count in selection.skipped.items():
             report.progress.say(f"skipped {count} rows: {reason}")
         report.progress.say(
             f"run {plan.run_id}: {summary.jobs} trajectories of {summary.items} items from "
-            f"{selection.dataset}, env {plan.env}, agent {plan.agent.kind}"
+            f"{selection.dataset}, env {plan.options.run.env}, agent {plan.agent.kind}"
         )
         return report
 
@@ -120,13 +122,10 @@ class Report:
 
     def say_paused(self, pause: Pause, sink: JsonlSink | None) -> None:
         """Print why the run is paused, and what resumes it."""
-        sys.stderr.write(
-            f"error: run {self.summary.run_id} is paused ({pause.by}): {pause.reason}\n"
-        )
+        run_id, say = self.summary.run_id, sys.stderr.write
+        say(f"error: run {run_id} is paused ({pause.by}): {pause.reason}\n")
         if pause.by == "budget":
-            sys.stderr.write(
-                "raise the budget with --budget-cost, --budget-tokens or --budget-wall\n"
-            )
+            say("raise the budget with --budget-cost, --budget-tokens or --budget-wall\n")
         self.say_interrupted(sink)
 
     def say_interrupted(self, sink: JsonlSink | None) -> None:
@@ -175,16 +174,11 @@ class Report:
         """Print the JSON summary if `--json` was given."""
         self.summary.exit_code = code
         if self.options.json:
-            self.summary.results = [_plain(row) for row in self.rows]
-            fields = {name: getattr(self.summary, name) for name in Summary.__slots__}
-            sys.stdout.write(json.dumps(fields) + "\n")
+            self.summary.results = [asdict(row) for row in self.rows]
+            sys.stdout.write(json.dumps(asdict(self.summary)) + "\n")
         return code
 
 
 def members_by_group(sink: JsonlSink) -> Counter[str]:
     """Number of trajectories of each group in the file; a refill counts like any other."""
     return Counter(group_of(trajectory_id) for trajectory_id in sink.held)
-
-
-def _plain(row: ResultRow) -> dict[str, Any]:
-    return {name: getattr(row, name) for name in ResultRow.__slots__}

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -17,8 +16,7 @@ from hermes_queue.errors import ConfigurationError, SandboxRejected
 from hermes_queue.sandbox import find_backend
 from hermes_queue.sandbox.offers import Flag
 from hermes_queue.settings import PREFIX, SandboxSettings
-from producers.run.flags import Options
-from producers.run.numbers import at_least
+from producers.run.flags import Options, at_least
 
 _BACKEND = Flag(
     "--sandbox",
@@ -26,6 +24,13 @@ _BACKEND = Flag(
     "sandbox backend: local (default), modal, a plugin's name, or package.module:BACKEND",
     metavar="NAME",
 )
+
+
+def chosen_backend(argv: Sequence[str] | None) -> str | None:
+    """The value of `--sandbox` in a command line that cannot be parsed without its flags."""
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    first.add_argument(_BACKEND.name, nargs="?")
+    return first.parse_known_args(argv)[0].sandbox or None
 
 
 @dataclass(frozen=True)
@@ -39,16 +44,28 @@ class SandboxOptions(Options):
 
     @classmethod
     def add(cls, parser: argparse.ArgumentParser, **defaults: Any) -> None:
-        """See `Options`."""
+        """See `Options`.
+
+        Raises:
+            ConfigurationError: `--sandbox` names a backend that cannot be loaded, or one of its
+                flags is taken.
+        """
         group = parser.add_argument_group(cls.title)
-        for _, flag in _flags():
+        for owner, flag in _flags(defaults.get("sandbox")):
             kind = at_least(*flag.bounds) if flag.bounds else str
-            group.add_argument(flag.name, metavar=flag.metavar, help=flag.help, type=kind)
+            try:
+                group.add_argument(flag.name, metavar=flag.metavar, help=flag.help, type=kind)
+            except argparse.ArgumentError as error:
+                raise ConfigurationError(f"sandbox backend {owner!r}: FLAGS: {error}") from error
 
     @classmethod
     def of(cls, namespace: argparse.Namespace) -> Self:
         """See `Options`."""
-        values = ((owner, flag, _value(namespace, flag)) for owner, flag in _flags())
+        given = vars(namespace)
+        values = (
+            (owner, flag, given[flag.name.removeprefix("--").replace("-", "_")])
+            for owner, flag in _flags(namespace.sandbox)
+        )
         return cls(tuple(each for each in values if each[2] is not None))
 
     def worker_settings(self) -> dict[str, str]:
@@ -66,8 +83,7 @@ class SandboxOptions(Options):
         """Check the profile of a run whose worker starts here, before anything starts.
 
         Raises:
-            ConfigurationError: the worker would not know the profile; the message lists known
-                ones.
+            ConfigurationError: the worker would not know the profile.
         """
         check = find_backend(self._backend).check_profile
         try:
@@ -77,11 +93,7 @@ class SandboxOptions(Options):
             raise ConfigurationError(f"--profile: {error}") from error
 
     def refuse(self) -> None:
-        """Refuse all flags, because workers that run already choose their sandboxes themselves.
-
-        Raises:
-            ConfigurationError: one of the flags was given.
-        """
+        """Raise ConfigurationError for a flag: workers that run already have their own settings."""
         for _, flag, _ in self.chosen:
             raise ConfigurationError(
                 f"{flag.name}: the workers of this Redis choose their sandboxes; set "
@@ -89,19 +101,25 @@ class SandboxOptions(Options):
             )
 
     @property
+    def named(self) -> str | None:
+        """The backend that `--sandbox` names."""
+        return next((str(value) for _, flag, value in self.chosen if flag is _BACKEND), None)
+
+    @property
     def _backend(self) -> str:
-        chosen = [str(value) for _, flag, value in self.chosen if flag is _BACKEND]
-        return chosen[0] if chosen else SandboxSettings().backend
+        return self.named or SandboxSettings().backend
 
 
-def _flags() -> Iterator[tuple[str | None, Flag]]:
-    """Flags with their backend: of all bundled backends and of the configured one."""
+def _flags(named: str | None) -> Iterator[tuple[str | None, Flag]]:
+    """Flags with their backend: of all bundled backends, and of the named or configured one."""
     yield None, _BACKEND
-    for name in dict.fromkeys([*extensions.own("backend"), os.environ.get(_BACKEND.setting, "")]):
-        with suppress(ConfigurationError):  # reported when the backend is used
-            for flag in find_backend(name).flags if name else ():
-                yield name, flag
-
-
-def _value(namespace: argparse.Namespace, flag: Flag) -> object:
-    return getattr(namespace, flag.name.removeprefix("--").replace("-", "_"))
+    own = extensions.own("backend")
+    for name in own:
+        yield from ((name, flag) for flag in find_backend(name).flags)
+    foreign = os.environ.get(_BACKEND.setting) if named in (None, *own) else named
+    if foreign and foreign not in own:
+        try:
+            yield from ((foreign, flag) for flag in find_backend(foreign).flags)
+        except ConfigurationError:
+            if named == foreign:  # the setting is reported when the backend is used
+                raise

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
@@ -15,25 +14,9 @@ from hermes_queue.bodies import codec
 from hermes_queue.errors import ConfigurationError, InputError, PayloadTooLarge
 from hermes_queue.settings import ProducerSettings
 from hermes_queue.wire.names import group_key
-from producers.base import Producer
-from producers.run.dataset import Dataset, Row
+from producers.run.dataset import Dataset
 from producers.run.options import DEFAULT_ITEMS, ProducerOptions, RowOptions
-
-
-@dataclass(frozen=True, slots=True)
-class SelectedItem:
-    """One validated item; `key` distinguishes its repetitions under `--cycle`."""
-
-    place: str
-    instance_id: str
-    key: str
-    packed: bytes
-    size_bytes: int
-    tamper_cases: tuple[str, ...] = ()
-
-    def item(self) -> dict[str, Any]:
-        """The item in the form that jobs carry."""
-        return codec.decompress_item(self.packed)
+from producers.source import Producer, SelectedItem
 
 
 @dataclass(slots=True)
@@ -59,7 +42,7 @@ def select(
         InputError: a row is unusable (the message names place, field and fix), a requested
             `--instance-id` does not exist, or no row is left.
         PayloadTooLarge: a row exceeds the size limit.
-        ConfigurationError: flags contradict each other.
+        ConfigurationError: flags contradict each other, or a hook of the producer fails.
     """
     return _Selector(producer, env, dataset, options).run()
 
@@ -68,11 +51,7 @@ class _Selector:
     """One pass over the dataset."""
 
     def __init__(
-        self,
-        producer: Producer,
-        env: Environment[Any],
-        dataset: Dataset,
-        options: ProducerOptions,
+        self, producer: Producer, env: Environment[Any], dataset: Dataset, options: ProducerOptions
     ) -> None:
         self._producer = producer
         self._env = env
@@ -88,12 +67,17 @@ class _Selector:
         self._selection = SelectedItems(dataset.name)
 
     def run(self) -> SelectedItems:
-        missing = set(self._requested_ids)
-        items = self._selection.items
-        for row in self._rows():
+        missing, items = set(self._requested_ids), self._selection.items
+        seed = self._options.seed if self._options.shuffle else None
+        for row in islice(self._dataset.rows(seed), self._options.offset, None):
             if len(items) == self._limit or (self._requested_ids and not missing):
                 break
-            data = self._producer.prepare(row.data, self._own)
+            data = self._producer.call("prepare", row.data, self._own, place=row.place)
+            if not isinstance(data, dict):
+                raise ConfigurationError(
+                    f"{row.place}: prepare of producer {self._producer.name!r} returned "
+                    f"{type(data).__name__}, not a dict; correct the hook"
+                )
             if self._requested_ids:
                 instance_id = self._id_of(data)
                 if instance_id not in missing:
@@ -108,11 +92,6 @@ class _Selector:
             raise InputError(self._why_empty())
         self._repeat()
         return self._selection
-
-    def _rows(self) -> Iterator[Row]:
-        options = self._options
-        rows = self._dataset.shuffled(options.seed) if options.shuffle else self._dataset.rows()
-        return islice(rows, options.offset, None)
 
     def _id_of(self, data: dict[str, Any]) -> str | None:
         """The instance id of a row; None if the row is invalid."""
@@ -130,7 +109,7 @@ class _Selector:
                 f"{', '.join(map(repr, list(data)[:12])) or '(none)'}; it needs "
                 f"{', '.join(_required(self._env.Item))}: rename them or choose another --env"
             )
-        reason = self._producer.skip_reason(data, self._own)
+        reason = self._producer.call("skip_reason", data, self._own, place=place)
         if reason is not None:
             self._selection.skipped[reason] += 1
             return
@@ -144,14 +123,8 @@ class _Selector:
                 "HERMES_QUEUE_PRODUCER_ITEM_MAX_BYTES"
             )
         cases = tuple(self._env.tamper(item)) if self._tampers else ()
-        selected = SelectedItem(
-            place,
-            instance_id,
-            group_key(instance_id),
-            codec.compress_item(encoded),
-            len(encoded),
-            cases,
-        )
+        packed, key = codec.compress_item(encoded), group_key(instance_id)
+        selected = SelectedItem(place, instance_id, key, packed, len(encoded), cases)
         if not self._is_repetition(selected):
             self._places[instance_id] = selected
             self._selection.items.append(selected)
@@ -170,11 +143,7 @@ class _Selector:
             ) from error
 
     def _is_repetition(self, selected: SelectedItem) -> bool:
-        """Whether the row repeats an earlier one.
-
-        Different rows under one id are an error, because their results would overwrite each
-        other.
-        """
+        """Whether the row repeats an earlier one; of another, the results would be overwritten."""
         first = self._places.get(selected.instance_id)
         if first is None:
             return False
@@ -212,25 +181,18 @@ class _Selector:
         for position in range(unique, self._limit):
             first = items[position % unique]
             key = group_key(first.instance_id, repetition=position // unique + 1)
-            items.append(
-                SelectedItem(
-                    first.place,
-                    first.instance_id,
-                    key,
-                    first.packed,
-                    first.size_bytes,
-                    first.tamper_cases,
-                )
-            )
+            items.append(replace(first, key=key))
 
 
 def _limit(options: RowOptions) -> int | None:
     """The number of items to select; None = all."""
-    if options.items == "all" or (options.items is None and options.instance_id):
-        if options.cycle:
-            raise ConfigurationError("--cycle never ends: give a number of rows with --items N")
-        return None
-    return DEFAULT_ITEMS if options.items is None else int(options.items)
+    if options.items is None and not options.instance_id:
+        return DEFAULT_ITEMS
+    if isinstance(options.items, int):
+        return options.items
+    if options.cycle:
+        raise ConfigurationError("--cycle never ends: give a number of rows with --items N")
+    return None
 
 
 def _columns(item: type[BaseModel]) -> set[str]:

@@ -11,7 +11,7 @@ from ledger_keys import is_listed
 
 import hermes_queue
 from hermes_queue import AgentSpec
-from hermes_queue.cli.deployment_metrics import Exporter
+from hermes_queue.cli.exporter import Exporter
 from hermes_queue.errors import RedisUnavailable
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.policy import set_version

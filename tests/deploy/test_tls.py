@@ -12,7 +12,7 @@ import pytest
 from guarded_redis import GuardedRedis
 from zygote import run_forked
 
-from hermes_queue.cli.deployment_metrics import Exporter
+from hermes_queue.cli.exporter import Exporter
 from hermes_queue.errors import RedisUnavailable
 from hermes_queue.ledger import Ledger
 from hermes_queue.telemetry import metrics

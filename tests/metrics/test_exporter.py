@@ -13,7 +13,7 @@ from records import make_job, make_record
 from redis_server import RedisServer, redis_binary_of
 
 from hermes_queue.broker.enqueue import enqueue
-from hermes_queue.cli.deployment_metrics import Exporter
+from hermes_queue.cli.exporter import Exporter
 from hermes_queue.ledger import Breakers, Claim, Ledger
 from hermes_queue.ledger.fleet.creations import FleetCreationGate
 from hermes_queue.ledger.fleet.limiter import EndpointLimits

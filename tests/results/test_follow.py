@@ -12,12 +12,12 @@ from redis_server import RedisServer
 import hermes_queue
 from hermes_queue.bodies import codec
 from hermes_queue.bodies.store import ObjectStore
-from hermes_queue.ledger import Ledger
+from hermes_queue.ledger import Ledger, RunStatus
 from hermes_queue.results.consumers import has_dealt_with, newest_entry
 from hermes_queue.settings import StoreSettings
 from producers.run import follow
 from producers.run.follow import Follower
-from producers.run.progress import Counts, Progress
+from producers.run.progress import Progress
 from workers.bodies import Bodies
 
 LOOKS = 4
@@ -45,7 +45,7 @@ class Looks(Progress):
         self.count = 0
         self.enough = threading.Event()
 
-    def show(self, counts: Counts) -> None:
+    def show(self, _: RunStatus) -> None:
         self.count += 1
         if self.count == LOOKS:
             self.enough.set()

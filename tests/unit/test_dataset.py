@@ -44,9 +44,9 @@ def test_every_format_gives_the_same_rows_in_order(dataset_path: Path) -> None:
 
 
 def test_shuffling_is_a_permutation_that_the_seed_alone_decides(dataset_path: Path) -> None:
-    once = [row.data["n"] for row in opened(dataset_path).shuffled(7)]
-    again = [row.data["n"] for row in opened(dataset_path).shuffled(7)]
-    other = [row.data["n"] for row in opened(dataset_path).shuffled(8)]
+    once = [row.data["n"] for row in opened(dataset_path).rows(7)]
+    again = [row.data["n"] for row in opened(dataset_path).rows(7)]
+    other = [row.data["n"] for row in opened(dataset_path).rows(8)]
     assert once == again
     assert sorted(once) == list(range(40))
     assert once != other
@@ -56,7 +56,7 @@ def test_shuffling_is_a_permutation_that_the_seed_alone_decides(dataset_path: Pa
 def test_a_shuffled_row_keeps_its_place(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_bytes(b"\n" + jsonl(ROWS))
-    for row in opened(path).shuffled(1):
+    for row in opened(path).rows(1):
         assert row.place == f"{path}:{row.data['n'] + 2}"
 
 
@@ -104,7 +104,7 @@ def test_a_damaged_gzip_file_is_an_input_error(tmp_path: Path, damage: str, shuf
     path = tmp_path / "rows.jsonl.gz"
     path.write_bytes(gzip.compress(jsonl(ROWS))[:-12] if damage == "cut" else jsonl(ROWS))
     with pytest.raises(InputError, match="damaged or cut off"):
-        list(opened(path).shuffled(0) if shuffle else opened(path).rows())
+        list(opened(path).rows(0 if shuffle else None))
 
 
 def test_a_file_that_is_no_parquet_is_an_input_error(tmp_path: Path) -> None:

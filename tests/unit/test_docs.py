@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from pages import PAGES, ROOT, blocks, page_id, prose
 
-from hermes_queue import errors
+from hermes_queue import errors, extensions
 from hermes_queue.models import ScoredTrajectory
 from hermes_queue.settings import SECTIONS
 from producers.run.progress import ResultRow, console, print_table
@@ -42,6 +42,18 @@ def test_internal_links_resolve(page: Path) -> None:
         target = (page.parent / name).resolve() if name else page
         assert target.exists(), link
         assert not anchor or anchor in slugs(target), link
+
+
+def test_the_start_page_links_every_other() -> None:
+    start = ROOT / "docs" / "index.md"
+    links = set(re.findall(r"\]\(([\w-]+\.md)[)#]", start.read_text(encoding="utf-8")))
+    assert {path.name for path in start.parent.glob("*.md")} - {start.name} == links
+
+
+def test_the_tools_that_an_env_can_name_are_listed() -> None:
+    page = (ROOT / "docs" / "extensions.md").read_text(encoding="utf-8")
+    [listed] = re.findall(r"The tools that come with hermes-queue are (.*?)\.\n", page, re.DOTALL)
+    assert set(re.findall(r"`(\w+)`", listed)) == set(extensions.own("tool"))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)

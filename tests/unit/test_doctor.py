@@ -19,9 +19,8 @@ from redis_server import RedisServer
 from worker_process import wait_until
 
 from hermes_queue.cli import cli
-from hermes_queue.cli.doctor import slots
-from hermes_queue.cli.doctor.bodies import store_findings
-from hermes_queue.cli.doctor.host import host_findings
+from hermes_queue.cli.doctor import host
+from hermes_queue.cli.doctor.host import host_findings, store_findings
 from hermes_queue.ledger import Breakers, Ledger
 from hermes_queue.ledger.fleet.lanes import note_lanes
 from hermes_queue.settings import BreakerSettings
@@ -122,9 +121,9 @@ def test_agents_with_the_hosts_network_beside_an_open_redis_are_warned_of(url, t
 def test_too_few_open_files_for_the_concurrency_are_warned_of(monkeypatch):
     monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 4096))
     monkeypatch.setenv("HERMES_QUEUE_WORKER_CONCURRENCY", "80")
-    assert slots.descriptor_finding().level == "ok"
+    assert host.descriptor_finding().level == "ok"
     monkeypatch.setenv("HERMES_QUEUE_WORKER_CONCURRENCY", "81")
-    finding = slots.descriptor_finding()
+    finding = host.descriptor_finding()
     assert finding.level == "warning"
     assert "lower HERMES_QUEUE_WORKER_CONCURRENCY to 80" in finding.remedy
 
@@ -135,9 +134,9 @@ def test_a_little_room_that_slots_share_with_redis_and_the_spool_is_warned_of(
     start()
     monkeypatch.setenv("HERMES_QUEUE_PATHS_CACHE", str(tmp_path / "cache"))
     with closing(Ledger.connect()) as ledger:
-        assert [each.level for each in slots.shared_disk_findings(ledger)] == ["ok"]
-        monkeypatch.setattr(slots, "SHARED_LOW_BYTES", 1 << 62)
-        [finding] = slots.shared_disk_findings(ledger)
+        assert [each.level for each in host.shared_disk_findings(ledger)] == ["ok"]
+        monkeypatch.setattr(host, "SHARED_LOW_BYTES", 1 << 62)
+        [finding] = host.shared_disk_findings(ledger)
     assert finding.level == "warning"
     assert "the spool and Redis" in finding.message
 

@@ -13,7 +13,7 @@ from records import make_job, make_record
 
 import hermes_queue
 from hermes_queue.cli import cli
-from hermes_queue.cli.deployment_metrics import Exporter
+from hermes_queue.cli.exporter import Exporter
 from hermes_queue.ledger import Ledger
 from hermes_queue.telemetry import metrics
 

@@ -137,7 +137,7 @@ def test_without_prometheus_client_only_a_configured_port_fails_and_says_what_to
 def test_importing_the_declarations_loads_no_prometheus_client():
     code = (
         "import sys, workers.lifecycle, hermes_queue.sinks.metering\n"
-        "import hermes_queue.cli.deployment_metrics\n"
+        "import hermes_queue.cli.exporter\n"
         "print('prometheus_client' in sys.modules)"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -110,6 +112,44 @@ def test_an_unreachable_redis_is_exit_code_4_and_never_a_fallback(
     monkeypatch.setenv("HERMES_QUEUE_REDIS_URL", "unix:///nonexistent/redis.sock")
     assert main(PRODUCER, ["--dataset", rows]) == 4
     assert "cannot be reached" in capsys.readouterr().err
+
+
+def prepare(row: dict[str, Any], _: Any) -> dict[str, Any]:
+    return {**row, "question": row["text"]}
+
+
+def skip_reason(row: dict[str, Any], _: Any) -> str | None:
+    return str(json.loads(row["question"]))
+
+
+def check(_: Any, __: Any) -> int | None:
+    raise RuntimeError("no")
+
+
+@pytest.mark.parametrize(
+    ("hook", "message", "line"),
+    [
+        (prepare, "rows.jsonl:1: prepare of producer 'theirs' raised KeyError: 'text'", 1),
+        (skip_reason, "rows.jsonl:1: skip_reason of producer 'theirs' raised JSONDecodeError", 1),
+        (check, "rows.jsonl: check of producer 'theirs' raised RuntimeError: no", 1),
+    ],
+)
+def test_a_hook_that_raises_is_named_with_its_line(
+    rows: str, hook: Any, message: str, line: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    theirs = replace(PRODUCER, name="theirs", **{hook.__name__: hook})
+    assert main(theirs, ["--dataset", rows, "--dry-run"]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert f"{__file__}:{hook.__code__.co_firstlineno + line}" in error
+
+
+def test_a_prepare_that_returns_no_row_is_named(
+    rows: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    theirs = replace(PRODUCER, prepare=lambda row, _: row.clear())
+    assert main(theirs, ["--dataset", rows, "--dry-run"]) == 2
+    assert "rows.jsonl:1: prepare of producer 'sums' returned NoneType" in capsys.readouterr().err
 
 
 def test_a_dry_run_needs_no_redis_and_says_what_it_read(

@@ -173,7 +173,7 @@ def test_the_flags_of_a_bound_become_the_groups_policy() -> None:
     made = plan("--max-policy-lag", "2", "--on-stale", "requeue", "--policy-version", "7")
     policy = made._policy(8)
     assert (policy.max_policy_lag, policy.on_stale, policy.max_requeues) == (2, "requeue", 8)
-    assert made.policy_version == "7"
+    assert made.options.run.policy_version == "7"
     assert "policy_version" not in made.config("d"), "a run goes on with later versions"
     assert plan("--max-policy-lag", "2")._policy(8).max_requeues == 0
 

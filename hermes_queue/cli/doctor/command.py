@@ -3,9 +3,25 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import closing, nullcontext
 from dataclasses import asdict
 
 import click
+
+from hermes_queue.cli.doctor import Finding, error, ok
+from hermes_queue.cli.doctor.deployment import deployment_findings
+from hermes_queue.cli.doctor.endpoint import endpoint_findings
+from hermes_queue.cli.doctor.host import (
+    descriptor_finding,
+    host_findings,
+    shared_disk_findings,
+    store_findings,
+)
+from hermes_queue.cli.doctor.redis_server import redis_findings
+from hermes_queue.errors import ConfigurationError
+from hermes_queue.installation import check_installation
+from hermes_queue.settings import SECTIONS, check_environment
 
 _COLOURS = {"ok": "green", "warning": "yellow", "error": "red"}
 
@@ -31,10 +47,8 @@ def doctor(
 
     The exit code is 1 if any check finds an error.
     """
-    from hermes_queue.cli.doctor import diagnose
-
     failed = False
-    for finding in diagnose(model=model, base_url=base_url, token_ids=token_ids):
+    for finding in _findings(model, base_url, token_ids):
         failed |= finding.level == "error"
         if as_json:
             click.echo(json.dumps(asdict(finding)))
@@ -44,3 +58,27 @@ def doctor(
         if finding.remedy:
             click.echo(f"        -> {finding.remedy}")
     context.exit(1 if failed else 0)
+
+
+def _findings(model: str | None, base_url: str | None, token_ids: bool) -> Iterator[Finding]:
+    """Each finding as soon as it is made; stops at wrong settings, which all checks depend on."""
+    try:
+        check_environment()
+    except ConfigurationError as problem:
+        yield error("settings", str(problem))
+        return
+    yield ok("settings", f"{len(SECTIONS)} sections")
+    try:
+        check_installation()
+        yield ok("installation", "no other distribution has packages of the same names")
+    except ConfigurationError as problem:
+        yield error("installation", str(problem))
+    ledger = yield from redis_findings()
+    with closing(ledger) if ledger else nullcontext():
+        if ledger:
+            yield from deployment_findings(ledger)
+        yield from shared_disk_findings(ledger)
+    yield from host_findings()
+    yield descriptor_finding()
+    yield from store_findings()
+    yield from endpoint_findings(model=model, base_url=base_url, token_ids=token_ids)

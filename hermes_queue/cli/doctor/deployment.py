@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from hermes_queue.cli.doctor.finding import Finding, error, ok, warning
+from hermes_queue.cli.doctor import Finding, error, ok, warning
 from hermes_queue.cli.overview import Overview, overview
 from hermes_queue.cli.watch.table import age
 from hermes_queue.ledger import Ledger

@@ -10,8 +10,10 @@ from hermes_queue.agent.endpoint.choice import OwnEndpoints, split_urls
 from hermes_queue.agent.endpoint.connection import Endpoint, close_clients
 from hermes_queue.agent.endpoint.errors import describe
 from hermes_queue.agent.endpoint.probe import ToolProbe, forget
+from hermes_queue.agent.endpoint.reply import parse
 from hermes_queue.agent.tokens.servers import own_servers
-from hermes_queue.cli.doctor.finding import Finding, error, ok, warning
+from hermes_queue.agent.tokens.servers.base import MalformedReply
+from hermes_queue.cli.doctor import Finding, error, ok, warning
 from hermes_queue.settings import ModelSettings
 
 TIMEOUT_S = 30.0
@@ -26,66 +28,54 @@ def endpoint_findings(
     section = ModelSettings()
     own = OwnEndpoints.of(section)
     urls = split_urls(base_url) or own.urls
-    if not urls:
-        if model or token_ids:
-            yield error(
-                "model.endpoint",
-                "no endpoint is given",
-                "pass --base-url or set HERMES_QUEUE_MODEL_BASE_URL",
-            )
-        return
+    if not urls and (model or token_ids):
+        remedy = "pass --base-url or set HERMES_QUEUE_MODEL_BASE_URL"
+        yield error("model.endpoint", "no endpoint is given", remedy)
     for url in urls:
         endpoint = Endpoint(
             url, own.key, timeout_s=TIMEOUT_S, answer_max_bytes=section.answer_max_bytes
         )
         try:
-            yield from asyncio.run(_checked(endpoint, model, token_ids))
+            yield from asyncio.run(_findings(endpoint, model, token_ids))
         except ImportError as problem:
             yield error("model.endpoint", str(problem), "pip install 'hermes-queue[worker]'")
 
 
-async def _checked(endpoint: Endpoint, model: str | None, token_ids: bool) -> list[Finding]:
+async def _findings(endpoint: Endpoint, model: str | None, token_ids: bool) -> list[Finding]:
     try:
-        return await _findings(endpoint, model, token_ids)
+        listed = await _models(endpoint)
+        if isinstance(listed, Finding):
+            return [listed]
+        if model is None and not listed:
+            text = f"{endpoint.name} answers but lists no models"
+            return [warning("model.endpoint", text, "name one: hermes-queue doctor --model NAME")]
+        queried = model or listed[0]
+        answers = ok("model.endpoint", f"{endpoint.name} answers")
+        answer = await _query(endpoint, queried, listed)
+        if isinstance(answer, Finding):
+            return [answers, answer]
+        served = ok("model.name", f"{queried} is served")
+        tools = await _tools(endpoint, queried)
+        return [answers, served, tools, *_reply(endpoint, answer, token_ids)]
     finally:
         await close_clients()
 
 
-async def _findings(endpoint: Endpoint, model: str | None, token_ids: bool) -> list[Finding]:
+async def _models(endpoint: Endpoint) -> Finding | list[str]:
     import openai
 
-    listed: list[str] = []
     try:
-        listed = await endpoint.models()
+        return await endpoint.models()
     except (openai.AuthenticationError, openai.PermissionDeniedError) as problem:
-        return [_refused(endpoint, problem)]
+        return _refused(endpoint, problem)
     except (openai.APIConnectionError, TimeoutError) as problem:
-        return [
-            error(
-                "model.endpoint",
-                f"{endpoint.name} cannot be reached: {describe(problem)}",
-                "start the server, or correct HERMES_QUEUE_MODEL_BASE_URL (it ends with /v1)",
-            )
-        ]
+        return error(
+            "model.endpoint",
+            f"{endpoint.name} cannot be reached: {describe(problem)}",
+            "start the server, or correct HERMES_QUEUE_MODEL_BASE_URL (it ends with /v1)",
+        )
     except (openai.APIStatusError, ValueError):
-        listed = []  # gateways need not list their models
-    queried = model or (listed[0] if listed else None)
-    if queried is None:
-        return [
-            warning(
-                "model.endpoint",
-                f"{endpoint.name} answers but lists no models",
-                "name one: hermes-queue doctor --model NAME",
-            )
-        ]
-    answer = await _query(endpoint, queried, listed)
-    if isinstance(answer, Finding):
-        return [ok("model.endpoint", f"{endpoint.name} answers"), answer]
-    found = [
-        ok("model.endpoint", f"{endpoint.name} answers"),
-        ok("model.name", f"{queried} is served"),
-    ]
-    return [*found, await _tools(endpoint, queried), *_reply(endpoint, answer, token_ids)]
+        return []  # gateways need not list their models
 
 
 async def _query(endpoint: Endpoint, model: str, listed: list[str]) -> Finding | bytes:
@@ -145,9 +135,6 @@ async def _tools(endpoint: Endpoint, model: str) -> Finding:
 
 
 def _reply(endpoint: Endpoint, answer: bytes, needed: bool) -> Iterator[Finding]:
-    from hermes_queue.agent.endpoint.reply import parse
-    from hermes_queue.agent.tokens.servers.base import MalformedReply
-
     try:
         completion = parse(answer, turn=0)
     except MalformedReply as problem:

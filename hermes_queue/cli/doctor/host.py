@@ -1,4 +1,4 @@
-"""Checks of this host: isolation or provider, disk, and leftovers of dead workers."""
+"""Checks of this host: isolation or provider, disks, files, object store, leftovers of workers."""
 
 from __future__ import annotations
 
@@ -9,19 +9,31 @@ import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-from hermes_queue.cli.doctor.finding import Finding, error, ok, warning
+import redis
+
+from hermes_queue.bodies.store import ObjectStore
+from hermes_queue.cli.doctor import Finding, error, ok, warning
 from hermes_queue.disk.durable import replaced
 from hermes_queue.disk.locks import is_held
 from hermes_queue.errors import HermesQueueError, TrajectoryFailure
-from hermes_queue.settings import PathSettings, SandboxSettings
-
-if TYPE_CHECKING:
-    from hermes_queue.sandbox.offers import Condition
+from hermes_queue.ledger import Ledger
+from hermes_queue.sandbox import find_backend, make_backend
+from hermes_queue.sandbox.host import descriptors
+from hermes_queue.sandbox.offers import Condition
+from hermes_queue.settings import (
+    PathSettings,
+    RedisSettings,
+    SandboxSettings,
+    StoreSettings,
+    WorkerSettings,
+)
 
 LOW_BYTES = 2 << 30
 """A dependency environment of a repository takes a few hundred megabytes."""
+SHARED_LOW_BYTES = 10 << 30
+"""Slots have no quota: an agent can write this much within minutes."""
 PROBE_BYTES = 256 << 10
 
 
@@ -43,9 +55,6 @@ def host_findings() -> Iterator[Finding]:
 
 
 async def _conditions(name: str) -> list[Condition]:
-    from hermes_queue.sandbox import find_backend, make_backend
-    from hermes_queue.sandbox.offers import Condition
-
     if check := find_backend(name).check:
         return [condition async for condition in check()]
     backend = make_backend(name)
@@ -98,3 +107,88 @@ def abandoned_records(spool: Path) -> list[Path]:
             if records and not is_held(directory / "lock"):
                 found += records
     return found
+
+
+def descriptor_finding() -> Finding:
+    """Check that a worker of this host may open as many files as its trajectories need."""
+    trajectories = WorkerSettings().concurrency
+    if short := descriptors.shortage(trajectories):
+        return warning("host.descriptors", short, descriptors.remedy(trajectories))
+    text = f"a worker may have {descriptors.most()} files open"
+    return ok("host.descriptors", f"{text}, enough for {trajectories} trajectories")
+
+
+def shared_disk_findings(ledger: Ledger | None) -> Iterator[Finding]:
+    """Check whether a slot that fills its disk also stops the spool or Redis.
+
+    Args:
+        ledger: an open ledger; None = the private Redis that producers start.
+    """
+    if not _slots_are_here():
+        return
+    paths = PathSettings()
+    places = {"the spool": paths.spool_dir}
+    if directory := _redis_directory(ledger) if ledger else paths.cache / "embedded":
+        places["Redis"] = directory
+    slots = _file_system(paths.cache)
+    sharing = [name for name, place in places.items() if _file_system(place) == slots]
+    free = shutil.disk_usage(_existing(paths.cache)).free
+    text = f"{free / 2**30:.1f} GB free where slots write, on the disk of {' and '.join(sharing)}"
+    if sharing and free < SHARED_LOW_BYTES:
+        yield warning(
+            "disk.shared",
+            f"{text}: slots have no quota, so an agent that fills the disk stops these, too",
+            "free some space, or put the cache (HERMES_QUEUE_PATHS_CACHE) and the spool "
+            "(HERMES_QUEUE_PATHS_SPOOL) on separate file systems",
+        )
+    elif sharing:
+        yield ok("disk.shared", text)
+    else:
+        yield ok("disk.shared", "slots do not share a disk with the spool or Redis")
+
+
+def _slots_are_here() -> bool:
+    """Whether the backend's slots write to this host's disk."""
+    try:
+        return not make_backend(SandboxSettings().backend).capabilities.remote
+    except HermesQueueError:  # reported by the check of the backend
+        return False
+
+
+def _existing(path: Path) -> Path:
+    return next(place for place in (path, *path.absolute().parents) if place.exists())
+
+
+def _file_system(path: Path) -> int:
+    return _existing(path).stat().st_dev
+
+
+def _redis_directory(ledger: Ledger) -> Path | None:
+    """Data directory of a Redis on this host, which is its working directory; None if unknown."""
+    client: Any = ledger.client
+    try:
+        server = Path("/proc", str(client.info("server")["process_id"]))
+        # The process id belongs to this host only if the server runs here under that name.
+        if "redis" in (server / "comm").read_text():
+            return Path(os.readlink(server / "cwd"))
+    except (OSError, redis.RedisError, KeyError):
+        pass
+    return None
+
+
+def store_findings() -> Iterator[Finding]:
+    """Write, read and delete a small object, as this host's workers and readers would.
+
+    Yields nothing without a configured store: all records are in Redis then.
+    """
+    url = RedisSettings().url
+    redis_url = url.get_secret_value() if url else "unix:"  # embedded: everything runs on this host
+    try:
+        store = ObjectStore.from_settings(StoreSettings(), redis_url)
+        if store is None:
+            return
+        store.probe()
+    except HermesQueueError as problem:
+        yield error("store", str(problem), "see docs/object-store.md")
+        return
+    yield ok("store", f"{store.url}: an object can be written, read and deleted")

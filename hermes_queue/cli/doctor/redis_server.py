@@ -6,12 +6,12 @@ import secrets
 import time
 from collections.abc import Generator, Iterator, Mapping
 from statistics import median
-from typing import Any
+from typing import Any, cast
 
 import redis
 
 from hermes_queue.broker.embedded import find_redis_server
-from hermes_queue.cli.doctor.finding import Finding, error, ok, warning
+from hermes_queue.cli.doctor import Finding, error, ok, warning
 from hermes_queue.errors import ConfigurationError, HermesQueueError
 from hermes_queue.keyspace.connection import NO_EVICTION_REMEDY, explained, masked
 from hermes_queue.ledger import Ledger
@@ -32,31 +32,25 @@ def redis_findings() -> Generator[Finding, None, Ledger | None]:
     """Yield findings; return the open ledger if Redis answers."""
     section = RedisSettings()
     if section.url is None:
-        yield _embedded()
+        try:
+            text = f"not configured; producers start {find_redis_server()} themselves"
+            yield ok("redis.reachable", text)
+        except ConfigurationError as problem:
+            yield error("redis.reachable", str(problem))
         return None
     quick = section.model_copy(
         update={"socket_timeout_s": TIMEOUT_S, "connect_timeout_s": TIMEOUT_S}
     )
+    ledger: Ledger | None = None
     try:
         ledger = Ledger.connect(quick, retry=False)
-    except HermesQueueError as problem:
-        yield error("redis.reachable", str(problem))
-        return None
-    try:
         yield from _server(ledger)
     except HermesQueueError as problem:
         yield error("redis.reachable", str(problem))
-        ledger.close()
+        if ledger:
+            ledger.close()
         return None
     return ledger
-
-
-def _embedded() -> Finding:
-    try:
-        binary = find_redis_server()
-    except ConfigurationError as problem:
-        return error("redis.reachable", str(problem))
-    return ok("redis.reachable", f"not configured; producers start {binary} themselves")
 
 
 def _server(ledger: Ledger) -> Iterator[Finding]:
@@ -168,19 +162,15 @@ def _clock(ledger: Ledger) -> Iterator[Finding]:
     trip_s, skew_s = median(trips), median(offsets)
     text = f"{1000 * trip_s:.1f} ms per round trip"
     if trip_s > SLOW_S:
-        yield warning(
-            "redis.latency", text, "run workers near their Redis; every turn of a job calls it"
-        )
+        remedy = "run workers near their Redis; every turn of a job calls it"
+        yield warning("redis.latency", text, remedy)
     else:
         yield ok("redis.latency", text)
     text = f"this host's clock is {abs(skew_s):.1f} s {'ahead' if skew_s > 0 else 'behind'}"
     remedy = "synchronize the clocks of both hosts (chrony, systemd-timesyncd)"
     if abs(skew_s) > LeaseSettings().duration_s:
-        yield error(
-            "redis.clock",
-            f"{text}: ages and budgets are wrong, certificates may be refused",
-            remedy,
-        )
+        text += ": ages and budgets are wrong, certificates may be refused"
+        yield error("redis.clock", text, remedy)
     elif abs(skew_s) > SKEW_S:
         yield warning("redis.clock", f"{text}: ages are wrong by the same amount", remedy)
     else:
@@ -193,35 +183,32 @@ def _neighbours(ledger: Ledger) -> Iterator[Finding]:
     An app under our own prefix shares kombu's `unacked` with us: the app with the shorter
     visibility_timeout restores the other's running messages.
     """
-    name, client = "redis.neighbours", ledger.client
-    found, cursor, pages = set[str](), 0, 0
-    while pages < MOST_PAGES:
+    name, client = "redis.neighbours", cast(Any, ledger.client)
+    found, cursor = set[tuple[str, str]](), 0
+    for _ in range(MOST_PAGES):
         with explained(ledger.url):
-            answer: Any = client.scan(cursor, match=f"*{_BINDING}*", count=1000)
-        cursor, keys = answer
-        found |= {key.decode(errors="replace") for key in keys}
-        pages += 1
+            cursor, keys = client.scan(cursor, match=f"*{_BINDING}*", count=1000)
+        for key in keys:
+            prefix, _, queue = key.decode(errors="replace").partition(_BINDING)
+            found.add((prefix, queue))
         if not cursor:
             break
-    foreign = {
-        (prefix, queue)
-        for prefix, _, queue in (key.partition(_BINDING) for key in found)
-        if prefix == ledger.prefix and not queue.startswith(_OURS)
-    }
-    others = {key.partition(_BINDING)[0] for key in found} - {ledger.prefix}
+    foreign = sorted(
+        q for prefix, q in found if prefix == ledger.prefix and not q.startswith(_OURS)
+    )
+    others = sorted({repr(prefix) for prefix, _ in found if prefix != ledger.prefix})
     if foreign:
-        queues = ", ".join(sorted(queue for _, queue in foreign))
         yield error(
             name,
-            f"another Celery app uses our key prefix {ledger.prefix!r} here (queues: {queues}): "
+            f"another Celery app uses our key prefix {ledger.prefix!r} here (queues: "
+            f"{', '.join(foreign)}): "
             "its visibility_timeout and ours restore each other's messages",
             "move it to another database, or set another HERMES_QUEUE_REDIS_PREFIX here",
         )
     elif others:
         yield warning(
             name,
-            "other Celery apps share this database, under the prefixes "
-            f"{', '.join(sorted(repr(other) for other in others))}",
+            f"other Celery apps share this database, under the prefixes {', '.join(others)}",
             "a separate database is safer: FLUSHDB and a full memory affect both",
         )
     else:

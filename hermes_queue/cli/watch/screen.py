@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -20,15 +20,14 @@ _SILENT_S = 25.0
 """Seconds without a heartbeat after which a worker is shown in another colour."""
 
 Cell = str | Text
-Column = tuple[str, str]
-"""Heading and justification."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """One table: columns and rows; `weight` = its share of the height."""
+    """One table; `weight` = its share of the height."""
 
-    columns: Sequence[Column]
+    columns: Sequence[str]
+    """Headings; `>` before one justifies its column to the right."""
     rows: list[list[Cell]]
     weight: int
     empty: str
@@ -45,7 +44,7 @@ def frame(seen: Overview, *, height: int | None = None, note: str = "") -> Rende
     """
     head = [_headline(seen), _totals(seen)]
     if note:
-        head.append(Text(note, style="bold red", no_wrap=True, overflow="ellipsis"))
+        head.append(_line((note, "bold red")))
     tail = [_failures(seen), _results(seen)]
     blocks = [_runs(seen), _lanes(seen), _workers(seen), _slowest(seen)]
     left = None if height is None else height - len(head) - len(tail) - len(blocks)
@@ -70,14 +69,10 @@ def _shares(blocks: Sequence[_Block], left: int | None) -> list[int]:
 
 def _table(block: _Block, rows: int) -> Table:
     table = Table(box=None, padding=(0, 1, 0, 0), expand=True, header_style="bold cyan")
-    for number, (heading, justify) in enumerate(block.columns):
-        table.add_column(
-            heading,
-            justify=justify,  # type: ignore[arg-type]
-            no_wrap=True,
-            overflow="ellipsis",
-            ratio=1 if number == len(block.columns) - 1 else None,
-        )
+    for heading in block.columns:
+        justify: Literal["left", "right"] = "right" if heading.startswith(">") else "left"
+        table.add_column(heading.lstrip(">"), justify=justify, no_wrap=True, overflow="ellipsis")
+    table.columns[-1].ratio = 1
     blanks = [""] * (len(block.columns) - 1)
     if not block.rows:
         table.add_row(*blanks, Text(block.empty, style="dim"))
@@ -94,12 +89,13 @@ def _headline(seen: Overview) -> Text:
     redis = seen.redis
     clock = time.strftime("%H:%M:%S", time.gmtime(seen.at))
     limit = f" of {_bytes(redis.max_bytes)}" if redis.max_bytes else ""
-    text = Text(f"hermes-queue {clock} UTC", style="bold", no_wrap=True, overflow="ellipsis")
-    text.append(f"  redis {redis.version}, {_bytes(redis.used_bytes)}{limit}", style="not bold")
-    text.append(", AOF" if redis.aof else ", no AOF", style="not bold" if redis.aof else "yellow")
-    if redis.policy != "noeviction":
-        text.append(f", evicts ({redis.policy})", style="bold red")
-    return text
+    evicts = "" if redis.policy == "noeviction" else f", evicts ({redis.policy})"
+    return _line(
+        (f"hermes-queue {clock} UTC", "bold"),
+        f"  redis {redis.version}, {_bytes(redis.used_bytes)}{limit}",
+        ", AOF" if redis.aof else (", no AOF", "bold yellow"),
+        (evicts, "bold red"),
+    )
 
 
 def _totals(seen: Overview) -> Text:
@@ -113,12 +109,11 @@ def _totals(seen: Overview) -> Text:
         f"{len(seen.workers)} workers",
         f"{seen.sandboxes} sandboxes{creating}",
     ]
-    return Text(" | ".join(parts), no_wrap=True, overflow="ellipsis")
+    return _line(" | ".join(parts))
 
 
 def _runs(seen: Overview) -> _Block:
-    columns = [("RUN", "left"), ("STATE", "left"), ("DONE", "left"), ("", "right")]
-    columns += [("ACTIVE", "right"), ("FAILED", "right"), ("PER H", "right"), ("ETA", "left")]
+    columns = ("RUN", "STATE", "DONE", ">", ">ACTIVE", ">FAILED", ">PER H", "ETA")
     current = [each for each in seen.runs if each.info.state in ("active", "paused")]
     ended = [each for each in seen.runs if each.info.state not in ("active", "paused")]
     return _Block(columns, [_run(each) for each in (*current, *ended)], 3, "no runs")
@@ -145,8 +140,7 @@ def _run(run: RunProgress) -> list[Cell]:
 
 
 def _lanes(seen: Overview) -> _Block:
-    columns = [("LANE", "left"), ("WAITING", "right"), ("RETRIES", "right"), ("OLDEST", "right")]
-    columns += [("ACTIVE", "right"), ("WORKERS", "right"), ("STATE", "left")]
+    columns = ("LANE", ">WAITING", ">RETRIES", ">OLDEST", ">ACTIVE", ">WORKERS", "STATE")
     return _Block(columns, [_lane(lane) for lane in seen.lanes], 2, "no lanes yet")
 
 
@@ -170,8 +164,7 @@ def _lane(lane: Lane) -> list[Cell]:
 
 
 def _workers(seen: Overview) -> _Block:
-    columns = [("WORKER", "left"), ("SLOTS", "right"), ("BOXES", "right"), ("BEAT", "right")]
-    columns += [("INTAKE", "left"), ("STAGES", "left")]
+    columns = ("WORKER", ">SLOTS", ">BOXES", ">BEAT", "INTAKE", "STAGES")
     return _Block(columns, [_worker(each) for each in seen.workers], 2, "no live workers")
 
 
@@ -195,8 +188,7 @@ def _worker(facts: dict[str, Any]) -> list[Cell]:
 
 
 def _slowest(seen: Overview) -> _Block:
-    columns = [("AGE", "right"), ("STAGE", "left"), ("TURNS", "right"), ("TRY", "right")]
-    columns += [("WORKER", "left"), ("SLOWEST TRAJECTORIES", "left")]
+    columns = (">AGE", "STAGE", ">TURNS", ">TRY", "WORKER", "SLOWEST TRAJECTORIES")
     rows: list[list[Cell]] = [
         [
             age(each["age_s"]),
@@ -212,30 +204,32 @@ def _slowest(seen: Overview) -> _Block:
 
 
 def _failures(seen: Overview) -> Text:
-    attempts = seen.lately.attempts
-    failed = {cause: count for cause, count in attempts.items() if cause}
-    text = Text("FAILURES ", style="bold cyan", no_wrap=True, overflow="ellipsis")
-    text.append("last hour: ", style="not bold default")
-    ranked = sorted(failed.items(), key=lambda pair: -pair[1])
-    counts = ", ".join(f"{cause} {count}" for cause, count in ranked) or "none"
-    text.append(counts, style="not bold red" if failed else "not bold green")
-    text.append(f" of {sum(attempts.values())} attempts", style="not bold default")
-    text.append("  DEAD LETTERS ", style="bold cyan")
-    text.append(str(seen.dead_letters), style="red" if seen.dead_letters else "not bold default")
-    return text
+    attempts, dead = seen.lately.attempts, seen.dead_letters
+    failed = sorted(((count, cause) for cause, count in attempts.items() if cause), reverse=True)
+    counts = ", ".join(f"{cause} {count}" for count, cause in failed)
+    return _line(
+        ("FAILURES ", "bold cyan"),
+        "last hour: ",
+        (counts, "red") if counts else ("none", "green"),
+        f" of {sum(attempts.values())} attempts",
+        ("  DEAD LETTERS ", "bold cyan"),
+        (str(dead), "bold red" if dead else ""),
+    )
 
 
 def _results(seen: Overview) -> Text:
     stream = seen.stream
-    text = Text("RESULTS ", style="bold cyan", no_wrap=True, overflow="ellipsis")
-    text.append(f"{stream.groups} groups, {_bytes(stream.bytes)}", style="not bold default")
-    if not stream.readers:
-        text.append("; no readers", style="not bold default")
+    parts = [("RESULTS ", "bold cyan"), (f"{stream.groups} groups, {_bytes(stream.bytes)}", "")]
     for reader in stream.readers:
         slow = reader.behind > 0 and (reader.idle_s is None or reader.idle_s > 60)
         lag = f"; {reader.name}: {reader.behind} behind, {reader.pending} pending"
-        text.append(lag, style="not bold yellow" if slow else "not bold default")
-    return text
+        parts.append((lag, "yellow" if slow else ""))
+    return _line(*parts, "" if stream.readers else "; no readers")
+
+
+def _line(*parts: str | tuple[str, str]) -> Text:
+    """Texts, or texts with their styles, on one line that is cut where the screen ends."""
+    return Text.assemble(*parts, no_wrap=True, overflow="ellipsis")
 
 
 def _bar(share: float) -> str:

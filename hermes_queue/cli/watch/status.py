@@ -7,33 +7,27 @@ import os
 import select
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
 
 import click
+from rich.console import Console
+from rich.live import Live
 
+from hermes_queue.cli.overview import Overview, overview
+from hermes_queue.cli.watch.screen import frame
 from hermes_queue.errors import HermesQueueError
-
-if TYPE_CHECKING:
-    from hermes_queue.cli.overview import Overview
-    from hermes_queue.ledger import Ledger
+from hermes_queue.ledger import Ledger
+from hermes_queue.settings import RedisSettings
 
 _TIMEOUT_S = 3.0
 """Shorter than usual: an operator should not wait for Redis longer, and `top` tries again."""
 
 
 def _connect() -> Ledger:
-    from hermes_queue.ledger import Ledger
-    from hermes_queue.settings import RedisSettings
-
     quick = {"socket_timeout_s": _TIMEOUT_S, "connect_timeout_s": _TIMEOUT_S}
     return Ledger.connect(RedisSettings().model_copy(update=quick), retry=False)
-
-
-def _as_json(seen: Overview) -> dict[str, Any]:
-    return {**asdict(seen), "oldest": seen.oldest}
 
 
 @click.command()
@@ -41,8 +35,6 @@ def _as_json(seen: Overview) -> dict[str, Any]:
 @click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object.")
 def status(run_id: str | None, as_json: bool) -> None:
     """Show the deployment on one screen, or print the counters of RUN as JSON."""
-    from hermes_queue.cli.overview import overview
-
     with closing(_connect()) as ledger:
         if run_id is not None:
             counters = ledger.run_status(run_id)
@@ -52,12 +44,8 @@ def status(run_id: str | None, as_json: bool) -> None:
             return
         seen = overview(ledger)
     if as_json:
-        click.echo(json.dumps(_as_json(seen)))
+        click.echo(json.dumps({**asdict(seen), "oldest": seen.oldest}))
         return
-    from rich.console import Console
-
-    from hermes_queue.cli.watch.screen import frame
-
     Console(highlight=False).print(frame(seen))
 
 
@@ -73,11 +61,6 @@ def status(run_id: str | None, as_json: bool) -> None:
 )
 def top(once: bool, interval: float) -> None:
     """Watch runs, lanes, workers, failures and the slowest trajectories; q or Ctrl-C ends it."""
-    from rich.console import Console
-
-    from hermes_queue.cli.overview import overview
-    from hermes_queue.cli.watch.screen import frame
-
     console = Console(highlight=False)
     with closing(_connect()) as ledger:
         seen = overview(ledger)
@@ -87,13 +70,8 @@ def top(once: bool, interval: float) -> None:
         _watch(ledger, console, seen, interval)
 
 
-def _watch(ledger: Ledger, console: Any, seen: Overview, interval_s: float) -> None:
+def _watch(ledger: Ledger, console: Console, seen: Overview, interval_s: float) -> None:
     """Draw until the user quits; while Redis is away, show the last frame and the problem."""
-    from rich.live import Live
-
-    from hermes_queue.cli.overview import overview
-    from hermes_queue.cli.watch.screen import frame
-
     away_since: float | None = None
     problem = ""
     with _keys() as key_pressed, Live(console=console, screen=True, auto_refresh=False) as live:
@@ -115,7 +93,7 @@ def _watch(ledger: Ledger, console: Any, seen: Overview, interval_s: float) -> N
 
 
 @contextmanager
-def _keys() -> Iterator[Any]:
+def _keys() -> Iterator[Callable[[float], str]]:
     """Yield a function that waits for some seconds and returns the key pressed, or ""."""
     if not sys.stdin.isatty():
 

@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies_environment, proxy_bypass
 
 from hermes_queue.errors import EnvInfraError
-from hermes_queue.settings.hosts import HOST_AND_PORT, split_hosts
+from hermes_queue.settings.sandbox import HOST_AND_PORT, split_hosts
 
 Scheme = Literal["http", "https"]
 """http: GET and HEAD through the proxy, unencrypted. https: a tunnel."""

@@ -1,0 +1,86 @@
+"""A source of rows: what a producer's module defines, and the rows that a run takes from it."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hermes_queue.bodies import codec
+from hermes_queue.errors import ConfigurationError, HermesQueueError, TrajectoryFailure
+from producers.run.dataset import BUNDLED
+from producers.run.flags import Options
+
+
+@dataclass(frozen=True, slots=True)
+class SelectedItem:
+    """One validated item; `key` distinguishes its repetitions under `--cycle`."""
+
+    place: str
+    instance_id: str
+    key: str
+    packed: bytes
+    size_bytes: int
+    tamper_cases: tuple[str, ...] = ()
+
+    def item(self) -> dict[str, Any]:
+        """The item in the form that jobs carry."""
+        return codec.decompress_item(self.packed)
+
+
+@dataclass(frozen=True)
+class Producer:
+    """A source of rows and the env that runs them.
+
+    `prepare` is called for every row that is read, `skip_reason` for every prepared row that the
+    flags select, `check` once with all selected items.
+    """
+
+    name: str
+    """Name of the module: `python -m producers.<name>`."""
+    env: str
+    description: str
+    """First sentence of `--help`."""
+    dataset: str = BUNDLED
+    """Default of `--dataset`."""
+    options: type[Options] = Options
+    """Flags that only this producer has, as a subclass of `producers.run.flags.Options`."""
+    prepare: Callable[[dict[str, Any], Any], dict[str, Any]] = lambda row, _: row
+    """Adapt a raw row to the env's `Item`; the second argument is an instance of `options`. Must
+    not modify the row."""
+    skip_reason: Callable[[dict[str, Any], Any], str | None] = lambda _, __: None
+    """The reason why a prepared row is not a task, or None; the second argument is an instance of
+    `options`. Such rows are counted and skipped."""
+    check: Callable[[Sequence[SelectedItem], Any], int | None] = lambda _, __: None
+    """Examine the selected rows instead of running them, and return the exit code; None to run
+    them. The second argument is the `producers.run.options.ProducerOptions` of the command."""
+    examples: str = ""
+    """Text before the shared examples of `--help`."""
+
+    @property
+    def bundled(self) -> Path:
+        """The rows that are part of this package."""
+        return Path(__file__).parent / "data" / f"{self.name}.jsonl"
+
+    def call(self, hook: str, *arguments: Any, place: str) -> Any:
+        """Call `prepare`, `skip_reason` or `check`; `place` is the row's place or the dataset.
+
+        Raises:
+            ConfigurationError: the hook raised anything but an error of ours; the message names
+                the producer, the hook and the line.
+        """
+        try:
+            return getattr(self, hook)(*arguments)
+        except (HermesQueueError, TrajectoryFailure):
+            raise
+        except Exception as error:  # a foreign function may raise anything
+            frames = traceback.extract_tb(error.__traceback__)[1:]
+            # Of what a library raises deep inside, the line that its author can change.
+            own = [frame for frame in frames if frame.filename == frames[0].filename]
+            where = f" at {own[-1].filename}:{own[-1].lineno}" if own else ""
+            raise ConfigurationError(
+                f"{place}: {hook} of producer {self.name!r} raised "
+                f"{type(error).__name__}: {error}{where}; correct the hook"
+            ) from error
