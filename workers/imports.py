@@ -31,11 +31,8 @@ _importing: dict[str, Future[None]] = {}
 async def import_named(job: TrajectoryJob, *, allowed: str) -> None:
     """Import the modules that `job` names, so that loading from them takes no time.
 
-    A missing module is ignored here: the loader raises the better message.
-
-    Args:
-        job: names an env, an agent and, among its parameters, a parser and a token server.
-        allowed: modules and packages, separated by commas; * = all but Python's own.
+    A missing module is ignored here: the loader raises the better message. `allowed` lists modules
+    and packages, separated by commas; * = all but Python's own.
 
     Raises:
         EnvBug: a module is not allowed, or ends the process when it is imported.
@@ -61,7 +58,7 @@ def may_import(module: str, allowed: str) -> bool:
 
 
 def _named(job: TrajectoryJob) -> list[str]:
-    """The modules that hold what the job names, those of plugins among them."""
+    """The modules of the env, agent, parser and token server that the job names."""
     params = job.agent.params
     names = {
         "env": job.env,

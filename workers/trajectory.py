@@ -6,6 +6,7 @@ import asyncio
 import logging
 import secrets
 import time
+from functools import partial
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -73,17 +74,12 @@ async def run_trajectory(trajectory_id: str, attempt: int) -> str:
     claim = Claim(delivery.trajectory_id, begun.epoch)
     if begun.verdict != "run":
         await task.acknowledge()
-        unknown = begun.verdict == "unknown"
-        logger.log(
-            logging.WARNING if unknown else logging.INFO,
-            "delivery of %s dropped: %s%s",
-            claim.trajectory_id,
-            begun.verdict,
-            _FORGOTTEN if unknown else "",
-            extra={"action": "dropped", "trajectory_id": claim.trajectory_id},
-        )
-        if unknown:
+        level, why = logging.INFO, ""
+        if begun.verdict == "unknown":
+            level, why = logging.WARNING, _FORGOTTEN
             metering.forgotten(runtime.meter, "delivery")
+        name, extra = trajectory_id, {"action": "dropped", "trajectory_id": trajectory_id}
+        logger.log(level, "delivery of %s dropped: %s%s", name, begun.verdict, why, extra=extra)
         if begun.verdict == "held":
             await asyncio.sleep(_HELD_S)
         return begun.verdict
@@ -193,11 +189,7 @@ class _Attempt:
         except BaseException as error:  # whoever raised it, the job must not be lost
             if self._is_ended_from_outside(error):
                 raise
-            logger.exception(
-                "%s failed",
-                self._claim.trajectory_id,
-                extra={"action": "bug", "trajectory_id": self._claim.trajectory_id},
-            )
+            logger.exception("%s failed", self._claim.trajectory_id, extra={"action": "bug"})
             bug = EnvBug(f"{type(error).__name__}: {error}")
             bug.stage = draft.clock.current
             return bug
@@ -222,14 +214,11 @@ class _Attempt:
         job = draft.job
         if job.item is not None:
             return job.item
-        row = await self._runtime.until_redis_answers(
-            get_item, self._runtime.ledger, str(job.item_sha256)
-        )
+        call = partial(get_item, self._runtime.ledger, str(job.item_sha256))
+        row = await self._runtime.until_redis_answers(call)
         if row is None:
             raise EnvBug(f"item {job.item_sha256} is gone from Redis: enqueue the run again")
         return row
-
-    # --- outcomes -----------------------------------------------------------------------------
 
     async def _conclude(self, draft: Draft, failure: TrajectoryFailure | None) -> str:
         """Publish a measured record; else retry, or publish the failure."""
@@ -245,15 +234,9 @@ class _Attempt:
             await self._pause_run(draft, failure)
         if delay_s is None:
             return await self._end(draft, failure)
-        logger.warning(
-            "%s: %s in %s, retried in %.1f s: %s",
-            draft.job.trajectory_id,
-            failure.cause,
-            failure.stage,
-            delay_s,
-            failure,
-            extra={"action": "retry", "trajectory_id": draft.job.trajectory_id},
-        )
+        where = f"{draft.job.trajectory_id}: {failure.cause} in {failure.stage}"
+        extra = {"action": "retry"}
+        logger.warning("%s, retried in %.1f s: %s", where, delay_s, failure, extra=extra)
         evidence = await self._runtime.in_thread(attempt_record, draft, failure, self._runtime)
         await self._give_back(delay_s=delay_s, failed_attempt=evidence)
         return f"retry: {failure.cause}"
@@ -264,18 +247,11 @@ class _Attempt:
         return await self._outbox.publish()
 
     async def _no_room(self, draft: Draft, failure: SandboxUnavailable) -> str:
-        """Hand the job back: the provider has no sandbox now.
-
-        It waits in the queue and uses no attempt.
-        """
-        logger.warning(
-            "handed back %s for %.0f s: %s",
-            draft.job.trajectory_id,
-            failure.retry_after_s,
-            failure,
-            extra={"action": "no_room", "trajectory_id": draft.job.trajectory_id},
-        )
-        await self._give_back(delay_s=failure.retry_after_s)
+        """Hand the job back, which uses no attempt: the provider has no sandbox now."""
+        name, delay_s = draft.job.trajectory_id, failure.retry_after_s
+        extra = {"action": "no_room"}
+        logger.warning("handed back %s for %.0f s: %s", name, delay_s, failure, extra=extra)
+        await self._give_back(delay_s=delay_s)
         return "handed back: no sandbox"
 
     async def _interrupted(self) -> str:
@@ -286,17 +262,15 @@ class _Attempt:
         if reason == "shutdown" or self._draft is None:
             await self._give_back()
             return "handed back"
-        failure: TrajectoryFailure
         match reason:
             case "terminate":
-                failure = Cancelled("revoked by an operator")
+                return await self._end(self._draft, Cancelled("revoked by an operator"))
             case "cancelled":
-                failure = Cancelled("its group no longer needs it")
+                return await self._end(self._draft, Cancelled("its group no longer needs it"))
             case "soft" | "hard":
-                failure = DeadlineExceeded(f"Celery's {reason} time limit")
-            case _:
-                return f"stopped: {reason}"
-        return await self._end(self._draft, failure)
+                limit = DeadlineExceeded(f"Celery's {reason} time limit")
+                return await self._end(self._draft, limit)
+        return f"stopped: {reason}"
 
     async def _give_back(
         self, *, delay_s: float = 0.0, failed_attempt: AttemptRecord | None = None
@@ -333,17 +307,10 @@ class _Attempt:
     async def _pause_run(self, draft: Draft, failure: TrajectoryFailure) -> None:
         """Pause the run, whose jobs would all fail of the same wrong key, model or parameter."""
         run_id = draft.job.run_id
-        logger.error(
-            "run %s is paused: %s",
-            run_id,
-            failure,
-            extra={"action": "run_paused", "run_id": run_id},
-        )
+        logger.error("run %s is paused: %s", run_id, failure, extra={"action": "run_paused"})
+        pause = partial(Runs(self._runtime.ledger).pause, by=failure.cause)
         try:
-            runs = Runs(self._runtime.ledger)
-            await self._runtime.until_redis_answers(
-                runs.pause, run_id, scrub(str(failure)), by=failure.cause
-            )
+            await self._runtime.until_redis_answers(pause, run_id, scrub(str(failure)))
         except ConfigurationError as error:  # it is cancelled or purged
             logger.info("%s", error, extra={"action": "run_not_paused"})
 
@@ -355,18 +322,8 @@ class _Attempt:
         return "refused: newer schema"
 
     async def _unreadable(self, error: Exception) -> str:
-        """Publish an unreadable job as failed, so that its group can close.
-
-        The ledger keeps it as a dead letter.
-        """
-        logger.error(
-            "job %s cannot be read: %s",
-            self._claim.trajectory_id,
-            error,
-            extra={"action": "dead", "trajectory_id": self._claim.trajectory_id},
-        )
-        job = await self._runtime.until_redis_answers(
-            stand_in_job, self._runtime.ledger, self._claim.trajectory_id
-        )
-        draft = Draft.of(job, self._begun)
-        return await self._end(draft, EnvBug(str(error)))
+        """Publish an unreadable job as failed, so that its group can close; it is a dead letter."""
+        name = self._claim.trajectory_id
+        logger.error("job %s cannot be read: %s", name, error, extra={"action": "dead"})
+        job = await self._runtime.until_redis_answers(stand_in_job, self._runtime.ledger, name)
+        return await self._end(Draft.of(job, self._begun), EnvBug(str(error)))

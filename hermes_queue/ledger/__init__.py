@@ -8,7 +8,6 @@ dead.py         dead letters
 group_facts.py  facts about groups and their members
 items.py        rows too large to travel with their jobs
 ledger.py       enqueue, begin, renew, requeue, publish, sweep
-letters.py      failures as dead letters
 poison.py       items under which workers died
 policy.py       the policy version of a run
 run_lock.py     one configuration per run id

@@ -80,7 +80,7 @@ def main(argv: list[str] | None = None) -> int:
         judgement.judge(ledger)
         if not drained:
             judgement.problems.insert(0, "jobs were unfinished long after the last kill")
-        judgement.problems += [f"{t}: never ran again" for t in schedule.orphans_left]
+        judgement.problems += [f"{t}: never ran again" for t in schedule.orphans]
         if drained:
             count_orphans(fleet, judgement)
     except KeyboardInterrupt:

@@ -58,15 +58,10 @@ class Process:
         log = self.log.with_suffix(f".{self.lives}.log")
         self.process = child_process.start(self.command, self.environment, log=log)
 
-    def freeze(self) -> None:
-        """Send SIGSTOP: the process neither works nor notices the passing of time."""
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal; SIGSTOP freezes the process until SIGCONT."""
         if self.process:
-            self.process.send_signal(signal.SIGSTOP)
-
-    def thaw(self) -> None:
-        """Send SIGCONT."""
-        if self.process:
-            self.process.send_signal(signal.SIGCONT)
+            self.process.send_signal(number)
 
     def kill(self) -> None:
         """Send SIGKILL."""

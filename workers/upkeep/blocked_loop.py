@@ -42,10 +42,6 @@ class WatchedLoop(Protocol):
         """Return the job whose code it runs, if known."""
 
 
-def _exit(code: int) -> None:
-    os._exit(code)
-
-
 class BlockedLoop:
     """Decides over leases and the process by how long the loop has been silent."""
 
@@ -55,16 +51,9 @@ class BlockedLoop:
         ledger: Ledger,
         loop: WatchedLoop,
         *,
-        end: Callable[[int], None] = _exit,
+        end: Callable[[int], None] = os._exit,
     ) -> None:
-        """Prepare.
-
-        Args:
-            runtime: runtime whose jobs wait for the loop.
-            ledger: ledger of another thread than the loop's, with short timeouts.
-            loop: loop to observe.
-            end: ends the process with an exit code, without cleanup.
-        """
+        """Prepare. The `ledger` is not the loop's and has short timeouts."""
         self._runtime = runtime
         self._ledger = ledger
         self._loop = loop

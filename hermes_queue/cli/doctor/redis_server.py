@@ -30,15 +30,11 @@ _OURS = ("v1.", "celeryev", "celery.pidbox", "reply.celery.pidbox")
 
 def redis_findings() -> Generator[Finding, None, Ledger | None]:
     """Yield findings; return the open ledger if Redis answers."""
-    section = RedisSettings()
-    if section.url is None:
+    if RedisSettings().url is None:
         yield _embedded()
         return None
-    quick = section.model_copy(
-        update={"socket_timeout_s": TIMEOUT_S, "connect_timeout_s": TIMEOUT_S}
-    )
     try:
-        ledger = Ledger.connect(quick, retry=False)
+        ledger = Ledger.connect(timeout_s=TIMEOUT_S)
     except HermesQueueError as problem:
         yield error("redis.reachable", str(problem))
         return None

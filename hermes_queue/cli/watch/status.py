@@ -26,10 +26,8 @@ _TIMEOUT_S = 3.0
 
 def _connect() -> Ledger:
     from hermes_queue.ledger import Ledger
-    from hermes_queue.settings import RedisSettings
 
-    quick = {"socket_timeout_s": _TIMEOUT_S, "connect_timeout_s": _TIMEOUT_S}
-    return Ledger.connect(RedisSettings().model_copy(update=quick), retry=False)
+    return Ledger.connect(timeout_s=_TIMEOUT_S)
 
 
 def _as_json(seen: Overview) -> dict[str, Any]:
