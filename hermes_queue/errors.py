@@ -31,6 +31,8 @@ on the trajectory, never one of these.
 
 from __future__ import annotations
 
+import sys
+import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -45,6 +47,10 @@ EXIT_REDIS = 4
 EXIT_BLOCKED = 5
 """Exit code of a worker that ended itself because its event loop no longer answered."""
 EXIT_INTERRUPTED = 130
+
+_TEXT_MAX, _PATH_MAX = 1000, 300
+"""Characters of an exception's text and of a file's path that `foreign_error` shows."""
+_PASSED_OVER = {"hermes_queue", "workers", "producers", "pydantic", *sys.stdlib_module_names}
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +271,38 @@ def stage(name: Stage) -> Iterator[None]:
     except HermesQueueError:
         raise
     except Exception as error:
-        bug = EnvBug(f"{type(error).__name__}: {error}")
+        bug = EnvBug(foreign_error(error))
         bug.stage = name
         raise bug from error
+
+
+def foreign_error(error: BaseException) -> str:
+    """Describe an exception of an extension's code: `TypeError: text (path/of/extension.py:12)`.
+
+    The line is the innermost one of the extension itself, not of what it calls in this project, the
+    standard library or an installed package. It is left out if it is unknown. At most 1,400
+    characters; nothing follows from them.
+    """
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - a foreign class may do anything in `__str__`
+        text = "its text cannot be made"
+    if len(text) > _TEXT_MAX:
+        text = f"{text[:_TEXT_MAX]}..."
+    place = _foreign_line(error)
+    return f"{type(error).__name__[:80]}: {text}{f' ({place})' if place else ''}"
+
+
+def _foreign_line(error: BaseException) -> str:
+    loose, installed = [], []
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        file = frame.f_code.co_filename
+        if package not in _PASSED_OVER and not file.startswith("<"):
+            known = "-packages/" in file or package == "envs"
+            (installed if known else loose).append((package, f"{file[-_PATH_MAX:]}:{line}"))
+    # An installed extension is called before the libraries that it uses.
+    frames = loose or [place for place in installed if place[0] == installed[0][0]]
+    return frames[-1][1] if frames else ""
