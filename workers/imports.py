@@ -16,7 +16,7 @@ from importlib import import_module
 
 from hermes_queue import extensions
 from hermes_queue.agent.parsers.from_renderers import FAMILIES
-from hermes_queue.errors import EnvBug, EnvInfraError
+from hermes_queue.errors import EnvBug, EnvInfraError, foreign_error
 from hermes_queue.models import TrajectoryJob
 
 IMPORT_S = 120.0
@@ -94,7 +94,7 @@ def _import(module: str, future: Future[None]) -> None:
     except Exception as error:  # noqa: BLE001 - somebody else's module; passed to the waiting job
         future.set_exception(error)
     except BaseException as error:  # noqa: BLE001 - a thread must not pass these on
-        future.set_exception(EnvBug(f"importing {module} raises {type(error).__name__}: {error}"))
+        future.set_exception(EnvBug(f"importing {module} raises {foreign_error(error)}"))
     else:
         future.set_result(None)
     finally:

@@ -87,9 +87,7 @@ class Outbox:
         logger.info("%s %s: score %s, %s", name, reason, score, verdict, extra=extra)
         return f"{reason} {score} ({verdict})"
 
-    def _publish_now(
-        self, record: ScoredTrajectory, body: bytes, stored: bytes
-    ) -> PublishVerdict:
+    def _publish_now(self, record: ScoredTrajectory, body: bytes, stored: bytes) -> PublishVerdict:
         """Publish, then give up the lease and the spool file. Safe to repeat."""
         runtime = self._runtime
         if record.failure:

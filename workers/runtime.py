@@ -22,8 +22,7 @@ from hermes_queue.agent.endpoint.limiter import Limiter, Unlimited
 from hermes_queue.broker.pool import RunningTask
 from hermes_queue.broker.pool.intake import INTAKE
 from hermes_queue.errors import RedisFull, RedisUnavailable, StoreUnavailable, TrajectoryFailure
-from hermes_queue.ledger import Claim, Ledger, PublishVerdict
-from hermes_queue.ledger.fleet.logs import keep_log
+from hermes_queue.ledger import Claim, DeadLetters, Ledger, PublishVerdict
 from hermes_queue.models import ScoredTrajectory
 from hermes_queue.sandbox.base import SandboxBackend
 from hermes_queue.settings import (
@@ -192,7 +191,7 @@ class Runtime:
             RedisUnavailable, RedisFull: repeat the call.
         """
         if news := self.log.news():
-            keep_log(ledger, self.owner, news)
+            DeadLetters(ledger).keep_log(self.owner, news)
             self.log.reported(news)
 
     @property

@@ -22,6 +22,7 @@ from hermes_queue.errors import (
     SandboxUnavailable,
     SchemaTooNew,
     TrajectoryFailure,
+    foreign_error,
 )
 from hermes_queue.ledger import Begun, Claim, Runs, Spent
 from hermes_queue.ledger.group_facts import stand_in_job
@@ -185,15 +186,21 @@ class _Attempt:
                 prepare_limit_s=self._runtime.worker.prepare_timeout_s,
             )
         except TrajectoryFailure as failure:
+            if type(failure) is EnvBug and failure.__cause__:
+                self._log_bug(failure.__cause__)
             return failure
         except BaseException as error:  # whoever raised it, the job must not be lost
             if self._is_ended_from_outside(error):
                 raise
-            logger.exception("%s failed", self._claim.trajectory_id, extra={"action": "bug"})
-            bug = EnvBug(f"{type(error).__name__}: {error}")
+            self._log_bug(error)
+            bug = EnvBug(foreign_error(error))
             bug.stage = draft.clock.current
             return bug
         return None
+
+    def _log_bug(self, error: BaseException) -> None:
+        name, extra = self._claim.trajectory_id, {"action": "bug"}
+        logger.error("%s failed", name, exc_info=error, extra=extra)
 
     def _is_ended_from_outside(self, error: BaseException) -> bool:
         """Whether a cancellation or the coroutine's end came from outside the env's code.
@@ -295,7 +302,7 @@ class _Attempt:
         draft = self._draft
         if draft and len(draft.earlier) + 1 >= self._runtime.retry.max_attempts:
             return
-        bug = EnvBug(f"{type(error).__name__}: {error}")
+        bug = EnvBug(foreign_error(error))
         bug.stage = "publish"
         try:
             kept = attempt_record(draft, bug, self._runtime) if draft else None

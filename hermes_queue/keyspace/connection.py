@@ -124,7 +124,9 @@ def _explained(server: str, error: Exception) -> HermesQueueError | None:
     """Our error for one of redis-py; None for a bug of ours, such as a wrong command."""
     text = str(error)
     if isinstance(error, redis.AuthenticationError | NoPermissionError):
-        return RedisUnavailable(f"{server} refuses us ({_NO_PASSWORD.get(text[:5], text)}); {_CHECK}")
+        return RedisUnavailable(
+            f"{server} refuses us ({_NO_PASSWORD.get(text[:5], text)}); {_CHECK}"
+        )
     if isinstance(error, redis.ConnectionError | redis.TimeoutError | OSError):
         return RedisUnavailable(
             f"{server} cannot be reached: {text}; start it, or correct HERMES_QUEUE_REDIS_URL (a "

@@ -135,15 +135,9 @@ class DueJob:
     def of(cls, row: Any) -> DueJob:
         """From a row of `due.lua`."""
         texts = {name: value.decode(errors="replace") for name, value in row._asdict().items()}
-        return cls(
-            texts["id"],
-            int(texts["attempt"]),
-            texts["lane"],
-            int(texts["priority"]),
-            texts["env"],
-            texts["instance_id"],
-            bool(texts["cancel"]),
-        )
+        numbers = {"attempt": int(texts["attempt"]), "priority": int(texts["priority"])}
+        known = {name: texts[name] for name in ("lane", "env", "instance_id")}
+        return cls(texts["id"], cancel=bool(texts["cancel"]), **numbers, **known)
 
     @property
     def task_id(self) -> str:

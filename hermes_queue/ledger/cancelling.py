@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from hermes_queue.ledger.ledger import Ledger
 from hermes_queue.wire.ids import of_message
@@ -30,7 +30,8 @@ def cancel(
         The state of each; members of a group by their own ids, unless it is unknown or closed.
     """
     pairs = [(name, "") for name in trajectories]
-    return _call(ledger, list(groups), pairs, reason, waiting_only=False)
+    given = {"groups": list(groups), "trajectories": pairs}
+    return _call(ledger, reason=reason, waiting_only=False, **given)
 
 
 def cancel_tasks(
@@ -41,18 +42,9 @@ def cancel_tasks(
     Ids of former attempts and foreign ids are ignored.
     """
     pairs = [found for found in map(of_message, task_ids) if found[0]]
-    return _call(ledger, [], pairs, reason, waiting_only=waiting_only)
+    return _call(ledger, reason=reason, waiting_only=waiting_only, groups=[], trajectories=pairs)
 
 
-def _call(
-    ledger: Ledger,
-    groups: list[str],
-    pairs: list[tuple[str, str]],
-    reason: str,
-    *,
-    waiting_only: bool,
-) -> dict[str, Found]:
-    answer = ledger.call(
-        "cancel", reason=reason, waiting_only=waiting_only, groups=groups, trajectories=pairs
-    )
+def _call(ledger: Ledger, **given: Any) -> dict[str, Found]:
+    answer = ledger.call("cancel", **given)
     return {each.id.decode(): cast(Found, each.state.decode()) for each in answer.found}

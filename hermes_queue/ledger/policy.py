@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from contextlib import closing
-from typing import Any
 
 from hermes_queue.errors import ConfigurationError
-from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger.ledger import RUN_TTL_S, Ledger
 from hermes_queue.policy import VERSION_MAX
 
@@ -34,9 +32,8 @@ def set_version(ledger: Ledger, run_id: str, version: int, *, force: bool = Fals
 
 def version_of(ledger: Ledger, run_id: str) -> int | None:
     """The policy version of a run; None if nobody has set one."""
-    with explained(ledger.url):
-        raw: Any = ledger.client.hget(ledger.key(f"run:{run_id}"), "policy_version")
-    return int(raw) if raw else None
+    [version] = ledger.hash_fields(f"run:{run_id}", "policy_version")
+    return int(version) if version else None
 
 
 def set_policy_version(

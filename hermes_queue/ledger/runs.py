@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from hermes_queue.errors import ConfigurationError
@@ -73,17 +74,12 @@ class Runs:
             ConfigurationError: the run is unknown.
         """
         ledger = self.ledger
-        with explained(ledger.url):
-            raw: Any = ledger.client.hmget(
-                ledger.key(f"run:{run_id}"),
-                ["state", "reason", "created", "config", "paused_by", "policy_version"],
-            )
-            parked: Any = ledger.client.scard(ledger.key(f"run:{run_id}:parked"))
-        state, reason, created, config, by, version = (
-            value.decode() if value else "" for value in raw
-        )
+        names = ("state", "reason", "created", "config", "paused_by", "policy_version")
+        state, reason, created, config, by, version = ledger.hash_fields(f"run:{run_id}", *names)
         if not state:
             raise _unknown(run_id)
+        with explained(ledger.url):
+            parked: Any = ledger.client.scard(ledger.key(f"run:{run_id}:parked"))
         paused_by = by if state == "paused" else ""
         counters = ledger.run_status(run_id)
         if counters.done and state != "cancelled":
@@ -103,11 +99,8 @@ class Runs:
 
     def paused(self, run_id: str) -> Pause | None:
         """The pause of a run, None if there is none. One round trip."""
-        with explained(self.ledger.url):
-            raw: Any = self.ledger.client.hmget(
-                self.ledger.key(f"run:{run_id}"), ["state", "paused_by", "reason"]
-            )
-        state, by, reason = (value.decode() if value else "" for value in raw)
+        names = ("state", "paused_by", "reason")
+        state, by, reason = self.ledger.hash_fields(f"run:{run_id}", *names)
         return Pause(by, reason) if state == "paused" else None
 
     def pause(self, run_id: str, reason: str = "", *, by: str = "operator") -> None:
@@ -156,13 +149,8 @@ class Runs:
     def _close_groups(self, run_id: str) -> int:
         """Cancel open trajectories of a cancelled run; returns their number."""
         ttl_s = ResultSettings().finished_ttl_s
-        cancelled = 0
-        for groups in self._groups(run_id):
-            ended = self.ledger.call(
-                "run_cancel", run_id=run_id, finished_ttl_s=ttl_s, groups=groups
-            )
-            cancelled += max(0, ended)
-        return cancelled
+        cancel = partial(self.ledger.call, "run_cancel", run_id=run_id, finished_ttl_s=ttl_s)
+        return sum(max(0, cancel(groups=groups)) for groups in self._groups(run_id))
 
     def _groups(self, run_id: str) -> Iterator[list[str]]:
         """Ids of all groups of a run, in batches; an id may be repeated."""
@@ -205,11 +193,8 @@ class Runs:
 
     def _purge(self, run_id: str, step: Literal["close", "forget"]) -> int:
         """See `run_purge.lua`."""
-        return int(
-            self.ledger.call(
-                "run_purge", run_id=run_id, step=step, run_ttl_s=RUN_TTL_S, ended=ENDED
-            )
-        )
+        given = {"run_id": run_id, "step": step}
+        return int(self.ledger.call("run_purge", run_ttl_s=RUN_TTL_S, ended=ENDED, **given))
 
     def _enter(self, run_id: str, state: str, reason: str, by: str = "operator") -> None:
         answer = self.ledger.call("run_state", run_id=run_id, state=state, reason=reason, by=by)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, cast
 
+from hermes_queue.ledger.fleet.probes import Probes
 from redis_server import RedisServer
 
 from hermes_queue.ledger import Ledger
-from hermes_queue.ledger.fleet.probes import Probes
 from workers.calls.shared_probes import SharedProbes
 from workers.runtime import Runtime
 from workers.spool import Spool

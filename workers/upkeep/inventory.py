@@ -47,7 +47,7 @@ class Inventory(SandboxObserver):
             await asyncio.to_thread(Sandboxes(self._ledger).renew, [record], lease_s=self._lease_s)
         except HermesQueueError as error:
             extra = {"action": "sandbox_unrecorded"}
-            logger.warning("sandbox %s is not in the ledger yet: %s", sandbox_id, error, extra=extra)
+            logger.warning("sandbox %s is not in the ledger: %s", sandbox_id, error, extra=extra)
 
     def leased(self, slot: Slot) -> None:
         """See `SandboxObserver`."""

@@ -66,12 +66,9 @@ class Breakers:
     def state(self, lane: str) -> LaneState:
         """The current state of a lane's breaker."""
         names = ("state", "cause", "message", "opened", "until")
-        with explained(self._ledger.url):
-            raw: Any = self._ledger.client.hmget(self._ledger.key(f"lane:{lane}"), names)
-        state, cause, message, opened, until = (v.decode() if v else "" for v in raw)
-        if not state:
-            return LaneState(lane)
-        return LaneState(lane, state, cause, message, float(opened or 0), float(until or 0))
+        state, cause, text, *times = self._ledger.hash_fields(f"lane:{lane}", *names)
+        opened, until = (float(each or 0) for each in times)
+        return LaneState(lane, state or "closed", cause, text, opened, until)
 
     def close(self, lane: str) -> bool:
         """Close a lane's breaker by hand; returns whether it was open."""

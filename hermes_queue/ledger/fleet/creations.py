@@ -39,11 +39,8 @@ class FleetCreationGate:
         try:
             await self._turn(token, rate)
         except HermesQueueError as error:
-            logger.warning(
-                "creating without the fleet's gate: %s",
-                error,
-                extra={"action": "creation_unlimited"},
-            )
+            extra = {"action": "creation_unlimited"}
+            logger.warning("creating without the fleet's gate: %s", error, extra=extra)
             async with self._alone.creating(rate):
                 yield
             return
