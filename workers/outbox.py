@@ -68,8 +68,7 @@ class Outbox:
     async def publish(self) -> str:
         """Publish the record as soon as Redis and the object store allow it.
 
-        Returns:
-            A short text for Flower: stop reason, score and the ledger's answer.
+        Returns a short text for Flower: stop reason, score and the ledger's answer.
 
         Raises:
             RuntimeError: there is no record.

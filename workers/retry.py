@@ -24,11 +24,8 @@ def retry_delay_s(
 ) -> float | None:
     """Seconds to wait before the next attempt; None when there is none.
 
-    Args:
-        failure: of the attempt that has just ended.
-        earlier: the attempts before it that failed.
-        settings: limits and backoff.
-        left_s: what is left of the total deadline of all attempts; waiting uses none of it.
+    `earlier` attempts failed before this one. `left_s` is what they have left of the total
+    deadline; waiting uses none of it.
     """
     setting = failure.consequences.attempts
     attempts = len(earlier) + 1

@@ -84,7 +84,7 @@ def connect(settings: RedisSettings, url: str | None = None, *, retry: bool = Tr
     client: redis.Redis = _open(redis.Redis.from_url, settings, target, **more)
     with explained(target):
         client.ping()
-        check_version(client)
+        _check_version(client)
     return client
 
 
@@ -97,7 +97,7 @@ def connect_async(settings: RedisSettings, url: str | None = None) -> redis.asyn
     return _open(redis.asyncio.Redis.from_url, settings, redis_url(settings, url))
 
 
-def check_version(client: redis.Redis) -> None:
+def _check_version(client: redis.Redis) -> None:
     """Refuse servers older than 6.2; accept one that reports no version (fakeredis)."""
     try:
         info: Any = client.info("server")

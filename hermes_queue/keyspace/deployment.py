@@ -128,15 +128,8 @@ class Deployment:
         After `ttl_s` seconds it counts as silent. `boot_id` identifies the current boot of its
         host, "" = unknown. While it is `shutting_down`, its death is not held against its jobs.
         """
-        self.call(
-            "beat",
-            owner=owner,
-            facts=json.dumps(dict(facts)),
-            ttl_s=ttl_s,
-            boot_id=boot_id,
-            shutting_down=shutting_down,
-            life_ttl_s=LIFE_TTL_S,
-        )
+        given = {"owner": owner, "ttl_s": ttl_s, "boot_id": boot_id, "shutting_down": shutting_down}
+        self.call("beat", facts=json.dumps(dict(facts)), life_ttl_s=LIFE_TTL_S, **given)
 
     def worker_ended(self, owner: str, *, boot_id: str, witnessed: bool = False) -> int:
         """Expire the leases of a worker that this process, under `boot_id`, has found dead.

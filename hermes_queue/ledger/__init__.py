@@ -27,7 +27,7 @@ from hermes_queue.ledger.answers import (
     Spent,
 )
 from hermes_queue.ledger.dead import DeadLetters
-from hermes_queue.ledger.fleet.breaker import Breakers, LaneState
+from hermes_queue.ledger.fleet.lanes import Breakers, LaneState
 from hermes_queue.ledger.ledger import Ledger
 from hermes_queue.ledger.runs import Pause, RunInfo, Runs
 

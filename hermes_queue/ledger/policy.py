@@ -10,13 +10,7 @@ from hermes_queue.policy import VERSION_MAX
 
 
 def set_version(ledger: Ledger, run_id: str, version: int, *, force: bool = False) -> int | None:
-    """Set the current policy version of `run_id`; returns the previous one.
-
-    A repeated call changes nothing. The run need not exist yet.
-
-    Raises:
-        ConfigurationError: not a version, or older than the present one without `force`.
-    """
+    """Set the policy version of a run, see `set_policy_version`. The run need not exist yet."""
     if not 0 <= version <= VERSION_MAX:
         raise ConfigurationError(f"policy version {version}: use 0 to {VERSION_MAX}")
     answer = ledger.call(

@@ -71,16 +71,14 @@ class _Call:
 
 
 class FleetLimiter:
-    """A `Limiter` for the coroutines of one worker process."""
+    """A `Limiter` for the coroutines of one worker process.
+
+    Its connection has short timeouts: a caller waits for Redis for a few seconds at most.
+    """
 
     def __init__(
         self, url: str, settings: LimiterSettings | None = None, lease: LeaseSettings | None = None
     ) -> None:
-        """Connect with short timeouts: a caller waits for Redis for a few seconds at most.
-
-        Raises:
-            RedisUnavailable: Redis does not answer.
-        """
         self._settings = settings or LimiterSettings()
         timeout_s = max(1.0, self._settings.redis_grace_s / 2)
         self._ledger = Ledger.connect(url, timeout_s=timeout_s)
@@ -164,10 +162,7 @@ class FleetLimiter:
             await self._sleep(call, pause_s * random.uniform(0.75, 1.0))  # noqa: S311
 
     async def _ask(self, call: _Call) -> Admission | None:
-        """Ask once; None = Redis did not answer.
-
-        A call cancelled meanwhile releases its permission.
-        """
+        """Ask once; None = Redis did not answer."""
         call.asked = True
         acquire = partial(self._limits.acquire, tokens=call.tokens, since=call.since)
         asking = asyncio.ensure_future(self._in_thread(acquire, call.name, call.request))

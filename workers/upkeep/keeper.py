@@ -54,13 +54,8 @@ class Keeper:
     ) -> None:
         """Prepare; `start` begins.
 
-        Args:
-            runtime: runtime whose leases to renew.
-            on_lost: called with (the running task, reason) for every lost lease, and with `cancel`
-                for jobs that an operator has cancelled.
-            facts: returns the facts to report with each beat.
-            loop: event loop that the trajectories run on.
-            inventory: sandboxes whose leases to renew.
+        `on_lost` is called with the running task and the reason for every lost lease, and with
+        `cancel` for jobs that an operator has cancelled; `facts` makes what a beat reports.
         """
         self._runtime = runtime
         self._on_lost = on_lost

@@ -1,8 +1,7 @@
 """State that the workers of a fleet share.
 
-breaker.py    circuit breakers of lanes
 creations.py  the rate of sandbox creation
-lanes.py      known lanes, manual pause
+lanes.py      known lanes, their breakers and manual pause
 limiter.py    permits of model endpoints
 objects.py    objects of large bodies
 sandboxes.py  sandboxes and their owners
