@@ -20,7 +20,6 @@ from typing import ParamSpec, TypeVar
 
 from hermes_queue.agent.endpoint.limiter import Limiter, Unlimited
 from hermes_queue.broker.pool import RunningTask
-from hermes_queue.broker.pool.intake import INTAKE
 from hermes_queue.errors import RedisFull, RedisUnavailable, StoreUnavailable, TrajectoryFailure
 from hermes_queue.ledger import Claim, DeadLetters, Ledger, PublishVerdict
 from hermes_queue.models import ScoredTrajectory
@@ -148,11 +147,6 @@ class Runtime:
     _running: dict[Claim, RunningTask] = field(default_factory=dict)
     _progress: dict[Claim, Callable[[], AttemptProgress]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    @property
-    def lanes(self) -> tuple[str, ...]:
-        """Lanes this worker serves now. Thread-safe."""
-        return INTAKE.lanes
 
     @contextmanager
     def leased(

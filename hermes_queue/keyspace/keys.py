@@ -150,7 +150,7 @@ KEYS = (
         "- - r -"),
     Key("limit:{name}:seen", "zset", "ledger/fleet", "waiting calls that are believed alive",
         "as `limit:{name}`", "- - r -"),
-    Key("probe:{hash}", "hash", "ledger/fleet", "whether the chat template of an endpoint and "
+    Key("probe:{hash}", "hash", "workers/calls", "whether the chat template of an endpoint and "
         "model shows tools", "an hour (`HERMES_QUEUE_MODEL_PROBE_TTL_S`)"),
     # --- sandboxes
     Key("sandboxes", "zset", "ledger/fleet", "sandboxes by the end of their lease",

@@ -135,9 +135,9 @@ class DueJob:
     def of(cls, row: Any) -> DueJob:
         """From a row of `due.lua`."""
         texts = {name: value.decode(errors="replace") for name, value in row._asdict().items()}
-        numbers = {"attempt": int(texts["attempt"]), "priority": int(texts["priority"])}
-        known = {name: texts[name] for name in ("lane", "env", "instance_id")}
-        return cls(texts["id"], cancel=bool(texts["cancel"]), **numbers, **known)
+        attempt, priority = int(texts["attempt"]), int(texts["priority"])
+        shown = (texts["env"], texts["instance_id"], bool(texts["cancel"]))
+        return cls(texts["id"], attempt, texts["lane"], priority, *shown)
 
     @property
     def task_id(self) -> str:

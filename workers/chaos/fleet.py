@@ -58,7 +58,7 @@ class Process:
         log = self.log.with_suffix(f".{self.lives}.log")
         self.process = child_process.start(self.command, self.environment, log=log)
 
-    def signal(self, number: signal.Signals) -> None:
+    def send(self, number: signal.Signals) -> None:
         """Send a signal; SIGSTOP freezes the process until SIGCONT."""
         if self.process:
             self.process.send_signal(number)

@@ -136,8 +136,8 @@ class Schedule:
         self._expect(held[worker.pid])
         if how == "kill":
             return self._kill(worker, self._dice.uniform(0.5, 4))
-        worker.signal(signal.SIGSTOP)  # for longer than its leases, expired when it wakes
-        thaw = partial(worker.signal, signal.SIGCONT)
+        worker.send(signal.SIGSTOP)  # for longer than its leases, expired when it wakes
+        thaw = partial(worker.send, signal.SIGCONT)
         self._at(self._dice.uniform(1.5, 2.5) * self.fleet.lease_s, worker, thaw)
         return True
 

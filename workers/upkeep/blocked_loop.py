@@ -13,9 +13,8 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol
 
-from hermes_queue.broker.pool import RunningTask
+from hermes_queue.broker.pool import TaskPool
 from hermes_queue.errors import EXIT_BLOCKED, HermesQueueError
 from hermes_queue.ledger import Ledger
 from workers.runtime import Runtime
@@ -24,34 +23,16 @@ from workers.upkeep.quarantine import boot_id
 logger = logging.getLogger(__name__)
 
 _STDERR = 2
+Exit = Callable[[int], None]
 _LAST_WORDS_S = 10.0
 """Seconds for the final log lines and handing jobs back."""
-
-
-class WatchedLoop(Protocol):
-    """An event loop under observation; `TaskPool` is one."""
-
-    @property
-    def loop_silent_s(self) -> float:
-        """Seconds since it last answered."""
-
-    def loop_stack(self) -> str:
-        """Current stack of its thread."""
-
-    def on_loop_now(self) -> RunningTask | None:
-        """Return the job whose code it runs, if known."""
 
 
 class BlockedLoop:
     """Decides over leases and the process by how long the loop has been silent."""
 
     def __init__(
-        self,
-        runtime: Runtime,
-        ledger: Ledger,
-        loop: WatchedLoop,
-        *,
-        end: Callable[[int], None] = os._exit,
+        self, runtime: Runtime, ledger: Ledger, loop: TaskPool, *, end: Exit = os._exit
     ) -> None:
         """Prepare. The `ledger` is not the loop's and has short timeouts."""
         self._runtime = runtime

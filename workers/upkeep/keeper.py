@@ -24,7 +24,7 @@ from hermes_queue.ledger.fleet.tally import Tally
 from hermes_queue.queues import lanes_with_quarantine, queue_keys
 from hermes_queue.wire.ids import run_of
 from workers.runtime import Runtime
-from workers.upkeep.blocked_loop import BlockedLoop, WatchedLoop
+from workers.upkeep.blocked_loop import BlockedLoop
 from workers.upkeep.duties import Duties, Duty
 from workers.upkeep.inventory import Inventory
 from workers.upkeep.janitor import Janitor
@@ -49,7 +49,7 @@ class Keeper:
         *,
         on_lost: Callable[[RunningTask, str], None],
         facts: Callable[[], dict[str, object]],
-        loop: WatchedLoop,
+        loop: TaskPool,
         inventory: Inventory,
     ) -> None:
         """Prepare; `start` begins.
@@ -66,7 +66,7 @@ class Keeper:
         self._blocked = BlockedLoop(runtime, ledger, loop)
         self._busy_at = time.monotonic()
         slots = TaskPool.instance().limit
-        self._quarantine = QuarantineWorkers(ledger, lambda: runtime.lanes, slots=slots)
+        self._quarantine = QuarantineWorkers(ledger, lambda: INTAKE.lanes, slots=slots)
         self._leaving_reported = False
         """Whether the ledger knows that this worker was ordered to end."""
         self._breakers, letters = Breakers(ledger), DeadLetters(ledger)
@@ -184,7 +184,7 @@ class Keeper:
 
     def _reconcile(self) -> None:
         # A quarantine worker is started only while a message of its lane can be seen.
-        for lane in (each for own in self._runtime.lanes for each in lanes_with_quarantine(own)):
+        for lane in (each for own in INTAKE.lanes for each in lanes_with_quarantine(own)):
             lost = self._ledger.reconcile(
                 lane,
                 queues=queue_keys(lane),
