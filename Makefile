@@ -8,7 +8,6 @@ unexport PYTHONDONTWRITEBYTECODE
 
 PYTHON ?= python3
 VENV ?= .venv
-UV ?= uv
 JOBS ?= 6
 DEMO ?= --items 2
 VALIDATE ?= --items all
@@ -23,10 +22,7 @@ LIVE_TESTS ?= tests/live
 SEED ?= 1
 
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-# Bytecode is written at first import; compiling all of it here doubles the wait. The locks
-# are complete (a test sees to it), so that pip need not resolve anything either.
-INSTALL := $(PIP) install --no-compile --no-deps
+UV ?= $(BIN)/uv
 PACKAGES := hermes_queue workers producers envs
 COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-annotate --custom-compile-command "make lock"
@@ -163,8 +159,9 @@ docs: $(VENV)/.dev ## Generate what is made from code: pages of settings and com
 site: $(VENV)/.dev ## Build the documentation into site/; pages open as files, python -m http.server -d site searches
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-lock: ## Resolve requirements/*.txt anew (needs uv)
-	@command -v $(UV) >/dev/null || { echo "make lock needs uv: pip install uv, or UV=/path/to/uv" >&2; exit 1; }
+lock: ## Resolve requirements/*.txt anew
+	@command -v $(UV) >/dev/null || { echo "no $(UV): make demo installs it, or name another one: UV=/path/to/uv" >&2; exit 1; }
+	echo uv | $(COMPILE) --upgrade - -o requirements/uv.txt
 	$(COMPILE) --upgrade $(RUN_EXTRAS) --group build pyproject.toml -o requirements/run.txt
 	$(COMPILE) --upgrade --constraints requirements/run.txt $(RUN_EXTRAS) --extra parquet --extra datasets --extra store \
 		--extra modal --extra profiles --extra renderers --extra metrics --extra flower --group dev \
@@ -189,8 +186,7 @@ $(BIN)/python:
 		echo "cannot create $(VENV); on Debian: apt-get install python3-venv" >&2; exit 1; }
 
 $(VENV)/.run: requirements/run.txt pyproject.toml | $(BIN)/python
-	$(INSTALL) --require-hashes -r requirements/run.txt
-	$(INSTALL) --no-build-isolation --editable .
+	bash requirements/install.sh $(BIN)/python requirements/run.txt
 	@touch $@
 
 # --- the servers of test-vllm and test-sglang, and the model that they serve --------------
@@ -211,6 +207,5 @@ $(VENV)/.compiled: $(VENV)/.dev
 	@touch $@
 
 $(VENV)/.dev: requirements/dev.txt pyproject.toml | $(BIN)/python
-	$(INSTALL) --require-hashes -r requirements/dev.txt
-	$(INSTALL) --no-build-isolation --editable .
+	bash requirements/install.sh $(BIN)/python requirements/dev.txt
 	@touch $(VENV)/.run $@

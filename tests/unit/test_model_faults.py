@@ -177,7 +177,7 @@ async def test_an_answer_that_drips_is_left_at_the_timeout_of_a_request(
     endpoint: ChatEndpoint,
 ) -> None:
     endpoint.handler = in_turn(Raw(b" " * 10_000, drip_s=0.05), completion("fine"))
-    reply = await ask(chat(endpoint.url, timeout_s=1.0, retries=9))
+    reply = await ask(chat(endpoint.url, timeout_s=3.0, retries=9))
     assert reply.message.content == "fine"
     assert "TimeoutError" in reply.events[0]["reason"]
 
