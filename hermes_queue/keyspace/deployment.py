@@ -128,8 +128,15 @@ class Deployment:
         After `ttl_s` seconds it counts as silent. `boot_id` identifies the current boot of its
         host, "" = unknown. While it is `shutting_down`, its death is not held against its jobs.
         """
-        given = {"owner": owner, "ttl_s": ttl_s, "boot_id": boot_id, "shutting_down": shutting_down}
-        self.call("beat", facts=json.dumps(dict(facts)), life_ttl_s=LIFE_TTL_S, **given)
+        self.call(
+            "beat",
+            owner=owner,
+            facts=json.dumps(dict(facts)),
+            ttl_s=ttl_s,
+            boot_id=boot_id,
+            shutting_down=shutting_down,
+            life_ttl_s=LIFE_TTL_S,
+        )
 
     def worker_ended(self, owner: str, *, boot_id: str, witnessed: bool = False) -> int:
         """Expire the leases of a worker that this process, under `boot_id`, has found dead.
@@ -139,8 +146,11 @@ class Deployment:
         Returns:
             The number of expired leases; -1 if the worker is unknown or ran under another boot.
         """
-        given = {"owner": owner, "boot_id": boot_id, "witnessed": witnessed}
-        return int(self.call("worker_ended", life_ttl_s=LIFE_TTL_S, **given))
+        ttl_s = LIFE_TTL_S
+        ended = self.call(
+            "worker_ended", owner=owner, boot_id=boot_id, witnessed=witnessed, life_ttl_s=ttl_s
+        )
+        return int(ended)
 
     def unregister(self, owner: str) -> None:
         """Remove this worker from the list of live ones."""

@@ -30,8 +30,7 @@ def cancel(
         The state of each; members of a group by their own ids, unless it is unknown or closed.
     """
     pairs = [(name, "") for name in trajectories]
-    given = {"groups": list(groups), "trajectories": pairs}
-    return _call(ledger, reason=reason, waiting_only=False, **given)
+    return _call(ledger, list(groups), pairs, reason, waiting_only=False)
 
 
 def cancel_tasks(
@@ -42,9 +41,13 @@ def cancel_tasks(
     Ids of former attempts and foreign ids are ignored.
     """
     pairs = [found for found in map(of_message, task_ids) if found[0]]
-    return _call(ledger, reason=reason, waiting_only=waiting_only, groups=[], trajectories=pairs)
+    return _call(ledger, [], pairs, reason, waiting_only=waiting_only)
 
 
-def _call(ledger: Ledger, **given: Any) -> dict[str, Found]:
-    answer = ledger.call("cancel", **given)
+def _call(
+    ledger: Ledger, groups: list[str], pairs: Iterable[Any], reason: str, *, waiting_only: bool
+) -> dict[str, Found]:
+    answer = ledger.call(
+        "cancel", reason=reason, waiting_only=waiting_only, groups=groups, trajectories=list(pairs)
+    )
     return {each.id.decode(): cast(Found, each.state.decode()) for each in answer.found}

@@ -249,9 +249,13 @@ class Ledger(Deployment):
         self, *, interval_s: float, gap_s: float, grace_s: float, quarantine_deaths: int = 2
     ) -> list[str]:
         """Queue the jobs of dead owners again; returns their ids. See `sweep.lua`."""
-        given = {"interval_s": interval_s, "gap_s": gap_s, "grace_s": grace_s}
         answer = self.call(
-            "sweep", most=SWEPT_AT_ONCE, quarantine_deaths=quarantine_deaths, **given
+            "sweep",
+            interval_s=interval_s,
+            gap_s=gap_s,
+            grace_s=grace_s,
+            most=SWEPT_AT_ONCE,
+            quarantine_deaths=quarantine_deaths,
         )
         self._report_bad("leases", answer.bad)
         return [trajectory_id.decode() for trajectory_id in answer.taken]

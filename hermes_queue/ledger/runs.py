@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal
 
 from hermes_queue.errors import ConfigurationError
@@ -149,8 +148,13 @@ class Runs:
     def _close_groups(self, run_id: str) -> int:
         """Cancel open trajectories of a cancelled run; returns their number."""
         ttl_s = ResultSettings().finished_ttl_s
-        cancel = partial(self.ledger.call, "run_cancel", run_id=run_id, finished_ttl_s=ttl_s)
-        return sum(max(0, cancel(groups=groups)) for groups in self._groups(run_id))
+        cancelled = 0
+        for groups in self._groups(run_id):
+            ended = self.ledger.call(
+                "run_cancel", run_id=run_id, finished_ttl_s=ttl_s, groups=groups
+            )
+            cancelled += max(0, ended)
+        return cancelled
 
     def _groups(self, run_id: str) -> Iterator[list[str]]:
         """Ids of all groups of a run, in batches; an id may be repeated."""
@@ -193,8 +197,11 @@ class Runs:
 
     def _purge(self, run_id: str, step: Literal["close", "forget"]) -> int:
         """See `run_purge.lua`."""
-        given = {"run_id": run_id, "step": step}
-        return int(self.ledger.call("run_purge", run_ttl_s=RUN_TTL_S, ended=ENDED, **given))
+        return int(
+            self.ledger.call(
+                "run_purge", run_id=run_id, step=step, run_ttl_s=RUN_TTL_S, ended=ENDED
+            )
+        )
 
     def _enter(self, run_id: str, state: str, reason: str, by: str = "operator") -> None:
         answer = self.ledger.call("run_state", run_id=run_id, state=state, reason=reason, by=by)

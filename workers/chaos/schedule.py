@@ -202,8 +202,8 @@ class Schedule:
 
     def _size(self, script: str) -> bool:
         """Change the size that the results seem to have; safe to repeat."""
-        keys = [self._ledger.key("chaos:full"), self._ledger.key("results:bytes")]
-        return self._redis(lambda client: client.eval(script, 2, *keys, HUGE_BYTES))
+        both = map(self._ledger.key, ("chaos:full", "results:bytes"))
+        return self._redis(lambda client: client.eval(script, 2, *both, HUGE_BYTES))
 
     def _make_room(self, now: float) -> None:
         if 0 < self._stream_until <= now and self._size(_DRAIN):
