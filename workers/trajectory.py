@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import secrets
 import time
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -29,12 +31,12 @@ from hermes_queue.ledger.group_facts import stand_in_job
 from hermes_queue.ledger.items import get_item
 from hermes_queue.models import AttemptRecord, Name
 from hermes_queue.queues import RUN_TRAJECTORY
+from hermes_queue.settings import RetrySettings
 from hermes_queue.telemetry.scrubbing import scrub
 from workers import runtime as runtimes
 from workers.draft import Draft
 from workers.evidence import attempt_record
 from workers.outbox import Outbox
-from workers.retry import retry_delay_s
 from workers.rollout import rollout
 from workers.runtime import AttemptProgress, Runtime
 from workers.upkeep import metering
@@ -113,6 +115,31 @@ async def _begin(runtime: Runtime, delivery: Delivery) -> Begun:
             claim = Claim(delivery.trajectory_id, asking.result().epoch)
             await runtime.until_redis_answers(runtime.ledger.requeue, claim, owner=runtime.owner)
         raise
+
+
+def retry_delay_s(
+    failure: TrajectoryFailure,
+    earlier: Sequence[AttemptRecord],
+    settings: RetrySettings,
+    *,
+    left_s: float,
+) -> float | None:
+    """Seconds to wait before the next attempt; None when there is none.
+
+    Only failures of infrastructure are repeated. Each cause has a limit, see `errors.CAUSES`: a
+    rate-limited model recovers with patience, a package that does not install seldom does.
+    `earlier` attempts failed before this one. `left_s` is what is left of the total deadline of all
+    attempts; waiting uses none of it.
+    """
+    setting = failure.consequences.attempts
+    attempts = len(earlier) + 1
+    alike = 1 + sum(record.failure.cause == failure.cause for record in earlier)
+    if setting is None or left_s <= 0 or attempts >= settings.max_attempts:
+        return None
+    if alike >= getattr(settings, setting):
+        return None
+    delay_s: float = min(settings.backoff_s * 2 ** (attempts - 1), settings.backoff_max_s)
+    return delay_s * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
 
 
 class _Attempt:
