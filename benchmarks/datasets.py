@@ -27,7 +27,7 @@ from hermes_queue.sinks.datasets.parquet import ParquetSink
 from hermes_queue.sinks.feed import Fed, feed
 from hermes_queue.sinks.metering import SinkMeter
 from hermes_queue.sinks.selection import Filters, Selection
-from hermes_queue.telemetry.meter import NoMeter
+from hermes_queue.telemetry.meter import Meter
 
 GROUP_SIZE = 8
 TOKENS = 8192
@@ -85,7 +85,7 @@ def into_parquet(url: str, folder: Path) -> Callable[[], Awaitable[None]]:
 
         with ParquetSink(folder) as sink:
             source = reading("parquet", url=url, idle_timeout_s=0.01)
-            chosen, meter = Selection(Filters(), sink.held), SinkMeter("parquet", NoMeter())
+            chosen, meter = Selection(Filters(), sink.held), SinkMeter("parquet", Meter())
             await feed(
                 sink,
                 chosen,

@@ -45,11 +45,9 @@ class Environment(Protocol[ItemT]):
 
     def prompt(self, item: ItemT) -> list[Message]:
         """The beginning of the agent's conversation. Must not disclose the tests that grade."""
-        ...
 
     def spec(self, item: ItemT, profile: str) -> SlotSpec:
         """The slot for this item: Python, assets, and the job's `profile`, to be passed on."""
-        ...
 
     async def setup(self, item: ItemT, context: SlotContext) -> None:
         """Prepare the empty workspace.
@@ -67,25 +65,21 @@ class Environment(Protocol[ItemT]):
         Raises:
             SandboxError: nothing could be measured (retried, never a score).
         """
-        ...
 
     async def oracle(self, item: ItemT, context: SlotContext) -> list[ToolCall]:
         """The gold answer as tool calls, and/or as a final message (`oracle_answer`).
 
         Running the calls through the tools and verifying must score 1.0 on every shipped row.
         """
-        ...
 
     def oracle_answer(self, item: ItemT) -> str:
         """The oracle's final message."""
-        ...
 
     def tamper(self, item: ItemT) -> Mapping[str, Sequence[ToolCall | str]]:
         """Ways to cheat the verifier, by name; each must score 0.0. May be empty.
 
         A string is sent as a message without tool calls, so only the last step may be a string.
         """
-        ...
 
 
 def load_env(name: str) -> Environment[Any]:

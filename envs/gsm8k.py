@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import shlex
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, ClassVar
@@ -104,13 +103,11 @@ class Gsm8kItem(BaseModel):
 
 def extract_answer(text: str) -> str | None:
     r"""The text in the last `\boxed{...}`, or after the last `####` if that is later."""
-    box, start = None, text.rfind(r"\boxed{")
-    if start >= 0:
-        box = _braced(text, start + len(r"\boxed{"))
+    start = text.rfind(r"\boxed{")
     finals = list(_FINAL.finditer(text))
     if finals and finals[-1].start() > start:
         return finals[-1].group(1).strip()
-    return box
+    return _braced(text, start + len(r"\boxed{")) if start >= 0 else None
 
 
 def _braced(text: str, start: int) -> str | None:
@@ -134,22 +131,17 @@ def parse_number(text: str) -> Fraction | None:
     for pattern, replacement in _LATEX:
         text = pattern.sub(replacement, text)
     text = text.strip()
-    fraction = _FRACTION.fullmatch(text)
-    if fraction:
+    if fraction := _FRACTION.fullmatch(text):
         return _fraction(fraction)
     if any(c.isnumeric() and c not in "0123456789" for c in text):
         return None
     numbers = list(_NUMBER.finditer(text))
-    if len(numbers) != 1:
-        return None
-    return _single(text, numbers[0])
+    return _single(text, numbers[0]) if len(numbers) == 1 else None
 
 
 def _fraction(match: re.Match[str]) -> Fraction | None:
     top, bottom = int(match["a"] or match["c"]), int(match["b"] or match["d"])
-    if bottom == 0:
-        return None
-    return Fraction(-top if match["sign"] else top, bottom)
+    return Fraction(-top if match["sign"] else top, bottom) if bottom else None
 
 
 def _single(text: str, match: re.Match[str]) -> Fraction | None:
@@ -162,12 +154,6 @@ def _single(text: str, match: re.Match[str]) -> Fraction | None:
         return None
     value = Fraction(digits.replace(",", ""))
     return -value if signs.endswith("-") else value
-
-
-def _last_text(transcript: Sequence[Message]) -> str:
-    """The agent's last message with text."""
-    texts = (m.content for m in reversed(transcript) if m.role == "assistant" and m.content)
-    return next(texts, "")
 
 
 class Gsm8k:
@@ -196,7 +182,8 @@ class Gsm8k:
         self, item: Gsm8kItem, context: SlotContext, transcript: Sequence[Message]
     ) -> Verdict:
         """1.0 if the answer in the last message equals the gold number, else 0.0."""
-        answer = extract_answer(_last_text(transcript))
+        texts = (m.content for m in reversed(transcript) if m.role == "assistant" and m.content)
+        answer = extract_answer(next(texts, ""))
         number = None if answer is None else parse_number(answer)
         if answer is None:
             reason = "no_answer"
@@ -204,20 +191,15 @@ class Gsm8k:
             reason = "not_one_number"
         else:
             reason = "right" if number == item.gold else "wrong"
-        return Verdict(
-            score=float(reason == "right"),
-            report={
-                "reason": reason,
-                "answer": None if answer is None else answer[:MAX_ANSWER_CHARS],
-                "gold": item.gold_text,
-            },
-        )
+        shown = None if answer is None else answer[:MAX_ANSWER_CHARS]
+        report = {"reason": reason, "answer": shown, "gold": item.gold_text}
+        return Verdict(score=float(reason == "right"), report=report)
 
     async def oracle(self, item: Gsm8kItem, context: SlotContext) -> list[ToolCall]:
         """The solution's own annotations, each calculated in the slot."""
         steps = [step.strip() for step in _ANNOTATION.findall(item.answer)]
         return [
-            make_call(f"oracle_{i}", "terminal", command=_python(step))
+            make_call(f"oracle_{i}", "terminal", command=f"python3 -c 'print({step})'")
             for i, step in enumerate(steps)
             if _ARITHMETIC.fullmatch(step)
         ]
@@ -228,8 +210,8 @@ class Gsm8k:
 
     def tamper(self, item: Gsm8kItem) -> Mapping[str, Sequence[ToolCall | str]]:
         """Answers that mention the gold number without committing to it, or not in a message."""
-        gold = item.gold_text
-        other = item.gold + 1
+        gold, other = item.gold_text, item.gold + 1
+        files = f"for f in answer.txt reward.txt score.json; do echo {gold} >$f; done"
         return {
             "all_numbers_in_one_box": [rf"\boxed{{{gold}, {other}, {item.gold + 2}}}"],
             "all_numbers_boxed": [rf"\boxed{{{gold}}} or \boxed{{{other}}}"],
@@ -243,18 +225,10 @@ class Gsm8k:
                 "The answer is in the output above.",
             ],
             "answer_in_files": [
-                make_call(
-                    "tamper_0",
-                    "terminal",
-                    command=f"for f in answer.txt reward.txt score.json; do echo {gold} >$f; done",
-                ),
+                make_call("tamper_0", "terminal", command=files),
                 "The answer is in answer.txt.",
             ],
         }
-
-
-def _python(expression: str) -> str:
-    return f"python3 -c {shlex.quote(f'print({expression})')}"
 
 
 ENV: Environment[Gsm8kItem] = Gsm8k()

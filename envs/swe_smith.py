@@ -1,17 +1,6 @@
 """SWE-smith: repair a bug in a real package, graded by the package's own tests.
 
-The map of this env; `envs/swe/` holds its parts:
-
-    item.py        one row: SWE-smith's, SWE-bench's or our own      recipe.py  a bug as byte edits
-    sources.py     sdists and git remotes as trusted repositories    repository.py  git plumbing
-    workspace.py   the three trees of a task, export into the slot   patch.py   the agent's changes
-    grading.py     views, controls with the known fix, verdict        suite.py    one run of tests
-    plants.py      changed tests that must fail                       controls.py a host's findings
-    flags.py       suspicious words in a patch                        tamper.py   ways to cheat
-    findings.py    expected and actual results of a run               expectations.py  constants
-    places.py      places where tests can be made to fail             alternatives.py  edits there
-    distribution.py  the package's metadata, beside its tree
-    project.py, literals.py  the package's configuration, read without running it
+`envs/swe/` holds the parts.
 
 The agent gets an export of the bug's tree with one commit and without the files that hold
 FAIL_TO_PASS tests. Its result is a patch to the package's own files. The worker applies that
@@ -85,13 +74,8 @@ class SweSmith:
 
     name: ClassVar[str] = "swe_smith"
     version: ClassVar[str] = "2"
-    tools: ClassVar[Sequence[str]] = (
-        "terminal",
-        "read_file",
-        "write_file",
-        "patch",
-        "search_files",
-        "submit",
+    tools: ClassVar[Sequence[str]] = tuple(
+        "terminal read_file write_file patch search_files submit".split()
     )
     Item: type[Row] = Row
 
@@ -180,36 +164,27 @@ def _pytest_line(item: Row) -> str:
     """The command with which the agent runs the tests."""
     runtime = item.environment
     roots = shlex.quote(":".join(runtime.pythonpath))
+    own = {name: text for name, text in runtime.env.items() if name != "PYTHONPATH"}
     words = [f"PYTHONPATH={roots}:{SHELL_PATH}"]
-    words += [
-        f"{name}={shlex.quote(value)}"
-        for name, value in runtime.env.items()
-        if name != "PYTHONPATH"
-    ]
+    words += [f"{name}={shlex.quote(text)}" for name, text in own.items()]
     words += [f"{suite.VENV}/bin/python", "-m", "pytest", *map(shlex.quote, runtime.pytest_args)]
     return " ".join(words)
 
 
 async def _flags(pinned: Pinned, patch: AgentPatch) -> list[str]:
     before = await pinned.repository.files(pinned.start)
-    texts = [
-        await pinned.repository.read(pinned.start, path)
-        for path in patch.paths[:FLAGGED_PATHS]
-        if path in before
-    ]
+    old = [path for path in patch.paths[:FLAGGED_PATHS] if path in before]
+    texts = [await pinned.repository.read(pinned.start, path) for path in old]
     known = b"\n".join(texts).decode(errors="replace")
-    fix = await pinned.gold()
-    return await asyncio.to_thread(find_flags, patch.data, known, fix)
+    return await asyncio.to_thread(find_flags, patch.data, known, await pinned.gold())
 
 
 def _patch_report(patch: AgentPatch) -> dict[str, Any]:
-    text = patch.data[:REPORTED_PATCH_BYTES].decode(errors="replace")
+    dropped = map(os.fsencode, patch.dropped[:REPORTED_PATHS])
     return {
-        "patch": text,
+        "patch": patch.data[:REPORTED_PATCH_BYTES].decode(errors="replace"),
         "patch_bytes": len(patch.data),
-        "dropped": [
-            os.fsencode(path).decode(errors="replace") for path in patch.dropped[:REPORTED_PATHS]
-        ],
+        "dropped": [path.decode(errors="replace") for path in dropped],
         "dropped_count": len(patch.dropped),
     }
 

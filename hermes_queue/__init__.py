@@ -67,7 +67,7 @@ if _typing.TYPE_CHECKING:
     )
     from hermes_queue.results.blocking import HeldGroup, SyncConsumer, consume_sync
     from hermes_queue.results.consume import DeliveredGroup, consume, consume_batches
-    from hermes_queue.results.lag import Lag, consumer_lag, rewind
+    from hermes_queue.results.consumers import Lag, consumer_lag, rewind
     from hermes_queue.results.replay import replay
 
 _HOMES = {
@@ -79,7 +79,7 @@ _HOMES = {
     "TokenSequence ToolCall ToolCallCounts TrajectoryGroup TrajectoryJob Turn Usage make_ids",
     "results.blocking": "HeldGroup SyncConsumer consume_sync",
     "results.consume": "DeliveredGroup consume consume_batches",
-    "results.lag": "Lag consumer_lag rewind",
+    "results.consumers": "Lag consumer_lag rewind",
     "results.replay": "replay",
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names.split()}

@@ -19,11 +19,10 @@ QUARANTINE_SIZES = (64, 16, 4, 1)
 """Batch sizes in quarantine: how many suspects share one process, in the order they pass
 through."""
 _VERSIONED = re.compile(r"v\d+\.")
-
-
 PRIORITY_STEPS = (0, 3, 6, 9)
+"""Each step has a separate list; a priority between two steps uses the lower one."""
 PRIORITY_SEPARATOR = "\x06\x16"
-"""How kombu's Redis transport names the lists of a queue; a test compares them with kombu's."""
+"""How kombu's Redis transport names these lists; a test compares both with kombu's."""
 
 
 def queue_name(lane: str) -> str:
@@ -69,11 +68,16 @@ def lanes_with_quarantine(lane: str) -> list[str]:
 
 def queue_keys(lane: str) -> QueueKeys:
     """The Redis lists that can hold messages of a lane."""
+    retry, first = (
+        [priority_list(name, step) for step in PRIORITY_STEPS]
+        for name in (retry_queue_name(lane), queue_name(lane))
+    )
+    return QueueKeys(retry, first)
 
-    def lists(name: str) -> list[str]:
-        return [name, *(f"{name}{PRIORITY_SEPARATOR}{step}" for step in PRIORITY_STEPS[1:])]
 
-    return QueueKeys(lists(retry_queue_name(lane)), lists(queue_name(lane)))
+def priority_list(queue: str, step: int) -> str:
+    """The Redis list of a queue for one of `PRIORITY_STEPS`."""
+    return f"{queue}{PRIORITY_SEPARATOR}{step}" if step else queue
 
 
 def shown_name(env: str) -> str:

@@ -61,12 +61,8 @@ def localmodal_server() -> Iterator[ModalTestServer]:
     """One server for the whole session; tests use `localmodal`."""
     from hermes_queue.localmodal.server import BackgroundServer
 
-    background = BackgroundServer(worker_ports=True)
-    background.start()
-    try:
+    with BackgroundServer(worker_ports=True) as background:
         yield ModalTestServer(background)
-    finally:
-        background.stop()
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from envs.swe.item import Item
 from envs.swe.repository import GitError
@@ -33,8 +33,12 @@ def check_rows(items: Sequence[SelectedItem], options: ProducerOptions) -> int:
     """Check the rows on this machine, print their faults and return the exit code."""
     rows = {item.instance_id: Item.model_validate(item.item()) for item in items}
     with Progress(quiet=options.output.quiet) as progress:
-        for note in _notes(rows.values()):
-            progress.say(f"note: {note}")
+        bare = [name for name, row in rows.items() if "environment" not in row.model_fields_set]
+        if bare:
+            progress.say(
+                f"note: {len(bare)} rows name no environment, so only pytest is installed; if they "
+                f"need more, see producers.make_environment and --environments: {listed(bare)}"
+            )
         progress.say(f"checking {len(rows)} rows: environments, sources and pins; no tests")
         faults = asyncio.run(_faults(list(rows.values()), options))
         for fault, ids in faults.items():
@@ -45,16 +49,6 @@ def check_rows(items: Sequence[SelectedItem], options: ProducerOptions) -> int:
         found = [{"message": fault, "instance_ids": ids} for fault, ids in faults.items()]
         sys.stdout.write(json.dumps({"checked": len(rows), "faults": found}) + "\n")
     return EXIT_FAILED if faults else 0
-
-
-def _notes(rows: Iterable[Item]) -> list[str]:
-    bare = [row.instance_id for row in rows if "environment" not in row.model_fields_set]
-    if not bare:
-        return []
-    return [
-        f"{len(bare)} rows name no environment, so only pytest is installed; if they need "
-        f"more, see producers.make_environment and --environments: {listed(bare)}"
-    ]
 
 
 async def _faults(rows: Sequence[Item], options: ProducerOptions) -> dict[str, list[str]]:

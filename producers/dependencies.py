@@ -5,7 +5,6 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from envs.swe.item import requirement_name
@@ -19,68 +18,49 @@ MAX_FILES = 50
 _OWN_DIRECTORY = re.compile(r"(?:-e\s+|--editable[ =])?\.(?:/\S*)?(?:\[([^\]]*)\])?")
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """The optional lists of a repository that are added to its dependencies."""
-
-    extras: Sequence[str] = ()
-    groups: Sequence[str] = ()
-    files: Sequence[str] = ()
-
-
-@dataclass(slots=True)
 class Dependencies:
-    """Requirements in the order in which they were found, without duplicates."""
-
-    lines: list[str] = field(default_factory=list)
-    left_out: list[str] = field(default_factory=list)
-    """Lines that are not requirements of a package index."""
-
-    def add(self, line: str) -> None:
-        """Add a requirement, or note that the line is not one."""
-        name = requirement_name(line)
-        target = self.lines if name and "@" not in line.partition(";")[0] else self.left_out
-        if line not in target:
-            target.append(line)
-
-
-class _Gatherer:
-    """Follows lists that refer to other lists."""
+    """Requirements in the order in which they are found, also in lists that others refer to."""
 
     def __init__(self, project: Project, read: ReadText) -> None:
-        self._project = project
+        self.lines: list[str] = []
+        self.left_out: list[str] = []
+        """Lines that are not requirements of a package index."""
+        self._own = normalize(project.name)
         self._read = read
         self._extras = {normalize(name): lines for name, lines in project.extras.items()}
         self._groups = {normalize(name): parts for name, parts in project.groups.items()}
         self._seen: set[tuple[str, str]] = set()
-        self.found = Dependencies()
 
-    async def lines(self, lines: Iterable[str]) -> None:
+    async def add(self, lines: Iterable[str]) -> None:
         """Add requirements. A requirement on the package itself adds its extras."""
-        own = normalize(self._project.name)
         for line in lines:
-            if own and requirement_name(line) == own:
+            name = requirement_name(line)
+            target = self.lines if name and "@" not in line.partition(";")[0] else self.left_out
+            if self._own and name == self._own:
                 named = re.search(r"\[([^\]]*)\]", line)
-                await self.extras(_split(named.group(1)) if named else ())
-            else:
-                self.found.add(line)
+                await self.add_extras(_split(named.group(1)) if named else ())
+            elif line not in target:
+                target.append(line)
 
-    async def extras(self, names: Iterable[str]) -> None:
+    async def add_extras(self, names: Iterable[str]) -> None:
+        """Add optional dependencies of the package."""
         for name in names:
             if self._is_new("extra", name):
-                await self.lines(_known(self._extras, name, "--extra"))
+                await self.add(_known(self._extras, name, "--extra"))
 
-    async def groups(self, names: Iterable[str]) -> None:
+    async def add_groups(self, names: Iterable[str]) -> None:
+        """Add dependency groups."""
         for name in names:
             if not self._is_new("group", name):
                 continue
             for part in _known(self._groups, name, "--group"):
                 if isinstance(part, str):
-                    await self.lines([part])
+                    await self.add([part])
                 elif isinstance(part, Mapping) and isinstance(part.get("include-group"), str):
-                    await self.groups([part["include-group"]])
+                    await self.add_groups([part["include-group"]])
 
-    async def files(self, paths: Iterable[str], *, why: str) -> None:
+    async def add_files(self, paths: Iterable[str], *, why: str) -> None:
+        """Add requirements files; `why` names the origin of the paths."""
         for path in paths:
             if not self._is_new("file", path):
                 continue
@@ -97,32 +77,38 @@ class _Gatherer:
         own = _OWN_DIRECTORY.fullmatch(line)
         if other:
             inside = posixpath.normpath(posixpath.join(posixpath.dirname(path), other.group(1)))
-            await self.files([inside], why=f"{path}: -r")
+            await self.add_files([inside], why=f"{path}: -r")
         elif own:
-            await self.extras(_split(own.group(1) or ""))
+            await self.add_extras(_split(own.group(1) or ""))
         else:
-            await self.lines([re.sub(r"\s--hash[ =]\S+", "", line).strip()])
+            await self.add([re.sub(r"\s--hash[ =]\S+", "", line).strip()])
 
     def _is_new(self, kind: str, name: str) -> bool:
-        key = (kind, name)
-        new = key not in self._seen
-        self._seen.add(key)
-        return new
+        before = len(self._seen)
+        self._seen.add((kind, name))
+        return len(self._seen) > before
 
 
-async def gather(project: Project, read: ReadText, choice: Choice) -> Dependencies:
+async def gather(
+    project: Project,
+    read: ReadText,
+    *,
+    extras: Sequence[str] = (),
+    groups: Sequence[str] = (),
+    files: Sequence[str] = (),
+) -> Dependencies:
     """The package's own dependencies and those of the chosen lists.
 
     Raises:
         InputError: a list does not exist; the message names those that do.
     """
-    gatherer = _Gatherer(project, read)
-    await gatherer.lines(project.dependencies)
-    await gatherer.files(project.requirement_files, why="the package's dependencies: file")
-    await gatherer.extras(choice.extras)
-    await gatherer.groups(choice.groups)
-    await gatherer.files(choice.files, why="--requirements")
-    return gatherer.found
+    found = Dependencies(project, read)
+    await found.add(project.dependencies)
+    await found.add_files(project.requirement_files, why="the package's dependencies: file")
+    await found.add_extras(extras)
+    await found.add_groups(groups)
+    await found.add_files(files, why="--requirements")
+    return found
 
 
 def _known(table: Mapping[str, Sequence[Any]], name: str, flag: str) -> Sequence[Any]:

@@ -27,8 +27,7 @@ def with_environment(row: dict[str, Any], table: Mapping[str, Any]) -> dict[str,
 
     A malformed `environment` is left to the validation of rows, which reports row and field.
     """
-    own = own_environment(row)
-    shared = table.get(str(row.get("repo")))
+    own, shared = own_environment(row), table.get(str(row.get("repo")))
     if own is None or not shared:
         return row
     return {**row, "environment": {**shared, **own}}
@@ -37,13 +36,11 @@ def with_environment(row: dict[str, Any], table: Mapping[str, Any]) -> dict[str,
 def own_environment(row: Mapping[str, Any]) -> dict[str, Any] | None:
     """The row's `environment` as a mapping without nulls; None if it is malformed."""
     value = row.get("environment")
-    if isinstance(value, str) and value:
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
-            return None
-    if value is None or value == "":
-        return {}
+    try:
+        value = json.loads(value or "{}") if isinstance(value, str) else value
+    except (ValueError, RecursionError):
+        return None
+    value = {} if value is None else value
     if not isinstance(value, Mapping):
         return None
     return {key: setting for key, setting in value.items() if setting is not None}
@@ -57,6 +54,10 @@ def read_environments(path: Path) -> Mapping[str, Any]:
         InputError: the file cannot be read, or an entry is not an `environment`.
         ConfigurationError: its format needs an extra that is not installed.
     """
+    from pydantic import ValidationError
+
+    from envs.swe.item import SuiteRuntime
+
     try:
         data = _parse(path)
     except OSError as error:
@@ -66,21 +67,13 @@ def read_environments(path: Path) -> Mapping[str, Any]:
     if not isinstance(data, dict):
         raise InputError(f"--environments: {path} must hold an object: repo -> environment")
     for repo, entry in data.items():
-        _check(path, repo, entry)
+        try:
+            SuiteRuntime.model_validate(entry)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, (repo, *first["loc"])))
+            raise InputError(f"--environments: {path}: {where}: {first['msg']}") from error
     return data
-
-
-def _check(path: Path, repo: str, entry: object) -> None:
-    from pydantic import ValidationError
-
-    from envs.swe.item import SuiteRuntime
-
-    try:
-        SuiteRuntime.model_validate(entry)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, (repo, *first["loc"])))
-        raise InputError(f"--environments: {path}: {where}: {first['msg']}") from error
 
 
 def _parse(path: Path) -> Any:

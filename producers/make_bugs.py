@@ -14,18 +14,22 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from hermes_queue.disk.durable import flush
 from hermes_queue.errors import EXIT_FAILED, EnvInfraError, InputError, SlotLost
 from hermes_queue.sandbox import make_backend
-from hermes_queue.sandbox.base import SandboxBackend, SlotSpec
+from hermes_queue.sandbox.base import SlotSpec
 from hermes_queue.settings import SandboxSettings
 from producers.command import fail, run_command
+from producers.run.flags import Options, flag, switch
 from producers.run.numbers import at_least
 
 if TYPE_CHECKING:
+    from rich.status import Status
+
     from envs.swe.bugs.bench import Bench
     from envs.swe.bugs.sites import Draw
 
@@ -55,6 +59,63 @@ exit codes: 0 all rows made | 1 fewer than --count, or the sandbox failed | 2 wr
 """
 
 
+@dataclass(frozen=True)
+class PackageOptions(Options):
+    """The package and its tests."""
+
+    title: ClassVar[str] = "the package"
+    package: str = flag(
+        "release whose sdist contains the tests; cannot be pytest or one of its dependencies",
+        required=True,
+        metavar="NAME==VERSION",
+    )
+    extra_requirement: tuple[str, ...] = flag(
+        "requirement of the tests that is not a dependency of the package; may be repeated",
+        default=(),
+        metavar="REQUIREMENT",
+    )
+    tests: tuple[str, ...] = flag(
+        "test file or directory in the sdist (default: every test_*.py and *_test.py)",
+        default=(),
+        metavar="PATH",
+    )
+    max_tests: int | None = flag(
+        "refuse a package with more tests, because every row lists their ids",
+        type=at_least(2),
+        metavar="N",
+    )
+    python: tuple[str, ...] = flag(
+        "also validate on these Pythons; only tests that behave the same on all of them are used",
+        default=(),
+        metavar="X.Y[,X.Y]",
+    )
+
+
+@dataclass(frozen=True)
+class BugOptions(Options):
+    """The bugs to make, and the file of their rows."""
+
+    title: ClassVar[str] = "the rows"
+    count: int = flag("rows to make (default: 5)", default=5, type=at_least(1), metavar="N")
+    out: Path = flag(
+        "JSON lines file to append to; rows in it are not made again",
+        required=True,
+        type=Path,
+        metavar="PATH",
+    )
+    seed: str = flag(
+        "seed of the random choice of bugs; the same seed makes the same rows (default: 0)",
+        default="0",
+    )
+    per_function: int = flag(
+        "largest number of bugs per function (default: 1)",
+        default=1,
+        type=at_least(1),
+        metavar="N",
+    )
+    quiet: bool = switch("do not show progress")
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The parser of `python -m producers.make_bugs`."""
     parser = argparse.ArgumentParser(
@@ -65,72 +126,9 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    _add_package(parser.add_argument_group("the package"))
-    _add_rows(parser.add_argument_group("the rows"))
+    PackageOptions.add(parser)
+    BugOptions.add(parser)
     return parser
-
-
-def _add_package(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--package",
-        required=True,
-        metavar="NAME==VERSION",
-        help="release whose sdist contains the tests; cannot be pytest or one of its dependencies",
-    )
-    group.add_argument(
-        "--extra-requirement",
-        action="append",
-        default=[],
-        metavar="REQUIREMENT",
-        help="requirement of the tests that is not a dependency of the package; may be repeated",
-    )
-    group.add_argument(
-        "--tests",
-        action="append",
-        default=[],
-        metavar="PATH",
-        help="test file or directory in the sdist (default: every test_*.py and *_test.py)",
-    )
-    group.add_argument(
-        "--max-tests",
-        type=at_least(2),
-        metavar="N",
-        help="refuse a package with more tests, because every row lists their ids",
-    )
-    group.add_argument(
-        "--python",
-        action="append",
-        default=[],
-        metavar="X.Y[,X.Y]",
-        help="also validate on these Pythons; only tests that behave the same on all of them "
-        "are used",
-    )
-
-
-def _add_rows(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--count", type=at_least(1), default=5, metavar="N", help="rows to make (default: 5)"
-    )
-    group.add_argument(
-        "--out",
-        type=Path,
-        required=True,
-        metavar="PATH",
-        help="JSON lines file to append to; rows in it are not made again",
-    )
-    group.add_argument(
-        "--seed",
-        default="0",
-        help="seed of the random choice of bugs; the same seed makes the same rows (default: 0)",
-    )
-    group.add_argument(
-        "--per-function",
-        type=at_least(1),
-        default=1,
-        metavar="N",
-        help="largest number of bugs per function (default: 1)",
-    )
-    group.add_argument("--quiet", action="store_true", help="do not show progress")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -139,10 +137,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: for `--help` and for flags that cannot be parsed (exit code 2).
     """
-    arguments = build_parser().parse_args(argv)
+    parsed = build_parser().parse_args(argv)
+    wanted, rows = PackageOptions.of(parsed), BugOptions.of(parsed)
     return run_command(
-        lambda: asyncio.run(_make(arguments)),
-        interrupted=f"interrupted; rows made so far are in {arguments.out}",
+        lambda: asyncio.run(_make(wanted, rows)),
+        interrupted=f"interrupted; rows made so far are in {rows.out}",
     )
 
 
@@ -160,79 +159,78 @@ def pythons_of(texts: Sequence[str]) -> list[str | None]:
     return [None, *(p for p in dict.fromkeys(versions) if p != own)]
 
 
-async def _make(arguments: argparse.Namespace) -> int:
+async def _make(wanted: PackageOptions, rows: BugOptions) -> int:
+    from rich.console import Console
+
     from envs.swe.bugs.bench import open_bench
     from envs.swe.bugs.package import parse_pin, survey
 
-    name, version = parse_pin(arguments.package)
-    pythons = pythons_of(arguments.python)
-    with _Out(arguments.out) as out, _Progress(arguments) as progress:
+    name, version = parse_pin(wanted.package)
+    pythons = pythons_of(wanted.python)
+    console = Console(stderr=True, quiet=rows.quiet, highlight=False, markup=False, soft_wrap=True)
+    with _Out(rows.out) as out, console.status("starting") as status:
         backend = make_backend(SandboxSettings().backend, slots=len(pythons) + 1)
         await backend.start()
         try:
-            await _check_pythons(backend, pythons)
-            progress.say(f"asking the package index about {name}=={version}")
-            package = await survey(backend, name, version, arguments.extra_requirement)
+            for python in pythons:
+                try:
+                    await backend.prepare(SlotSpec(python=python))
+                except EnvInfraError as error:
+                    raise InputError(f"--python: {error}") from error
+            console.print(f"asking the package index about {name}=={version}")
+            package = await survey(backend, name, version, wanted.extra_requirement)
             if not package.permissive:
                 licence = f"the licence is {package.license!r}"
-                progress.say(f"note: {licence}; check that you may use the package")
-            progress.say(f"running the tests of the clean package on {len(pythons)} Python(s)")
-            async with open_bench(backend, package, pythons, arguments.tests) as bench:
-                made = await _try_bugs(bench, arguments, out, progress)
+                console.print(f"note: {licence}; check that you may use the package")
+            console.print(f"running the tests of the clean package on {len(pythons)} Python(s)")
+            async with open_bench(backend, package, pythons, wanted.tests) as bench:
+                await bench.measure(max_tests=wanted.max_tests)
+                made = await _try_bugs(bench, rows, out, status)
         finally:
             await backend.stop()
-    if made < arguments.count:
+    if made < rows.count:
         return fail(
-            f"made {made} of {arguments.count} rows; the tests of {name} detect too few bugs: "
+            f"made {made} of {rows.count} rows; the tests of {name} detect too few bugs: "
             "add --tests, change --seed or raise --per-function",
             EXIT_FAILED,
         )
     return 0
 
 
-async def _check_pythons(backend: SandboxBackend, pythons: Sequence[str | None]) -> None:
-    for python in pythons:
-        try:
-            await backend.prepare(SlotSpec(python=python))
-        except EnvInfraError as error:
-            raise InputError(f"--python: {error}") from error
-
-
-async def _try_bugs(
-    bench: Bench, arguments: argparse.Namespace, out: _Out, progress: _Progress
-) -> int:
+async def _try_bugs(bench: Bench, rows: BugOptions, out: _Out, status: Status) -> int:
     from envs.swe.bugs.sites import Draw
     from envs.swe.bugs.validate import UnsuitableBug, check
 
-    await bench.measure(max_tests=arguments.max_tests)
     found = await bench.find_candidates()
-    source = bench.package.source
-    progress.say(
+    source, say = bench.package.source, status.console.print
+    say(
         f"{len(bench.reference.passing)} tests pass in {bench.reference.seconds:.1f} s, "
         f"{bench.reference.failing} fail and are not used; {len(found)} places for a bug"
     )
-    seed = f"{arguments.seed}:{source.name}=={source.version}"
-    draw = Draw(found, seed, per_function=arguments.per_function)
+    seed = f"{rows.seed}:{source.name}=={source.version}"
+    draw = Draw(found, seed, per_function=rows.per_function)
     out.note(draw, source.sha256)
-    made = tries = 0
+    made, tries, refused = 0, 0, Counter[str]()
     for candidate in draw:
-        if made == arguments.count or tries == TRIES_PER_ROW * arguments.count:
+        if made == rows.count or tries == TRIES_PER_ROW * rows.count:
             break
         tries += 1
-        progress.show(made, candidate.site.kind)
+        kind = candidate.site.kind
+        status.update(f"{made}/{rows.count} rows, {refused.total()} refused, trying {kind}")
         try:
             row = await check(bench, candidate)
-        except UnsuitableBug as reason:
-            progress.refused(str(reason))
+        except (UnsuitableBug, SlotLost) as reason:
+            refused[str(reason) if isinstance(reason, UnsuitableBug) else "killed the sandbox"] += 1
             continue
-        except SlotLost:
-            progress.refused("killed the sandbox")
-            continue
-        draw.use(candidate.site.kind, candidate.place)
+        draw.use(kind, candidate.place)
         if out.write(row):
             made += 1
-            progress.made(made, row)
-    progress.end(made, tries)
+            say(
+                f"{made}/{rows.count}  {row['instance_id']}  "
+                f"{len(row['FAIL_TO_PASS'])} fail, {len(row['PASS_TO_PASS'])} pass"
+            )
+    reasons = ", ".join(f"{count} {reason}" for reason, count in refused.most_common())
+    say(f"{made} rows from {tries} tries" + (f"; refused: {reasons}" if reasons else ""))
     return made
 
 
@@ -252,15 +250,14 @@ class _Out:
         self._file.seek(0)
         for number, line in enumerate(self._file, 1):
             try:
-                row = json.loads(line)
-                self._place(row)
+                self._rows.append(json.loads(line))
+                self._place(self._rows[-1])
             except (ValueError, KeyError, TypeError, IndexError) as error:
                 self._file.close()
                 raise InputError(
                     f"--out: line {number} of {self._path} was not written by this program "
                     f"({error}); choose another file"
                 ) from error
-            self._rows.append(row)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -287,46 +284,6 @@ class _Out:
         self._file.write(json.dumps(row, ensure_ascii=False) + "\n")
         flush(self._file)
         return True
-
-
-class _Progress:
-    """Progress on stderr."""
-
-    def __init__(self, arguments: argparse.Namespace) -> None:
-        from rich.console import Console
-
-        self._console = Console(stderr=True, quiet=arguments.quiet, highlight=False)
-        self._total = arguments.count
-        self._reasons: Counter[str] = Counter()
-        self._status = self._console.status("starting")
-
-    def __enter__(self) -> _Progress:
-        if self._console.is_terminal:
-            self._status.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._status.stop()
-
-    def say(self, text: str) -> None:
-        self._console.print(text, markup=False, soft_wrap=True)
-
-    def show(self, made: int, kind: str) -> None:
-        refused = sum(self._reasons.values())
-        self._status.update(f"{made}/{self._total} rows, {refused} refused, trying {kind}")
-
-    def refused(self, reason: str) -> None:
-        self._reasons[reason] += 1
-
-    def made(self, number: int, row: dict[str, Any]) -> None:
-        self.say(
-            f"{number}/{self._total}  {row['instance_id']}  "
-            f"{len(row['FAIL_TO_PASS'])} fail, {len(row['PASS_TO_PASS'])} pass"
-        )
-
-    def end(self, made: int, tries: int) -> None:
-        reasons = ", ".join(f"{count} {reason}" for reason, count in self._reasons.most_common())
-        self.say(f"{made} rows from {tries} tries" + (f"; refused: {reasons}" if reasons else ""))
 
 
 if __name__ == "__main__":

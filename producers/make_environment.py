@@ -18,20 +18,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from hermes_queue.errors import (
-    ConfigurationError,
-    EnvBug,
-    EnvInfraError,
-    HermesQueueError,
-    InputError,
-)
+from hermes_queue.disk.durable import replaced
+from hermes_queue.errors import ConfigurationError, EnvBug, EnvInfraError, InputError
 from hermes_queue.sandbox import make_backend
 from hermes_queue.sandbox.base import AssetSpec, SlotSpec
 from hermes_queue.settings import SandboxSettings
 from producers.command import run_command
 from producers.environments import read_environments
+from producers.run.flags import Options, flag, switch
 from producers.swe_smith import absolute_base_url
 
 if TYPE_CHECKING:
@@ -60,13 +56,62 @@ exit codes: 0 written | 1 the repository or the index could not be reached | 2 w
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Remote:
-    """The commit whose tests are to run; an argument of `envs.swe.sources.git_repository`."""
+@dataclass(frozen=True)
+class RepositoryOptions(Options):
+    """The commit whose tests are to run."""
 
-    clone_url: str
-    instance_id: str
-    base_commit: str | None
+    title: ClassVar[str] = "the repository"
+    repo: str = flag("`repo` of the rows", required=True, metavar="OWNER/NAME")
+    repo_base_url: str | None = flag(
+        "fetch <URL>/<repo>.git; may be a local directory (default: GitHub)", metavar="URL"
+    )
+    ref: str = flag(
+        "branch (as it was when first fetched) or commit (40 hex digits)",
+        required=True,
+        metavar="REF",
+    )
+
+
+def _several(metavar: str, text: str) -> Any:
+    return flag(f"{text}; may be repeated", default=(), metavar=metavar)
+
+
+@dataclass(frozen=True)
+class RequirementOptions(Options):
+    """The requirements, and the releases that may meet them."""
+
+    title: ClassVar[str] = "requirements of its tests"
+    extra: tuple[str, ...] = _several("NAME", "optional dependencies of the package")
+    group: tuple[str, ...] = _several("NAME", "dependency group of pyproject.toml")
+    requirements: tuple[str, ...] = _several("PATH", "requirements file in the repository")
+    requirement: tuple[str, ...] = _several(
+        "REQUIREMENT", "additional requirement, e.g. 'pytest<8'"
+    )
+    as_of: str | None = flag(
+        "use only releases from before this day, e.g. 2025-03-16 (default: the date of the "
+        f"commit); {TODAY}: use all, also from indexes that publish no dates",
+        metavar="DATE",
+    )
+    python: str | None = flag("Python to resolve for (default: the worker's)", metavar="X.Y")
+
+
+@dataclass(frozen=True)
+class EnvironmentOutput(Options):
+    """The file that is written."""
+
+    title: ClassVar[str] = "output"
+    out: Path = flag(
+        "JSON file: repo -> environment; entries of other repositories are kept",
+        required=True,
+        type=Path,
+        metavar="PATH",
+    )
+    quiet: bool = switch("do not show progress")
+
+    def say(self, text: str) -> None:
+        """Show progress on stderr."""
+        if not self.quiet:
+            sys.stderr.write(f"{text}\n")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -79,48 +124,8 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    group = parser.add_argument_group("the repository")
-    group.add_argument("--repo", required=True, metavar="OWNER/NAME", help="`repo` of the rows")
-    group.add_argument(
-        "--repo-base-url",
-        metavar="URL",
-        help="fetch <URL>/<repo>.git; may be a local directory (default: GitHub)",
-    )
-    group.add_argument(
-        "--ref",
-        required=True,
-        metavar="REF",
-        help="branch (as it was when first fetched) or commit (40 hex digits)",
-    )
-    group = parser.add_argument_group("requirements of its tests")
-    for flag, metavar, text in (
-        ("--extra", "NAME", "optional dependencies of the package"),
-        ("--group", "NAME", "dependency group of pyproject.toml"),
-        ("--requirements", "PATH", "requirements file in the repository"),
-        ("--requirement", "REQUIREMENT", "additional requirement, e.g. 'pytest<8'"),
-    ):
-        group.add_argument(
-            flag, action="append", default=[], metavar=metavar, help=f"{text}; may be repeated"
-        )
-    group.add_argument(
-        "--as-of",
-        metavar="DATE",
-        help="use only releases from before this day, e.g. 2025-03-16 (default: the date of the "
-        "commit); "
-        f"{TODAY}: use all, also from indexes that publish no dates",
-    )
-    group.add_argument(
-        "--python", metavar="X.Y", help="Python to resolve for (default: the worker's)"
-    )
-    group = parser.add_argument_group("output")
-    group.add_argument(
-        "--out",
-        type=Path,
-        required=True,
-        metavar="PATH",
-        help="JSON file: repo -> environment; entries of other repositories are kept",
-    )
-    group.add_argument("--quiet", action="store_true", help="do not show progress")
+    for group in (RepositoryOptions, RequirementOptions, EnvironmentOutput):
+        group.add(parser)
     return parser
 
 
@@ -130,54 +135,47 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: for `--help` and for flags that cannot be parsed (exit code 2).
     """
-    arguments = build_parser().parse_args(argv)
+    parsed = build_parser().parse_args(argv)
+    source, wanted = RepositoryOptions.of(parsed), RequirementOptions.of(parsed)
+    output = EnvironmentOutput.of(parsed)
     return run_command(
-        lambda: asyncio.run(_make(arguments)), interrupted="interrupted; nothing was written"
+        lambda: asyncio.run(_make(source, wanted, output)),
+        interrupted="interrupted; nothing was written",
     )
 
 
-async def _make(arguments: argparse.Namespace) -> int:
+async def _make(
+    source: RepositoryOptions, wanted: RequirementOptions, output: EnvironmentOutput
+) -> int:
     from envs.swe.item import PYTEST_OWN, requirement_name
     from envs.swe.package.project import normalize
-    from producers.dependencies import Choice, gather
+    from producers.dependencies import gather
 
-    table = dict(read_environments(arguments.out)) if arguments.out.exists() else {}
-    as_of = None if arguments.as_of in (None, TODAY) else _date(arguments.as_of)
-    reader, project, committed = await _fetch(arguments)
-    say = _Say(arguments.quiet)
-    if arguments.as_of is None:
+    table = dict(read_environments(output.out)) if output.out.exists() else {}
+    as_of = None if wanted.as_of is None or wanted.as_of == TODAY else _date(wanted.as_of)
+    reader, project, committed = await _fetch(source)
+    if wanted.as_of is None:
         as_of = committed
-    chosen = Choice(arguments.extra, arguments.group, arguments.requirements)
-    if not any((*chosen.extras, *chosen.groups, *chosen.files)):
-        say(f"no list of the repository was chosen; it has {_lists(reader, project)}")
-    found = await gather(project, reader.text, chosen)
-    lines = [*found.lines, *arguments.requirement]
+    lists = {"extras": wanted.extra, "groups": wanted.group, "files": wanted.requirements}
+    if not any(lists.values()):
+        output.say(f"no list of the repository was chosen; it has {_lists(reader, project)}")
+    found = await gather(project, reader.text, **lists)
+    lines = [*found.lines, *wanted.requirement]
     if "pytest" not in map(requirement_name, lines):
         lines.append("pytest")
     for line in found.left_out:
-        say(f"left out, because it is not a requirement of a package index: {line}")
-    say(f"resolving {len(lines)} requirements as of {as_of or 'now'}")
-    python = arguments.python or f"{sys.version_info.major}.{sys.version_info.minor}"
+        output.say(f"left out, because it is not a requirement of a package index: {line}")
+    output.say(f"resolving {len(lines)} requirements as of {as_of or 'now'}")
+    python = wanted.python or f"{sys.version_info.major}.{sys.version_info.minor}"
     frozen = await _resolve(lines, as_of, python)
     name = normalize(project.name)
     own = [line for line in frozen if requirement_name(line) == name and name not in PYTEST_OWN]
     if own:
-        say(f"left out: {own[0]}, the package itself, a dependency of another requirement")
-    entry = {"python": python, "requirements": [line for line in frozen if line not in own]}
-    _write(arguments.out, {**table, arguments.repo: entry})
-    say(f"{arguments.repo}: {len(entry['requirements'])} packages, written to {arguments.out}")
+        output.say(f"left out: {own[0]}, the package itself, a dependency of another requirement")
+    kept = [line for line in frozen if line not in own]
+    _write(output.out, {**table, source.repo: {"python": python, "requirements": kept}})
+    output.say(f"{source.repo}: {len(kept)} packages, written to {output.out}")
     return 0
-
-
-class _Say:
-    """Progress on stderr."""
-
-    def __init__(self, quiet: bool) -> None:
-        self._quiet = quiet
-
-    def __call__(self, text: str) -> None:
-        if not self._quiet:
-            sys.stderr.write(f"{text}\n")
 
 
 def _date(text: str) -> str:
@@ -188,22 +186,22 @@ def _date(text: str) -> str:
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).isoformat()
 
 
-async def _fetch(arguments: argparse.Namespace) -> tuple[Reader, Project, str]:
+async def _fetch(source: RepositoryOptions) -> tuple[Reader, Project, str]:
     """The pinned tree, its project metadata, and the time of the commit."""
     from envs.swe.item import DEFAULT_REPO_BASE_URL
     from envs.swe.package.distribution import open_tree, read_project
-    from envs.swe.sources import git_repository
+    from envs.swe.sources import GitPin, git_repository
 
-    base = absolute_base_url(arguments.repo_base_url or DEFAULT_REPO_BASE_URL)
-    for flag, text in (("--repo", arguments.repo), ("--repo-base-url", base)):
+    base = absolute_base_url(source.repo_base_url or DEFAULT_REPO_BASE_URL)
+    for name, text in (("--repo", source.repo), ("--repo-base-url", base)):
         if text.startswith("-") or re.search(r"\s", text):
-            raise InputError(f"{flag}: {text!r} cannot be part of a clone URL")
-    commit = arguments.ref if re.fullmatch(r"[0-9a-f]{40}", arguments.ref) else None
-    remote = Remote(f"{base.rstrip('/')}/{arguments.repo}.git", arguments.ref, commit)
+            raise InputError(f"{name}: {text!r} cannot be part of a clone URL")
+    commit = source.ref if re.fullmatch(r"[0-9a-f]{40}", source.ref) else None
+    pin = GitPin(f"{base.rstrip('/')}/{source.repo}.git", source.ref, commit)
     try:
-        repository, commit = await git_repository(remote)
+        repository, commit = await git_repository(pin)
     except EnvBug as error:
-        raise InputError(f"--ref {arguments.ref}: {str(error).partition(': ')[2]}") from error
+        raise InputError(f"--ref {source.ref}: {str(error).partition(': ')[2]}") from error
     committed = await repository.git("show", "--no-patch", "--format=%cI", commit)
     reader = await open_tree(repository, f"{commit}^{{tree}}")
     return reader, await read_project(reader), committed.decode().strip()
@@ -252,7 +250,7 @@ def _resolution(lines: Sequence[str], as_of: str | None, python: str) -> AssetSp
     )
 
 
-def explain_refusal(output: str, as_of: str | None) -> HermesQueueError | None:
+def explain_refusal(output: str, as_of: str | None) -> ConfigurationError | None:
     """The error for output of pip that blames the request; None if the request is not at fault."""
     if "no such option: --uploaded-prior-to" in output:
         return ConfigurationError(
@@ -275,11 +273,11 @@ def explain_refusal(output: str, as_of: str | None) -> HermesQueueError | None:
 
 
 def _write(path: Path, table: dict[str, Any]) -> None:
-    new = path.with_name(f"{path.name}.{os.getpid()}.new")
+    text = json.dumps(table, indent=2, ensure_ascii=False) + "\n"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        new.write_text(json.dumps(table, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        new.replace(path)
+        with replaced(path, path.with_name(f"{path.name}.{os.getpid()}.new")) as draft:
+            draft.write_text(text, encoding="utf-8")
     except OSError as error:
         raise InputError(f"--out: {path} cannot be written: {error.strerror}") from error
 

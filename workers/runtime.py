@@ -33,7 +33,7 @@ from hermes_queue.settings import (
     WorkerSettings,
 )
 from hermes_queue.telemetry import logs
-from hermes_queue.telemetry.meter import Meter, NoMeter
+from hermes_queue.telemetry.meter import Meter
 from workers.bodies import Bodies
 from workers.calls.fleet_limiter import FleetLimiter
 from workers.draft import Draft
@@ -140,7 +140,7 @@ class Runtime:
     limiter: FleetLimiter | None = None
     """Counts model calls over all workers; None = they are not counted."""
     log: LogTail = field(default_factory=LogTail)
-    meter: Meter = field(default_factory=NoMeter)
+    meter: Meter = field(default_factory=Meter)
     stage_events: StageEvents = field(
         default_factory=lambda: StageEvents(WorkerSettings().stage_events_per_s)
     )

@@ -38,16 +38,7 @@ DEFAULT_REQUIREMENTS = (
 """Requirements of a row without `environment`: pytest and its dependencies."""
 
 PYTEST_OWN = frozenset(
-    {
-        "colorama",
-        "exceptiongroup",
-        "iniconfig",
-        "packaging",
-        "pluggy",
-        "pygments",
-        "pytest",
-        "tomli",
-    }
+    "colorama exceptiongroup iniconfig packaging pluggy pygments pytest tomli".split()
 )
 """pytest and its dependencies on every platform and Python; all environments contain them."""
 
@@ -118,7 +109,12 @@ def requirement_name(line: str) -> str:
     return normalize(match.group(1)) if match else ""
 
 
+def _root(path: str) -> str:
+    return path if path == "." else relative(path)
+
+
 TestId = Annotated[str, AfterValidator(_test_id)]
+TestIds = Annotated[tuple[TestId, ...], BeforeValidator(_decoded)]
 Requirement = Annotated[str, AfterValidator(_requirement)]
 
 
@@ -176,7 +172,7 @@ class SuiteRuntime(BaseModel):
     unchanged. It must not contain the package under test, because that would be a clean copy."""
     install: tuple[Requirement, ...] = ()
     """Further requirements, whose dependencies pip resolves at build time; not reproducible."""
-    pythonpath: tuple[str, ...] = ("src", ".")
+    pythonpath: tuple[Annotated[str, AfterValidator(_root)], ...] = ("src", ".")
     """Import roots inside the repository, which is never installed."""
     pytest_args: tuple[str, ...] = ()
     tests: tuple[str, ...] = ()
@@ -199,13 +195,6 @@ class SuiteRuntime(BaseModel):
                     return field, line
         return None
 
-    @model_validator(mode="after")
-    def _inside(self) -> SuiteRuntime:
-        for path in self.pythonpath:
-            if path != ".":
-                relative(path)
-        return self
-
 
 class Item(BaseModel):
     """A validated row."""
@@ -215,8 +204,8 @@ class Item(BaseModel):
     instance_id: str = Field(min_length=1, max_length=1024)
     repo: str = Field(default="", pattern=r"^([A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*)?$")
     problem_statement: str = Field(min_length=1)
-    FAIL_TO_PASS: Annotated[tuple[TestId, ...], BeforeValidator(_decoded)] = Field(min_length=1)
-    PASS_TO_PASS: Annotated[tuple[TestId, ...], BeforeValidator(_decoded)] = ()
+    FAIL_TO_PASS: TestIds = Field(min_length=1)
+    PASS_TO_PASS: TestIds = ()
     patch: str | None = None
     mutation: Mutation | None = None
     test_patch: str = ""
@@ -292,20 +281,23 @@ class Item(BaseModel):
     @property
     def clone_url(self) -> str:
         """URL from which git fetches; only for git sources."""
-        base = (
-            self.source.repo_base_url if isinstance(self.source, GitSource) else None
-        ) or self.repo_base_url
-        return f"{base.rstrip('/')}/{self.repo}.git"
+        own = self.source.repo_base_url if isinstance(self.source, GitSource) else None
+        return f"{(own or self.repo_base_url).rstrip('/')}/{self.repo}.git"
+
+    @property
+    def test_ids(self) -> tuple[str, ...]:
+        """All tests that grade."""
+        return self.FAIL_TO_PASS + self.PASS_TO_PASS
 
     @property
     def hidden_files(self) -> tuple[str, ...]:
         """Files with FAIL_TO_PASS tests, which the agent does not get."""
-        return tuple(sorted({file_of(test) for test in self.FAIL_TO_PASS}))
+        return tuple(sorted(set(map(file_of, self.FAIL_TO_PASS))))
 
     @property
     def test_files(self) -> tuple[str, ...]:
         """Files with any test that grades."""
-        return tuple(sorted({file_of(test) for test in self.FAIL_TO_PASS + self.PASS_TO_PASS}))
+        return tuple(sorted(set(map(file_of, self.test_ids))))
 
     @property
     def edited_files(self) -> tuple[str, ...]:
@@ -318,14 +310,13 @@ class Item(BaseModel):
     @property
     def import_names(self) -> tuple[str, ...]:
         """Top-level packages and modules that contain the bug."""
-        names = []
-        for file in self.edited_files:
-            for root in self.environment.pythonpath:
-                inside = PurePosixPath(file)
-                if root == "." or inside.is_relative_to(root):
-                    top = inside.relative_to(root).parts[0]
-                    names.append(top.removesuffix(".py"))
-        return tuple(dict.fromkeys(names))
+        tops = [
+            file.relative_to(root).parts[0].removesuffix(".py")
+            for file in map(PurePosixPath, self.edited_files)
+            for root in self.environment.pythonpath
+            if file.is_relative_to(root)
+        ]
+        return tuple(dict.fromkeys(tops))
 
     @property
     def test_timeout_s(self) -> float:
@@ -336,10 +327,7 @@ class Item(BaseModel):
 
 
 def skip_reason(row: Mapping[str, Any]) -> str | None:
-    """The reason why a well-formed row is not a task, or None. Producers count and skip such rows.
-
-    For malformed rows this returns None; they fail `Item`'s validation instead.
-    """
+    """The reason why a well-formed row is not a task; None for tasks and for malformed rows."""
     if "instance_id" not in row:
         return None
     if not str(row.get("problem_statement") or "").strip():

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from envs.swe.item import PYTEST_OWN, Item
 from envs.swe.repository import Change, GitError
 from envs.swe.workspace import ATTRIBUTES, GIT_ENV, Pinned, scratch_directory
-from hermes_queue.sandbox.base import ExecutionResult
 from hermes_queue.sandbox.context import SlotContext
 
 MAX_PATCH_BYTES = 2 << 20
@@ -72,10 +71,7 @@ class AgentPatch:
 class Rules:
     """Decide which paths an agent may change.
 
-    Args:
-        item: the row.
-        start_files: files that exist when the agent begins.
-        top_level: import names that the distribution lists.
+    `start_files` exist when the agent begins; `top_level` are the distribution's import names.
     """
 
     def __init__(
@@ -84,11 +80,8 @@ class Rules:
         self._files = start_files
         self._tests = frozenset(item.test_files)
         self._gold = frozenset(item.edited_files)
-        self._packages = frozenset(
-            path.rpartition("/")[0]
-            for path in start_files
-            if path.rpartition("/")[2] == "__init__.py"
-        )
+        split = [path.rpartition("/") for path in start_files]
+        self._packages = frozenset(path for path, _, name in split if name == "__init__.py")
         modules = frozenset(path for path in start_files if path.endswith(".py"))
         roots = sorted(_roots(item), key=len, reverse=True)
         tops = {top for path in self._gold & modules if (top := _top(path, roots))}
@@ -155,9 +148,10 @@ async def take_patch(context: SlotContext, item: Item, pinned: Pinned) -> AgentP
     commit, pack = await pinned.repository.pack(pinned.start)
     try:
         scratch = await scratch_directory(context)
+        await context.write_file(f"{scratch}/start.pack", pack)
     except OSError as error:
         raise ExtractionFailed(str(error)) from error
-    raw = await _list_changes(context, scratch, commit, pack)
+    raw = await _list_changes(context, scratch, commit)
     kept, dropped = await asyncio.to_thread(sort_changes, rules, raw)
     if not kept:
         return AgentPatch(b"", (), dropped)
@@ -167,11 +161,7 @@ async def take_patch(context: SlotContext, item: Item, pinned: Pinned) -> AgentP
 
 
 def sort_changes(rules: Rules, raw: bytes) -> tuple[list[Change], tuple[str, ...]]:
-    """The changes that count, and the paths of the others.
-
-    Args:
-        rules: decide which changes count.
-        raw: output of `git diff --raw -z`.
+    """The changes in the output of `git diff --raw -z` that count, and the paths of the others.
 
     Raises:
         Rejected: there are too many changes, or `raw` is malformed.
@@ -182,13 +172,11 @@ def sort_changes(rules: Rules, raw: bytes) -> tuple[list[Change], tuple[str, ...
         changes = Change.parse(raw)
     except ValueError as error:
         raise Rejected("malformed", str(error)) from error
-    allowed = [rules.allow(change) for change in changes]
-    kept = [change for change, counts in zip(changes, allowed, strict=True) if counts]
-    dropped = [change.path for change, counts in zip(changes, allowed, strict=True) if not counts]
-    return kept, tuple(dropped)
+    kept = [change for change in changes if rules.allow(change)]
+    return kept, tuple(change.path for change in changes if not rules.allow(change))
 
 
-async def _list_changes(context: SlotContext, scratch: str, commit: str, pack: bytes) -> bytes:
+async def _list_changes(context: SlotContext, scratch: str, commit: str) -> bytes:
     """List the differences from the start, as `git diff --raw -z` does."""
     # Delete the agent's own .git directories first: its settings, hooks and nested repositories
     # must not take part, and files of a nested repository count as files.
@@ -206,17 +194,7 @@ git -c core.fsmonitor=false -c core.hooksPath=/dev/null -c core.bigFileThreshold
     add -A -f -- . ':(exclude,glob)**/__pycache__/**' ':(exclude,glob)**/*.pyc'
 git diff-index --cached --raw -z --no-renames --no-abbrev {commit} > "$SCRATCH/changes"
 """
-    try:
-        await context.write_file(f"{scratch}/start.pack", pack)
-        environment = _git_env(context, scratch, "index")
-        result = await context.run(script, env=environment, cwd="/", timeout_s=EXTRACT_TIMEOUT_S)
-        if not result.ok:
-            raise ExtractionFailed(_tail(result))
-        return await context.read_file(f"{scratch}/changes", max_bytes=MAX_LISTING_BYTES)
-    except OSError as error:
-        if error.errno == errno.EFBIG:
-            raise Rejected("too_large", "too many changed files") from error
-        raise ExtractionFailed(str(error)) from error
+    return await _output_of(script, context, scratch, "changes", MAX_LISTING_BYTES)
 
 
 async def _read_patch(
@@ -235,20 +213,31 @@ git update-index -z --index-info
 git diff-index --cached -p --binary --full-index --no-renames --no-ext-diff --no-textconv \\
     --no-color {commit} > "$SCRATCH/patch"
 """
+    return await _output_of(script, context, scratch, "patch", MAX_PATCH_BYTES, stdin=entries)
+
+
+async def _output_of(
+    script: str, context: SlotContext, scratch: str, name: str, max_bytes: int, stdin: bytes = b""
+) -> bytes:
+    """Run git in the slot, and read the file called `name` that the script writes."""
+    environment = {
+        **GIT_ENV,
+        "SCRATCH": scratch,
+        "HOME": scratch,
+        "GIT_DIR": f"{scratch}/repository.git",
+        "GIT_WORK_TREE": context.workspace,
+        "GIT_INDEX_FILE": f"{scratch}/{name}.index",
+    }
     try:
         result = await context.run(
-            script,
-            stdin=entries,
-            env=_git_env(context, scratch, "kept"),
-            cwd="/",
-            timeout_s=EXTRACT_TIMEOUT_S,
+            script, stdin=stdin, env=environment, cwd="/", timeout_s=EXTRACT_TIMEOUT_S
         )
         if not result.ok:
-            raise ExtractionFailed(_tail(result))
-        return await context.read_file(f"{scratch}/patch", max_bytes=MAX_PATCH_BYTES)
+            raise ExtractionFailed("timed out" if result.timed_out else result.output[-500:])
+        return await context.read_file(f"{scratch}/{name}", max_bytes=max_bytes)
     except OSError as error:
         if error.errno == errno.EFBIG:
-            raise Rejected("too_large", f"the patch has over {MAX_PATCH_BYTES} bytes") from error
+            raise Rejected("too_large", f"{name}: more than {max_bytes} bytes") from error
         raise ExtractionFailed(str(error)) from error
 
 
@@ -264,18 +253,3 @@ async def _check(pinned: Pinned, rules: Rules, patch: bytes) -> None:
     foreign = [change.path for change in changes if not rules.allow(change)]
     if foreign:
         raise Rejected("malformed", f"the patch touches {foreign[0]!r}, which was not listed")
-
-
-def _git_env(context: SlotContext, scratch: str, index: str) -> dict[str, str]:
-    return {
-        **GIT_ENV,
-        "SCRATCH": scratch,
-        "HOME": scratch,
-        "GIT_DIR": f"{scratch}/repository.git",
-        "GIT_WORK_TREE": context.workspace,
-        "GIT_INDEX_FILE": f"{scratch}/{index}",
-    }
-
-
-def _tail(result: ExecutionResult) -> str:
-    return "timed out" if result.timed_out else result.output[-500:]

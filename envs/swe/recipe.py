@@ -110,16 +110,10 @@ def splice(before: bytes, edits: tuple[Edit, ...]) -> bytes:
     """`before` with the spans replaced; digests are not checked."""
     parts, position = [], 0
     for edit in edits:
-        parts += [before[position : edit.start], _replacement(before, edit)]
+        text = before[slice(*edit.copy_from)] if edit.copy_from else edit.text.encode()
+        parts += [before[position : edit.start], text]
         position = edit.end
     return b"".join([*parts, before[position:]])
-
-
-def _replacement(before: bytes, edit: Edit) -> bytes:
-    if edit.copy_from is None:
-        return edit.text.encode()
-    start, end = edit.copy_from
-    return before[start:end]
 
 
 def pin(file: str, before: bytes, edits: tuple[Edit, ...]) -> FileMutation:

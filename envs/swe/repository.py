@@ -74,7 +74,6 @@ class GitError(Exception):
 class Change:
     """One path that differs between two trees. Modes are git's; 000000 = absent."""
 
-    old_mode: str
     new_mode: str
     oid: str
     """Id of the new blob; zeros if the path is gone."""
@@ -92,8 +91,8 @@ class Change:
             raise ValueError("not a raw diff")
         changes = []
         for meta, path in zip(fields[::2], fields[1::2], strict=True):
-            old_mode, new_mode, _, oid, _ = meta.decode("ascii").lstrip(":").split(" ")
-            changes.append(cls(old_mode, new_mode, oid, os.fsdecode(path)))
+            _, new_mode, _, oid, _ = meta.decode("ascii").split(" ")
+            changes.append(cls(new_mode, oid, os.fsdecode(path)))
         return changes
 
 
@@ -186,10 +185,8 @@ class Repository:
     async def replace(self, tree: str, files: Mapping[str, bytes | None]) -> str:
         """`tree` with these contents at these paths; None removes. Old files keep their modes."""
         listing = await self.git("ls-tree", "-r", "-z", tree)
-        modes: dict[str, bytes] = {}
-        for line in listing.split(b"\0")[:-1]:
-            meta, _, old = line.partition(b"\t")
-            modes[os.fsdecode(old)] = meta.split(b" ")[0]
+        lines = [line.partition(b"\t") for line in listing.split(b"\0")[:-1]]
+        modes = {os.fsdecode(old): meta.split(b" ")[0] for meta, _, old in lines}
         entries = []
         for path, content in files.items():
             name = os.fsencode(path)
@@ -255,7 +252,9 @@ class Repository:
         await asyncio.to_thread(_sweep, home)
         place = home / secrets.token_hex(8)
         place.mkdir()
-        async with _marked(place):
+        # Locked, so that other processes see that it is in use.
+        async with locked(place / "in-use", shared=True) as mark:
+            os.write(mark, b"1")  # from now on, the holder of the lock may clean up
             try:
                 yield Repository(self.path, place)
             finally:
@@ -278,23 +277,11 @@ def _quoted(path: Path) -> str:
     return f'"{escaped}"'
 
 
-@asynccontextmanager
-async def _marked(place: Path) -> AsyncIterator[None]:
-    """Hold a lock in `place`, so that other processes see that it is in use."""
-    descriptor = await hold(place / "in-use", shared=True)
-    try:
-        os.write(descriptor, b"1")  # from now on, the holder of the lock may clean up
-        yield
-    finally:
-        os.close(descriptor)
-
-
 def _sweep(home: Path) -> None:
     """Delete directories that no process has locked. Never raises."""
     for mark in home.glob("*/in-use"):
         with suppress(OSError):
-            descriptor = try_hold(mark, create=False)
-            if descriptor is None:
+            if (descriptor := try_hold(mark, create=False)) is None:
                 continue
             try:
                 # A mark without content was created a moment ago and is not locked yet: deleting
@@ -306,10 +293,10 @@ def _sweep(home: Path) -> None:
 
 
 @asynccontextmanager
-async def locked(path: Path) -> AsyncIterator[None]:
-    """Hold the lock file `path` (which stays afterwards) against other tasks and processes."""
-    descriptor = await hold(path)
+async def locked(path: Path, *, shared: bool = False) -> AsyncIterator[int]:
+    """Hold the lock file `path`, which stays afterwards; yields its descriptor."""
+    descriptor = await hold(path, shared=shared)
     try:
-        yield
+        yield descriptor
     finally:
         os.close(descriptor)

@@ -16,8 +16,8 @@ import tarfile
 import tempfile
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from envs.swe.item import SdistSource
 from envs.swe.repository import GitError, Repository, locked, run_git
@@ -59,13 +59,8 @@ def sdist_asset(source: SdistSource, python: str | None) -> AssetSpec:
         "--require-hashes -r requirements.txt -d .\n"
     )
     key = asset_key(source.name, source.version, source.sha256)
-    return AssetSpec(
-        kind="sdist",
-        key=key,
-        script=script,
-        mount=f"{ASSETS}/sdist-{key[:16]}",
-        python=python,
-    )
+    mount = f"{ASSETS}/sdist-{key[:16]}"
+    return AssetSpec(kind="sdist", key=key, script=script, mount=mount, python=python)
 
 
 def asset_reader(context: SlotContext) -> ReadAsset:
@@ -171,60 +166,49 @@ def _unpack(data: bytes, target: Path) -> Path:
     return tops[0]
 
 
-class GitPin(Protocol):
-    """A commit or branch of a git remote, as in a row."""
+@dataclass(frozen=True, slots=True)
+class GitPin:
+    """A commit of a git remote, or the branch `instance_id`, by the names of a row's fields."""
 
-    @property
-    def clone_url(self) -> str:
-        """URL from which git fetches."""
-        ...
-
-    @property
-    def base_commit(self) -> str | None:
-        """The commit; None = the branch `instance_id`."""
-        ...
-
-    @property
-    def instance_id(self) -> str:
-        """The branch, if there is no commit."""
-        ...
+    clone_url: str
+    instance_id: str
+    base_commit: str | None
 
 
-async def git_repository(item: GitPin) -> tuple[Repository, str]:
-    """The cached remote of a git row, and the row's commit there.
+async def git_repository(pin: GitPin) -> tuple[Repository, str]:
+    """The cached remote of a pin, and the pin's commit there.
 
-    That is `base_commit`, or the tip of branch `<instance_id>`. Only what is needed is fetched,
-    once; a branch that moves later is not followed.
+    Only what is needed is fetched, once; a branch that moves later is not followed.
 
     Raises:
         EnvBug: the remote has no such commit or branch.
         EnvInfraError: the remote cannot be fetched from.
     """
-    path = _cache_of(item)
-    revision = item.base_commit or item.instance_id
+    path = _cache_of(pin)
+    revision = pin.base_commit or pin.instance_id
     kept = f"refs/hq/{hashlib.sha256(revision.encode()).hexdigest()[:24]}"
     async with locked(path.with_suffix(".lock")):
         repository = Repository(path) if path.exists() else await Repository.create(path)
-        commit = await _kept(repository, item, kept)
+        commit = await _kept(repository, pin, kept)
         if commit is None:
-            await _fetch(repository, item, kept)
+            await _fetch(repository, pin, kept, pin.base_commit)
             commit = await repository.resolve(f"{kept}^{{commit}}")
         return repository, commit
 
 
-async def _kept(repository: Repository, item: GitPin, kept: str) -> str | None:
-    """The commit from an earlier fetch of this row or another; None if there is none."""
+async def _kept(repository: Repository, pin: GitPin, kept: str) -> str | None:
+    """The commit from an earlier fetch of this pin or another; None if there is none."""
     with suppress(GitError):
         return await repository.resolve(f"{kept}^{{commit}}")
-    if item.base_commit is not None:
+    if pin.base_commit is not None:
         with suppress(GitError):
-            await repository.git("cat-file", "-e", f"{item.base_commit}^{{tree}}")
-            await repository.git("update-ref", kept, item.base_commit)
-            return item.base_commit
+            await repository.git("cat-file", "-e", f"{pin.base_commit}^{{tree}}")
+            await repository.git("update-ref", kept, pin.base_commit)
+            return pin.base_commit
     return None
 
 
-async def parent_of(repository: Repository, commit: str, item: GitPin) -> str | None:
+async def parent_of(repository: Repository, commit: str, pin: GitPin) -> str | None:
     """The first parent of a commit, fetched if necessary; None if it has none.
 
     The commit object decides, not git's view of history: a shallow fetch ends history at commits
@@ -239,68 +223,59 @@ async def parent_of(repository: Repository, commit: str, item: GitPin) -> str | 
     if not named:
         return None
     parent = named[0].decode()
-    async with locked(_cache_of(item).with_suffix(".lock")):
+    async with locked(_cache_of(pin).with_suffix(".lock")):
         try:
             await repository.git("cat-file", "-e", f"{parent}^{{tree}}")
         except GitError:
-            await _fetch(repository, item, f"refs/hq/{parent}", parent)
+            await _fetch(repository, pin, f"refs/hq/{parent}", parent)
     return parent
 
 
-def _cache_of(item: GitPin) -> Path:
+def _cache_of(pin: GitPin) -> Path:
     home = private_directory(PathSettings().cache / "repos" / "git")
-    return home / f"{hashlib.sha256(item.clone_url.encode()).hexdigest()[:24]}.git"
+    return home / f"{hashlib.sha256(pin.clone_url.encode()).hexdigest()[:24]}.git"
 
 
-async def _fetch(
-    repository: Repository, item: GitPin, kept: str, commit: str | None = None
-) -> None:
-    """Fetch the row's commit or branch, or else `commit`, as the reference `kept`."""
-    commit = commit or item.base_commit
-    branch = f"refs/heads/{item.instance_id}"
-    # Depth 2: the parent of a branch's tip is graded.
-    fetch = ("fetch", "--quiet", "--no-tags", "--no-recurse-submodules", "--no-auto-maintenance")
+async def _fetch(repository: Repository, pin: GitPin, kept: str, commit: str | None) -> None:
+    """Fetch `commit`, or the pin's branch if that is None, as the reference `kept`."""
+
+    async def fetch(refspec: str, *options: str) -> None:
+        quiet = ("--quiet", "--no-tags", "--no-recurse-submodules", "--no-auto-maintenance")
+        words = ("fetch", *quiet, *options, "--", pin.clone_url, refspec)
+        await repository.git(*words, timeout_s=FETCH_TIMEOUT_S)
+
+    branch = f"refs/heads/{pin.instance_id}"
     try:
         if commit is None:
             await run_git("check-ref-format", branch)
     except GitError as error:
         raise EnvBug(
-            f"instance_id: {item.instance_id!r} cannot name a branch; give the row a base_commit"
+            f"instance_id: {pin.instance_id!r} cannot name a branch; give the row a base_commit"
         ) from error
     try:
-        refspec = f"+{commit or branch}:{kept}"
-        await repository.git(
-            *fetch, "--depth=2", "--", item.clone_url, refspec, timeout_s=FETCH_TIMEOUT_S
-        )
+        try:
+            # Depth 2: the parent of a branch's tip is graded.
+            await fetch(f"+{commit or branch}:{kept}", "--depth=2")
+        except GitError as error:
+            if commit is None or "not our ref" not in str(error):
+                raise
+            # The server does not serve single commits.
+            await fetch("+refs/heads/*:refs/hq/heads/*")
+            await repository.git("update-ref", kept, commit)
     except GitError as error:
-        if commit is not None and "not our ref" in str(error):
-            await _fetch_all(repository, item, (kept, commit), fetch)
-        else:
-            raise _cannot_fetch(item, str(error), commit) from error
+        raise _cannot_fetch(pin, str(error), commit) from error
 
 
-async def _fetch_all(
-    repository: Repository, item: GitPin, pin: tuple[str, str], fetch: tuple[str, ...]
-) -> None:
-    """Fetch all branches, for servers that do not serve single commits."""
-    try:
-        everything = "+refs/heads/*:refs/hq/heads/*"
-        await repository.git(*fetch, "--", item.clone_url, everything, timeout_s=FETCH_TIMEOUT_S)
-        await repository.git("update-ref", *pin)
-    except GitError as error:
-        raise _cannot_fetch(item, str(error), pin[1]) from error
-
-
-def _cannot_fetch(item: GitPin, message: str, commit: str | None) -> EnvBug | EnvInfraError:
+def _cannot_fetch(pin: GitPin, message: str, commit: str | None) -> EnvBug | EnvInfraError:
     if "couldn't find remote ref" in message:
         return EnvBug(
-            f"instance_id: {item.clone_url} has no branch {item.instance_id!r}; "
+            f"instance_id: {pin.clone_url} has no branch {pin.instance_id!r}; "
             "correct repo or repo_base_url, or give the row a base_commit"
         )
     if "not a valid SHA1" in message or "nonexistent object" in message:
-        field = "base_commit" if item.base_commit else "instance_id"
-        return EnvBug(f"{field}: {item.clone_url} has no commit {commit}")
+        field = "base_commit" if pin.base_commit else "instance_id"
+        return EnvBug(f"{field}: {pin.clone_url} has no commit {commit}")
     return EnvInfraError(
-        f"repo_base_url: cannot fetch from {item.clone_url}: {message}; "
+        f"repo_base_url: cannot fetch from {pin.clone_url}: {message}; "
         "check repo and repo_base_url, and that the worker may reach it"
     )

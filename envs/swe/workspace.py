@@ -18,7 +18,7 @@ from envs.swe.item import Item, SdistSource
 from envs.swe.package.distribution import Distribution, describe
 from envs.swe.recipe import RecipeMismatch
 from envs.swe.repository import GitError, Repository
-from envs.swe.sources import ReadAsset, git_repository, parent_of, sdist_repository
+from envs.swe.sources import GitPin, ReadAsset, git_repository, parent_of, sdist_repository
 from hermes_queue.errors import EnvBug, SandboxError
 from hermes_queue.sandbox.context import SlotContext
 from hermes_queue.settings import PathSettings
@@ -121,7 +121,8 @@ async def _pin_sdist(item: Item, source: SdistSource, read_asset: ReadAsset) -> 
     fix = await repository.diff(graded, clean)
     fixed = await repository.apply(start, fix, exclude=item.hidden_files)
     if fixed in (None, start):
-        raise EnvBug(f"{_bug_field(item)}: it changes only files that hold FAIL_TO_PASS tests")
+        field = "patch" if item.mutation is None else "mutation"
+        raise EnvBug(f"{field}: it changes only files that hold FAIL_TO_PASS tests")
     return Pinned(repository, start, graded, str(fixed))
 
 
@@ -144,10 +145,17 @@ async def bug_tree(repository: Repository, clean: str, item: Item) -> str:
 
 
 async def _pin_git(item: Item) -> Pinned:
-    repository, commit = await git_repository(item)
+    remote = GitPin(item.clone_url, item.instance_id, item.base_commit)
+    repository, commit = await git_repository(remote)
     base = graded = await repository.resolve(f"{commit}^{{tree}}")
     if item.base_commit is None and not set(item.hidden_files) <= await repository.files(base):
-        graded = await _parents_tree(repository, commit, item)
+        parent = await parent_of(repository, commit, remote)
+        if parent is None:
+            raise EnvBug(
+                f"FAIL_TO_PASS: branch {item.instance_id!r} lacks these tests and has no parent "
+                "commit that could hold them"
+            )
+        graded = await repository.resolve(f"{parent}^{{tree}}")
     if item.test_patch:
         patched = await repository.apply(graded, item.test_patch.encode())
         if patched is None:
@@ -155,16 +163,6 @@ async def _pin_git(item: Item) -> Pinned:
         graded = patched
     start = await _without_hidden_files(repository, base, graded, item)
     return Pinned(repository, start, graded, await _fixed(repository, start, item))
-
-
-async def _parents_tree(repository: Repository, commit: str, item: Item) -> str:
-    parent = await parent_of(repository, commit, item)
-    if parent is None:
-        raise EnvBug(
-            f"FAIL_TO_PASS: branch {item.instance_id!r} lacks these tests and has no parent "
-            "commit that could hold them"
-        )
-    return await repository.resolve(f"{parent}^{{tree}}")
 
 
 async def _fixed(repository: Repository, start: str, item: Item) -> str:
@@ -194,10 +192,6 @@ async def _without_hidden_files(repository: Repository, base: str, graded: str, 
             f"({len(missing)} such files); the ids must be relative to the repository's root"
         )
     return await repository.replace(base, dict.fromkeys(item.hidden_files))
-
-
-def _bug_field(item: Item) -> str:
-    return "patch" if item.mutation is None else "mutation"
 
 
 async def export(context: SlotContext, repository: Repository, tree: str) -> None:

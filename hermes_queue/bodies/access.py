@@ -19,6 +19,7 @@ _FLAT = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "oss", "r2"}
 _MARK = ".hermes-queue-store"
 """File in every directory that is a store. Without it, an unmounted directory would look like a
 store that has lost its objects."""
+_TRIES = 5
 
 
 class Access(Protocol):
@@ -30,19 +31,15 @@ class Access(Protocol):
 
     def read(self, url: str) -> bytes:
         """The object's bytes, never from a cache."""
-        ...
 
     def size_bytes(self, url: str) -> int:
         """The object's size, never from a cache."""
-        ...
 
     def write(self, url: str, data: bytes) -> None:
         """Create or replace the object; durable on return."""
-        ...
 
     def remove(self, url: str) -> None:
         """Delete the object."""
-        ...
 
 
 def access(url: str) -> Access:
@@ -95,11 +92,17 @@ class _Directory:
 
     def write(self, url: str, data: bytes) -> None:
         path = _path(url)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        (path.parent.parent / _MARK).touch()
-        with replaced(path, path.with_name(f".{path.name}.{secrets.token_hex(4)}")) as draft:
-            draft.write_bytes(data)
-        sync_directory(path.parent.parent)
+        for _ in range(_TRIES):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            (path.parent.parent / _MARK).touch()
+            # `remove` of the directory's last object takes the directory away, too.
+            draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+            with suppress(FileNotFoundError):
+                with replaced(path, draft):
+                    draft.write_bytes(data)
+                sync_directory(path.parent.parent)
+                return
+        raise OSError(f"{path.parent} disappears again and again")
 
     def remove(self, url: str) -> None:
         path = _path(url)

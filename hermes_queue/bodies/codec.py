@@ -68,7 +68,7 @@ def decode_record(body: bytes) -> ScoredTrajectory:
     data = msgpack.unpackb(raw, ext_hook=_unpack, use_list=True, strict_map_key=False)
     if not isinstance(data, dict):
         raise ValueError("not a record body: no map")
-    _check_schema(data, "record")
+    refuse_newer("record", data.get("schema_version"))
     return ScoredTrajectory.model_validate(data)
 
 
@@ -94,7 +94,7 @@ def decode_job(data: bytes | str, trajectory_id: str | None = None) -> Trajector
         raise ValueError("not a job: nested too deep") from error
     if not isinstance(parsed, dict):
         raise ValueError("not a job: no JSON object")
-    _check_schema(parsed, "job")
+    refuse_newer("job", parsed.get("schema_version"))
     if trajectory_id is not None:
         parsed["trajectory_id"] = trajectory_id
         parsed["sample_index"] = int(sample_of(trajectory_id))
@@ -146,12 +146,16 @@ def decompress_item(
     return item
 
 
-def _check_schema(data: Mapping[str, Any], what: str) -> None:
-    version = data.get("schema_version")
-    if isinstance(version, int) and version > SCHEMA_VERSION:
+def refuse_newer(what: str, version: object, most: int = SCHEMA_VERSION) -> None:
+    """Refuse what only a newer version can read.
+
+    Raises:
+        SchemaTooNew: the version is above `most`.
+    """
+    if isinstance(version, int) and version > most:
         raise SchemaTooNew(
-            f"{what} has schema_version {version}, this hermes-queue reads up to "
-            f"{SCHEMA_VERSION}: upgrade hermes-queue here"
+            f"{what} has schema_version {version}, this hermes-queue reads up to {most}: "
+            "upgrade hermes-queue here"
         )
 
 

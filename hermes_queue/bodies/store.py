@@ -1,5 +1,8 @@
 """Bodies in an object store: stored under their content hash, and checked against it when fetched.
 
+Redis then holds a claim at `body:{trajectory_id}`: URL, hash and size. A body begins with the magic
+number of zstd, so the two cannot be confused.
+
 `file://` needs no library; other schemes use fsspec, which is imported on first use. All calls
 block. Credentials and endpoints are configured as the library of each scheme expects, on workers
 and readers alike.
@@ -8,22 +11,71 @@ and readers alike.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
+import re
 import secrets
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 
 from hermes_queue.bodies.access import access, explained, is_file
-from hermes_queue.bodies.claim import ClaimCheck
-from hermes_queue.bodies.codec import MAX_DECODED_BYTES
+from hermes_queue.bodies.codec import MAX_DECODED_BYTES, refuse_newer
 from hermes_queue.errors import ConfigurationError, HermesQueueError
 from hermes_queue.settings import StoreSettings
 
+_HEAD = b"hermes-queue claim "
+_VERSION = 1
+_FORM = re.compile(re.escape(_HEAD) + rb"(\d{1,9})\n(.*)\Z", re.DOTALL)
 _AT_ONCE = 8
 """Objects that one call fetches concurrently."""
 _PLAIN = str.maketrans("/:", "~~")
 """Replaces characters of run ids that have a meaning in paths and in fsspec's URLs."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimCheck:
+    """Location, hash and size of one body in an object store."""
+
+    url: str
+    sha256: str
+    """SHA-256 of the object's bytes, in hexadecimal."""
+    size_bytes: int
+
+    def encode(self) -> bytes:
+        """The bytes that Redis holds."""
+        fields = {"url": self.url, "sha256": self.sha256, "bytes": self.size_bytes}
+        return (
+            _HEAD
+            + b"%d\n" % _VERSION
+            + json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
+        )
+
+    @classmethod
+    def parse(cls, stored: bytes) -> ClaimCheck | None:
+        """The claim in `stored`; None if `stored` is the body itself.
+
+        Raises:
+            SchemaTooNew: a newer version wrote it.
+            ValueError: the claim is damaged.
+        """
+        if not is_claim(stored):
+            return None
+        form = _FORM.match(stored)
+        if not form:
+            raise ValueError("a damaged claim of a body")
+        refuse_newer("a claim of a body", int(form[1]), _VERSION)
+        try:
+            fields = json.loads(form[2])
+            return cls(str(fields["url"]), str(fields["sha256"]), int(fields["bytes"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"a damaged claim of a body: {error}") from error
+
+
+def is_claim(stored: bytes) -> bool:
+    """Whether Redis holds a claim in place of the body."""
+    return stored.startswith(_HEAD)
 
 
 class ObjectLost(HermesQueueError):

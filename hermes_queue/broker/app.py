@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
@@ -33,8 +34,13 @@ app = Celery("hermes_queue", include=["workers.trajectory", "workers.lifecycle"]
 @signals.import_modules.connect  # type: ignore[untyped-decorator]
 def _refuse_foreign_packages(**_: Any) -> None:
     """Run before `workers` is imported, which fails without a reason if `envs` is foreign."""
+    _passes(check_installation)
+
+
+def _passes(check: Callable[[], object]) -> None:
+    """End the process with the error on stderr if the check finds one."""
     try:
-        check_installation()
+        check()
     except ConfigurationError as error:
         sys.stderr.write(f"error: {error}\n")
         raise SystemExit(error.exit_code) from error
@@ -88,29 +94,16 @@ def _transport_options(prefix: str, redis: RedisSettings) -> dict[str, Any]:
 
 
 def _queues(lanes: str) -> list[Queue]:
-    names = [
-        name
-        for lane in filter(None, (part.strip() for part in lanes.split(",")))
+    return [
+        Queue(name, Exchange(name), routing_key=name)  # type: ignore[no-untyped-call]
+        for lane in filter(None, map(str.strip, lanes.split(",")))
         for name in (retry_queue_name(lane), queue_name(lane))
     ]
-    return [_queue(name) for name in names]
-
-
-def _queue(name: str) -> Queue:
-    return Queue(name, Exchange(name), routing_key=name)  # type: ignore[no-untyped-call]
 
 
 def _settings() -> dict[str, Any]:
-    """Return Celery's settings; called when they are first needed.
-
-    Raises:
-        SystemExit: a `HERMES_QUEUE_*` variable is invalid; it is named on stderr.
-    """
-    try:
-        check_environment()
-    except ConfigurationError as error:
-        sys.stderr.write(f"error: {error}\n")
-        raise SystemExit(error.exit_code) from error
+    """Return Celery's settings; called when they are first needed."""
+    _passes(check_environment)
     redis = RedisSettings()
     worker = WorkerSettings()
     return dict(
@@ -121,10 +114,7 @@ def _settings() -> dict[str, Any]:
         task_queues=_queues(worker.lanes),
         task_default_queue=queue_name(worker.lanes.split(",")[0].strip() or "train"),
         task_routes={RUN_TRAJECTORY: {}},
-        task_serializer="json",
-        result_serializer="json",
         accept_content=["json"],
-        result_accept_content=["json"],
         task_ignore_result=True,
         task_acks_late=True,
         task_acks_on_failure=True,
@@ -139,8 +129,6 @@ def _settings() -> dict[str, Any]:
         worker_cancel_long_running_tasks_on_connection_loss=False,
         worker_enable_prefetch_count_reduction=False,  # early acks would keep it low for good
         worker_redirect_stdouts=False,
-        worker_hijack_root_logger=True,
-        enable_utc=True,
         timezone="UTC",
     )
 

@@ -15,15 +15,12 @@ def start(
     log: Path | None = None,
     append: bool = False,
 ) -> subprocess.Popen[bytes]:
-    """Start a process that ignores the terminal's Ctrl-C and dies with this one.
+    """Start a process that ignores the terminal's Ctrl-C and dies with the thread that calls this.
 
-    Args:
-        command: program and arguments.
-        environment: the complete environment.
-        log: file for stdout and stderr; None = inherit ours.
-        append: whether to append to `log` instead of replacing it.
+    `environment` is its whole environment; stdout and stderr go to `log`, or where ours go.
     """
     # The kernel sends the signal when we die, even by SIGKILL, after which no code of ours runs.
+    # If we die before setpriv has asked for that, the child lives on.
     if setpriv := shutil.which("setpriv"):
         command = [setpriv, "--pdeathsig", "TERM", *command]
     output = log.open("ab" if append else "wb") if log else None

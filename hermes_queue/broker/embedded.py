@@ -18,7 +18,6 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 
 import redis
 
@@ -51,14 +50,13 @@ _SOCKET_PATH_MAX = 100
 """A unix socket's path may have at most 107 bytes."""
 
 
-def should_embed(settings: RedisSettings | None = None) -> bool:
+def should_embed(settings: RedisSettings) -> bool:
     """Whether to run everything here: no URL is set, and no worker is alive at the default one."""
-    section = settings or RedisSettings()
-    if section.url is not None:
+    if settings.url is not None:
         return False
-    quick = section.model_copy(update={"connect_timeout_s": 0.5, "socket_timeout_s": 2.0})
+    quick = settings.model_copy(update={"connect_timeout_s": 0.5, "socket_timeout_s": 2.0})
     try:
-        ledger = Ledger(connect(quick), prefix=section.prefix)
+        ledger = Ledger(connect(quick), prefix=settings.prefix)
     except HermesQueueError:
         return True
     try:
@@ -101,12 +99,8 @@ class Embedded:
     ) -> None:
         """Prepare; nothing starts before the block is entered.
 
-        Args:
-            run_id: names the state; a later call with the same id resumes it.
-            concurrency: number of trajectories, and of slots.
-            lane: lane to serve.
-            log_level: level of the worker's log file.
-            settings: environment variables of the worker; they override the inherited ones.
+        `concurrency` is the number of trajectories, and of slots. `settings` are environment
+        variables of the worker; they override the inherited ones.
         """
         self._state = PathSettings().cache / "embedded" / run_id
         self._run_id = run_id
@@ -149,12 +143,7 @@ class Embedded:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Stop both processes. The state is kept; see `discard`."""
         self.stop()
 
@@ -190,7 +179,17 @@ class Embedded:
 
     def discard(self) -> None:
         """Delete the state of a run that is published completely. Call it after the block."""
-        shutil.rmtree(self._state, ignore_errors=True)
+        # The block's end has released the lock. A process that runs the same id since then would
+        # lose the files under its Redis.
+        if (lock := try_hold(self._state / "lock")) is None:
+            return
+        for each in self._state.iterdir():
+            if each.is_dir():
+                shutil.rmtree(each, ignore_errors=True)
+            elif each.name != "lock":
+                each.unlink(missing_ok=True)
+        shutil.rmtree(self._state, ignore_errors=True)  # the lock last, for the same reason
+        os.close(lock)
 
     def stop(self) -> None:
         """End the worker, then Redis; kill a process that does not end in time. Idempotent."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -34,9 +34,7 @@ class EnqueueReport:
 
 
 def stored_item(job: TrajectoryJob, settings: ProducerSettings) -> tuple[TrajectoryJob, bytes]:
-    """Return the job as its message carries it, and the item to store separately.
-
-    The item is empty when the job carries it inline.
+    """Return the job as its message carries it, and the item to store separately, or b"".
 
     Raises:
         PayloadTooLarge: the row exceeds `item_max_bytes`.
@@ -68,18 +66,11 @@ def enqueue(
     """Claim jobs in the ledger and publish their messages, batch by batch.
 
     Enqueueing the same job again does nothing, so a producer that was killed is simply run
-    again. While more jobs wait than `ProducerSettings.backlog_max`, this call waits.
+    again. `config` is the run's configuration, compared with that of earlier calls.
 
-    Args:
-        jobs: consumed lazily.
-        ledger: where to claim them.
-        settings: batch and item sizes, backlog; None = from the environment.
-        config: configuration of the run, compared with that of earlier calls.
-        on_batch: called with the number of jobs of each finished batch; an exception ends the
-            call.
-        on_full: called every second with the number of waiting jobs while there are too many; an
-            exception ends the call.
-        publish: replaces `publish_messages`.
+    While more jobs wait than `ProducerSettings.backlog_max`, this call waits, and calls `on_full`
+    every second with their number. `on_batch` is called with the number of jobs of each finished
+    batch. An exception of either ends the call. `publish` replaces `publish_messages`.
 
     Raises:
         ConfigurationError: this Redis evicts keys when it is full; nothing was enqueued.
@@ -90,7 +81,8 @@ def enqueue(
     section = settings or ProducerSettings()
     ledger.refuse_eviction()
     enqueued = already = 0
-    for batch in _batches(jobs, section.batch):
+    remaining = iter(jobs)
+    while batch := list(islice(remaining, section.batch)):
         _wait_for_room(ledger, section.backlog_max, on_full)
         travelling: list[TrajectoryJob] = []
         items: dict[str, bytes] = {}
@@ -194,12 +186,6 @@ def publish_messages(ledger: Ledger, jobs: Sequence[DueJob], *, retry: bool = Fa
         if "OOM" in f"{error} {error.__cause__}":
             raise RedisFull(f"publishing {len(jobs)} jobs failed: {error}") from error
         raise RedisUnavailable(f"publishing {len(jobs)} jobs failed: {error}") from error
-
-
-def _batches(jobs: Iterable[TrajectoryJob], size: int) -> Iterator[list[TrajectoryJob]]:
-    iterator = iter(jobs)
-    while batch := list(islice(iterator, size)):
-        yield batch
 
 
 def _by_run(jobs: Sequence[TrajectoryJob]) -> dict[str, list[TrajectoryJob]]:

@@ -18,11 +18,15 @@ from typing import Any
 from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger import DueJob, Ledger
 from hermes_queue.ledger.fleet.lanes import note_lanes
-from hermes_queue.queues import RUN_TRAJECTORY, queue_name, shown_name
+from hermes_queue.queues import (
+    PRIORITY_SEPARATOR,
+    PRIORITY_STEPS,
+    RUN_TRAJECTORY,
+    priority_list,
+    queue_name,
+    shown_name,
+)
 
-_SEPARATOR = "\x06\x16"
-_PRIORITY_STEPS = (0, 3, 6, 9)
-"""Each step has a separate list; a priority between two steps uses the lower one."""
 _REPLY_TO = str(uuid.uuid4())
 """Names this process; nothing is ever sent to it."""
 
@@ -40,19 +44,16 @@ def push_messages(ledger: Ledger, jobs: Sequence[DueJob]) -> None:
     queues = {queue_name(job.lane) for job in jobs}
     with explained(ledger.url), ledger.client.pipeline(transaction=True) as pipe:
         for queue in sorted(queues):
-            binding = _SEPARATOR.join((queue, "", queue))
+            binding = PRIORITY_SEPARATOR.join((queue, "", queue))
             pipe.sadd(ledger.key(f"_kombu.binding.{queue}"), binding)
             pipe.sadd(ledger.key(f"_kombu.binding_permanent.{queue}"), binding)
         for job in jobs:
-            pipe.lpush(ledger.key(_list_of(job)), json.dumps(_message(job)))
+            step = PRIORITY_STEPS[bisect(PRIORITY_STEPS, job.priority) - 1]
+            waiting = ledger.key(priority_list(queue_name(job.lane), step))
+            pipe.lpush(waiting, json.dumps(_message(job)))
         pipe.execute()
+    # If we die before this, the lane is unknown to overviews until the next job is sent to it.
     note_lanes(ledger, (job.lane for job in jobs))
-
-
-def _list_of(job: DueJob) -> str:
-    step = _PRIORITY_STEPS[bisect(_PRIORITY_STEPS, job.priority) - 1]
-    name = queue_name(job.lane)
-    return f"{name}{_SEPARATOR}{step}" if step else name
 
 
 def _message(job: DueJob) -> dict[str, Any]:

@@ -62,6 +62,6 @@ def rerun_failed(ledger: Ledger, run_id: str, cause: str = "") -> Iterator[Rerun
         if cause in ("", failed_of):
             job = as_new_group(text, name.decode())
             enqueue([job], ledger=ledger)
-            with explained(ledger.url):
+            with explained(ledger.url):  # last, for the same reason
                 client.hdel(key, name)
             yield Rerun(name.decode(), job.trajectory_id, failed_of)

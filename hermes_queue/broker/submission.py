@@ -21,13 +21,7 @@ from hermes_queue.broker import messages
 from hermes_queue.errors import ConfigurationError, InputError
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.answers import short_env
-from hermes_queue.models import (
-    AgentSpec,
-    GroupPolicy,
-    Limits,
-    Provenance,
-    TrajectoryJob,
-)
+from hermes_queue.models import AgentSpec, GroupPolicy, Limits, Provenance, TrajectoryJob
 from hermes_queue.settings import check_environment
 from hermes_queue.wire.names import Name, check_run_id, group_key, make_ids
 
@@ -245,7 +239,9 @@ def _identified(
     seen: dict[str, tuple[bytes, int]] = {}
     for number, given in enumerate(items):
         try:
-            item = _plain(given)
+            if isinstance(given, BaseModel):
+                given = given.model_dump(mode="json", by_alias=True, round_trip=True)
+            item = dict(given)
             encoded = codec.encode_item(item)
         except (TypeError, ValueError) as error:
             raise InputError(f"enqueue: item {number} is not a JSON object: {error}") from error
@@ -259,12 +255,6 @@ def _identified(
             )
         seen[instance_id] = encoded, times + 1
         yield instance_id, group_key(instance_id, repetition=times + 1, step=step), item
-
-
-def _plain(item: Mapping[str, Any] | BaseModel) -> dict[str, Any]:
-    if isinstance(item, BaseModel):
-        return item.model_dump(mode="json", by_alias=True, round_trip=True)
-    return dict(item)
 
 
 def _config_of(job: TrajectoryJob) -> dict[str, Any]:

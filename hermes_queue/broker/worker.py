@@ -7,42 +7,30 @@ the workers of embedded runs and of the quarantine need not spend.
 
 from __future__ import annotations
 
-import argparse
 import sys
 
 
 def command(name: str, slots: int, log_level: str) -> list[str]:
-    """Return the command that starts a worker.
-
-    Args:
-        name: node name; the host's name is appended.
-        slots: number of concurrent trajectories.
-        log_level: level of its log, which goes to stderr.
-    """
+    """Return the command that starts a worker. `name` is completed by the host's name."""
     return [sys.executable, "-m", __name__, name, str(slots), log_level]
 
 
 def main() -> int:
     """Run a worker until a signal ends it; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m hermes_queue.broker.worker")
-    parser.add_argument("name")
-    parser.add_argument("slots", type=int)
-    parser.add_argument("log_level")
-    arguments = parser.parse_args()
+    name, slots, log_level = sys.argv[1:]
     from celery.utils.nodenames import default_nodename, host_format
 
     from hermes_queue.broker.app import app
 
     worker = app.Worker(
-        hostname=host_format(default_nodename(f"{arguments.name}@%h")),
-        concurrency=arguments.slots,
-        loglevel=arguments.log_level.upper(),
+        hostname=host_format(default_nodename(f"{name}@%h")),
+        concurrency=int(slots),
+        loglevel=log_level.upper(),
         without_gossip=True,
         without_mingle=True,
     )
     worker.start()
-    code: int | None = worker.exitcode
-    return code or 0
+    return int(worker.exitcode or 0)
 
 
 if __name__ == "__main__":

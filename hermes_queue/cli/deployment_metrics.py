@@ -24,7 +24,7 @@ from hermes_queue.ledger.fleet.sandboxes import Sandboxes
 from hermes_queue.ledger.fleet.tally import Totals, totals
 from hermes_queue.queues import queue_name, retry_queue_name
 from hermes_queue.results.consume import STREAM
-from hermes_queue.results.lag import lag_of
+from hermes_queue.results.consumers import lag_of
 from hermes_queue.sandbox import known_backends
 from hermes_queue.telemetry import metrics
 from hermes_queue.telemetry.meter import Values

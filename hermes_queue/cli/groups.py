@@ -9,7 +9,6 @@ from dataclasses import asdict
 
 import click
 
-from hermes_queue.cli.sinks.places import place
 from hermes_queue.cli.watch.table import age, print_table
 
 _HELP = """List the consumer groups of the results; rewind and remove them.
@@ -76,7 +75,8 @@ def rewind(name: str, start: str) -> None:
 
     Trimmed results are no longer in the stream; `hermes-queue export` still has them.
     """
-    from hermes_queue.results.lag import rewind as set_back
+    from hermes_queue.cli.sinks.options import place
+    from hermes_queue.results.consumers import rewind as set_back
 
     asyncio.run(set_back(name, place(start)))
     click.echo(f"{name}: continues from {start}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import sys
 import time
 from collections import Counter
@@ -42,19 +43,16 @@ def _rows(ledger: Ledger) -> dict[str, dict[str, Any]]:
             "listed": False,
         }
     for info in listed:
-        row = rows.setdefault(
-            info.sandbox_id,
-            {
-                "id": info.sandbox_id,
-                "backend": name,
-                "worker": info.labels.get("worker", ""),
-                "host": "",
-                "age_s": round(time.time() - info.created, 1),
-                "lease_s": None,
-                "slots": {},
-            },
-        )
-        row["listed"] = True
+        unknown = {
+            "id": info.sandbox_id,
+            "backend": name,
+            "worker": info.labels.get("worker", ""),
+            "host": "",
+            "age_s": round(time.time() - info.created, 1),
+            "lease_s": None,
+            "slots": {},
+        }
+        rows.setdefault(info.sandbox_id, unknown)["listed"] = True
     return rows
 
 
@@ -144,15 +142,15 @@ def check(backend: str, memory_mb: int | None, only: str, timeout_s: float) -> N
     The backend has the settings of the environment, makes sandboxes of its own and ends them.
     The exit code is 1 if a check fails.
     """
-    from hermes_queue.sandbox import find_backend
     from hermes_queue.sandbox.selfcheck import CHECKS, Subject
 
     if (here := os.getcwd()) not in sys.path:  # as `python -m` has it
         sys.path.insert(0, here)
-    find_backend(backend)
-    checks = [each for each in CHECKS if only in each.name]
+    wanted = re.sub(r"[-\s]", "_", only)
+    checks = [each for each in CHECKS if wanted in each.name]
     if not checks:
-        raise click.UsageError(f"--only: no check has {only!r} in its name")
+        names = "".join(f"\n  {each.name}" for each in CHECKS)
+        raise click.UsageError(f"--only: no check has {only!r} in its name; there are{names}")
     found = asyncio.run(_try(checks, Subject(backend, memory_mb), timeout_s))
     print_table(
         [
@@ -174,8 +172,10 @@ def check(backend: str, memory_mb: int | None, only: str, timeout_s: float) -> N
 
 async def _try(checks: list[Check], subject: Subject, timeout_s: float) -> list[CheckResult]:
     """Run the checks and return their results; report progress on stderr."""
+    from hermes_queue.sandbox import make_backend
     from hermes_queue.sandbox.selfcheck import outcomes
 
+    make_backend(subject.name, slots=1)  # else every check would report what its constructor raises
     found = []
     async for outcome in outcomes(checks, subject, timeout_s=timeout_s):
         found.append(outcome)

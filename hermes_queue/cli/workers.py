@@ -116,7 +116,7 @@ def _control(command: str, name: str, arguments: Mapping[str, Any]) -> None:
 
 
 def _ask(command: str, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    from hermes_queue.broker.pool.control_client import ask
+    from hermes_queue.broker.pool.remote_control import ask
 
     live = [str(worker["name"]) for worker in _live()]
     names = live if name == _ALL else [name]

@@ -87,12 +87,8 @@ class FrameLog:
         torn = self.size_bytes - end
         if torn:
             os.ftruncate(self._fd, end)
-            logger.warning(
-                "%s: cut off a torn last frame of %d bytes",
-                self.path,
-                torn,
-                extra={"action": "frames_repaired", "path": str(self.path), "bytes": torn},
-            )
+            extra = {"action": "frames_repaired", "path": str(self.path), "bytes": torn}
+            logger.warning("%s: cut off a torn frame of %d bytes", self.path, torn, extra=extra)
 
 
 def read_frames(fd: int, start: int, path: Path) -> Iterator[tuple[int, bytes]]:

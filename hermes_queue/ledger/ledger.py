@@ -16,7 +16,7 @@ from typing import Any, cast
 import redis
 
 from hermes_queue.bodies import codec
-from hermes_queue.bodies.claim import ClaimCheck
+from hermes_queue.bodies.store import ClaimCheck
 from hermes_queue.errors import CAUSES, RedisFull
 from hermes_queue.keyspace.connection import explained
 from hermes_queue.keyspace.deployment import Deployment

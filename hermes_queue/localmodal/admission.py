@@ -47,17 +47,13 @@ def check_definition(definition: Request) -> None:
     for name, what in MISSING.items():
         if name in given:
             raise GRPCError(Status.UNIMPLEMENTED, f"localmodal has no {what}")
-    if options := [*definition.experimental_options, *_options_v2(definition)]:
-        names = ", ".join(sorted(options))
+    newer = getattr(definition, "experimental_options_v2", ())
+    if names := ", ".join(sorted([*definition.experimental_options, *newer])):
         raise GRPCError(Status.UNIMPLEMENTED, f"localmodal has no experimental options ({names})")
     if definition.runtime not in ("", "gvisor"):
         problem = f"localmodal has no runtime {definition.runtime!r}"
         raise GRPCError(Status.UNIMPLEMENTED, problem)
     _check_network(definition.network_access)
-
-
-def _options_v2(definition: Request) -> list[str]:
-    return list(getattr(definition, "experimental_options_v2", ()))
 
 
 def _check_place(definition: Request) -> None:

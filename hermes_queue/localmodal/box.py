@@ -54,7 +54,7 @@ class ServedSandbox:
     enclosure: Enclosure
     conduct: Conduct
     output_limit_bytes: int
-    settle: Callable[[ServedSandbox], Awaitable[None]]
+    settle: Callable[[], Awaitable[None]]
     """Called after everything inside is dead and before its files are deleted."""
     created: float = field(default_factory=time.time)
     commands: dict[str, Command] = field(default_factory=dict)
@@ -108,8 +108,10 @@ class ServedSandbox:
         Raises:
             GRPCError: the sandbox has ended, or the host cannot start another process.
         """
-        if self.result is not None or self._ending is not None:
+        if not self.is_up():
             raise GRPCError(Status.NOT_FOUND, f"sandbox {self.sandbox_id} has finished")
+        # No await up to `self.commands[exec_id] =`: the SDK repeats a call whose reply was lost,
+        # and two calls that both find nothing would run the command twice.
         if exec_id in self.commands:
             return self.commands[exec_id]
         enclosure = self.enclosure
@@ -242,7 +244,8 @@ class ServedSandbox:
         waiting = [command.done.wait() for command in self.commands.values()]
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.gather(*waiting), 5)
-        await self.settle(self)
+        # Before the result is seen: who has seen the end finds what was committed by it.
+        await self.settle()
         self.result = result
         self._ended_at = time.monotonic()
         self.ended.set()
@@ -257,7 +260,7 @@ class ServedSandbox:
 
     async def lose_worker(self) -> None:
         """Kill everything inside while the control plane still lists the sandbox as running."""
-        self.lost = True
+        self.lost = True  # first: the clock would see the death and report it as an end
         if self.worker is not None:
             self.worker.close()
         self.connections.abort()

@@ -58,6 +58,8 @@ class OutputLog:
         self._file.close()
 
     def _wake(self) -> None:
+        # A reader has no await between looking at `_size` and taking `_changed`: it would wait on
+        # the new event for data that is there already.
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -65,7 +67,7 @@ class OutputLog:
         """Yield the data after `offset` as it arrives, until the stream ends."""
         while True:
             while offset < self._size:
-                self._file.seek(offset)
+                self._file.seek(offset)  # no await before the read: others move the position
                 piece = self._file.read(min(CHUNK_BYTES, self._size - offset))
                 offset += len(piece)
                 yield piece
@@ -126,7 +128,8 @@ class InputPipe:
                 descriptor = self._writer
                 loop.add_writer(descriptor, writable.set)
                 try:
-                    # Check from time to time: another task may have called `close`.
+                    # Check from time to time: another task may have called `close`, and
+                    # `remove_writer` below may then take away that of a pipe with the same number.
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(writable.wait(), 1)
                 finally:
@@ -154,19 +157,11 @@ class Command:
         limit_bytes: int,
         merge: bool = False,
     ) -> None:
-        """Start it.
+        """Start `argv`, a command line on the host, with `environment` alone.
 
-        Args:
-            argv: command line on the host.
-            environment: its whole environment.
-            kill_tree: kills the process tree of a host pid.
-            owner: host uid that owns its pipes.
-            directory: directory for long output.
-            limit_bytes: limit of each stream; the rest is dropped, with a note.
-            merge: send standard error to standard output.
-
-        Raises:
-            OSError: it cannot be started.
+        `kill_tree` kills the process tree of a host pid; `owner` is the host uid that owns the
+        pipes; long output goes to `directory`, of each stream at most `limit_bytes`, then a note;
+        `merge` sends standard error to standard output. Raises OSError if it cannot be started.
         """
         self.logs = {1: OutputLog(directory, limit_bytes), 2: OutputLog(directory, limit_bytes)}
         self.input = InputPipe(owner)

@@ -135,9 +135,7 @@ class ControlPlane:
         if result.status == Result.GENERIC_STATUS_SUCCESS:
             self.store.built.add(request.image_id)
         yield api_pb2.ImageJoinStreamingResponse(
-            result=result,
-            eof=True,
-            metadata=self._image_metadata(),
+            result=result, eof=True, metadata=self._image_metadata()
         )
 
     async def ImageFromId(self, request: Request, stream: Stream) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from hermes_queue.localmodal.host import FILE_TOOL, Host
@@ -29,20 +29,8 @@ from hermes_queue.sandbox.local.registry import record_slot
 
 PATH = f"{PYTHON_MOUNT}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 DOCKER_CAPABILITIES = (
-    "audit_write",
-    "chown",
-    "dac_override",
-    "fowner",
-    "fsetid",
-    "kill",
-    "mknod",
-    "net_bind_service",
-    "net_raw",
-    "setfcap",
-    "setgid",
-    "setpcap",
-    "setuid",
-    "sys_chroot",
+    *("audit_write", "chown", "dac_override", "fowner", "fsetid", "kill", "mknod"),
+    *("net_bind_service", "net_raw", "setfcap", "setgid", "setpcap", "setuid", "sys_chroot"),
 )
 CAPABILITIES = {
     "docker": DOCKER_CAPABILITIES,
@@ -81,29 +69,24 @@ class Volume:
     read_only: bool
 
 
-@dataclass(frozen=True, slots=True)
-class EnclosureSpec:
-    """The definition of a sandbox's enclosure."""
-
-    sandbox_id: str
-    files: Path | None = None
-    """Tree of a snapshot to start from."""
-    network: bool = True
-    memory_mb: int = 0
-    """Memory limit; 0 = unlimited."""
-    max_pids: int = 0
-    capabilities: str = "wide"
-    """A key of `CAPABILITIES`."""
-    volumes: tuple[Volume, ...] = field(default=())
-
-
+@dataclass(eq=False)
 class Enclosure:
     """The processes and files of one sandbox on the host."""
 
-    def __init__(self, host: Host, spec: EnclosureSpec) -> None:
-        self.host = host
-        self.spec = spec
-        self.directory = host.directory / spec.sandbox_id
+    host: Host
+    sandbox_id: str
+    files: Path | None
+    """Tree of a snapshot to start from."""
+    network: bool
+    memory_mb: int
+    """Memory limit; 0 = unlimited."""
+    max_pids: int
+    capabilities: str
+    """A key of `CAPABILITIES`."""
+    volumes: tuple[Volume, ...]
+
+    def __post_init__(self) -> None:
+        self.directory = self.host.directory / self.sandbox_id
         self.rootfs = self.directory / "rootfs"
         self.init = self.directory / "init"
         self.mount_points: list[str] = []
@@ -116,35 +99,32 @@ class Enclosure:
         """Start the sandbox. The files of its volumes must be in `directory`.
 
         Raises:
-            SandboxError: it did not start.
-            OSError: files could not be created.
+            SandboxError, OSError: it did not start.
         """
-        spec = self.spec
-        if spec.files is not None:
-            await self.host.copy(spec.files, self.rootfs)
-        else:
-            self._furnish()
+        await self._furnish()
         self._users = await asyncio.to_thread(UserNamespaces, self.host.ids)
         self._groups = cgroups.create(
-            f"hermes-queue-{spec.sandbox_id}", memory_mb=spec.memory_mb, max_pids=spec.max_pids
+            f"hermes-queue-{self.sandbox_id}", memory_mb=self.memory_mb, max_pids=self.max_pids
         )
         await asyncio.to_thread(place_init, self.init, self.host.ids.host_id)
-        self._bubblewrap = Bubblewrap(spec.sandbox_id, self.host.tools, groups=self._groups)
+        self._bubblewrap = Bubblewrap(self.sandbox_id, self.host.tools, groups=self._groups)
         await self._bubblewrap.start(
             self._layout(self._users),
             environment={"PATH": PATH, "LANG": "C.UTF-8"},
             pass_fds=(self._users.outer, self._users.nested),
         )
-        record_slot(
-            self.host.directory,
-            spec.sandbox_id,
-            pid=self._bubblewrap.init_pid,
-            started=self._bubblewrap.init_started,
-            groups=self._groups,
-        )
+        self._record(self._bubblewrap.init_pid, self._bubblewrap.init_started)
 
-    def _furnish(self) -> None:
-        """Create a fresh root with the files that are not mounted into it."""
+    def _record(self, pid: int, started: int) -> None:
+        """Have the next server end the sandbox if this one dies."""
+        directory, groups = self.host.directory, self._groups
+        record_slot(directory, self.sandbox_id, pid=pid, started=started, groups=groups)
+
+    async def _furnish(self) -> None:
+        """Create the root with the files that are not mounted into it."""
+        if self.files is not None:
+            await self.host.copy(self.files, self.rootfs)
+            return
         owned = self.host.owned_directory
         owned(self.rootfs, 0o755)
         etc = owned(self.rootfs / "etc", 0o755)
@@ -157,7 +137,7 @@ class Enclosure:
     def _layout(self, users: UserNamespaces) -> list[str]:
         arguments = ["--userns", str(users.outer), "--userns2", str(users.nested)]
         arguments += ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
-        arguments += [] if self.spec.network else ["--unshare-net"]
+        arguments += [] if self.network else ["--unshare-net"]
         arguments += ["--hostname", "modal", "--bind", str(self.rootfs), "/", *self._mounts()]
         for group in self._groups.groups if self._groups else ():
             for name, place in EVENTS.items():
@@ -176,13 +156,13 @@ class Enclosure:
         arguments += ["--ro-bind", str(self.init), INIT_PLACE]
         for name in ETC_SHARED:
             arguments += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
-        if self.spec.network:
+        if self.network:
             arguments += ["--ro-bind-try", "/etc/resolv.conf", "/etc/resolv.conf"]
         for hidden in host_python().installed:
             arguments += ["--ro-bind", str(self.host.directory / "empty"), str(hidden)]
         arguments += ["--ro-bind", str(self.host.python.home), PYTHON_MOUNT]
         arguments += ["--ro-bind", str(self.host.file_tool), FILE_TOOL]
-        for volume in self.spec.volumes:
+        for volume in self.volumes:
             for parent in reversed(PurePosixPath(volume.target).parents[:-1]):
                 arguments += ["--perms", "0755", "--dir", str(parent)]
             bind = "--ro-bind" if volume.read_only else "--bind"
@@ -208,7 +188,7 @@ class Enclosure:
     ) -> list[str | bytes]:
         """The host's command line for `argv` inside; run it with the same environment."""
         assert self._bubblewrap is not None  # noqa: S101 - only after start()
-        capabilities = CAPABILITIES[self.spec.capabilities]
+        capabilities = CAPABILITIES[self.capabilities]
         kept = ",".join(["-all", *(f"+{name}" for name in capabilities)])
         limited = [self.host.tools.setpriv, "--inh-caps=-all", f"--bounding-set={kept}"]
         shell = ["/bin/sh", "-c", SHELL, "sh", cwd]
@@ -236,16 +216,20 @@ class Enclosure:
     def remove(self) -> None:
         """Delete its files. Blocking."""
         self.host.remove(self.directory)
-        self.directory.with_name(f"{self.spec.sandbox_id}.json").unlink(missing_ok=True)
+        self.directory.with_name(f"{self.sandbox_id}.json").unlink(missing_ok=True)
 
 
 def _targets(arguments: Sequence[str]) -> list[str]:
     """Targets of bubblewrap's mounts, without the root."""
-    binds = {"--bind", "--ro-bind", "--ro-bind-try"}
-    found = [arguments[index + 2] for index, word in enumerate(arguments) if word in binds]
-    found += [
-        arguments[index + 1]
-        for index, word in enumerate(arguments)
-        if word in {"--proc", "--dev", "--tmpfs"}
+    operands = {
+        "--bind": 2,
+        "--ro-bind": 2,
+        "--ro-bind-try": 2,
+        "--proc": 1,
+        "--dev": 1,
+        "--tmpfs": 1,
+    }
+    found = [
+        arguments[at + operands[word]] for at, word in enumerate(arguments) if word in operands
     ]
     return [path for path in found if path != "/"]

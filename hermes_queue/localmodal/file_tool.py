@@ -16,6 +16,7 @@ import pwd
 import shutil
 import stat
 import sys
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 KINDS = {
@@ -38,20 +39,12 @@ def fail(kind: str, message: str) -> NoReturn:
     raise SystemExit(1)
 
 
-def owner_name(uid: int) -> str:
-    """The user's name, or the uid if it has none."""
+def name_of(number: int, find: Callable[[int], Sequence[Any]]) -> str:
+    """The name of a user or group, or its number if it has none."""
     try:
-        return pwd.getpwuid(uid).pw_name
+        return str(find(number)[0])
     except KeyError:
-        return str(uid)
-
-
-def group_name(gid: int) -> str:
-    """The group's name, or the gid if it has none."""
-    try:
-        return grp.getgrgid(gid).gr_name
-    except KeyError:
-        return str(gid)
+        return str(number)
 
 
 def describe(path: str) -> dict[str, Any]:
@@ -66,8 +59,8 @@ def describe(path: str) -> dict[str, Any]:
         "size": info.st_size,
         "mode": info.st_mode,
         "permissions": f"{stat.S_IMODE(info.st_mode):04o}",
-        "owner": owner_name(info.st_uid),
-        "group": group_name(info.st_gid),
+        "owner": name_of(info.st_uid, pwd.getpwuid),
+        "group": name_of(info.st_gid, grp.getgrgid),
         "modified_time": info.st_mtime,
         "symlink_target": os.readlink(path) if is_link else None,
     }

@@ -15,12 +15,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hermes_queue.errors import IsolationUnavailable, SandboxError
-from hermes_queue.localmodal.enclosure import CAPABILITIES, SHELL, Enclosure, EnclosureSpec
-from hermes_queue.localmodal.host import Host
+from hermes_queue.localmodal.enclosure import CAPABILITIES, SHELL, Enclosure
 from hermes_queue.sandbox.host import cgroups
 from hermes_queue.sandbox.host.paths import is_root
 from hermes_queue.sandbox.host.processes import is_running, kill_process, read_stat
-from hermes_queue.sandbox.local.registry import record_slot
 
 CALL_TIMEOUT_S = 60.0
 NAMESPACES = ("pid", "ipc", "uts", "mount")
@@ -28,11 +26,7 @@ PID_FILE = "-internal-pid-file="
 
 
 def check_gvisor() -> str:
-    """The path of runsc.
-
-    Raises:
-        IsolationUnavailable: runsc is not installed, or we are not root.
-    """
+    """The path of runsc; raises IsolationUnavailable without it, and without root."""
     runsc = shutil.which("runsc")
     if runsc is None or not is_root():
         raise IsolationUnavailable("sandboxes in gVisor need runsc, as root: `apt install runsc`")
@@ -42,26 +36,16 @@ def check_gvisor() -> str:
 class GvisorEnclosure(Enclosure):
     """One sandbox as a container of runsc."""
 
-    def __init__(self, host: Host, spec: EnclosureSpec) -> None:
-        """Raises IsolationUnavailable if runsc cannot be used."""
-        super().__init__(host, spec)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._pid = self._started = self._commands = 0
-        network = "host" if spec.network else "none"
-        self._runsc = [
-            check_gvisor(),
-            "--root",
-            str(self.directory / "runsc"),
-            "--network",
-            network,
-        ]
+        self._runsc = [check_gvisor(), "--root", str(self.directory / "runsc")]
+        self._runsc += ["--network", "host" if self.network else "none"]
         self._runsc += ["--ignore-cgroups", "--file-access", "shared", "--overlay=false"]
 
     async def start(self) -> None:
         """See `Enclosure`."""
-        if self.spec.files is not None:
-            await self.host.copy(self.spec.files, self.rootfs)
-        else:
-            self._furnish()
+        await self._furnish()
         for place in (self.directory / "bundle", self.directory / "pids"):
             place.mkdir()
         for name, mode in (("tmp", 0o1777), ("var/tmp", 0o1777), ("root", 0o700)):
@@ -70,25 +54,19 @@ class GvisorEnclosure(Enclosure):
         config = json.dumps(self._config(self._layout_for_oci()))
         (self.directory / "bundle" / "config.json").write_text(config)
         self._groups = cgroups.create(
-            f"hermes-queue-{self.spec.sandbox_id}",
-            memory_mb=self.spec.memory_mb,
+            f"hermes-queue-{self.sandbox_id}",
+            memory_mb=self.memory_mb,
             max_pids=0,  # it would also limit gVisor's own threads
         )
         prefix = self._groups.enter_prefix() if self._groups else []
-        run = ["run", "--bundle", str(self.directory / "bundle"), "--detach", self.spec.sandbox_id]
+        run = ["run", "--bundle", str(self.directory / "bundle"), "--detach", self.sandbox_id]
         await self._call(*prefix, *self._runsc, *run)
-        state = json.loads(await self._call(*self._runsc, "state", self.spec.sandbox_id))
+        state = json.loads(await self._call(*self._runsc, "state", self.sandbox_id))
         stat = read_stat(int(state["pid"]))
         if stat is None:
             raise SandboxError("the sandbox ended at once")
         self._pid, self._started = int(state["pid"]), stat.started
-        record_slot(
-            self.host.directory,
-            self.spec.sandbox_id,
-            pid=self._pid,
-            started=self._started,
-            groups=self._groups,
-        )
+        self._record(self._pid, self._started)
 
     async def _call(self, *argv: str) -> bytes:
         # Into a file: processes that runsc leaves behind inherit its streams.
@@ -130,7 +108,7 @@ class GvisorEnclosure(Enclosure):
 
     def _config(self, mounts: Sequence[Mapping[str, object]]) -> dict[str, object]:
         # Mounting inside only concerns the sandbox's own kernel.
-        held = (*CAPABILITIES[self.spec.capabilities], "sys_admin")
+        held = (*CAPABILITIES[self.capabilities], "sys_admin")
         names = [f"CAP_{name.upper()}" for name in held]
         kinds = ("bounding", "effective", "permitted")
         return {
@@ -158,19 +136,15 @@ class GvisorEnclosure(Enclosure):
         self._commands += 1
         pid_file = self.directory / "pids" / str(self._commands)
         variables = [f"-env={name}={value}" for name, value in environment.items()]
-        call = [*self._runsc, "exec", f"{PID_FILE}{pid_file}", *variables, self.spec.sandbox_id]
+        call = [*self._runsc, "exec", f"{PID_FILE}{pid_file}", *variables, self.sandbox_id]
         return [*call, "/bin/sh", "-c", SHELL, "sh", cwd, *argv]
-
-    def descriptors(self) -> list[int]:
-        """See `Enclosure`."""
-        return []
 
     async def kill_tree(self, pid: int) -> None:
         """See `Enclosure`; only the command's first process is known here, not its tree."""
         inner = await asyncio.to_thread(_inner_pid, pid)
         if inner is None:
             return
-        kill = ["kill", f"-pid={inner}", self.spec.sandbox_id, "KILL"]
+        kill = ["kill", f"-pid={inner}", self.sandbox_id, "KILL"]
         try:
             await self._call(*self._runsc, *kill)
         except SandboxError:
@@ -180,7 +154,7 @@ class GvisorEnclosure(Enclosure):
         """See `Enclosure`."""
         if self._pid:
             await asyncio.to_thread(self._kill)
-            await self._call(*self._runsc, "delete", "--force", self.spec.sandbox_id)
+            await self._call(*self._runsc, "delete", "--force", self.sandbox_id)
             self._pid = 0
         if self._groups is not None:
             await asyncio.to_thread(self._groups.remove)

@@ -54,10 +54,9 @@ class Host:
             self.python = interpreter.prepare(None, root)
             self._registry = HostRegistry(root, remove=self.remove)
             if ended := self._registry.reclaim():
+                names = ", ".join(ended)
                 logger.info(
-                    "removed sandboxes of dead servers: %s",
-                    ", ".join(ended),
-                    extra={"action": "reclaim"},
+                    "removed sandboxes of dead servers: %s", names, extra={"action": "reclaim"}
                 )
             self._id = f"localmodal-{secrets.token_hex(6)}"
             self.directory = self._registry.open(self._id, {"pid": str(os.getpid())})

@@ -38,11 +38,7 @@ class Listener:
     """Serves services, possibly shared with other listeners, on its own port."""
 
     def __init__(self, services: Sequence[Any], port: int = 0) -> None:
-        """Bind the port; 0 = any free one.
-
-        Raises:
-            OSError: the port is taken.
-        """
+        """Bind the port, 0 = any free one; OSError if it is taken."""
         # Name the protocol: asyncio switches off Nagle's algorithm only for such sockets, and it
         # would cost 40 ms in each direction.
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)

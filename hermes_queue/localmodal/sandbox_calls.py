@@ -17,18 +17,15 @@ from hermes_queue.localmodal.wire import Request, Stream, Tokens, new_id
 
 PAGE = 100
 """Sandboxes per page of a list."""
+ROUTER_TOKEN_LIFETIME_S = 3600.0
 
 
 class SandboxCalls(ControlPlane):
     """The whole control plane. Methods have the names of the protocol."""
 
-    def __init__(
-        self, store: Store, tokens: Tokens, router_url: str, *, router_token_s: float
-    ) -> None:
-        """`router_token_s` is the lifetime of tokens for the command router."""
+    def __init__(self, store: Store, tokens: Tokens, router_url: str) -> None:
         super().__init__(store, tokens)
         self._router_url = router_url
-        self._router_token_s = router_token_s
         self._created: dict[str, asyncio.Task[ServedSandbox]] = {}
 
     async def _create(self, request: Request, stream: Stream, *, v1: bool) -> ServedSandbox:
@@ -38,10 +35,11 @@ class SandboxCalls(ControlPlane):
         environment = dict(variables.contents) if variables else {}
         environment.update(self.store.environment(request, definition.secret_ids))
         key = stream.metadata.get("x-idempotency-key") or new_id("key")
-        if key not in self._created:
+        if key not in self._created:  # no await before the task is stored: see the docstring
             work = self.store.create(request.app_id, definition, environment, v1=v1)
             self._created[key] = asyncio.create_task(work)
         try:
+            # Shielded: the client that hangs up comes back with the same key.
             box = await asyncio.shield(self._created[key])
         except GRPCError:
             self._created.pop(key, None)
@@ -178,7 +176,7 @@ class SandboxCalls(ControlPlane):
             # On localhost the JavaScript SDK requires the scheme https, and uses plaintext
             # nevertheless.
             url = url.replace("http://", "https://", 1)
-        token = self.tokens.make(box.task_id, self._router_token_s)
+        token = self.tokens.make(box.task_id, ROUTER_TOKEN_LIFETIME_S)
         return api_pb2.CommandRouterAccess(url=url, jwt=token)
 
     @staticmethod

@@ -6,16 +6,15 @@ import asyncio
 import hmac
 import logging
 import threading
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar
 
 from grpclib import GRPCError, Status
 from modal_proto import api_pb2
 from modal_proto import task_command_router_pb2 as router_pb2
 
-from hermes_queue.localmodal.faults.plan import Conduct, FaultPlan
+from hermes_queue.localmodal.faults.plan import FaultPlan
 from hermes_queue.localmodal.faults.service import FaultService
 from hermes_queue.localmodal.gvisor import check_gvisor
 from hermes_queue.localmodal.host import Host
@@ -35,7 +34,7 @@ T = TypeVar("T")
 
 
 class LocalModal:
-    """`async with LocalModal() as server:`, then point the SDK at `server.environment`.
+    """`start` it, then point the SDK at its `environment`.
 
     The thread of its event loop must live as long as the sandboxes, which die with it.
     """
@@ -49,37 +48,21 @@ class LocalModal:
         token_secret: str = TOKEN_SECRET,
         network: bool = True,
         limits: SandboxLimits | None = None,
-        conduct: Conduct | None = None,
-        secrets: Mapping[str, Mapping[str, str]] | None = None,
-        router_token_s: float = 3600.0,
         worker_ports: bool = False,
     ) -> None:
         """Prepare a server; nothing is checked before `start`.
 
-        Args:
-            root: directory of the sandboxes' files while they live; None = a directory of the
-                cache.
-            port: on 127.0.0.1; 0 = any free one.
-            token_id: token id that clients must send, with `token_secret`.
-            token_secret: secret of `token_id`.
-            network: False = no sandbox has network, whatever it requests.
-            limits: limits of each sandbox.
-            conduct: general behaviour of the server.
-            secrets: named secrets that exist from the start.
-            router_token_s: lifetime of the tokens for commands.
-            worker_ports: give each sandbox a separate port for its commands, as on Modal, where
-                it belongs to the worker; a lost worker then refuses connections. Otherwise all
-                sandboxes share the server's port, and connections to a lost worker break.
+        Files of sandboxes are below `root` (None = the cache) while they live; port 0 = any free
+        one. Clients must send both tokens. Without `network` no sandbox has it, whatever it
+        requests. With `worker_ports` each sandbox takes its commands on its own port, as on Modal:
+        a lost worker refuses connections. On the server's own port, they break.
         """
         self.port = port
-        self.conduct = conduct or Conduct()
-        self.faults = FaultPlan(self.conduct)
+        self.faults = FaultPlan()
         self._root = root or PathSettings().cache / "localmodal"
         self._credentials = (token_id, token_secret)
         self._network = network
         self._limits = limits or SandboxLimits()
-        self._secrets = dict(secrets or {})
-        self._router_token_s = router_token_s
         self._worker_ports = worker_ports
         self._tokens = Tokens()
         self._connections = Connections()
@@ -128,8 +111,6 @@ class LocalModal:
             self._store = Store(
                 self._host, self.faults, self._limits, self._network, self._open_worker
             )
-            for name, values in self._secrets.items():
-                self._store.add_secret(name, values)
             self._listener.services = self._services(self._store)
             await self._listener.start()
         except BaseException:
@@ -138,7 +119,7 @@ class LocalModal:
         self._report()
 
     def _services(self, store: Store) -> list[Any]:
-        control = SandboxCalls(store, self._tokens, self.url, router_token_s=self._router_token_s)
+        control = SandboxCalls(store, self._tokens, self.url)
         account = api_pb2.DESCRIPTOR.services_by_name["ModalClient"]
         commands = router_pb2.DESCRIPTOR.services_by_name["TaskCommandRouter"]
         router = Service(commands, Router(store), self.faults, self._check_bearer)
@@ -197,10 +178,7 @@ class LocalModal:
         """Kill a sandbox's worker like a machine that dies.
 
         Everything inside ends at once and connections to it break. The control plane lists it as
-        running until it is terminated.
-
-        Raises:
-            GRPCError: there is no such sandbox.
+        running until it is terminated. Raises GRPCError if there is no such sandbox.
         """
         await self.store.box(sandbox_id).lose_worker()
 
@@ -215,18 +193,6 @@ class LocalModal:
         if self._host is not None:
             await asyncio.to_thread(self._host.close)
         self._listener = self._store = self._host = None
-
-    async def __aenter__(self) -> LocalModal:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.stop()
 
 
 class BackgroundServer:
@@ -244,7 +210,7 @@ class BackgroundServer:
         """Run a coroutine of the server on its loop; blocks."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(CALL_TIMEOUT_S)
 
-    def start(self) -> LocalModal:
+    def __enter__(self) -> BackgroundServer:
         """See `LocalModal.start`."""
         self._thread.start()
         try:
@@ -252,9 +218,9 @@ class BackgroundServer:
         except BaseException:
             self._end_thread()
             raise
-        return self.server
+        return self
 
-    def stop(self) -> None:
+    def __exit__(self, *_: object) -> None:
         """See `LocalModal.stop`."""
         try:
             self.call(self.server.stop())
@@ -265,9 +231,3 @@ class BackgroundServer:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(CALL_TIMEOUT_S)
         self._loop.close()
-
-    def __enter__(self) -> LocalModal:
-        return self.start()
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()

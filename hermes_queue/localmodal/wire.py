@@ -8,7 +8,8 @@ import hmac
 import json
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 from google.protobuf.message_factory import GetMessageClass
@@ -81,6 +82,7 @@ class StatusDetails(StatusDetailsCodecBase):
         return list(api_pb2.RPCStatus.FromString(data).details)
 
 
+Method = Callable[..., Any]
 Guard = Callable[[str, Stream], Awaitable[None]]
 """Called with the method's name before each call; raises GRPCError to refuse it."""
 
@@ -97,22 +99,17 @@ class Service:
         self._guard = guard
         self._handlers: dict[str, Handler] = {}
         for method in descriptor.methods:
-            # Register unknown methods too: otherwise the SDK would see "Missing content-type
-            # header".
-            function = getattr(target, method.name, None)
+            function: Any = getattr(target, method.name, None)
+            call, cardinality = self._unary, Cardinality.UNARY_UNARY
             if function is None:
-                handle, cardinality = self._refuse(method.name), Cardinality.STREAM_STREAM
+                # Otherwise the SDK would see "Missing content-type header".
+                call, cardinality = self._refuse, Cardinality.STREAM_STREAM
             elif method.client_streaming:
-                handle = self._client_stream(method.name, function)
-                cardinality = Cardinality.STREAM_UNARY
+                call, cardinality = self._client_stream, Cardinality.STREAM_UNARY
             elif method.server_streaming:
-                handle = self._server_stream(method.name, function)
-                cardinality = Cardinality.UNARY_STREAM
-            else:
-                handle = self._unary(method.name, function)
-                cardinality = Cardinality.UNARY_UNARY
+                call, cardinality = self._server_stream, Cardinality.UNARY_STREAM
             self._handlers[f"/{descriptor.full_name}/{method.name}"] = Handler(
-                handle,
+                partial(call, method.name, function),
                 cardinality,
                 GetMessageClass(method.input_type),
                 GetMessageClass(method.output_type),
@@ -126,42 +123,26 @@ class Service:
         await self._faults.before(name)
         return await stream.recv_message()
 
-    def _refuse(self, name: str) -> Callable[[Stream], Awaitable[None]]:
-        async def call(stream: Stream) -> None:
-            raise GRPCError(Status.UNIMPLEMENTED, f"{name} is not supported by localmodal")
+    async def _refuse(self, name: str, function: Method, stream: Stream) -> None:
+        raise GRPCError(Status.UNIMPLEMENTED, f"{name} is not supported by localmodal")
 
-        return call
+    async def _unary(self, name: str, function: Method, stream: Stream) -> None:
+        request = await self._begin(name, stream)
+        await stream.send_message(await function(request, stream))
 
-    def _unary(
-        self, name: str, function: Callable[[Request, Stream], Awaitable[Any]]
-    ) -> Callable[[Stream], Awaitable[None]]:
-        async def call(stream: Stream) -> None:
-            request = await self._begin(name, stream)
-            await stream.send_message(await function(request, stream))
+    async def _server_stream(self, name: str, function: Method, stream: Stream) -> None:
+        request = await self._begin(name, stream)
+        fault = self._faults.stream_fault(name)
+        sent = 0
+        async for reply in function(request, stream):
+            if fault and sent == fault.after_messages:
+                break
+            await stream.send_message(reply)
+            sent += 1
+        if fault and fault.error:
+            raise fault.error
 
-        return call
-
-    def _server_stream(
-        self, name: str, function: Callable[[Request, Stream], AsyncIterator[Any]]
-    ) -> Callable[[Stream], Awaitable[None]]:
-        async def call(stream: Stream) -> None:
-            request = await self._begin(name, stream)
-            broken = self._faults.stream_fault(name)
-            async for reply in function(request, stream):
-                if broken is not None:
-                    broken.check()
-                await stream.send_message(reply)
-            if broken is not None:
-                broken.end()
-
-        return call
-
-    def _client_stream(
-        self, name: str, function: Callable[[Stream], Awaitable[Any]]
-    ) -> Callable[[Stream], Awaitable[None]]:
-        async def call(stream: Stream) -> None:
-            await self._guard(name, stream)
-            await self._faults.before(name)
-            await stream.send_message(await function(stream))
-
-        return call
+    async def _client_stream(self, name: str, function: Method, stream: Stream) -> None:
+        await self._guard(name, stream)
+        await self._faults.before(name)
+        await stream.send_message(await function(stream))

@@ -85,11 +85,7 @@ def _directory_of(directory: Path, run_id: str) -> Path:
 
 
 def _directory_of_writer(directory: Path, run_id: str) -> Path:
-    """`_directory_of`, with a file that holds the run id if the name is a hash.
-
-    Raises:
-        ConfigurationError: the directory cannot be written.
-    """
+    """`_directory_of`, with a file that holds the run id if the name is a hash."""
     path = _directory_of(directory, run_id)
     if path.name.startswith(_HASHED) and not (path / _RUN_ID).exists():
         try:
@@ -102,7 +98,6 @@ def _directory_of_writer(directory: Path, run_id: str) -> Path:
 
 
 def _run_of(path: Path) -> str | None:
-    """The run id of a directory of the archive; None if its id file is not written yet."""
     if not path.name.startswith(_HASHED):
         return unquote(path.name)
     try:

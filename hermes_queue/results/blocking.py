@@ -50,7 +50,7 @@ class SyncConsumer:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="consume", daemon=True)
         self._thread.start()
-        self._ahead = self._call(_ahead(group, ahead, options))
+        self._ahead = ReadAhead(reading(group, **options), ahead)
         self._call(self._ahead.__aenter__())
 
     def __iter__(self) -> Iterator[HeldGroup]:
@@ -108,10 +108,6 @@ def consume_sync(group: str, *, ahead: int = 2, **options: Any) -> SyncConsumer:
         HermesQueueError: as `consume`, during the iteration.
     """
     return SyncConsumer(group, ahead, **{"prefetch": max(1, ahead), "renew": True, **options})
-
-
-async def _ahead(group: str, size: int, options: dict[str, Any]) -> ReadAhead:
-    return ReadAhead(reading(group, **options), size)
 
 
 def _held(

@@ -96,24 +96,7 @@ async def consume(
             is acknowledged. An outage of the store is waited out.
         SchemaTooNew: a newer hermes-queue published this group; nothing is acknowledged.
     """
-    async with reading(
-        group,
-        url=url,
-        consumer=consumer,
-        run=run,
-        env=env,
-        complete=complete,
-        min_mean=min_mean,
-        max_mean=max_mean,
-        min_std=min_std,
-        start=start,
-        idle_timeout_s=idle_timeout_s,
-        stale_s=stale_s,
-        durable=durable,
-        max_deliveries=max_deliveries,
-        prefetch=prefetch,
-        renew=renew,
-    ) as deliveries:
+    async with reading(**locals()) as deliveries:
         async for delivered in deliveries:
             yield delivered
 

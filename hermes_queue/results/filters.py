@@ -29,26 +29,16 @@ class GroupFilter:
 
     def takes(self, fields: Mapping[str, str]) -> bool:
         """Whether a stream entry with these fields passes."""
-        same = (("run_id", self.run_id), ("env", self.env))
-        if any(value is not None and fields.get(name) != value for name, value in same):
-            return False
-        if self.complete and fields.get("complete") != "1":
-            return False
-        least, most = float("-inf"), float("inf")
-        bounds = (("mean", self.min_mean, self.max_mean), ("std", self.min_std, None))
-        for name, low, high in bounds:
-            if low is None and high is None:
-                continue
-            text = fields.get(name)
-            if not text:
-                return False
-            if (
-                not (least if low is None else low)
-                <= float(text)
-                <= (most if high is None else high)
-            ):
-                return False
-        return True
+        # A group without scores passes no bound: nothing is above or below "not a number".
+        mean, std = (float(fields.get(name) or "nan") for name in ("mean", "std"))
+        return (
+            self.run_id in (None, fields.get("run_id"))
+            and self.env in (None, fields.get("env"))
+            and (not self.complete or fields.get("complete") == "1")
+            and (self.min_mean is None or mean >= self.min_mean)
+            and (self.max_mean is None or mean <= self.max_mean)
+            and (self.min_std is None or std >= self.min_std)
+        )
 
 
 def stream_id(start: str | float | datetime) -> str:

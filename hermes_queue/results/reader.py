@@ -16,8 +16,7 @@ import redis.asyncio
 from pydantic import PrivateAttr
 
 from hermes_queue.bodies import codec
-from hermes_queue.bodies.claim import is_claim
-from hermes_queue.bodies.store import resolve
+from hermes_queue.bodies.store import is_claim, resolve
 from hermes_queue.cancellation import Cancellation
 from hermes_queue.errors import (
     ConfigurationError,
@@ -30,7 +29,7 @@ from hermes_queue.keyspace.connection import explained
 from hermes_queue.models import ScoredTrajectory, TrajectoryGroup
 from hermes_queue.results.deliveries import Deliveries, Entries
 from hermes_queue.results.filters import GroupFilter
-from hermes_queue.results.stored import check_schema, group_fields
+from hermes_queue.results.stored import group_fields
 
 STREAM = "results"
 _GIVEN_BACK_S = 365 * 86400.0
@@ -263,7 +262,7 @@ class StreamReader:
         if not fields or not self._filter.takes(fields):
             await self._ack(entry_id)
             return None
-        check_schema(fields)
+        codec.refuse_newer(f"group {fields['group_id']}", int(fields["schema"]))
         count = await self._pending.times(entry_id) if again else 1
         if count > self._max_deliveries:
             await self._bury(entry_id, fields, f"delivered {count} times, never acknowledged")
@@ -334,11 +333,7 @@ class StreamReader:
 
     @contextmanager
     def _answering(self, entry_id: bytes) -> Iterator[None]:
-        """Answer one delivery (ack, nack).
-
-        Raises:
-            RedisUnavailable: the reply was lost; the next read looks for the delivery again.
-        """
+        """Answer one delivery; if the reply is lost, the next read looks for it again."""
         cancellation = Cancellation()
         try:
             with explained(self._url):
@@ -361,23 +356,18 @@ class StreamReader:
         """
         if not await self._pending.times(entry_id):
             return  # buried by an earlier call whose reply was lost
-        logger.error(
-            "group %s is undeliverable to %s: %s",
-            fields["group_id"],
-            self._group,
-            reason,
-            extra={"action": "undeliverable", "group_id": fields["group_id"]},
-        )
+        name = fields["group_id"]
+        extra = {"action": "undeliverable", "group_id": name}
+        logger.error("group %s is undeliverable to %s: %s", name, self._group, reason, extra=extra)
         letter = {"cause": "undeliverable", "reason": reason, "consumer_group": self._group}
         try:
             await self._pending.bury(entry_id, f"{self._prefix}dead", {**fields, **letter})
         except RedisFull as error:
-            extra = {"action": "letter_waits", "group_id": fields["group_id"]}
-            logger.warning("%s stays unacknowledged: %s", fields["group_id"], error, extra=extra)
+            extra = {"action": "letter_waits", "group_id": name}
+            logger.warning("%s stays unacknowledged: %s", name, error, extra=extra)
         self._unanswered.discard(entry_id)
 
     async def _bodies(self, ids: list[str]) -> tuple[tuple[ScoredTrajectory, ...], list[str]]:
-        """The records of `ids`, in order, and the reasons why others are lost."""
         client: Any = self._client
         bodies = await client.mget([f"{self._prefix}body:{i}" for i in ids]) if ids else []
         stored = dict(zip(ids, bodies, strict=True))

@@ -11,8 +11,8 @@ import msgpack
 
 from hermes_queue.bodies import codec
 from hermes_queue.bodies.store import resolve
-from hermes_queue.errors import HermesQueueError, SchemaTooNew
-from hermes_queue.models import SCHEMA_VERSION, ScoredTrajectory, TrajectoryGroup
+from hermes_queue.errors import HermesQueueError
+from hermes_queue.models import ScoredTrajectory, TrajectoryGroup
 
 
 class BodyMissing(HermesQueueError):
@@ -46,7 +46,7 @@ class StoredGroup:
             SchemaTooNew: a newer hermes-queue wrote it.
             BodyMissing: a member cannot be read. A missing extra is left out.
         """
-        check_schema(self.fields)
+        codec.refuse_newer(f"group {self.fields['group_id']}", int(self.fields["schema"]))
         names = json.loads(self.fields["members"])
         if gone := [name for name in names if name not in self.bodies]:
             why = [self.lost.get(name, f"the body of {name} is gone") for name in gone]
@@ -81,19 +81,6 @@ def stored_group(client: Any, prefix: str, raw: Mapping[bytes, bytes]) -> Stored
     names = [*json.loads(fields["members"]), *json.loads(fields.get("extras") or "[]")]
     bodies = client.mget([f"{prefix}body:{name}" for name in names]) if names else []
     return StoredGroup(fields, *resolve(dict(zip(names, bodies, strict=True))))
-
-
-def check_schema(fields: Mapping[str, str]) -> None:
-    """Refuse an entry that only a newer version can read.
-
-    Raises:
-        SchemaTooNew: the entry's schema is newer than this package.
-    """
-    if int(fields["schema"]) > SCHEMA_VERSION:
-        raise SchemaTooNew(
-            f"group {fields['group_id']} has schema {fields['schema']}, this hermes-queue "
-            f"reads up to {SCHEMA_VERSION}: upgrade hermes-queue here"
-        )
 
 
 def group_fields(fields: Mapping[str, str]) -> dict[str, Any]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from hermes_queue.errors import HermesQueueError, RedisFull, RedisUnavailable
 from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger.ledger import Ledger
+from hermes_queue.results.archive import ArchiveSink
 from hermes_queue.results.reader import STREAM
-from hermes_queue.results.stored import StoredGroup, stored_group
+from hermes_queue.results.stored import stored_group
 from hermes_queue.settings import ResultSettings
 
 _PAGE = 8
@@ -31,24 +32,12 @@ class Trimmed:
     """Names of non-durable consumer groups that stopped reading; trimming did not wait for them."""
 
 
-class Archive(Protocol):
-    """A place that keeps results before they are deleted."""
-
-    def store(self, groups: Iterable[StoredGroup]) -> None:
-        """Archive the groups; they are durable on return.
-
-        Raises:
-            HermesQueueError: at least one was not archived.
-        """
-        ...
-
-
 def trim(
     ledger: Ledger,
     settings: ResultSettings,
     *,
     interval_s: float,
-    archive: Archive | None = None,
+    archive: ArchiveSink | None = None,
     refused: dict[str, str] | None = None,
 ) -> Trimmed | None:
     """Delete up to a batch of entries that every relevant consumer group has acknowledged.
@@ -83,15 +72,12 @@ def trim(
 
 
 def _archived(
-    ledger: Ledger, ids: Sequence[bytes], archive: Archive, refused: dict[str, str]
+    ledger: Ledger, ids: Sequence[bytes], archive: ArchiveSink, refused: dict[str, str]
 ) -> bytes:
     """Archive groups; those that fail are added to `refused`.
 
-    Returns:
-        The id of the last archived entry, b"" if there was none to archive.
-
-    Raises:
-        Exception: the first failure, if no group could be archived.
+    Returns the id of the last archived entry, b"" if there was none to archive. Raises the first
+    failure if no group could be archived.
     """
     newest, failures, first = b"", 0, None
     for entry_id, raw in _entries(ledger, ids):
@@ -146,7 +132,6 @@ def _call(
 
 
 def _entries(ledger: Ledger, ids: Sequence[bytes]) -> Iterator[tuple[bytes, Any]]:
-    """The entries of `ids` that are still in the stream, with their fields."""
     client: Any = ledger.client
     for start in range(0, len(ids), _PAGE):
         page = ids[start : start + _PAGE]

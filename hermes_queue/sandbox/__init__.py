@@ -2,12 +2,12 @@
 
 base.py            the contract of a backend
 capacity.py        the number of slots that may be leased at once
-commands.py        commands and files of leased slots
 context.py         a slot for envs and tools
 files.py           files of a slot, read and written with bash
 fleet.py           state that a backend shares with the deployment's workers
 offers.py          optional attributes of a backend's module
 profiles.py        for backends with one kind of slot
+slot_backend.py    the common part of backends that can run a program in a slot
 builds/            where assets are built
 host/              Linux: namespaces, cgroups, seccomp, processes
 local/             slots on this host
@@ -17,13 +17,16 @@ selfcheck/         the checks that every backend passes
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Mapping
 
+from pydantic_settings import BaseSettings
+
 from hermes_queue import extensions
-from hermes_queue.errors import ConfigurationError
+from hermes_queue.errors import ConfigurationError, HermesQueueError, TrajectoryFailure
 from hermes_queue.sandbox.base import SandboxBackend
 from hermes_queue.sandbox.fleet import Fleet
-from hermes_queue.sandbox.offers import Offer, offer_of
+from hermes_queue.sandbox.offers import Flag, Offer
 
 CONTRACT = sorted(
     part
@@ -45,7 +48,19 @@ def find_backend(name: str) -> Offer:
         ConfigurationError: see `hermes_queue.extensions.load`; or an optional attribute of its
             module has the wrong type.
     """
-    return offer_of(name, *extensions.load_with_module("backend", name))
+    module, make = extensions.load_with_module("backend", name)
+    settings, flags, check, check_profile = (
+        getattr(module, attribute, None)
+        for attribute in ("SETTINGS", "FLAGS", "check", "check_profile")
+    )
+    is_class = isinstance(settings, type) and issubclass(settings, BaseSettings)
+    if settings is not None and not is_class:
+        raise ConfigurationError(
+            f"sandbox backend {name!r}: SETTINGS is not a pydantic-settings class"
+        )
+    if not all(isinstance(flag, Flag) for flag in flags or ()):
+        raise ConfigurationError(f"sandbox backend {name!r}: FLAGS may only contain Flag objects")
+    return Offer(make, settings, tuple(flags or ()), check, check_profile)
 
 
 def make_backend(
@@ -58,17 +73,23 @@ def make_backend(
     """Make the backend called `name` (see `find_backend`); see `BackendFactory`.
 
     Raises:
-        ConfigurationError: the backend is unknown, its constructor takes other arguments, or it
-            lacks a part of the contract; the message names what is missing.
+        ConfigurationError: the backend is unknown, its constructor takes other arguments or raises
+            (the message has file and line), or it lacks a part of the contract, which is named.
     """
     make = find_backend(name).make
     try:
         backend = make(slots=slots, labels=labels, fleet=fleet)
-    except TypeError as error:
-        raise ConfigurationError(
-            f"sandbox backend {name!r} cannot be made: {error}; its constructor takes the keywords "
-            "slots, labels and fleet: hermes_queue.sandbox.fleet.BackendFactory"
-        ) from error
+    except (HermesQueueError, TrajectoryFailure):
+        raise
+    except Exception as error:  # foreign code may raise anything
+        *inside, raised = traceback.extract_tb(error.__traceback__)
+        why = f"{type(error).__name__}: {error} ({raised.filename}:{raised.lineno})"
+        if isinstance(error, TypeError) and not inside:  # our call was refused
+            why = (
+                f"{error}; its constructor takes the keywords slots, labels and fleet: "
+                "hermes_queue.sandbox.fleet.BackendFactory"
+            )
+        raise ConfigurationError(f"sandbox backend {name!r} cannot be made: {why}") from error
     if missing := [part for part in CONTRACT if not hasattr(backend, part)]:
         raise ConfigurationError(
             f"sandbox backend {name!r} has no {', '.join(missing)}: see the "

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from types import ModuleType
 
 from pydantic_settings import BaseSettings
 
-from hermes_queue.errors import ConfigurationError
 from hermes_queue.sandbox.fleet import BackendFactory
 
 
@@ -41,8 +39,6 @@ class Condition:
 class Offer:
     """Attributes of a backend's module; their names are in brackets."""
 
-    name: str
-    """Name of the backend in the setting."""
     make: BackendFactory
     """[BACKEND] Its class, or a function that makes it."""
     settings: type[BaseSettings] | None
@@ -55,24 +51,3 @@ class Offer:
     check_profile: Callable[[str], None] | None
     """[check_profile] Raises SandboxRejected for a profile that a worker with these settings does
     not know, and ConfigurationError for unreadable settings."""
-
-
-def offer_of(name: str, module: ModuleType, make: BackendFactory) -> Offer:
-    """The offer of the module of backend `name`, whose `BACKEND` is `make`.
-
-    Raises:
-        ConfigurationError: an attribute has the wrong type; the message names it.
-    """
-    settings, flags, look, check_profile = (
-        getattr(module, attribute, None)
-        for attribute in ("SETTINGS", "FLAGS", "check", "check_profile")
-    )
-    if settings is not None and not (
-        isinstance(settings, type) and issubclass(settings, BaseSettings)
-    ):
-        raise ConfigurationError(
-            f"sandbox backend {name!r}: SETTINGS is not a pydantic-settings class"
-        )
-    if not all(isinstance(flag, Flag) for flag in flags or ()):
-        raise ConfigurationError(f"sandbox backend {name!r}: FLAGS may only contain Flag objects")
-    return Offer(name, make, settings, tuple(flags or ()), look, check_profile)

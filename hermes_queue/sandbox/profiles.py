@@ -9,11 +9,7 @@ DEFAULT_PROFILE = "default"
 
 
 def refuse_but_default(name: str) -> None:
-    """Refuse other profiles, for backends whose settings describe one kind of slot only.
-
-    Raises:
-        SandboxRejected: another profile is required.
-    """
+    """Refuse other profiles, for a backend with one kind of slot. Raises SandboxRejected."""
     if name != DEFAULT_PROFILE:
         raise SandboxRejected(
             f"sandbox profile {name!r} is unknown to this worker; known: {DEFAULT_PROFILE} "

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from pydantic import BaseModel, ConfigDict
 
@@ -29,7 +29,6 @@ class Sink(Protocol):
         Raises:
             HermesQueueError: the destination refused; nothing of this call counts as stored.
         """
-        ...
 
     def close(self) -> None:
         """Release the destination. Idempotent."""
@@ -44,7 +43,27 @@ class DatasetSink(Sink, Protocol):
     @property
     def held(self) -> Mapping[str, str]:
         """Trajectory id -> instance id of everything in the dataset, whoever wrote it."""
-        ...
+
+
+START = (
+    "Position at which a new consumer group begins: 0 = oldest, $ = only new groups, an entry id, "
+    "or Unix seconds with a point (1790000000.0)."
+)
+"""Help of the option for the `start` of `consume`."""
+
+
+class Closing:
+    """Closes a sink at the end of a `with` statement."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """See `Sink.close`."""
+        raise NotImplementedError
 
 
 class SinkOptions(BaseModel):
@@ -54,7 +73,7 @@ class SinkOptions(BaseModel):
     numbers, texts, paths or booleans, all with a default.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from hermes_queue.models import TrajectoryGroup
 from hermes_queue.settings import MetricsSettings
 from hermes_queue.telemetry import metrics
 from hermes_queue.telemetry.endpoint import MetricsEndpoint
-from hermes_queue.telemetry.meter import Meter, NoMeter, PrometheusMeter
+from hermes_queue.telemetry.meter import Meter, PrometheusMeter
 
 
 class SinkMeter:
@@ -61,7 +61,7 @@ def metered(sink: str, settings: MetricsSettings | None = None) -> Iterator[Sink
     """
     section = settings or MetricsSettings()
     if section.sink_port is None:
-        yield SinkMeter(sink, NoMeter())
+        yield SinkMeter(sink, Meter())
         return
     meter = PrometheusMeter("sink", max_label_values=section.max_label_values)
     endpoint = MetricsEndpoint(

@@ -2,46 +2,55 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
+
 from hermes_queue.errors import ConfigurationError, InputError
-from hermes_queue.models import ScoredTrajectory, TrajectoryGroup
+from hermes_queue.models import ScoredTrajectory, StopReason, TrajectoryGroup
+from hermes_queue.sinks.base import SinkOptions
 
 _CAUGHT = ("canary", "cut_short")
 """Reasons in a report which mean that the agent's code interfered with the grading."""
 
 
-@dataclass(frozen=True, slots=True)
-class Filters:
+class Filters(SinkOptions):
     """Filters of a dataset. By default it takes every measured trajectory."""
 
     failed: bool = False
     """Include trajectories without a score."""
-    min_score: float | None = None
-    max_score: float | None = None
-    complete: bool = False
-    """Only groups of which every member was measured."""
-    mixed: bool = False
-    """Only groups with more than one score."""
-    clean: bool = False
-    """Only trajectories in which no attempt to get around the grading was seen: the report has no
-    `dropped` paths and no `flags`, and its reason is neither canary nor cut_short."""
-    tokens: bool = False
-    """Only trajectories with the server's token ids and logprobs."""
-    stop_reasons: tuple[str, ...] = ()
-    """Only trajectories with one of these stop reasons; empty = any."""
-    max_per_instance: int | None = None
-    """Largest number of rows of one instance, over all groups and runs; the first ones are kept."""
+    min_score: float | None = Field(default=None, description="Omit scores below this.")
+    max_score: float | None = Field(default=None, description="Omit scores above this.")
+    complete: bool = Field(default=False, description="Omit groups with unmeasured members.")
+    mixed: bool = Field(default=False, description="Write only groups with different scores.")
+    clean: bool = Field(
+        default=False,
+        description="Omit trajectories in which an attempt to get around the grading was seen.",
+    )
+    """The report has `dropped` paths, `flags`, or a reason that is canary or cut_short."""
+    tokens: bool = Field(
+        default=False, description="Omit rows without the server's ids and logprobs."
+    )
+    stop_reasons: tuple[StopReason, ...] = Field(
+        default=(),
+        validation_alias="stop_reason",
+        description="Write only trajectories with this stop reason; may be repeated.",
+    )
+    max_per_instance: int | None = Field(
+        default=None,
+        ge=1,
+        description="Write at most this many rows of one instance, from all runs together.",
+    )
 
     def described(self) -> dict[str, Any]:
         """The filters that differ from the default, for a data card."""
-        default = asdict(Filters())
-        return {name: v for name, v in asdict(self).items() if v != default[name]}
+        return self.model_dump(exclude_defaults=True)
 
 
 class Decontamination:
@@ -171,13 +180,12 @@ class Selection:
         return ""
 
     def _refusal(self, member: ScoredTrajectory) -> str:
-        filters, score = self.filters, member.score
-        low = score is None or (filters.min_score is not None and score < filters.min_score)
-        high = score is None or (filters.max_score is not None and score > filters.max_score)
+        filters = self.filters
+        score = math.nan if member.score is None else member.score  # within no bounds
         checks = (
-            (score is None and not filters.failed, "no score"),
-            (filters.min_score is not None and low, "score too low"),
-            (filters.max_score is not None and high, "score too high"),
+            (member.score is None and not filters.failed, "no score"),
+            (filters.min_score is not None and not score >= filters.min_score, "score too low"),
+            (filters.max_score is not None and not score <= filters.max_score, "score too high"),
             (filters.clean and tampered(member), "tampered"),
             (filters.tokens and not _has_tokens(member), "no tokens"),
             (

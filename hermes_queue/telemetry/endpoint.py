@@ -44,12 +44,8 @@ class MetricsEndpoint:
             target=self._server.serve_forever, args=(0.2,), name="metrics", daemon=True
         )
         self._thread.start()
-        logger.info(
-            "metrics at http://%s:%d/metrics",
-            address,
-            self.port,
-            extra={"action": "metrics_listen", "port": self.port},
-        )
+        extra = {"action": "metrics_listen", "port": self.port}
+        logger.info("metrics at http://%s:%d/metrics", address, self.port, extra=extra)
 
     def target(self, advertise: str | None = None) -> str:
         """`host:port` for Prometheus to scrape."""

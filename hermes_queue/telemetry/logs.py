@@ -108,14 +108,10 @@ class JsonFormatter(logging.Formatter):
 
 
 def _ids(extra: dict[str, Any]) -> dict[str, str]:
-    """Trajectory and run that an event belongs to, if known."""
     trajectory_id = extra.get("trajectory_id") or _trajectory.get() or _of_celery(extra.get("data"))
     run_id = extra.get("run_id") or run_of(trajectory_id)
-    return {
-        name: value
-        for name, value in (("trajectory_id", trajectory_id), ("run_id", run_id))
-        if value
-    }
+    known = {"trajectory_id": trajectory_id, "run_id": run_id}
+    return {name: value for name, value in known.items() if value}
 
 
 _TASK_NAMES = ("hermes_queue.run_trajectory", "trajectory.")

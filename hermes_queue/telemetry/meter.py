@@ -1,14 +1,13 @@
 """Counters and histograms of this process, in Prometheus' format.
 
-Only `PrometheusMeter` loads `prometheus_client` (the extra `metrics`). Without an endpoint,
-`NoMeter` accepts all calls and does nothing.
+Only `PrometheusMeter` loads `prometheus_client` (the extra `metrics`).
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.telemetry.metrics import METRICS, Metric, MetricSource
@@ -22,8 +21,8 @@ Values = Mapping[tuple[str, ...], float]
 """Values of a metric's labels, in order -> value of the metric."""
 
 
-class Meter(Protocol):
-    """Records counts and measurements. Thread-safe; label values may be any text."""
+class Meter:
+    """Takes counts and measurements and discards them. Thread-safe; label values are any text."""
 
     def add(self, metric: Metric, labels: Labels, amount: float = 1.0) -> None:
         """Increase a counter."""
@@ -32,17 +31,7 @@ class Meter(Protocol):
         """Add a value to a histogram."""
 
 
-class NoMeter:
-    """A `Meter` that discards everything."""
-
-    def add(self, metric: Metric, labels: Labels, amount: float = 1.0) -> None:
-        """See `Meter`."""
-
-    def observe(self, metric: Metric, labels: Labels, value: float) -> None:
-        """See `Meter`."""
-
-
-class PrometheusMeter:
+class PrometheusMeter(Meter):
     """A `Meter` that Prometheus can scrape.
 
     Gauges, and counters that are kept elsewhere, are not recorded but read: `values()` is called

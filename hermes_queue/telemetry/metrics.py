@@ -8,6 +8,7 @@ holds a run, trajectory, task or sandbox id, and `meter.PrometheusMeter` limits 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 MetricSource = Literal["worker", "sink", "exporter"]
@@ -25,316 +26,205 @@ _SCORE = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.99, 1.0)
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric.
-
-    Names of counters end in `_total`, names of others in their unit if they have one.
-    """
+    """One metric. If its name has a unit, it ends in that."""
 
     source: MetricSource
-    kind: Literal["counter", "gauge", "histogram"]
     name: str
     """Name without `PREFIX`."""
     help: str
     """Definition of the metric, with its unit."""
-    labels: tuple[str, ...] = ()
-    buckets: tuple[float, ...] = ()
+    labels: tuple[str, ...]
+    buckets: tuple[float, ...]
 
     @property
     def full_name(self) -> str:
         """Name in Prometheus."""
         return PREFIX + self.name
 
+    @property
+    def kind(self) -> Literal["counter", "gauge", "histogram"]:
+        """Type in Prometheus: what has buckets is a histogram, and a `_total` is a counter."""
+        if self.buckets:
+            return "histogram"
+        return "counter" if self.name.endswith("_total") else "gauge"
+
+
+def _metric(
+    source: MetricSource, series: str, help: str, buckets: tuple[float, ...] = ()
+) -> Metric:
+    """The metric of `name{label,label}`."""
+    name, _, labels = series.removesuffix("}").partition("{")
+    return Metric(source, name, help, tuple(filter(None, labels.split(","))), buckets)
+
+
+_worker = partial(_metric, "worker")
+_sink = partial(_metric, "sink")
+_exporter = partial(_metric, "exporter")
 
 # --- workers: one process each; sum over instances ------------------------------------------------
 
-WORKER_SLOTS = Metric(
-    "worker",
-    "gauge",
-    "worker_slots",
+WORKER_SLOTS = _worker(
+    "worker_slots{state}",
     "Slots of this worker: free, or by the stage of the trajectory that has one.",
-    ("state",),
 )
-ATTEMPTS = Metric(
-    "worker",
-    "counter",
-    "attempts_total",
+ATTEMPTS = _worker(
+    "attempts_total{env,outcome}",
     "Attempts that ended in this worker, including failed ones that are retried; outcome: "
     "measured, or the cause of the failure. Hand-backs and cancellations are not counted.",
-    ("env", "outcome"),
 )
-STAGE_SECONDS = Metric(
-    "worker",
-    "histogram",
-    "stage_seconds",
+STAGE_SECONDS = _worker(
+    "stage_seconds{env,stage}",
     "Seconds of one stage of one attempt that ended, failed attempts included; stage queue: "
     "the wait before it.",
-    ("env", "stage"),
     _STAGE_S,
 )
-SCORE = Metric(
-    "worker",
-    "histogram",
-    "score",
+SCORE = _worker(
+    "score{env}",
     "Scores of trajectories whose record Redis accepted from this worker: once per trajectory.",
-    ("env",),
     _SCORE,
 )
-TURNS = Metric(
-    "worker",
-    "histogram",
-    "trajectory_turns",
+TURNS = _worker(
+    "trajectory_turns{env}",
     "Turns of a measured trajectory whose record Redis accepted from this worker.",
-    ("env",),
     _COUNT,
 )
-STOPS = Metric(
-    "worker",
-    "counter",
-    "trajectory_stops_total",
+STOPS = _worker(
+    "trajectory_stops_total{env,reason}",
     "Records that Redis accepted from this worker, by why the agent stopped: once per trajectory.",
-    ("env", "reason"),
 )
-FORGOTTEN = Metric(
-    "worker",
-    "counter",
-    "forgotten_total",
+FORGOTTEN = _worker(
+    "forgotten_total{what}",
     "Trajectories unknown to Redis, by what this worker holds of them: delivery, or record (a "
     "finished one). If no run was purged, more than 0 means that Redis lost or evicted keys.",
-    ("what",),
 )
-TOOL_CALLS = Metric(
-    "worker",
-    "counter",
-    "tool_calls_total",
+TOOL_CALLS = _worker(
+    "tool_calls_total{env,outcome}",
     "Tool calls of attempts that ended; outcome: ok, error, invalid (no known tool, or arguments "
     "that do not fit), not_run.",
-    ("env", "outcome"),
 )
-MODEL_CALLS = Metric(
-    "worker",
-    "counter",
-    "model_calls_total",
+MODEL_CALLS = _worker(
+    "model_calls_total{endpoint,model,outcome}",
     "Requests for a turn; outcome: ok, refused (429), paused (by the endpoint), failed. Each try "
     "counts; ok ones are the agents' turns.",
-    ("endpoint", "model", "outcome"),
 )
-MODEL_SECONDS = Metric(
-    "worker",
-    "histogram",
-    "model_call_seconds",
+MODEL_SECONDS = _worker(
+    "model_call_seconds{endpoint,model}",
     "Seconds of one answered request, without the wait for permission to send it.",
-    ("endpoint", "model"),
     _CALL_S,
 )
-MODEL_WAIT_SECONDS = Metric(
-    "worker",
-    "histogram",
-    "model_wait_seconds",
+MODEL_WAIT_SECONDS = _worker(
+    "model_wait_seconds{endpoint,model}",
     "Seconds that one request waited for permission (limiter, backoff) before it was sent.",
-    ("endpoint", "model"),
     _CALL_S,
 )
-MODEL_TOKENS = Metric(
-    "worker",
-    "counter",
-    "model_tokens_total",
+MODEL_TOKENS = _worker(
+    "model_tokens_total{endpoint,model,kind}",
     "Tokens of answered requests as the server counts them, when they are answered; kind: prompt, "
     "completion, cached (part of prompt). Attempts that fail later are included.",
-    ("endpoint", "model", "kind"),
 )
 
 # --- sinks: one process each ----------------------------------------------------------------------
 
-SINK_GROUPS = Metric(
-    "sink",
-    "counter",
-    "sink_groups_total",
+SINK_GROUPS = _sink(
+    "sink_groups_total{sink}",
     "Groups that this process stored and acknowledged; a redelivered group counts again.",
-    ("sink",),
 )
-SINK_TRAJECTORIES = Metric(
-    "sink",
-    "counter",
-    "sink_trajectories_total",
+SINK_TRAJECTORIES = _sink(
+    "sink_trajectories_total{sink}",
     "Trajectories that this process added to its destination; duplicates are not counted.",
-    ("sink",),
 )
-SINK_AGE_SECONDS = Metric(
-    "sink",
-    "histogram",
-    "sink_age_seconds",
+SINK_AGE_SECONDS = _sink(
+    "sink_age_seconds{sink}",
     "Staleness in time: seconds from the end of a trajectory until it is stored.",
-    ("sink",),
     _AGE_S,
 )
 
 # --- the exporter: read from Redis at each scrape, for the whole deployment -----------------------
 
-UP = Metric("exporter", "gauge", "redis_up", "1 while the exporter can read Redis.")
-WORKERS = Metric("exporter", "gauge", "workers", "Workers whose heartbeat has not expired.")
-SLOTS = Metric(
-    "exporter",
-    "gauge",
-    "slots",
-    "Slots of all live workers: leased (a trajectory has a lease) or free.",
-    ("state",),
+UP = _exporter("redis_up", "1 while the exporter can read Redis.")
+WORKERS = _exporter("workers", "Workers whose heartbeat has not expired.")
+SLOTS = _exporter(
+    "slots{state}", "Slots of all live workers: leased (a trajectory has a lease) or free."
 )
-LANE_DEPTH = Metric(
-    "exporter",
-    "gauge",
-    "lane_depth",
-    "Messages waiting in the queues of a lane; queue: first, retry.",
-    ("lane", "queue"),
+LANE_DEPTH = _exporter(
+    "lane_depth{lane,queue}", "Messages waiting in the queues of a lane; queue: first, retry."
 )
-LANE_AGE_SECONDS = Metric(
-    "exporter",
-    "gauge",
-    "lane_age_seconds",
+LANE_AGE_SECONDS = _exporter(
+    "lane_age_seconds{lane}",
     "Seconds since the message of the longest waiting job of a lane was sent, of those at the "
     "heads of its queues; 0 = no job waits.",
-    ("lane",),
 )
-LANE_BREAKER = Metric(
-    "exporter",
-    "gauge",
-    "lane_paused",
-    "1 while the circuit breaker of a lane is not closed.",
-    ("lane",),
+LANE_BREAKER = _exporter(
+    "lane_paused{lane}", "1 while the circuit breaker of a lane is not closed."
 )
-DELAYED = Metric(
-    "exporter",
-    "gauge",
-    "delayed",
-    "Jobs whose message is sent later (backoff, hand-back).",
+DELAYED = _exporter("delayed", "Jobs whose message is sent later (backoff, hand-back).")
+RUNS = _exporter(
+    "runs{state}", "Runs known to Redis, the newest 1,000; state: active, paused, cancelled, done."
 )
-RUNS = Metric(
-    "exporter",
-    "gauge",
-    "runs",
-    "Runs known to Redis, the newest 1,000; state: active, paused, cancelled, done.",
-    ("state",),
-)
-TRAJECTORIES = Metric(
-    "exporter",
-    "counter",
-    "trajectories_total",
+TRAJECTORIES = _exporter(
+    "trajectories_total{env,outcome}",
     "Trajectories that became final, once each, regardless of attempts; outcome: scored, "
     "failed (no score), cancelled.",
-    ("env", "outcome"),
 )
-FAILURES = Metric(
-    "exporter",
-    "counter",
-    "failures_total",
+FAILURES = _exporter(
+    "failures_total{env,cause}",
     "Trajectories that ended without a score, once each, by the cause of the last attempt.",
-    ("env", "cause"),
 )
-RETRIES = Metric(
-    "exporter",
-    "counter",
-    "retries_total",
-    "Failed attempts that were retried, by cause.",
-    ("cause",),
-)
-LEASE_EXPIRIES = Metric(
-    "exporter",
-    "counter",
+RETRIES = _exporter("retries_total{cause}", "Failed attempts that were retried, by cause.")
+LEASE_EXPIRIES = _exporter(
     "lease_expiries_total",
     "Trajectories queued again because their worker stopped renewing the lease.",
 )
-GROUPS = Metric(
-    "exporter",
-    "counter",
-    "groups_total",
+GROUPS = _exporter(
+    "groups_total{env,outcome}",
     "Groups that were closed, once each; outcome: published, dropped (by their policy).",
-    ("env", "outcome"),
 )
-DEAD_LETTERS_TOTAL = Metric(
-    "exporter",
-    "counter",
-    "dead_letters_total",
-    "Trajectories that became dead letters, once each.",
-    ("cause",),
+DEAD_LETTERS_TOTAL = _exporter(
+    "dead_letters_total{cause}", "Trajectories that became dead letters, once each."
 )
-DEAD_LETTERS = Metric(
-    "exporter",
-    "gauge",
-    "dead_letters",
-    "Current number of dead letters, including groups that could not be consumed.",
+DEAD_LETTERS = _exporter(
+    "dead_letters", "Current number of dead letters, including groups that could not be consumed."
 )
-COST_USD = Metric(
-    "exporter",
-    "counter",
+COST_USD = _exporter(
     "cost_usd_total",
     "US dollars of model calls, added when an attempt ends or is handed back, including retries. "
     "Attempts whose worker died are missing.",
 )
-UNPRICED = Metric(
-    "exporter",
-    "counter",
+UNPRICED = _exporter(
     "unpriced_attempts_total",
     "Attempts that used tokens of a model without a known price: their cost is in no total.",
 )
-TOKENS = Metric(
-    "exporter",
-    "counter",
-    "tokens_total",
-    "Prompt and completion tokens, added as `cost_usd_total` is.",
-)
-SANDBOXES = Metric(
-    "exporter",
-    "gauge",
-    "sandboxes",
+TOKENS = _exporter("tokens_total", "Prompt and completion tokens, added as `cost_usd_total` is.")
+SANDBOXES = _exporter(
+    "sandboxes{backend,state}",
     "Sandboxes; state: starting (being created), running (their worker holds the lease), leaked "
     "(the lease has ended, the sandbox has not).",
-    ("backend", "state"),
 )
-LIMIT = Metric(
-    "exporter",
-    "gauge",
-    "limiter_calls",
+LIMIT = _exporter(
+    "limiter_calls{endpoint,model,state}",
     "Calls of a model endpoint in the whole fleet; state: limit (allowed at once now), leased (in "
     "flight), waiting.",
-    ("endpoint", "model", "state"),
 )
-LIMIT_PAUSE = Metric(
-    "exporter",
-    "gauge",
-    "limiter_pause_seconds",
+LIMIT_PAUSE = _exporter(
+    "limiter_pause_seconds{endpoint,model}",
     "Seconds until the endpoint is called again, as it requested; 0 = not paused.",
-    ("endpoint", "model"),
 )
-LIMIT_ANSWERS = Metric(
-    "exporter",
-    "counter",
-    "limiter_answers_total",
+LIMIT_ANSWERS = _exporter(
+    "limiter_answers_total{endpoint,model,outcome}",
     "Calls as reported to the limiter; outcome: granted (permission given), refused (429), paused.",
-    ("endpoint", "model", "outcome"),
 )
-STREAM_GROUPS = Metric("exporter", "gauge", "stream_groups", "Groups in the results stream.")
-STREAM_BYTES = Metric(
-    "exporter", "gauge", "stream_bytes", "Bytes of the bodies that wait for a reader."
-)
-CONSUMER_BEHIND = Metric(
-    "exporter",
-    "gauge",
-    "consumer_behind_groups",
+STREAM_GROUPS = _exporter("stream_groups", "Groups in the results stream.")
+STREAM_BYTES = _exporter("stream_bytes", "Bytes of the bodies that wait for a reader.")
+CONSUMER_BEHIND = _exporter(
+    "consumer_behind_groups{group}",
     "Groups in the stream that were not delivered to a consumer group yet.",
-    ("group",),
 )
-CONSUMER_PENDING = Metric(
-    "exporter",
-    "gauge",
-    "consumer_pending_groups",
-    "Groups delivered to a consumer group and not acknowledged.",
-    ("group",),
+CONSUMER_PENDING = _exporter(
+    "consumer_pending_groups{group}", "Groups delivered to a consumer group and not acknowledged."
 )
-CONSUMER_AGE_SECONDS = Metric(
-    "exporter",
-    "gauge",
-    "consumer_age_seconds",
+CONSUMER_AGE_SECONDS = _exporter(
+    "consumer_age_seconds{group}",
     "Seconds since the publication of the oldest group that a consumer group has not acknowledged.",
-    ("group",),
 )
 
 METRICS: tuple[Metric, ...] = tuple(

@@ -59,47 +59,38 @@ def _mask_tokens(dotted: re.Match[str]) -> str:
     return ".".join(found)
 
 
-_FORMS: tuple[tuple[tuple[str, ...], re.Pattern[str], str | Callable[..., str]], ...] = (
+_PATTERNS: tuple[tuple[tuple[str, ...], str, str | Callable[..., str]], ...] = (
     # A hint that the text must contain, the pattern, and the replacement. A pattern must take
     # linear time: one that can start at many places and scan to a distant end does not. It also
     # runs on text that an agent wrote, and blocks the rest of the process meanwhile.
-    (
-        ("://",),
-        re.compile(r"(://[^\s/:@'\"<>]*):[^\s/@'\"<>]+@"),
-        rf"\1:{MASK}@",
-    ),
-    (("sk-",), re.compile(r"\bsk-[A-Za-z0-9_-]{16,}"), MASK),
-    (("hf_",), re.compile(r"\bhf_[A-Za-z0-9]{20,}"), MASK),
-    (("ghp_", "gho_", "ghu_", "ghs_", "ghr_"), re.compile(r"\bgh[pousr]_[A-Za-z0-9]{30,}"), MASK),
-    (("github_pat_",), re.compile(r"\bgithub_pat_[A-Za-z0-9_]{22,}"), MASK),
-    (("glpat-",), re.compile(r"\bglpat-[A-Za-z0-9_-]{20,}"), MASK),
-    (("xox",), re.compile(r"\bxox[abeprs]-[A-Za-z0-9-]{10,}"), MASK),
-    (("AKIA", "ASIA"), re.compile(r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"), MASK),
-    (("AIza",), re.compile(r"\bAIza[0-9A-Za-z_-]{35}"), MASK),
-    (("ak-", "as-"), re.compile(r"\b(?:ak|as)-[A-Za-z0-9]{20,}\b"), MASK),  # Modal
-    (("eyJ",), re.compile(r"(?<![\w-])[\w-]++(?:\.[\w-]++){2,}+"), _mask_tokens),  # JWT
+    (("://",), r"(://[^\s/:@'\"<>]*):[^\s/@'\"<>]+@", rf"\1:{MASK}@"),
+    (("sk-",), r"\bsk-[A-Za-z0-9_-]{16,}", MASK),
+    (("hf_",), r"\bhf_[A-Za-z0-9]{20,}", MASK),
+    (("ghp_", "gho_", "ghu_", "ghs_", "ghr_"), r"\bgh[pousr]_[A-Za-z0-9]{30,}", MASK),
+    (("github_pat_",), r"\bgithub_pat_[A-Za-z0-9_]{22,}", MASK),
+    (("glpat-",), r"\bglpat-[A-Za-z0-9_-]{20,}", MASK),
+    (("xox",), r"\bxox[abeprs]-[A-Za-z0-9-]{10,}", MASK),
+    (("AKIA", "ASIA"), r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b", MASK),
+    (("AIza",), r"\bAIza[0-9A-Za-z_-]{35}", MASK),
+    (("ak-", "as-"), r"\b(?:ak|as)-[A-Za-z0-9]{20,}\b", MASK),  # Modal
+    (("eyJ",), r"(?<![\w-])[\w-]++(?:\.[\w-]++){2,}+", _mask_tokens),  # JWT
     (
         ("-----BEGIN",),
-        re.compile(
-            r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY-----|\Z)",
-            re.DOTALL,
-        ),
+        r"(?s)-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY-----|\Z)",
         MASK,
     ),
     (
         ("earer ", "EARER "),
-        re.compile(r"\b(bearer +)(?=\S*\d)[A-Za-z0-9._~+/=-]{16,}", re.IGNORECASE),
+        r"(?i)\b(bearer +)(?=\S*\d)[A-Za-z0-9._~+/=-]{16,}",
         rf"\1{MASK}",
     ),
     (
         ("uthorization", "UTHORIZATION"),
-        re.compile(
-            r"(authorization['\"]?\s*[:=]\s*['\"]?(?:bearer|basic|token)\s+)[^\s'\"]{8,}",
-            re.IGNORECASE,
-        ),
+        r"(?i)(authorization['\"]?\s*[:=]\s*['\"]?(?:bearer|basic|token)\s+)[^\s'\"]{8,}",
         rf"\1{MASK}",
     ),
 )
+_FORMS = tuple((hints, re.compile(form), new) for hints, form, new in _PATTERNS)
 
 T = TypeVar("T")
 W = TypeVar("W", bound=Wire)
@@ -216,7 +207,6 @@ class Scrubber:
         return model.model_copy(update=changed) if changed else model
 
     def _changes(self, model: Wire) -> dict[str, Any]:
-        """The fields with a secret in them, and their replacements."""
         found = {name: self._field(getattr(model, name)) for name in _free_fields(type(model))}
         return {name: new for name, new in found.items() if new is not getattr(model, name)}
 

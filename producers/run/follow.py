@@ -21,7 +21,7 @@ from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger import Breakers, Ledger, Pause, Runs, RunStatus
 from hermes_queue.ledger.group_facts import dropped_groups
 from hermes_queue.results.consume import STREAM, DeliveredGroup, consume, remove_consumer_group
-from hermes_queue.results.reading import EntryId, has_dealt_with, newest_entry
+from hermes_queue.results.consumers import EntryId, has_dealt_with, newest_entry
 from hermes_queue.sinks.base import Sink
 from producers.run.progress import Counts, Progress, ResultRow, result_row
 

@@ -183,7 +183,7 @@ class Report:
 
 def members_by_group(sink: JsonlSink) -> Counter[str]:
     """Number of trajectories of each group in the file; a refill counts like any other."""
-    return Counter(group_of(trajectory_id) for trajectory_id in sink.trajectory_ids)
+    return Counter(group_of(trajectory_id) for trajectory_id in sink.held)
 
 
 def _plain(row: ResultRow) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 from worker_process import wait_until
 
 import hermes_queue
-from hermes_queue.bodies.claim import is_claim
+from hermes_queue.bodies.store import is_claim
 
 PATIENT = {"HERMES_QUEUE_LEASE_DURATION_S": "600"}
 """No job is run again because starting a worker takes long on a busy machine."""

@@ -21,6 +21,7 @@ from zygote import ForkedCommand, start_forked
 
 from hermes_queue.broker import embedded
 from hermes_queue.broker.embedded import Embedded
+from hermes_queue.disk.locks import try_hold
 from hermes_queue.errors import EXIT_BLOCKED, HermesQueueError
 from hermes_queue.settings import PathSettings
 
@@ -260,3 +261,18 @@ def test_a_wrong_model_setting_pauses_the_run_instead_of_failing_all_of_it(start
     assert process.returncode == 1, out + err
     assert "is paused (model_config): agent replay: /nowhere.jsonl" in err
     assert len(records(tmp_path / "o.jsonl")) == 1
+
+
+def test_the_state_of_a_run_that_another_process_runs_again_stays(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HERMES_QUEUE_PATHS_CACHE", str(tmp_path))
+    state = tmp_path / "embedded" / "again"
+    (state / "redis").mkdir(parents=True)
+    other = try_hold(state / "lock")
+    assert other is not None
+    Embedded(run_id="again", concurrency=1).discard()
+    assert (state / "redis").exists()
+    os.close(other)
+    Embedded(run_id="again", concurrency=1).discard()
+    assert not state.exists()

@@ -101,7 +101,7 @@ def test_an_object_of_a_later_life_is_listed_for_its_own_body(ledger):
     enqueue(ledger, job)
     epoch = begin(ledger, job).epoch
     note_object(ledger, NotedObject(job.trajectory_id, url), grace_s=0.0)
-    from hermes_queue.bodies.claim import ClaimCheck
+    from hermes_queue.bodies.store import ClaimCheck
 
     body = ClaimCheck(url, "0" * 64, 3).encode()
     record = make_record(job, epoch=epoch)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ledger_steps import begin, enqueue
 from records import make_job, make_record
 
-from hermes_queue.bodies.claim import ClaimCheck
+from hermes_queue.bodies.store import ClaimCheck
 from hermes_queue.ledger.fleet.objects import (
     NotedObject,
     note_object,

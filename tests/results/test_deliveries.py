@@ -19,6 +19,7 @@ from worker_process import wait_until
 import hermes_queue
 from hermes_queue.errors import RedisUnavailable
 from hermes_queue.ledger import Ledger
+from hermes_queue.results.consume import reading
 from hermes_queue.results.deliveries import Deliveries
 from hermes_queue.results.reader import StreamReader
 from hermes_queue.results.trimming import trim
@@ -261,6 +262,19 @@ async def test_a_group_says_whether_results_wait_for_it(ledger):
     assert ledger.client.hget("hq:consumer-group:trainer", "durable") == b"0"
     await read(ledger.url)
     assert ledger.client.hget("hq:consumer-group:trainer", "durable") == b"1"
+
+
+async def test_a_group_in_which_nobody_has_read_yet_has_not_stopped_reading(ledger):
+    async with reading("viewer", url=ledger.url, durable=False):
+        assert ledger.client.xinfo_groups("hq:results")[0]["consumers"] == 0
+        assert trim(ledger, ResultSettings(), interval_s=0).abandoned == ()
+
+
+async def test_a_group_whose_consumers_are_silent_is_named(ledger):
+    publish(ledger, "one")
+    await read(ledger.url, durable=False)
+    settings = ResultSettings(abandoned_after_s=1e-9)
+    assert trim(ledger, settings, interval_s=0).abandoned == ("trainer",)
 
 
 async def test_acknowledging_what_was_never_delivered_changes_nothing(ledger):

@@ -13,7 +13,7 @@ import hermes_queue
 from hermes_queue.bodies import codec
 from hermes_queue.bodies.store import ObjectStore
 from hermes_queue.ledger import Ledger
-from hermes_queue.results.reading import has_dealt_with, newest_entry
+from hermes_queue.results.consumers import has_dealt_with, newest_entry
 from hermes_queue.settings import StoreSettings
 from producers.run import follow
 from producers.run.follow import Follower

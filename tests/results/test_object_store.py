@@ -14,9 +14,8 @@ from records import make_job, make_record
 from redis_server import RedisServer
 
 import hermes_queue
-from hermes_queue.bodies import codec
-from hermes_queue.bodies.claim import ClaimCheck, is_claim
-from hermes_queue.bodies.store import ObjectLost, ObjectStore, fetch
+from hermes_queue.bodies import access, codec
+from hermes_queue.bodies.store import ClaimCheck, ObjectLost, ObjectStore, fetch, is_claim
 from hermes_queue.errors import ConfigurationError, SchemaTooNew, StoreUnavailable
 from hermes_queue.ledger import Ledger, Runs
 from hermes_queue.ledger.fleet.objects import NotedObject, note_object
@@ -311,6 +310,23 @@ def test_what_a_writer_left_that_was_killed_half_way_is_deleted(ledger, bodies, 
     assert bodies.remove_unneeded(ledger, lambda: False) == 1
     assert not list(directory.glob("run*"))
     assert not ledger.client.exists("hq:objects", "hq:objects:doomed")
+
+
+def test_a_directory_that_is_removed_while_another_object_is_written_is_made_again(
+    tmp_path, monkeypatch
+):
+    store = ObjectStore(f"file://{tmp_path}")
+    last, new = store.place("run", "a" * 64), store.place("run", "b" * 64)
+    store.put(last, b"last")
+    write = access.replaced
+
+    def removed_meanwhile(path, draft):
+        monkeypatch.undo()
+        store.remove(last)
+        return write(path, draft)
+
+    monkeypatch.setattr(access, "replaced", removed_meanwhile)
+    assert fetch(store.put(new, b"new")) == b"new"
 
 
 def test_objects_of_a_purged_run_go_with_their_bodies(ledger, bodies, directory):

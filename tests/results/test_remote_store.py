@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from ftp_store import FtpStore
 
-from hermes_queue.bodies.claim import ClaimCheck
-from hermes_queue.bodies.store import ObjectLost, ObjectStore, fetch
+from hermes_queue.bodies.store import ClaimCheck, ObjectLost, ObjectStore, fetch
 from hermes_queue.errors import StoreUnavailable
 
 BODY = os.urandom(300_000)

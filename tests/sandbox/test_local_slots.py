@@ -16,11 +16,12 @@ import pytest
 
 from hermes_queue.errors import SlotLost
 from hermes_queue.sandbox.base import ExecutionRequest
-from hermes_queue.sandbox.host import cgroups, descriptors, left_open
+from hermes_queue.sandbox.host import cgroups, descriptors
 from hermes_queue.sandbox.host.bubblewrap import Bubblewrap
 from hermes_queue.sandbox.host.execution import Child
 from hermes_queue.sandbox.host.processes import read_stat
 from hermes_queue.sandbox.local.backend import LocalBackend
+from hermes_queue.sandbox.local.slot import MOST_LEFT_OPEN
 from hermes_queue.settings import LocalSandboxSettings
 from hermes_queue.tools.terminal import render
 
@@ -85,7 +86,7 @@ async def test_a_slot_with_many_busy_processes_leaves_a_neighbour_its_share(loca
     many = asyncio.create_task(local.sh(busy, f"{begin}; wait", timeout_s=600))
     while not (await local.sh(busy, "test -e /tmp/begun")).ok:
         await asyncio.sleep(0.02)
-    groups = local.backend._slots[busy.slot_id]._groups
+    groups = local.backend._slots[busy.slot_id].fence.options.groups
     before = groups.cpu_s()
     own = await local.sh(neighbour, f"taskset -c 0 python3 -c '{BUSY}'", timeout_s=600)
     others = groups.cpu_s() - before
@@ -98,8 +99,8 @@ async def test_background_processes_hold_few_of_the_workers_descriptors(local):
     hold_on = "trap '' PIPE; (while echo x; do sleep 0.1; done; touch /tmp/ended) 2>/dev/null &"
     assert (await local.sh(slot, hold_on)).notice == ""
     before = open_files()
-    results = [await local.sh(slot, "sleep 4242 &") for _ in range(left_open.MOST)]
-    assert open_files() <= before + left_open.MOST
+    results = [await local.sh(slot, "sleep 4242 &") for _ in range(MOST_LEFT_OPEN)]
+    assert open_files() <= before + MOST_LEFT_OPEN
     assert results[0].notice == ""
     assert "command >log 2>&1 &" in results[-1].notice
     assert results[-1].notice in render(results[-1], 1.0)
@@ -137,7 +138,7 @@ async def test_commands_start_with_the_limit_of_open_files_that_the_worker_began
 
 async def test_control_groups_are_removed_with_their_slot(local):
     slot = await local.slot()
-    groups = local.backend._slots[slot.slot_id]._groups
+    groups = local.backend._slots[slot.slot_id].fence.options.groups
     assert (groups is not None) == LIMITED
     await local.backend.release(slot)
     assert not any(group.exists() for group in (groups.groups if groups else ()))

@@ -17,7 +17,7 @@ from hermes_queue.sandbox.fleet import SandboxObserver
 from hermes_queue.sandbox.modal import backend as backends
 from hermes_queue.sandbox.modal import box as boxes
 from hermes_queue.sandbox.modal import pool as pools
-from hermes_queue.sandbox.modal.pool import Makers, Pool
+from hermes_queue.sandbox.modal.pool import Pool
 from hermes_queue.settings import ModalSettings
 
 
@@ -92,7 +92,7 @@ async def test_a_job_that_is_cancelled_as_something_changes_waits_no_longer(turn
     async def create(profile):
         await asyncio.Event().wait()
 
-    pool = Pool(ModalSettings(), Makers(create, create), slots=2)
+    pool = Pool(ModalSettings(), create, create, slots=2)
     growing, waiting = [asyncio.create_task(pool.take({})) for _ in range(2)]
     while pool._waiting < 2:
         await asyncio.sleep(0)

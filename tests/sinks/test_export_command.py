@@ -13,8 +13,7 @@ from records import make_job, make_record
 from redis_server import RedisServer
 
 from hermes_queue.bodies import codec
-from hermes_queue.bodies.claim import ClaimCheck
-from hermes_queue.bodies.store import ObjectStore
+from hermes_queue.bodies.store import ClaimCheck, ObjectStore
 from hermes_queue.cli import cli
 from hermes_queue.ledger import Ledger
 from hermes_queue.results.archive import ArchiveSink

@@ -26,8 +26,9 @@ from hermes_queue.models import (
     Turn,
     Usage,
 )
-from hermes_queue.sinks.datasets.hf import CardFacts, HfSink
-from hermes_queue.sinks.datasets.parquet import ParquetSink
+from hermes_queue.sinks.base import RowChoice
+from hermes_queue.sinks.datasets.hf import CardOptions, HfSink
+from hermes_queue.sinks.datasets.parquet import ParquetSink, ShardOptions
 
 pytestmark = pytest.mark.xdist_group("sinks")
 """One process imports pyarrow, and forks sinks and Atropos servers."""
@@ -140,13 +141,13 @@ def test_a_failed_call_does_not_tell_where_it_went(tmp_path: Path, base_url: str
 
 def test_shards_end_where_they_should_and_ids_are_written_once(tmp_path: Path) -> None:
     made = records(7)
-    with ParquetSink(tmp_path, shard_rows=3) as sink:
+    with ParquetSink(tmp_path, ShardOptions(shard_rows=3)) as sink:
         assert sink.write(made[:2]) == 2
         assert sink.shards == []
         assert sink.write(made[:4]) == 2
         assert [path.name for path in sink.shards] == ["train-00000.parquet"]
         assert sink.write(made) == 3
-    with ParquetSink(tmp_path, shard_rows=3) as sink:
+    with ParquetSink(tmp_path, ShardOptions(shard_rows=3)) as sink:
         assert sink.write(made) == 0
     assert sorted(row["sample_index"] for row in rows(tmp_path)) == list(range(7))
 
@@ -154,7 +155,7 @@ def test_shards_end_where_they_should_and_ids_are_written_once(tmp_path: Path) -
 def test_an_old_journal_becomes_a_shard_without_new_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with ParquetSink(tmp_path, shard_s=60) as sink:
+    with ParquetSink(tmp_path, ShardOptions(shard_s=60)) as sink:
         sink.write(records(1))
         sink.write(())
         assert sink.shards == []
@@ -180,7 +181,7 @@ def test_a_full_disk_refuses_what_it_has_no_room_for_and_keeps_the_rest(tmp_path
 
 def test_a_shard_without_room_waits_in_the_journal(tmp_path: Path) -> None:
     made = records(6)
-    sink = ParquetSink(tmp_path, shard_rows=100)
+    sink = ParquetSink(tmp_path, ShardOptions(shard_rows=100))
     sink.write(made)
     with no_room_beyond(100), pytest.raises(HermesQueueError, match="cannot be written"):
         sink.close()
@@ -241,14 +242,14 @@ def test_a_folder_that_cannot_be_written_is_a_configuration_error(sink_type, tmp
             sink_type(tmp_path / "closed" / "out")
 
 
-def filled(folder: Path, **facts: object) -> str:
-    with HfSink(folder, CardFacts(**facts), shard_rows=2) as sink:  # type: ignore[arg-type]
+def filled(folder: Path, choice: RowChoice | None = None, **options: object) -> str:
+    with HfSink(folder, CardOptions(shard_rows=2, **options), choice) as sink:  # type: ignore[arg-type]
         sink.write([*records(3), *records(1, instance="bad", score=0.0)])
     return (folder / "README.md").read_text()
 
 
 def test_the_card_counts_what_lies_in_the_shards(tmp_path: Path) -> None:
-    card = filled(tmp_path, licence="mit", filters={"clean": True}, decontaminated=7)
+    card = filled(tmp_path, choice=RowChoice({"clean": True}, 7), licence="mit")
     for line in (
         *("license: mit", "| trajectories | 4 |", "| mean score | 0.7500 |", "| instances | 2 |"),
         *("| 1 | 3 |", "| 0 | 1 |", "- `clean`: True", "| run | 4 |", "| oracle | 4 |"),
@@ -275,7 +276,7 @@ def test_a_card_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
 
 def test_a_licence_that_would_break_the_card_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="hub's identifier"):
-        HfSink(tmp_path, CardFacts(licence="MIT\nfoo: bar"))
+        HfSink(tmp_path, CardOptions(licence="MIT\nfoo: bar"))
 
 
 def test_an_empty_folder_has_a_card_without_a_split(tmp_path: Path) -> None:
@@ -315,13 +316,13 @@ def test_a_device_that_fails_after_a_shard_has_its_name_doubles_no_row(
 
 def test_a_card_lists_the_filters_of_all_of_its_rows(tmp_path: Path) -> None:
     filled(tmp_path)
-    with HfSink(tmp_path, CardFacts(filters={"clean": True}, decontaminated=7)) as sink:
+    with HfSink(tmp_path, choice=RowChoice({"clean": True}, 7)) as sink:
         sink.write(records(1, instance="later"))
     card = (tmp_path / "README.md").read_text()
     assert "filled more than once" in card
     assert "Only the default" in card
     assert "- `clean`: True" in card
-    with HfSink(tmp_path, CardFacts(filters={"clean": True}, decontaminated=7)):
+    with HfSink(tmp_path, choice=RowChoice({"clean": True}, 7)):
         pass
     assert (tmp_path / "README.md").read_text() == card
 

@@ -49,6 +49,20 @@ async def test_the_holder_learns_that_another_one_took_over(client):
     assert await client.get("hq:sink:a") == b"another"
 
 
+async def test_a_successor_that_comes_during_the_release_keeps_it(client, monkeypatch):
+    send = client.execute_command
+
+    async def then_another_takes_it(*command, **options):
+        answer = await send(*command, **options)
+        monkeypatch.undo()
+        await client.set("hq:sink:a", "another")
+        return answer
+
+    async with single_flight(client, "hq:sink:a"):
+        monkeypatch.setattr(client, "execute_command", then_another_takes_it)
+    assert await client.get("hq:sink:a") == b"another"
+
+
 async def test_who_waits_for_it_can_be_cancelled_at_any_moment(client):
     await client.set("hq:sink:a", "another")
 

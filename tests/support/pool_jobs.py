@@ -9,7 +9,13 @@ from pathlib import Path
 
 from celery import Celery
 
-from hermes_queue.broker.pool import TaskPool, current_task, on_loop_start, on_loop_stop
+from hermes_queue.broker.pool import (
+    RunningTask,
+    TaskPool,
+    current_task,
+    on_loop_start,
+    on_loop_stop,
+)
 from hermes_queue.errors import IsolationUnavailable
 
 app = Celery("pool_jobs", broker=os.environ["POOL_JOBS_BROKER"])
@@ -27,6 +33,7 @@ app.conf.update(
     broker_transport_options={"visibility_timeout": 60, "socket_timeout": 30},
 )
 TaskPool.cancel_grace_s = 0.5
+slept: dict[str, RunningTask] = {}
 
 
 def mark(*words: object) -> None:
@@ -35,14 +42,14 @@ def mark(*words: object) -> None:
         marks.write(" ".join(map(str, words)) + "\n")
 
 
-@on_loop_start
+@on_loop_start.append
 async def _opened() -> None:
     mark("opened")
     if os.environ.get("POOL_JOBS_REFUSE"):
         raise IsolationUnavailable("no fence on this machine: install bubblewrap")
 
 
-@on_loop_stop
+@on_loop_stop.append
 async def _closed() -> None:
     mark("closed")
 
@@ -70,7 +77,7 @@ def threaded() -> str:
 @app.task(name="sleep")
 async def sleep(seconds: float, *, early: bool = False) -> str:
     """Mark start and end; what cancelled it is marked too."""
-    task = current_task()
+    task = slept[current_task().task_id] = current_task()
     acknowledged = await task.acknowledge() if early else None
     mark("start", task.task_id, acknowledged)
     try:
@@ -150,4 +157,5 @@ async def block(seconds: float) -> None:
 @app.task(name="lose")
 async def lose(task_id: str) -> bool:
     """Cancel a job like the lease thread when another worker has taken it."""
-    return await asyncio.to_thread(TaskPool.instance().cancel, task_id, "lease_lost")
+    cancel = TaskPool.instance().cancel_running
+    return await asyncio.to_thread(cancel, slept[task_id], "lease_lost")

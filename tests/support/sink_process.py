@@ -17,9 +17,8 @@ IMPORTED = (
     "hermes_queue.cli.sinks.sink",
     "hermes_queue.ledger",
     "hermes_queue.results.consume",
-    "hermes_queue.results.lag",
+    "hermes_queue.results.consumers",
     "hermes_queue.sinks.atropos.sink",
-    "hermes_queue.sinks.datasets.ownership",
     "hermes_queue.sinks.metering",
     "pandas",  # as soon as pyarrow takes a value, where it is installed
     "prometheus_client",

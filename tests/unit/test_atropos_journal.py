@@ -10,7 +10,7 @@ from hermes_queue.sinks.atropos.wire import Post
 
 
 def entry(key: str) -> Entry:
-    return Entry(key, Post(key, key, 3, b""))
+    return Entry(key, Post(key, 3, b""))
 
 
 def status(step: int, waiting: int) -> EnvStatus:

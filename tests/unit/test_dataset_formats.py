@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from records import make_job, make_record
 
+from hermes_queue.cli.sinks.export import export
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.models import (
     FunctionCall,
@@ -165,7 +166,7 @@ def test_an_openai_row_ends_with_the_assistant(tmp_path: Path) -> None:
 def test_what_openai_would_refuse_is_no_row_and_is_counted(messages, reason, tmp_path) -> None:
     with OpenAiSink(tmp_path / "o.jsonl") as sink:
         assert sink.write([record(messages), record(sample=1)]) == 1
-        assert sink.unfit == {reason: 1}
+        assert sink.refusal(record(messages)) == reason
 
 
 def test_lines_that_no_index_names_are_cut_off_and_written_anew(tmp_path: Path) -> None:
@@ -211,8 +212,7 @@ def test_what_a_model_or_a_tool_writes_stops_no_sink(text, sink_type, tmp_path: 
 
     with sink_type(tmp_path / "o.jsonl") as sink:
         sink.write([about(text, "done", 0), about("{}", text, 1)])
-        assert sink.written >= 1
-        assert sink.written + sum(sink.unfit.values()) == 2
+        assert len(sink.held) >= 1
     for line in (tmp_path / "o.jsonl").read_text().splitlines():
         json.loads(line)
 
@@ -223,7 +223,7 @@ def test_a_tool_that_there_is_not_changes_no_schema_and_its_row_is_counted(tmp_p
     messages = (CONVERSATION[1], invented, no_such, CONVERSATION[-1])
     with ShareGptSink(tmp_path / "o.jsonl") as sink:
         assert sink.write([record(), record(messages, sample=1)]) == 1
-        assert sink.unfit == {"call of an unknown tool": 1}
+        assert sink.refusal(record(messages, sample=1)) == "call of an unknown tool"
 
 
 def test_what_has_no_row_leaves_its_place_to_another_of_its_instance(tmp_path: Path) -> None:
@@ -235,3 +235,28 @@ def test_what_has_no_row_leaves_its_place_to_another_of_its_instance(tmp_path: P
         selection = Selection(Filters(max_per_instance=1), sink.held, refusal=sink.refusal)
         assert sink.write(selection.choose(group)) == 1
     assert selection.refused == {"no assistant message": 1, "enough of this instance": 1}
+
+
+def test_a_sink_that_lacks_a_method_is_refused_before_anything_is_read(tmp_path, monkeypatch):
+    (tmp_path / "halfway.py").write_text(
+        """
+from hermes_queue.sinks.base import Format
+
+class Halfway:
+    def write(self, trajectories): ...
+
+FORMAT = Format(help="", open=lambda out, options, choice: Halfway())
+"""
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    words = [
+        "--format",
+        "halfway:FORMAT",
+        "--out",
+        "o",
+        "--from",
+        str(tmp_path / "not-there.jsonl"),
+    ]
+    expected = "sink 'halfway:FORMAT' opens a Halfway, which has no close, held"
+    with pytest.raises(ConfigurationError, match=expected):
+        export.main(words, standalone_mode=False)

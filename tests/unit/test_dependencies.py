@@ -6,7 +6,7 @@ import pytest
 
 from envs.swe.package.project import parse_project
 from hermes_queue.errors import InputError
-from producers.dependencies import Choice, Dependencies, gather
+from producers.dependencies import Dependencies, gather
 from producers.make_environment import explain_refusal, main
 
 PYPROJECT = """
@@ -34,7 +34,7 @@ async def gathered(text: str = PYPROJECT, **choice: tuple[str, ...]) -> Dependen
     async def read(path: str) -> str | None:
         return FILES.get(path)
 
-    return await gather(parse_project({"pyproject.toml": text}), read, Choice(**choice))
+    return await gather(parse_project({"pyproject.toml": text}), read, **choice)
 
 
 async def test_extras_of_the_package_itself_are_followed() -> None:

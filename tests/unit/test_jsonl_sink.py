@@ -74,7 +74,7 @@ def test_a_truncated_last_line_is_removed_and_logged(
     path.write_bytes(whole[:-40])
     with caplog.at_level(logging.WARNING), JsonlSink(path) as sink:
         assert sink.repaired_bytes > 0
-        assert len(sink.trajectory_ids) == 1
+        assert len(sink.held) == 1
         sink.write([trajectory(1)])
     assert path.read_bytes() == whole
     assert f"{path}:2" in caplog.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 import types
@@ -10,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from hermes_queue.cli import cli
+from hermes_queue.errors import ConfigurationError
 from hermes_queue.sandbox.base import Capabilities, ExecutionResult, SandboxBackend, Slot
 from hermes_queue.sandbox.capacity import Capacity
 
@@ -42,10 +44,15 @@ class Broken(Sloppy):
         raise RuntimeError("no credentials")
 
 
+class Unmade(Sloppy):
+    def __init__(self, *, slots=None, labels=None, fleet=None):
+        self.token = "token: " + labels
+
+
 @pytest.fixture
 def check(monkeypatch):
     module = types.ModuleType("their_backend")
-    module.Sloppy, module.Broken = Sloppy, Broken
+    module.Sloppy, module.Broken, module.Unmade = Sloppy, Broken, Unmade
     monkeypatch.setitem(sys.modules, "their_backend", module)
 
     def run(name, *words):
@@ -84,5 +91,21 @@ def test_what_cannot_be_checked_is_skipped_with_the_reason(check):
     )
 
 
-def test_a_check_that_there_is_not_is_refused(check):
-    assert check("Sloppy", "--only", "teleport").exit_code == 2
+def test_a_backend_that_cannot_be_made_is_reported_once_with_file_and_line(check):
+    done = check("Unmade")
+    line = inspect.getsourcelines(Unmade)[1] + 2
+    assert done.exit_code == ConfigurationError.exit_code != 0
+    assert done.output.count("cannot be made") == 1
+    assert f'TypeError: can only concatenate str (not "NoneType") to str ({__file__}:{line})' in (
+        done.output
+    )
+
+
+def test_a_check_that_there_is_not_is_refused_with_those_there_are(check):
+    done = check("Sloppy", "--only", "teleport")
+    assert (done.exit_code, "\n  a_release_leaves_nothing\n" in done.output) == (2, True)
+
+
+@pytest.mark.parametrize("only", ["non-zero-exit", "non zero exit"])
+def test_a_check_is_named_with_hyphens_and_blanks_too(check, only):
+    assert "1 failed, 0 skipped" in check("Sloppy", "--only", only).output

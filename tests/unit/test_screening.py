@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import queue
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +14,7 @@ from celery import Celery
 
 from hermes_queue.broker.messages import _message
 from hermes_queue.broker.pool import TaskPool, loop_thread
-from hermes_queue.broker.pool.run import limit_s
+from hermes_queue.broker.pool.run import LIMIT_S
 from hermes_queue.broker.pool.screening import MESSAGE_MAX_BYTES, Screen, fault_of
 from hermes_queue.ledger import DueJob
 
@@ -84,9 +85,9 @@ def test_what_is_no_task_message_is_dropped_with_its_reason(raw: bytes, expected
 
 @pytest.mark.parametrize("bad", ["x", ["x"], True, -1, 0, float("inf"), float("nan")])
 def test_a_time_limit_is_a_positive_number(bad: object) -> None:
-    with pytest.raises((TypeError, ValueError), match="a time limit is"):
-        limit_s(bad)
-    assert (limit_s(None), limit_s(3)) == (None, 3.0)
+    with pytest.raises(ValueError, match=r"number|greater than 0"):
+        LIMIT_S.validate_python(bad)
+    assert (LIMIT_S.validate_python(None), LIMIT_S.validate_python(3)) == (None, 3.0)
 
 
 def test_what_the_handling_of_a_message_raises_ends_neither_the_worker_nor_comes_back(
@@ -118,31 +119,59 @@ def test_what_the_handling_of_a_message_raises_ends_neither_the_worker_nor_comes
         poller.on_readable(9)
 
 
-def test_a_job_that_cannot_be_started_gives_its_slot_back_and_is_answered(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for hooks in ("on_loop_start", "on_loop_stop"):
-        monkeypatch.setattr(loop_thread, hooks, loop_thread.Hooks())
+@pytest.fixture(scope="module")
+def pool() -> Iterator[TaskPool]:
+    """A pool of one slot, without the hooks of a worker."""
     app = Celery("screening", set_as_current=False)
 
     @app.task(name="fine", ignore_result=True)
     async def fine() -> str:
         return "done"
 
-    answered: queue.Queue[tuple[str, str]] = queue.Queue()
-    pool = TaskPool(1, app=app)
-    pool.start()
-    try:
-        for name in ("no such task", "fine"):
-            pool.on_apply(
-                None,
-                (name, name, {"id": name}, ([], {}, None), None, None),
-                callback=lambda result: answered.put(("done", result[1])),
-                error_callback=lambda error: answered.put(("failed", repr(error.exception))),
-            )
-        assert answered.get(timeout=30)[0] == "failed"
-        assert answered.get(timeout=30) == ("done", "'done'")
-        with pytest.raises(TypeError, match="a time limit is a number"):
-            pool.on_apply(None, ("fine", "x", {}, None, None, None), timeout=["x"])
-    finally:
-        pool.stop()
+    made = TaskPool(1, app=app)
+    with pytest.MonkeyPatch.context() as patch:
+        for hooks in ("on_loop_start", "on_loop_stop"):
+            patch.setattr(loop_thread, hooks, [])
+        made.start()
+        yield made
+        made.stop()
+
+
+def apply(pool: TaskPool, body: Any, answered: queue.Queue[tuple[int, str]], **limits: Any) -> None:
+    pool.on_apply(
+        None,
+        ("fine", "x", {"id": "x"}, body, None, None),
+        callback=lambda result: answered.put((result[0], str(result[1]))),
+        **limits,
+    )
+
+
+def test_a_job_that_cannot_be_started_gives_its_slot_back_and_is_answered(pool: TaskPool) -> None:
+    answered: queue.Queue[tuple[int, str]] = queue.Queue()
+    for body in ("no body of a task", ([], {}, None)):
+        apply(pool, body, answered)
+    fine, (failed, why) = sorted(answered.get(timeout=30) for _ in range(2))
+    assert (fine, failed, "ValueError" in why) == ((0, "'done'"), 1, True)
+    with pytest.raises(ValueError, match="valid number"):
+        apply(pool, None, answered, timeout=["x"])
+
+
+def test_a_job_that_is_cancelled_before_the_loop_has_seen_it_ends(
+    pool: TaskPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread finds it as soon as it is registered."""
+    answered: queue.Queue[tuple[int, str]] = queue.Queue()
+    call_soon = pool.call_soon
+
+    def cancelled_first(function: Any, *args: Any) -> bool:
+        monkeypatch.setattr(pool, "call_soon", call_soon)
+        [run] = pool._runs.values()
+        pool.cancel_running(run.running_task, "cancelled")
+        return call_soon(function, *args)
+
+    monkeypatch.setattr(pool, "call_soon", cancelled_first)
+    apply(pool, ([], {}, None), answered)
+    failed, why = answered.get(timeout=30)
+    assert (failed, "Terminated" in why) == (1, True)
+    apply(pool, ([], {}, None), answered)
+    assert answered.get(timeout=30) == (0, "'done'")

@@ -3,7 +3,7 @@
 import pytest
 from celery.worker import state
 
-from hermes_queue.broker.pool import shutdown
+from hermes_queue.broker.pool.intake import shutdown_is_cold, shutdown_is_ordered
 
 
 @pytest.mark.parametrize(
@@ -21,4 +21,4 @@ def test_an_exit_code_of_zero_orders_a_shutdown_like_any_other(
 ):
     monkeypatch.setattr(state, "should_stop", stop)
     monkeypatch.setattr(state, "should_terminate", terminate)
-    assert (shutdown.is_ordered(), shutdown.is_cold()) == (ordered, cold)
+    assert (shutdown_is_ordered(), shutdown_is_cold()) == (ordered, cold)

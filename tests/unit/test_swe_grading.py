@@ -20,8 +20,7 @@ from sample_package import FAIL_TO_PASS, PASS_TO_PASS, sdist_row
 
 from envs.swe.grading import slot
 from envs.swe.grading.controls import DOUBT_TTL_S, RowMemory, RowRecord
-from envs.swe.grading.failures import first_failure
-from envs.swe.grading.findings import Findings, Step, SuiteResults, reported
+from envs.swe.grading.findings import Findings, Step, SuiteResults, first_failure, reported
 from envs.swe.grading.flags import find_flags
 from envs.swe.grading.grader import later_limit_s
 from envs.swe.grading.places import TestFunction
@@ -407,7 +406,9 @@ def test_a_row_is_remembered_until_it_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HERMES_QUEUE_PATHS_CACHE", str(tmp_path))
-    record = RowRecord(doubted_at=time.time()).passing("few", {CLAMP}).without(frozenset({CLAMP}))
+    record = RowRecord(
+        doubted_at=time.time(), unplantable=frozenset({CLAMP}), lines=((CLAMP, 3),)
+    ).passing("few", {CLAMP})
     asyncio.run(RowMemory(ITEM).write(record))
     assert asyncio.run(RowMemory(ITEM).read()) == record
     other = ITEM.model_copy(update={"PASS_TO_PASS": ()})

@@ -17,7 +17,7 @@ FILE, GONE = "100644", "000000"
 
 
 def change(path: str, mode: str = FILE) -> Change:
-    return Change("000000", mode, "0" * 40, path)
+    return Change(mode, "0" * 40, path)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from sample_package import CORE, bug_patch, fix_patch, make_mirror, make_row
 from envs.swe import workspace
 from envs.swe.item import Item
 from envs.swe.repository import GitError, Repository, locked, run_git
-from envs.swe.sources import git_repository
+from envs.swe.sources import GitPin, git_repository
 from envs.swe.workspace import pin
 from hermes_queue.errors import EnvBug
 from hermes_queue.sandbox.base import AssetSpec
@@ -137,7 +137,7 @@ async def test_a_branch_whose_parent_the_cache_lost_gets_it_again(
     make_mirror(tmp_path / "m", "sample__1")
     url = str(tmp_path / "m/someone/sample.git")
     branch = Item.model_validate(make_row(patch=bug_patch(), repo_base_url=str(tmp_path / "m")))
-    repository, tip = await git_repository(branch)
+    repository, tip = await git_repository(GitPin(branch.clone_url, "sample__1", None))
     shutil.rmtree(repository.path)
     await Repository.create(repository.path)
     kept = "refs/hq/" + hashlib.sha256(b"sample__1").hexdigest()[:24]

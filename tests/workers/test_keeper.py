@@ -14,7 +14,7 @@ from worker_process import wait_until
 
 from hermes_queue.broker import app as app_module
 from hermes_queue.broker import pool
-from hermes_queue.broker.pool import shutdown
+from hermes_queue.broker.pool.intake import shutdown_is_ordered
 from hermes_queue.ledger import Claim, Ledger
 from hermes_queue.settings import LeaseSettings
 from workers.runtime import AttemptProgress, Runtime
@@ -84,7 +84,7 @@ def test_a_broker_that_hangs_costs_no_lease(keeper, monkeypatch):
 def test_a_worker_that_is_told_to_go_says_so(keeper, monkeypatch):
     keeper, runtime = keeper
     keeper.start()
-    assert not shutdown.is_ordered()
+    assert not shutdown_is_ordered()
     assert runtime.ledger.client.hget("hq:life:w", "told") is None
     monkeypatch.setattr(worker_state, "should_stop", 0)  # the exit code that Celery puts there
     wait_until("it says so", lambda: runtime.ledger.client.hget("hq:life:w", "told") == b"1")

@@ -129,7 +129,7 @@ def test_what_the_whole_process_was_stopped_for_is_no_silence_of_the_loop(
     monkeypatch: pytest.MonkeyPatch, steps: list[float], stalls: int
 ) -> None:
     loop, clock = asyncio.new_event_loop(), [0.0]
-    watchdog = LoopWatchdog(loop, threading.get_ident(), stall_s=5.0)
+    watchdog = LoopWatchdog(loop, threading.current_thread(), stall_s=5.0)
     monkeypatch.setattr(loop_watchdog, "time", type("Clock", (), {"monotonic": lambda: clock[0]}))
     watchdog._await_tick(cast(threading.Event, Waits(clock, steps)))
     loop.close()
@@ -139,7 +139,7 @@ def test_what_the_whole_process_was_stopped_for_is_no_silence_of_the_loop(
 def test_a_loop_that_is_closed_is_a_silent_one() -> None:
     loop = asyncio.new_event_loop()
     loop.close()
-    watchdog = LoopWatchdog(loop, threading.get_ident(), stall_s=0.05)
+    watchdog = LoopWatchdog(loop, threading.current_thread(), stall_s=0.05)
     watchdog.start()
     try:
         reported = threading.Event()

@@ -13,7 +13,6 @@ from records import make_job
 
 from hermes_queue.bodies import codec
 from hermes_queue.broker.pool import RunningTask, running
-from hermes_queue.broker.pool.trace import TaskCall
 from hermes_queue.ledger import Ledger
 from hermes_queue.settings import WorkerSettings
 from hermes_queue.telemetry import logs
@@ -39,8 +38,7 @@ def runtime(ledger: Ledger, tmp_path: Path) -> Iterator[Runtime]:
     made = Runtime(owner="me", ledger=refusing, backend=cast(Any, None), spool=spool)
     runtimes.install(made)
     threads = ThreadPoolExecutor(1)
-    call = TaskCall("name", "id", {}, b"", None, None)
-    token = running._current.set(RunningTask(call, None, threads))
+    token = running._current.set(RunningTask("id", None, threads))
     yield made
     running._current.reset(token)
     runtimes.install(None)

@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable
 
 from hermes_queue.broker.enqueue import publish_due
-from hermes_queue.broker.pool import RunningTask, TaskPool, shutdown
-from hermes_queue.broker.pool.intake import INTAKE
+from hermes_queue.broker.pool import RunningTask, TaskPool
+from hermes_queue.broker.pool.intake import INTAKE, shutdown_is_ordered
 from hermes_queue.errors import HermesQueueError
 from hermes_queue.ledger import Breakers, Claim, DeadLetters, Ledger
 from hermes_queue.ledger.fleet.tally import Tally
@@ -151,7 +151,7 @@ class Keeper:
             logger.info("run %s is paused: its trajectories wait", run_id, extra=extra)
 
     def _beat(self) -> None:
-        leaving = shutdown.is_ordered()
+        leaving = shutdown_is_ordered()
         self._ledger.beat(
             self._runtime.owner,
             self._facts(),
@@ -163,7 +163,7 @@ class Keeper:
 
     def _report_leaving(self) -> None:
         """Report it at once: the supervisor may kill us before the next beat."""
-        if shutdown.is_ordered() and not self._leaving_reported:
+        if shutdown_is_ordered() and not self._leaving_reported:
             self._beat()
 
     def _keep_limits(self) -> None:

@@ -7,16 +7,10 @@ import math
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from envs.swe.bugs.package import Package, find_tests, make_runtime
-from envs.swe.bugs.sites import (
-    COVERAGE_FILE,
-    Candidate,
-    candidates,
-    covered_lines,
-    with_coverage,
-)
+from envs.swe.bugs.package import Package, find_tests
+from envs.swe.bugs.sites import COVERAGE_FILE, Candidate, candidates, covered_lines, with_coverage
 from envs.swe.bugs.symptoms import Library, public_names
 from envs.swe.grading.suite import SuiteRun, run_tests, venv_asset
 from envs.swe.item import SuiteRuntime
@@ -49,41 +43,27 @@ class Reference:
     seconds: float
 
 
+@dataclass(slots=True)
 class Bench:
     """One package with its suite, ready to try bugs on. Created by `open_bench`.
 
     Call `measure` and then `find_candidates` to fill it.
     """
 
-    reference: Reference
-    sources: Mapping[str, bytes]
+    backend: SandboxBackend
+    package: Package
+    runtime: SuiteRuntime
+    repository: Repository
+    clean: str
+    """Id of the clean commit."""
+    contexts: Mapping[str | None, SlotContext]
+    """A slot for each of the tested Pythons; the first is None, the worker's own."""
+    distribution: Distribution | None
+    timeout_s: float = REFERENCE_TIMEOUT_S
+    reference: Reference = field(init=False)
+    sources: Mapping[str, bytes] = field(init=False)
     """Files of the package that the suite runs."""
-    library: Library
-
-    def __init__(
-        self,
-        backend: SandboxBackend,
-        package: Package,
-        runtime: SuiteRuntime,
-        repository: Repository,
-        clean: str,
-        contexts: Mapping[str | None, SlotContext],
-        distribution: Distribution | None,
-    ) -> None:
-        self._backend = backend
-        self.package = package
-        self.runtime = runtime
-        self.repository = repository
-        self.clean = clean
-        """Id of the clean commit."""
-        self._contexts = contexts
-        self._distribution = distribution
-        self._timeout_s = REFERENCE_TIMEOUT_S
-
-    @property
-    def pythons(self) -> tuple[str | None, ...]:
-        """The tested Pythons; the first is None, the worker's own."""
-        return tuple(self._contexts)
+    library: Library = field(init=False)
 
     async def run(
         self, tree: str, python: str | None = None, targets: Sequence[str] = ()
@@ -93,20 +73,25 @@ class Bench:
         Raises:
             SandboxError: the slot failed.
         """
-        context = self._contexts[python]
+        context = self.contexts[python]
         await context.renew()
         targets = targets or self.runtime.tests
+        return await self._run(context, self.runtime, tree, targets, self.timeout_s)
+
+    async def _run(
+        self,
+        context: SlotContext,
+        runtime: SuiteRuntime,
+        commit: str,
+        targets: Sequence[str],
+        timeout_s: float,
+    ) -> SuiteRun:
+        tree = await self.repository.resolve(f"{commit}^{{tree}}")
         return await run_tests(
-            context,
-            self.repository,
-            await self.repository.resolve(f"{tree}^{{tree}}"),
-            self.runtime,
-            targets,
-            self._timeout_s,
-            self._distribution,
+            context, self.repository, tree, runtime, targets, timeout_s, self.distribution
         )
 
-    async def measure(self, *, max_tests: int | None = None) -> None:
+    async def measure(self, *, max_tests: int | None) -> None:
         """Run the clean package twice on every Python.
 
         Raises:
@@ -114,19 +99,16 @@ class Bench:
                 its tests have other names in every run.
         """
         name = self.package.source.name
-        rounds = []
-        for _ in range(2):
-            runs = [await self.run(self.clean, python) for python in self.pythons]
-            for python, run in zip(self.pythons, runs, strict=True):
-                self._expect_complete(run, python)
-            rounds.append(runs)
-        first, again = rounds[0][0], rounds[1][0]
+        runs: list[SuiteRun] = []
+        for python in [*self.contexts, *self.contexts]:
+            runs.append(await self.run(self.clean, python))
+            self._expect_complete(runs[-1], python)
+        first, again = runs[0], runs[len(self.contexts)]
         if changed := sorted(first.outcomes.keys() ^ again.outcomes.keys()):
             raise InputError(
                 f"--package: {name}'s tests have other names in every run, e.g. {changed[0]}; "
                 "choose another package, or --tests without it"
             )
-        runs = [*rounds[0], *rounds[1]]
         passing = frozenset.intersection(*map(passed, runs))
         if not passing:
             raise InputError(f"--package: no test of {name} passes: {_tail(first)}")
@@ -137,7 +119,7 @@ class Bench:
             )
         failing = sum(outcome in BAD for outcome in first.outcomes.values())
         self.reference = Reference(passing, failing, max(run.seconds for run in runs))
-        self._timeout_s = max(MIN_TIMEOUT_S, 5 * self.reference.seconds)
+        self.timeout_s = max(MIN_TIMEOUT_S, 5 * self.reference.seconds)
 
     def _expect_complete(self, run: SuiteRun, python: str | None) -> None:
         if run.complete and run.consistent:
@@ -169,24 +151,14 @@ class Bench:
 
     async def _coverage(self) -> dict[str, frozenset[int]]:
         runtime = with_coverage(self.runtime)
-        async with _slot(self._backend, runtime) as context:
-            run = await run_tests(
-                context,
-                self.repository,
-                await self.repository.resolve(f"{self.clean}^{{tree}}"),
-                runtime,
-                runtime.tests,
-                REFERENCE_TIMEOUT_S,
-                self._distribution,
-            )
+        async with _slot(self.backend, runtime) as context:
+            run = await self._run(context, runtime, self.clean, runtime.tests, REFERENCE_TIMEOUT_S)
             try:
-                return covered_lines(
-                    await context.read_file(f"{context.workspace}/{COVERAGE_FILE}")
-                )
+                report = await context.read_file(f"{context.workspace}/{COVERAGE_FILE}")
+                return covered_lines(report)
             except (OSError, ValueError) as error:
-                raise InputError(
-                    "--package: the tests recorded no coverage:  " + _tail(run)
-                ) from error
+                message = f"--package: the tests recorded no coverage:  {_tail(run)}"
+                raise InputError(message) from error
 
 
 def _tail(run: SuiteRun) -> str:
@@ -195,10 +167,7 @@ def _tail(run: SuiteRun) -> str:
 
 @asynccontextmanager
 async def open_bench(
-    backend: SandboxBackend,
-    package: Package,
-    pythons: Sequence[str | None],
-    tests: Sequence[str] = (),
+    backend: SandboxBackend, package: Package, pythons: Sequence[str | None], tests: Sequence[str]
 ) -> AsyncIterator[Bench]:
     """A bench with one slot per Python; the first of `pythons` is None, the worker's own.
 
@@ -216,7 +185,11 @@ async def open_bench(
         repository, clean = await sdist_repository(source, None, read_asset)
     except EnvBug as error:
         raise InputError(f"--package: {error}") from error
-    runtime = make_runtime(package, find_tests(await repository.files(clean), tests))
+    runtime = SuiteRuntime(
+        requirements=package.requirements,
+        pytest_args=("-o", "addopts="),  # its own may need plugins
+        tests=find_tests(await repository.files(clean), tests),
+    )
     async with AsyncExitStack() as stack:
         repository = await stack.enter_async_context(repository.scratch())
         distribution = await describe(repository, clean, runtime, source)
@@ -229,9 +202,8 @@ async def open_bench(
 
 @asynccontextmanager
 async def _slot(backend: SandboxBackend, runtime: SuiteRuntime) -> AsyncIterator[SlotContext]:
-    spec = SlotSpec(
-        assets=(venv_asset(runtime, runtime.python or OWN_PYTHON),), python=runtime.python
-    )
+    venv = venv_asset(runtime, runtime.python or OWN_PYTHON)
+    spec = SlotSpec(assets=(venv,), python=runtime.python)
     context = SlotContext(backend, await backend.acquire("make-bugs", spec), deadline=math.inf)
     try:
         yield context

@@ -25,7 +25,6 @@ def _rebinds(statement: ast.Assign) -> bool:
 
 
 def _removal(statement: ast.stmt, alone: bool) -> str | None:
-    """The kind of bug that dropping the statement creates."""
     match statement:
         case ast.If(orelse=[]):
             return "remove_cond"

@@ -87,15 +87,9 @@ def find_sites(data: bytes) -> list[Site]:
         if scope.statement_line is not None:
             line = min(line, scope.statement_line)
         function = ".".join(scope.names)
+        facts = {"kind": kind, "function": function}
         described = tuple(
-            edit.model_copy(
-                update={
-                    "kind": kind,
-                    "function": function,
-                    "line": source.line_of(edit.start),
-                }
-            )
-            for edit in edits
+            edit.model_copy(update={**facts, "line": source.line_of(edit.start)}) for edit in edits
         )
         found[edits] = Site(kind, function, described, line, source.line_of(last))
     return sorted(found.values(), key=lambda site: (site.edits[0].start, site.kind))

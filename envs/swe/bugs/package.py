@@ -12,7 +12,7 @@ from email.parser import HeaderParser
 from pathlib import PurePosixPath
 from typing import Any
 
-from envs.swe.item import DEFAULT_REQUIREMENTS, PYTEST_OWN, SdistSource, SuiteRuntime
+from envs.swe.item import DEFAULT_REQUIREMENTS, PYTEST_OWN, SdistSource
 from envs.swe.package.project import normalize
 from envs.swe.sources import ASSETS, NETWORK_TROUBLE, asset_key
 from hermes_queue.errors import EnvInfraError, InputError
@@ -122,14 +122,10 @@ def _input_error(name: str, version: str, output: str) -> InputError | None:
     if missing and normalize(missing.group(1)).startswith(normalize(name)):
         known = re.search(r"from versions: ([^)]*)\)", output)
         versions = known.group(1) if known else "none"
+        hint = f"it has {', '.join(versions.split(', ')[-10:])}"
         if versions == "none":
-            return InputError(
-                f"--package: the package index has no sdist of {name!r}; check the name"
-            )
-        return InputError(
-            f"--package: the package index has no sdist of {name}=={version}; it has "
-            f"{', '.join(versions.split(', ')[-10:])}"
-        )
+            hint = "check the name"
+        return InputError(f"--package: the package index has no sdist of {name}=={version}; {hint}")
     if missing:
         return InputError(
             f"--extra-requirement: the package index has no {missing.group(1)}, which was "
@@ -183,21 +179,10 @@ def find_tests(paths: frozenset[str], named: Sequence[str] = ()) -> tuple[str, .
     found = [path for path in paths if re.fullmatch(r"(.*/)?(test_[^/]*|[^/]*_test)\.py", path)]
     if not found and not named:
         raise InputError("--tests: the sdist has no test_*.py; name its test files if it has any")
-    if not named:
-        return tuple(sorted(found))
-    chosen: set[str] = set()
+    chosen = set() if named else set(found)
     for entry in (PurePosixPath(text) for text in named):
         inside = {path for path in found if entry in PurePosixPath(path).parents}
         if not inside and str(entry) not in paths:
             raise InputError(f"--tests: the sdist has no tests at {str(entry)!r}")
         chosen |= inside or {str(entry)}
     return tuple(sorted(chosen))
-
-
-def make_runtime(package: Package, tests: Sequence[str]) -> SuiteRuntime:
-    """The runtime for the package's tests, without its own addopts, which may need plugins."""
-    return SuiteRuntime(
-        requirements=package.requirements,
-        pytest_args=("-o", "addopts="),
-        tests=tuple(tests),
-    )

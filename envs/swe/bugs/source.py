@@ -31,10 +31,7 @@ def delete(start: int, end: int) -> tuple[Edit, ...]:
 
 def swap(a: Span, b: Span) -> tuple[Edit, ...]:
     """Swap two spans; `a` comes first."""
-    return (
-        Edit(start=a[0], end=a[1], copy_from=b),
-        Edit(start=b[0], end=b[1], copy_from=a),
-    )
+    return Edit(start=a[0], end=a[1], copy_from=b), Edit(start=b[0], end=b[1], copy_from=a)
 
 
 class Source:

@@ -41,18 +41,16 @@ def write_statement(
     changed_lines: Iterable[str],
     seed: str,
 ) -> str | None:
-    """The statement for a bug with these failures; None if none can be written.
+    """The statement for a bug with these failures, at least one; None if none can be written.
 
-    Args:
-        library: the package under test.
-        failures: the failures of the FAIL_TO_PASS tests, at least one.
-        passing: number of tests that pass in spite of the bug.
-        place: file and qualified function of the bug. Its class or outer function is named only
-            if the failures show nothing concrete.
-        changed_lines: lines of the package before and after the change.
-        seed: selects the wording; equal seeds give equal texts.
+    `passing` tests pass in spite of the bug. Of `place`, the file and qualified function of the
+    bug, the class or outer function is named only if the failures show nothing concrete.
+    `changed_lines` are those of the package before and after the change. `seed` selects the
+    wording.
     """
-    forbidden = _forbidden(library.tests.values(), changed_lines)
+    tested = {line.strip() for text in library.tests.values() for line in text.splitlines()}
+    forbidden = {line for line in tested if len(line) >= _QUOTE_CHARS}
+    forbidden |= {line.strip() for line in changed_lines if line.strip()}
     symptoms = _distinct(describe(failure, library) for failure in failures)
     vague = [Symptom(s.function, s.headline, s.plain, s.plain) for s in symptoms]
     for chosen in (symptoms, [s for s in symptoms if not quotes(s.text, forbidden)], vague):
@@ -62,12 +60,6 @@ def write_statement(
             if not quotes(text, forbidden):
                 return text
     return None
-
-
-def _forbidden(tests: Iterable[str], changed_lines: Iterable[str]) -> frozenset[str]:
-    lines = {line.strip() for source in tests for line in source.splitlines()}
-    lines = {line for line in lines if len(line) >= _QUOTE_CHARS}
-    return frozenset(lines | {line.strip() for line in changed_lines if line.strip()})
 
 
 def quotes(text: str, lines: Iterable[str]) -> bool:
@@ -91,7 +83,7 @@ def _areas(failures: Sequence[FailedCheck]) -> list[str]:
     """Subjects of the failing tests, from their names."""
     areas: dict[str, None] = {}
     for failure in failures:
-        name = re.sub(r"\[.*\]$", "", failure.test_id, flags=re.S).rpartition("::")[2]
+        name = failure.function_id.rpartition("::")[2]
         words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name).replace("_", " ").split()
         area = " ".join(word.lower() for word in words if word.lower() not in {"test", "tests"})
         area = re.sub(r"^test(?=[a-z])", "", area)
@@ -129,7 +121,6 @@ def _extent(failures: Sequence[FailedCheck], passing: int) -> str:
     failing = "1 check fails" if count == 1 else f"{count} checks fail"
     others = "1 other passes" if passing == 1 else f"{passing} others pass"
     about = [f'"{area}"' for area in _areas(failures)]
-    named = f" What fails goes by the names {', '.join(about)}." if len(about) > 1 else ""
-    if len(about) == 1:
-        named = f" What fails goes by the name {about[0]}."
+    name = "name" if len(about) == 1 else "names"
+    named = f" What fails goes by the {name} {', '.join(about)}." if about else ""
     return f"In all, {failing} while {others}.{named}"

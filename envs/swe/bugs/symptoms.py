@@ -20,6 +20,11 @@ class FailedCheck:
     frames: tuple[tuple[str, int, str], ...] = ()
     """(path in the repository, line, function) of the traceback, outermost first."""
 
+    @property
+    def function_id(self) -> str:
+        """The test's id without parameters."""
+        return re.sub(r"\[.*\]$", "", self.test_id, flags=re.S)
+
 
 @dataclass(frozen=True, slots=True)
 class Library:
@@ -78,9 +83,6 @@ def _subject(function: str | None) -> str:
     return f"`{function}`" if function else "The library"
 
 
-# --- exceptions ----------------------------------------------------------------------------
-
-
 def _missing_error(head: str, function: str | None) -> Symptom:
     plain = f"{_subject(function)} accepts something that it has to refuse"
     names = re.findall(r"[A-Za-z_]\w*", head)
@@ -115,9 +117,6 @@ def _unexpected(error: str, head: str, failure: FailedCheck, library: Library) -
     return Symptom(function, f"unexpected {error}", text, plain)
 
 
-# --- what the test does --------------------------------------------------------------------
-
-
 def _function_under_test(failure: FailedCheck, library: Library) -> str | None:
     """The library's function that the failing line of the test calls, or a good guess."""
     origin = find_origin(failure.message)
@@ -127,7 +126,7 @@ def _function_under_test(failure: FailedCheck, library: Library) -> str | None:
     for statement in reversed(failing):
         if name := _called(statement, library.names):
             return name
-    words = _bare_id(failure).rpartition("::")[2].lower().removeprefix("test").strip("_")
+    words = failure.function_id.rpartition("::")[2].lower().removeprefix("test").strip("_")
     near = [n for n in library.names if len(n) > 3 and n.lower() in words]
     if near:
         return max(near, key=lambda n: (len(n), n))
@@ -146,28 +145,16 @@ def _observed(failure: FailedCheck, library: Library) -> int | None:
             sides = left, right
         case _:
             return None
-    for clue in (_is_constant, _is_no_call):
-        given = [clue(side) for side in sides]
-        if given[0] != given[1]:
-            return int(given[0])
+    for computing in (ast.Name | ast.Call, ast.Call):
+        computed = [any(isinstance(n, computing) for n in ast.walk(side)) for side in sides]
+        if computed[0] != computed[1]:
+            return int(computed[1])
     return None
-
-
-def _is_constant(node: ast.expr) -> bool:
-    return not any(isinstance(part, ast.Name | ast.Call) for part in ast.walk(node))
-
-
-def _is_no_call(node: ast.expr) -> bool:
-    return not any(isinstance(part, ast.Call) for part in ast.walk(node))
-
-
-def _bare_id(failure: FailedCheck) -> str:
-    return re.sub(r"\[.*\]$", "", failure.test_id, flags=re.S)
 
 
 def _statements(failure: FailedCheck, library: Library) -> tuple[list[ast.stmt], list[ast.stmt]]:
     """(statements of the test, those running when it failed), outer before inner."""
-    path, *names = _bare_id(failure).split("::")
+    path, *names = failure.function_id.split("::")
     lines = [line for frame_path, line, _ in failure.frames if frame_path == path]
     body = _test_body(library.tests.get(path, ""), names)
     return body, [s for s in body if lines and s.lineno <= lines[-1] <= (s.end_lineno or 0)]

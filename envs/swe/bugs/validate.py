@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import re
 from typing import Any
 
 from envs.swe.bugs.bench import BAD, Bench, passed
@@ -45,7 +46,7 @@ async def check(bench: Bench, candidate: Candidate) -> dict[str, Any]:
         raise UnsuitableBug("survived the tests")
     if len(failing) > max(FEW, MAX_SHARE * len(bench.reference.passing)) or not passing:
         raise UnsuitableBug("too broad")
-    for python in bench.pythons:
+    for python in bench.contexts:
         bad, good = _effects(bench, await bench.run(tree, python))
         if python is None and (bad, good) != (failing, passing):
             raise UnsuitableBug("unstable")
@@ -144,15 +145,7 @@ def read_failure(test: str, message: str) -> FailedCheck:
     """Parse a failure reported by the test run: the message, then the traceback's frames."""
     lines = message.splitlines()
     frames: list[tuple[str, int, str]] = []
-    while lines and (frame := _frame(lines[-1])):
-        frames.insert(0, frame)
+    while lines and (frame := re.fullmatch(r"([^:]*\.py):([0-9]+): in (.+)", lines[-1])):
+        frames.insert(0, (frame[1], int(frame[2]), frame[3]))
         lines.pop()
     return FailedCheck(test, "\n".join(lines), tuple(frames))
-
-
-def _frame(line: str) -> tuple[str, int, str] | None:
-    path, _, rest = line.partition(":")
-    number, _, function = rest.partition(": in ")
-    if path.endswith(".py") and number.isdigit() and function:
-        return path, int(number), function
-    return None

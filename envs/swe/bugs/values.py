@@ -14,10 +14,7 @@ _WINDOW_CHARS = 24
 def wrong_value(function: str | None, message: str, observed: int | None) -> str | None:
     """A sentence about the values of a failed assertion; None if they are too long or missing.
 
-    Args:
-        function: the misbehaving function.
-        message: pytest's message.
-        observed: side of the comparison that was computed: 0, 1, or None if unknown.
+    `observed` is the side of the comparison that was computed: 0, 1, or None if unknown.
     """
     head = re.sub(r"^AssertionError: ?", "", message.strip().partition("\n")[0])
     subject = f"`{function}`" if function else "The library"

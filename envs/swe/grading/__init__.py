@@ -3,7 +3,6 @@
 alternatives.py  other values that a test may expect
 controls.py      a host's findings about a row from running the known fix
 expectations.py  the constants that a test expects
-failures.py      the first failure in one line
 findings.py      the results of one run, and of all runs of a verdict
 flags.py         suspicious words in a patch of library code
 grader.py        the order of runs, and who is to blame

@@ -33,39 +33,30 @@ _NO_LOOKUPS = ("NotImplementedError", "OSError")
 def other_values(literal: bytes, words: Collection[str]) -> list[list[bytes]]:
     """Spots of a constant: other constants with the same quotes, prefix, base and case.
 
-    Args:
-        literal: the constant's source.
-        words: replacements for words. An invented word would occur nowhere else.
+    Words are replaced by others of `words`: an invented word would occur nowhere else.
     """
-    try:
-        text, value = literal.decode(), literal_value(literal.decode())
-    except (ValueError, SyntaxError):
-        return []
+    text = literal.decode()
+    value = _value(text)
     if value is None or isinstance(value, bool):
         return [[repr(v).encode() for v in ((None,) if value is not None else (True, False))]]
     spots = [_replaced(text, match, string.digits) for match in re.finditer(r"\d", text)]
     if isinstance(value, str | bytes):
-        for match in _words(text):
-            spots.append(_replaced(text, match, _alike(match[0], words)))
+        spots += [_replaced(text, match, _alike(match[0], words)) for match in _words(text)]
     return _kept(spots, value)
 
 
 def other_texts(literal: bytes, words: Collection[str], *, regex: bool) -> list[list[bytes]]:
     """Spots of a text that is searched for in a message: texts that no honest message contains.
 
-    Two letters of a word are changed, so that it is no longer a word; an honest message might
-    contain any real word.
-
-    Args:
-        literal: the text's source.
-        words: words of the file, which are never produced.
-        regex: whether it is a regular expression. A pattern that leaves choices has no spots.
+    Two letters of a word are changed, so that it is no longer a word, nor one of the file's
+    `words`; an honest message might contain any real word. A `regex` that leaves choices has no
+    spots.
     """
-    try:
-        text, value = literal.decode(), literal_value(literal.decode())
-    except (ValueError, SyntaxError):
+    text = literal.decode()
+    value = _value(text)
+    if not isinstance(value, str):
         return []
-    if not isinstance(value, str) or (regex and _leaves_choices(value)):
+    if regex and _REGEX_CHOICES.search(re.sub(r"\\.|\.[*+]", "", value)):
         return []
     spots = []
     for match in _words(text):
@@ -123,18 +114,18 @@ def _misspelt(word: str, letters: list[int], turn: int) -> str:
     return "".join(made)
 
 
-def _leaves_choices(pattern: str) -> bool:
-    plain = re.sub(r"\\.|\.[*+]", "", pattern)
-    return bool(_REGEX_CHOICES.search(plain))
-
-
 def _case(word: str) -> str:
     return "lower" if word.islower() else "upper" if word.isupper() else "mixed"
 
 
-def _differs(text: str, value: object) -> bool:
+def _value(text: str) -> object:
+    """The value of a literal; Ellipsis for anything else."""
     try:
-        other = literal_value(text)
+        return literal_value(text)
     except (ValueError, SyntaxError):
-        return False
+        return ...
+
+
+def _differs(text: str, value: object) -> bool:
+    other = _value(text)
     return type(other) is type(value) and other != value

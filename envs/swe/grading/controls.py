@@ -14,8 +14,10 @@ import os
 import secrets
 import time
 from collections.abc import Collection, Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+from pydantic import TypeAdapter
 
 from envs.swe.grading.places import TestFunction
 from envs.swe.item import Item
@@ -38,16 +40,16 @@ class RowRecord:
     functions."""
     fault: str = ""
     """Reason why the row cannot be graded, for its owner."""
-    unplantable: tuple[tuple[str, str], ...] = ()
-    """File and name of test functions that do not fail when planted."""
+    unplantable: frozenset[TestFunction] = frozenset()
+    """Test functions that do not fail when planted."""
     plantless: bool = False
     """Whether planted failures make other tests fail, so that none may be planted."""
     whole_files: bool = False
     """Whether tests depend on others in their file, so that they cannot run alone."""
     doubted_at: float = 0.0
     """Unix time of the first finding against the row or its tests; 0 = none."""
-    lines: tuple[tuple[str, str, int], ...] | None = None
-    """File, name and line of the statement that fails because of the bug; None = not determined
+    lines: tuple[tuple[TestFunction, int], ...] | None = None
+    """Functions and the line of the statement that fails because of the bug; None = not determined
     yet."""
 
     def believed(self, now: float) -> RowRecord:
@@ -56,9 +58,8 @@ class RowRecord:
         Everything learnt under a doubt expires with it: that the known fix passes without
         plants, say, proves nothing about plants.
         """
-        if not self.doubted_at or now - self.doubted_at < DOUBT_TTL_S:
-            return self
-        return RowRecord()
+        expired = self.doubted_at and now - self.doubted_at >= DOUBT_TTL_S
+        return RowRecord() if expired else self
 
     def fix_passes(
         self, kind: str, planted: Collection[TestFunction], failing: Iterable[TestFunction]
@@ -80,10 +81,8 @@ class RowRecord:
         older = [known for known in self.passes if known != run]
         return replace(self, passes=(*older, run)[-MAX_PASSES:])
 
-    def without(self, functions: frozenset[TestFunction]) -> RowRecord:
-        """This record with these functions marked as unplantable."""
-        found = {(test.file, test.name) for test in functions}
-        return replace(self, unplantable=tuple(sorted({*self.unplantable, *found})))
+
+_RECORD = TypeAdapter(RowRecord)
 
 
 class RowMemory:
@@ -91,8 +90,7 @@ class RowMemory:
 
     def __init__(self, item: Item) -> None:
         row = json.dumps(item.model_dump(mode="json"), sort_keys=True)
-        text = "\0".join([RULES, row])
-        digest = hashlib.sha256(text.encode()).hexdigest()
+        digest = hashlib.sha256(f"{RULES}\0{row}".encode()).hexdigest()
         self._path = PathSettings().cache / "rows" / digest[:2] / f"{digest}.json"
 
     async def read(self) -> RowRecord:
@@ -106,22 +104,8 @@ class RowMemory:
 
 def _read(path: Path) -> RowRecord:
     try:
-        stored = json.loads(path.read_bytes())
-        return RowRecord(
-            passes=tuple(
-                (str(kind), frozenset(TestFunction(str(f), str(name)) for f, name in planted))
-                for kind, planted in stored["passes"]
-            ),
-            fault=str(stored["fault"]),
-            unplantable=tuple((str(file), str(name)) for file, name in stored["unplantable"]),
-            plantless=bool(stored["plantless"]),
-            whole_files=bool(stored["whole_files"]),
-            doubted_at=float(stored["doubted_at"]),
-            lines=None
-            if stored["lines"] is None
-            else tuple((str(file), str(name), int(line)) for file, name, line in stored["lines"]),
-        )
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return _RECORD.validate_json(path.read_bytes())
+    except (OSError, ValueError):
         return RowRecord()
 
 
@@ -129,10 +113,9 @@ def _write(path: Path, record: RowRecord) -> None:
     draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     try:
         private_directory(path.parent)
-        passes = [(kind, sorted((t.file, t.name) for t in p)) for kind, p in record.passes]
         # A draft with a name of this process: two workers that wrote the same file would mix their
         # records, and a reader could see half of one.
-        draft.write_text(json.dumps({**asdict(replace(record, passes=())), "passes": passes}))
+        draft.write_bytes(_RECORD.dump_json(record))
         os.replace(draft, path)
     except OSError:
         draft.unlink(missing_ok=True)

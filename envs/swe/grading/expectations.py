@@ -26,8 +26,10 @@ _METHODS = frozenset("dedent encode join lstrip rstrip splitlines strip".split()
 _OTHER_ASSERTIONS = (
     "not assertin assert_in greater less regex match raises warns logs instance subclass true false"
 ).split()
-"""Words in the names of assertions that do not compare two values for equality."""
+"""Words in the names of assertions that do not compare their first two arguments for equality, and
+would hold for many other values."""
 _CATCHING = ("raises", "Raises", "suppress", "warns", "catch", "subtests", "subTest")
+_CHANGEABLE = (str, bytes, int, float, bool, type(None))
 MIN_CONTAINED_CHARACTERS = 3
 """Shorter text may occur in another by chance."""
 
@@ -45,8 +47,7 @@ def expected_constants(function: Function) -> list[Expected]:
     """The constants of the last expectation that has any; empty if there is none."""
     once = _assigned_once(function)
     for statement in reversed(list(_certain(function.body))):
-        found = _constants(statement, once)
-        if found:
+        if found := _constants(statement, once):
             return found
     return []
 
@@ -108,27 +109,23 @@ def _names(node: ast.AST) -> set[str]:
 
 
 def exceptions_at(function: Function, line: int) -> list[ast.Name]:
-    """The exception classes that the statement on this line expects.
-
-    For example `KeyError` in `with pytest.raises(KeyError):`.
-    """
+    """The exception classes that this line expects: `with pytest.raises(KeyError):`."""
     return [
         call.args[0]
         for statement in ast.walk(function)
         if isinstance(statement, ast.With | ast.Expr)
         and statement.lineno <= line <= (statement.end_lineno or line)
         for call in _calls(statement)
-        if _name(call.func) in ("raises", "assertRaises") and call.args
+        if last_name(call.func) in ("raises", "assertRaises") and call.args
         if isinstance(call.args[0], ast.Name)
     ]
 
 
 def _calls(statement: ast.With | ast.Expr) -> list[ast.Call]:
-    values = (
-        [item.context_expr for item in statement.items]
-        if isinstance(statement, ast.With)
-        else [statement.value]
-    )
+    if isinstance(statement, ast.With):
+        values = [item.context_expr for item in statement.items]
+    else:
+        values = [statement.value]
     return [value for value in values if isinstance(value, ast.Call)]
 
 
@@ -148,10 +145,6 @@ def compared_at(function: Function, line: int | None) -> ast.expr | None:
     return None
 
 
-def _can_change(value: object) -> bool:
-    return value is None or type(value) in (str, bytes, int, float, bool)
-
-
 def _certain(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
     """The statements that always run, including those in `with` blocks."""
     for statement in body:
@@ -164,13 +157,8 @@ def _certain(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
 
 def _catches(statement: ast.With | ast.AsyncWith) -> bool:
     """Whether the block may swallow failures."""
-    words = {
-        node.id if isinstance(node, ast.Name) else node.attr
-        for item in statement.items
-        for node in ast.walk(item.context_expr)
-        if isinstance(node, ast.Name | ast.Attribute)
-    }
-    return any(part in word for word in words for part in _CATCHING)
+    names = {last_name(node) for item in statement.items for node in ast.walk(item.context_expr)}
+    return any(part in name for name in names for part in _CATCHING)
 
 
 def _assigned_once(function: Function) -> dict[str, ast.expr]:
@@ -214,7 +202,8 @@ def _constants(statement: ast.stmt, once: dict[str, ast.expr]) -> list[Expected]
         return []  # two constants compare equal regardless of the package
     stated = [once[n.id] for n in ast.walk(constant[0]) if isinstance(n, ast.Name) and n.id in once]
     nodes = [n for part in (constant[0], *stated) for n in ast.walk(part)]
-    return [Expected(n, "equal") for n in nodes if type(n) is ast.Constant and _can_change(n.value)]
+    constants = [node for node in nodes if isinstance(node, ast.Constant)]
+    return [Expected(node, "equal") for node in constants if type(node.value) in _CHANGEABLE]
 
 
 def _equality(statement: ast.stmt) -> tuple[ast.expr, ast.expr] | None:
@@ -225,24 +214,16 @@ def _equality(statement: ast.stmt) -> tuple[ast.expr, ast.expr] | None:
             return compared.left, compared.comparators[0]
     elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
         call = statement.value
-        if len(call.args) > 1 and _wants_equality(_name(call.func).lower()):
+        name = last_name(call.func).lower()
+        others = any(word in name for word in _OTHER_ASSERTIONS)
+        if len(call.args) > 1 and name.startswith("assert") and not others:
             return call.args[0], call.args[1]
     return None
 
 
-def _wants_equality(name: str) -> bool:
-    """Whether an assertion of this name, in lower case, seems to compare its first two arguments.
-
-    Other assertions of unittest and the like would hold for many other values.
-    """
-    return name.startswith("assert") and not any(word in name for word in _OTHER_ASSERTIONS)
-
-
-def _name(node: ast.expr) -> str:
+def last_name(node: ast.AST) -> str:
     """The last part of a dotted name; empty for other expressions."""
-    if isinstance(node, ast.Attribute):
-        return node.attr
-    return node.id if isinstance(node, ast.Name) else ""
+    return str(getattr(node, "attr", getattr(node, "id", "")))
 
 
 def _contained(statement: ast.stmt) -> list[ast.Constant]:
@@ -252,7 +233,7 @@ def _contained(statement: ast.stmt) -> list[ast.Constant]:
         if len(statement.test.ops) == 1 and isinstance(statement.test.ops[0], ast.In):
             sides = statement.test.left, statement.test.comparators[0]
     elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-        if _name(statement.value.func).lower() in ("assertin", "assert_in"):
+        if last_name(statement.value.func).lower() in ("assertin", "assert_in"):
             sides = tuple(statement.value.args[:2])
     match sides:
         case (ast.Constant(value=str() as text) as left, found) if not _is_constant(found):
@@ -262,18 +243,11 @@ def _contained(statement: ast.stmt) -> list[ast.Constant]:
 
 def _matches(statement: ast.With) -> list[ast.Constant]:
     """The pattern of `with pytest.raises(Error, match="pattern")`."""
-    for item in statement.items:
-        call = item.context_expr
-        if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)):
-            continue
-        if call.func.attr in ("raises", "warns"):
+    for call in _calls(statement):
+        if isinstance(call.func, ast.Attribute) and call.func.attr in ("raises", "warns"):
             values = [keyword.value for keyword in call.keywords if keyword.arg == "match"]
-            return [
-                value
-                for value in values
-                if isinstance(value, ast.Constant)
-                and len(str(value.value)) >= MIN_CONTAINED_CHARACTERS
-            ]
+            patterns = [value for value in values if isinstance(value, ast.Constant)]
+            return [p for p in patterns if len(str(p.value)) >= MIN_CONTAINED_CHARACTERS]
     return []
 
 
@@ -300,7 +274,7 @@ def _is_constant(node: ast.expr, once: Mapping[str, ast.expr] = MappingProxyType
         case ast.Call(func=func, args=args, keywords=keywords):
             given = [*args, *(keyword.value for keyword in keywords if keyword.arg)]
             if isinstance(func, ast.Attribute) and constant(func.value):
-                return _name(func) in _METHODS and constant(*given)
-            made = _name(func) in _CONSTRUCTORS or _name(func) == "dedent"
+                return last_name(func) in _METHODS and constant(*given)
+            made = last_name(func) in _CONSTRUCTORS or last_name(func) == "dedent"
             return made and bool(given) and constant(*given)
     return False

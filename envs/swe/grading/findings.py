@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
-from envs.swe.grading.failures import first_failure
 from envs.swe.grading.places import TestFunction
 from envs.swe.grading.plants import View
 from envs.swe.grading.suite import SuiteRun
@@ -16,6 +15,7 @@ from envs.swe.paths import file_of
 
 LISTED_IDS = 50
 """Number of failing ids listed in a verdict's report."""
+MAX_FAILURE_CHARACTERS = 300
 
 Reason = Literal["resolved", "tests_fail", "timed_out", "cut_short", "canary"]
 
@@ -59,7 +59,7 @@ class Findings:
     @classmethod
     def of(cls, step: Step, run: SuiteRun) -> Findings:
         """Compare outcomes with those that the view implies."""
-        failing, lies = {}, set()
+        failing, lies = {}, _lies_of_ours(step, run)
         for test in step.test_ids:
             outcome = run.outcomes.get(test, "missing")
             function = TestFunction.of(test)
@@ -70,7 +70,7 @@ class Findings:
                 outcome == "missing" and collection_failed(function.file, run)
             ):
                 lies.add(function)
-        return cls(failing, frozenset(lies | _lies_of_ours(step, run)))
+        return cls(failing, frozenset(lies))
 
     def reason(self, run: SuiteRun) -> Reason:
         """The verdict of this run alone."""
@@ -101,6 +101,24 @@ def reported(step: Step, run: SuiteRun) -> bool:
     return run.complete and all(
         test in run.outcomes or collection_failed(file_of(test), run) for test in step.test_ids
     )
+
+
+def first_failure(
+    tests: Sequence[str], outcomes: Mapping[str, str], messages: Mapping[str, str]
+) -> str:
+    """The error of the first of `tests` that did not pass, in one line; empty if all passed.
+
+    If a test is missing because its module cannot be imported, this is the module's error. The
+    words come from the code under test.
+    """
+    for test in tests:
+        if (outcome := outcomes.get(test, "missing")) != "passed":
+            text = messages.get(test) or messages.get(file_of(test)) or outcome
+            lines = [line.strip() for line in text.splitlines() if line.strip()] or [outcome]
+            # pytest marks the error's lines with "E"; the last of them is the cause.
+            marked = [line[2:].strip() for line in lines if line.startswith("E ")]
+            return (marked[-1] if marked else lines[0])[:MAX_FAILURE_CHARACTERS]
+    return ""
 
 
 @dataclass(slots=True)
@@ -135,8 +153,7 @@ class SuiteResults:
             "exit_code": last.exit_code,
         }
         if reason == "tests_fail":
-            graded = (*item.FAIL_TO_PASS, *item.PASS_TO_PASS)
-            report["first_failure"] = first_failure(graded, self.outcomes, last.messages)
+            report["first_failure"] = first_failure(item.test_ids, self.outcomes, last.messages)
         if reason != "resolved":
             report["output_tail"] = last.output[-2000:]
         return report

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-MAX_FLAGS = 20
 MAX_LINE_CHARACTERS = 4096
 PART_CHARACTERS = 64 << 10
 """Characters searched at a time: a search blocks the interpreter."""
@@ -46,16 +45,11 @@ def find_flags(patch: bytes, before: str = "", fix: bytes = b"") -> list[str]:
     """Words in the patch's added lines that neither the files before it nor the fix contain.
 
     Blocking, in steps between which other threads can run; takes time linear in the patch's
-    length.
-
-    Args:
-        patch: the agent's patch, as git writes it.
-        before: text of the files that it changes; words that were there already are no sign.
-        fix: the gold patch, which may itself need such a word.
+    length. `before` is the text of the files that it changes.
     """
     found = _found(_added(patch), _WORDS)
     known = _found([*before.split("\n"), *_added(fix)], {name: _WORDS[name] for name in found})
-    return [f"patch: {name}" for name in _WORDS if name in found - known][:MAX_FLAGS]
+    return [f"patch: {name}" for name in _WORDS if name in found - known]
 
 
 def _found(lines: Iterable[str], words: Mapping[str, re.Pattern[str]]) -> set[str]:

@@ -21,8 +21,7 @@ from dataclasses import replace
 from typing import Any, Literal, NoReturn
 
 from envs.swe.grading.controls import RowMemory, RowRecord
-from envs.swe.grading.failures import first_failure
-from envs.swe.grading.findings import Findings, Reason, Step, SuiteResults, reported
+from envs.swe.grading.findings import Findings, Reason, Step, SuiteResults, first_failure, reported
 from envs.swe.grading.places import TestFunction
 from envs.swe.grading.plants import Planter, View
 from envs.swe.grading.suite import OVERHEAD_S, SuiteRun, run_tests
@@ -45,11 +44,7 @@ LEAST_SHARE = 4
 class Grader:
     """Grades one attempt on `item` in its slot.
 
-    Args:
-        context: the slot.
-        item: the row.
-        pinned: its trees.
-        wary: whether the patch looks like an attempt to interfere; then there are more views.
+    With `wary`, the patch looks like an attempt to interfere: there are more views.
     """
 
     def __init__(
@@ -96,21 +91,14 @@ class Grader:
         for step in await self._steps():
             if reason != "resolved" and not (self._item.full_report and step.stage == "all"):
                 continue
-            step = self._current(step)
-            limit_s = self._later_limit_s() if results.runs else self._limit_s
-            run = await self._run(tree, step, limit_s)
+            if self._planter:  # redrawn plants in place of doubtful ones
+                step = replace(step, view=self._planter.current(step.view))
+            run = await self._run(tree, step, later=bool(results.runs))
             settled = await self._settle(tree, step, run, results)
             if settled is None:
                 return None
             reason = settled if reason == "resolved" else reason
         return reason
-
-    def _later_limit_s(self) -> float:
-        return later_limit_s(self._limit_s, self._context.remaining_s())
-
-    def _current(self, step: Step) -> Step:
-        """The step with redrawn plants in place of doubtful ones."""
-        return replace(step, view=self._planter.current(step.view)) if self._planter else step
 
     async def _settle(
         self, tree: str, step: Step, run: SuiteRun, results: SuiteResults, *, repeated: bool = False
@@ -118,22 +106,22 @@ class Grader:
         """The verdict of a run, checked with the known fix; None = its plants were unusable."""
         findings = Findings.of(step, run)
         reason = findings.reason(run)
+        failing = map(TestFunction.of, findings.failing)
+        fix_passes = self._record.fix_passes(step.kind, step.view.variants, failing)
         if reason in ("timed_out", "cut_short"):
-            gold = await self._expect_control(step)
+            gold = await self._expect_control(step.without_plants())
             if run.may_be_chance and not repeated:
                 if self._context.remaining_s() < 2 * (self._limit_s + OVERHEAD_S):
                     self._expect_fast(run, gold)
                     results.add(step, run, findings)
                     return reason
-                again = await self._run(tree, step, self._limit_s)
+                again = await self._run(tree, step)
                 return await self._settle(tree, step, again, results, repeated=True)
-        elif reason == "canary" or (
-            reason == "tests_fail" and not self._fix_passes(step, findings)
-        ):
+        elif reason == "canary" or (reason == "tests_fail" and not fix_passes):
             if not await self._fix_does_better(step):
                 return None
         if reason == "canary" and (other := self._in_other_words(step, findings)):
-            again = await self._run(tree, other, self._later_limit_s())
+            again = await self._run(tree, other, later=True)
             return await self._settle(tree, other, again, results, repeated=repeated)
         if reason == "tests_fail" and await self._pass_when_repeated(tree, step, findings):
             findings, reason = replace(findings, failing={}), "resolved"
@@ -160,7 +148,7 @@ class Grader:
         if findings.lies or not known or len(failing) > FEW_TESTS:
             return False
         alone = replace(self._step("again", View({}, frozenset()), functions), test_ids=failing)
-        again = await self._run(tree, alone, self._limit_s)
+        again = await self._run(tree, alone)
         return Findings.of(alone, again).reason(again) == "resolved"
 
     def _in_other_words(self, step: Step, findings: Findings) -> Step | None:
@@ -176,16 +164,11 @@ class Grader:
         self._redrawn = view is not None
         return None if view is None else replace(step, view=view)
 
-    def _fix_passes(self, step: Step, findings: Findings) -> bool:
-        """Whether this host already knows that the known fix passes these tests."""
-        failing = [TestFunction.of(test) for test in findings.failing]
-        return self._record.fix_passes(step.kind, step.view.variants, failing)
-
     # --- the known fix --------------------------------------------------------------------
 
     async def _expect_control(self, step: Step) -> SuiteRun:
-        """The known fix's run if it was complete, unlike the agent's; else raise."""
-        gold = await self._gold(step.without_plants())
+        """The known fix's run if it was complete; else raise."""
+        gold = await self._gold(step)
         if not gold.complete:
             await self._cannot_run(step, gold)
         return gold
@@ -193,9 +176,9 @@ class Grader:
     async def _cannot_run(self, step: Step, gold: SuiteRun) -> NoReturn:
         # Twice, because a full disk would look the same.
         if gold.cannot_run and (await self._gold(step.without_plants())).cannot_run:
+            last = gold.output.strip().rpartition("\n")[2][:500]
             await self._blame_row(
-                f"environment: with the known fix pytest ends with {gold.exit_code} here: "
-                f"{gold.last_line()}"
+                f"environment: with the known fix pytest ends with {gold.exit_code} here: {last}"
             )
         how = "took too long" if gold.timed_out else f"was cut short (exit code {gold.exit_code})"
         raise SandboxError(f"the test run {how}, even with the known fix:  {gold.output[-500:]}")
@@ -206,9 +189,7 @@ class Grader:
         Raises:
             EnvBug: the known fix fails tests that it should pass.
         """
-        gold = await self._gold(step)
-        if not gold.complete:
-            await self._cannot_run(step, gold)
+        gold = await self._expect_control(step)
         findings = Findings.of(step, gold)
         if findings.reason(gold) == "resolved":
             if not await self._passes_alone(step):
@@ -217,8 +198,7 @@ class Grader:
             await self._remember(passes=self._record.passing(step.kind, step.view.variants).passes)
             return True
         if not findings.failing and not self._record.plantless:
-            unplantable = self._record.without(findings.lies).unplantable
-            await self._doubt(unplantable=unplantable)
+            await self._doubt(unplantable=self._record.unplantable | findings.lies)
             return False
         plain = step.without_plants()
         for simpler in (plain, plain.whole_files()):
@@ -226,7 +206,7 @@ class Grader:
             findings = Findings.of(simpler, gold)
             if findings.reason(gold) == "resolved":
                 alone = simpler.only == step.only
-                await self._doubt(**({"plantless": True} if alone else {"whole_files": True}))
+                await self._doubt(**{"plantless" if alone else "whole_files": True})
                 return False
         if not gold.complete:
             await self._cannot_run(step, gold)
@@ -263,12 +243,14 @@ class Grader:
     # --- runs -----------------------------------------------------------------------------
 
     async def _gold(self, step: Step) -> SuiteRun:
-        return await self._run(await self._pinned.solved(), step, self._limit_s, reserve_s=0.0)
+        return await self._run(await self._pinned.solved(), step, reserve_s=0.0)
 
     async def _run(
-        self, tree: str, step: Step, limit_s: float, *, reserve_s: float | None = None
+        self, tree: str, step: Step, *, later: bool = False, reserve_s: float | None = None
     ) -> SuiteRun:
-        repository = self._pinned.repository
+        repository, limit_s = self._pinned.repository, self._limit_s
+        if later:
+            limit_s = later_limit_s(limit_s, self._context.remaining_s())
         shown_tree = await repository.replace(tree, step.view.files) if step.view.files else tree
         await self._context.renew()
         return await run_tests(
@@ -285,8 +267,7 @@ class Grader:
 
     async def _steps(self) -> list[Step]:
         """The views in the order in which they run: cheap ones before the whole suite."""
-        ids = self._item.FAIL_TO_PASS + self._item.PASS_TO_PASS
-        views = await self._views()
+        ids, views = self._item.test_ids, await self._views()
         planted = frozenset().union(*(view.planted for view in views))
         steps = [self._step("first", views[0], self._wanted | planted)]
         steps += [self._step("again", view, self._wanted) for view in views[1:-1]]
@@ -296,8 +277,7 @@ class Grader:
         self, stage: Literal["first", "again"], view: View, functions: Collection[TestFunction]
     ) -> Step:
         """A run of only these functions, if the row's tests can run alone."""
-        ids = self._item.FAIL_TO_PASS + self._item.PASS_TO_PASS
-        mine = tuple(test for test in ids if TestFunction.of(test) in functions)
+        mine = tuple(test for test in self._item.test_ids if TestFunction.of(test) in functions)
         ours = {*functions, *view.added, *view.planted}
         only = tuple(sorted(f"{test.file}::{test.name}" for test in ours))
         step = Step(stage, view, self._targets(mine, view), mine, only)
@@ -315,30 +295,28 @@ class Grader:
         """Lines at which FAIL_TO_PASS functions fail on the tree with the bug; 0 = unknown."""
         if self._record.lines is None:
             step = self._step("again", View({}, frozenset()), self._wanted)
-            run = await self._run(self._pinned.graded, step, self._limit_s)
+            run = await self._run(self._pinned.graded, step)
             if run.may_be_chance:
-                run = await self._run(self._pinned.graded, step, self._limit_s)
+                run = await self._run(self._pinned.graded, step)
             found = {}
             for test in step.test_ids:
                 if line := run.failing_line(test):
                     found[TestFunction.of(test)] = line
-            known = tuple(sorted((t.file, t.name, line) for t, line in found.items()))
+            known = tuple(sorted(found.items()))
             if reported(step, run):
                 await self._remember(lines=known)
             elif run.may_be_chance:
                 self._record = replace(self._record, lines=known)
             else:  # the bug may hang its tests: later attempts need not wait
                 await self._doubt(lines=known)
-        lines = {TestFunction(f, name): line for f, name, line in self._record.lines or ()}
-        return {test: lines.get(test, 0) for test in self._wanted}
+        return dict.fromkeys(self._wanted, 0) | dict(self._record.lines or ())
 
     async def _new_planter(self) -> Planter:
         item = self._item
         files = [file for file in item.hidden_files if file.endswith(".py")]
         chosen = self._chance.sample(files, min(len(files), MAX_PLANTED_FILES))
         sources = {f: await self._pinned.repository.read(self._pinned.graded, f) for f in chosen}
-        ids = item.FAIL_TO_PASS + item.PASS_TO_PASS
-        lines = await self._failing_lines()
+        ids, lines = item.test_ids, await self._failing_lines()
         return await asyncio.to_thread(
             Planter, sources, item.hidden_files, ids, self._chance, lines, item.problem_statement
         )
@@ -347,20 +325,15 @@ class Grader:
         if self._planter is None:
             self._planter = await self._new_planter()
         planter, record = self._planter, self._record
-        barred = {TestFunction(file, name) for file, name in record.unplantable}
-        usable = frozenset() if record.plantless else planter.plantable - barred
+        usable = frozenset() if record.plantless else planter.plantable - record.unplantable
         decoys = self._wanted & usable
         others = {TestFunction.of(test) for test in self._item.PASS_TO_PASS} & usable - decoys
         # Always the same few: each further one may have to be tried with the known fix.
         companions = sorted(others, key=self._rank)[:MAX_COMPANIONS]
-
-        def draw(*, wary: bool) -> list[View]:
-            return planter.views(decoys, companions, wary=wary)
-
-        views = await asyncio.to_thread(draw, wary=self._wary)
+        views = await asyncio.to_thread(planter.views, decoys, companions, wary=self._wary)
         longest_s = len(views) * (self._limit_s + OVERHEAD_S)
         if self._wary and longest_s > self._context.remaining_s():
-            views = await asyncio.to_thread(draw, wary=False)
+            views = await asyncio.to_thread(planter.views, decoys, companions, wary=False)
         return views
 
     def _rank(self, test: TestFunction) -> bytes:
@@ -371,9 +344,7 @@ class Grader:
 def later_limit_s(limit_s: float, remaining_s: float) -> float:
     """Time limit of a view after the first: `limit_s`, less if the stage ends earlier.
 
-    Args:
-        limit_s: the row's limit.
-        remaining_s: time left in the stage, in which the known fix may have to run too.
+    In the `remaining_s` of the stage, the known fix may have to run too.
     """
     spare_s = remaining_s - limit_s - 2 * OVERHEAD_S
     return min(limit_s, max(spare_s, limit_s / LEAST_SHARE))

@@ -13,8 +13,9 @@ import random
 import re
 import string
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from envs.swe.grading.alternatives import other_exceptions, other_texts, other_values
 from envs.swe.grading.expectations import (
@@ -25,13 +26,12 @@ from envs.swe.grading.expectations import (
     constants_at,
     exceptions_at,
     expected_constants,
+    last_name,
 )
 from hermes_queue.syntax import parse_module
 
 MAX_SOURCE_BYTES = 1 << 20
 """Larger test files are not changed."""
-
-_LETTERS = string.ascii_lowercase
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -140,11 +140,8 @@ def find_places(
 ) -> dict[TestFunction, Place]:
     """All test functions of a module that can be made to fail.
 
-    Args:
-        file: its path, as in node ids.
-        source: the module's source.
-        lines: lines at which functions fail because of the bug (0 = unknown); None = irrelevant.
-        statement: the problem statement, which may show the right values.
+    `lines` are those at which functions fail because of the bug (0 = unknown; None = irrelevant).
+    The problem `statement` may show the right values.
 
     Raises:
         SyntaxError, ValueError, RecursionError: the file cannot be parsed as Python.
@@ -153,8 +150,7 @@ def find_places(
     if len(source) > MAX_SOURCE_BYTES or odd_lines or not source.endswith(b"\n"):
         raise ValueError("too large, or its lines differ from those that ast counts")
     module = _Module(source, statement)
-    functions: list[tuple[str, Function]] = []
-    _collect(module.tree.body, "", functions)
+    functions = list(_functions(module.tree.body))
     several = Counter(name for name, _ in functions)
     found = {}
     for name, node in functions:
@@ -162,8 +158,7 @@ def find_places(
         if several[name] > 1 or called or node.body[0].lineno <= node.lineno:
             continue
         test = TestFunction(file, name)
-        place = module.place(node, None if lines is None else lines.get(test))
-        if place is not None:
+        if place := module.place(node, None if lines is None else lines.get(test)):
             found[test] = place
     return found
 
@@ -174,15 +169,12 @@ class _Module:
     def __init__(self, source: bytes, statement: str) -> None:
         self.source = source
         self._statement = statement
-        self.tree = tree = parse_module(source.decode())
-        self._offsets = _offsets(source)
+        self.tree = parse_module(source.decode())
+        # Of each line as `ast` counts lines, and of the end of the file.
+        self._offsets = [0, *accumulate(map(len, source.splitlines(keepends=True)))]
         self._quotes = b'"' if source.count(b'"') > source.count(b"'") else b"'"
-        nodes = list(ast.walk(tree))
-        self.used = Counter(
-            node.id if isinstance(node, ast.Name) else node.attr
-            for node in nodes
-            if isinstance(node, ast.Name | ast.Attribute)
-        )
+        nodes = list(ast.walk(self.tree))
+        self.used = Counter(map(last_name, nodes))
         self._values = tuple(
             node.value
             for node in nodes
@@ -194,7 +186,7 @@ class _Module:
             word for value in self._values for word in re.findall(r"[A-Za-z]{3,}", str(value))
         )
         self._names = tuple(
-            node.name for node in tree.body if isinstance(node, Function | ast.ClassDef)
+            node.name for node in self.tree.body if isinstance(node, Function | ast.ClassDef)
         )
 
     def place(self, node: Function, line: int | None) -> Place | None:
@@ -211,7 +203,7 @@ class _Module:
             indent=end[1],
             names=_own_names(node) or self._names,
             values=self._values,
-            swapped=None if side is None else _span(side, self._offsets),
+            swapped=None if side is None else self._span(side),
         )
 
     def _spots(self, node: Function, line: int | None) -> tuple[Spot, ...]:
@@ -228,7 +220,7 @@ class _Module:
         return tuple(spot for spot in spots if spot.rank == best)
 
     def _spots_of(self, expected: Expected) -> list[Spot]:
-        start, end = _span(expected.node, self._offsets)
+        start, end = self._span(expected.node)
         written = self.source[start:end]
         texts = {written.decode(), str(expected.node.value)}
         stated = any(_occurs(text, self._statement) for text in texts)
@@ -239,10 +231,12 @@ class _Module:
         return self._made(expected.node, others, weak=True, stated=stated)
 
     def _made(self, node: ast.expr, others: Sequence[Sequence[bytes]], **marks: bool) -> list[Spot]:
-        start, end = _span(node, self._offsets)
-        return [
-            Spot(tuple(Replacement(start, end, text) for text in spot), **marks) for spot in others
-        ]
+        span = self._span(node)
+        return [Spot(tuple(Replacement(*span, text) for text in spot), **marks) for spot in others]
+
+    def _span(self, node: ast.expr) -> tuple[int, int]:
+        last, end = node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
+        return self._offsets[node.lineno - 1] + node.col_offset, self._offsets[last - 1] + end
 
     def _end(self, node: Function) -> tuple[int, bytes] | None:
         """Offset and indentation for one more statement; None = there is no place."""
@@ -277,33 +271,19 @@ def _own_names(node: Function) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _collect(body: Sequence[ast.stmt], prefix: str, into: list[tuple[str, Function]]) -> None:
+def _functions(body: Sequence[ast.stmt], prefix: str = "") -> Iterator[tuple[str, Function]]:
     for node in body:
         if isinstance(node, Function):
-            into.append((prefix + node.name, node))
+            yield prefix + node.name, node
         elif isinstance(node, ast.ClassDef):
-            _collect(node.body, f"{prefix}{node.name}::", into)
+            yield from _functions(node.body, f"{prefix}{node.name}::")
 
 
 def _other(text: str, chance: random.Random) -> str:
     """The text with one character changed."""
     places = [at for at, character in enumerate(text) if character.isalnum()]
     if not places:
-        return text + chance.choice(_LETTERS)
+        return text + chance.choice(string.ascii_lowercase)
     at = chance.choice(places)
-    others = [c for c in _LETTERS if c != text[at].lower()]
+    others = string.ascii_lowercase.replace(text[at].lower(), "")
     return text[:at] + chance.choice(others) + text[at + 1 :]
-
-
-def _offsets(source: bytes) -> list[int]:
-    """Offset of each line as `ast` counts lines, and of the end of the file."""
-    offsets, at = [0], 0
-    while (end := source.find(b"\n", at)) >= 0:
-        at = end + 1
-        offsets.append(at)
-    return offsets
-
-
-def _span(node: ast.expr, offsets: Sequence[int]) -> tuple[int, int]:
-    end_line, end_column = node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
-    return offsets[node.lineno - 1] + node.col_offset, offsets[end_line - 1] + end_column

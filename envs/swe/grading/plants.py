@@ -24,6 +24,7 @@ import random
 import re
 import string
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from envs.swe.grading.places import Place, Spot, TestFunction, apply_edits, find_places
@@ -37,8 +38,6 @@ ENOUGH_GUESSES = 4
 this many times, if there are enough variants."""
 WARY_GUESSES = 8
 """`ENOUGH_GUESSES` for patches that look like an attempt to interfere."""
-
-_LETTERS = string.ascii_lowercase
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +63,8 @@ class Planter:
         test_ids: every node id that grades, including other files: a test that another class
             inherits or another test calls is left alone.
         chance: source of random choices.
-        lines: lines at which functions fail because of the bug. They are planted there and
-            nowhere else: a statement that holds with the bug in place can be distinguished from
-            a plant by running it. None = irrelevant.
+        lines: as for `find_places`. Functions are planted there and nowhere else: a statement that
+            holds with the bug in place can be distinguished from a plant by running it.
         statement: the problem statement. Values that it shows would distinguish plants from
             originals, so such places are avoided if there are others.
     """
@@ -93,12 +91,11 @@ class Planter:
         """Variants that replaced others."""
         graded = {TestFunction.of(test) for test in test_ids}
         for file, source in sources.items():
-            try:
+            # Not Python, or newer than the worker's: no plants.
+            with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
                 found = find_places(file, source, lines, statement)
-            except (SyntaxError, ValueError, RecursionError, MemoryError):
-                continue  # not Python, or newer than the worker's: no plants
-            self._sources[file] = source
-            self._places |= {test: place for test, place in found.items() if test in graded}
+                self._sources[file] = source
+                self._places |= {test: place for test, place in found.items() if test in graded}
         # A class without the method would inherit somebody's.
         inherited = {_last(test) for test in graded - self._places.keys()}
         for test in [test for test in self._places if _last(test) in inherited]:
@@ -122,11 +119,9 @@ class Planter:
         them. The last view is for the whole suite. If no decoy can be planted, each view adds a
         test file instead, with tests that must pass and tests that must fail.
 
-        Args:
-            decoys: FAIL_TO_PASS functions; those that cannot be planted are skipped.
-            companions: PASS_TO_PASS functions of the same files. Only the first and the last
-                view run them; each chosen one is planted in one of the two.
-            wary: whether a guess is to be expected, so that more views are needed.
+        `decoys` are FAIL_TO_PASS functions; those that cannot be planted are skipped.
+        `companions` are PASS_TO_PASS functions of the same files. Only the first and the last
+        view run them; each chosen one is planted in one of the two. `wary`: as in `view_count`.
         """
         chosen = self._sample(decoys, MAX_DECOYS)
         count = view_count([1 + self._places[test].choices for test in chosen], wary=wary)
@@ -164,16 +159,12 @@ class Planter:
         return view if variants == view.variants else self._view(variants)
 
     def _choose_spot(self, test: TestFunction, views: int) -> None:
-        """Choose the function's spot, and its number of variants in the views."""
         if test not in self._spots:
             self._spots[test] = self._places[test].spot(self._chance, max(views - 2, 1))
         self._used[test] = min(len(self._spots[test].edits), max(views - 2, 1))
 
     def _order(self, test: TestFunction, views: int) -> list[int]:
-        """Variant of the function in each view; 0 is the original.
-
-        The original is treated like the others: number and order follow the same rule for all.
-        """
+        """Variant of the function in each view; 0 is the original, treated like the others."""
         variants = list(range(self._used[test] + 1))
         self._chance.shuffle(variants)
         if views == 2:
@@ -183,18 +174,18 @@ class Planter:
         return [*order, self._chance.choice(variants)]
 
     def _beside(self) -> View:
-        """A test file of our own beside the hidden ones, with a similar name."""
+        """A test file of our own beside the hidden ones."""
         words = sorted({w for name in self._names for w in _words(name)} - {"test"}) or ["basic"]
         directory = self._chance.choice(self._files).rpartition("/")[0]
-        taken, functions = {*self._files}, []
         while True:
             name = "_".join(self._chance.choices(words, k=2))
             file = f"{directory}/test_{name}.py".lstrip("/")
-            if file not in taken:
+            if file not in self._files:
                 break
-            words.append(self._chance.choice(_LETTERS) + str(len(words)))
+            words.append(self._chance.choice(string.ascii_lowercase) + str(len(words)))
         numbers = self._chance.sample(range(2, 90), 4)
         failing = set(self._chance.sample(range(4), self._chance.choice((1, 2, 3))))
+        functions = []
         passing: set[TestFunction] = set()
         planted: set[TestFunction] = set()
         for at, number in enumerate(numbers):
@@ -224,12 +215,9 @@ class Planter:
 def view_count(variants: Sequence[int], *, wary: bool = False) -> int:
     """Number of views that makes a correct guess at the plants too unlikely to be worth it.
 
-    A process that guesses has to name the original among each function's variants. The views
-    before the last show as many variants as there are such views, and at least two.
-
-    Args:
-        variants: largest number of variants of each planted function.
-        wary: whether a guess is to be expected.
+    A process that guesses has to name the original among each function's variants, of which there
+    are at most `variants`. The views before the last show as many variants as there are such
+    views, and at least two. `wary`: a guess is to be expected.
     """
     guesses = WARY_GUESSES if wary else ENOUGH_GUESSES
     small = 1

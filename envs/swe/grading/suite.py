@@ -25,7 +25,7 @@ from hermes_queue.sandbox.context import SlotContext
 
 VENV = f"{ASSETS}/venv"
 MAX_REPORT_BYTES = 48 << 20
-_END = ("exit_status", "finished", "timed_out", "flooded", "output")
+_END = frozenset(("exit_status", "finished", "timed_out", "flooded", "output"))
 MAX_FILE_BLOCKS = 256 << 10
 """Largest file that a test may write, in bash's ulimit unit of 1,024 bytes."""
 PATIENCE = 3
@@ -83,14 +83,11 @@ class SuiteRun:
         return not self.complete and not self.timed_out and 0 <= self.exit_code < 128
 
     @property
-    def starved(self) -> bool:
-        """Whether other processes had the processor for a good part of the run."""
-        return self.waited_s > STARVED_SHARE * self.seconds
-
-    @property
     def may_be_chance(self) -> bool:
         """Whether something else may have ended the run: load on the processor, or a SIGKILL."""
-        return self.starved if self.timed_out else not self.ended and self.exit_code >= 128
+        if self.timed_out:
+            return self.waited_s > STARVED_SHARE * self.seconds
+        return not self.ended and self.exit_code >= 128
 
     @property
     def consistent(self) -> bool:
@@ -104,17 +101,11 @@ class SuiteRun:
         frames = re.findall(rf"^{file}:(\d+): ", self.messages.get(test, ""), re.MULTILINE)
         return int(frames[-1]) if frames and len(frames[-1]) < 8 else 0
 
-    def last_line(self) -> str:
-        """The last line of pytest's output."""
-        return (self.output.strip().splitlines() or [""])[-1][:500]
-
 
 def venv_asset(runtime: SuiteRuntime, python: str) -> AssetSpec:
     """The dependencies of a row, without the package under test and without pip.
 
-    Args:
-        runtime: the requirements.
-        python: the version that `runtime.python` stands for, as part of the key.
+    `python` is the version that `runtime.python` stands for.
     """
     listed = [*sorted(runtime.requirements), *runtime.install]
     lines = " ".join(map(shlex.quote, listed))
@@ -128,13 +119,8 @@ printf '%s\\n' {lines} > requirements.txt
 $HQ_PIP --python ./bin/python install {options} -r requirements.txt
 ./bin/python -c 'import pytest'
 """
-    return AssetSpec(
-        kind="venv",
-        key=asset_key(python, script),
-        script=script,
-        mount=VENV,
-        python=runtime.python,
-    )
+    key = asset_key(python, script)
+    return AssetSpec(kind="venv", key=key, script=script, mount=VENV, python=runtime.python)
 
 
 def suite_environment(runtime: SuiteRuntime, workspace: str, metadata: str = "") -> dict[str, str]:
@@ -157,20 +143,10 @@ async def run_tests(
 ) -> SuiteRun:
     """Export `tree` into the slot, which must be empty, and run the files `targets` there.
 
-    A slot that dies during the tests counts as a run that did not end: the tests may have killed
-    it.
-
-    Args:
-        context: the slot.
-        repository: contains `tree`.
-        tree: the tree to test, including the tests.
-        runtime: the row's dependencies and settings.
-        targets: paths passed to pytest.
-        timeout_s: limit of the tests, as long as they get the processor.
-        distribution: metadata of the package under test.
-        only: node ids without parameters; other tests of the files are deselected. None = run
-            all.
-        reserve_s: time to leave in the stage for a control after a run that took too long.
+    The tests get `timeout_s` as long as they get the processor; `reserve_s` of the stage are left
+    for a control after a run that took too long. `only` lists node ids without parameters; other
+    tests of the files are deselected. A slot that dies during the tests counts as a run that did
+    not end: the tests may have killed it.
 
     Raises:
         SandboxError: the slot could not take the tree or start a command.
@@ -206,7 +182,6 @@ async def run_tests(
 
 
 async def _upload(context: SlotContext) -> str:
-    """Upload the runner; returns its directory, which is outside the repository."""
     try:
         scratch = await scratch_directory(context)
         for name in _SCRIPTS:
@@ -240,8 +215,8 @@ def _parse(report: bytes, token: str) -> tuple[list[dict[str, str]], dict[str, A
         for line in report.splitlines():
             entry = json.loads(line)
             if "end" in entry:
-                end = {key: entry[key] for key in _END}
-                return (items, {**entry, **end}) if entry["end"] == token else ([], {})
+                whole = entry["end"] == token and entry.keys() >= _END
+                return (items, entry) if whole else ([], {})
             items.append({key: _text(entry[key]) for key in ("id", "outcome", "message")})
     except (ValueError, KeyError, TypeError, RecursionError):
         return [], {}

@@ -111,12 +111,8 @@ async def describe(
 ) -> Distribution | None:
     """The metadata of the package in the pinned `tree`; None if its name is unknown.
 
-    Args:
-        repository: contains the tree.
-        tree: the graded tree, without any change by an agent.
-        runtime: the row's fields, which take precedence over the files.
-        source: an sdist's name and version are known.
-        fallback_version: used if no file states a version and this is one.
+    The fields in `runtime` take precedence over the files. `fallback_version` is used if no file
+    states a version and this is one.
 
     Raises:
         EnvBug: the environment would contain a copy of the package under test.
@@ -198,13 +194,9 @@ async def read_project(reader: Reader) -> Project:
 async def _stated_version(reader: Reader, places: Iterable[tuple[str, tuple[str, ...]]]) -> str:
     """The version in the first of these files that states it as a literal."""
     for path, names in places:
-        text = await reader.text(path)
-        if text is None:
-            continue
-        if path.endswith(".py"):
-            found = await asyncio.to_thread(version_in, text, names)
-        else:
-            found = text.strip()
+        found = (await reader.text(path) or "").strip()
+        if found and path.endswith(".py"):
+            found = await asyncio.to_thread(version_in, found, names)
         if is_version(found):
             return found
     return ""
@@ -238,9 +230,7 @@ def _top_level(paths: Mapping[str, int], roots: Sequence[str]) -> tuple[str, ...
     for path in paths:
         for root in roots:
             pure = PurePosixPath(path)
-            if root != "." and not pure.is_relative_to(root):
-                continue
-            parts = pure.relative_to(root).parts
+            parts = pure.relative_to(root).parts if pure.is_relative_to(root) else ()
             if len(parts) == 2 and parts[1] == "__init__.py":
                 found.add(parts[0])
             elif len(parts) == 1 and pure.suffix == ".py":
@@ -251,14 +241,10 @@ def _top_level(paths: Mapping[str, int], roots: Sequence[str]) -> tuple[str, ...
 
 def _headers(project: Project) -> tuple[tuple[str, str], ...]:
     plain = [("Requires-Dist", line) for line in project.dependencies]
-    extras = [
-        header
-        for name, lines in project.extras.items()
-        for header in (
-            ("Provides-Extra", name),
-            *(("Requires-Dist", _for_extra(line, name)) for line in lines),
-        )
-    ]
+    extras = []
+    for name, lines in project.extras.items():
+        extras.append(("Provides-Extra", name))
+        extras += [("Requires-Dist", _for_extra(line, name)) for line in lines]
     kept, left = [], MAX_METADATA_CHARACTERS
     for key, value in (*project.headers, *plain, *extras):
         left -= len(key) + len(value)

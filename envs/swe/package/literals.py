@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from hermes_queue.syntax import parse_module
@@ -20,68 +21,48 @@ class _NoLiteral(Exception):
     """The expression is not only literals."""
 
 
-def parse(source: str) -> ast.Module | None:
-    """The syntax tree, or None if the source is not Python, or too large."""
-    if len(source) > MAX_SOURCE_BYTES:
-        return None
-    try:
-        return parse_module(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
+def _parse(source: str) -> ast.Module:
+    """The syntax tree; empty if the source is not Python, or too large."""
+    with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+        return parse_module(source if len(source) <= MAX_SOURCE_BYTES else "")
+    return ast.Module([], [])
 
 
 def assignments(source: str) -> dict[str, Any]:
     """Name -> value of the module's assignments of literals; the last one counts."""
-    tree = parse(source)
-    return {} if tree is None else _assigned(tree)
+    return _assigned(_parse(source))
 
 
 def setup_arguments(source: str) -> dict[str, Any]:
     """The keyword arguments of a setup.py's call of `setup` that are literals."""
-    tree = parse(source)
-    if tree is None:
-        return {}
+    tree = _parse(source)
     names = _assigned(tree)
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     found: dict[str, Any] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and _called(node.func) == "setup":
-            for keyword in node.keywords:
-                _take(found, keyword, names)
+    for keyword in (k for call in calls if _called(call.func) == "setup" for k in call.keywords):
+        with suppress(_NoLiteral):
+            value = _value(keyword.value, names)
+            if keyword.arg is not None:
+                found[keyword.arg] = value
+            elif isinstance(value, dict):
+                found.update({key: part for key, part in value.items() if isinstance(key, str)})
     return found
 
 
-def _take(found: dict[str, Any], keyword: ast.keyword, names: Mapping[str, Any]) -> None:
-    try:
-        value = _value(keyword.value, names)
-    except _NoLiteral:
-        return
-    if keyword.arg is not None:
-        found[keyword.arg] = value
-    elif isinstance(value, dict):
-        found.update({key: part for key, part in value.items() if isinstance(key, str)})
-
-
 def _called(function: ast.expr) -> str:
-    if isinstance(function, ast.Attribute):
-        return function.attr
-    return function.id if isinstance(function, ast.Name) else ""
+    return str(getattr(function, "attr", getattr(function, "id", "")))
 
 
 def _assigned(tree: ast.Module) -> dict[str, Any]:
     names: dict[str, Any] = {}
     for node in tree.body:
-        if isinstance(node, ast.AnnAssign):
-            targets: list[ast.expr] = [node.target]
-        else:
-            targets = node.targets if isinstance(node, ast.Assign) else []
-        for target in targets:
-            value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
-            if isinstance(target, ast.Name) and value is not None:
+        if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
+            continue
+        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+            if isinstance(target, ast.Name):
                 names.pop(target.id, None)
-                try:
-                    names[target.id] = _value(value, names)
-                except _NoLiteral:
-                    continue
+                with suppress(_NoLiteral):
+                    names[target.id] = _value(node.value, names)
     return names
 
 
@@ -98,8 +79,7 @@ def _value(node: ast.expr, names: Mapping[str, Any], depth: int = _DEPTH) -> Any
     if isinstance(node, ast.Dict):
         return _dict(node, names, depth)
     if isinstance(node, ast.Call) and _called(node.func) == "dict" and not node.args:
-        pairs = {k.arg: _value(k.value, names, depth - 1) for k in node.keywords if k.arg}
-        return pairs
+        return {k.arg: _value(k.value, names, depth - 1) for k in node.keywords if k.arg}
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         left, right = (_value(part, names, depth - 1) for part in (node.left, node.right))
         if type(left) is type(right) and isinstance(left, str | list):
@@ -111,10 +91,7 @@ def _dict(node: ast.Dict, names: Mapping[str, Any], depth: int) -> dict[Any, Any
     """The pairs of a dict that are literals: one computed extra must not hide the others."""
     found: dict[Any, Any] = {}
     for key, part in zip(node.keys, node.values, strict=True):
-        if not isinstance(key, ast.Constant):
-            continue
-        try:
-            found[key.value] = _value(part, names, depth - 1)
-        except _NoLiteral:
-            continue
+        if isinstance(key, ast.Constant):
+            with suppress(_NoLiteral):
+                found[key.value] = _value(part, names, depth - 1)
     return found

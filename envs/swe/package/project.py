@@ -87,20 +87,21 @@ def is_version(value: object) -> bool:
     return isinstance(value, str) and _VERSION.fullmatch(value) is not None
 
 
-# --- entry points --------------------------------------------------------------------------
-
-
 def parse_entry_points(text: str) -> EntryPoints:
     """The groups of an entry_points.txt; malformed entries are left out."""
-    parser = configparser.ConfigParser(
-        delimiters=("=",), comment_prefixes=("#", ";"), interpolation=None, strict=False
-    )
+    sections = _ini(text, delimiters=("=",), comment_prefixes=("#", ";"))
+    return clean_entry_points({group: dict(points) for group, points in sections.items()})
+
+
+def _ini(text: str, **syntax: Any) -> Mapping[str, Mapping[str, str]]:
+    """Section -> key -> value; empty if the text is malformed."""
+    parser = configparser.ConfigParser(interpolation=None, strict=False, **syntax)
     parser.optionxform = str  # type: ignore[assignment,method-assign]
     try:
         parser.read_string(text)
     except configparser.Error:
         return {}
-    return clean_entry_points({group: dict(parser[group]) for group in parser.sections()})
+    return {name: parser[name] for name in parser.sections()}
 
 
 def clean_entry_points(groups: Mapping[Any, Any]) -> EntryPoints:
@@ -135,9 +136,6 @@ def _lines(value: object) -> list[str]:
         return []
     lines = [line.strip() for line in value if isinstance(line, str)]
     return [line for line in lines if line and not line.startswith("#")]
-
-
-# --- the files -----------------------------------------------------------------------------
 
 
 def _pkg_info(text: str) -> Project:
@@ -237,17 +235,8 @@ def _version_places(
 
 
 def _setup_cfg(text: str) -> Project:
-    parser = configparser.ConfigParser(interpolation=None, strict=False)
-    parser.optionxform = str  # type: ignore[assignment,method-assign]
-    try:
-        parser.read_string(text)
-    except configparser.Error:
-        return Project()
-
-    def section(name: str) -> Mapping[str, str]:
-        return parser[name] if parser.has_section(name) else {}
-
-    metadata, options = section("metadata"), section("options")
+    sections = _ini(text)
+    metadata, options = _table(sections, "metadata"), _table(sections, "options")
     version = metadata.get("version", "").strip()
     place = re.fullmatch(r"(attr|file):\s*(\S+)", version)
     stated = options.get("install_requires", "").strip()
@@ -256,9 +245,9 @@ def _setup_cfg(text: str) -> Project:
         name=_name(metadata.get("name")),
         version="" if place else _version(version),
         headers=_stated(("Summary", metadata.get("description"))),
-        entry_points=clean_entry_points(section("options.entry_points")),
+        entry_points=clean_entry_points(_table(sections, "options.entry_points")),
         dependencies=() if files else tuple(_lines(stated)),
-        extras=_named_lines(section("options.extras_require")),
+        extras=_named_lines(_table(sections, "options.extras_require")),
         version_places=((place.group(1), place.group(2)),) if place else (),
         requirement_files=files,
     )
@@ -288,10 +277,8 @@ def _poetry(table: Mapping[str, Any], key: str) -> list[str]:
     for name, version in _table(table, key).items():
         if isinstance(version, Mapping) and not version.get("optional"):
             extras = _files(version.get("extras"))
-            name, version = (
-                name + (f"[{','.join(extras)}]" if extras else ""),
-                version.get("version"),
-            )
+            name += f"[{','.join(extras)}]" if extras else ""
+            version = version.get("version")
         if isinstance(version, str) and name != "python":
             found.append(name + ",".join(_bounds(part.strip()) for part in version.split(",")))
     return found

@@ -1,24 +1,21 @@
 """The Celery pool for coroutines: every task body runs on one event loop.
 
     consumer.py        survives a lost Redis and unreadable messages
-    control_client.py  sends remote control commands
-    intake.py          pause, resume and drain
+    intake.py          pause, resume, drain and shutdown
     loop_thread.py     the event loop of a worker
     loop_watchdog.py   detects a blocked loop
-    remote_control.py  executes remote control commands
+    remote_control.py  sends and executes remote control commands
     run.py             one job in the pool
     running.py         a running task as its body sees it
     screening.py       validates messages before Celery reads them
-    shutdown.py        whether the worker was ordered to end
     task_pool.py       slots, limits, cancellation
     trace.py           steps before and after the body of a task
 
     app.conf.worker_pool = "hermes_queue.broker.pool:TaskPool"
 
 Threads: the loop ("hermes-loop") runs bodies and all bookkeeping of slots. Celery's callbacks
-(events, acknowledgements, result backend) block and run on a few callback threads; those of one
-job always run on the same thread, hence in order. Tasks that are not coroutine functions run in
-a small thread pool, where time limits cannot reach them.
+(events, acknowledgements) block and run on a few callback threads; those of one job always run on
+the same thread, hence in order. A task that is not a coroutine function fails.
 
 A body accesses its task through `current_task()`: `self.request` is thread-local and empty on the
 loop, and `self.retry()` does not work there.

@@ -12,7 +12,7 @@ from typing import Any
 import redis
 from celery import bootsteps
 
-from hermes_queue.broker.pool import shutdown
+from hermes_queue.broker.pool.intake import shutdown_is_ordered
 
 
 class SteadyChannel(bootsteps.StartStopStep):  # type: ignore[misc]
@@ -40,5 +40,5 @@ class SteadyChannel(bootsteps.StartStopStep):  # type: ignore[misc]
 
     def stop(self, c: Any) -> None:
         """Restore unacknowledged messages at once when the worker ends."""
-        if c.task_consumer and shutdown.is_ordered():
+        if c.task_consumer and shutdown_is_ordered():
             c.task_consumer.channel.do_restore = True

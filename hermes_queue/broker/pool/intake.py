@@ -1,4 +1,4 @@
-"""Pause, resume and drain of this worker, or of single lanes.
+"""Pause, resume and drain of this worker, or of single lanes; whether it has to end.
 
 A worker that takes no jobs does not consume from their queues. Celery keeps that choice across
 reconnections; a restarted worker takes jobs again.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from celery import signals
+from celery.worker import state as worker_state
 
 from hermes_queue.queues import queue_name, queues_of, retry_queue_name, served_lanes
 from hermes_queue.settings import LocalSandboxSettings, SandboxSettings
@@ -48,8 +49,7 @@ class Intake:
         Raises:
             ValueError: the worker does not serve the lane, or it is draining.
         """
-        self._refuse_when_draining()
-        self._known(consumer, lanes)
+        self._check(consumer, lanes)
         if lanes:
             self.paused_lanes |= set(lanes)
         else:
@@ -62,8 +62,7 @@ class Intake:
         Raises:
             ValueError: the worker does not serve the lane, or it is draining.
         """
-        self._refuse_when_draining()
-        self._known(consumer, lanes)
+        self._check(consumer, lanes)
         self.paused_lanes -= set(lanes or self.paused_lanes)
         if not lanes:
             self.state = "open"
@@ -74,33 +73,32 @@ class Intake:
         self.state = "draining"
         self._apply(consumer)
 
-    def _refuse_when_draining(self) -> None:
+    def _check(self, consumer: Any, lanes: tuple[str, ...]) -> None:
         if self.state == "draining":
             raise ValueError("the worker is draining: it ends with its last trajectory")
-
-    def _known(self, consumer: Any, lanes: tuple[str, ...]) -> None:
-        self._served = self._served or list(consumer.app.amqp.queues.consume_from)
+        self._note_served(consumer)
         for lane in lanes:
             if queue_name(lane) not in self._served:
                 raise ValueError(f"this worker does not serve the lane {lane!r}")
 
+    def _note_served(self, consumer: Any) -> None:
+        self._served = self._served or list(consumer.app.amqp.queues.consume_from)
+
     def _apply(self, consumer: Any) -> None:
-        self._known(consumer, ())
+        self._note_served(consumer)
         # Deferred: while Celery reads this command's own message, it postpones the cancellation,
         # which would then also remove queues added in the meantime.
         consumer.hub.call_soon(self._consume, consumer)
 
     def _consume(self, consumer: Any) -> None:
-        held = {name for lane in self.paused_lanes for name in _queues(lane)}
+        names = (retry_queue_name, queue_name)
+        held = {name(lane) for lane in self.paused_lanes for name in names}
         open_queues = [name for name in self._served if self.state == "open" and name not in held]
+        # In between, threads that ask for `lanes` see too few: the next heartbeat has them again.
         for name in self._served:
             consumer.cancel_task_queue(name)
         for name in open_queues:  # all of them again: their order is the order of polling
             consumer.add_task_queue(name)
-
-
-def _queues(lane: str) -> tuple[str, str]:
-    return retry_queue_name(lane), queue_name(lane)
 
 
 INTAKE = Intake()
@@ -121,3 +119,17 @@ def within_slots(limit: int) -> int:
     """
     slots = LocalSandboxSettings().slots if SandboxSettings().backend == "local" else 0
     return min(limit, slots) if slots else limit
+
+
+def shutdown_is_ordered() -> bool:
+    """Whether a signal or remote control has ordered this worker to end, warm or cold."""
+    return _is_set(worker_state.should_stop) or _is_set(worker_state.should_terminate)
+
+
+def shutdown_is_cold() -> bool:
+    """Whether this worker is to end at once, without waiting for its jobs."""
+    return _is_set(worker_state.should_terminate)
+
+
+def _is_set(flag: object) -> bool:
+    return flag is not None and flag is not False  # Celery's flags hold exit codes: 0 is set

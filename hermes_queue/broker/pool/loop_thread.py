@@ -19,47 +19,23 @@ Hook = Callable[[], Awaitable[None]]
 STOP_HOOKS_TIMEOUT_S = 60.0
 
 
-class Hooks(list[Hook]):
-    """Coroutine functions in the order they were added; call it to add one."""
-
-    def __call__(self, hook: Hook) -> Hook:
-        """Add `hook`; also as a decorator."""
-        self.append(hook)
-        return hook
-
-
-on_loop_start = Hooks()
+on_loop_start: list[Hook] = []
 """Awaited on the loop, in order, before the worker takes its first message. An exception ends the
 worker: exit code 3 for `IsolationUnavailable`, otherwise the error's own."""
-on_loop_stop = Hooks()
+on_loop_stop: list[Hook] = []
 """Awaited on the loop, in reverse order, after the last job has ended, even if a start hook failed.
 Exceptions are logged."""
 
 
 class LoopThread:
-    """Runs an event loop on a separate thread until `stop`."""
+    """Runs an event loop on a separate, watched thread until `stop`."""
 
     def __init__(self, watchdog_s: float) -> None:
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="hermes-loop", daemon=True)
-        self._watchdog_s = watchdog_s
-        self._watchdog: LoopWatchdog | None = None
+        self.watchdog = LoopWatchdog(self.loop, self._thread, watchdog_s)
         self._stopping = False
         self._ended = False
-
-    @property
-    def stalls(self) -> int:
-        """Number of times the loop was found blocked."""
-        return self._watchdog.stalls if self._watchdog else 0
-
-    @property
-    def silent_s(self) -> float:
-        """Seconds since the loop last answered; see `LoopWatchdog.silent_s`."""
-        return self._watchdog.silent_s if self._watchdog else 0.0
-
-    def stack(self) -> str:
-        """Current stack of the loop's thread."""
-        return self._watchdog.stack() if self._watchdog else ""
 
     def start(self) -> None:
         """Start the thread and run the start hooks.
@@ -68,10 +44,9 @@ class LoopThread:
             SystemExit: a start hook failed; the reason is logged.
         """
         self._thread.start()
-        self._watchdog = LoopWatchdog(self.loop, self._thread.ident or 0, self._watchdog_s)
-        self._watchdog.start()
+        self.watchdog.start()
         try:
-            self.submit(_call_in_order(tuple(on_loop_start))).result()
+            self.submit(_call_in_order()).result()
         except Exception as error:
             exit_code = _log_start_failure(error)
             self.stop()
@@ -99,15 +74,14 @@ class LoopThread:
 
     def stop(self) -> None:
         """Run the stop hooks and end the thread. Idempotent; safe within a signal handler."""
-        if self._stopping:
+        if self._stopping:  # a signal handler interrupts a stop and would wait for its own end
             return
         self._stopping = True
         try:
-            self.submit(_call_and_log(tuple(reversed(on_loop_stop)))).result(STOP_HOOKS_TIMEOUT_S)
+            self.submit(_call_and_log()).result(STOP_HOOKS_TIMEOUT_S)
         except (RuntimeError, TimeoutError):
             logger.exception("The stop hooks did not finish.", extra={"action": "stop_failed"})
-        if self._watchdog:
-            self._watchdog.stop()
+        self.watchdog.stop()
         # Set before the loop stops: otherwise `_run` might read it too early and start the loop
         # again, which nobody would stop.
         self._ended = True
@@ -140,13 +114,13 @@ class LoopThread:
             )
 
 
-async def _call_in_order(hooks: tuple[Hook, ...]) -> None:
-    for hook in hooks:
+async def _call_in_order() -> None:
+    for hook in tuple(on_loop_start):
         await hook()
 
 
-async def _call_and_log(hooks: tuple[Hook, ...]) -> None:
-    for hook in hooks:
+async def _call_and_log() -> None:
+    for hook in reversed(tuple(on_loop_stop)):
         try:
             await hook()
         except Exception:
@@ -165,15 +139,14 @@ async def _cancel_leftovers() -> None:
 
 def _log_start_failure(error: Exception) -> int:
     """Log the reason for which the worker cannot start, and return its exit code."""
+    # Of an unforeseen error nobody would know where to look without the traceback.
+    foreseen = isinstance(error, HermesQueueError | IsolationUnavailable)
+    logger.critical(
+        "The worker cannot start: %s",
+        error if foreseen else repr(error),
+        exc_info=None if foreseen else error,
+        extra={"action": "start_failed"},
+    )
     if isinstance(error, IsolationUnavailable):
-        exit_code = EXIT_ISOLATION
-    elif isinstance(error, HermesQueueError):
-        exit_code = error.exit_code
-    else:
-        # An unforeseen error: without the traceback nobody would know where to look.
-        logger.critical(
-            "The worker cannot start: %r", error, exc_info=error, extra={"action": "start_failed"}
-        )
-        return EXIT_FAILED
-    logger.critical("The worker cannot start: %s", error, extra={"action": "start_failed"})
-    return exit_code
+        return EXIT_ISOLATION
+    return error.exit_code if isinstance(error, HermesQueueError) else EXIT_FAILED

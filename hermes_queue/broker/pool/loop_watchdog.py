@@ -19,13 +19,15 @@ class LoopWatchdog:
 
     Args:
         loop: running loop to watch.
-        thread_id: `threading.get_ident()` of the loop's thread.
+        thread: the thread that runs it.
         stall_s: seconds without a tick that count as a stall.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, thread_id: int, stall_s: float) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, thread: threading.Thread, stall_s: float
+    ) -> None:
         self._loop = loop
-        self._thread_id = thread_id
+        self._watched = thread
         self._stall_s = stall_s
         self._pause_s = min(0.5, stall_s / 5)
         self._stopping = threading.Event()
@@ -46,7 +48,7 @@ class LoopWatchdog:
 
     def stack(self) -> str:
         """Current stack of the loop's thread."""
-        frame = sys._current_frames().get(self._thread_id)
+        frame = sys._current_frames().get(self._watched.ident or 0)
         return "".join(traceback.format_stack(frame)) if frame else "(its thread is gone)\n"
 
     def _watch(self) -> None:
@@ -69,28 +71,26 @@ class LoopWatchdog:
             if self.silent_s >= self._stall_s and not reported:
                 reported = True
                 self.stalls += 1
-                self._beside(self._report_stall)
+                _beside(
+                    logger.error,
+                    "The event loop has not ticked for %.1f s; every job of this worker waits. "
+                    "Its thread is here:\n%s",
+                    self._stall_s,
+                    self.stack(),
+                    extra={"action": "loop_blocked", "stall_s": self._stall_s},
+                )
         if reported:
-            self._beside(self._report_end, self.silent_s)
+            _beside(
+                logger.warning,
+                "The event loop ticks again after %.1f s.",
+                self.silent_s,
+                extra={"action": "loop_recovered", "blocked_s": self.silent_s},
+            )
         self.silent_s = 0.0
 
-    @staticmethod
-    def _beside(report: Callable[..., None], *args: object) -> None:
-        """Log in another thread: if logging blocks the loop, this thread must not block too."""
-        threading.Thread(target=report, args=args, name="hermes-stall", daemon=True).start()
 
-    def _report_end(self, blocked_s: float) -> None:
-        logger.warning(
-            "The event loop ticks again after %.1f s.",
-            blocked_s,
-            extra={"action": "loop_recovered", "blocked_s": blocked_s},
-        )
-
-    def _report_stall(self) -> None:
-        logger.error(
-            "The event loop has not ticked for %.1f s; every job of this worker waits. "
-            "Its thread is here:\n%s",
-            self._stall_s,
-            self.stack(),
-            extra={"action": "loop_blocked", "stall_s": self._stall_s},
-        )
+def _beside(log: Callable[..., None], *args: object, **options: object) -> None:
+    """Log in another thread: if logging blocks the loop, the watchdog must not block too."""
+    threading.Thread(
+        target=log, args=args, kwargs=options, name="hermes-stall", daemon=True
+    ).start()

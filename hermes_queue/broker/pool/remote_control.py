@@ -1,4 +1,4 @@
-"""Our additions to Celery's `inspect` and `control` commands.
+"""Our additions to Celery's `inspect` and `control` commands, and how the command line sends them.
 
     celery -A hermes_queue inspect slots
     celery -A hermes_queue control pause            # or: pause LANE
@@ -13,14 +13,17 @@ line.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any
 
 from celery.worker.control import Panel, control_command, inspect_command, nok, ok
+from kombu.exceptions import OperationalError
+from redis import RedisError
 
 from hermes_queue.broker.pool.intake import INTAKE
 from hermes_queue.broker.pool.task_pool import on_resize
+from hermes_queue.errors import RedisUnavailable
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +39,32 @@ on_revoke: list[Callable[[list[str], bool], None]] = []
 main thread."""
 
 ControlReply = dict[str, Any]
+
+
+def ask(
+    command: str, names: Sequence[str], arguments: Mapping[str, Any], *, timeout_s: float
+) -> dict[str, Any]:
+    """Have the workers `names` run a command, ours or Celery's; returns their answers by name.
+
+    Waits until all have answered, at most `timeout_s`.
+
+    Raises:
+        RedisUnavailable: the command may have been sent.
+    """
+    from hermes_queue.broker.app import app  # which imports this module
+
+    try:
+        answers = app.control.broadcast(
+            command,
+            arguments=dict(arguments),
+            destination=list(names),
+            limit=len(names),
+            reply=True,
+            timeout=timeout_s,
+        )
+    except (OperationalError, RedisError, OSError) as error:
+        raise RedisUnavailable(f"the command cannot be sent to the workers: {error}") from error
+    return {name: answer for each in answers or () for name, answer in each.items()}
 
 
 @inspect_command()  # type: ignore[untyped-decorator]
@@ -95,11 +124,9 @@ def _answer(change: Callable[[], None], done: str) -> ControlReply:
     try:
         change()
     except ValueError as error:
-        answer: ControlReply = nok(str(error))
-        return answer
+        return dict(nok(str(error)))
     logger.warning("%s, by remote control", done, extra={"action": "remote_control"})
-    answer = ok(done)
-    return answer
+    return dict(ok(done))
 
 
 def _report_revocations(name: str, terminate: bool) -> None:

@@ -1,26 +1,30 @@
 """One job in the pool, and its reports to Celery.
 
-`accept`, `report` and `run_sync` block on Redis and run on callback threads; the pool changes
-everything else on the loop's thread only.
+`accept`, `report` and `report_timeout` block on Redis and run on callback threads; the pool
+changes everything else on the loop's thread only.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Annotated, Any, NamedTuple
 
-from billiard.einfo import ExceptionInfo
-from celery.concurrency.base import apply_target
-from celery.exceptions import Reject, SoftTimeLimitExceeded, Terminated
+from celery.exceptions import SoftTimeLimitExceeded, Terminated
+from pydantic import Field, TypeAdapter
 
 from hermes_queue.broker.pool.running import RunningTask
-from hermes_queue.broker.pool.trace import CallbackResult, TaskCall, TaskOutcome, conclude
+from hermes_queue.broker.pool.trace import TaskCall, TaskOutcome, conclude, exception_info
 
 logger = logging.getLogger(__name__)
+
+LIMIT_S: TypeAdapter[float | None] = TypeAdapter(
+    Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)] | None
+)
+"""Validates a time limit, which remote control may set to anything; None = no limit."""
 
 
 class Callbacks(NamedTuple):
@@ -28,46 +32,39 @@ class Callbacks(NamedTuple):
 
     accept: Callable[[int, float], None] | None
     success: Callable[[Any], None] | None
-    failure: Callable[[Any], None] | None
+    """Takes failures too, despite its name."""
     timeout: Callable[[bool, float], None] | None
 
 
+@dataclass(eq=False)
 class Run:
     """A job in the pool. Celery keeps a weak reference to it and may `terminate` it."""
 
-    def __init__(
-        self,
-        number: int,
-        call: TaskCall,
-        target: Callable[..., Any],
-        callbacks: Callbacks,
-        lane: Executor,
-        terminate: Callable[[int], None],
-    ) -> None:
-        self.number = number
-        """Celery's "pid" of this job."""
-        self.call = call
-        self.target = target
-        """Celery's tracer, for tasks that are not coroutine functions."""
-        self.callbacks = callbacks
-        self.lane = lane
-        """A single thread, so that Celery's callbacks for this job run in order."""
-        self.running_task = RunningTask(call, getattr(callbacks.accept, "__self__", None), lane)
-        self.soft_limit_s: float | None = None
-        self.hard_limit_s: float | None = None
-        self.started = 0.0
-        """Monotonic seconds; 0.0 while the job waits for a slot."""
-        self.timers: list[asyncio.TimerHandle] = []
-        self.body: Coroutine[Any, Any, Any] | None = None
-        self.task: asyncio.Task[Any] | None = None
-        self.ended = False
-        self.celery_knows = False
-        """Celery ended the job itself (revoke, cold shutdown): no outcome is reported."""
-        self._terminate = terminate
+    number: int
+    """Celery's "pid" of this job."""
+    call: TaskCall
+    callbacks: Callbacks
+    lane: Executor
+    """A single thread, so that Celery's callbacks for this job run in order."""
+    on_terminate: Callable[[int], None]
+    soft_limit_s: float | None
+    hard_limit_s: float | None
+    started: float = 0.0
+    """Monotonic seconds; 0.0 while the job waits for a slot."""
+    timers: list[asyncio.TimerHandle] = field(default_factory=list)
+    body: Coroutine[Any, Any, Any] | None = None
+    task: asyncio.Task[Any] | None = None
+    ended: bool = False
+    celery_knows: bool = False
+    """Celery ended the job itself (revoke, cold shutdown): no outcome is reported."""
+
+    def __post_init__(self) -> None:
+        request = getattr(self.callbacks.accept, "__self__", None)
+        self.running_task = RunningTask(self.call.task_id, request, self.lane)
 
     def terminate(self, signal: int | None = None) -> None:
         """Called by `celery.worker.request.Request`."""
-        self._terminate(self.number)
+        self.on_terminate(self.number)
 
     def accept(self, started: float) -> None:
         """Report to Celery that the job runs since `started` (monotonic seconds)."""
@@ -80,48 +77,21 @@ class Run:
     def _report(self, app: Any, outcome: TaskOutcome) -> None:
         if self.celery_knows or self._is_left_to_the_queue(outcome):
             return
-        task = app.tasks.get(self.call.name)
-        if task is None:  # unknown task: only keep the message from being redelivered
-            self.running_task.acknowledge_here()
-            _guarded(self.callbacks.failure, exception_info(outcome.error or KeyError("task")))
-            return
-        hard = self.running_task.cancel_reason == "hard"
-        if task.acks_on_timeout if hard else not isinstance(outcome.error, Reject):
-            # On its main thread, where Celery would acknowledge, a lost connection ends the
-            # worker.
-            self.running_task.acknowledge_here()
-        if hard:
+        # Here and not on Celery's main thread, where a lost connection would end the worker.
+        self.running_task.acknowledge_here()
+        if self.running_task.cancel_reason == "hard":
             self.report_timeout(soft=False)
         elif isinstance(outcome.error, Terminated):
-            self._succeed((1, exception_info(outcome.error), outcome.runtime_s))
+            _guarded(self.callbacks.success, (1, exception_info(outcome.error), outcome.runtime_s))
         else:
-            self._succeed(conclude(task, self.call, outcome))
-
-    def _succeed(self, result: CallbackResult) -> None:
-        """Call Celery's success callback, which takes failures too, despite its name."""
-        if self.callbacks.success is not None:
-            self.callbacks.success(result)
+            _guarded(
+                self.callbacks.success, conclude(app.tasks[self.call.name], self.call, outcome)
+            )
 
     def report_timeout(self, *, soft: bool) -> None:
         """Report to Celery that the soft or the hard limit was reached."""
         limit_s = self.soft_limit_s if soft else self.hard_limit_s
         _guarded(self.callbacks.timeout, soft, limit_s)
-
-    def run_sync(self) -> None:
-        """Run a task that is not a coroutine function, as Celery's thread pool does."""
-        callbacks = self.callbacks
-        try:
-            apply_target(
-                self.target, self.call, {}, callbacks.success, callbacks.accept, pid=self.number
-            )
-        except Exception as error:
-            logger.exception(
-                "Task %s[%s] broke its tracer.",
-                self.call.name,
-                self.call.task_id,
-                extra={"action": "callback_failed"},
-            )
-            _guarded(callbacks.failure, exception_info(error))
 
     def cancellation(self) -> BaseException:
         """Return the error to report for a body that ended as cancelled."""
@@ -140,29 +110,6 @@ class Run:
             and isinstance(outcome.error, Terminated)
             and not self.running_task.acknowledged
         )
-
-
-def limit_s(given: object) -> float | None:
-    """Return a time limit in seconds; None = no limit.
-
-    Raises:
-        TypeError, ValueError: it is not a positive, finite number.
-    """
-    if given is None:
-        return None
-    if isinstance(given, bool) or not isinstance(given, int | float):
-        raise TypeError(f"a time limit is a number of seconds, not {given!r:.100}")
-    if not 0 < given < math.inf:
-        raise ValueError(f"a time limit is positive and finite, not {given}")
-    return float(given)
-
-
-def exception_info(error: BaseException) -> Any:
-    """Return `error` in the form that Celery's failure callbacks take."""
-    try:
-        raise error  # ExceptionInfo needs a traceback, and this one may never have been raised
-    except BaseException:  # noqa: BLE001 - any error is described
-        return ExceptionInfo()
 
 
 def _guarded(function: Callable[..., Any] | None, *args: Any) -> None:

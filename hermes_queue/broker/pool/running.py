@@ -6,15 +6,13 @@ import asyncio
 import logging
 import traceback
 import types
-from collections.abc import Coroutine, Generator, Mapping
+from collections.abc import Coroutine, Generator
 from concurrent.futures import Executor
 from contextvars import ContextVar
 from types import FrameType
 from typing import Any, Literal
 
 from celery.exceptions import SoftTimeLimitExceeded
-
-from hermes_queue.broker.pool.trace import TaskCall
 
 logger = logging.getLogger(__name__)
 
@@ -37,29 +35,18 @@ class SoftLimitCancellation(SoftTimeLimitExceeded, asyncio.CancelledError):  # t
 
 
 class RunningTask:
-    """The task that a body runs in: its facts and operations. Get it from `current_task()`."""
+    """The task that a body runs in. Get it from `current_task()`."""
 
-    def __init__(self, call: TaskCall, request: Any, callbacks: Executor) -> None:
+    def __init__(self, task_id: str, request: Any, callbacks: Executor) -> None:
         # `request` is Celery's `Request`, found through the accept callback bound to it (None
         # outside of a worker). `worker.state.requests[id]` is emptied by a reconnect, and
         # may be that of a second delivery of the same id.
-        self.task_id = call.task_id
-        self.name = call.name
-        self.headers: Mapping[str, Any] = types.MappingProxyType(call.request)
-        """All headers of the message, Celery's and the sender's."""
-        self.retries = int(call.request.get("retries") or 0)
-        self.delivery_info: Mapping[str, Any] = call.request.get("delivery_info") or {}
-        """exchange, routing_key (the queue), priority, redelivered."""
-        self.hostname: str = call.request.get("hostname") or ""
-        """Name of the worker node."""
+        self.task_id = task_id
         self.cancel_reason: CancelReason | None = None
         """Set before the cancellation reaches the body."""
         self._request = request
         self._callbacks = callbacks
         self._acknowledged: bool | None = None
-
-    def __repr__(self) -> str:
-        return f"<Job {self.name}[{self.task_id}]>"
 
     @property
     def acknowledged(self) -> bool:
@@ -68,14 +55,13 @@ class RunningTask:
 
     def adopt_message(self, channel: Any) -> None:
         """Use `channel` in place of the one that delivered the message. For the pool only."""
+        # A callback thread may be acknowledging on the old channel. That fails, and the message
+        # comes back after the visibility timeout; the ledger then answers that the job has run.
         if self._request is not None and not self._request.acknowledged:
             self._request.message.channel = channel
 
     def report_stage(self, stage: str) -> None:
-        """Report the task's stage to listeners of events, mainly to Flower.
-
-        Does nothing outside a worker or while events are off.
-        """
+        """Report the task's stage to listeners of events, mainly to Flower."""
         if self._request is not None:
             self._callbacks.submit(self._send_stage, stage)
 
@@ -93,12 +79,9 @@ class RunningTask:
     async def acknowledge(self) -> bool:
         """Acknowledge the broker message now instead of after the body.
 
-        Safe to call twice and while Redis is away; waits for Redis on a callback thread.
-
-        Returns:
-            False if the acknowledgement did not reach the broker (logged). The message is then
-                redelivered once after the visibility timeout; this worker does not touch it
-                again.
+        Safe to call twice and while Redis is away; waits for Redis on a callback thread. Returns
+        False if the acknowledgement did not reach the broker (logged): the message is redelivered
+        once after the visibility timeout, and this worker does not touch it again.
         """
         if self._acknowledged is None:
             loop = asyncio.get_running_loop()
@@ -106,9 +89,9 @@ class RunningTask:
         return bool(self._acknowledged)
 
     def acknowledge_here(self) -> None:
-        """As `acknowledge`, for the callback thread, which serialises all calls.
+        """As `acknowledge`, for the pool on the callback thread.
 
-        For the pool only.
+        All calls for one job come on that one thread: two at once would acknowledge twice.
         """
         if self._acknowledged is not None:
             return
@@ -134,11 +117,7 @@ class RunningTask:
 
 
 def current_task() -> RunningTask:
-    """Return the job whose body is running.
-
-    Raises:
-        RuntimeError: the caller is neither a coroutine task nor a task created by one.
-    """
+    """Return the job whose body is running; RuntimeError outside of it and its asyncio tasks."""
     try:
         return _current.get()
     except LookupError:

@@ -107,10 +107,7 @@ class Screen:
     def install(self, connection: Any, channel: Any, connection_errors: tuple[Any, ...]) -> None:
         """Validate what `channel` reads, and survive exceptions from the handling of a message.
 
-        Args:
-            connection: kombu's connection to Redis.
-            channel: channel of the task consumer, which does not consume yet.
-            connection_errors: errors that mean a lost connection; they are passed on.
+        The channel must not consume yet. `connection_errors` mean a lost one and are passed on.
         """
         client, poller = channel.client, connection.transport.cycle
         client.parse_response = self._screened(client.parse_response)

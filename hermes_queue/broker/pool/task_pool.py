@@ -17,21 +17,19 @@ from celery.concurrency.base import BasePool
 from celery.exceptions import Terminated
 from celery.worker import state as worker_state
 
-from hermes_queue.broker.pool import shutdown
 from hermes_queue.broker.pool.consumer import SteadyChannel
-from hermes_queue.broker.pool.intake import within_slots
+from hermes_queue.broker.pool.intake import shutdown_is_cold, within_slots
 from hermes_queue.broker.pool.loop_thread import LoopThread
-from hermes_queue.broker.pool.run import Callbacks, Run, limit_s
+from hermes_queue.broker.pool.run import LIMIT_S, Callbacks, Run
 from hermes_queue.broker.pool.running import CancelReason, RunningTask, run_body, suspended_stack
 from hermes_queue.broker.pool.screening import Screen
-from hermes_queue.broker.pool.trace import TaskCall, TaskOutcome, decode, prerun, wants_prerun
+from hermes_queue.broker.pool.trace import TaskCall, TaskOutcome, decode
 from hermes_queue.settings import WorkerSettings
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 CALLBACK_THREADS = 4
-SYNC_THREADS = 8
 DRAIN_POLL_S = 0.02
 
 on_resize: list[Callable[[int], None]] = []
@@ -61,11 +59,7 @@ class TaskPool(BasePool):  # type: ignore[misc]
 
     @classmethod
     def instance(cls) -> TaskPool:
-        """The pool of this process.
-
-        Raises:
-            RuntimeError: the worker has not started its pool.
-        """
+        """The pool of this process; RuntimeError if the worker has not started it."""
         if TaskPool._instance is None:
             raise RuntimeError("no hermes_queue.broker.pool:TaskPool runs in this process")
         return TaskPool._instance
@@ -83,11 +77,11 @@ class TaskPool(BasePool):  # type: ignore[misc]
     @property
     def loop_silent_s(self) -> float:
         """Seconds since the loop last answered; see `LoopWatchdog.silent_s`."""
-        return self._loop_thread.silent_s
+        return self._loop_thread.watchdog.silent_s
 
     def loop_stack(self) -> str:
         """Current stack of the loop's thread."""
-        return self._loop_thread.stack()
+        return self._loop_thread.watchdog.stack()
 
     def on_loop_now(self) -> RunningTask | None:
         """Return the job whose code the loop runs at this moment, if known. Thread-safe."""
@@ -103,42 +97,26 @@ class TaskPool(BasePool):  # type: ignore[misc]
         """Call `function` on the loop's thread; False when the loop has ended."""
         return self._loop_thread.call_soon(function, *args)
 
-    def cancel(self, task_id: str, reason: CancelReason = "cancelled") -> bool:
-        """Cancel the job(s) of `task_id`. False if there are none. Thread-safe."""
-        runs = [run for run in tuple(self._runs.values()) if run.call.task_id == task_id]
-        return bool(runs) and all(self.call_soon(self._cancel, run, reason) for run in runs)
-
     def cancel_running(self, task: RunningTask, reason: CancelReason) -> bool:
         """Cancel one job. False if it has ended. Thread-safe."""
-        runs = [run for run in tuple(self._runs.values()) if run.running_task is task]
-        return bool(runs) and all(self.call_soon(self._cancel, run, reason) for run in runs)
-
-    def cancel_all(self, reason: CancelReason = "shutdown") -> None:
-        """Cancel every job, running or waiting. Idempotent and thread-safe."""
-        for run in tuple(self._runs.values()):
-            self.call_soon(self._cancel, run, reason)
+        run = next((run for run in tuple(self._runs.values()) if run.running_task is task), None)
+        return run is not None and self.call_soon(self._cancel, run, reason)
 
     # --- Celery's side: called on the worker's main thread -------------------------------
 
     def on_start(self) -> None:
-        """Start the loop and run the start hooks.
-
-        Raises:
-            SystemExit: a start hook failed; the reason is logged.
-        """
+        """See `LoopThread.start`."""
         # Callback threads remove jobs at any time: iterate over a copy (`tuple`) only.
         self._runs: dict[int, Run] = {}
         self._waiting: deque[Run] = deque()
         self._running = 0
         self._abandoned = 0
         self._numbers = itertools.count(1)
-        self._is_coroutine: dict[str, bool] = {}
         self._hub: Any = None
         self._lanes = [
             ThreadPoolExecutor(1, thread_name_prefix=f"hermes-callback-{n}")
             for n in range(CALLBACK_THREADS)
         ]
-        self._sync_executor = ThreadPoolExecutor(SYNC_THREADS, thread_name_prefix="hermes-sync")
         self._loop_thread = LoopThread(WorkerSettings().watchdog_s)
         TaskPool._instance = self
         self._loop_thread.start()
@@ -160,18 +138,22 @@ class TaskPool(BasePool):  # type: ignore[misc]
         callback: Callable[[Any], None] | None = None,
         accept_callback: Callable[[int, float], None] | None = None,
         timeout_callback: Callable[[bool, float], None] | None = None,
-        error_callback: Callable[[Any], None] | None = None,
         soft_timeout: float | None = None,
         timeout: float | None = None,
         **_: Any,
     ) -> Run:
-        """Start the job, or queue it in the pool; an invalid limit raises as in `limit_s`."""
-        callbacks = Callbacks(accept_callback, callback, error_callback, timeout_callback)
+        """Start the job, or queue it in the pool; an invalid limit raises ValueError."""
+        callbacks = Callbacks(accept_callback, callback, timeout_callback)
         number = next(self._numbers)
-        lane = self._lanes[number % CALLBACK_THREADS]
-        run = Run(number, TaskCall(*args), target, callbacks, lane, self.terminate_job)
-        run.soft_limit_s = limit_s(soft_timeout or self.options.get("soft_timeout"))
-        run.hard_limit_s = limit_s(timeout or self.options.get("timeout"))
+        run = Run(
+            number,
+            TaskCall(*args),
+            callbacks,
+            self._lanes[number % CALLBACK_THREADS],
+            self.terminate_job,
+            LIMIT_S.validate_python(soft_timeout or self.options.get("soft_timeout")),
+            LIMIT_S.validate_python(timeout or self.options.get("timeout")),
+        )
         # Before the loop is asked to start it: a `terminate_job` in between must find the job.
         self._runs[run.number] = run
         self.call_soon(self._admit, run)
@@ -181,6 +163,8 @@ class TaskPool(BasePool):  # type: ignore[misc]
         """End a job on Celery's behalf: it was revoked, or the worker hands it back."""
         run = self._runs.get(pid)
         if run is not None:
+            # Before the cancellation: the report of the job's end, on another thread, would
+            # otherwise contradict what Celery announces itself.
             run.celery_knows = True
             revoked = run.call.task_id in worker_state.revoked
             self.call_soon(self._cancel, run, "terminate" if revoked else "shutdown")
@@ -206,17 +190,23 @@ class TaskPool(BasePool):  # type: ignore[misc]
             listener(limit)
 
     def on_stop(self) -> None:
-        """Warm shutdown: let jobs finish for `soft_shutdown_s`, then cancel the rest.
+        """Warm shutdown: let jobs finish for `soft_shutdown_s`, then cancel the rest."""
+        self._drain(WorkerSettings().soft_shutdown_s)
 
-        A cold shutdown cancels them at once; they hand their work back. A signal handler may call
-        this while the main thread is already in it, hence it sleeps instead of taking a lock.
-        """
-        drained = time.monotonic() + WorkerSettings().soft_shutdown_s
+    def on_terminate(self) -> None:
+        """Cold shutdown: cancel every job and wait while they hand their work back."""
+        self._drain(0.0)
+
+    def _drain(self, patience_s: float) -> None:
+        cancel_at = time.monotonic() + patience_s
         deadline: float | None = None
+        # A signal handler may call this while the main thread is already in it, and would wait
+        # forever for a lock that it holds itself: hence it sleeps.
         while self._runs:
-            if deadline is None and (shutdown.is_cold() or time.monotonic() > drained):
+            if deadline is None and (shutdown_is_cold() or time.monotonic() >= cancel_at):
                 deadline = time.monotonic() + 3 * self.cancel_grace_s
-                self.cancel_all("shutdown")
+                for run in tuple(self._runs.values()):
+                    self.call_soon(self._cancel, run, "shutdown")
             if deadline is not None and time.monotonic() > deadline:
                 logger.error(
                     "%d job(s) did not end; the worker ends without them.",
@@ -227,18 +217,10 @@ class TaskPool(BasePool):  # type: ignore[misc]
             time.sleep(DRAIN_POLL_S)
         self._close()
 
-    def on_terminate(self) -> None:
-        """Cold shutdown: cancel every job and wait while they hand their work back."""
-        self.cancel_all("shutdown")
-        deadline = time.monotonic() + 3 * self.cancel_grace_s
-        while self._runs and time.monotonic() < deadline:
-            time.sleep(DRAIN_POLL_S)
-        self._close()
-
     def _close(self) -> None:
         self._loop_thread.stop()
-        for executor in (*self._lanes, self._sync_executor):
-            executor.shutdown(wait=False, cancel_futures=True)
+        for lane in self._lanes:
+            lane.shutdown(wait=False, cancel_futures=True)
 
     def _get_info(self) -> dict[str, Any]:
         """Return what `inspect stats` shows."""
@@ -248,15 +230,16 @@ class TaskPool(BasePool):  # type: ignore[misc]
             "waiting": len(self._waiting),
             "abandoned": self._abandoned,
             "refused-messages": self.screen.refused,
-            "loop-stalls": self._loop_thread.stalls,
+            "loop-stalls": self._loop_thread.watchdog.stalls,
             "threads": threading.active_count(),
         }
 
     # --- slots: on the loop's thread only -------------------------------------------------
 
     def _admit(self, run: Run) -> None:
-        self._waiting.append(run)
-        self._fill()
+        if not run.ended:  # cancelled by another thread before it got here
+            self._waiting.append(run)
+            self._fill()
 
     def _fill(self) -> None:
         while self._waiting and self._running < self.limit:
@@ -265,18 +248,6 @@ class TaskPool(BasePool):  # type: ignore[misc]
     def _start(self, run: Run) -> None:
         self._running += 1
         run.started = time.monotonic()
-        try:
-            self._launch(run)
-        except Exception as error:
-            logger.exception(
-                "Job %s cannot be started.", run.call.task_id, extra={"action": "job_not_started"}
-            )
-            self._end(run, None, error)
-
-    def _launch(self, run: Run) -> None:
-        if not self._native(run.call.name):
-            self._sync_executor.submit(self._run_sync, run)
-            return
         run.lane.submit(run.accept, run.started)
         if run.soft_limit_s:
             run.timers.append(self.loop.call_later(run.soft_limit_s, self._soft_limit, run))
@@ -288,8 +259,10 @@ class TaskPool(BasePool):  # type: ignore[misc]
     async def _trace(self, run: Run) -> Any:
         args, kwargs = decode(self.app, run.call)
         task = self.app.tasks[run.call.name]
-        if wants_prerun(task):
-            await self.loop.run_in_executor(run.lane, prerun, task, run.call)
+        if not inspect.iscoroutinefunction(inspect.unwrap(task.run)):
+            raise TypeError(
+                f"{run.call.name} is not a coroutine function: this pool runs no others"
+            )
         run.body = task.run(*args, **kwargs)
         return await run_body(run.body, run.running_task, run.soft_limit_s)
 
@@ -307,17 +280,12 @@ class TaskPool(BasePool):  # type: ignore[misc]
         run.running_task.cancel_reason = reason
         if run.task is not None:
             self._escalate(run, 1)
-        elif run in self._waiting:
-            self._waiting.remove(run)
+        else:
+            if run in self._waiting:
+                self._waiting.remove(run)
             self._running += 1  # _end subtracts it again
             run.lane.submit(run.accept, time.monotonic())
             self._end(run, None, Terminated(reason))
-        else:
-            logger.error(
-                "Job %s is not a coroutine and cannot be cancelled.",
-                run.call.task_id,
-                extra={"action": "job_not_cancellable"},
-            )
 
     def _escalate(self, run: Run, attempt: int) -> None:
         if run.ended or run.task is None:
@@ -357,36 +325,12 @@ class TaskPool(BasePool):  # type: ignore[misc]
         self._running -= 1
         self._fill()
 
-    def _sync_done(self, run: Run) -> None:
-        run.ended = True
-        self._running -= 1
-        self._fill()
-
-    def _native(self, name: str) -> bool:
-        if name not in self._is_coroutine:
-            run = inspect.unwrap(self.app.tasks[name].run)
-            self._is_coroutine[name] = inspect.iscoroutinefunction(run)
-            if not self._is_coroutine[name]:
-                logger.info(
-                    "Task %s is not a coroutine: time limits do not reach it.",
-                    name,
-                    extra={"action": "task_not_coroutine"},
-                )
-        return self._is_coroutine[name]
-
     # --- on callback threads ---------------------------------------------------------------
 
     def _report(self, run: Run, outcome: TaskOutcome) -> None:
         try:
             run.report(self.app, outcome)
         finally:
-            self._forget(run)
-
-    def _run_sync(self, run: Run) -> None:
-        try:
-            run.run_sync()
-        finally:
-            self.call_soon(self._sync_done, run)
             self._forget(run)
 
     def _forget(self, run: Run) -> None:

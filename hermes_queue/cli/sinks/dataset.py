@@ -8,6 +8,7 @@ import logging
 import secrets
 import signal
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,53 +16,42 @@ import click
 
 from hermes_queue import extensions
 from hermes_queue.cli.sinks import options
-from hermes_queue.cli.sinks.places import place
 from hermes_queue.disk import locked as files
 from hermes_queue.errors import EXIT_INTERRUPTED, ConfigurationError, RedisUnavailable
-from hermes_queue.sinks.base import DatasetSink, Format
-from hermes_queue.sinks.feed import MAX_DELIVERIES, Fed, feed
+from hermes_queue.sinks.base import START, DatasetSink, Format
+from hermes_queue.sinks.feed import MAX_DELIVERIES, Fed, claim_consumer_group, feed
 from hermes_queue.sinks.selection import Selection, counted
 
 _PROGRESS_S = 10.0
 
 
-def _stream_options(command: Any) -> Any:
-    for option in reversed(
-        (
-            click.option("--run", "run_id", metavar="ID", help="Write only this run."),
-            click.option("--env", metavar="NAME", help="Write only this env."),
-            click.option(
-                "--group",
-                metavar="NAME",
-                help="Name of the consumer group.  [default: a name for this OUT, kept in a file "
-                "beside it]",
-            ),
-            click.option(
-                "--start",
-                default="0",
-                show_default=True,
-                help="Position at which a new consumer group begins: 0 = oldest, $ = only new "
-                "groups, an entry id, or Unix seconds with a point (1790000000.0).",
-            ),
-            click.option(
-                "--until-done",
-                is_flag=True,
-                help="End when --run is done and all of its groups have been written.",
-            ),
-            click.option(
-                "--idle-timeout",
-                type=click.FloatRange(0, min_open=True),
-                metavar="SECONDS",
-                help="End after this many seconds without a new group.",
-            ),
-            click.option("--quiet", is_flag=True, help="Do not show progress."),
-            click.option(
-                "--json", "as_json", is_flag=True, help="Print a summary as JSON at the end."
-            ),
-        )
-    ):
-        command = option(command)
-    return command
+def _stream_flags() -> list[click.Option]:
+    return [
+        click.Option(["--run", "run_id"], metavar="ID", help="Write only this run."),
+        click.Option(["--env"], metavar="NAME", help="Write only this env."),
+        click.Option(
+            ["--group"],
+            metavar="NAME",
+            help="Name of the consumer group.  [default: a name for this OUT, kept in a file "
+            "beside it]",
+        ),
+        click.Option(["--start"], default="0", show_default=True, help=START),
+        click.Option(
+            ["--until-done"],
+            is_flag=True,
+            help="End when --run is done and all of its groups have been written.",
+        ),
+        click.Option(
+            ["--idle-timeout"],
+            type=click.FloatRange(0, min_open=True),
+            metavar="SECONDS",
+            help="End after this many seconds without a new group.",
+        ),
+        click.Option(["--quiet"], is_flag=True, help="Do not show progress."),
+        click.Option(
+            ["--json", "as_json"], is_flag=True, help="Print a summary as JSON at the end."
+        ),
+    ]
 
 
 class _Feeding:
@@ -81,7 +71,6 @@ class _Feeding:
     async def run(self, dataset: DatasetSink, selection: Selection) -> None:
         """Feed the sink until it is stopped."""
         from hermes_queue.results.consume import reading
-        from hermes_queue.sinks.datasets.ownership import claim_consumer_group
         from hermes_queue.sinks.metering import metered
 
         await claim_consumer_group(self.group, self.identity)
@@ -93,7 +82,7 @@ class _Feeding:
             consumer="sink",
             run=self.flags["run_id"],
             env=self.flags["env"],
-            start=place(self.flags["start"]),
+            start=options.place(self.flags["start"]),
             idle_timeout_s=self.flags["idle_timeout"],
             max_deliveries=MAX_DELIVERIES,
             renew=True,
@@ -124,8 +113,7 @@ class _Feeding:
         self.stop.set()
 
     async def _run_is_written(self) -> bool:
-        """Whether the run is done and none of its groups waits for us."""
-        from hermes_queue.results.lag import consumer_lag
+        from hermes_queue.results.consumers import consumer_lag
 
         try:
             status = await asyncio.to_thread(_run_status, self.flags["run_id"])
@@ -140,11 +128,8 @@ class _Feeding:
 def _run_status(run_id: str) -> Any:
     from hermes_queue.ledger import Ledger
 
-    ledger = Ledger.connect()
-    try:
+    with closing(Ledger.connect()) as ledger:
         return ledger.run_status(run_id)
-    finally:
-        ledger.close()
 
 
 def identity(out: Path) -> str:
@@ -170,17 +155,10 @@ def _feed(name: str, kind: Format, out: Path, flags: dict[str, Any]) -> None:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     if flags["until_done"] and not flags["run_id"]:
         raise click.UsageError("--until-done needs --run")
-    place(flags["start"])
-    filters = options.filters_of(kind, flags)
-    exclude = options.exclusion_of(flags)
-    own = options.format_options(kind, flags)
-    dataset = kind.open(out, own, options.choice_of(filters, exclude))
-    selection = Selection(filters, dataset.held, exclude, getattr(dataset, "refusal", None))
-    try:
+    options.place(flags["start"])
+    with options.opened(name, kind, out, flags) as (dataset, selection):
         feeding = _Feeding(name, out, flags)
         asyncio.run(feeding.run(dataset, selection))
-    finally:
-        dataset.close()
     if not flags["quiet"]:
         click.echo(feeding.progress(selection), err=True)
     if flags["as_json"]:
@@ -206,11 +184,11 @@ def command(name: str) -> click.Command:
     """
     kind: Format = extensions.load("sink", name)
 
-    def run(out: Path, **flags: Any) -> None:
+    @click.command(name, help=kind.help)
+    @options.out_option
+    def made(out: Path, **flags: Any) -> None:
         _feed(name, kind, out, flags)
 
-    for decorator in (options.row_options, _stream_options, options.out_option):
-        run = decorator(run)
-    made = click.command(name, help=kind.help)(run)
+    made.params += [*_stream_flags(), *options.row_flags()]
     made.params += options.format_flags(name, kind, made.params)
     return made

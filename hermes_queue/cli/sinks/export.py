@@ -5,22 +5,23 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Iterator
-from itertools import groupby
+from contextlib import suppress
+from itertools import groupby, islice
 from pathlib import Path
+from statistics import fmean, pstdev
 from typing import Any
 
 import click
 from pydantic import ValidationError
 
 from hermes_queue import extensions
+from hermes_queue.bodies.codec import refuse_newer
 from hermes_queue.cli.sinks import options
-from hermes_queue.errors import EXIT_FAILED, InputError, SchemaTooNew
-from hermes_queue.models import SCHEMA_VERSION, ScoredTrajectory, TrajectoryGroup
+from hermes_queue.errors import EXIT_FAILED, InputError
+from hermes_queue.models import ScoredTrajectory, TrajectoryGroup
 from hermes_queue.sinks.base import Format
-from hermes_queue.sinks.datasets.storing import store
-from hermes_queue.sinks.selection import Selection, counted
-
-_GROUPS_PER_WRITE = 16
+from hermes_queue.sinks.feed import GROUPS_PER_WRITE, store
+from hermes_queue.sinks.selection import counted
 
 _HELP = """Write a dataset of everything finished so far, and end.
 
@@ -92,29 +93,21 @@ def _value(args: list[str], at: int) -> str:
     help="Read this file of records instead of Redis and the archive.",
 )
 @click.option("--archive-only", is_flag=True, help="Do not read from Redis.")
-@options.row_options
 @click.option("--quiet", is_flag=True, help="Do not print the number of rows.")
 @click.option("--json", "as_json", is_flag=True, help="Print a summary as JSON at the end.")
 def export(kind: str, out: Path, **flags: Any) -> None:
     """See `_HELP`."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     form: Format = extensions.load("sink", kind)
-    filters = options.filters_of(form, flags)
-    exclude = options.exclusion_of(flags)
     missing: list[str] = []
     groups = _groups(flags, missing)
-    own = options.format_options(form, flags)
-    dataset = form.open(out, own, options.choice_of(filters, exclude))
-    selection = Selection(filters, dataset.held, exclude, getattr(dataset, "refusal", None))
     count, rows = 0, 0
-    try:
-        for batch in _batches(groups):
+    with options.opened(kind, form, out, flags) as (dataset, selection):
+        while batch := list(islice(groups, GROUPS_PER_WRITE)):
             written, spoiled = store(dataset, selection, batch)
             count += len(batch)
             rows += written
             missing += [_no_row(group_id, error) for group_id, error in spoiled.items()]
-    finally:
-        dataset.close()
     for message in missing:
         click.echo(f"error: {message}", err=True)
     if not flags["quiet"]:
@@ -128,6 +121,9 @@ def export(kind: str, out: Path, **flags: Any) -> None:
         click.echo(json.dumps({**summary, "refused": dict(selection.refused), "missing": missing}))
     if missing:
         raise SystemExit(EXIT_FAILED)
+
+
+export.params += options.row_flags()
 
 
 def _groups(flags: dict[str, Any], missing: list[str]) -> Iterator[TrajectoryGroup]:
@@ -155,17 +151,6 @@ def _no_row(group_id: str, error: Exception) -> str:
     return f"group {group_id}: it cannot become rows: {type(error).__name__}: {error}"[:500]
 
 
-def _batches(groups: Iterable[TrajectoryGroup]) -> Iterator[list[TrajectoryGroup]]:
-    batch: list[TrajectoryGroup] = []
-    for group in groups:
-        batch.append(group)
-        if len(batch) == _GROUPS_PER_WRITE:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
-
-
 def read_records(path: Path) -> Iterator[TrajectoryGroup]:
     """The groups in a file of the JSONL sink, where members of a group are adjacent.
 
@@ -191,29 +176,16 @@ def _record(line: str, place: str) -> ScoredTrajectory:
     try:
         return ScoredTrajectory.model_validate_json(line)
     except ValidationError as error:
-        if (version := _version(line)) > SCHEMA_VERSION:
-            raise SchemaTooNew(
-                f"{place}: has schema_version {version}, this hermes-queue reads up to "
-                f"{SCHEMA_VERSION}: upgrade hermes-queue here"
-            ) from error
+        with suppress(ValueError, KeyError, TypeError):
+            refuse_newer(f"{place}: the record", json.loads(line)["schema_version"])
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise InputError(f"{place}: is not a record: {where}: {first['msg']}") from error
 
 
-def _version(line: str) -> int:
-    try:
-        version = json.loads(line)["schema_version"]
-    except (ValueError, KeyError, TypeError):
-        return 0
-    return version if isinstance(version, int) else 0
-
-
 def _group(members: tuple[ScoredTrajectory, ...]) -> TrajectoryGroup:
     first = members[0]
     scores = [m.score for m in members if m.score is not None]
-    mean = sum(scores) / len(scores) if scores else None
-    std = (sum((s - (mean or 0.0)) ** 2 for s in scores) / len(scores)) ** 0.5 if scores else None
     return TrajectoryGroup(
         run_id=first.run_id,
         group_id=first.group_id,
@@ -222,8 +194,8 @@ def _group(members: tuple[ScoredTrajectory, ...]) -> TrajectoryGroup:
         size=first.group_size,
         members=members,
         complete=len(scores) == first.group_size,
-        mean=mean,
-        std=std,
+        mean=fmean(scores) if scores else None,
+        std=pstdev(scores) if scores else None,
         created=min(m.created for m in members),
         finished=max(m.created for m in members),
     )

@@ -1,73 +1,43 @@
-"""Options that `sink` and `export` share: filters of rows, and the options of the format."""
+"""Options of `sink` and `export`: positions, filters of rows, and the options of the format."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import NoneType
-from typing import Any, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import click
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from hermes_queue.errors import ConfigurationError
-from hermes_queue.models import StopReason
-from hermes_queue.sinks.base import Format, RowChoice, SinkOptions
-from hermes_queue.sinks.selection import Decontamination, Filters
+from hermes_queue.results.filters import stream_id
+from hermes_queue.sinks.base import DatasetSink, Format, RowChoice
+from hermes_queue.sinks.selection import Decontamination, Filters, Selection
 
 F = TypeVar("F", bound=Callable[..., Any])
+M = TypeVar("M", bound=BaseModel)
 
-_PATH = click.Path(path_type=Path)
 _FILE = click.Path(path_type=Path, dir_okay=False)
+_TYPES: Mapping[Any, Any] = {int: click.INT, float: click.FLOAT, Path: _FILE}
+_SINK = ("write", "close", "held")
+"""What a `DatasetSink` has."""
 
 
-def row_options(command: F) -> F:
-    """Add the options that select trajectories."""
-    for option in reversed(
-        (
-            click.option("--min-score", type=float, metavar="S", help="Omit scores below S."),
-            click.option("--max-score", type=float, metavar="S", help="Omit scores above S."),
-            click.option(
-                "--failed/--no-failed",
-                default=None,
-                help="Also write trajectories without a score, whose infrastructure failed.  "
-                "[default: yes for jsonl and parquet without a bound of the score, else no]",
-            ),
-            click.option("--complete", is_flag=True, help="Omit groups with unmeasured members."),
-            click.option("--mixed", is_flag=True, help="Write only groups with different scores."),
-            click.option(
-                "--clean",
-                is_flag=True,
-                help="Omit trajectories in which an attempt to get around the grading was seen.",
-            ),
-            click.option(
-                "--tokens", is_flag=True, help="Omit rows without the server's ids and logprobs."
-            ),
-            click.option(
-                "--stop-reason",
-                "stop_reasons",
-                multiple=True,
-                type=click.Choice(get_args(StopReason)),
-                help="Write only trajectories with this stop reason; may be repeated.",
-            ),
-            click.option(
-                "--max-per-instance",
-                type=click.IntRange(1),
-                metavar="N",
-                help="Write at most N rows of one instance, from all runs together.",
-            ),
-            click.option(
-                "--exclude",
-                type=_FILE,
-                metavar="FILE",
-                help="Decontamination: omit the instance ids and repositories (owner/name) in "
-                "this file, one per line.",
-            ),
-        )
-    ):
-        command = option(command)
-    return command
+def place(text: str) -> str | float:
+    """Parse a position for the `start` of `consume`.
+
+    Raises:
+        click.BadParameter: the text is not a position.
+    """
+    try:
+        found: str | float = float(text) if "." in text else text
+        stream_id(found)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+    return found
 
 
 def out_option(command: F) -> F:
@@ -75,39 +45,27 @@ def out_option(command: F) -> F:
     return click.option(
         "--out",
         required=True,
-        type=_PATH,
+        type=click.Path(path_type=Path),
         help="File or directory to write. An existing one is continued, each id once.",
     )(command)
 
 
-def filters_of(kind: Format, flags: dict[str, Any]) -> Filters:
-    """The filters that the flags of `row_options` set."""
-    failed = flags["failed"]
-    if failed is None:
-        failed = kind.keeps_failed and flags["min_score"] is flags["max_score"] is None
-    return Filters(
-        failed=failed,
-        **{
-            name: flags[name]
-            for name in ("min_score", "max_score", "complete", "mixed", "clean", "tokens")
-        },
-        stop_reasons=tuple(flags["stop_reasons"]),
-        max_per_instance=flags["max_per_instance"],
+def row_flags() -> list[click.Option]:
+    """The options that select trajectories."""
+    failed = click.Option(
+        ["--failed/--no-failed"],
+        default=None,
+        help="Also write trajectories without a score, whose infrastructure failed.  "
+        "[default: yes for jsonl and parquet without a bound of the score, else no]",
     )
-
-
-def exclusion_of(flags: dict[str, Any]) -> Decontamination | None:
-    """The decontamination list, if one is given.
-
-    Raises:
-        InputError: the file cannot be read or is empty.
-    """
-    return Decontamination(flags["exclude"]) if flags["exclude"] else None
-
-
-def choice_of(filters: Filters, exclude: Decontamination | None) -> RowChoice:
-    """The selection criteria, for the format."""
-    return RowChoice(filters.described(), len(exclude) if exclude else None)
+    exclude = click.Option(
+        ["--exclude"],
+        type=_FILE,
+        metavar="FILE",
+        help="Decontamination: omit the instance ids and repositories (owner/name) in this file, "
+        "one per line.",
+    )
+    return [failed, *flags_of(Filters, but=("failed",)), exclude]
 
 
 def format_flags(name: str, kind: Format, taken: Iterable[click.Parameter]) -> list[click.Option]:
@@ -117,7 +75,7 @@ def format_flags(name: str, kind: Format, taken: Iterable[click.Parameter]) -> l
         ConfigurationError: an option clashes with `taken`, the flags of the command.
     """
     theirs = {option for parameter in taken for option in parameter.opts}
-    flags = [_flag(field, info) for field, info in kind.options.model_fields.items()]
+    flags = flags_of(kind.options)
     if clash := sorted(theirs.intersection(o for flag in flags for o in flag.opts)):
         raise ConfigurationError(
             f"sink {name!r}: rename its options {', '.join(clash)}: "
@@ -126,32 +84,66 @@ def format_flags(name: str, kind: Format, taken: Iterable[click.Parameter]) -> l
     return flags
 
 
-def format_options(kind: Format, flags: Mapping[str, Any]) -> SinkOptions:
-    """The format's own options, validated.
+@contextmanager
+def opened(
+    name: str, kind: Format, out: Path, flags: dict[str, Any]
+) -> Iterator[tuple[DatasetSink, Selection]]:
+    """The dataset that the flags describe, closed at the end, and the selection of its rows.
+
+    Raises:
+        click.BadParameter: an option is invalid.
+        ConfigurationError: the dataset cannot be written, or the format opens no sink.
+        InputError: the decontamination list cannot be read or is empty.
+    """
+    if flags["failed"] is None:
+        bounded = flags["min_score"] is not None or flags["max_score"] is not None
+        flags = {**flags, "failed": kind.keeps_failed and not bounded}
+    filters = validated(Filters, flags)
+    exclude = Decontamination(flags["exclude"]) if flags["exclude"] else None
+    choice = RowChoice(filters.described(), len(exclude) if exclude else None)
+    dataset = kind.open(out, validated(kind.options, flags), choice)
+    if missing := [part for part in _SINK if not hasattr(dataset, part)]:
+        raise ConfigurationError(
+            f"sink {name!r} opens a {type(dataset).__name__}, which has no {', '.join(missing)}: "
+            "see hermes_queue.sinks.base:DatasetSink"
+        )
+    selection = Selection(filters, dataset.held, exclude, getattr(dataset, "refusal", None))
+    with closing(dataset):
+        yield dataset, selection
+
+
+def validated(model: type[M], flags: Mapping[str, Any]) -> M:
+    """The options that the flags of `flags_of(model)` set.
 
     Raises:
         click.BadParameter: an option is invalid.
     """
-    given = {name: flags[name] for name in kind.options.model_fields if flags[name] is not None}
+    names = model.model_fields.keys() & flags.keys()
     try:
-        return kind.options.model_validate(given)
+        return model.model_validate({n: flags[n] for n in names if flags[n] is not None})
     except ValidationError as error:
         first = error.errors()[0]
         flag = str(first["loc"][0] if first["loc"] else "").replace("_", "-")
         raise click.BadParameter(first["msg"], param_hint=f"--{flag}") from error
 
 
-_TYPES: Mapping[Any, Any] = {int: click.INT, float: click.FLOAT, Path: _FILE}
+def flags_of(model: type[BaseModel], *, but: Iterable[str] = ()) -> list[click.Option]:
+    """The fields of a model as flags, named by their alias if they have one."""
+    fields = model.model_fields.items()
+    return [_flag(field, info) for field, info in fields if field not in but]
 
 
 def _flag(field: str, info: FieldInfo) -> click.Option:
-    kinds = {
-        kind for kind in get_args(info.annotation) or (info.annotation,) if kind is not NoneType
-    }
+    names = [f"--{info.validation_alias or field}".replace("_", "-"), field]
     text = info.description or ""
-    if info.default not in (None, False):
+    if info.default and not info.is_required():
         text += f"  [default: {info.default}]"
-    name = field.replace("_", "-")
-    if kinds == {bool}:
-        return click.Option([f"--{name}", field], is_flag=True, default=None, help=text)
-    return click.Option([f"--{name}", field], type=_TYPES.get(kinds.pop(), click.STRING), help=text)
+    annotation: Any = info.annotation
+    multiple = get_origin(annotation) is tuple
+    if multiple or NoneType in get_args(annotation):
+        [annotation] = {*get_args(annotation)} - {NoneType, ...}
+    if annotation is bool:
+        return click.Option(names, is_flag=True, default=None, help=text)
+    is_choice = get_origin(annotation) is Literal
+    kind = click.Choice(get_args(annotation)) if is_choice else _TYPES.get(annotation, click.STRING)
+    return click.Option(names, type=kind, multiple=multiple, required=info.is_required(), help=text)

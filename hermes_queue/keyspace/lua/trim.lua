@@ -14,7 +14,7 @@
 -- @arg newest  id of the newest entry to delete, '' = any
 -- @arg kept[]  ids of entries to skip, which do not count towards `most`
 -- @answer entries  number deleted or named, -1 if no trim was due
--- @answer abandoned  names of groups that no longer count
+-- @answer abandoned  names of groups that have read and no longer count
 -- @answer named  ids of the entries named
 -- Without a counted group nothing is deleted: results wait for their first reader.
 local last = tonumber(redis.call('GET', trimmed) or '0')

@@ -42,30 +42,14 @@ class Fault:
     """For builds: the `GenericResult` with which they end."""
 
 
-class BrokenStream:
-    """Ends one stream with the error of its fault."""
-
-    def __init__(self, fault: Fault) -> None:
-        self._fault = fault
-        self._sent = 0
-
-    def check(self) -> None:
-        """Call before each message."""
-        if self._sent == self._fault.after_messages:
-            self.end()
-        self._sent += 1
-
-    def end(self) -> None:
-        """Call at the regular end of the stream."""
-        if self._fault.error is not None:
-            raise self._fault.error
-
-
 class FaultPlan:
-    """The faults of one server, and a count of all calls by method name."""
+    """The faults of one server, and a count of all calls by method name.
 
-    def __init__(self, conduct: Conduct) -> None:
-        self.conduct = conduct
+    Tests plan faults from threads of their own while the server's loop takes them.
+    """
+
+    def __init__(self) -> None:
+        self.conduct = Conduct()
         self.calls: collections.Counter[str] = collections.Counter()
         self._faults: dict[str, list[Fault]] = {}
         self._tokens = 0.0
@@ -111,7 +95,9 @@ class FaultPlan:
             if retry_after_s is not None:
                 details = [api_pb2.RPCRetryPolicy(retry_after_secs=retry_after_s)]
             failure = GRPCError(Status[status], message, details)
-        fault = Fault(failure, delay_s, count, after_messages, ending)
+        if after_messages is not None:
+            after_messages = int(after_messages)  # from JSON, which has no integers
+        fault = Fault(failure, delay_s, int(count), after_messages, ending)
         self._faults.setdefault(rpc, []).append(fault)
 
     def clear(self, rpc: str | None = None) -> None:
@@ -122,11 +108,7 @@ class FaultPlan:
             self._faults.pop(rpc, None)
 
     def adjust(self, **changes: Any) -> None:
-        """Change fields of `conduct`.
-
-        Raises:
-            ValueError: there is no such field.
-        """
+        """Change fields of `conduct`; ValueError if there is no such field."""
         known = {field.name for field in fields(Conduct)}
         for name, value in changes.items():
             if name not in known:
@@ -142,10 +124,9 @@ class FaultPlan:
             if fault.error is not None:
                 raise fault.error
 
-    def stream_fault(self, rpc: str) -> BrokenStream | None:
+    def stream_fault(self, rpc: str) -> Fault | None:
         """The fault planned for this stream's replies."""
-        fault = self._next(rpc, lambda fault: fault.after_messages is not None)
-        return BrokenStream(fault) if fault else None
+        return self._next(rpc, lambda fault: fault.after_messages is not None)
 
     def build_result(self) -> Any:
         """The result planned for the next build; None = success."""
@@ -153,18 +134,14 @@ class FaultPlan:
         return fault.result if fault else None
 
     def _next(self, rpc: str, fits: Callable[[Fault], bool]) -> Fault | None:
-        for fault in self._faults.get(rpc, ()):
+        for fault in self._faults.get(rpc, ()):  # a thread may append meanwhile, and only append
             if fault.count > 0 and fits(fault):
                 fault.count -= 1
                 return fault
         return None
 
     def throttle_creation(self) -> None:
-        """Take a token of the creation rate.
-
-        Raises:
-            GRPCError: RESOURCE_EXHAUSTED with the time to wait, if there is no token.
-        """
+        """Take a token of the creation rate; GRPCError with the time to wait if there is none."""
         rate, burst = self.conduct.creates_per_s, self.conduct.create_burst
         if not rate:
             return

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -29,12 +30,13 @@ class FaultService:
     def __init__(self, server: LocalModal, guard: Guard) -> None:
         self._server = server
         self._guard = guard
-        self._actions: dict[str, Callable[..., Awaitable[dict[str, Any]]]] = {
-            "inject": self._inject,
-            "clear": self._clear,
-            "adjust": self._adjust,
-            "calls": self._calls,
-            "lose_worker": self._lose_worker,
+        faults = server.faults
+        self._actions: dict[str, Callable[..., Any]] = {
+            "inject": faults.inject,
+            "clear": faults.clear,
+            "adjust": faults.adjust,
+            "calls": lambda: dict(faults.calls),
+            "lose_worker": server.lose_worker,
         }
 
     def __mapping__(self) -> Mapping[str, Handler]:
@@ -47,32 +49,12 @@ class FaultService:
         if action is None:
             raise GRPCError(Status.UNIMPLEMENTED, f"known: {', '.join(self._actions)}")
         try:
-            answer = await action(**given)
+            answer = action(**given)
+            if inspect.isawaitable(answer):
+                answer = await answer
         except (KeyError, TypeError, ValueError) as error:
             raise GRPCError(Status.INVALID_ARGUMENT, str(error)) from error
-        await stream.send_message(ParseDict(answer, Struct()))
-
-    async def _inject(self, rpc: str, **options: Any) -> dict[str, Any]:
-        for name in ("count", "after_messages"):
-            if options.get(name) is not None:  # a JSON number has no integer type
-                options[name] = int(options[name])
-        self._server.faults.inject(rpc, **options)
-        return {}
-
-    async def _clear(self, rpc: str | None = None) -> dict[str, Any]:
-        self._server.faults.clear(rpc)
-        return {}
-
-    async def _adjust(self, **changes: Any) -> dict[str, Any]:
-        self._server.faults.adjust(**changes)
-        return {}
-
-    async def _calls(self) -> dict[str, Any]:
-        return dict(self._server.faults.calls)
-
-    async def _lose_worker(self, sandbox_id: str) -> dict[str, Any]:
-        await self._server.lose_worker(sandbox_id)
-        return {}
+        await stream.send_message(ParseDict(answer or {}, Struct()))
 
 
 class RemoteFaults:

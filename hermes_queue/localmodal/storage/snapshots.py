@@ -7,10 +7,9 @@ runs outside with the rights of the sandboxes' root. Neither follows a link made
 from __future__ import annotations
 
 import asyncio
-import os
 import shlex
 import tempfile
-from pathlib import Path
+from typing import IO
 
 from grpclib import GRPCError, Status
 
@@ -37,7 +36,7 @@ async def take(store: Store, box: ServedSandbox, path: str) -> str:
     image_id = new_id("im", 22)
     target = store.host.owned_directory(store.host.directory / "images" / image_id, 0o755)
     with tempfile.TemporaryFile(dir=store.host.logs) as archive:
-        await _pack(box, path, archive.fileno())
+        await _pack(box, path, archive)
         archive.seek(0)
         try:
             await asyncio.to_thread(
@@ -46,18 +45,13 @@ async def take(store: Store, box: ServedSandbox, path: str) -> str:
         except OSError as error:
             await asyncio.to_thread(store.host.remove, target)
             raise GRPCError(Status.INTERNAL, f"the snapshot failed: {error}") from error
-    store.images[image_id] = Image(image_id, commands=_recipe(store, box), files=target)
+    base = store.images.get(box.definition.image_id)  # its environment and directory stay
+    commands = base.commands if base else ()
+    store.images[image_id] = Image(image_id, commands=commands, files=target)
     return image_id
 
 
-def _recipe(store: Store, box: ServedSandbox) -> tuple[str, ...]:
-    """Recipe of the image on which the snapshot is based, for its environment and directory."""
-    image = store.images.get(box.definition.image_id)
-    return image.commands if image else ()
-
-
-async def _pack(box: ServedSandbox, path: str, archive: int) -> None:
-    """Write the tar stream of a directory to a descriptor."""
+async def _pack(box: ServedSandbox, path: str, archive: IO[bytes]) -> None:
     base = path.rstrip("/") + "/"
     # Most mounts are on the file system of the sandbox's own files, so tar needs explicit
     # exclusions.
@@ -66,19 +60,13 @@ async def _pack(box: ServedSandbox, path: str, archive: int) -> None:
     argv = [*PACK, "--anchored", "--no-wildcards", *left_out, "-C", path, "."]
     command = await box.spawn(new_id("pack"), argv)
     async for piece in command.logs[1].read(0):
-        await asyncio.to_thread(_write, archive, piece)
+        await asyncio.to_thread(archive.write, piece)
     await command.done.wait()
     # 1: a file changed while it was read, which is normal in a running sandbox.
     if command.status().get("code") not in {0, 1}:
         stderr = b"".join([piece async for piece in command.logs[2].read(0)])
         problem = stderr.decode(errors="replace").strip()[-300:]
         raise GRPCError(Status.FAILED_PRECONDITION, f"the snapshot failed: {problem}")
-
-
-def _write(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
 
 
 async def mount(store: Store, box: ServedSandbox, image: Image | None, path: str) -> None:
@@ -90,12 +78,8 @@ async def mount(store: Store, box: ServedSandbox, image: Image | None, path: str
     )  # fmt: skip
     if image is None or image.files is None:
         return
-    packed = await asyncio.to_thread(_read_tree, store, image.files)
+    packed = await asyncio.to_thread(store.host.run, [*PACK, "-C", str(image.files), "."])
     await box.run([*UNPACK, "-C", path], stdin=packed)
-
-
-def _read_tree(store: Store, files: Path) -> bytes:
-    return store.host.run([*PACK, "-C", str(files), "."])
 
 
 async def unmount(box: ServedSandbox, path: str) -> None:

@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from grpclib import GRPCError, Status
@@ -14,7 +15,7 @@ from modal_proto import api_pb2
 
 from hermes_queue.localmodal.admission import check_definition
 from hermes_queue.localmodal.box import TERMINATED, ServedSandbox
-from hermes_queue.localmodal.enclosure import Enclosure, EnclosureSpec
+from hermes_queue.localmodal.enclosure import Enclosure
 from hermes_queue.localmodal.faults.plan import FaultPlan
 from hermes_queue.localmodal.gvisor import GvisorEnclosure
 from hermes_queue.localmodal.host import Host
@@ -181,7 +182,8 @@ class Store:
         definition.workdir = definition.workdir or image.workdir
         directory = self.host.owned_directory(self.host.directory / sandbox_id)
         access = definition.network_access.network_access_type
-        spec = EnclosureSpec(
+        enclosure = ENCLOSURES[self.limits.runtime](
+            host=self.host,
             sandbox_id=sandbox_id,
             files=image.files,
             network=self.network and access != api_pb2.NetworkAccess.BLOCKED,
@@ -197,10 +199,10 @@ class Store:
             definition=definition,
             environment={**image.environment, **environment},
             tags={},
-            enclosure=ENCLOSURES[self.limits.runtime](self.host, spec),
+            enclosure=enclosure,
             conduct=self.faults.conduct,
             output_limit_bytes=self.limits.output_bytes,
-            settle=self._settle,
+            settle=partial(self.volumes.commit, directory),
         )
         for old in self.boxes.values():
             old.forget_output()
@@ -210,17 +212,11 @@ class Store:
         self.tasks[box.task_id] = box
         return box
 
-    async def _settle(self, box: ServedSandbox) -> None:
-        await self.volumes.commit(box.enclosure.directory)
-
-    async def end_all(self) -> None:
-        """End every sandbox."""
-        running = [box for box in self.boxes.values() if box.result is None]
-        await asyncio.gather(*(box.end(TERMINATED) for box in running))
-
     async def close(self) -> None:
         """End every sandbox and forget all of them."""
-        await self.end_all()
+        # One that is starting is not in `boxes` yet: its processes end with the server's thread.
+        running = [box for box in self.boxes.values() if box.result is None]
+        await asyncio.gather(*(box.end(TERMINATED) for box in running))
         for box in self.boxes.values():
             box.close()
         self.boxes.clear()

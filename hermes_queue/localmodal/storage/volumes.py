@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from grpclib import GRPCError, Status
 
@@ -28,6 +26,8 @@ class Volumes:
         self._host = host
         self._names: dict[tuple[str, str], str] = {}
         self._locks: dict[str, asyncio.Lock] = {}
+        self._mounted: dict[Path, list[tuple[Path, str, bool]]] = {}
+        """A sandbox's directory -> the directory, the id and whether read-only of each volume."""
         self._script = host.directory / "volume_sync.py"
         self._script.write_bytes(SYNC.read_bytes())
         self._script.chmod(0o644)
@@ -55,12 +55,12 @@ class Volumes:
             GRPCError: a volume does not exist, or a sub-path is not a directory in it.
         """
         found: list[Volume] = []
+        mounted = self._mounted[directory] = []
         for index, mount in enumerate(mounts):
             if mount.volume_id not in self._locks:
                 raise GRPCError(Status.NOT_FOUND, f"no volume {mount.volume_id}")
             place = self._host.owned_directory(directory / f"volume-{index}")
-            record = {"volume": mount.volume_id, "read_only": mount.read_only}
-            (place.with_suffix(".json")).write_text(json.dumps(record))
+            mounted.append((place, mount.volume_id, mount.read_only))
             work = self._host.owned_directory(place / "work", 0o755)
             await self._sync("reload", place, mount.volume_id)
             source = _below(work, getattr(mount, "sub_path", ""))
@@ -78,24 +78,17 @@ class Volumes:
         await self._each(directory, ("commit", "reload"))
 
     async def _each(self, directory: Path, operations: tuple[str, ...]) -> None:
-        for path, record in _mounted(directory):
+        for place, volume_id, read_only in self._mounted[directory]:
             for operation in operations:
-                if operation == "reload" or not record["read_only"]:
-                    await self._sync(operation, path.with_suffix(""), record["volume"])
+                if operation == "reload" or not read_only:
+                    await self._sync(operation, place, volume_id)
 
     async def _sync(self, operation: str, place: Path, volume_id: str) -> None:
         python = str(self._host.python.executable)
         committed = str(self._committed(volume_id))
         argv = [python, "-IB", str(self._script), operation, str(place), committed]
-        async with self._locks[volume_id]:
+        async with self._locks[volume_id]:  # two commits at once would mix their files
             await asyncio.to_thread(self._host.run, argv)
-
-
-def _mounted(directory: Path) -> list[tuple[Path, dict[str, Any]]]:
-    """The records of a sandbox's volumes."""
-    return [
-        (path, json.loads(path.read_text())) for path in sorted(directory.glob("volume-*.json"))
-    ]
 
 
 def _below(root: Path, sub_path: str) -> Path:

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies_environment, proxy_bypass
 
 from hermes_queue.errors import EnvInfraError
@@ -33,15 +33,11 @@ FILES = {
 """Hosts to which the pages of public indexes link or redirect."""
 RESOLVE_TIMEOUT_S = 20.0
 MAX_ADDRESSES = 4
+_CARRIERS = "100.64.0.0/10"
+"""Shared by carriers, and some providers' metadata."""
 _PRIVATE = tuple(
     ipaddress.ip_network(block)
-    for block in (
-        "10.0.0.0/8",
-        "172.16.0.0/12",
-        "192.168.0.0/16",
-        "100.64.0.0/10",  # shared by carriers, and some providers' metadata
-        "fc00::/7",
-    )
+    for block in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", _CARRIERS, "fc00::/7")
 )
 
 
@@ -93,8 +89,7 @@ class BuildHosts:
 
     def check(self, scheme: Scheme, host: str, port: int) -> None:
         """Raise HostRefused unless builds may connect there in this way."""
-        place = (scheme, host, port)
-        if place not in self.named and place not in self.implied:
+        if (scheme, host, port) not in self.named | self.implied:
             raise HostRefused(_how_to_allow(host, port, "is not a package index of the worker"))
 
     async def addresses(self, scheme: Scheme, host: str, port: int) -> list[str]:
@@ -117,11 +112,7 @@ class BuildHosts:
         return numeric[:MAX_ADDRESSES]
 
     def outer_proxy(self, scheme: Scheme, host: str, port: int) -> OuterProxy | None:
-        """The proxy that the worker itself needs to get there.
-
-        Raises:
-            EnvInfraError: builds cannot use this kind of proxy.
-        """
+        """The proxy the worker needs to get there. Raises EnvInfraError: builds cannot use it."""
         url = self.proxies.get(scheme) or self.proxies.get("all")
         if not url or proxy_bypass(f"{host}:{port}", dict(self.proxies)):
             return None
@@ -131,15 +122,11 @@ class BuildHosts:
                 f"builds cannot use this worker's proxy for {host}:{port}: it is a "
                 f"{parts.scheme}:// one; set HTTP_PROXY and HTTPS_PROXY to an http:// one"
             )
-        return _outer(parts)
-
-
-def _outer(parts: SplitResult) -> OuterProxy:
-    scheme: Scheme = "https" if parts.scheme == "https" else "http"
-    credentials = None
-    if parts.username is not None:
-        credentials = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-    return OuterProxy(scheme, str(parts.hostname), parts.port or PORTS[scheme], credentials)
+        to_proxy: Scheme = "https" if parts.scheme == "https" else "http"
+        credentials = None
+        if parts.username is not None:
+            credentials = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        return OuterProxy(to_proxy, parts.hostname, parts.port or PORTS[to_proxy], credentials)
 
 
 def normal_host(host: str) -> str:
@@ -153,13 +140,8 @@ def is_public(address: str) -> bool:
     if isinstance(found, ipaddress.IPv6Address):
         inner = found.ipv4_mapped or found.sixtofour or (found.teredo and found.teredo[1])
         found = inner or found
-    special = (
-        found.is_loopback
-        or found.is_link_local
-        or found.is_multicast
-        or found.is_unspecified
-        or found.is_reserved
-    )
+    special = found.is_loopback or found.is_link_local or found.is_multicast
+    special = special or found.is_unspecified or found.is_reserved
     return not special and not any(found in block for block in _PRIVATE)
 
 
@@ -171,19 +153,16 @@ def _indexes(pip: Mapping[str, str]) -> Iterator[Destination]:
         urls += pip.get("PIP_EXTRA_INDEX_URL", "").split()
     for url in urls:
         parts = urlsplit(url)
-        if parts.scheme == "https" and parts.hostname:
-            yield "https", normal_host(parts.hostname), parts.port or PORTS["https"]
-        elif parts.scheme == "http" and parts.hostname:
-            yield "http", normal_host(parts.hostname), parts.port or PORTS["http"]
+        for scheme, port in PORTS.items():
+            if parts.scheme == scheme and parts.hostname:
+                yield scheme, normal_host(parts.hostname), parts.port or port
 
 
 def _places(word: str) -> Iterator[Destination]:
     """`host:port` for both schemes, `host` with the default port of each."""
-    match = HOST_AND_PORT.fullmatch(word)
-    if match is None:
-        return
-    for scheme, port in PORTS.items():
-        yield scheme, normal_host(match.group(1)), int(match.group(2) or port)
+    if match := HOST_AND_PORT.fullmatch(word):
+        for scheme, port in PORTS.items():
+            yield scheme, normal_host(match.group(1)), int(match.group(2) or port)
 
 
 def _how_to_allow(host: str, port: int, why: str) -> str:

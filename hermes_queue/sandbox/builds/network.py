@@ -15,7 +15,7 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from hermes_queue.errors import SandboxError
@@ -23,7 +23,6 @@ from hermes_queue.sandbox.base import AssetSpec, ExecutionResult
 from hermes_queue.sandbox.builds.hosts import BuildHosts
 from hermes_queue.sandbox.builds.proxy import BuildProxy
 from hermes_queue.sandbox.host import pip as pip_settings
-from hermes_queue.sandbox.local.fence import SlotDirectories
 from hermes_queue.sandbox.local.slot import LocalSlot
 
 logger = logging.getLogger(__name__)
@@ -48,24 +47,19 @@ async def run_fenced(
 ) -> ExecutionResult:
     """Run the script of `spec` without network; its output names refused connections.
 
-    Args:
-        slot: fresh, with the asset's directory mounted.
-        spec: what to build.
-        pip: the worker's settings.
-        named_hosts: the setting `LOCAL_BUILD_HOSTS`.
-
-    Raises:
-        SandboxError: the slot failed.
+    `slot` is fresh, with the asset's directory mounted; `named_hosts` is the setting
+    `LOCAL_BUILD_HOSTS`. Raises SandboxError: the slot failed.
     """
-    hosts = BuildHosts.of(dict(pip.environment), named_hosts)
-    async with _proxied(slot, hosts) as (proxy, url):
-        environment = {
-            name: value
-            for name, value in pip.environment
-            if name.lower() not in PROXY_VARIABLES and name != "PIP_PROXY"
-        }
-        for name in PROXY_VARIABLES[:-1]:
-            environment |= {name: url, name.upper(): url}
+    proxy = BuildProxy(BuildHosts.of(dict(pip.environment), named_hosts))
+    listener = await _listener_inside(slot)
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    environment = {
+        name: value for name, value in pip.environment if name.lower() not in PROXY_VARIABLES
+    }
+    for name in PROXY_VARIABLES[:-1]:
+        environment |= {name: url, name.upper(): url}
+    try:
+        proxy.serve(listener)
         result = await slot.run(
             ["/bin/bash", "-eu"],
             script=spec.script,
@@ -73,38 +67,20 @@ async def run_fenced(
             cwd=spec.mount,
             timeout_s=spec.timeout_s,
         )
-    return _with_refusals(spec, result, list(proxy.refusals))
-
-
-def _with_refusals(
-    spec: AssetSpec, result: ExecutionResult, refusals: list[str]
-) -> ExecutionResult:
-    for refusal in refusals:
+    finally:
+        await proxy.close()
+    for refusal in proxy.refusals:
         logger.warning(
             "%s %s: %s", spec.kind, spec.key[:12], refusal, extra={"action": "build_refused"}
         )
-    lines = "".join(f"\nConnection refused by the worker: {text}" for text in refusals)
+    lines = "".join(f"\nConnection refused by the worker: {text}" for text in proxy.refusals)
     return dataclasses.replace(result, stderr=result.stderr + lines.encode())
-
-
-@contextlib.asynccontextmanager
-async def _proxied(slot: LocalSlot, hosts: BuildHosts) -> AsyncIterator[tuple[BuildProxy, str]]:
-    """A proxy for processes in `slot`, and its address there."""
-    listener = await _listener_inside(slot)
-    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    proxy = BuildProxy(hosts)
-    try:
-        proxy.serve(listener)
-        yield proxy, url
-    finally:
-        await proxy.close()
 
 
 async def _listener_inside(slot: LocalSlot) -> socket.socket:
     """A socket that listens on the loopback of the slot's network namespace."""
-    directories = SlotDirectories(slot.record.parent / slot.fence.slot_id)
     name = f"hand-over-{secrets.token_hex(8)}"
-    with _channel(directories.tmp, name) as channel:
+    with _channel(slot.fence.directories.tmp, name) as channel:
         made = await slot.run(
             ["python3", "-I", "-S", "-c", HAND_OVER, f"/tmp/{name}"],  # noqa: S108 - the slot's
             cwd="/",

@@ -46,17 +46,9 @@ ACCEPT_PAUSE_S = 1.0
 """After a failed accept, e.g. because the worker is out of descriptors."""
 _TARGET = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253}):([0-9]{1,5})")
 _FIELD = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\r\n\0]*")
-_NOT_PASSED_ON = {
-    "connection",
-    "content-length",
-    "expect",
-    "host",
-    "keep-alive",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-}
+_NOT_PASSED_ON = frozenset(
+    "connection content-length expect host keep-alive te trailer transfer-encoding upgrade".split()
+)
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -78,19 +70,14 @@ class ProxyRequest:
     fields: tuple[str, ...]
     """Header lines to pass on; none for a tunnel."""
 
-    @property
-    def place(self) -> str:
-        """host:port in the form of a request."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
-
     def head(self, outer: OuterProxy | None) -> bytes:
         """The head to send to the next server: an outer proxy, or the host of an http request."""
+        place = f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
         if self.scheme == "https":
-            lines = [f"CONNECT {self.place} HTTP/1.1", f"Host: {self.place}"]
+            lines = [f"CONNECT {place} HTTP/1.1", f"Host: {place}"]
         else:
-            target = f"http://{self.place}{self.path}" if outer else self.path
-            lines = [f"{self.method} {target} HTTP/1.1", f"Host: {self.place}"]
+            target = f"http://{place}{self.path}" if outer else self.path
+            lines = [f"{self.method} {target} HTTP/1.1", f"Host: {place}"]
             lines += [*self.fields, "Connection: close"]
         if outer and outer.credentials is not None:
             token = base64.b64encode(outer.credentials.encode()).decode()
@@ -99,11 +86,7 @@ class ProxyRequest:
 
 
 def parse(head: bytes) -> ProxyRequest:
-    """The request in a head that ends with an empty line.
-
-    Raises:
-        Malformed: it is not a request, or not a supported one.
-    """
+    """The request in a head that ends with an empty line. Raises Malformed: we do not serve it."""
     line, *fields = head.decode("latin-1")[: -len("\r\n\r\n")].split("\r\n")
     if any(not _FIELD.fullmatch(text) for text in fields):
         raise Malformed("400 Malformed header")
@@ -234,9 +217,7 @@ class BuildProxy:
     async def _open(self, request: ProxyRequest) -> Streams:
         """Open the connection that carries the answer, or for a tunnel its far end.
 
-        Raises:
-            HostRefused: builds may not reach the address.
-            OSError: no connection.
+        Raises HostRefused, or OSError if there is no connection.
         """
         scheme, host, port = request.scheme, request.host, request.port
         outer = self._hosts.outer_proxy(scheme, host, port)

@@ -64,37 +64,22 @@ async def build_turn(
 
 async def _take(descriptor: int, is_finished: Callable[[], bool]) -> bool | None:
     """True: the lock is ours. False: the asset is finished. None: its holder is suspended."""
-    pause_s, silence = _FIRST_PAUSE_S, _Silence()
+    pause_s, silent_s, stamp, looked = _FIRST_PAUSE_S, 0.0, 0, time.monotonic()
     while True:
         if lock(descriptor):
             return True
         if is_finished():
             return False
-        if silence.seconds(os.fstat(descriptor).st_mtime_ns) > SILENT_S:
+        # Without the time in which we did not look: we were suspended then ourselves, perhaps
+        # together with the builder.
+        before, looked = looked, time.monotonic()
+        silent_s += min(looked - before, 2 * _LONGEST_PAUSE_S)
+        if (beat := os.fstat(descriptor).st_mtime_ns) != stamp:
+            stamp, silent_s = beat, 0.0
+        if silent_s > SILENT_S:
             return None
         await asyncio.sleep(pause_s)
         pause_s = min(pause_s * 1.5, _LONGEST_PAUSE_S)
-
-
-class _Silence:
-    """Measures how long a time stamp has not changed while we looked.
-
-    It uses the monotonic clock, and leaves out the time in which we did not look: we were suspended
-    then ourselves, perhaps together with the builder.
-    """
-
-    def __init__(self) -> None:
-        self._stamp = 0
-        self._seen = time.monotonic()
-        self._silent_s = 0.0
-
-    def seconds(self, stamp: int) -> float:
-        now = time.monotonic()
-        self._silent_s += min(now - self._seen, 2 * _LONGEST_PAUSE_S)
-        if stamp != self._stamp:
-            self._stamp, self._silent_s = stamp, 0.0
-        self._seen = now
-        return self._silent_s
 
 
 async def _beat(descriptor: int) -> None:

@@ -4,10 +4,8 @@ bubblewrap.py       a set of namespaces, and how to enter them
 cgroups.py          limits, v1 and v2
 descriptors.py      the limit of open files
 execution.py        run one process: output cap, time limit, tree kill
-image.py            description of this host's slots
 interpreter.py      the Python that slots see
 isolation.py        can this host isolate slots?
-left_open.py        streams that background processes hold open
 paths.py            directories that slots use
 pip.py              pip for asset builds
 processes.py        processes in /proc

@@ -35,19 +35,9 @@ logger = logging.getLogger(__name__)
 
 START_TIMEOUT_S = 30.0
 ETC_SHARED = (
-    "alternatives",
-    "ca-certificates",
-    "ld.so.cache",
-    "ld.so.conf",
-    "ld.so.conf.d",
-    "localtime",
-    "mime.types",
-    "nsswitch.conf",
-    "pki",
-    "protocols",
-    "services",
-    "ssl",
-)
+    "alternatives ca-certificates ld.so.cache ld.so.conf ld.so.conf.d localtime mime.types "
+    "nsswitch.conf pki protocols services ssl"
+).split()
 """Entries of /etc that programs of the host's /usr need and that need not be hidden."""
 INIT_PLACE = "/dev/.init"
 """Path of the first process's program; the callers' arguments mount it there."""
@@ -63,14 +53,7 @@ LEAVE = f"exec {OUTER_USER}<&-; "
 """First words of the shell that enters a command's directory: close `OUTER_USER` there."""
 NS_GET_PARENT = 0xB702
 """ioctl_ns(2); Python has no constant for it."""
-NAMESPACES = (
-    ("mnt", "--mount"),
-    ("pid", "--pid"),
-    ("ipc", "--ipc"),
-    ("uts", "--uts"),
-    ("net", "--net"),
-    ("cgroup", "--cgroup"),
-)
+NAMESPACES = ("mnt", "pid", "ipc", "uts", "net", "cgroup")
 
 
 class Bubblewrap:
@@ -107,11 +90,7 @@ class Bubblewrap:
     async def start(
         self, arguments: Sequence[str], *, environment: dict[str, str], pass_fds: Sequence[int] = ()
     ) -> None:
-        """Start bubblewrap with `arguments` and wait until its mounts are in place.
-
-        Raises:
-            SandboxError: it ended instead, or was not ready in time.
-        """
+        """Start it; return when its mounts are in place. Raises SandboxError: it was not ready."""
         errors = memory_file(b"")
         info, info_writer = os.pipe()
         ready, ready_writer = os.pipe()
@@ -153,16 +132,12 @@ class Bubblewrap:
                 os.close(descriptor)
 
     def _learn(self, pid: int) -> None:
-        stat = read_stat(pid)
-        if stat is None:
-            raise SandboxError("the sandbox's first process ended at once")
-        self.init_pid, self.init_started = pid, stat.started
         self._pid_namespace = os.readlink(f"/proc/{pid}/ns/pid")
         # Entering a namespace that we are in already would be refused: net when it is shared,
         # cgroup if the kernel has none.
         self._namespaces = [
-            f"{option}=/proc/{pid}/ns/{name}"
-            for name, option in NAMESPACES
+            f"--{'mount' if name == 'mnt' else name}=/proc/{pid}/ns/{name}"
+            for name in NAMESPACES
             if os.path.exists(f"/proc/self/ns/{name}")
             and os.readlink(f"/proc/{pid}/ns/{name}") != os.readlink(f"/proc/self/ns/{name}")
         ]
@@ -179,26 +154,20 @@ class Bubblewrap:
         host (the kernel's when memory is short, a supervisor's, ours) ends it, or the bubblewrap
         around it, with SIGKILL.
         """
-        if (
-            self._child is None
-            or self._killed
-            or not await self._child.ended_within(START_TIMEOUT_S)
-        ):
+        child = self._child
+        if child is None or self._killed or not await child.ended_within(START_TIMEOUT_S):
             return False
-        code = self._child.exited.result()
+        code = child.exited.result()
         return code >= 0 and code != 128 + signal.SIGKILL
 
-    def enter_prefix(self) -> list[str | bytes]:
+    def enter_prefix(self, *, limited: bool = True) -> list[str | bytes]:
         """A prefix for commands inside: in the control groups, with the nested namespace's rights.
 
         The command must begin with `LEAVE`.
         """
-        return self._enter(self._groups)
-
-    def _enter(self, groups: ControlGroups | None) -> list[str | bytes]:
         # Not inherited from us: after giving up root the command could not open it any more.
         outer = f"/proc/{os.getpid()}/fd/{self._outer_user}"
-        prepare = groups.moves() if groups else ""
+        prepare = self._groups.moves() if self._groups and limited else ""
         if self._drop:
             prepare, outer = f"{prepare}exec {OUTER_USER}<{outer}; ", f"/proc/self/fd/{OUTER_USER}"
         shell = ["/bin/sh", "-c", f'{prepare}exec "$@"', "sh"] if prepare else []
@@ -221,16 +190,13 @@ class Bubblewrap:
         process: its end would count as our failure, and this is the command's own.
         """
         if not await asyncio.to_thread(kill_tree, marker, pid, self._pid_namespace):
-            logger.warning(
-                "a command in %s forks too fast to be stopped; all in it are killed",
-                self.name,
-                extra={"action": "fork_bomb_killed"},
-            )
+            why, extra = "forks too fast to be stopped", {"action": "fork_bomb_killed"}
+            logger.warning("a command in %s %s; all in it are killed", self.name, why, extra=extra)
             await self._sweep()
 
     async def _sweep(self) -> None:
         """Kill all but the first process at once: the kernel allows no fork in between."""
-        argv = [*self._enter(None), "/bin/sh", "-c", f"{LEAVE}kill -KILL -1"]
+        argv = [*self.enter_prefix(limited=False), "/bin/sh", "-c", f"{LEAVE}kill -KILL -1"]
         try:
             sweeper = Child(argv, env={"PATH": "/usr/bin:/bin"}, confined=True)
         except OSError as error:
@@ -261,10 +227,7 @@ def place_init(path: Path, owner: int) -> None:
     """Store the program of a first process at `path`, for `owner` if we are root. Blocking.
 
     The owner must be mapped inside; else the file, and so its process, would belong to nobody
-    there.
-
-    Raises:
-        OSError: there is no `sleep`, or no room.
+    there. Raises OSError: there is no `sleep`, or no room.
     """
     source = shutil.which("sleep", path="/usr/bin:/bin")
     if source is None:

@@ -142,7 +142,7 @@ def _probe() -> tuple[bool, bool]:
 def _create(name: str, memory_mb: int, max_pids: int) -> ControlGroups:
     made: list[Path] = []
     try:
-        if _is_v2():
+        if (MOUNT / "cgroup.controllers").exists():  # version 2
             made.append(_new_group(_parent_v2(), name))
             _limit_v2(made[0], memory_mb, max_pids)
             usage = made[0] / _USAGE_V2
@@ -160,24 +160,14 @@ def _create(name: str, memory_mb: int, max_pids: int) -> ControlGroups:
     return ControlGroups(tuple(made), usage if usage.exists() else None)
 
 
-def _is_v2() -> bool:
-    return (MOUNT / "cgroup.controllers").exists()
-
-
 def _processor_groups_v1(name: str) -> list[Path]:
     """Groups of `cpu` and `cpuacct`, which most systems keep in one hierarchy."""
-    parents = []
-    for controller in ("cpu", "cpuacct"):
-        parent = _parent_v1(controller).resolve()
-        if parent.is_dir() and parent not in parents:
-            parents.append(parent)
     made = []
-    for parent in parents:
+    parents = (_parent_v1(controller).resolve() for controller in ("cpu", "cpuacct"))
+    for parent in dict.fromkeys(parents):
         with contextlib.suppress(OSError):  # Slots work without; the worker has warned.
             made.append(_new_group(parent, name))
-    for group in made:
-        with contextlib.suppress(OSError):
-            (group / "cpu.shares").write_text(str(_SHARES_V1))
+            (made[-1] / "cpu.shares").write_text(str(_SHARES_V1))
     return made
 
 

@@ -47,11 +47,8 @@ class HeadTail:
         self._head = bytearray()
         self._tail = bytearray()
         self._total = 0
-        self._cut = False
-
-    def cut(self) -> None:
-        """Mark the rest of the stream as missing, though it has not ended."""
-        self._cut = True
+        self.is_cut = False
+        """Whether the rest of the stream is missing, though it has not ended."""
 
     def feed(self, data: bytes) -> None:
         """Take the next bytes of the stream."""
@@ -72,14 +69,14 @@ class HeadTail:
     @property
     def truncated(self) -> bool:
         """Whether bytes were left out, or may have been."""
-        return self._cut or self._total > self._head_cap + self._tail_cap
+        return self.is_cut or self._total > self._head_cap + self._tail_cap
 
     def content(self) -> bytes:
         """The kept bytes, with a marker line where others are missing."""
         self._trim()
         left_out = self._total - len(self._head) - len(self._tail)
         marker = f"\n[... {left_out} bytes left out ...]\n".encode() if left_out else b""
-        end = b"\n[... the rest did not arrive ...]\n" if self._cut else b""
+        end = b"\n[... the rest did not arrive ...]\n" if self.is_cut else b""
         return bytes(self._head) + marker + bytes(self._tail) + end
 
 
@@ -93,10 +90,11 @@ class OutputPipe:
     def __init__(self, receive: Callable[[bytes], None], *, owner: int = SLOT_UID) -> None:
         """`receive` gets the bytes; `owner` is the host uid of commands if we are root."""
         self._receive = receive
-        self._reader, self._writer = os.pipe()
+        self._reader, self.writer = os.pipe()
+        """The command's end; -1 once our copy is closed."""
         os.set_blocking(self._reader, False)
         if is_root():  # Else a command could not open /dev/stderr by name.
-            os.fchown(self._writer, owner, owner)
+            os.fchown(self.writer, owner, owner)
         with contextlib.suppress(OSError):  # Fewer wake-ups; the default is 64 KiB.
             fcntl.fcntl(self._reader, fcntl.F_SETPIPE_SZ, 1 << 18)
         self._loop = asyncio.get_running_loop()
@@ -104,16 +102,11 @@ class OutputPipe:
         self._discard = False
         self._loop.add_reader(self._reader, self._read_once)
 
-    @property
-    def writer(self) -> int:
-        """The command's end."""
-        return self._writer
-
     def close_writer(self) -> None:
         """Close our copy, once the command has its own."""
-        if self._writer >= 0:
-            os.close(self._writer)
-            self._writer = -1
+        if self.writer >= 0:
+            os.close(self.writer)
+            self.writer = -1
 
     def _read_once(self) -> bool:
         if self._reader < 0:
@@ -305,6 +298,9 @@ async def run(
             pipe.discard()
         notice = keep(pipes)
     timed_out = killed_cpu_s is not None
+    cpu_s, cpu_after = max(child.cpu_s, killed_cpu_s or 0.0), cpu_time()
+    if cpu_before is not None and cpu_after is not None:  # the slot's own count
+        cpu_s = cpu_after - cpu_before
     return ExecutionResult(
         exit_code=TIMEOUT_EXIT_CODE if timed_out else await child.wait(),
         stdout=kept[0].content(),
@@ -312,14 +308,9 @@ async def run(
         duration_s=time.monotonic() - started,
         timed_out=timed_out,
         truncated=any(stream.truncated for stream in kept),
-        cpu_s=_used_s(cpu_before, cpu_time(), max(child.cpu_s, killed_cpu_s or 0.0)),
+        cpu_s=cpu_s,
         notice=notice,
     )
-
-
-def _used_s(before: float | None, after: float | None, otherwise: float) -> float:
-    """Processor seconds by the slot's own count, `otherwise` if it has none."""
-    return otherwise if before is None or after is None else after - before
 
 
 async def _wait(child: Child, kill_tree: KillTree, timeout_s: float) -> float | None:

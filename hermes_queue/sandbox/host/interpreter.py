@@ -10,6 +10,7 @@ import functools
 import hashlib
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -18,24 +19,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hermes_queue.errors import EnvInfraError
-from hermes_queue.sandbox.host.paths import locked, remove_tree, shared_directory
+from hermes_queue.sandbox.host.paths import locked, open_tree, remove_tree, shared_directory
 
 MOUNT = "/opt/python"
 OWN_VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 LEFT_OUT = (
-    "site-packages",
-    "dist-packages",
-    "test",
-    "tests",
-    "ensurepip",
-    "idlelib",
-    "idle_test",
-    "tkinter",
-    "turtledemo",
-    "*.a",
-    "*.opt-[12].pyc",
-)
+    "site-packages dist-packages test tests ensurepip idlelib idle_test tkinter turtledemo "
+    "*.a *.opt-[12].pyc"
+).split()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +47,7 @@ class Interpreter:
 
 @functools.cache
 def prepare(version: str | None, cache: Path) -> Interpreter:
-    """The interpreter for a slot, copied into the cache if necessary. Blocking.
-
-    Raises:
-        EnvInfraError: this host has no such Python; the message says what to install.
-    """
+    """A slot's Python, copied into the cache if necessary. Raises EnvInfraError: it is not here."""
     version = version or OWN_VERSION
     if not re.fullmatch(r"3\.\d{1,2}", version):
         raise EnvInfraError(f'Python version {version!r} is not of the form "3.11"')
@@ -130,9 +118,7 @@ def _furnish(version: str, executable: Path, base_prefix: Path, home: Path) -> N
     remove_tree(unfinished)
     binary = unfinished / "bin" / f"python{version}"
     try:
-        for directory in (unfinished, binary.parent):
-            directory.mkdir()
-            directory.chmod(0o755)
+        shared_directory(binary.parent)
         for name in ("python3", "python"):
             binary.with_name(name).symlink_to(binary.name)
         if base_prefix.is_relative_to("/usr"):
@@ -168,7 +154,7 @@ def copy_parts(version: str, executable: Path, base_prefix: Path, target: Path) 
         ignore=shutil.ignore_patterns(*LEFT_OUT),
     )
     (stdlib / "site-packages").mkdir()
-    _open_to_others(target)
+    open_tree(target, most=0o755)
     subprocess.run(  # noqa: S603
         [binary, "-I", "-c", "import encodings, json, subprocess"],
         capture_output=True,
@@ -177,11 +163,16 @@ def copy_parts(version: str, executable: Path, base_prefix: Path, target: Path) 
     )
 
 
-def _open_to_others(root: Path) -> None:
-    """Make everything readable, regardless of the installation's modes and our umask."""
-    for directory, _, files in os.walk(root):
-        os.chmod(directory, 0o755)  # noqa: S103 - read-only for slots, it is mounted so
-        for name in files:
-            path = os.path.join(directory, name)
-            if not os.path.islink(path):
-                os.chmod(path, os.stat(path).st_mode & 0o755 | 0o444)
+@functools.cache
+def host_image(python: str | None) -> str:
+    """System, kernel and Python of a slot with `python` (None = the worker's own).
+
+    Slots see the host's /usr, so there is no image with a digest.
+    """
+    try:
+        system = platform.freedesktop_os_release()["PRETTY_NAME"]
+    except (OSError, KeyError):
+        system = platform.system()
+    own = python in (None, OWN_VERSION)
+    version = platform.python_version() if own else python
+    return f"{system}, {platform.release()} {platform.machine()}, Python {version}"

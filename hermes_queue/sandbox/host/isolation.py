@@ -19,9 +19,11 @@ from hermes_queue.sandbox.host.paths import (
     is_reachable,
     is_root,
     locked,
+    open_tree,
+    remove_tree,
     shared_directory,
 )
-from hermes_queue.sandbox.host.user_namespaces import is_mapped
+from hermes_queue.sandbox.host.user_namespaces import drop_prefix, is_mapped
 from hermes_queue.settings import LocalSandboxSettings
 
 UNFENCED = "or run unfenced, for trusted agents only: HERMES_QUEUE_LOCAL_ISOLATION=none"
@@ -42,22 +44,9 @@ class FencePrograms:
     disable_userns: bool
     """Whether this bubblewrap can forbid further user namespaces inside."""
 
-    def drop_to(self, uid: int) -> tuple[str, ...]:
-        """Prefix that gives up root for `uid`; empty for an ordinary user."""
-        return drop_prefix(self.setpriv, uid) if self.drop else ()
-
-
-def drop_prefix(setpriv: str, uid: int) -> tuple[str, ...]:
-    """A prefix with which root runs a command as `uid`, in no group but its own."""
-    return (setpriv, f"--reuid={uid}", f"--regid={uid}", "--clear-groups")
-
 
 def find_tools(cache: Path) -> FencePrograms:
-    """Locate the programs and probe them once. Blocking.
-
-    Raises:
-        IsolationUnavailable: with the cause and the fix.
-    """
+    """Locate and probe the programs. Blocking. Raises IsolationUnavailable: with cause and fix."""
     found = {name: shutil.which(name) for name in ("nsenter", "setpriv")}
     missing = [name for name, path in found.items() if path is None]
     if missing:
@@ -66,9 +55,7 @@ def find_tools(cache: Path) -> FencePrograms:
             f"(`apt install util-linux`), {UNFENCED}"
         )
     nsenter, setpriv = str(found["nsenter"]), str(found["setpriv"])
-    drop: tuple[str, ...] = ()
-    if is_root():
-        drop = drop_prefix(setpriv, SLOT_UID)
+    drop = drop_prefix(setpriv, SLOT_UID) if is_root() else ()
     bwrap = _find_bwrap(cache)
     return FencePrograms(bwrap, nsenter, setpriv, drop, _probe(bwrap, drop))
 
@@ -127,15 +114,10 @@ def _copy_bundled(bundled: Path, cache: Path) -> Path:
     with locked(place.with_suffix(".lock")):
         if not place.is_dir():
             unfinished = place.with_suffix(".unfinished")
-            shutil.rmtree(unfinished, ignore_errors=True)
-            target = shared_directory(unfinished / package.name / bundled.parent.name)
-            sources = [(bundled, target)]
-            if libraries.is_dir():
-                directory = shared_directory(unfinished / libraries.name)
-                sources += [(library, directory) for library in libraries.iterdir()]
-            for source, directory in sources:
-                shutil.copyfile(source, directory / source.name)
-                (directory / source.name).chmod(0o755)
+            remove_tree(unfinished)
+            for part in filter(Path.is_dir, (package, libraries)):
+                shutil.copytree(part, unfinished / part.name)
+            open_tree(unfinished, most=0o755)
             unfinished.rename(place)
     return place / package.name / bundled.parent.name / bundled.name
 

@@ -48,14 +48,14 @@ def slot_directory(
     return path
 
 
-def open_tree(root: Path) -> None:
-    """Let everybody read the tree `root`, which nobody changes meanwhile. Blocking."""
+def open_tree(root: Path, *, most: int = 0o7777) -> None:
+    """Let everybody read a tree that nobody changes meanwhile; `most` limits modes. Blocking."""
     for directory, _, files in os.walk(root):
         for path in (directory, *(os.path.join(directory, name) for name in files)):
             mode = os.lstat(path).st_mode
-            opened = mode | (0o5 if mode & 0o100 else 0o4)
-            if mode != opened and not stat.S_ISLNK(mode):
-                os.chmod(path, stat.S_IMODE(opened))
+            opened = stat.S_IMODE(mode) & most | (0o5 if mode & 0o100 else 0o4)
+            if stat.S_IMODE(mode) != opened and not stat.S_ISLNK(mode):
+                os.chmod(path, opened)
 
 
 def is_reachable(path: Path) -> bool:
@@ -69,11 +69,7 @@ def is_reachable(path: Path) -> bool:
 
 
 def check_cache(cache: Path, *, fenced: bool) -> None:
-    """Make the cache directory and check that isolated slots can reach it.
-
-    Raises:
-        IsolationUnavailable: a directory on the way is closed, or it cannot be made.
-    """
+    """Make the cache directory. Raises IsolationUnavailable: isolated slots cannot reach it."""
     fix = "set HERMES_QUEUE_PATHS_CACHE to a directory that slots can reach"
     try:
         shared_directory(cache)
@@ -113,25 +109,17 @@ def remove_tree(path: Path) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock file `path` against other processes. Blocking; the file stays.
-
-    Raises:
-        EnvInfraError: another process has held it for `LOCK_TIMEOUT_S`.
-    """
-    with path.open("a") as file:
-        _wait(file.fileno(), path)
-        yield
-
-
-def _wait(descriptor: int, path: Path) -> None:
+    """Hold a lock file, which stays. Blocking. Raises EnvInfraError after `LOCK_TIMEOUT_S`."""
     ends = time.monotonic() + LOCK_TIMEOUT_S
-    while not lock(descriptor):
-        if time.monotonic() > ends:
-            raise EnvInfraError(
-                f"{path} has been held by {lock_holder(path)} for {LOCK_TIMEOUT_S:g} s: resume "
-                "or end it if it is suspended (kill -CONT PID, kill -9 PID)"
-            )
-        time.sleep(LOCK_PAUSE_S)
+    with path.open("a") as file:
+        while not lock(file.fileno()):
+            if time.monotonic() > ends:
+                raise EnvInfraError(
+                    f"{path} has been held by {lock_holder(path)} for {LOCK_TIMEOUT_S:g} s: resume "
+                    "or end it if it is suspended (kill -CONT PID, kill -9 PID)"
+                )
+            time.sleep(LOCK_PAUSE_S)
+        yield
 
 
 def lock_holder(path: Path) -> str:

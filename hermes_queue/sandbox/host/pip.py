@@ -15,33 +15,17 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from hermes_queue.errors import EnvInfraError
-from hermes_queue.sandbox.host.paths import locked, remove_tree, shared_directory
+from hermes_queue.sandbox.host.paths import locked, open_tree, remove_tree, shared_directory
 from hermes_queue.syntax import literal
 
 MOUNT = "/opt/pip"
 COMMAND = f"env PYTHONPATH={MOUNT} python3 -m pip"
-SETTINGS = {
-    "cert",
-    "extra-index-url",
-    "find-links",
-    "index-url",
-    "no-index",
-    "proxy",
-    "retries",
-    "timeout",
-    "trusted-host",
-}
+SETTINGS = frozenset(
+    "cert extra-index-url find-links index-url no-index proxy retries timeout trusted-host".split()
+)
 PASSED_ON = (
-    "SSL_CERT_FILE",
-    "SSL_CERT_DIR",
-    "REQUESTS_CA_BUNDLE",
-    "http_proxy",
-    "https_proxy",
-    "no_proxy",
-    "HTTP_PROXY",
-    "HTTPS_PROXY",
-    "NO_PROXY",
-    "GIT_SSL_CAINFO",
+    *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "GIT_SSL_CAINFO"),
+    *("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
 )
 
 
@@ -65,11 +49,7 @@ class PipSettings:
 
 @functools.cache
 def prepare(cache: Path) -> PipSettings:
-    """Copy pip where slots can reach it and read the worker's settings. Blocking.
-
-    Raises:
-        EnvInfraError: the worker's Python has no pip.
-    """
+    """Copy pip for slots, read the worker's settings. Blocking. Raises EnvInfraError: no pip."""
     environment = {name: os.environ[name] for name in PASSED_ON if os.environ.get(name)}
     environment |= _index_settings()
     environment["PIP_DISABLE_PIP_VERSION_CHECK"] = "1"
@@ -130,10 +110,7 @@ def _copy_pip(cache: Path) -> Path:
             else:
                 # With its compiled files: slots cannot store any, and start slowly without.
                 shutil.copytree(source, unfinished / "pip")
-            for directory, _, files in os.walk(unfinished):
-                os.chmod(directory, 0o755)  # noqa: S103 - slots see it read-only
-                for name in files:
-                    os.chmod(os.path.join(directory, name), 0o644)
+            open_tree(unfinished, most=0o755)
             unfinished.rename(place)
     return place
 

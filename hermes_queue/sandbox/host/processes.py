@@ -105,7 +105,8 @@ def kill_tree(marker: str | None, root: int | None, pid_namespace: str | None = 
         if caught_all:
             break
         for stat in fresh:
-            _send(stat.pid, signal.SIGSTOP)
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(stat.pid, signal.SIGSTOP)
             found[stat.pid] = stat.started
     for pid, started in found.items():
         kill_process(pid, started)
@@ -139,11 +140,6 @@ def kill_mentioning(path: str) -> None:
             continue
         if stat and path.encode() in arguments:
             kill_process(stat.pid, stat.started)
-
-
-def _send(pid: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, number)
 
 
 def _victims(

@@ -19,7 +19,6 @@ import functools
 import os
 import platform
 import struct
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -41,10 +40,7 @@ NEW_NAMESPACES = 0x7E020000
 SOCKET_FAMILIES = (1, 2, 10, 16)
 """AF_UNIX, AF_INET, AF_INET6 and AF_NETLINK, which name resolution asks for addresses."""
 
-IGNORED = {
-    "fadvise64": (221, 223),
-    "readahead": (187, 213),
-}
+IGNORED = {"fadvise64": (221, 223), "readahead": (187, 213)}
 """Numbers on x86-64 and AArch64. Advice about the page cache, which all slots share: it is ignored
 but reported as successful, so that nothing fails."""
 ABSENT = {
@@ -82,16 +78,10 @@ REFUSED = {
     "mount_setattr": (442, 442),
 }
 """Numbers as above; answered with EPERM."""
-WITH_FLAGS = {
-    "preadv2": (327, 286),
-    "pwritev2": (328, 287),
-}
+WITH_FLAGS = {"preadv2": (327, 286), "pwritev2": (328, 287)}
 """Numbers as above; EOPNOTSUPP if the sixth argument is not 0: RWF_NOWAIT reveals what is
 cached."""
-MEMORY_ADVICE = {
-    "madvise": (28, 233, 2),
-    "process_madvise": (440, 440, 3),
-}
+MEMORY_ADVICE = {"madvise": (28, 233, 2), "process_madvise": (440, 440, 3)}
 """Numbers, and the index of the argument with the advice."""
 MADV_COLD, MADV_PAGEOUT = 20, 21
 """Advice that drops cached pages, which all slots share; answered with EINVAL, as by older
@@ -144,7 +134,7 @@ class _Code:
     ) -> None:
         """For this call, end with `then` if its argument matches a value, else with `otherwise`."""
         self._instructions.append((JUMP_EQUAL, 0, len(values) + 3, call))
-        self.load(_argument_at(index))
+        self.load(16 + 8 * index)  # the argument's lower half on little-endian machines
         for at, value in enumerate(values):
             self._instructions.append((jump, len(values) - at, 0, value))
         self.answer(otherwise)
@@ -152,11 +142,6 @@ class _Code:
 
     def __bytes__(self) -> bytes:
         return b"".join(struct.pack("=HBBI", *each) for each in self._instructions)
-
-
-def _argument_at(index: int) -> int:
-    """Offset in `struct seccomp_data`: the argument's lower half on little-endian machines."""
-    return 16 + 8 * index
 
 
 def program(machine: Machine) -> bytes:
@@ -215,18 +200,8 @@ def confine_thread() -> None:
 
 def unsupported() -> str:
     """Why commands cannot be filtered here; empty if they can. Blocking."""
-    reasons: list[str] = []
-
-    def attempt() -> None:
-        try:
-            confine_thread()
-        except OSError as error:
-            reasons.append(str(error))
-
-    thread = threading.Thread(target=attempt, name="seccomp-probe")
-    thread.start()
-    thread.join()
-    return "".join(reasons)
+    with ThreadPoolExecutor(1, "seccomp-probe") as probe:
+        return str(probe.submit(confine_thread).exception() or "")
 
 
 def call_confined(function: Callable[[], T]) -> T:

@@ -69,42 +69,39 @@ class IdMap:
         return self.by != "single"
 
 
+def drop_prefix(setpriv: str, uid: int) -> tuple[str, ...]:
+    """A prefix with which root runs a command as `uid`, in no group but its own."""
+    return (setpriv, f"--reuid={uid}", f"--regid={uid}", "--clear-groups")
+
+
 def find_id_map(setpriv: str) -> IdMap:
     """The best map that this process may set up. Blocking; changes nothing."""
     if is_root():
-        available = is_mapped(HOST_BASE, RANGE)
-        base = HOST_BASE if available else SLOT_UID
-        drop = (setpriv, f"--reuid={base}", f"--regid={base}", "--clear-groups")
-        if available:
-            lines = (f"0 {base} {RANGE}",)
-            return IdMap(base, lines, lines, drop, "root")
+        if is_mapped(HOST_BASE, RANGE):
+            lines = (f"0 {HOST_BASE} {RANGE}",)
+            return IdMap(HOST_BASE, lines, lines, drop_prefix(setpriv, HOST_BASE), "root")
+        lines, drop = (f"0 {SLOT_UID} 1",), drop_prefix(setpriv, SLOT_UID)
         why = f"this root is not the host's: uid {HOST_BASE} does not exist here"
-        return IdMap(base, (f"0 {base} 1",), (f"0 {base} 1",), drop, "single", why)
-    uid, gid = os.geteuid(), os.getegid()
-    alone = ((f"0 {uid} 1",), (f"0 {gid} 1",))
+        return IdMap(SLOT_UID, lines, lines, drop, "single", why)
+    uid, gid, rest = os.geteuid(), os.getegid(), RANGE - 1
+
+    def alone(why: str) -> IdMap:
+        return IdMap(uid, (f"0 {uid} 1",), (f"0 {gid} 1",), (), "single", why)
+
     missing = [tool for tool in ("newuidmap", "newgidmap") if shutil.which(tool) is None]
     if missing:
-        why = f"{' and '.join(missing)} not found; install them (`apt install uidmap`)"
-        return IdMap(uid, *alone, (), "single", why)
+        return alone(f"{' and '.join(missing)} not found; install them (`apt install uidmap`)")
     try:
-        name = pwd.getpwuid(uid).pw_name
+        owners = {pwd.getpwuid(uid).pw_name, str(uid)}
     except KeyError:
-        why = f"uid {uid} has no name, which newuidmap needs (add it to /etc/passwd)"
-        return IdMap(uid, *alone, (), "single", why)
-    owners = {name, str(uid)}
+        return alone(f"uid {uid} has no name, which newuidmap needs (add it to /etc/passwd)")
     uids = _subordinate(Path("/etc/subuid"), owners)
     gids = _subordinate(Path("/etc/subgid"), owners)
     if uids is None or gids is None:
-        why = f"no {RANGE - 1} ids for this user in /etc/subuid and /etc/subgid (usermod -v, -w)"
-        return IdMap(uid, *alone, (), "single", why)
-    rest = RANGE - 1
-    return IdMap(
-        uid,
-        (f"0 {uid} 1", f"1 {uids} {rest}"),
-        (f"0 {gid} 1", f"1 {gids} {rest}"),
-        (),
-        "newuidmap",
-    )
+        return alone(f"no {rest} ids for this user in /etc/subuid and /etc/subgid (usermod -v, -w)")
+    uid_lines = f"0 {uid} 1", f"1 {uids} {rest}"
+    gid_lines = f"0 {gid} 1", f"1 {gids} {rest}"
+    return IdMap(uid, uid_lines, gid_lines, (), "newuidmap")
 
 
 def is_mapped(first: int, count: int) -> bool:
@@ -141,21 +138,14 @@ class UserNamespaces:
     """
 
     def __init__(self, ids: IdMap) -> None:
-        """Make them. Blocking, some milliseconds.
-
-        Raises:
-            IsolationUnavailable: the kernel or newuidmap refused.
-        """
+        """Blocking, some milliseconds. Raises IsolationUnavailable: kernel or newuidmap refused."""
         self.ids = ids
         self.outer = self.nested = -1
         # One line per line of the outer one: the kernel refuses a line that spans two of them.
         spans = [line.split() for line in ids.uid_lines]
         same = "\n".join(f"{first} {first} {count}" for first, _, count in spans)
         process = subprocess.Popen(  # noqa: S603
-            [
-                *(*ids.drop, "unshare", "--user", "--", "/bin/sh", "-c", OUTER),
-                *(NESTED, same),
-            ],
+            [*ids.drop, "unshare", "--user", "--", "/bin/sh", "-c", OUTER, NESTED, same],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -186,10 +176,7 @@ class UserNamespaces:
         self.nested = os.open(f"/proc/{nested}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
 
     def enter_outer(self, nsenter: str) -> list[str]:
-        """A prefix that runs a command as root of the outer one, with no rights on the host.
-
-        The command must inherit `outer`.
-        """
+        """A prefix for a command that inherits `outer`, as its root, without rights on the host."""
         entry = [nsenter, f"--user=/proc/self/fd/{self.outer}", "--preserve-credentials"]
         return [*self.ids.drop, *entry, "--"]
 

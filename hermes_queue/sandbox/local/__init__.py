@@ -12,10 +12,11 @@ uids.py        a separate user for every slot
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
+from typing import Any
 
 from hermes_queue.sandbox.base import SandboxBackend
-from hermes_queue.sandbox.fleet import BackendFactory, Fleet
+from hermes_queue.sandbox.fleet import BackendFactory
 from hermes_queue.sandbox.offers import Condition
 from hermes_queue.sandbox.profiles import refuse_but_default as check_profile
 from hermes_queue.settings import LocalSandboxSettings
@@ -24,15 +25,10 @@ __all__ = ["BACKEND", "SETTINGS", "check", "check_profile"]
 
 
 # Imported on use: producers load this module before they print their help.
-def _make(
-    *,
-    slots: int | None = None,
-    labels: Mapping[str, str] | None = None,
-    fleet: Fleet | None = None,
-) -> SandboxBackend:
+def _make(**options: Any) -> SandboxBackend:
     from hermes_queue.sandbox.local.backend import LocalBackend
 
-    return LocalBackend(slots=slots, labels=labels, fleet=fleet)
+    return LocalBackend(**options)
 
 
 async def check() -> AsyncIterator[Condition]:

@@ -31,11 +31,7 @@ Build = Callable[[AssetSpec, Path], Awaitable[ExecutionResult]]
 
 
 def check_asset(spec: AssetSpec) -> None:
-    """Refuse specs that do not give a directory name or a mount.
-
-    Raises:
-        EnvBug: names the field.
-    """
+    """Refuse specs that do not give a directory name or a mount. Raises EnvBug: names the field."""
     if not re.fullmatch(r"[a-z0-9][a-z0-9_-]{0,30}", spec.kind):
         raise EnvBug(f"asset kind {spec.kind!r} is not a short lower-case word")
     if not re.fullmatch(r"[0-9a-f]{8,128}", spec.key):
@@ -100,45 +96,43 @@ class AssetStore:
             await asyncio.to_thread(remove_tree, unfinished)
             slot_directory(unfinished)
             try:
-                self._check(spec, await self._build(spec, unfinished))
-                self._move(spec, unfinished, place)
+                check_built(spec, await self._build(spec, unfinished))
+                try:
+                    unfinished.rename(place)
+                except OSError:
+                    # While we were suspended another process built the same asset; it is in use.
+                    if not self.is_finished(spec):
+                        raise
             finally:
                 await unbroken(asyncio.to_thread(remove_tree, unfinished))
         except OSError as error:
             raise SandboxError(f"{spec.kind} {spec.key[:12]} cannot be stored: {error}") from error
 
-    def _move(self, spec: AssetSpec, unfinished: Path, place: Path) -> None:
-        try:
-            unfinished.rename(place)
-        except OSError:
-            if not self.is_finished(spec):
-                raise
-            # While we were suspended another process built the same asset; it is in use.
-
-    @staticmethod
-    def _check(spec: AssetSpec, result: ExecutionResult) -> None:
-        if not result.ok:
-            raise EnvInfraError(explain_failure(spec, result))
-
     async def pin(self, spec: AssetSpec) -> Callable[[], None]:
         """Make the asset and keep it at its mount; call the result to unpin it."""
         await self.ensure(spec)
-        return _nothing_to_unpin
+        return lambda: None  # finished assets stay where they are
 
 
-def _nothing_to_unpin() -> None:
-    """Finished assets stay where they are."""
-
-
-def explain_failure(spec: AssetSpec, result: ExecutionResult) -> str:
-    """Why its script failed, with the end of the output."""
-    how = (
-        f"ran out of time after {spec.timeout_s:g} s"
-        if result.timed_out
-        else f"failed with exit code {result.exit_code}"
-    )
+def check_built(spec: AssetSpec, result: ExecutionResult) -> None:
+    """Raise EnvInfraError if the script failed, with the end of its output."""
+    if result.ok:
+        return
+    how = f"failed with exit code {result.exit_code}"
+    if result.timed_out:
+        how = f"ran out of time after {spec.timeout_s:g} s"
     tail = result.output.strip()[-TAIL_CHARS:]
-    return f"building {spec.kind} {spec.key[:12]} {how}; its output ends with:\n{tail}"
+    raise EnvInfraError(
+        f"building {spec.kind} {spec.key[:12]} {how}; its output ends with:\n{tail}"
+    )
+
+
+def parts_inside(path: str) -> tuple[str, ...]:
+    """The parts of a path relative to an asset. Raises FileNotFoundError if it leads out of it."""
+    parts = PurePosixPath(path).parts
+    if not parts or path.startswith("/") or ".." in parts or "\0" in path:
+        raise FileNotFoundError(errno.ENOENT, "not a path inside the asset", path)
+    return parts
 
 
 def read_regular_file(root: Path, path: str, *, max_bytes: int = MAX_FILE_BYTES) -> bytes:
@@ -148,9 +142,7 @@ def read_regular_file(root: Path, path: str, *, max_bytes: int = MAX_FILE_BYTES)
         FileNotFoundError: not there, a link, or not a regular file.
         SandboxError: larger than `max_bytes`, or unreadable.
     """
-    parts = PurePosixPath(path).parts
-    if not parts or path.startswith("/") or ".." in parts or "\0" in path:
-        raise FileNotFoundError(errno.ENOENT, "not a path inside the asset", path)
+    parts = parts_inside(path)
     descriptor = -1
     try:
         descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

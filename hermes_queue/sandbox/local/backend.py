@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import platform
 import re
 import secrets
@@ -29,13 +28,10 @@ from hermes_queue.sandbox.base import (
     SlotSpec,
 )
 from hermes_queue.sandbox.builds.network import run_fenced
-from hermes_queue.sandbox.capacity import Capacity
-from hermes_queue.sandbox.commands import SlotCommands
 from hermes_queue.sandbox.fleet import Fleet
 from hermes_queue.sandbox.host import cgroups, interpreter
 from hermes_queue.sandbox.host import pip as pip_settings
 from hermes_queue.sandbox.host.execution import unbroken
-from hermes_queue.sandbox.host.image import host_image
 from hermes_queue.sandbox.host.isolation import FencePrograms, find_tools, host_python, shortcomings
 from hermes_queue.sandbox.host.paths import SLOT_UID, check_cache
 from hermes_queue.sandbox.local.assets import AssetStore, read_regular_file
@@ -45,14 +41,15 @@ from hermes_queue.sandbox.local.slot import LocalSlot
 from hermes_queue.sandbox.local.uids import SlotUids
 from hermes_queue.sandbox.local.unfenced import InPlaceAssetStore, PlainFence
 from hermes_queue.sandbox.profiles import refuse_but_default
-from hermes_queue.settings import LocalSandboxSettings, PathSettings, WorkerSettings
+from hermes_queue.sandbox.slot_backend import SlotBackend
+from hermes_queue.settings import LocalSandboxSettings, WorkerSettings
 
 logger = logging.getLogger(__name__)
 
 BUILD_MEMORY_MB = 4096
 
 
-class LocalBackend(SlotCommands):
+class LocalBackend(SlotBackend):
     """See `SandboxBackend`.
 
     Its event loop's thread must live as long as the worker: slots die with it.
@@ -68,35 +65,18 @@ class LocalBackend(SlotCommands):
         fleet: Fleet | None = None,
     ) -> None:
         self.settings = settings or LocalSandboxSettings()
+        slots = slots or self.settings.slots or WorkerSettings().concurrency
+        super().__init__(slots, labels, cache, fleet)
         self.capabilities = Capabilities(isolation=self.settings.isolation == "bwrap")
-        self.labels = {
-            "deployment": "default",
-            "worker": f"{platform.node()}:{os.getpid()}",
-            **(labels or {}),
-        }
-        self._cache = (cache or PathSettings().cache).absolute()
         self._registry = HostRegistry(self._cache)
-        self._observer = (fleet or Fleet()).observer
         store = AssetStore if self.capabilities.isolation else InPlaceAssetStore
         self._assets = store(self._cache, self._build_asset)
-        self._capacity = Capacity(slots or self.settings.slots or WorkerSettings().concurrency)
         self._slots: dict[str, LocalSlot] = {}
         count = self.settings.uids if self.capabilities.isolation else 0
         self._uids = SlotUids(self._cache, self.settings.first_uid, count)
-        self._opening = asyncio.Lock()
         self._tools: FencePrograms | None = None
         self._sandbox: Path | None = None
-        self._started = False
         self._reaper: asyncio.Task[None] | None = None
-
-    @property
-    def free_slots(self) -> int:
-        """See `SandboxBackend`."""
-        return self._capacity.free
-
-    def resize(self, slots: int) -> None:
-        """See `SandboxBackend`."""
-        self._capacity.resize(slots)
 
     # --- life cycle -------------------------------------------------------------------
 
@@ -117,11 +97,7 @@ class LocalBackend(SlotCommands):
             logger.info("removed sandboxes of dead workers: %s", names, extra=extra)
 
     async def _reap(self) -> None:
-        """Periodically end sandboxes that dead workers of this host left.
-
-        Every worker does so for its own host, even for other deployments: a free lock shows that
-        a worker is dead, without asking any Redis.
-        """
+        """End what dead workers of this host left: a free lock shows that one is dead."""
         while True:
             await asyncio.sleep(self.settings.reap_s)
             try:
@@ -161,7 +137,7 @@ class LocalBackend(SlotCommands):
         if reaper:
             await end_tasks(reaper)
         for slot_id in list(self._slots):
-            await self._release(slot_id)
+            await self._end_slot(slot_id)
         self._uids.close()
         if self._sandbox is not None:
             sandbox, self._sandbox = self._sandbox, None
@@ -211,16 +187,6 @@ class LocalBackend(SlotCommands):
 
     # --- slots ------------------------------------------------------------------------
 
-    async def acquire(self, trajectory_id: str, spec: SlotSpec) -> Slot:
-        """See `SandboxBackend`."""
-        await self.prepare(spec)
-        await self._capacity.acquire()
-        try:
-            return await self._lease(trajectory_id, spec)
-        except BaseException:
-            self._capacity.release()
-            raise
-
     async def _lease(self, trajectory_id: str, spec: SlotSpec) -> Slot:
         mounts: list[str] = []
         with contextlib.ExitStack() as pins:
@@ -240,7 +206,7 @@ class LocalBackend(SlotCommands):
             sandbox_id=running.record.parent.name,
             workspace=running.fence.workspace,
             spec=spec,
-            image=host_image(spec.python),
+            image=interpreter.host_image(spec.python),
         )
         self._observer.leased(slot)
         return slot
@@ -279,20 +245,17 @@ class LocalBackend(SlotCommands):
             limits=tuple(limits),
             uid=uid,
         )
-        directories = SlotDirectories(sandbox / slot_id)
-        fence = self._fence(slot_id, directories, options)
-        slot = LocalSlot(fence, directories, groups, sandbox / f"{slot_id}.json", uid)
-        self._slots[slot_id] = slot
+        fence = self._fence(slot_id, SlotDirectories(sandbox / slot_id), options)
+        slot = self._slots[slot_id] = LocalSlot(fence, sandbox / f"{slot_id}.json")
         try:
-            directories.create(fenced=self.capabilities.isolation, owner=uid)
-            await fence.start()
+            fence.directories.create(fenced=self.capabilities.isolation, owner=uid)
+            await fence.begin()
             pid, started = fence.init_pid, fence.init_started
             record_slot(sandbox, slot_id, pid=pid, started=started, groups=groups)
-        except OSError as error:
+        except BaseException as error:
             await unbroken(self._end_slot(slot_id))
-            raise SandboxError(f"a slot could not be made: {error}") from error
-        except BaseException:
-            await unbroken(self._end_slot(slot_id))
+            if isinstance(error, OSError):
+                raise SandboxError(f"a slot could not be made: {error}") from error
             raise
         if slot_id not in self._slots:
             raise SlotLost("the local backend was stopped")
@@ -307,13 +270,15 @@ class LocalBackend(SlotCommands):
         return BubblewrapFence(slot_id, self._tools, directories, options)
 
     async def _end_slot(self, slot_id: str) -> None:
-        """Kill and delete a slot. No-op if it is gone; never raises."""
+        """Kill and delete a slot, and end its lease. No-op if it is gone; never raises."""
         if (slot := self._slots.pop(slot_id, None)) is not None:
             await self._finish(slot)
+            if slot.has_capacity:
+                self._capacity.release()
 
     async def _finish(self, slot: LocalSlot) -> None:
         if await slot.end():
-            self._uids.give_back(slot.uid)
+            self._uids.give_back(slot.fence.options.uid)
 
     async def renew(self, slot: Slot) -> Slot:
         """See `SandboxBackend`."""
@@ -330,15 +295,7 @@ class LocalBackend(SlotCommands):
 
     async def release(self, slot: Slot) -> None:
         """See `SandboxBackend`."""
-        if slot.slot_id in self._slots:
-            await unbroken(self._release(slot.slot_id))
-
-    async def _release(self, slot_id: str) -> None:
-        slot = self._slots.get(slot_id)
-        if slot is not None:
-            await self._end_slot(slot_id)
-            if slot.has_capacity:
-                self._capacity.release()
+        await unbroken(self._end_slot(slot.slot_id))
 
     # --- commands and files -----------------------------------------------------------
 
@@ -347,8 +304,7 @@ class LocalBackend(SlotCommands):
         yield self._leased_slot(slot).run
 
     def _leased_slot(self, slot: Slot) -> LocalSlot:
-        found = self._slots.get(slot.slot_id)
-        if found is None:
+        if (found := self._slots.get(slot.slot_id)) is None:
             raise SlotLost(f"slot {slot.slot_id} is not leased")
         return found
 

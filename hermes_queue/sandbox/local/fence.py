@@ -12,7 +12,6 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from hermes_queue.sandbox.base import SLOT_ENVIRONMENT, WORKSPACE
 from hermes_queue.sandbox.host.bubblewrap import (
@@ -27,6 +26,7 @@ from hermes_queue.sandbox.host.interpreter import MOUNT as PYTHON_MOUNT
 from hermes_queue.sandbox.host.interpreter import Interpreter
 from hermes_queue.sandbox.host.isolation import FencePrograms, host_python, top_level
 from hermes_queue.sandbox.host.paths import SLOT_UID, shared_directory, slot_directory
+from hermes_queue.sandbox.host.user_namespaces import drop_prefix
 
 HOME = "/home/agent"
 INNER_ID = "1000"
@@ -42,36 +42,17 @@ ETC_OWN = {
 }
 
 
-@dataclass(frozen=True, slots=True)
 class SlotDirectories:
     """The host directories behind a slot's writable places. Deleted with `root`."""
 
-    root: Path
-
-    @property
-    def workspace(self) -> Path:
-        """Mounted at /workspace."""
-        return self.root / "workspace"
-
-    @property
-    def home(self) -> Path:
-        """Mounted at /home/agent."""
-        return self.root / "home"
-
-    @property
-    def tmp(self) -> Path:
-        """Mounted at /tmp."""
-        return self.root / "tmp"
-
-    @property
-    def var_tmp(self) -> Path:
-        """Mounted at /var/tmp."""
-        return self.root / "var-tmp"
-
-    @property
-    def init(self) -> Path:
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.workspace = root / "workspace"
+        self.home = root / "home"
+        self.tmp = root / "tmp"
+        self.var_tmp = root / "var-tmp"
+        self.init = root / "init"
         """The program of the first process."""
-        return self.root / "init"
 
     def create(self, *, fenced: bool, owner: int) -> None:
         """Make them, empty; isolated slots of a root worker run as the uid `owner`. Blocking."""
@@ -80,40 +61,6 @@ class SlotDirectories:
             slot_directory(place, give=fenced, owner=owner)
         for place in (self.tmp, self.var_tmp):
             slot_directory(place, 0o1777, give=fenced, owner=owner)
-
-
-class Fence(Protocol):
-    """Holds one slot's commands together."""
-
-    slot_id: str
-    workspace: str
-    is_confined: bool
-    """Whether commands are started under the filter of system calls."""
-
-    async def start(self) -> None:
-        """Start it. Raises SandboxError."""
-
-    def is_alive(self) -> bool:
-        """Whether commands can run in it."""
-        ...
-
-    async def ended_from_inside(self) -> bool:
-        """Whether a process inside has ended it, and nothing on the host."""
-        ...
-
-    def command(self, cwd: str, argv: Sequence[str | bytes]) -> list[str | bytes]:
-        """The host's argv that runs `argv` inside."""
-        ...
-
-    def environment(self) -> dict[str, str]:
-        """The clean environment that commands start with."""
-        ...
-
-    async def kill_command(self, command_id: str, pid: int) -> None:
-        """Kill one command's tree, given the id in its environment and its outermost pid."""
-
-    async def kill(self) -> None:
-        """Kill everything inside. Idempotent; returns when no process is left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +80,11 @@ class FenceOptions:
     """Host uid of the slot if the worker is root."""
 
 
-class BubblewrapFence:
-    """A `Fence` of one bubblewrap."""
+class BubblewrapFence(Bubblewrap):
+    """Holds one slot's commands together. `PlainFence` does the same without isolation."""
 
     is_confined = True
+    """Whether commands are started under the filter of system calls."""
 
     def __init__(
         self,
@@ -145,33 +93,21 @@ class BubblewrapFence:
         directories: SlotDirectories,
         options: FenceOptions,
     ) -> None:
+        drop = drop_prefix(tools.setpriv, options.uid) if tools.drop else ()
+        super().__init__(f"slot {slot_id}", tools, groups=options.groups, drop=drop)
         self.slot_id = slot_id
         self.workspace = WORKSPACE
-        self._tools = tools
-        self._directories = directories
-        self._options = options
-        self._bubblewrap = Bubblewrap(
-            f"slot {slot_id}", tools, groups=options.groups, drop=tools.drop_to(options.uid)
-        )
+        self.directories = directories
+        self.options = options
 
-    @property
-    def init_pid(self) -> int:
-        """Host pid of the first process inside; 0 before the start."""
-        return self._bubblewrap.init_pid
-
-    @property
-    def init_started(self) -> int:
-        """Its start time, see `ProcessStat.started`."""
-        return self._bubblewrap.init_started
-
-    async def start(self) -> None:
-        """See `Fence`."""
+    async def begin(self) -> None:
+        """Start it. Raises SandboxError or OSError."""
         environment = {"PATH": PATH, "LANG": "C.UTF-8"}
-        await asyncio.to_thread(place_init, self._directories.init, self._options.uid)
-        await self._bubblewrap.start(self._layout(), environment=environment)
+        await asyncio.to_thread(place_init, self.directories.init, self.options.uid)
+        await self.start(self._layout(), environment=environment)
 
     def _layout(self) -> list[str]:
-        places, options = self._directories, self._options
+        places, options = self.directories, self.options
         arguments = ["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts"]
         arguments += ["--unshare-cgroup-try", "--uid", INNER_ID, "--gid", INNER_ID]
         arguments += [] if options.network else ["--unshare-net"]
@@ -206,45 +142,24 @@ class BubblewrapFence:
         for name in ETC_SHARED:
             arguments += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
         for name in ETC_OWN:
-            source = self._directories.root.parent / "etc" / name
-            if name == "hosts" and self._options.network:
+            source = self.directories.root.parent / "etc" / name
+            if name == "hosts" and self.options.network:
                 source = Path("/etc/hosts")
             arguments += ["--ro-bind", str(source), f"/etc/{name}"]
-        if self._options.network:
+        if self.options.network:
             arguments += ["--ro-bind-try", "/etc/resolv.conf", "/etc/resolv.conf"]
         return arguments
 
-    def is_alive(self) -> bool:
-        """See `Fence`."""
-        return self._bubblewrap.is_alive()
-
-    async def ended_from_inside(self) -> bool:
-        """See `Fence`."""
-        return await self._bubblewrap.ended_from_inside()
-
     def command(self, cwd: str, argv: Sequence[str | bytes]) -> list[str | bytes]:
-        """See `Fence`."""
+        """The host's argv that runs `argv` inside."""
         # The kernel removes all capabilities with the first exec inside, because nobody there is
         # uid 0; confined processes cannot gain any.
-        inside = [*self._options.limits, "/bin/sh", "-c", ENTER_DIRECTORY, "sh", cwd]
-        return [*self._bubblewrap.enter_prefix(), *inside, *argv]
+        inside = [*self.options.limits, "/bin/sh", "-c", ENTER_DIRECTORY, "sh", cwd]
+        return [*self.enter_prefix(), *inside, *argv]
 
     def environment(self) -> dict[str, str]:
-        """See `Fence`."""
-        return {
-            "PATH": PATH,
-            "HOME": HOME,
-            **SLOT_ENVIRONMENT,
-            "TMPDIR": "/tmp",  # noqa: S108
-        }
-
-    async def kill_command(self, command_id: str, pid: int) -> None:
-        """See `Fence`. If a command cannot be caught, all others in the slot are killed, too."""
-        await self._bubblewrap.kill_tree(command_id, pid)
-
-    async def kill(self) -> None:
-        """See `Fence`."""
-        await self._bubblewrap.kill()
+        """The clean environment that commands start with."""
+        return {"PATH": PATH, "HOME": HOME, **SLOT_ENVIRONMENT, "TMPDIR": "/tmp"}  # noqa: S108
 
 
 def furnish(directory: Path) -> None:

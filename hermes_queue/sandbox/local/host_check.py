@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 from collections.abc import AsyncIterator
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from hermes_queue.sandbox.host.isolation import find_tools, host_python, shortcomings
@@ -17,7 +18,7 @@ from hermes_queue.settings import LocalSandboxSettings, PathSettings, RedisSetti
 async def conditions() -> AsyncIterator[Condition]:
     """See `Offer.check`."""
     settings, cache = LocalSandboxSettings(), PathSettings().cache.absolute()
-    yield await asyncio.to_thread(_fence, settings)
+    yield await asyncio.to_thread(_fence, settings, cache)
     if settings.network:
         yield network(RedisSettings())
     if left := await asyncio.to_thread(HostRegistry(cache).abandoned):
@@ -28,9 +29,8 @@ async def conditions() -> AsyncIterator[Condition]:
         )
 
 
-def _fence(settings: LocalSandboxSettings) -> Condition:
-    check = "sandbox.local"
-    cache, fenced = PathSettings().cache.absolute(), settings.isolation == "bwrap"
+def _fence(settings: LocalSandboxSettings, cache: Path) -> Condition:
+    check, fenced = "sandbox.local", settings.isolation == "bwrap"
     check_cache(cache, fenced=fenced)
     if not fenced:
         return Condition(

@@ -95,14 +95,10 @@ class HostRegistry:
             try:
                 self.end(name)
             except OSError as error:
-                logger.warning(
-                    "cannot remove leftover sandbox %s: %s",
-                    name,
-                    error,
-                    extra={"action": "sandbox_left"},
-                )
-                continue
-            ended.append(name)
+                extra = {"action": "sandbox_left"}
+                logger.warning("cannot remove leftover sandbox %s: %s", name, error, extra=extra)
+            else:
+                ended.append(name)
         return ended
 
 

@@ -11,42 +11,38 @@ from pathlib import Path
 
 from hermes_queue.errors import SandboxError, SlotKilled, SlotLost
 from hermes_queue.sandbox.base import MAX_OUTPUT_BYTES, ExecutionResult
-from hermes_queue.sandbox.host.cgroups import ControlGroups
-from hermes_queue.sandbox.host.execution import memory_file, run
-from hermes_queue.sandbox.host.left_open import LeftOpen
+from hermes_queue.sandbox.host.execution import OutputPipe, memory_file, run
 from hermes_queue.sandbox.host.paths import remove_tree
 from hermes_queue.sandbox.host.processes import COMMAND_VARIABLE
-from hermes_queue.sandbox.local.fence import Fence, SlotDirectories
+from hermes_queue.sandbox.local.fence import BubblewrapFence
+from hermes_queue.sandbox.local.unfenced import PlainFence
 
 logger = logging.getLogger(__name__)
 
 INLINE_COMMAND_BYTES = 64 << 10
 """Longer command lines reach bash as a file: one argument has 128 KiB at most."""
+MOST_LEFT_OPEN = 32
+"""Pipes per slot that background processes hold open; each is a descriptor of the worker."""
+LEFT_OPEN_NOTICE = (
+    "output of earlier background processes is no longer read, because more than "
+    f"{MOST_LEFT_OPEN} of their streams are open; they end when they write to it. Redirect the "
+    "output of background processes to files: command >log 2>&1 &"
+)
 
 
 class LocalSlot:
     """A running fence, and the resources to free with it."""
 
-    def __init__(
-        self,
-        fence: Fence,
-        directories: SlotDirectories,
-        groups: ControlGroups | None,
-        record: Path,
-        uid: int,
-    ) -> None:
+    def __init__(self, fence: BubblewrapFence | PlainFence, record: Path) -> None:
         self.fence = fence
         self.record = record
         """With it other workers end the slot, see `registry`."""
         self.has_capacity = False
         """Whether it counts as one of the backend's slots; asset builds do not."""
-        self.on_end: Callable[[], None] | None = None
-        self._directories = directories
-        self._groups = groups
-        self.uid = uid
-        """Host uid, if the worker is root."""
+        self.on_end: Callable[[], None] = lambda: None
         self._commands = 0
-        self._left_open = LeftOpen()
+        self._left_open: list[OutputPipe] = []
+        """Streams of ended commands, read until their last writer ends; oldest first."""
 
     async def run(
         self,
@@ -66,7 +62,7 @@ class LocalSlot:
             SlotLost: the slot died for another reason.
             SandboxError: the command could not be started.
         """
-        fence = self.fence
+        fence, groups = self.fence, self.fence.options.groups
         if not fence.is_alive():
             raise await self._lost("died")
         self._commands += 1
@@ -89,15 +85,15 @@ class LocalSlot:
                 result = await run(
                     fence.command(cwd, words),
                     env=environment,
-                    kill_tree=lambda pid: fence.kill_command(command_id, pid),
+                    kill_tree=lambda pid: fence.kill_tree(command_id, pid),
                     timeout_s=timeout_s,
                     stdin=stdin,
                     max_output_bytes=max_output_bytes,
                     pass_fds=descriptors,
-                    owner=self.uid,
+                    owner=fence.options.uid,
                     confined=fence.is_confined,
-                    cpu_time=self._groups.cpu_s if self._groups else lambda: None,
-                    keep=self._left_open.keep,
+                    cpu_time=groups.cpu_s if groups else lambda: None,
+                    keep=self._keep_reading,
                 )
             except (OSError, ValueError) as error:
                 raise SandboxError(f"the command could not be started: {error}") from error
@@ -105,43 +101,41 @@ class LocalSlot:
             raise await self._lost("died under a command")
         return result
 
+    def _keep_reading(self, pipes: Sequence[OutputPipe]) -> str:
+        """Keep the pipes of an ended command; returns a notice if older ones had to be closed."""
+        pipes = [pipe for pipe in (*self._left_open, *pipes) if not pipe.ended.done()]
+        surplus, self._left_open = pipes[:-MOST_LEFT_OPEN], pipes[-MOST_LEFT_OPEN:]
+        for pipe in surplus:
+            pipe.close()
+        return LEFT_OPEN_NOTICE if surplus else ""
+
     async def _lost(self, how: str) -> SlotLost:
         kind = SlotKilled if await self.fence.ended_from_inside() else SlotLost
         return kind(f"slot {self.fence.slot_id} {how}")
 
     async def end(self) -> bool:
-        """Kill everything in the slot and delete its directories and limits. Never raises.
-
-        Returns:
-            Whether everything in it is dead.
-        """
+        """Free all that the slot has; returns whether all in it is dead. Never raises."""
         is_dead = True
         try:
             await self.fence.kill()
         except Exception:
             is_dead = False
             logger.exception(
-                "cannot kill slot %s",
-                self.fence.slot_id,
-                extra={"action": "slot_not_killed"},
+                "cannot kill slot %s", self.fence.slot_id, extra={"action": "slot_not_killed"}
             )
-        self._left_open.close()
+        for pipe in self._left_open:
+            pipe.close()
         await asyncio.to_thread(self._clear)
-        if self.on_end is not None:
-            self.on_end()
+        self.on_end()
         return is_dead
 
     def _clear(self) -> None:
         try:
-            if self._groups:
-                self._groups.remove()
-            remove_tree(self._directories.root)
+            if groups := self.fence.options.groups:
+                groups.remove()
+            remove_tree(self.fence.directories.root)
             self.record.unlink(missing_ok=True)
         except OSError as error:
             # The directories are never used again; the record lets the next start retry.
-            logger.warning(
-                "cannot delete everything of slot %s: %s",
-                self.fence.slot_id,
-                error,
-                extra={"action": "slot_left_something"},
-            )
+            name, extra = self.fence.slot_id, {"action": "slot_left_something"}
+            logger.warning("cannot delete everything of slot %s: %s", name, error, extra=extra)

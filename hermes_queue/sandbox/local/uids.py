@@ -35,24 +35,16 @@ class SlotUids:
     def __init__(self, cache: Path, first: int, count: int) -> None:
         """Whole blocks of the uids `first` to `first + count - 1` are used."""
         self._root = cache / "uids"
-        self._blocks = [first + offset for offset in range(0, count - BLOCK + 1, BLOCK)]
+        usable = is_root() and is_mapped(first, count)
+        self._blocks = list(range(first, first + count - BLOCK + 1, BLOCK)) if usable else []
+        self.is_shared = not self._blocks
+        """Whether all slots run as one uid: `SLOT_UID`, or that of a worker without root."""
         self._free: deque[int] = deque()
         self._locks: list[int] = []
         self._opened: set[Path] = set()
-        if not (is_root() and is_mapped(first, count)):
-            self._blocks.clear()
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether all slots run as one uid: `SLOT_UID`, or that of a worker without root."""
-        return not self._blocks
 
     def take(self) -> int:
-        """A uid that no other slot has, or `SLOT_UID` if none is left.
-
-        Raises:
-            OSError: the lock files cannot be made.
-        """
+        """A uid that no other slot has, or `SLOT_UID` if none is left. Raises OSError."""
         if not self._free and self._blocks:
             self._lock_a_block()
         return self._free.popleft() if self._free else SLOT_UID
@@ -63,11 +55,7 @@ class SlotUids:
             self._free.append(uid)
 
     async def let_read(self, asset: Path) -> None:
-        """Open an asset to the slots' uids: it was built by `SLOT_UID`.
-
-        Raises:
-            OSError: its modes cannot be changed.
-        """
+        """Open an asset, which `SLOT_UID` has built, to the slots' uids. Raises OSError."""
         if not self.is_shared and asset not in self._opened:
             await asyncio.to_thread(open_tree, asset)
             self._opened.add(asset)

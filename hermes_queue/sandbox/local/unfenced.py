@@ -32,54 +32,54 @@ class PlainFence:
         self.workspace = str(directories.workspace)
         self.init_pid = 0
         self.init_started = 0
-        self._directories = directories
-        self._options = options
+        self.directories = directories
+        self.options = options
         self._alive = False
 
-    async def start(self) -> None:
-        """See `Fence`."""
+    async def begin(self) -> None:
+        """See `BubblewrapFence`."""
         self._alive = True
 
     def is_alive(self) -> bool:
-        """See `Fence`."""
-        return self._alive and self._directories.workspace.is_dir()
+        """See `Bubblewrap`."""
+        return self._alive and self.directories.workspace.is_dir()
 
     async def ended_from_inside(self) -> bool:
-        """See `Fence`. It is unknown who ended it."""
+        """See `Bubblewrap`. It is unknown who ended it."""
         return False
 
     def command(self, cwd: str, argv: Sequence[str | bytes]) -> list[str | bytes]:
-        """See `Fence`."""
-        groups = self._options.groups
+        """See `BubblewrapFence`."""
+        groups = self.options.groups
         prefix = groups.enter_prefix() if groups else []
-        return [*prefix, *self._options.limits, "/usr/bin/env", "-C", cwd, *argv]
+        return [*prefix, *self.options.limits, "/usr/bin/env", "-C", cwd, *argv]
 
     def environment(self) -> dict[str, str]:
-        """See `Fence`."""
+        """See `BubblewrapFence`."""
         path = os.environ.get("PATH", "/usr/local/bin:/usr/bin:/bin")
         return {
-            "PATH": f"{self._options.interpreter.home / 'bin'}:{path}",
-            "HOME": str(self._directories.home),
+            "PATH": f"{self.options.interpreter.home / 'bin'}:{path}",
+            "HOME": str(self.directories.home),
             **SLOT_ENVIRONMENT,
-            "TMPDIR": str(self._directories.tmp),
+            "TMPDIR": str(self.directories.tmp),
         }
 
-    async def kill_command(self, command_id: str, pid: int) -> None:
-        """See `Fence`."""
-        await asyncio.to_thread(kill_tree, command_id, pid)
+    async def kill_tree(self, marker: str, pid: int) -> None:
+        """See `Bubblewrap`."""
+        await asyncio.to_thread(kill_tree, marker, pid)
 
     async def kill(self) -> None:
-        """See `Fence`."""
+        """See `Bubblewrap`."""
         self._alive = False
         await asyncio.to_thread(self._kill)
 
     def _kill(self) -> None:
         kill_tree(self.slot_id, None)
-        if self._options.groups is None:
+        if self.options.groups is None:
             return
         # Finds processes that cleared their environment and left their session.
         for _ in range(MAX_ROUNDS):
-            members = self._options.groups.members()
+            members = self.options.groups.members()
             if not members:
                 return
             for pid in members:
@@ -158,7 +158,7 @@ class InPlaceAssetStore(AssetStore):
                 parked.rename(place)
             else:
                 place.mkdir()
-                self._check(spec, await self._build(spec, place))
+                asset_store.check_built(spec, await self._build(spec, place))
             occupant.write_text(_name(spec))
         finally:
             os.close(lock)

@@ -17,33 +17,41 @@ The SDK is imported when a backend starts, never with this package.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
+from typing import Any
 
+from hermes_queue.errors import SandboxError
 from hermes_queue.sandbox.base import SandboxBackend
-from hermes_queue.sandbox.fleet import BackendFactory, Fleet
+from hermes_queue.sandbox.fleet import BackendFactory
 from hermes_queue.sandbox.offers import Condition, Flag
 from hermes_queue.settings import ModalSettings
 
 __all__ = ["BACKEND", "FLAGS", "SETTINGS", "check", "check_profile"]
 
+ANSWER_S = 20.0
+"""For the account's answer to `hermes-queue doctor`."""
+
 
 # Imported on use: producers load this module before they print their help.
-def _make(
-    *,
-    slots: int | None = None,
-    labels: Mapping[str, str] | None = None,
-    fleet: Fleet | None = None,
-) -> SandboxBackend:
+def _make(**options: Any) -> SandboxBackend:
     from hermes_queue.sandbox.modal.backend import ModalBackend
 
-    return ModalBackend(slots=slots, labels=labels, fleet=fleet)
+    return ModalBackend(**options)
 
 
 async def check() -> AsyncIterator[Condition]:
     """See `Offer.check`. Makes no sandbox, which would bill."""
-    from hermes_queue.sandbox.modal.account import answering
+    import asyncio
 
-    yield Condition("sandbox.modal", await answering(ModalSettings()))
+    from hermes_queue.sandbox.modal.account import ModalAccount
+
+    settings = ModalSettings()
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            await ModalAccount(settings).open()
+    except TimeoutError as error:
+        raise SandboxError(f"no answer within {ANSWER_S:.0f} s: check the network") from error
+    yield Condition("sandbox.modal", f"the token works, app {settings.app!r} exists")
 
 
 def check_profile(name: str) -> None:

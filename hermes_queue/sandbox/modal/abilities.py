@@ -33,11 +33,7 @@ class Abilities:
 
     @classmethod
     def parsed(cls, facts: str, image: str) -> Abilities:
-        """From `name=value` words.
-
-        Raises:
-            SandboxRejected: the image lacks something indispensable.
-        """
+        """From `name=value` words. Raises SandboxRejected: the image lacks what slots need."""
         pairs = [word.partition("=")[::2] for word in facts.split()]
         lacks = {value for name, value in pairs if name == "lacks"}
         known = dict(pairs)
@@ -58,14 +54,6 @@ class Abilities:
     def keeps_apart(self) -> bool:
         """Whether several slots cannot access each other."""
         return self.uids and not self.leaks
-
-    def settings(self) -> list[str]:
-        """Settings for later calls of `slot.sh`."""
-        return [
-            f"mounts={self.mounts:d}",
-            f"propagation={self.propagation}",
-            f"environ={self.environ:d}",
-        ]
 
     def shortcoming(self, profile: ModalSettings) -> str:
         """The lack of isolation between slots that the profile does not show; "" = none."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from hermes_queue.errors import ConfigurationError, SandboxError, SlotLost
 from hermes_queue.sandbox.base import SandboxInfo
-from hermes_queue.sandbox.modal.failures import explained, is_authentication
+from hermes_queue.sandbox.modal.failures import explained
 from hermes_queue.settings import ModalSettings
 
 logger = logging.getLogger(__name__)
@@ -20,8 +20,6 @@ NEEDS = (1, 5, 4)
 """Oldest SDK whose sandboxes can mount directory snapshots and speak today's protocol."""
 TAG_CHARACTERS = re.compile(r"[^A-Za-z0-9._-]")
 TAGS_AT_ONCE = 8
-ANSWER_S = 20.0
-"""For the account's answer to `hermes-queue doctor`."""
 CREATED = "created"
 """Our tag with the time of creation; the listing has no field for it."""
 
@@ -37,9 +35,8 @@ class ModalAccount:
     async def open(self) -> None:
         """Find or make the app. Idempotent.
 
-        Raises:
-            ConfigurationError: the SDK is missing or too old, or there is no valid token.
-            SandboxError: Modal does not answer.
+        Raises ConfigurationError: the SDK or the token is not valid; SandboxError: Modal does not
+        answer.
         """
         if self._app is None:
             await self._look_up()
@@ -54,7 +51,7 @@ class ModalAccount:
                     create_if_missing=True,
                 )
         except SandboxError as error:
-            if is_authentication(error):
+            if type(error.__cause__).__name__ in ("AuthError", "PermissionDeniedError"):
                 raise ConfigurationError(
                     f"Modal refuses the token: {error}; run `modal token new`, or set "
                     "MODAL_TOKEN_ID and MODAL_TOKEN_SECRET"
@@ -69,9 +66,7 @@ class ModalAccount:
     async def image(self, profile: ModalSettings, key: str) -> Any:
         """The profile's image, built once per process and cached by Modal.
 
-        Raises:
-            SandboxRejected: it cannot be built or found.
-            ConfigurationError: the Dockerfile does not exist.
+        Raises SandboxRejected: it cannot be built; ConfigurationError: there is no such Dockerfile.
         """
         if key not in self._images:
             image = _describe(profile)
@@ -81,11 +76,7 @@ class ModalAccount:
         return self._images[key]
 
     async def snapshot(self, image_id: str) -> Any:
-        """The existing image with this id.
-
-        Raises:
-            SandboxRejected: it does not exist (any more).
-        """
+        """The existing image with this id. Raises SandboxRejected: it does not exist (any more)."""
         modal = _sdk()
         with explained(f"finding snapshot {image_id}"):
             image = modal.Image.from_id(image_id)
@@ -100,16 +91,10 @@ class ModalAccount:
         *,
         open_network: bool = False,
     ) -> Any:
-        """A new sandbox, possibly still starting.
+        """A new sandbox, possibly still starting; `labels` become its tags.
 
-        Args:
-            profile: resources, limits, network.
-            image: from `image`.
-            labels: become its tags.
-            open_network: for builds of assets, which get neither secrets nor volumes.
-
-        Raises:
-            SandboxUnavailable, SandboxRejected, SandboxError.
+        With `open_network` it has neither secrets nor volumes, for builds of assets. Raises
+        SandboxUnavailable, SandboxRejected or SandboxError.
         """
         modal = _sdk()
         options = self._options(profile, labels, open_network=open_network)
@@ -170,20 +155,6 @@ class ModalAccount:
                 await sandbox.terminate.aio()
         except SlotLost:
             return
-
-
-async def answering(settings: ModalSettings) -> str:
-    """Check the account; returns a text for people.
-
-    Raises:
-        ConfigurationError, SandboxError: see `ModalAccount.open`.
-    """
-    try:
-        async with asyncio.timeout(ANSWER_S):
-            await ModalAccount(settings).open()
-    except TimeoutError as error:
-        raise SandboxError(f"no answer within {ANSWER_S:.0f} s: check the network") from error
-    return f"the token works, app {settings.app!r} exists"
 
 
 async def _info(sandbox: Any, turns: asyncio.Semaphore) -> SandboxInfo | None:

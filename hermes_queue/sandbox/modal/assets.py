@@ -17,8 +17,7 @@ import shlex
 import tarfile
 import time
 import uuid
-from collections.abc import Awaitable, Callable
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from hermes_queue.errors import EnvInfraError, SandboxError, SandboxRejected
@@ -26,8 +25,10 @@ from hermes_queue.sandbox.base import DROPPED_VARIABLES, AssetSpec, ExecutionRes
 from hermes_queue.sandbox.builds.turn import build_turn
 from hermes_queue.sandbox.fleet import SnapshotNotes
 from hermes_queue.sandbox.host import pip as pip_settings
-from hermes_queue.sandbox.local.assets import check_asset, explain_failure
+from hermes_queue.sandbox.local.assets import check_asset, check_built, parts_inside
+from hermes_queue.sandbox.modal.account import ModalAccount
 from hermes_queue.sandbox.modal.box import ROOT, ModalSandbox
+from hermes_queue.sandbox.modal.factory import BoxFactory
 from hermes_queue.sandbox.modal.failures import explained
 from hermes_queue.sandbox.modal.process import run_process
 from hermes_queue.sandbox.modal.profiles import image_key
@@ -47,27 +48,16 @@ READ = (
     f'[ "$(realpath -- "$1")" = "$1" ] && [ -f "$1" ] || exit {ABSENT}; exec head -c "$2" -- "$1"'
 )
 
-MakeSandbox = Callable[[ModalSettings], Awaitable[ModalSandbox]]
-FindImage = Callable[[str], Awaitable[Any]]
-EndSandbox = Callable[[ModalSandbox], Awaitable[None]]
-
 
 class ModalAssets:
     """The assets of one Modal app, as known on this host."""
 
     def __init__(
-        self,
-        cache: Path,
-        *,
-        build_box: MakeSandbox,
-        end_box: EndSandbox,
-        find_image: FindImage,
-        fleet: SnapshotNotes,
+        self, cache: Path, account: ModalAccount, factory: BoxFactory, fleet: SnapshotNotes
     ) -> None:
         self._cache = cache
-        self._find_image = find_image
-        self._build_box = build_box
-        self._end_box = end_box
+        self._account = account
+        self._factory = factory
         self._fleet = fleet
         self._app_id = ""
         self._notes: Path | None = None
@@ -90,9 +80,10 @@ class ModalAssets:
         note = self._note(profile, spec)
         if note not in self._images:
             async with build_turn(note.with_suffix(".lock")):
-                self._images[note] = await self._noted(note) or await self._find_image(
-                    await self._build(profile, spec, note)
-                )
+                image = await self._noted(note)
+                if image is None:
+                    image = await self._account.snapshot(await self._build(profile, spec, note))
+                self._images[note] = image
         return self._images[note]
 
     async def _noted(self, note: Path) -> Any:
@@ -108,18 +99,11 @@ class ModalAssets:
     async def _found(self, note: Path, image_id: str) -> Any:
         """The image, or None if Modal no longer has it; then the fleet's note is dropped."""
         try:
-            return await self._find_image(image_id)
+            return await self._account.snapshot(image_id)
         except SandboxRejected as error:
             logger.info("building %s again: %s", note.stem, error, extra={"action": "asset_gone"})
             await self._fleet.forget(self._app_id, note.stem, image_id)
             return None
-
-    async def forget(self, profile: ModalSettings, spec: AssetSpec) -> None:
-        """Drop an asset that Modal no longer has; it is built again on the next request."""
-        note = self._note(profile, spec)
-        if image := self._images.pop(note, None):
-            await self._fleet.forget(self._app_id, note.stem, image.object_id)
-        note.unlink(missing_ok=True)
 
     def _note(self, profile: ModalSettings, spec: AssetSpec) -> Path:
         if self._notes is None:
@@ -132,29 +116,22 @@ class ModalAssets:
         builder = profile.model_copy(
             update={"lifetime_s": int(spec.timeout_s + profile.start_timeout_s) + 600}
         )
-        box = await self._build_box(builder)
+        box = await self._factory.make(builder, open_network=True)
         try:
             check_python(profile, box, spec.python)
-            done = await self._run(box, spec)
-            if not done.ok:
-                raise EnvInfraError(explain_failure(spec, done))
+            check_built(spec, await self._run(box, spec))
             with explained(f"keeping {spec.kind} {spec.key[:12]}", gone=True):
                 image = await box.sandbox.snapshot_directory.aio(
                     spec.mount, timeout=SNAPSHOT_TIMEOUT_S, ttl=TTL_S
                 )
         finally:
-            await self._end_box(box)
+            await self._factory.end(box)
         unfinished = note.with_suffix(".new")
         unfinished.write_text(json.dumps({"image_id": image.object_id, "made": time.time()}))
         unfinished.rename(note)
         await self._fleet.save(self._app_id, note.stem, image.object_id, ttl_s=TRUSTED_S)
-        logger.info(
-            "built %s %s in %.1f s",
-            spec.kind,
-            spec.key[:12],
-            time.monotonic() - began,
-            extra={"action": "asset_built"},
-        )
+        took_s, extra = time.monotonic() - began, {"action": "asset_built"}
+        logger.info("built %s %s in %.1f s", spec.kind, spec.key[:12], took_s, extra=extra)
         return str(image.object_id)
 
     async def _run(self, box: ModalSandbox, spec: AssetSpec) -> ExecutionResult:
@@ -211,15 +188,13 @@ class ModalAssets:
         max_bytes: int,
     ) -> bytes:
         """See `SandboxBackend.read_asset`; `box` is one without slots."""
-        parts = PurePosixPath(path).parts
-        if not parts or path.startswith("/") or ".." in parts or "\0" in path:
-            raise FileNotFoundError(errno.ENOENT, "not a path inside the asset", path)
-        image = await self.ensure(profile, spec)
         place = mount_place(spec)
+        target = "/".join((place, *parts_inside(path)))
+        image = await self.ensure(profile, spec)
         await self.mount(box, place, image, profile, spec)
         done = await run_process(
             box.sandbox,
-            ["/bin/bash", "-c", READ, "read", f"{place}/{PurePosixPath(path)}", str(max_bytes + 1)],
+            ["/bin/bash", "-c", READ, "read", target, str(max_bytes + 1)],
             timeout_s=READ_TIMEOUT_S,
             max_output_bytes=max_bytes + 2,
             whole=True,
@@ -235,15 +210,14 @@ class ModalAssets:
     async def mount(
         self, box: ModalSandbox, place: str, image: Any, profile: ModalSettings, spec: AssetSpec
     ) -> None:
-        """Mount the asset at `place` in a sandbox.
-
-        Raises:
-            SandboxError: Modal no longer has it; the next attempt builds it.
-        """
+        """Mount the asset at `place` in a sandbox. Raises SandboxError: Modal no longer has it."""
         try:
             await box.mount(place, image)
         except SandboxRejected as error:
-            await self.forget(profile, spec)
+            note = self._note(profile, spec)
+            if self._images.pop(note, None) is not None:
+                await self._fleet.forget(self._app_id, note.stem, image.object_id)
+            note.unlink(missing_ok=True)
             raise SandboxError(f"{error}; the next attempt builds it again") from error
 
 
@@ -253,11 +227,7 @@ def mount_place(spec: AssetSpec) -> str:
 
 
 def check_python(profile: ModalSettings, box: ModalSandbox, required: str | None) -> None:
-    """Refuse an image with another Python than the job needs.
-
-    Raises:
-        EnvInfraError: says what the image has and what to do.
-    """
+    """Refuse an image with another Python than the job needs. Raises EnvInfraError."""
     found = box.abilities.python
     if required is not None and found != required:
         has = f"Python {found}" if found else "no python3"

@@ -7,7 +7,6 @@ import contextlib
 import functools
 import logging
 import os
-import platform
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,17 +23,17 @@ from hermes_queue.sandbox.base import (
     Slot,
     SlotSpec,
 )
-from hermes_queue.sandbox.capacity import Capacity
-from hermes_queue.sandbox.commands import SlotCommands
 from hermes_queue.sandbox.fleet import Fleet
 from hermes_queue.sandbox.host.execution import unbroken
 from hermes_queue.sandbox.modal.account import ModalAccount
 from hermes_queue.sandbox.modal.assets import ModalAssets, check_python, mount_place
 from hermes_queue.sandbox.modal.box import Lease, ModalSandbox
 from hermes_queue.sandbox.modal.factory import BoxFactory, Readers
-from hermes_queue.sandbox.modal.pool import Makers, Pool
-from hermes_queue.sandbox.modal.profiles import DEFAULT, Profiles, for_grading, for_one
-from hermes_queue.settings import ModalSettings, PathSettings, WorkerSettings
+from hermes_queue.sandbox.modal.pool import Pool
+from hermes_queue.sandbox.modal.profiles import Profiles, for_grading, for_one
+from hermes_queue.sandbox.profiles import DEFAULT_PROFILE
+from hermes_queue.sandbox.slot_backend import SlotBackend
+from hermes_queue.settings import ModalSettings, WorkerSettings
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +55,7 @@ class Held:
     lease: Lease
 
 
-class ModalBackend(SlotCommands):
+class ModalBackend(SlotBackend):
     """See `SandboxBackend`."""
 
     def __init__(
@@ -68,32 +67,16 @@ class ModalBackend(SlotCommands):
         cache: Path | None = None,
         fleet: Fleet | None = None,
     ) -> None:
+        super().__init__(slots or WorkerSettings().concurrency, labels, cache, fleet)
         self.settings = settings or ModalSettings()
-        self.labels = {
-            "deployment": "default",
-            "worker": f"{platform.node()}-{os.getpid()}",
-            **(labels or {}),
-        }
         self._profiles = Profiles(self.settings)
-        fleet = fleet or Fleet()
-        self._observer = fleet.observer
         self._account = ModalAccount(self.settings)
-        self._factory = BoxFactory(self._account, self.settings, fleet, self.labels)
-        self._cache = (cache or PathSettings().cache).absolute()
-        self._assets = ModalAssets(
-            self._cache,
-            build_box=self._factory.make_builder,
-            end_box=self._factory.end,
-            find_image=self._account.snapshot,
-            fleet=fleet.snapshots,
-        )
+        self._factory = BoxFactory(self._account, self.settings, self._fleet, self.labels)
+        self._assets = ModalAssets(self._cache, self._account, self._factory, self._fleet.snapshots)
         self._asset_profiles: dict[tuple[str, str], str] = {}
         self._pools: dict[str, Pool] = {}
         self._held: dict[str, Held] = {}
         self._readers = Readers(self._factory, lambda: self._started)
-        self._capacity = Capacity(slots or WorkerSettings().concurrency)
-        self._opening = asyncio.Lock()
-        self._started = False
         self._process = os.getpid()
         self._tender: asyncio.Task[None] | None = None
         self._isolated = True
@@ -103,14 +86,9 @@ class ModalBackend(SlotCommands):
         """The current ones: whether slots can be isolated is known from the first sandbox on."""
         return Capabilities(isolation=self._isolated, remote=True)
 
-    @property
-    def free_slots(self) -> int:
-        """See `SandboxBackend`."""
-        return self._capacity.free
-
     def resize(self, slots: int) -> None:
         """See `SandboxBackend`."""
-        self._capacity.resize(slots)
+        super().resize(slots)
         for pool in self._pools.values():
             pool.resize(slots)
 
@@ -132,11 +110,9 @@ class ModalBackend(SlotCommands):
             self._tender = asyncio.create_task(self._tend())
 
     async def _provision(self) -> None:
-        """Start the minimum.
-
-        A first image build may take minutes and continues in the background.
-        """
-        provisioning = asyncio.create_task(self._pool(DEFAULT, self._profiles[DEFAULT]).provision())
+        """Start the minimum; a first build of its image goes on in the background."""
+        pool = self._pool(DEFAULT_PROFILE, self._profiles[DEFAULT_PROFILE])
+        provisioning = asyncio.create_task(pool.provision())
         await asyncio.wait({provisioning}, timeout=PROVISION_S)
         if provisioning.done():
             provisioning.result()
@@ -152,9 +128,11 @@ class ModalBackend(SlotCommands):
         if self._tender is not None:
             await end_tasks(self._tender)
             self._tender = None
-        for slot_id, held in list(self._held.items()):
+        while self._held:
+            slot_id, held = self._held.popitem()
             held.lease.ended = held.box.spent = True
-            self._forget(slot_id)
+            self._observer.released(slot_id)
+            self._capacity.release()
         pools, self._pools = list(self._pools.values()), {}
         await asyncio.gather(
             *(pool.stop() for pool in pools), self._readers.end_idle(all_of_them=True)
@@ -184,8 +162,8 @@ class ModalBackend(SlotCommands):
         """The pool called `name`, with sandboxes of this profile; made on first use."""
         self._check_running()
         if name not in self._pools:
-            makers = Makers(create=self._make_box, end=self._factory.end)
-            self._pools[name] = Pool(profile, makers, slots=self._capacity.slots)
+            create, end = self._make_box, self._factory.end
+            self._pools[name] = Pool(profile, create, end, slots=self._capacity.slots)
         return self._pools[name]
 
     async def _make_box(self, profile: ModalSettings) -> ModalSandbox:
@@ -209,7 +187,7 @@ class ModalBackend(SlotCommands):
         self, asset: AssetSpec, path: str, *, max_bytes: int = MAX_FILE_BYTES
     ) -> bytes:
         """See `SandboxBackend`."""
-        name = self._asset_profiles.get((asset.kind, asset.key), DEFAULT)
+        name = self._asset_profiles.get((asset.kind, asset.key), DEFAULT_PROFILE)
         profile = self._profiles[name]
         await self._assets.ensure(profile, asset)
         box = await self._readers.get(name, profile)
@@ -221,20 +199,15 @@ class ModalBackend(SlotCommands):
 
     # --- slots ------------------------------------------------------------------------
 
-    async def acquire(self, trajectory_id: str, spec: SlotSpec) -> Slot:
-        """See `SandboxBackend`."""
-        await self.prepare(spec)
-        await self._capacity.acquire()
-        try:
-            return await self._lease(trajectory_id, spec, self._pool(*self._profile(spec)))
-        except BaseException:
-            self._capacity.release()
-            raise
-
     async def _lease(
-        self, trajectory_id: str, spec: SlotSpec, pool: Pool, box: ModalSandbox | None = None
+        self,
+        trajectory_id: str,
+        spec: SlotSpec,
+        pool: Pool | None = None,
+        box: ModalSandbox | None = None,
     ) -> Slot:
         """Open a slot; in `box`, where a place is reserved for it, if one is given."""
+        pool = pool or self._pool(*self._profile(spec))
         profile = pool.profile
         images = {asset.mount: await self._assets.ensure(profile, asset) for asset in spec.assets}
         if box is None:
@@ -276,7 +249,9 @@ class ModalBackend(SlotCommands):
         they must not have during grading.
         """
         held = self._leased_slot(slot)
-        pool = self._grading_pool(slot.spec) or held.pool
+        name, profile = self._profile(slot.spec)
+        graded = for_grading(profile)
+        pool = self._pool(f"{name}{GRADING}", graded) if graded else held.pool
         # Removed before the first await: a concurrent release finds nothing. Otherwise both would
         # close the slot and release its capacity.
         self._held.pop(slot.slot_id)
@@ -286,12 +261,6 @@ class ModalBackend(SlotCommands):
         except BaseException:
             self._capacity.release()
             raise
-
-    def _grading_pool(self, spec: SlotSpec) -> Pool | None:
-        """The pool in which such a job is graded, if not the one where it runs."""
-        name, profile = self._profile(spec)
-        graded = for_grading(profile)
-        return None if graded is None else self._pool(f"{name}{GRADING}", graded)
 
     def _profile(self, spec: SlotSpec) -> tuple[str, ModalSettings]:
         """Name of the pool for such a job, and the profile of its sandboxes."""
@@ -318,20 +287,15 @@ class ModalBackend(SlotCommands):
 
     async def release(self, slot: Slot) -> None:
         """See `SandboxBackend`."""
-        held = self._held.pop(slot.slot_id, None)
-        if held is not None:
+        if (held := self._held.pop(slot.slot_id, None)) is not None:
             await unbroken(self._release(slot.slot_id, held))
 
     async def _release(self, slot_id: str, held: Held) -> None:
         try:
             await self._close(slot_id, held)
         except Exception as error:  # noqa: BLE001 - the contract: never raises
-            logger.warning(
-                "cannot reset slot %s, retiring its sandbox: %s",
-                slot_id,
-                error,
-                extra={"action": "slot_retired"},
-            )
+            extra = {"action": "slot_retired"}
+            logger.warning("retiring the sandbox of slot %s: %s", slot_id, error, extra=extra)
         await held.pool.freed(held.box)
         self._capacity.release()
 
@@ -351,16 +315,9 @@ class ModalBackend(SlotCommands):
             raise
 
     def _leased_slot(self, slot: Slot) -> Held:
-        held = self._held.get(slot.slot_id)
-        if held is None:
+        if (held := self._held.get(slot.slot_id)) is None:
             raise SlotLost(f"slot {slot.slot_id} is not leased")
         return held
-
-    def _forget(self, slot_id: str) -> None:
-        """Drop a slot whose sandbox has ended."""
-        if self._held.pop(slot_id, None) is not None:
-            self._observer.released(slot_id)
-            self._capacity.release()
 
     # --- the reaper's side ------------------------------------------------------------
 
@@ -373,13 +330,13 @@ class ModalBackend(SlotCommands):
         """See `SandboxBackend`."""
         await self._account.open()
         for pool in self._pools.values():
-            pool.lose(sandbox_id)
+            if box := pool.boxes.get(sandbox_id):
+                box.spent = True
         await self._account.terminate(sandbox_id)
         self._observer.gone(sandbox_id)
 
 
 def _note(task: asyncio.Future[None]) -> None:
     if not task.cancelled() and (error := task.exception()):
-        logger.warning(
-            "cannot start the minimum of sandboxes: %s", error, extra={"action": "provision"}
-        )
+        extra = {"action": "provision"}
+        logger.warning("cannot start the minimum of sandboxes: %s", error, extra=extra)

@@ -118,9 +118,8 @@ class ModalSandbox:
     async def furnish(self) -> None:
         """Install our script and find out what works here.
 
-        Raises:
-            SandboxRejected: the image lacks something indispensable.
-            SandboxError: the sandbox did not start in time.
+        Raises SandboxRejected: the image lacks what slots need; SandboxError: it did not start in
+        time.
         """
         script = resources.files(__package__).joinpath("slot.sh").read_text("utf-8")
         install = f'mkdir -p {ROOT} && printf %s "$1" >{SCRIPT} && shift && exec "$@"'
@@ -137,17 +136,15 @@ class ModalSandbox:
         facts = done.stdout.decode("utf-8", "replace")
         self.abilities = Abilities.parsed(facts, self.profile.image)
         if shortcoming := self.abilities.shortcoming(self.profile):
-            logger.warning(
-                "sandbox %s %s",
-                self.sandbox_id,
-                shortcoming,
-                extra={"action": "slots_not_isolated"},
-            )
+            extra = {"action": "slots_not_isolated"}
+            logger.warning("sandbox %s %s", self.sandbox_id, shortcoming, extra=extra)
         await self.script(
             "configure",
             self._seal,
             "|".join(DROPPED_VARIABLES),
-            *self.abilities.settings(),
+            f"mounts={self.abilities.mounts:d}",
+            f"propagation={self.abilities.propagation}",
+            f"environ={self.abilities.environ:d}",
             f"memory_kib={self.profile.slot_memory_mb << 10}",
             f"pids={self.profile.slot_pids}",
         )
@@ -155,11 +152,7 @@ class ModalSandbox:
     async def script(
         self, *arguments: str, stdin: bytes = b"", timeout_s: float = SCRIPT_TIMEOUT_S
     ) -> bytes:
-        """Run an action of slot.sh as root; returns its output.
-
-        Raises:
-            SandboxError: it failed, or the sandbox is gone.
-        """
+        """Run an action of slot.sh as root; returns its output. Raises SandboxError: it failed."""
         self.touched = time.monotonic()
         done = await run_process(
             self.sandbox,
@@ -173,11 +166,7 @@ class ModalSandbox:
         return done.stdout
 
     async def touch(self) -> None:
-        """Reset its idle time limit; also checks that it lives.
-
-        Raises:
-            SlotLost, SandboxError: it does not answer.
-        """
+        """Reset its idle time limit. Raises SlotLost or SandboxError: it does not answer."""
         self.touched = time.monotonic()
         await run_process(self.sandbox, ["/bin/true"], timeout_s=SCRIPT_TIMEOUT_S)
 
@@ -192,9 +181,7 @@ class ModalSandbox:
     async def conceal(self, names: Sequence[str]) -> None:
         """Hide Python packages of the image from all slots, by import name.
 
-        Raises:
-            SandboxRejected: the image has one that cannot be hidden from slots.
-            SandboxError: the sandbox is gone.
+        Raises SandboxRejected: the image has one that cannot be hidden; SandboxError: it is gone.
         """
         async with self._mounting:
             if not (fresh := [name for name in names if name not in self._concealed]):
@@ -212,11 +199,7 @@ class ModalSandbox:
     # --- slots ------------------------------------------------------------------------
 
     async def open_slot(self, mounts: Sequence[str]) -> Lease:
-        """Begin a lease; `mounts` are pairs `place in the sandbox=place in the slot`.
-
-        Raises:
-            SandboxError: the sandbox is gone, or the slot could not be made.
-        """
+        """Begin a lease; `mounts` are `place in sandbox=place in slot`. Raises SandboxError."""
         uid = 0
         if self.abilities.uids:
             uid, self._next_uid = self._next_uid, self._next_uid + 1
@@ -235,11 +218,7 @@ class ModalSandbox:
         return lease
 
     async def close_slot(self, lease: Lease) -> None:
-        """End a lease and remove every trace of it.
-
-        Raises:
-            SandboxError: something is left; the sandbox must not be used any further.
-        """
+        """End a lease and remove every trace of it. Raises SandboxError: something is left."""
         lease.ended = True
         self.leases.pop(lease.slot_id, None)
         self.idle_since = time.monotonic()
@@ -311,12 +290,9 @@ class ModalSandbox:
             await self.script("kill", command_id, str(lease.uid))
 
     async def _check_own(self, lease: Lease, command_id: str) -> None:
-        """Make sure that exit code 137 is the command's own doing.
+        """Raise SandboxError unless exit code 137 is the command's own doing.
 
         The wrapper of the command belongs to root: no command can kill it or write its note.
-
-        Raises:
-            SandboxError: it is not, or this is unknown.
         """
         fate = (await self.script("fate", lease.slot_id, command_id)).decode().strip()
         if fate == "memory":

@@ -42,21 +42,14 @@ class BoxFactory:
         self._labels = labels
         self._patience_s = settings.patience_s
 
-    async def make(self, profile: ModalSettings) -> ModalSandbox:
-        """A sandbox ready for slots.
+    async def make(self, profile: ModalSettings, *, open_network: bool = False) -> ModalSandbox:
+        """A sandbox ready for slots; with `open_network` for builds, see `ModalAccount.create`.
 
         Raises:
             SandboxUnavailable: Modal had no room during all of `patience_s`.
             SandboxRejected: it refuses the profile, or its image cannot hold slots.
             SandboxError: it could not be made this time.
         """
-        return await self._make(profile, open_network=False)
-
-    async def make_builder(self, profile: ModalSettings) -> ModalSandbox:
-        """A sandbox with network, without secrets and volumes. Raises the same as `make`."""
-        return await self._make(profile, open_network=True)
-
-    async def _make(self, profile: ModalSettings, *, open_network: bool) -> ModalSandbox:
         image = await self._account.image(profile, image_key(profile))
         async with self._gate.creating(self._rate):
             sandbox = await self._create(profile, image, open_network=open_network)
@@ -110,10 +103,7 @@ class BoxFactory:
             ending.add_done_callback(_seen)
 
     async def end(self, box: ModalSandbox) -> None:
-        """End a sandbox.
-
-        Never raises: a survivor is ended by its idle time limit, or by the reaper.
-        """
+        """End a sandbox. Never raises: its idle time limit, or the reaper, ends a survivor."""
         box.spent = True
         await self.end_id(box.sandbox_id)
         self._observer.gone(box.sandbox_id)
@@ -123,12 +113,8 @@ class BoxFactory:
         try:
             await self._account.terminate(sandbox_id)
         except SandboxError as error:
-            logger.warning(
-                "cannot end sandbox %s, which may keep running: %s",
-                sandbox_id,
-                error,
-                extra={"action": "sandbox_left"},
-            )
+            extra = {"action": "sandbox_left"}
+            logger.warning("sandbox %s may keep running: %s", sandbox_id, error, extra=extra)
 
 
 class Readers:

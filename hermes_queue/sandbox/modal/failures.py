@@ -34,12 +34,9 @@ _PASSING = re.compile(
 
 @contextmanager
 def explained(what: str, *, gone: bool = False) -> Iterator[None]:
-    """Translate the SDK's errors, with `what` in the message.
+    """Translate the SDK's errors; `what` is the current action, e.g. "creating a sandbox".
 
-    Args:
-        what: the current action, e.g. "creating a sandbox".
-        gone: whether the block works on a running sandbox, so that "not found" means that it has
-            ended.
+    With `gone` the block works on a running sandbox, so "not found" means that it has ended.
 
     Raises:
         SandboxUnavailable: quota or rate limit, also a registry's during a build.
@@ -84,8 +81,3 @@ def _failed_build(message: str) -> SandboxError:
     if _PASSING.search(message):
         return SandboxError(message)
     return SandboxRejected(f"{message}; see the image's build log at Modal")
-
-
-def is_authentication(error: SandboxError) -> bool:
-    """Whether the account's credentials were refused."""
-    return type(error.__cause__).__name__ in ("AuthError", "PermissionDeniedError")

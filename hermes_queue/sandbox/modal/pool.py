@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 
 from hermes_queue.errors import SandboxError
 from hermes_queue.sandbox.host.execution import unbroken
@@ -22,24 +21,24 @@ STARVED_S = 60.0
 """After this time a waiting job gets a sandbox emptied, if all hold other assets."""
 
 
-@dataclass(frozen=True, slots=True)
-class Makers:
-    """Functions with which a pool makes and ends sandboxes."""
-
-    create: Callable[[ModalSettings], Awaitable[ModalSandbox]]
-    """Make a furnished sandbox; raises SandboxError."""
-    end: Callable[[ModalSandbox], Awaitable[None]]
-    """Terminate a sandbox. Never raises."""
-
-
 class Pool:
     """The pool of one profile. Used from one event loop."""
 
-    def __init__(self, profile: ModalSettings, makers: Makers, *, slots: int) -> None:
-        """`slots` is the worker's maximum of concurrent leases."""
+    def __init__(
+        self,
+        profile: ModalSettings,
+        create: Callable[[ModalSettings], Awaitable[ModalSandbox]],
+        end: Callable[[ModalSandbox], Awaitable[None]],
+        *,
+        slots: int,
+    ) -> None:
+        """`create` makes a furnished sandbox, or raises SandboxError; `end` never raises.
+
+        `slots` is the worker's maximum of concurrent leases.
+        """
         self.profile = profile
         self.image = image_name(profile)
-        self._makers = makers
+        self._create_box, self._end_box = create, end
         self._slots = slots
         self.boxes: dict[str, ModalSandbox] = {}
         self._per_box = profile.slots_per_sandbox
@@ -62,11 +61,7 @@ class Pool:
         await asyncio.gather(*map(asyncio.shield, self._fill_up()))
 
     async def take(self, mounts: Mapping[str, str]) -> ModalSandbox:
-        """A sandbox with room for one more lease, which is reserved; waits for one.
-
-        Raises:
-            SandboxError: a new sandbox was needed and could not be made.
-        """
+        """A sandbox with room for a lease, which is reserved. Raises SandboxError."""
         self._waiting += 1
         try:
             while True:
@@ -112,20 +107,12 @@ class Pool:
             await self.drop(box)
         self._wake()
 
-    def lose(self, sandbox_id: str) -> None:
-        """Mark a sandbox that another process ends: it takes no further leases.
-
-        No-op for others.
-        """
-        if box := self.boxes.get(sandbox_id):
-            box.spent = True
-
     async def drop(self, box: ModalSandbox) -> None:
         """Take a sandbox out of service and end it."""
         box.spent = True
         if self.boxes.pop(box.sandbox_id, None) is not None:
             self._wake()
-            await unbroken(self._makers.end(box))
+            await unbroken(self._end_box(box))
 
     async def stop(self) -> None:
         """End every sandbox, also those that are still being made."""
@@ -205,7 +192,7 @@ class Pool:
 
     async def _create(self) -> None:
         try:
-            box = await self._makers.create(self.profile)
+            box = await self._create_box(self.profile)
             self.boxes[box.sandbox_id] = box
             self._per_box = box.capacity
         finally:

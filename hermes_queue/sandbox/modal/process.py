@@ -95,12 +95,11 @@ async def run_process(
         sandbox: a `modal.Sandbox`.
         argv: at most 64 KiB in total, the service's limit.
         timeout_s: wall-clock seconds.
-        kill: called when time is over or the caller is cancelled. Without it the command is left
-            to the limit inside the sandbox.
+        kill: called when time is over or the caller is cancelled; None = left to the limit inside.
         stdin: written completely, then closed; empty = nothing is sent.
         max_output_bytes: per stream.
-        whole: wait for the streams' ends. For commands that leave no process behind, and whose
-            partial output would pass for all of it.
+        whole: wait for the streams' ends: the command leaves no process behind, and partial output
+            would pass for all of it.
         end: a mark that the command's wrapper writes to both streams after the command's end; it
             and later output, from background processes, is dropped. Empty = no mark.
 
@@ -196,7 +195,7 @@ async def _drain(outputs: Sequence[_Output], quiet_s: float) -> bool:
         left_s = min(max(quiet_at, ended + quiet_s), ended + DRAIN_S) - time.monotonic()
         if left_s <= 0:
             for output in open_:
-                output.kept.cut()
+                output.kept.is_cut = True
             return False
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(left_s):

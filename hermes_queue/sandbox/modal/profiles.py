@@ -11,9 +11,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from hermes_queue.errors import ConfigurationError, SandboxRejected
+from hermes_queue.sandbox.profiles import DEFAULT_PROFILE
 from hermes_queue.settings import ModalSettings
 
-DEFAULT = "default"
 FLEET_WIDE = frozenset(
     {"app", "environment", "profiles", "creates_per_s", "max_starting", "patience_s"}
 )
@@ -24,36 +24,20 @@ class Profiles:
     """Every profile by name; a job names the one it needs."""
 
     def __init__(self, default: ModalSettings) -> None:
-        """Read the profiles' file, if the settings name one.
-
-        Raises:
-            ConfigurationError: it cannot be read, or has an invalid key, which the message
-                names.
-        """
-        self.default = default
-        self._by_name = {DEFAULT: default}
+        """Read the profiles' file, if the settings name one. Raises ConfigurationError."""
+        self._by_name = {DEFAULT_PROFILE: default}
         if default.profiles is not None:
             for name, section in _read(default.profiles).items():
                 self._by_name[name] = _profile(default, default.profiles, name, section)
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of all profiles, sorted."""
-        return tuple(sorted(self._by_name))
-
     def __getitem__(self, name: str) -> ModalSettings:
-        """The profile called `name`.
-
-        Raises:
-            SandboxRejected: it is unknown; the message lists the known ones.
-        """
-        found = self._by_name.get(name)
-        if found is None:
+        """The profile called `name`. Raises SandboxRejected, which lists the known ones."""
+        if name not in self._by_name:
             raise SandboxRejected(
                 f"sandbox profile {name!r} is unknown to this worker; known: "
-                f"{', '.join(self.names)} (HERMES_QUEUE_MODAL_PROFILES)"
+                f"{', '.join(sorted(self._by_name))} (HERMES_QUEUE_MODAL_PROFILES)"
             )
-        return found
+        return self._by_name[name]
 
 
 def for_grading(profile: ModalSettings) -> ModalSettings | None:

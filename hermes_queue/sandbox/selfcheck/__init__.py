@@ -1,7 +1,6 @@
 """The checks that every sandbox backend passes: `hermes-queue sandboxes check NAME`.
 
-bench.py         the backend under test, and building blocks of checks
-report.py        runs them and reports the results
+bench.py         the backend under test; checks, their results and building blocks
 victim.py        a worker to be killed
 commands.py      input and results of commands
 processes.py     time limits and process trees
@@ -21,10 +20,15 @@ from hermes_queue.sandbox.selfcheck import (
     leases,
     processes,
 )
-from hermes_queue.sandbox.selfcheck.bench import Check, NotApplicable, Subject, trial
-from hermes_queue.sandbox.selfcheck.report import CheckResult, outcomes
+from hermes_queue.sandbox.selfcheck.bench import (
+    Check,
+    CheckResult,
+    NotApplicable,
+    Subject,
+    outcomes,
+)
 
-__all__ = ["CHECKS", "Check", "CheckResult", "NotApplicable", "Subject", "outcomes", "trial"]
+__all__ = ["CHECKS", "Check", "CheckResult", "NotApplicable", "Subject", "outcomes"]
 
 CHECKS: tuple[Check, ...] = tuple(
     value

@@ -1,19 +1,22 @@
-"""A backend under test, and building blocks of checks.
+"""A backend under test, checks and their results, and building blocks of checks.
 
 Works without pytest and under `python -O`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import random
 import re
 import secrets
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from inspect import signature
+from typing import Any, Literal
 
 from hermes_queue.errors import SandboxError
 from hermes_queue.sandbox import make_backend
@@ -108,30 +111,10 @@ class Trial(SlotBench):
         await trial.start()
         return trial
 
-    async def require_isolation(self) -> None:
-        """Raise NotApplicable for a backend without isolation.
-
-        Some know this only with the first slot.
-        """
-        await self.backend.release(await self.slot())
-        if not self.backend.capabilities.isolation:
-            raise NotApplicable("the backend has no isolation")
-
     def victim(self, worker: str) -> tuple[list[str], dict[str, str]]:
         """Command and environment of a worker of this kind that will be killed."""
         command = [sys.executable, "-m", f"{__package__}.victim", self.subject.name, worker]
         return command, {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-
-
-@contextlib.asynccontextmanager
-async def trial(subject: Subject, *, slots: int) -> AsyncIterator[Trial]:
-    """A started backend with this many slots; stopped at the end."""
-    token = secrets.token_hex(6)
-    labels = {"deployment": f"selfcheck-{token}", "worker": f"selfcheck-{token}"}
-    async with contextlib.AsyncExitStack() as stack:
-        made = Trial(subject, labels, slots=slots, stack=stack)
-        await made.start()
-        yield made
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +125,8 @@ class Check:
     """A sentence with underscores."""
     demand: str
     """What a backend must do to pass."""
-    body: Callable[[Trial], Awaitable[None]]
+    body: Callable[..., Awaitable[None]]
+    """Takes a `Trial`, and a leased slot if it has a parameter `slot`."""
     slots: int
     isolated: bool
     """Whether it applies only to backends with isolation."""
@@ -154,18 +138,69 @@ class Check:
 
     async def run(self, subject: Subject) -> None:
         """Raises CheckFailed, NotApplicable, or any error of the backend."""
-        async with trial(subject, slots=self.slots) as made:
+        name = f"selfcheck-{secrets.token_hex(6)}"
+        labels = {"deployment": name, "worker": name}
+        async with contextlib.AsyncExitStack() as stack:
+            trial = Trial(subject, labels, slots=self.slots, stack=stack)
+            await trial.start()
             if self.isolated:
-                await made.require_isolation()
-            await self.body(made)
+                await trial.backend.release(await trial.slot())  # some know it only with a slot
+                if not trial.backend.capabilities.isolation:
+                    raise NotApplicable("the backend has no isolation")
+            takes_slot = "slot" in signature(self.body).parameters
+            await self.body(trial, **({"slot": await trial.slot()} if takes_slot else {}))
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """Result of one check."""
+
+    check: Check
+    verdict: Literal["passed", "failed", "skipped"]
+    why: str
+    """Empty if it passed."""
+    duration_s: float
+
+
+async def outcomes(
+    checks: Iterable[Check], subject: Subject, *, timeout_s: float
+) -> AsyncIterator[CheckResult]:
+    """Yield the result of each check as soon as it is known. Raises no error of the backend.
+
+    Args:
+        checks: the checks to run.
+        subject: the backend to check.
+        timeout_s: for one check, the start of its backend included.
+    """
+    for check in checks:
+        began = time.monotonic()
+        verdict, why = await _verdict(check, subject, timeout_s)
+        yield CheckResult(check, verdict, why, time.monotonic() - began)
+
+
+async def _verdict(
+    check: Check, subject: Subject, timeout_s: float
+) -> tuple[Literal["passed", "failed", "skipped"], str]:
+    try:
+        async with asyncio.timeout(timeout_s):
+            await check.run(subject)
+    except NotApplicable as reason:
+        return "skipped", str(reason)
+    except CheckFailed as failure:
+        return "failed", str(failure)
+    except TimeoutError:
+        return "failed", f"it took longer than {timeout_s:g} s"
+    except Exception as error:  # noqa: BLE001 - foreign code may raise anything
+        return "failed", f"{type(error).__name__}: {error}"
+    return "passed", ""
 
 
 def check(
     *, slots: int = 2, isolated: bool = False
-) -> Callable[[Callable[[Trial], Awaitable[None]]], Check]:
+) -> Callable[[Callable[..., Awaitable[None]]], Check]:
     """Make a `Check` of a function, whose docstring is the requirement."""
 
-    def made(body: Callable[[Trial], Awaitable[None]]) -> Check:
+    def made(body: Callable[..., Awaitable[None]]) -> Check:
         demand = " ".join((body.__doc__ or "").split())
         return Check(body.__name__, demand, body, slots, isolated)
 

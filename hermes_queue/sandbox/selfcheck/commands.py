@@ -6,31 +6,28 @@ import os
 import signal
 import sys
 
-from hermes_queue.sandbox.base import ExecutionRequest, ExecutionResult
+from hermes_queue.sandbox.base import ExecutionRequest, ExecutionResult, Slot
 from hermes_queue.sandbox.selfcheck.bench import NotApplicable, Trial, check, expect, same
 
 
 @check()
-async def a_non_zero_exit_is_a_result_not_an_error(bench: Trial) -> None:
+async def a_non_zero_exit_is_a_result_not_an_error(bench: Trial, slot: Slot) -> None:
     """Return the exit code and both streams of a command that fails."""
-    slot = await bench.slot()
     result = await bench.sh(slot, "echo out; echo err >&2; exit 3")
     same((result.exit_code, result.stdout, result.stderr), (3, b"out\n", b"err\n"))
     same((result.timed_out, result.truncated), (False, False), "timed_out, truncated")
 
 
 @check()
-async def death_by_a_signal_is_reported_as_a_shell_does(bench: Trial) -> None:
+async def death_by_a_signal_is_reported_as_a_shell_does(bench: Trial, slot: Slot) -> None:
     """Report exit code 128 + N after signal N."""
-    slot = await bench.slot()
     result = await bench.sh(slot, "kill -TERM $$")
     same(result.exit_code, 128 + signal.SIGTERM)
 
 
 @check()
-async def a_sigkill_of_its_own_is_a_result(bench: Trial) -> None:
+async def a_sigkill_of_its_own_is_a_result(bench: Trial, slot: Slot) -> None:
     """Report a command that kills itself as a result; only the sandbox's death is an error."""
-    slot = await bench.slot()
     for end in ("kill -KILL $$", "exit 137", "(kill -KILL $BASHPID)"):
         result = await bench.sh(slot, f"echo x; {end}")
         same(result.exit_code, 128 + signal.SIGKILL, end)
@@ -38,9 +35,8 @@ async def a_sigkill_of_its_own_is_a_result(bench: Trial) -> None:
 
 
 @check()
-async def stdin_and_output_are_bytes(bench: Trial) -> None:
+async def stdin_and_output_are_bytes(bench: Trial, slot: Slot) -> None:
     """Pass standard input and both streams on as bytes, unchanged."""
-    slot = await bench.slot()
     everything = bytes(range(256)) * 300
     result = await bench.sh(slot, "cat; cat >&2", stdin=everything)
     expect(result.stdout == everything, "stdout differs from stdin")
@@ -48,36 +44,32 @@ async def stdin_and_output_are_bytes(bench: Trial) -> None:
 
 
 @check()
-async def a_command_without_stdin_reads_an_empty_one(bench: Trial) -> None:
+async def a_command_without_stdin_reads_an_empty_one(bench: Trial, slot: Slot) -> None:
     """Give a command without standard input an empty one, not an open one."""
-    slot = await bench.slot()
     result = await bench.sh(slot, "wc -c", timeout_s=10)
     same(result.stdout.strip(), b"0")
 
 
 @check()
-async def invalid_utf8_is_kept_and_shown_replaced(bench: Trial) -> None:
+async def invalid_utf8_is_kept_and_shown_replaced(bench: Trial, slot: Slot) -> None:
     """Keep output as bytes; `ExecutionResult.output` replaces invalid text."""
-    slot = await bench.slot()
     result = await bench.sh(slot, r"printf 'a\xff\xfeb'")
     same((result.stdout, result.output), (b"a\xff\xfeb", "a\ufffd\ufffdb"))
 
 
 @check()
-async def a_command_line_may_hold_any_text_and_a_megabyte_of_it(bench: Trial) -> None:
+async def a_command_line_may_hold_any_text_and_a_megabyte_of_it(bench: Trial, slot: Slot) -> None:
     """Give bash command lines that are too long for an argument (128 KiB) as a file."""
-    slot = await bench.slot()
     same(await bench.out(slot, "echo 'ü $HOME \"x\"'"), 'ü $HOME "x"')
     same(await bench.out(slot, f"x={'a' * (1 << 20)}; echo ${{#x}}"), str(1 << 20))
     same(await bench.out(slot, f"cat\n: {'a' * (1 << 20)}", stdin=b"in"), "in")
 
 
 @check()
-async def long_output_keeps_head_and_tail(bench: Trial) -> None:
+async def long_output_keeps_head_and_tail(bench: Trial, slot: Slot) -> None:
     """Keep the first and last half of `max_output_bytes` of each stream, with a line between them
     that gives the number of omitted bytes, and set `truncated`.
     """
-    slot = await bench.slot()
     command = "echo first; head -c 5000000 /dev/zero | tr '\\0' x; echo; echo last"
     both = f"{{ {command}; }} >long; cat long >&2; cat long"
     result = await bench.sh(slot, both, max_output_bytes=10_000)
@@ -103,18 +95,16 @@ async def a_command_that_opens_its_output_by_name_writes_there_or_fails(bench: T
 
 
 @check()
-async def output_that_just_fits_is_whole(bench: Trial) -> None:
+async def output_that_just_fits_is_whole(bench: Trial, slot: Slot) -> None:
     """Return a stream of exactly `max_output_bytes` unchanged."""
-    slot = await bench.slot()
     result = await bench.sh(slot, "head -c 1001 /dev/zero", max_output_bytes=1001)
     expect(result.stdout == bytes(1001), f"found {len(result.stdout)} bytes of 1001")
     expect(not result.truncated, "truncated is set")
 
 
 @check()
-async def cwd_and_environment_are_the_requests(bench: Trial) -> None:
+async def cwd_and_environment_are_the_requests(bench: Trial, slot: Slot) -> None:
     """Run in `cwd` with `env` added; a missing directory is the command's failure."""
-    slot = await bench.slot()
     same(await bench.out(slot, "pwd -P"), slot.workspace)
     same(await bench.out(slot, "pwd -P", cwd="/usr"), "/usr")
     same(await bench.out(slot, 'echo "$A"', env={"A": "x y"}), "x y")
@@ -134,11 +124,10 @@ async def the_workers_environment_does_not_reach_commands(bench: Trial) -> None:
 
 
 @check()
-async def the_environment_is_the_same_on_every_backend(bench: Trial) -> None:
+async def the_environment_is_the_same_on_every_backend(bench: Trial, slot: Slot) -> None:
     """Set SLOT_ENVIRONMENT, PATH, HOME, TMPDIR, PWD and HQ_COMMAND_ID, and nothing else: a test
     that depends on a variable would get another score.
     """
-    slot = await bench.slot()
     found = dict(line.split("=", 1) for line in (await bench.out(slot, "env")).splitlines())
     same(found.pop("PWD", None), slot.workspace, "PWD")
     for own in ("PATH", "HOME", "TMPDIR", "HQ_COMMAND_ID", "SHLVL", "_"):
@@ -148,9 +137,8 @@ async def the_environment_is_the_same_on_every_backend(bench: Trial) -> None:
 
 
 @check()
-async def python_is_the_workers_version_under_both_names(bench: Trial) -> None:
+async def python_is_the_workers_version_under_both_names(bench: Trial, slot: Slot) -> None:
     """Have `python` and `python3` of `SlotSpec.python`, or else the worker's version, on PATH."""
-    slot = await bench.slot()
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     for name in ("python", "python3"):
         code = 'import sys, ssl, sqlite3; print("%d.%d" % sys.version_info[:2])'

@@ -7,23 +7,22 @@ import socket
 import tempfile
 from pathlib import Path
 
+from hermes_queue.sandbox.base import Slot
 from hermes_queue.sandbox.selfcheck.bench import Trial, check, expect, same
 from hermes_queue.sandbox.selfcheck.processes import COUNT
 
 
 @check(isolated=True)
-async def reset_also_empties_the_shared_temporary_places(bench: Trial) -> None:
+async def reset_also_empties_the_shared_temporary_places(bench: Trial, slot: Slot) -> None:
     """Empty /tmp, /var/tmp and /dev/shm with the slot."""
-    slot = await bench.slot()
     await bench.out(slot, "touch /tmp/x /var/tmp/x /dev/shm/x")
     again = await bench.backend.renew(slot)
     same(await bench.out(again, "find /tmp /var/tmp /dev/shm -mindepth 1"), "", "left")
 
 
 @check(isolated=True)
-async def only_these_places_are_writable(bench: Trial) -> None:
+async def only_these_places_are_writable(bench: Trial, slot: Slot) -> None:
     """Let a slot write to its workspace, HOME, /tmp, /var/tmp and /dev/shm, and nowhere else."""
-    slot = await bench.slot()
     # /dev/stdin and the like are links into the command's own /proc entry.
     command = (
         "find / -xdev -path /proc -prune -o -writable ! -type l ! -type c -print 2>/dev/null; "
@@ -52,9 +51,8 @@ async def a_slot_cannot_see_or_signal_another(bench: Trial) -> None:
 
 
 @check(isolated=True)
-async def commands_have_no_capabilities_and_cannot_gain_any(bench: Trial) -> None:
+async def commands_have_no_capabilities_and_cannot_gain_any(bench: Trial, slot: Slot) -> None:
     """Run commands without capabilities and with no_new_privs."""
-    slot = await bench.slot()
     status = await bench.out(slot, "grep Cap /proc/self/status")
     fields = dict(line.split(":\t", 1) for line in status.splitlines())
     expect({"CapInh", "CapPrm", "CapEff"} <= fields.keys(), f"found {sorted(fields)}")
@@ -67,9 +65,8 @@ async def commands_have_no_capabilities_and_cannot_gain_any(bench: Trial) -> Non
 
 
 @check(isolated=True)
-async def the_workers_files_and_processes_are_out_of_sight(bench: Trial) -> None:
+async def the_workers_files_and_processes_are_out_of_sight(bench: Trial, slot: Slot) -> None:
     """Show a slot neither the worker's files nor its processes."""
-    slot = await bench.slot()
     with tempfile.TemporaryDirectory() as directory:
         secret = Path(directory, "secret")
         await asyncio.to_thread(secret.write_text, "hunter2")
@@ -82,9 +79,8 @@ async def the_workers_files_and_processes_are_out_of_sight(bench: Trial) -> None
 
 
 @check(isolated=True)
-async def there_is_no_network(bench: Trial) -> None:
+async def there_is_no_network(bench: Trial, slot: Slot) -> None:
     """Give slots no network but a separate loopback, unless the settings allow more."""
-    slot = await bench.slot()
     with socket.create_server(("127.0.0.1", 0)) as server:
         connect = f"exec 3<>/dev/tcp/127.0.0.1/{server.getsockname()[1]}"
         connected = await bench.sh(slot, connect)
@@ -94,8 +90,7 @@ async def there_is_no_network(bench: Trial) -> None:
 
 
 @check(isolated=True)
-async def a_slot_outlives_whatever_its_commands_kill(bench: Trial) -> None:
+async def a_slot_outlives_whatever_its_commands_kill(bench: Trial, slot: Slot) -> None:
     """Protect the slot's first process from signals of its commands."""
-    slot = await bench.slot()
     await bench.sh(slot, "kill -9 1; kill -TERM 1; kill -STOP 1; kill -9 -1; true")
     same(await bench.out(slot, "echo alive"), "alive")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from hermes_queue.errors import SandboxError, SandboxRejected, SlotLost
-from hermes_queue.sandbox.base import ExecutionResult, SlotSpec
+from hermes_queue.sandbox.base import ExecutionResult, Slot, SlotSpec
 from hermes_queue.sandbox.selfcheck.bench import Trial, check, expect, raising, same
 from hermes_queue.sandbox.selfcheck.processes import COUNT
 
@@ -89,9 +89,8 @@ async def a_released_slot_is_lost_in_place(bench: Trial) -> None:
 
 
 @check()
-async def a_terminated_sandbox_is_lost_in_place_and_replaced(bench: Trial) -> None:
+async def a_terminated_sandbox_is_lost_in_place_and_replaced(bench: Trial, slot: Slot) -> None:
     """Answer with a SandboxError for slots whose sandbox was ended, and lease from a new one."""
-    slot = await bench.slot()
     await bench.backend.terminate(slot.sandbox_id)
     answer = await bench.answer(slot, "true")
     expect(isinstance(answer, SandboxError), f"found {answer!r}")
@@ -102,9 +101,8 @@ async def a_terminated_sandbox_is_lost_in_place_and_replaced(bench: Trial) -> No
 
 
 @check(slots=1)
-async def a_release_leaves_nothing(bench: Trial) -> None:
+async def a_release_leaves_nothing(bench: Trial, slot: Slot) -> None:
     """Kill everything in a released slot, and delete all its files of any mode."""
-    slot = await bench.slot()
     await bench.out(slot, LITTER)
     await bench.backend.release(slot)
     again = await bench.slot()
@@ -113,11 +111,10 @@ async def a_release_leaves_nothing(bench: Trial) -> None:
 
 
 @check(slots=1)
-async def renewing_leaves_nothing_but_the_lease(bench: Trial) -> None:
+async def renewing_leaves_nothing_but_the_lease(bench: Trial, slot: Slot) -> None:
     """Empty the slot like a release, keep the lease, and return a `Slot` with a new id; the old one
     is void.
     """
-    slot = await bench.slot()
     await bench.out(slot, LITTER)
     again = await bench.backend.renew(slot)
     expect(again.slot_id != slot.slot_id, "the slot id was used again")
@@ -129,9 +126,8 @@ async def renewing_leaves_nothing_but_the_lease(bench: Trial) -> None:
 
 
 @check()
-async def stopping_ends_every_slot_and_may_be_repeated(bench: Trial) -> None:
+async def stopping_ends_every_slot_and_may_be_repeated(bench: Trial, slot: Slot) -> None:
     """End all sandboxes in `stop`, ignore a second call, and work again after `start`."""
-    slot = await bench.slot()
     await bench.out(slot, "sleep 4242 & true")
     await bench.backend.stop()
     await bench.backend.stop()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from hermes_queue.errors import SlotLost
-from hermes_queue.sandbox.base import ExecutionRequest, ExecutionResult
+from hermes_queue.sandbox.base import ExecutionRequest, ExecutionResult, Slot
 from hermes_queue.sandbox.selfcheck.bench import CheckFailed, Trial, check, expect, same
 
 # The brackets keep the pattern from matching the shell that has it on its command line.
@@ -21,19 +21,17 @@ TREES = {
 
 
 @check()
-async def a_timeout_is_reported_with_the_output_so_far(bench: Trial) -> None:
+async def a_timeout_is_reported_with_the_output_so_far(bench: Trial, slot: Slot) -> None:
     """Answer a command that runs out of time with exit code 124, `timed_out` and its output."""
-    slot = await bench.slot()
     result = await bench.sh(slot, "echo begun; sleep 4242", timeout_s=3)
     same((result.exit_code, result.timed_out, result.stdout), (124, True, b"begun\n"))
 
 
 @check()
-async def a_timeout_kills_the_whole_tree(bench: Trial) -> None:
+async def a_timeout_kills_the_whole_tree(bench: Trial, slot: Slot) -> None:
     """Kill every process of a command that runs out of time, even if it ignores signals, left the
     session, lost its parent or cleared its environment.
     """
-    slot = await bench.slot()
     for kind, tree in TREES.items():
         result = await bench.sh(slot, tree, timeout_s=0.5)
         expect(result.timed_out, f"{kind}: the command did not run out of time")
@@ -41,9 +39,8 @@ async def a_timeout_kills_the_whole_tree(bench: Trial) -> None:
 
 
 @check()
-async def a_timeout_spares_the_slots_other_commands(bench: Trial) -> None:
+async def a_timeout_spares_the_slots_other_commands(bench: Trial, slot: Slot) -> None:
     """Kill the tree of this command only, not all processes in its slot."""
-    slot = await bench.slot()
     slow = ExecutionRequest(slot, "sleep 1; echo done")
     stuck = ExecutionRequest(slot, "sleep 4242", timeout_s=0.3)
     done, killed = await bench.backend.execute_batch([slow, stuck])
@@ -52,11 +49,10 @@ async def a_timeout_spares_the_slots_other_commands(bench: Trial) -> None:
 
 
 @check()
-async def cancellation_kills_the_whole_tree(bench: Trial) -> None:
+async def cancellation_kills_the_whole_tree(bench: Trial, slot: Slot) -> None:
     """Kill the command's processes when the call of `execute_batch` is cancelled, then end the
     call.
     """
-    slot = await bench.slot()
     command = "(setsid sleep 4242 &) ; touch begun; sleep 4242"
     task = asyncio.create_task(bench.sh(slot, command))
     while not (await bench.sh(slot, "test -e begun")).ok:
@@ -90,9 +86,8 @@ async def a_background_server_outlives_its_command_and_dies_with_the_slot(bench:
 
 
 @check()
-async def releasing_under_a_command_loses_it_in_place(bench: Trial) -> None:
+async def releasing_under_a_command_loses_it_in_place(bench: Trial, slot: Slot) -> None:
     """Answer a command whose slot is released meanwhile with `SlotLost`."""
-    slot = await bench.slot()
     running = asyncio.create_task(bench.answer(slot, "touch begun; sleep 4242"))
     while not (await bench.sh(slot, "test -e begun")).ok:
         await asyncio.sleep(0.02)

@@ -43,6 +43,8 @@ class EnvStatus:
 class AtroposServer:
     """The client of one server. Blocking; not thread-safe.
 
+    Every method but `close` raises `AtroposUnavailable` if the server does not answer.
+
     Args:
         url: `http://host:port`, or https.
         timeout_s: limit of one request. The server is blocked while it compresses a batch, which
@@ -66,32 +68,16 @@ class AtroposServer:
         self._http: http.client.HTTPConnection | None = None
 
     def limits(self) -> TrainerLimits | None:
-        """The limits that the trainer registered; None before it has registered.
-
-        Raises:
-            AtroposUnavailable: the server does not answer.
-        """
-        answer = self._get("/info")
+        """The limits that the trainer registered; None before it has registered."""
+        answer = self._exchange("GET", "/info")
         if answer.get("batch_size", -1) <= 0:
             return None
         return TrainerLimits(int(answer["batch_size"]), int(answer["max_token_len"]))
 
     def register_env(self, name: str, group_size: int, max_token_len: int) -> int | None:
-        """Register; returns our id, or None until the trainer has asked for its first batch.
-
-        Raises:
-            AtroposUnavailable: the server does not answer.
-        """
-        answer = self._exchange(
-            "POST",
-            "/register-env",
-            {
-                "max_token_length": max_token_len,
-                "desired_name": name,
-                "weight": 1.0,
-                "group_size": group_size,
-            },
-        )
+        """Register; returns our id, or None until the trainer has asked for its first batch."""
+        body = {"max_token_length": max_token_len, "desired_name": name, "weight": 1.0}
+        answer = self._exchange("POST", "/register-env", {**body, "group_size": group_size})
         return int(answer["env_id"]) if answer.get("status") == "success" else None
 
     def status(self, env_id: int) -> EnvStatus:
@@ -100,7 +86,7 @@ class AtroposServer:
         Raises:
             AtroposUnavailable: the server does not answer, or does not know us.
         """
-        answer = self._get("/status-env", {"env_id": env_id})
+        answer = self._exchange("GET", "/status-env", {"env_id": env_id})
         try:
             return EnvStatus(
                 int(answer["current_step"]),
@@ -111,12 +97,8 @@ class AtroposServer:
             raise AtroposUnavailable(f"{self.url} reports no step for us") from error
 
     def latest_group_overrides(self) -> dict[str, Any] | None:
-        """The overrides of the last group that the server received; None if it has received none.
-
-        Raises:
-            AtroposUnavailable: the server does not answer.
-        """
-        answer = self._get("/latest_example")
+        """The overrides of the last group that the server received; None if there is none."""
+        answer = self._exchange("GET", "/latest_example")
         if not answer.get("tokens"):
             return None
         overrides = answer.get("group_overrides")
@@ -134,11 +116,7 @@ class AtroposServer:
         self._send("POST", "/scored_data", body, {"Content-Encoding": "gzip"})
 
     def disconnect(self, env_id: int) -> None:
-        """Tell the server that we send no more.
-
-        Raises:
-            AtroposUnavailable: the server does not answer.
-        """
+        """Tell the server that we send no more."""
         self._exchange("POST", "/disconnect-env", {"env_id": env_id})
 
     def close(self) -> None:
@@ -147,10 +125,9 @@ class AtroposServer:
             self._http.close()
             self._http = None
 
-    def _get(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        return self._exchange("GET", path, body)
-
-    def _exchange(self, method: str, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
+    def _exchange(
+        self, method: str, path: str, body: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
         """Send a request that may be repeated, on a new connection if the old one is gone."""
         data = json.dumps(body).encode() if body is not None else None
         if self._http is not None and self._http.sock is not None:

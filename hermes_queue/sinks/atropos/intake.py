@@ -90,9 +90,8 @@ class PendingDeliveries:
     async def _accept(self, whole: Whole) -> None:
         """Prepare a group as soon as the group size is known."""
         group = whole.group
-        if held := self._deliveries.get(
-            group.group_id
-        ):  # after a power loss Redis may hold it twice
+        if held := self._deliveries.get(group.group_id):
+            # After a power loss Redis may hold it twice.
             held.handles += tuple(map(_without_bodies, whole.deliveries))
             return
         if self.group_size is None:
@@ -105,7 +104,6 @@ class PendingDeliveries:
             await self._prepare(each)
 
     async def _prepare(self, whole: Whole) -> None:
-        """Convert a group and queue its posts, unless they are on the server already."""
         group = whole.group
         try:
             if group.size != self.group_size:
@@ -144,11 +142,9 @@ class PendingDeliveries:
     async def _drop_overdue(self) -> None:
         for deliveries in self._members.overdue(time.time()):
             self._counts.dropped["missing_members"] += 1
-            logger.info(
-                "dropped group %s: members of it were not measured",
-                deliveries[0].group_id,
-                extra={"action": "atropos_dropped", "group_id": deliveries[0].group_id},
-            )
+            name = deliveries[0].group_id
+            extra = {"action": "atropos_dropped", "group_id": name}
+            logger.info("dropped group %s: members of it were not measured", name, extra=extra)
             for each in deliveries:
                 await _insist(each.ack)
 

@@ -5,42 +5,69 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field, fields
 
+from pydantic import Field
+
 from hermes_queue.sinks.atropos.members import MissingPolicy
 from hermes_queue.sinks.atropos.wire import SequencePolicy
+from hermes_queue.sinks.base import START, SinkOptions
 
 
-@dataclass(frozen=True, slots=True)
-class AtroposOptions:
+class AtroposOptions(SinkOptions):
     """Options of the sink: where to send, what, and how."""
 
-    url: str
-    """URL of the Atropos API server."""
-    name: str = "hermes-queue"
-    """Name of the environment in the trainer's displays."""
-    group: str = "atropos"
-    """Consumer group of the results stream; one sink process at a time serves it."""
+    url: str = Field(description="URL of the Atropos API server: http://host:port.")
+    name: str = Field(default="hermes-queue", description="Name of the environment to register.")
+    group: str = Field(default="atropos", description="Name of the consumer group.")
+    run_id: str | None = Field(
+        default=None, validation_alias="run", description="Send only groups of this run."
+    )
+    env: str | None = Field(default=None, description="Send only groups of this env.")
+    start: str | float = Field(default="0", description=START)
+    group_size: int | None = Field(
+        default=None,
+        ge=1,
+        description="Refuse groups of another size. Default: the size of the first group.",
+    )
+    sequences: SequencePolicy = Field(
+        default="longest", description="Token sequences to send of a trajectory that has several."
+    )
+    on_missing: MissingPolicy = Field(
+        default="drop",
+        description="Drop a group with members that were not measured, or wait for replacements.",
+    )
+    missing_wait_s: float = Field(
+        default=3600.0,
+        gt=0,
+        validation_alias="missing_wait",
+        description="With --on-missing wait: drop the group after this many seconds.",
+    )
+    messages: bool = Field(default=False, description="Also send the messages of the conversation.")
+    settle_s: float = Field(
+        default=2.0,
+        ge=0,
+        validation_alias="settle",
+        description="A batch counts as received if the server is alive this many seconds later.",
+    )
+    """Nothing more is sent before that, so this bounds batches per second."""
+    max_batches_queued: float = Field(
+        default=3.0,
+        gt=0,
+        description="Pause while at least this many batches of all environments are queued.",
+    )
+    register_timeout_s: float | None = Field(
+        default=None,
+        gt=0,
+        validation_alias="register_timeout",
+        description="Give up if no trainer registers within this many seconds. Default: never.",
+    )
+    idle_timeout_s: float | None = Field(
+        default=None,
+        gt=0,
+        validation_alias="idle_timeout",
+        description="End after this many seconds without activity. Default: never.",
+    )
     redis_url: str | None = None
-    run_id: str | None = None
-    env: str | None = None
-    start: str | float = "0"
-    group_size: int | None = None
-    """Sequences per group; None: the size of the first group."""
-    sequences: SequencePolicy = "longest"
-    on_missing: MissingPolicy = "drop"
-    missing_wait_s: float = 3600.0
-    """Seconds that `wait` waits after the group was finished."""
-    messages: bool = False
-    """Whether to send the conversation beside the tokens."""
-    settle_s: float = 2.0
-    """Seconds for which the server must stay alive after it formed a batch until the trainer counts
-    as having it. Nothing more is sent before that, so this bounds batches per second."""
-    max_batches_queued: float = 3.0
-    """Stop sending while this many batches, of all environments, wait on the server."""
     poll_s: float = 0.25
-    register_timeout_s: float | None = None
-    """End with an error if no trainer registers within this time; None: wait for ever."""
-    idle_timeout_s: float | None = None
-    """End after this long without progress; None: never."""
 
 
 @dataclass(slots=True)

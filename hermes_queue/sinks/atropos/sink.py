@@ -29,7 +29,7 @@ from hermes_queue.sinks.atropos.options import AtroposCounts, AtroposOptions
 from hermes_queue.sinks.atropos.single_flight import single_flight
 from hermes_queue.sinks.atropos.wire import GroupRefused, TrainerLimits, check_fits
 from hermes_queue.sinks.metering import SinkMeter
-from hermes_queue.telemetry.meter import NoMeter
+from hermes_queue.telemetry.meter import Meter
 
 _WAIT_LOG_S = 30.0
 """Interval at which the log repeats the reason for waiting."""
@@ -39,8 +39,6 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Registration:
-    """Our registration at a server."""
-
     env_id: int
     limits: TrainerLimits
     group_size: int
@@ -63,7 +61,7 @@ class AtroposSink:
         self._server = AtroposServer(options.url)
         self._journal = Journal()
         self._intake = PendingDeliveries(
-            options, self._journal, self.counts, meter or SinkMeter("atropos", NoMeter())
+            options, self._journal, self.counts, meter or SinkMeter("atropos", Meter())
         )
         self._known: _Registration | None = None
         self._waiting_since_s = time.monotonic()
@@ -114,8 +112,6 @@ class AtroposSink:
             await end_tasks(*tasks)
             self._server.close()
 
-    # --- towards the server -------------------------------------------------------------
-
     async def _turn(self) -> None:
         """One round: check the server, observe which posts were taken, send further ones."""
         try:
@@ -150,12 +146,11 @@ class AtroposSink:
         if env_id is None:
             self._forget("it does not know us")
             env_id = await self._register(limits, group_size)
-        if env_id is not None:
-            connection = self._server.connection
-            self._known = _Registration(env_id, limits, group_size, connection)
-            self._intake.read_ahead = self._known.groups_per_batch
-            return self._known
-        return None
+        if env_id is None:
+            return None
+        self._known = _Registration(env_id, limits, group_size, self._server.connection)
+        self._intake.read_ahead = self._known.groups_per_batch
+        return self._known
 
     async def _recognised(self) -> int | None:
         """Our id on the server, if it holds posts of this process or an earlier one."""
@@ -188,31 +183,21 @@ class AtroposSink:
             self._waiting("the trainer at %s has not asked for a batch yet", self.options.url)
             return None
         self.counts.registrations += 1
-        logger.info(
-            "registered at %s as environment %d: batches of %d sequences in groups of %d",
-            self.options.url,
-            env_id,
-            limits.batch_size,
-            group_size,
-            extra={"action": "atropos_registered", "env_id": env_id},
-        )
+        extra = {"action": "atropos_registered", "env_id": env_id}
+        text = "registered at %s as environment %d: batches of %d sequences in groups of %d"
+        logger.info(text, self.options.url, env_id, limits.batch_size, group_size, extra=extra)
         status = await asyncio.to_thread(self._server.status, env_id)
         self._journal.step = status.step
         return env_id
 
     def _forget(self, why: str) -> None:
-        """Drop the registration after the server lost its state."""
         self._known = None
         again = self._journal.lost()
         self.counts.sent_again += again
         if again:
-            logger.warning(
-                "%s lost %d groups (%s): sending them again",
-                self.options.url,
-                again,
-                why,
-                extra={"action": "atropos_lost", "groups": again},
-            )
+            extra = {"action": "atropos_lost", "groups": again}
+            text = "%s lost %d groups (%s): sending them again"
+            logger.warning(text, self.options.url, again, why, extra=extra)
 
     async def _observe(self, known: _Registration) -> EnvStatus:
         """Observe which posts were taken, and acknowledge those that have arrived."""
@@ -276,21 +261,13 @@ class AtroposSink:
             if known and not self._journal.queued:
                 await asyncio.to_thread(self._server.disconnect, known.env_id)
         except AtroposUnavailable as error:
-            logger.warning(
-                "disconnected from %s: %s",
-                self.options.url,
-                error,
-                extra={"action": "atropos_left"},
-            )
-        if self._journal.queued:
+            extra = {"action": "atropos_left"}
+            logger.warning("disconnected from %s: %s", self.options.url, error, extra=extra)
+        if left := len(self._journal.queued):
+            text = "%d groups wait on %s for its trainer; the next start accounts for them"
             logger.info(
-                "%d groups wait on %s for its trainer; the next start accounts for them",
-                len(self._journal.queued),
-                self.options.url,
-                extra={"action": "atropos_left", "groups": len(self._journal.queued)},
+                text, left, self.options.url, extra={"action": "atropos_left", "groups": left}
             )
-
-    # --- small things -------------------------------------------------------------------
 
     def _waiting(self, text: str, *what: Any) -> None:
         """Log the reason for waiting, at intervals; raise after `register_timeout_s`."""

@@ -61,7 +61,6 @@ class Post:
 
     key: str
     """`<group id>#<n>`: the n-th post made from that group."""
-    group_id: str
     longest: int
     """Tokens of its longest sequence."""
     fields: bytes
@@ -166,7 +165,6 @@ class _Row:
 
 
 def _sequences(member: ScoredTrajectory, policy: SequencePolicy) -> list[tuple[int, TokenSequence]]:
-    """The sequences to send, with their indexes, each checked."""
     found = list(enumerate(member.sequences or ()))
     if not found:
         raise GroupRefused(
@@ -225,7 +223,6 @@ def _post(
     text = ",".join(f'"{name}":{value}' for name, value in parts.items()) + "}"
     return Post(
         key=f"{group.group_id}#{number}",
-        group_id=group.group_id,
         longest=max(len(row.sequence.ids) for row in rows),
         fields=gzip.compress(text.encode(), GZIP_LEVEL),
     )

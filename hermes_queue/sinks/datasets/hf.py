@@ -10,7 +10,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from pydantic import Field
 from hermes_queue.disk import locked as files
 from hermes_queue.errors import ConfigurationError, InputError
 from hermes_queue.models import ScoredTrajectory
-from hermes_queue.sinks.base import Format, RowChoice
+from hermes_queue.sinks.base import Closing, Format, RowChoice
 from hermes_queue.sinks.datasets.parquet import ParquetSink, ShardOptions
 
 _COLUMNS = ("run_id", "env", "instance_id", "agent_kind", "model", "policy_version", "status")
@@ -29,60 +28,63 @@ _FILLS = ".fills.json"
 """File with the filters of every run that added rows to the folder: the card lists all of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class CardFacts:
-    """Facts for the card that the shards do not contain."""
+class CardOptions(ShardOptions):
+    """Contents of the data card beyond the statistics, and limits of shards."""
 
-    name: str = "Trajectories"
-    licence: str | None = None
-    """Licence of the dataset by the hub's identifier: `mit`, `cc-by-4.0`, ..."""
-    licence_notes: str | None = None
-    """Text for the card about the licences of the rows' sources, e.g. a NOTICE file."""
-    filters: Mapping[str, Any] = field(default_factory=dict)
-    decontaminated: int | None = None
-    """Number of instances and repositories on the decontamination list."""
+    name: str = Field(default="Trajectories", description="The dataset's name on its card.")
+    licence: str | None = Field(
+        default=None,
+        description="The dataset's licence: the hub's identifier, such as mit or cc-by-4.0.",
+    )
+    licence_notes: Path | None = Field(
+        default=None,
+        description="File with text about the licences of the rows' sources, which is copied "
+        "into the card.",
+    )
 
 
-class HfSink:
+class HfSink(Closing):
     """Fills `folder`; see `ParquetSink` for its shards.
 
     Args:
         folder: created if missing.
-        facts: facts for the card.
-        shards: keyword arguments of `ParquetSink` that limit shards.
+        options: facts for the card that the shards do not contain, and limits of shards.
+        choice: which rows were chosen.
 
     Raises:
         ConfigurationError: as `ParquetSink`, or the folder has a README.md from elsewhere.
+        InputError: the notes cannot be read.
     """
 
-    def __init__(self, folder: Path, facts: CardFacts | None = None, **shards: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        options: CardOptions | None = None,
+        choice: RowChoice | None = None,
+    ) -> None:
         self.path = folder
-        self._facts = facts or CardFacts()
+        self._options = options or CardOptions()
+        self._notes = _notes(self._options.licence_notes)
+        choice = choice or RowChoice()
+        self._fill = [choice.filters, choice.decontaminated]
         self._card = folder / "README.md"
         if self._card.exists() and _MARK not in self._card.read_text(encoding="utf-8"):
             raise ConfigurationError(
                 f"{self._card}: was not written by hermes-queue; choose another --out"
             )
-        if self._facts.licence and not re.fullmatch(r"[a-z0-9][a-z0-9.+-]*", self._facts.licence):
+        licence = self._options.licence
+        if licence and not re.fullmatch(r"[a-z0-9][a-z0-9.+-]*", licence):
             raise ConfigurationError(
-                f"licence {self._facts.licence!r}: use the hub's identifier, e.g. mit or cc-by-4.0"
+                f"licence {licence!r}: use the hub's identifier, e.g. mit or cc-by-4.0"
             )
-        self._shards = ParquetSink(folder / "data", **shards)
+        self._shards = ParquetSink(folder / "data", self._options)
+        self.held = self._shards.held
+        """See `DatasetSink.held`."""
         self._fills = _read_fills(folder / _FILLS)
         self._counts = _Counts()
         self._described: list[Path] | None = None
         self._closed = False
         self._describe()
-
-    @property
-    def held(self) -> Mapping[str, str]:
-        """See `DatasetSink.held`."""
-        return self._shards.held
-
-    @property
-    def written(self) -> int:
-        """Trajectories added since the folder was opened."""
-        return self._shards.written
 
     def write(self, trajectories: Iterable[ScoredTrajectory]) -> int:
         """See `Sink.write`."""
@@ -106,27 +108,40 @@ class HfSink:
 
     def _note_fill(self) -> None:
         """Record the filters of these rows before the first of them is written."""
-        fill = json.loads(json.dumps([self._facts.filters, self._facts.decontaminated]))
+        fill = json.loads(json.dumps(self._fill))
         if fill not in self._fills:
             with files.replacing(self.path / _FILLS) as draft:
                 draft.write_text(json.dumps([*self._fills, fill]), encoding="utf-8")
             self._fills.append(fill)
 
     def _describe(self) -> None:
-        """Write the card if there are new shards since the last one."""
         shards = self._shards.shards
         if shards != self._described:
             for shard in shards[len(self._described or ()) :]:
                 self._counts.add(shard)
             with files.replacing(self._card) as draft:
-                draft.write_text(_card(self._facts, self._counts, self._fills), encoding="utf-8")
+                draft.write_text(self._text(), encoding="utf-8")
             self._described = shards
 
-    def __enter__(self) -> HfSink:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def _text(self) -> str:
+        options, counts = self._options, self._counts
+        parts = [
+            _front_matter(options, counts.rows),
+            f"{_MARK}\n\n# {options.name}\n",
+            "Agent trajectories made with hermes-queue: one row is one attempt of one agent at one "
+            "task, with its conversation, its score and, where the server gave them, its token ids "
+            "and logprobs.\n",
+            _table("Counts", counts.totals()),
+            _table("Scores", counts.scores.most_common(20)) if counts.scores else "",
+            _table("Why trajectories ended", counts.by["stop_reason"].most_common()),
+            _section("Filters", _filters(self._fills or [self._fill])),
+            _table("Runs", counts.by["run_id"].most_common(50)),
+            _table("Agents and models", counts.by["model"].most_common(50)),
+            _table("Tasks and versions they were graded by", counts.versions.most_common(50)),
+            _section("Licences", _licences(options.licence, self._notes)),
+            _section("Columns", _COLUMN_NOTES),
+        ]
+        return "\n".join(part for part in parts if part)
 
 
 def _read_fills(path: Path) -> list[Any]:
@@ -134,27 +149,6 @@ def _read_fills(path: Path) -> list[Any]:
         return list(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else []
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"{path}: cannot be read: {error}") from error
-
-
-def _card(facts: CardFacts, counts: _Counts, fills: list[Any]) -> str:
-    """The text of README.md."""
-    parts = [
-        _front_matter(facts, counts),
-        f"{_MARK}\n\n# {facts.name}\n",
-        "Agent trajectories made with hermes-queue: one row is one attempt of one agent at one "
-        "task, with its conversation, its score and, where the server gave them, its token ids "
-        "and logprobs.\n",
-        _table("Counts", counts.totals()),
-        _table("Scores", counts.scores.most_common(20)) if counts.scores else "",
-        _table("Why trajectories ended", counts.by["stop_reason"].most_common()),
-        _section("Filters", _filters(fills or [[facts.filters, facts.decontaminated]])),
-        _table("Runs", counts.by["run_id"].most_common(50)),
-        _table("Agents and models", counts.by["model"].most_common(50)),
-        _table("Tasks and versions they were graded by", counts.versions.most_common(50)),
-        _section("Licences", _licences(facts)),
-        _section("Columns", _COLUMN_NOTES),
-    ]
-    return "\n".join(part for part in parts if part)
 
 
 class _Counts:
@@ -200,6 +194,8 @@ class _Counts:
         ]
 
 
+_SIZES = ((10**3, "n<1K"), (10**4, "1K<n<10K"), (10**5, "10K<n<100K"), (10**6, "100K<n<1M"))
+"""The hub's categories, each with its end."""
 _COLUMN_NOTES = """\
 `score` is null, not 0, where nothing was measured. `messages` is the conversation in OpenAI's
 format. `sequences` is for policy-gradient training: `ids`, `loss_mask` (1 = sampled by the policy)
@@ -208,23 +204,16 @@ and `logprobs` (0.0 where the mask is 0), exactly as the server returned them.
 """
 
 
-def _front_matter(facts: CardFacts, counts: _Counts) -> str:
-    lines = ["---", f"pretty_name: {json.dumps(facts.name)}"]
-    if facts.licence:
-        lines.append(f"license: {facts.licence}")
-    lines += ["tags:", "- agent", "- trajectories", "size_categories:", f"- {_size(counts.rows)}"]
-    if counts.rows:  # a folder without shards has no split to name
+def _front_matter(options: CardOptions, rows: int) -> str:
+    lines = ["---", f"pretty_name: {json.dumps(options.name)}"]
+    if options.licence:
+        lines.append(f"license: {options.licence}")
+    size = next((name for limit, name in _SIZES if rows < limit), "n>1M")
+    lines += ["tags:", "- agent", "- trajectories", "size_categories:", f"- {size}"]
+    if rows:  # a folder without shards has no split to name
         lines += ["configs:", "- config_name: default", "  data_files:"]
         lines += ["  - split: train", "    path: data/train-*.parquet"]
     return "\n".join([*lines, "---", ""])
-
-
-def _size(rows: int) -> str:
-    """The hub's size category."""
-    for limit, name in ((1000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K")):
-        if rows < limit:
-            return name
-    return "100K<n<1M" if rows < 1_000_000 else "n>1M"
 
 
 def _filters(fills: list[Any]) -> str:
@@ -242,9 +231,9 @@ def _filled_by(filters: Mapping[str, Any], decontaminated: int | None) -> str:
     return "\n".join(lines or ["Only the default: trajectories that were measured."]) + "\n"
 
 
-def _licences(facts: CardFacts) -> str:
-    stated = f"This dataset: {facts.licence}." if facts.licence else "This dataset: not stated."
-    notes = facts.licence_notes or (
+def _licences(licence: str | None, notes: str | None) -> str:
+    stated = f"This dataset: {licence or 'not stated'}."
+    notes = notes or (
         "Rows contain text and code of the tasks they are made from, and texts of models. The "
         "makers of this dataset did not state their licences; check them before you share it."
     )
@@ -260,31 +249,6 @@ def _table(title: str, rows: Iterable[tuple[str, object]]) -> str:
     return _section(title, "\n".join(["| | |", "|---|---:|", *lines, ""]))
 
 
-class CardOptions(ShardOptions):
-    """Contents of the data card beyond the statistics, and limits of shards."""
-
-    name: str = Field("Trajectories", description="The dataset's name on its card.")
-    licence: str | None = Field(
-        None, description="The dataset's licence: the hub's identifier, such as mit or cc-by-4.0."
-    )
-    licence_notes: Path | None = Field(
-        None,
-        description="File with text about the licences of the rows' sources, which is copied "
-        "into the card.",
-    )
-
-
-def _open(out: Path, options: CardOptions, choice: RowChoice) -> HfSink:
-    facts = CardFacts(
-        name=options.name,
-        licence=options.licence,
-        licence_notes=_notes(options.licence_notes),
-        filters=choice.filters,
-        decontaminated=choice.decontaminated,
-    )
-    return HfSink(out, facts, **options.limits())
-
-
 def _notes(path: Path | None) -> str | None:
     try:
         return path.read_text(encoding="utf-8") if path else None
@@ -294,6 +258,6 @@ def _notes(path: Path | None) -> str | None:
 
 FORMAT = Format(
     help="A Hugging Face dataset folder OUT: Parquet shards and a data card (extra: parquet).",
-    open=_open,
+    open=HfSink,
     options=CardOptions,
 )

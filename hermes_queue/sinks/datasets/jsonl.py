@@ -11,13 +11,13 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 from hermes_queue.disk import locked as files
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.models import ScoredTrajectory
-from hermes_queue.sinks.base import Format
+from hermes_queue.sinks.base import Closing, Format
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ _ID = re.compile(
 """The beginning of our own lines; parsing a 100 KB record to find its id would be slow."""
 
 
-class JsonlSink:
+class JsonlSink(Closing):
     """Appends to `path`, which is created with its parents if missing.
 
     Raises:
@@ -50,29 +50,20 @@ class JsonlSink:
             )
         self._fd = files.open_locked(path)
         try:
-            self._ids = self._scan()
+            self.held = self._scan()
+            """See `DatasetSink.held`."""
         except BaseException:
             self.close()
             raise
 
-    @property
-    def trajectory_ids(self) -> frozenset[str]:
-        """Ids of the trajectories in the file."""
-        return frozenset(self._ids)
-
-    @property
-    def held(self) -> Mapping[str, str]:
-        """See `DatasetSink.held`."""
-        return self._ids
-
     def write(self, trajectories: Iterable[ScoredTrajectory]) -> int:
         """See `Sink.write`."""
-        new = {t.trajectory_id: t for t in trajectories if t.trajectory_id not in self._ids}
+        new = {t.trajectory_id: t for t in trajectories if t.trajectory_id not in self.held}
         if not new:
             return 0
         data = b"".join(t.model_dump_json().encode() + b"\n" for t in new.values())
         files.append(self._fd, self.path, data)
-        self._ids.update((t.trajectory_id, t.instance_id) for t in new.values())
+        self.held.update((t.trajectory_id, t.instance_id) for t in new.values())
         self.written += len(new)
         return len(new)
 
@@ -81,12 +72,6 @@ class JsonlSink:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-
-    def __enter__(self) -> JsonlSink:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _scan(self) -> dict[str, str]:
         """The ids in the file, with their instances; repairs the end of the file."""
@@ -125,13 +110,9 @@ class JsonlSink:
         except ValueError:
             self.repaired_bytes = len(line)
             os.ftruncate(self._fd, start)
-            logger.warning(
-                "%s:%d: removed a truncated last line of %d bytes",
-                self.path,
-                number,
-                len(line),
-                extra={"action": "jsonl_repaired", "path": str(self.path), "bytes": len(line)},
-            )
+            extra = {"action": "jsonl_repaired", "path": str(self.path), "bytes": len(line)}
+            text = "%s:%d: removed a truncated last line of %d bytes"
+            logger.warning(text, self.path, number, len(line), extra=extra)
             return
         ids.update([self._id_of(line, number)])
         os.lseek(self._fd, 0, os.SEEK_END)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from hermes_queue.disk import locked as files
 from hermes_queue.disk.frames import FrameLog
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.models import ScoredTrajectory
+from hermes_queue.sinks.base import Closing
 
 _MAGIC = b"hermes-queue lines 1\n"
 
@@ -29,7 +29,7 @@ class NotRepresentable(Exception):
 Render = Callable[[ScoredTrajectory], Mapping[str, Any]]
 
 
-class LinesSink:
+class LinesSink(Closing):
     """Appends the row that `render` makes of each trajectory to `path`.
 
     Args:
@@ -45,14 +45,11 @@ class LinesSink:
         if path.suffix != ".jsonl":
             raise ConfigurationError(f"{path}: rows are JSON lines; choose a file ending in .jsonl")
         self.path = path
-        self.written = 0
-        """Rows added since the file was opened."""
-        self.unfit: Counter[str] = Counter()
-        """Trajectories that have no row in this format, by reason."""
         self._render = render
         self._rendered: dict[str, bytes] = {}
         """Lines that `refusal` rendered and `write` has not received yet."""
-        self._held: dict[str, str] = {}
+        self.held: dict[str, str] = {}
+        """See `DatasetSink.held`."""
         index = path.with_name(f".{path.name}.index")
         known = index.exists()
         self._fd = files.open_locked(path)
@@ -69,51 +66,39 @@ class LinesSink:
             self.close()
             raise
 
-    @property
-    def held(self) -> Mapping[str, str]:
-        """See `DatasetSink.held`."""
-        return self._held
-
     def write(self, trajectories: Iterable[ScoredTrajectory]) -> int:
-        """See `Sink.write`.
-
-        Trajectories without a row that `refusal` has not seen are counted in `unfit`.
-        """
+        """See `Sink.write`. Trajectories that `refusal` refuses are left out."""
         rows: dict[str, str] = {}
         data = bytearray()
         for trajectory in trajectories:
-            if trajectory.trajectory_id in self._held or trajectory.trajectory_id in rows:
+            name = trajectory.trajectory_id
+            if name in self.held or name in rows:
                 continue
-            try:
-                data += self._rendered.get(trajectory.trajectory_id) or self._line(trajectory)
-            except NotRepresentable as reason:
-                self.unfit[str(reason)] += 1
-                continue
-            rows[trajectory.trajectory_id] = trajectory.instance_id
+            if name in self._rendered or not self.refusal(trajectory):
+                data += self._rendered[name]
+                rows[name] = trajectory.instance_id
         self._rendered.clear()
         if not rows or self._index is None:
             return 0
         start = os.lseek(self._fd, 0, os.SEEK_END)
         files.append(self._fd, self.path, data)
+        entry = {"end": start + len(data), "rows": rows}
         try:
-            self._index.append([_entry(start + len(data), rows)])
+            self._index.append([json.dumps(entry, ensure_ascii=False).encode()])
         except BaseException:
             os.ftruncate(self._fd, start)
             raise
-        self._held.update(rows)
-        self.written += len(rows)
+        self.held.update(rows)
         return len(rows)
 
     def refusal(self, trajectory: ScoredTrajectory) -> str:
         """The reason why the trajectory has no row in this format; "" if it has one."""
         try:
-            self._rendered[trajectory.trajectory_id] = self._line(trajectory)
+            line = json.dumps(self._render(trajectory), ensure_ascii=False)
         except NotRepresentable as reason:
             return str(reason)
+        self._rendered[trajectory.trajectory_id] = line.encode() + b"\n"
         return ""
-
-    def _line(self, trajectory: ScoredTrajectory) -> bytes:
-        return json.dumps(self._render(trajectory), ensure_ascii=False).encode() + b"\n"
 
     def close(self) -> None:
         """See `Sink.close`."""
@@ -124,18 +109,12 @@ class LinesSink:
             os.close(self._fd)
             self._fd = -1
 
-    def __enter__(self) -> LinesSink:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _read_index(self, index: FrameLog) -> None:
         end = 0
         for frame in index:
             entry = json.loads(frame)
             end = entry["end"]
-            self._held.update(entry["rows"])
+            self.held.update(entry["rows"])
         size = os.lseek(self._fd, 0, os.SEEK_END)
         if size < end:
             raise ConfigurationError(
@@ -143,7 +122,3 @@ class LinesSink:
                 "another program changed it; remove both, or choose another --out"
             )
         os.ftruncate(self._fd, end)
-
-
-def _entry(end: int, rows: Mapping[str, str]) -> bytes:
-    return json.dumps({"end": end, "rows": rows}, ensure_ascii=False).encode()

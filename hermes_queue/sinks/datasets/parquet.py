@@ -13,7 +13,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +23,11 @@ from hermes_queue.disk import locked as files
 from hermes_queue.disk.frames import FrameLog
 from hermes_queue.errors import ConfigurationError, HermesQueueError
 from hermes_queue.models import ScoredTrajectory
-from hermes_queue.sinks.base import Format, RowChoice, SinkOptions
+from hermes_queue.sinks.base import Closing, Format, SinkOptions
 from hermes_queue.sinks.datasets import arrow_rows
 
 logger = logging.getLogger(__name__)
 
-SHARD_ROWS = 2000
-SHARD_BYTES = 256 << 20
-SHARD_S = 600.0
 ROW_GROUP_ROWS = 256
 """Readers load one row group at a time into memory."""
 
@@ -39,34 +36,35 @@ _MARK = b"hermes_queue.rows"
 _MAGIC = b"hermes-queue arrow rows %d\n" % arrow_rows.ROWS_VERSION
 
 
-class ParquetSink:
+class ShardOptions(SinkOptions):
+    """Limits at which a shard ends."""
+
+    shard_rows: int = Field(default=2000, ge=1, description="End a shard at about this many rows.")
+    shard_mb: int = Field(default=256, ge=1, description="End a shard at about this size in MiB.")
+    shard_s: float = Field(
+        default=600.0, gt=0, description="End a shard this many seconds after its first row."
+    )
+
+
+class ParquetSink(Closing):
     """Writes `train-00000.parquet`, `train-00001.parquet`, ... into a directory.
 
     Args:
         directory: created if missing.
-        shard_rows: end a shard at this number of rows.
-        shard_bytes: end a shard when its journal, which is compressed as well, has this size.
-        shard_s: end a shard this many seconds after its first row, at the next `write`.
+        limits: when a shard ends; by size, the journal's counts, which is compressed as well, and
+            by age, it ends at the next `write`.
 
     Raises:
         ConfigurationError: pyarrow is missing; the directory cannot be written, has another
             writer, or holds foreign Parquet files (which stay unchanged).
     """
 
-    def __init__(
-        self,
-        directory: Path,
-        *,
-        shard_rows: int = SHARD_ROWS,
-        shard_bytes: int = SHARD_BYTES,
-        shard_s: float = SHARD_S,
-    ) -> None:
+    def __init__(self, directory: Path, limits: ShardOptions | None = None) -> None:
         arrow_rows.arrow()
         self.path = directory
-        self.written = 0
-        """Trajectories added since the directory was opened."""
-        self._limits = (shard_rows, shard_bytes, shard_s)
-        self._held: dict[str, str] = {}
+        self.held: dict[str, str] = {}
+        """See `DatasetSink.held`."""
+        self._limits = limits or ShardOptions()
         self._sharded: frozenset[str] = frozenset()
         self._rows = 0
         """Rows in the journal that are in no shard."""
@@ -82,30 +80,23 @@ class ParquetSink:
             raise
 
     @property
-    def held(self) -> Mapping[str, str]:
-        """See `DatasetSink.held`."""
-        return self._held
-
-    @property
     def shards(self) -> list[Path]:
         """The finished shards, in order."""
         return sorted(p for p in self.path.iterdir() if _SHARD.match(p.name))
 
     def write(self, trajectories: Iterable[ScoredTrajectory]) -> int:
         """See `Sink.write`."""
-        new = {t.trajectory_id: t for t in trajectories if t.trajectory_id not in self._held}
+        new = {t.trajectory_id: t for t in trajectories if t.trajectory_id not in self.held}
         if new:
             self._journal.append([_frame(arrow_rows.batch(list(new.values())))])
-            self._held.update((t.trajectory_id, t.instance_id) for t in new.values())
+            self.held.update((t.trajectory_id, t.instance_id) for t in new.values())
             self._since = self._since if self._rows else time.monotonic()
             self._rows += len(new)
-            self.written += len(new)
         if self._is_due():
             try:
                 self.finish_shard()
-            except (
-                HermesQueueError
-            ) as error:  # the rows stay in the journal; the next write tries again
+            except HermesQueueError as error:
+                # The rows stay in the journal; the next write tries again.
                 logger.warning("%s", error, extra={"action": "shard_failed"})
         return len(new)
 
@@ -127,9 +118,9 @@ class ParquetSink:
             if not path.exists():  # otherwise only the sync of its name failed
                 self._rows = count
                 raise
-            self._sharded = frozenset(self._held)
+            self._sharded = frozenset(self.held)
             raise
-        self._sharded = frozenset(self._held)  # in case emptying the journal fails
+        self._sharded = frozenset(self.held)  # in case emptying the journal fails
         self._journal.clear()
         logger.info("%s: %d rows", path, count, extra={"action": "shard", "path": str(path)})
         return path
@@ -164,35 +155,28 @@ class ParquetSink:
             self._rows = 0
             self._journal.close()
 
-    def __enter__(self) -> ParquetSink:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _is_due(self) -> bool:
-        rows, size, seconds = self._limits
+        limits = self._limits
         return bool(self._rows) and (
-            self._rows >= rows
-            or self._journal.size_bytes >= size
-            or time.monotonic() - self._since >= seconds
+            self._rows >= limits.shard_rows
+            or self._journal.size_bytes >= limits.shard_mb << 20
+            or time.monotonic() - self._since >= limits.shard_s
         )
 
     def _open(self) -> None:
         for draft in self.path.glob(".train-*.parquet.tmp"):
             draft.unlink()
         for shard in self.shards:
-            self._held.update(_read_ids(shard))
-        self._sharded = frozenset(self._held)
+            self.held.update(_read_ids(shard))
+        self._sharded = frozenset(self.held)
         for frame in self._journal:
             rows = self._without_sharded(_batch(frame))
-            self._held.update(_ids(rows))
+            self.held.update(_ids(rows))
             self._rows += rows.num_rows
         if not self._rows:  # killed between writing a shard and emptying the journal
             self._journal.clear()
 
     def _without_sharded(self, rows: Any) -> Any:
-        """`rows` without those that are in a shard."""
         ids = rows.column("trajectory_id").to_pylist()
         return rows.filter(arrow_rows.arrow().array([i not in self._sharded for i in ids]))
 
@@ -235,33 +219,9 @@ def _read_ids(shard: Path) -> Iterable[tuple[str, str]]:
         raise ConfigurationError(f"{shard}: cannot be read: {error}") from error
 
 
-class ShardOptions(SinkOptions):
-    """Limits at which a shard ends."""
-
-    shard_rows: int = Field(SHARD_ROWS, ge=1, description="End a shard at about this many rows.")
-    shard_mb: int = Field(
-        SHARD_BYTES >> 20, ge=1, description="End a shard at about this size in MiB."
-    )
-    shard_s: float = Field(
-        SHARD_S, gt=0, description="End a shard this many seconds after its first row."
-    )
-
-    def limits(self) -> dict[str, Any]:
-        """Arguments of `ParquetSink`."""
-        return {
-            "shard_rows": self.shard_rows,
-            "shard_bytes": self.shard_mb << 20,
-            "shard_s": self.shard_s,
-        }
-
-
-def _open(out: Path, options: ShardOptions, choice: RowChoice) -> ParquetSink:
-    return ParquetSink(out, **options.limits())
-
-
 FORMAT = Format(
     help="Whole records as Parquet shards in the directory OUT (extra: parquet).",
-    open=_open,
+    open=lambda out, options, choice: ParquetSink(out, options),
     keeps_failed=True,
     options=ShardOptions,
 )

@@ -130,13 +130,10 @@ def conversations(trajectory: ScoredTrajectory) -> list[dict[str, str]]:
 
 
 def _check_tools(trajectory: ScoredTrajectory) -> None:
-    """Refuse calls of unknown tools.
+    """Refuse calls of unknown tools, as the batch runner does.
 
-    The batch runner also omits such rows from `trajectories.jsonl`.
-
-    Raises:
-        NotRepresentable: a call of an unknown tool. It would add a key to the statistics, and
-            readers that derived their schema from earlier rows could no longer open the file.
+    They would add a key to the statistics, and readers that derived their schema from earlier rows
+    could no longer open the file.
     """
     tools = {*extensions.own("tool"), *(tool["function"]["name"] for tool in trajectory.tools)}
     for message in trajectory.messages:
@@ -189,7 +186,9 @@ def _tools(tools: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _assistant_text(message: Message) -> str:
-    content = _with_think_tags(message.content or "")
+    # Models without a thinking mode were asked to reason in tags of another name.
+    content = (message.content or "").replace("<REASONING_SCRATCHPAD>", "<think>")
+    content = content.replace("</REASONING_SCRATCHPAD>", "</think>")
     text = f"<think>\n{message.reasoning}\n</think>\n" if (message.reasoning or "").strip() else ""
     if message.tool_calls:
         text += f"{content}\n" if content.strip() else ""
@@ -199,12 +198,6 @@ def _assistant_text(message: Message) -> str:
     if "<think>" not in text:
         text = "<think>\n</think>\n" + text
     return text.rstrip() if message.tool_calls else text.strip()
-
-
-def _with_think_tags(content: str) -> str:
-    """Rename the tags in which models without a thinking mode were asked to reason."""
-    content = content.replace("<REASONING_SCRATCHPAD>", "<think>")
-    return content.replace("</REASONING_SCRATCHPAD>", "</think>")
 
 
 def _call_text(call: ToolCall) -> str:
@@ -230,11 +223,7 @@ def _answer(message: Message, calls: Sequence[ToolCall], index: int) -> str:
 
 
 def _json(value: Any) -> str:
-    """JSON text that can be encoded as UTF-8: a model may escape half of a surrogate pair.
-
-    Raises:
-        RecursionError: the value is nested too deep.
-    """
+    """JSON text that can be encoded as UTF-8: a model may escape half of a surrogate pair."""
     text = json.dumps(value, ensure_ascii=False)
     try:
         text.encode()

@@ -26,6 +26,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from typing import Any
 
 RANK = {"passed": 0, "xpassed": 1, "skipped": 2, "xfailed": 3, "failed": 4, "error": 5}
@@ -81,22 +82,12 @@ class Reports:
             self.items[nodeid] = {"id": nodeid, "outcome": outcome, "message": message}
 
 
-class Tail:
-    """The end of the child's output."""
-
-    def __init__(self) -> None:
-        self.data = b""
-
-    def feed(self, data: bytes) -> None:
-        """Keep the last bytes."""
-        self.data = (self.data + data)[-MAX_OUTPUT_BYTES:]
-
-
 class Session:
     """A child that runs pytest, and its two pipes."""
 
     def __init__(self, job: dict[str, Any]) -> None:
-        self.reports, self.tail = Reports(), Tail()
+        self.reports = Reports()
+        self._output = b""
         self._started = time.monotonic()
         reports, reports_end = os.pipe()
         output, output_end = os.pipe()
@@ -114,7 +105,7 @@ class Session:
         os.close(reports_end)
         os.close(output_end)
         self._selector = selectors.DefaultSelector()
-        for pipe, feed in ((reports, self.reports.feed), (output, self.tail.feed)):
+        for pipe, feed in ((reports, self.reports.feed), (output, self._keep_tail)):
             os.set_blocking(pipe, False)
             self._selector.register(pipe, selectors.EVENT_READ, feed)
         try:
@@ -123,11 +114,9 @@ class Session:
         except OSError:
             self._tick_s = 0.05  # a kernel without pidfd
         message = json.dumps({"arguments": arguments, "only": job["only"]}).encode()
-        try:
+        with suppress(OSError):  # it has already ended, which `wait` notices
             with self._child.stdin as stdin:  # type: ignore[union-attr]
                 stdin.write(message)
-        except OSError:
-            pass  # it has already ended, which `wait` notices
 
     def wait(self, limit_s: float, longest_s: float) -> dict[str, Any]:
         """Wait until the child has ended or its time is over; after that nothing can report.
@@ -150,10 +139,8 @@ class Session:
                     timed_out = True
                     break
                 deadline = self._started + min(longest_s, elapsed_s + limit_s / 2)
-        try:
+        with suppress(OSError):
             os.killpg(self._child.pid, signal.SIGKILL)
-        except OSError:
-            pass
         status = self._child.wait()
         self._read(0)
         usage = os.times()
@@ -164,8 +151,11 @@ class Session:
             "flooded": self.reports.flooded,
             "cpu_s": round(usage.children_user + usage.children_system, 2),
             "waited_s": round(waited_s, 2),
-            "output": self.tail.data.decode(errors="replace"),
+            "output": self._output.decode(errors="replace"),
         }
+
+    def _keep_tail(self, data: bytes) -> None:
+        self._output = (self._output + data)[-MAX_OUTPUT_BYTES:]
 
     def _read(self, timeout_s: float) -> None:
         """Read what the pipes hold now, at most a few megabytes."""
@@ -194,11 +184,8 @@ class Session:
         """
         runnable = 0
         for path in glob.glob("/proc/[0-9]*/stat")[:1024]:
-            try:
-                with open(path, "rb") as stream:
-                    runnable += stream.read().rpartition(b")")[2].split()[0] == b"R"
-            except (OSError, IndexError):
-                continue
+            with suppress(OSError, IndexError), open(path, "rb") as stream:
+                runnable += stream.read().rpartition(b")")[2].split()[0] == b"R"
         try:
             with open(f"/proc/{self._child.pid}/schedstat", "rb") as stream:
                 waited_s = int(stream.read().split()[1]) / 1e9
@@ -210,20 +197,16 @@ class Session:
 def plugins(directories: list[str], arguments: list[str]) -> list[str]:
     """`-p NAME` for the pytest plugins in these directories, which agents cannot write to.
 
-    Args:
-        directories: patterns of directories that hold distributions.
-        arguments: pytest's arguments; a plugin that they refuse (`-p no:NAME`) is left out.
+    `directories` are patterns; a plugin that `arguments` refuse (`-p no:NAME`) is left out.
     """
     names: set[str] = set()
     for directory in directories:
         for path in glob.glob(f"{directory}/*.dist-info/entry_points.txt"):
             table = configparser.ConfigParser(delimiters=("=",), strict=False, interpolation=None)
             table.optionxform = str  # type: ignore[assignment,method-assign]
-            try:
+            with suppress(configparser.Error, OSError, UnicodeDecodeError):
                 table.read(path, encoding="utf-8")
                 names.update(name for name, _ in table.items("pytest11"))
-            except (configparser.Error, OSError, UnicodeDecodeError):
-                continue
     refused = set(re.findall(r"(?:^|\s)no:(\S+)", " ".join(arguments).replace("-pno:", "-p no:")))
     return [word for name in sorted(names - refused) for word in ("-p", name)]
 

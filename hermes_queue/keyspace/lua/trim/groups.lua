@@ -14,26 +14,29 @@ local function before(a, b)  -- stream ids
   return tonumber(as) < tonumber(bs)
 end
 
--- Whether the group holds entries back: it is durable, or a consumer of it has read recently.
+-- Whether the group holds entries back (it is durable, or a consumer of it has read recently), and
+-- whether anybody has ever read in it.
 local function counts(name)
-  if redis.call('HGET', prefix .. 'consumer-group:' .. name, 'durable') ~= '0' then return true end
+  if redis.call('HGET', prefix .. 'consumer-group:' .. name, 'durable') ~= '0' then return true, true end
+  local consumers = redis.call('XINFO', 'CONSUMERS', results, name)
   local active = false
-  for _, consumer in ipairs(redis.call('XINFO', 'CONSUMERS', results, name)) do
+  for _, consumer in ipairs(consumers) do
     if named(consumer)['idle'] < 1000 * tonumber(abandoned_after_s) then active = true end
   end
-  return active
+  return active, #consumers > 0
 end
 
--- Per counted group the last entry read, and its oldest unacknowledged one; names of the others.
+-- Per counted group the last entry read, and its oldest unacknowledged one; names of others that have read.
 local function read_by_all()
   local reads, holds, abandoned = {}, {}, {}
   for _, flat in ipairs(redis.call('XINFO', 'GROUPS', results)) do
     local group = named(flat)
-    if counts(group['name']) then
+    local counted, has_read = counts(group['name'])
+    if counted then
       reads[#reads + 1] = group['last-delivered-id']
       local pending = redis.call('XPENDING', results, group['name'])
       if pending[1] > 0 then holds[#holds + 1] = pending[2] end
-    else
+    elseif has_read then  -- before Redis 7.2 a consumer does not exist before its first entry
       abandoned[#abandoned + 1] = group['name']
     end
   end
