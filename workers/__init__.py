@@ -8,11 +8,10 @@ imports.py      imports the modules a job names
 lifecycle.py    start and stop of a worker
 outbox.py       owns a finished record: stores it, then publishes it
 record.py       makes the record of an attempt
-retry.py        whether and when a failed attempt is repeated
 rollout.py      one trajectory, top to bottom: read this first
 runtime.py      resources that one process shares
 spool.py        finished records on disk
-trajectory.py   the Celery task
+trajectory.py   the Celery task; whether and when a failed attempt is repeated
 verdicts.py     validates what an env returns
 calls/          permission to call a model
 chaos/          kills everything, proves that nothing is lost

@@ -9,12 +9,7 @@ from collections.abc import Callable
 from hermes_queue.bodies.store import ObjectStore
 from hermes_queue.errors import StoreUnavailable
 from hermes_queue.ledger import Ledger, PublishVerdict
-from hermes_queue.ledger.fleet.objects import (
-    NotedObject,
-    note_object,
-    objects_gone,
-    unneeded_objects,
-)
+from hermes_queue.ledger.fleet import objects
 from hermes_queue.models import ScoredTrajectory
 from hermes_queue.settings import ResultSettings, StoreSettings
 
@@ -22,16 +17,12 @@ logger = logging.getLogger(__name__)
 
 
 class Bodies:
-    """Stores and deletes the bodies of one worker process. Calls block; thread-safe."""
+    """Stores and deletes the bodies of one worker process. Calls block; thread-safe.
+
+    `inline` is the maximum of bytes of a body in Redis. Without a `store`, Redis holds all.
+    """
 
     def __init__(self, store: ObjectStore | None, settings: StoreSettings, inline: int) -> None:
-        """Prepare.
-
-        Args:
-            store: object store for large bodies; None = Redis holds all.
-            settings: sizes and periods of the store.
-            inline: maximum bytes of a body in Redis.
-        """
         self._store = store
         self._settings = settings
         self._inline_bytes = inline
@@ -71,8 +62,8 @@ class Bodies:
         turn = 0
         while True:
             url = self._store.place(record.run_id, digest, turn)
-            noted = NotedObject(record.trajectory_id, url)
-            if note_object(ledger, noted, grace_s=self._settings.grace_s):
+            noted = objects.NotedObject(record.trajectory_id, url)
+            if objects.note_object(ledger, noted, grace_s=self._settings.grace_s):
                 return self._store.put(url, body).encode()
             turn += 1  # a janitor is deleting that very object: a put would be lost
 
@@ -106,21 +97,17 @@ class Bodies:
         """
         if self._store is None:
             return 0
-        deleted: list[NotedObject] = []
+        deleted: list[objects.NotedObject] = []
         grace_s = self._settings.grace_s
-        for noted in unneeded_objects(ledger, self._store.url, grace_s=grace_s):
+        for noted in objects.unneeded_objects(ledger, self._store.url, grace_s=grace_s):
             if stop():
                 break
             try:
                 self._store.remove(noted.url)
             except StoreUnavailable as error:
-                logger.warning(
-                    "%s will be deleted later: %s",
-                    noted.url,
-                    error,
-                    extra={"action": "object_left"},
-                )
+                extra = {"action": "object_left"}
+                logger.warning("%s will be deleted later: %s", noted.url, error, extra=extra)
                 break
             deleted.append(noted)
-        objects_gone(ledger, deleted)
+        objects.objects_gone(ledger, deleted)
         return len(deleted)

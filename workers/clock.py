@@ -61,11 +61,9 @@ class Clock:
             try:
                 await wait()
             finally:
-                waited_s = time.monotonic() - started
-                self.deadline += waited_s
-                self._waited_s += waited_s
-                if timeout and end is not None:
-                    timeout.reschedule(end + waited_s)
+                if timeout:
+                    timeout.reschedule(end)
+                self.postpone(time.monotonic() - started)
 
         return waiting
 

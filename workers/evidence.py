@@ -43,11 +43,8 @@ def attempt_record(draft: Draft, failure: TrajectoryFailure, runtime: Runtime) -
     try:
         return _with_transcript(facts, draft, runtime.retry.evidence_bytes)
     except Exception as error:  # noqa: BLE001 - what cannot travel must not cost the retry
-        logger.warning(
-            "the transcript of a failed attempt cannot be kept: %s",
-            error,
-            extra={"action": "attempt_unreadable"},
-        )
+        extra = {"action": "attempt_unreadable"}
+        logger.warning("the transcript of a failed attempt cannot be kept: %s", error, extra=extra)
         return facts
 
 

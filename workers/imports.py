@@ -16,7 +16,7 @@ from importlib import import_module
 
 from hermes_queue import extensions
 from hermes_queue.agent.parsers.from_renderers import FAMILIES
-from hermes_queue.errors import EnvBug, EnvInfraError
+from hermes_queue.errors import EnvBug, EnvInfraError, foreign_error
 from hermes_queue.models import TrajectoryJob
 
 IMPORT_S = 120.0
@@ -31,11 +31,8 @@ _importing: dict[str, Future[None]] = {}
 async def import_named(job: TrajectoryJob, *, allowed: str) -> None:
     """Import the modules that `job` names, so that loading from them takes no time.
 
-    A missing module is ignored here: the loader raises the better message.
-
-    Args:
-        job: names an env, an agent and, among its parameters, a parser and a token server.
-        allowed: modules and packages, separated by commas; * = all but Python's own.
+    A missing module is ignored here: the loader raises the better message. `allowed` lists modules
+    and packages, separated by commas; * = all but Python's own.
 
     Raises:
         EnvBug: a module is not allowed, or ends the process when it is imported.
@@ -61,7 +58,7 @@ def may_import(module: str, allowed: str) -> bool:
 
 
 def _named(job: TrajectoryJob) -> list[str]:
-    """The modules that hold what the job names, those of plugins among them."""
+    """The modules of the env, agent, parser and token server that the job names."""
     params = job.agent.params
     names = {
         "env": job.env,
@@ -97,7 +94,7 @@ def _import(module: str, future: Future[None]) -> None:
     except Exception as error:  # noqa: BLE001 - somebody else's module; passed to the waiting job
         future.set_exception(error)
     except BaseException as error:  # noqa: BLE001 - a thread must not pass these on
-        future.set_exception(EnvBug(f"importing {module} raises {type(error).__name__}: {error}"))
+        future.set_exception(EnvBug(f"importing {module} raises {foreign_error(error)}"))
     else:
         future.set_result(None)
     finally:

@@ -14,7 +14,7 @@ import os
 import secrets
 import sys
 import time
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 
 from hermes_queue.agent.endpoint import probe
@@ -28,13 +28,7 @@ from hermes_queue.ledger.fleet.snapshots import FleetSnapshots
 from hermes_queue.sandbox import make_backend
 from hermes_queue.sandbox.fleet import Fleet
 from hermes_queue.sandbox.host import descriptors
-from hermes_queue.settings import (
-    LimiterSettings,
-    MetricsSettings,
-    PathSettings,
-    SandboxSettings,
-)
-from hermes_queue.telemetry.endpoint import MetricsEndpoint
+from hermes_queue.settings import LimiterSettings, MetricsSettings, PathSettings, SandboxSettings
 from workers import runtime as runtimes
 from workers.bodies import Bodies
 from workers.calls.fleet_limiter import FleetLimiter
@@ -50,10 +44,8 @@ from workers.upkeep.recovery import publish_leftovers
 
 logger = logging.getLogger(__name__)
 
-_keeper: Keeper | None = None
-_reaper: Reaper | None = None
-_inventory: Inventory | None = None
-_metrics: MetricsEndpoint | None = None
+_opened = AsyncExitStack()
+"""All that is closed when the loop stops, in reverse order."""
 
 
 async def open_runtime() -> None:
@@ -64,82 +56,76 @@ async def open_runtime() -> None:
         IsolationUnavailable: this machine cannot isolate slots.
         RedisUnavailable: Redis does not answer at start.
     """
-    global _keeper, _reaper, _inventory
-    owner = f"{os.uname().nodename}-{secrets.token_hex(6)}"
-    ledger = Ledger.connect()
-    ledger.refuse_eviction()
-    _raise_descriptor_limit()
-    deployment = ledger.deployment_id()
-    name = SandboxSettings().backend
-    inventory = Inventory(ledger, name)
-    backend = make_backend(
-        name,
-        slots=pool.TaskPool.instance().limit,
-        labels={"deployment": deployment, "worker": owner},
-        fleet=Fleet(inventory, FleetCreationGate(ledger, name), FleetSnapshots(ledger)),
-    )
-    await backend.start()
-    try:
-        spool = Spool(PathSettings().spool_dir, deployment, owner)
-        runtime = Runtime(
-            owner=owner,
-            ledger=ledger,
-            backend=backend,
-            spool=spool,
-            bodies=Bodies.from_settings(ledger.url),
-        )
-        if LimiterSettings().enabled:
-            runtime.limiter = FleetLimiter(ledger.url)
-        _serve_metrics(runtime)
-        await runtime.in_thread(publish_leftovers, runtime)
-        logging.getLogger().addHandler(runtime.log)
-        target = _metrics.target(MetricsSettings().advertise) if _metrics else ""
-        beat = Beat(runtime, inventory, name, time.time(), target)
-        loop = pool.TaskPool.instance()
-        keeper = Keeper(runtime, on_lost=_stop_job, facts=beat, loop=loop, inventory=inventory)
-    except BaseException:
-        _close_metrics()
-        await backend.stop()
-        raise
-    runtimes.install(runtime)
-    probe.share(SharedProbes(runtime))
-    _keeper = keeper
-    keeper.start()
-    _inventory = inventory
-    _connect_remote_control(runtime, beat)
-    _reaper = Reaper(backend, ledger, deployment)
-    _reaper.start()
+    global _opened
+    async with AsyncExitStack() as opened:
+        await _open(opened)
+        _opened = opened.pop_all()
 
 
 async def close_runtime() -> None:
     """Stop the keeper, free slots and sandboxes, close connections. Idempotent."""
-    global _keeper, _reaper
-    keeper, _keeper = _keeper, None
-    reaper, _reaper = _reaper, None
-    if reaper:
-        await reaper.stop()
-    if keeper:
-        await asyncio.to_thread(keeper.stop)
-    await asyncio.to_thread(_close_metrics)
-    with suppress(RuntimeError):
-        runtime = runtimes.get()
-        runtimes.install(None)
-        logging.getLogger().removeHandler(runtime.log)
-        probe.share(None)
-        remote_control.on_revoke[:] = []
-        await runtime.backend.stop()
-        if _inventory:  # else the reaper drops the records after their leases expire
-            with suppress(HermesQueueError, TimeoutError):
-                await asyncio.wait_for(runtime.in_thread(_inventory.renew, runtime.ledger), 5)
-        # Loaded only if a job has called a model.
-        if connection := sys.modules.get("hermes_queue.agent.endpoint.connection"):
-            await connection.close_clients()
-        if runtime.limiter:
-            await runtime.limiter.close()
-        runtime.spool.close()
-        runtime.ledger.close()
-        runtime.executor.shutdown(wait=False)
-        runtime.uploads.shutdown(wait=False, cancel_futures=True)
+    global _opened
+    opened, _opened = _opened, AsyncExitStack()
+    await opened.aclose()
+
+
+async def _open(opened: AsyncExitStack) -> None:
+    owner = f"{os.uname().nodename}-{secrets.token_hex(6)}"
+    ledger = Ledger.connect()
+    opened.callback(ledger.close)
+    ledger.refuse_eviction()
+    _raise_descriptor_limit()
+    deployment = ledger.deployment_id()
+    spool = Spool(PathSettings().spool_dir, deployment, owner)
+    opened.callback(spool.close)
+    task_pool, name = pool.TaskPool.instance(), SandboxSettings().backend
+    inventory = Inventory(ledger, name)
+    opened.push_async_callback(_report_ended, inventory, ledger)
+    backend = make_backend(
+        name,
+        slots=task_pool.limit,
+        labels={"deployment": deployment, "worker": owner},
+        fleet=Fleet(inventory, FleetCreationGate(ledger, name), FleetSnapshots(ledger)),
+    )
+    await backend.start()
+    opened.push_async_callback(backend.stop)
+    bodies = Bodies.from_settings(ledger.url)
+    runtime = Runtime(owner=owner, ledger=ledger, backend=backend, spool=spool, bodies=bodies)
+    opened.callback(runtime.executor.shutdown, wait=False)
+    opened.callback(runtime.uploads.shutdown, wait=False, cancel_futures=True)
+    opened.push_async_callback(_close_model_clients)
+    if LimiterSettings().enabled:
+        runtime.limiter = FleetLimiter(ledger.url)
+        opened.push_async_callback(runtime.limiter.close)
+    metrics = _serve_metrics(runtime, opened)
+    await runtime.in_thread(publish_leftovers, runtime)
+    logging.getLogger().addHandler(runtime.log)
+    opened.callback(logging.getLogger().removeHandler, runtime.log)
+    beat = Beat(runtime, inventory, name, time.time(), metrics)
+    keeper = Keeper(runtime, on_lost=_stop_job, facts=beat, loop=task_pool, inventory=inventory)
+    runtimes.install(runtime)
+    opened.callback(runtimes.install, None)
+    probe.share(SharedProbes(ledger))
+    opened.callback(probe.share, None)
+    _connect_remote_control(runtime, beat)
+    opened.callback(remote_control.on_revoke.clear)
+    keeper.start()
+    opened.push_async_callback(asyncio.to_thread, keeper.stop)
+    reaper = Reaper(backend, ledger, deployment)
+    reaper.start()
+    opened.push_async_callback(reaper.stop)
+
+
+async def _report_ended(inventory: Inventory, ledger: Ledger) -> None:
+    """Drop the records of ended sandboxes; else the reaper does after their leases expire."""
+    with suppress(HermesQueueError, TimeoutError):
+        await asyncio.wait_for(asyncio.to_thread(inventory.renew, ledger), 5)
+
+
+async def _close_model_clients() -> None:
+    # Loaded only if a job has called a model.
+    if connection := sys.modules.get("hermes_queue.agent.endpoint.connection"):
+        await connection.close_clients()
 
 
 def _raise_descriptor_limit() -> None:
@@ -178,22 +164,19 @@ def _connect_remote_control(runtime: Runtime, beat: Beat) -> None:
     pool.on_resize[:] = [resize]
 
 
-def _serve_metrics(runtime: Runtime) -> None:
-    global _metrics
+def _serve_metrics(runtime: Runtime, opened: AsyncExitStack) -> str:
+    """Serve metrics if a port is set; returns the address to scrape, or ""."""
+    settings = MetricsSettings()
     served = metering.serve(
         lambda: pool.TaskPool.instance().limit,
         lambda: [each.stage for each in runtime.progress().values()],
-        MetricsSettings(),
+        settings,
     )
-    if served:
-        runtime.meter, _metrics = served
-
-
-def _close_metrics() -> None:
-    global _metrics
-    endpoint, _metrics = _metrics, None
-    if endpoint:
-        endpoint.close()
+    if not served:
+        return ""
+    runtime.meter, endpoint = served
+    opened.push_async_callback(asyncio.to_thread, endpoint.close)
+    return endpoint.target(settings.advertise)
 
 
 def _stop_job(task: pool.RunningTask, reason: str) -> None:

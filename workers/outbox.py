@@ -43,28 +43,19 @@ class Outbox:
 
     def _keep_now(self, draft: Draft, failure: TrajectoryFailure | None) -> None:
         runtime = self._runtime
+        cap_bytes = runtime.bodies.max_bytes
         self._final = final_record(
-            draft,
-            failure,
-            owner=runtime.owner,
-            host=runtime.host,
-            cap_bytes=runtime.bodies.max_bytes,
+            draft, failure, owner=runtime.owner, host=runtime.host, cap_bytes=cap_bytes
         )
-        self._spool_now()
+        self._spool_now(*self._final)
 
-    def _spool_now(self) -> None:
-        if self._final is None:
-            return
-        record, body = self._final
+    def _spool_now(self, record: ScoredTrajectory, body: bytes) -> None:
+        name = record.trajectory_id
         try:
-            self._spooled = self._runtime.spool.put(record.trajectory_id, body)
+            self._spooled = self._runtime.spool.put(name, body)
         except OSError as error:
-            logger.error(
-                "spool: %s; %s is published from memory",
-                error,
-                record.trajectory_id,
-                extra={"action": "spool_failed", "trajectory_id": record.trajectory_id},
-            )
+            extra = {"action": "spool_failed"}
+            logger.error("spool: %s; %s is published from memory", error, name, extra=extra)
 
     async def kept(self) -> bool:
         """Whether the record exists; waits while it is being written."""
@@ -77,8 +68,7 @@ class Outbox:
     async def publish(self) -> str:
         """Publish the record as soon as Redis and the object store allow it.
 
-        Returns:
-            A short text for Flower: stop reason, score and the ledger's answer.
+        Returns a short text for Flower: stop reason, score and the ledger's answer.
 
         Raises:
             RuntimeError: there is no record.
@@ -89,38 +79,28 @@ class Outbox:
         verdict: PublishVerdict = "unstored"
         while verdict == "unstored":
             stored = await self._runtime.stored(record, body)
-            verdict = await self._runtime.until_redis_answers(self._publish_now, record, stored)
-        logger.info(
-            "%s %s: score %s, %s",
-            record.trajectory_id,
-            record.stop_reason,
-            record.score,
-            verdict,
-            extra={"action": "published", "trajectory_id": record.trajectory_id},
-        )
-        return f"{record.stop_reason} {record.score} ({verdict})"
+            publish = self._publish_now
+            verdict = await self._runtime.until_redis_answers(publish, record, body, stored)
+        name, reason, score = record.trajectory_id, record.stop_reason, record.score
+        extra = {"action": "published"}
+        logger.info("%s %s: score %s, %s", name, reason, score, verdict, extra=extra)
+        return f"{reason} {score} ({verdict})"
 
-    def _publish_now(self, record: ScoredTrajectory, stored: bytes) -> PublishVerdict:
-        """Publish, then give up the lease and the spool file.
-
-        Call it in a thread; safe to repeat.
-        """
+    def _publish_now(self, record: ScoredTrajectory, body: bytes, stored: bytes) -> PublishVerdict:
+        """Publish, then give up the lease and the spool file. Safe to repeat."""
         runtime = self._runtime
         if record.failure:
             runtime.report_log(runtime.ledger)
         # Redis first, then lease and file: a crash in between repeats the publication, which Redis
         # answers `final`. In the other order it would lose the record.
         verdict = runtime.ledger.publish(
-            record,
-            stored,
-            owner=runtime.owner,
-            finished_ttl_s=runtime.results.finished_ttl_s,
+            record, stored, owner=runtime.owner, finished_ttl_s=runtime.results.finished_ttl_s
         )
         if verdict != "unstored":
             runtime.settle(self._claim)
             runtime.published(record, verdict)
             if verdict == "unknown" and self._spooled is None:
-                self._spool_now()  # the disk may have room again, and this is the only copy
+                self._spool_now(record, body)  # the disk may have room, and this is the only copy
             if self._spooled:
                 put_away(self._spooled, record, verdict)
         return verdict

@@ -14,9 +14,9 @@ from hermes_queue.agent.tokens.merge import break_reason, merge_with_breaks
 from hermes_queue.bodies import codec
 from hermes_queue.errors import TrajectoryFailure
 from hermes_queue.ledger.attempts import unpacked
+from hermes_queue.ledger.poison import item_hash
 from hermes_queue.models import (
     AgentSpec,
-    AttemptRecord,
     Failure,
     Provenance,
     ScoredTrajectory,
@@ -31,15 +31,8 @@ from workers.draft import Draft
 
 logger = logging.getLogger(__name__)
 
-_LIBRARIES = {
-    "celery": "celery",
-    "kombu": "kombu",
-    "redis": "redis",
-    "openai": "openai",
-    "modal": "modal",
-    "renderers": "renderers",
-}
-"""Module -> distribution of the libraries that carry jobs, call models and make slots."""
+_LIBRARIES = ("celery", "kombu", "redis", "openai", "modal", "renderers")
+"""Libraries that carry jobs, call models and make slots."""
 
 
 def record_of(
@@ -83,7 +76,7 @@ def record_of(
         report=dict(verdict.report) if verdict else {},
         provenance=TrajectoryProvenance(
             env_version=draft.env_version,
-            item_sha256=job.item_sha256 or codec.item_sha256(job.item or {}),
+            item_sha256=item_hash(job),
             image=draft.image,
             packages=packages(),
             host=host,
@@ -98,12 +91,7 @@ def record_of(
 
 
 def final_record(
-    draft: Draft,
-    failure: TrajectoryFailure | None,
-    *,
-    owner: str,
-    host: str,
-    cap_bytes: int,
+    draft: Draft, failure: TrajectoryFailure | None, *, owner: str, host: str, cap_bytes: int
 ) -> tuple[ScoredTrajectory, bytes]:
     """The final record of an attempt, with its encoding; this always succeeds.
 
@@ -126,7 +114,9 @@ def encoded(record: ScoredTrajectory, cap_bytes: int) -> tuple[ScoredTrajectory,
         clean = scrubber().record(record)
         body = codec.encode_record(clean)
         if len(body) > cap_bytes and clean.attempts:  # drop transcripts of failed attempts first
-            clean = clean.model_copy(update={"attempts": tuple(map(brief, clean.attempts))})
+            brief = {"messages": (), "events": ()}
+            attempts = tuple(each.model_copy(update=brief) for each in clean.attempts)
+            clean = clean.model_copy(update={"attempts": attempts})
             body = codec.encode_record(clean)
         if len(body) <= cap_bytes:
             return clean, body
@@ -144,28 +134,21 @@ def encoded(record: ScoredTrajectory, cap_bytes: int) -> tuple[ScoredTrajectory,
 def _failed(
     source: Draft | ScoredTrajectory, known: Failure | None, problem: str
 ) -> tuple[ScoredTrajectory, bytes]:
-    """A small failure in place of a record that cannot be stored as it is.
+    """A small failure in place of `source`, whose record cannot be stored because of a `problem`.
 
-    Args:
-        source: draft or record in place of which it is made.
-        known: the failure, if the attempt failed anyway; None = `problem` is the failure.
-        problem: why the record cannot be stored.
+    `known` is the failure of the attempt, if it failed anyway.
     """
     job = source.job if isinstance(source, Draft) else source
+    times = source.clock if isinstance(source, Draft) else source
     logger.error("%s: %s", job.trajectory_id, problem, extra={"action": "record_reduced"})
-    message = _message(scrub(problem if known is None else f"{known.message}; {problem}"))
-    failure = (
-        Failure(cause="env_bug", stage="publish", type="EnvBug", message=message)
-        if known is None
-        else known.model_copy(update={"message": message})
-    )
-    ids = identity(job)
-    times = source.clock.stage_seconds if isinstance(source, Draft) else source.stage_seconds
+    failure = known or Failure(cause="env_bug", stage="publish", type="EnvBug", message="")
+    message = f"{known.message}; {problem}" if known else problem
+    failure = failure.model_copy(update={"message": _message(message)})
     small = ScoredTrajectory(
-        **ids,
+        **identity(job),
         attempt=source.attempt,
         epoch=source.epoch,
-        stage_seconds=times,
+        stage_seconds=times.stage_seconds,
         status="failed",
         stop_reason="cancelled" if failure.cause == "cancelled" else "failed",
         score=None,
@@ -176,26 +159,17 @@ def _failed(
         small = scrubber().record(small)
         return small, codec.encode_record(small)
     except Exception as error:  # noqa: BLE001 - only the agent's parameters can fail here
-        logger.error(
-            "%s: dropped the agent's parameters: %s",
-            job.trajectory_id,
-            error,
-            extra={"action": "record_reduced"},
-        )
+        name, extra = job.trajectory_id, {"action": "record_reduced"}
+        logger.error("%s: dropped the agent's parameters: %s", name, error, extra=extra)
     least = small.model_copy(
         update={"agent": AgentSpec(kind=job.agent.kind), "policy_version": None}
     )
     return least, codec.encode_record(least)
 
 
-def brief(attempt: AttemptRecord) -> AttemptRecord:
-    """A failed attempt without its transcript."""
-    return attempt.model_copy(update={"messages": (), "events": ()})
-
-
 def _message(text: str) -> str:
-    """A failure's message, printable and capped."""
-    return printable(text)[:4000]
+    """A failure's message: without secrets, printable and capped."""
+    return printable(scrub(text))[:4000]
 
 
 def describe(failure: TrajectoryFailure) -> Failure:
@@ -204,7 +178,7 @@ def describe(failure: TrajectoryFailure) -> Failure:
         cause=failure.cause,
         stage=failure.stage or "load",
         type=type(failure).__name__,
-        message=_message(scrub(str(failure))),
+        message=_message(str(failure)),
         kind=failure.kind,
         refillable=failure.consequences.refilled,
     )
@@ -212,17 +186,12 @@ def describe(failure: TrajectoryFailure) -> Failure:
 
 def packages() -> dict[str, str]:
     """Return the versions of Python, of this package, and of the libraries that are loaded."""
-    loaded = {name: _version(name) for module, name in _LIBRARIES.items() if module in sys.modules}
+    loaded = {name: _version(name) for name in _LIBRARIES if name in sys.modules}
     return {
-        "hermes-queue": package_version(),
+        "hermes-queue": _version("hermes-queue") or "source",  # "source": it is not installed
         "python": platform.python_version(),
         **{name: found for name, found in loaded.items() if found},
     }
-
-
-def package_version() -> str:
-    """Return this package's version, or "source" if it runs from a checkout."""
-    return _version("hermes-queue") or "source"
 
 
 @cache

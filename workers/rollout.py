@@ -147,20 +147,15 @@ def _with_workspace(messages: Sequence[Message], workspace: str) -> Sequence[Mes
     if workspace == WORKSPACE:
         return messages
     path = re.compile(re.escape(WORKSPACE) + r"(?![\w-])")
-    return [
-        message.model_copy(update={"content": path.sub(lambda _: workspace, message.content)})
-        if message.content
-        else message
-        for message in messages
-    ]
+
+    def moved(text: str | None) -> dict[str, str | None]:
+        return {"content": path.sub(lambda _: workspace, text) if text else text}
+
+    return [message.model_copy(update=moved(message.content)) for message in messages]
 
 
 def _script(
-    env: Environment[Any],
-    item: Any,
-    draft: Draft,
-    context: SlotContext,
-    limiter: Limiter | None,
+    env: Environment[Any], item: Any, draft: Draft, context: SlotContext, limiter: Limiter | None
 ) -> AgentScript:
     """Return the facts that agents may use; the oracle's are made only on request."""
     job = draft.job

@@ -10,6 +10,7 @@ import contextvars
 import logging
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,10 +20,8 @@ from typing import ParamSpec, TypeVar
 
 from hermes_queue.agent.endpoint.limiter import Limiter, Unlimited
 from hermes_queue.broker.pool import RunningTask
-from hermes_queue.broker.pool.intake import INTAKE
 from hermes_queue.errors import RedisFull, RedisUnavailable, StoreUnavailable, TrajectoryFailure
-from hermes_queue.ledger import Claim, Ledger, PublishVerdict
-from hermes_queue.ledger.fleet.logs import keep_log
+from hermes_queue.ledger import Claim, DeadLetters, Ledger, PublishVerdict
 from hermes_queue.models import ScoredTrajectory
 from hermes_queue.sandbox.base import SandboxBackend
 from hermes_queue.settings import (
@@ -42,8 +41,6 @@ from workers.spool import Spool
 from workers.upkeep import metering
 from workers.upkeep.counts import Outcomes, ProcessTally
 from workers.upkeep.log_tail import LogTail
-from workers.upkeep.pauses import Pauses
-from workers.upkeep.stage_events import StageEvents
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +49,7 @@ T = TypeVar("T")
 
 _REDIS_RETRY_S = 0.5
 _STORE_RETRY_S = 2.0
+_PAUSE_POLL_S = 0.5
 _UPLOADS = 4
 """Concurrent uploads to the store. They have separate threads: a store that hangs must not delay
 what only needs Redis."""
@@ -69,6 +67,46 @@ class AttemptProgress:
     """Label for people: `env:instance#sample`."""
     turns: int = 0
     attempt: int = 1
+
+
+class Pauses:
+    """The paused runs, as of the last beat, of which this process holds leases. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._runs: frozenset[str] = frozenset()
+
+    def replace(self, run_ids: frozenset[str]) -> frozenset[str]:
+        """Set the paused runs; returns those that were not paused before."""
+        # One assignment of a new set: the event loop reads it without a lock.
+        fresh, self._runs = run_ids - self._runs, run_ids
+        return fresh
+
+    async def over(self, run_id: str) -> None:
+        """Return once the run is not paused."""
+        while run_id in self._runs:  # noqa: ASYNC110 - set by a thread, on no loop
+            await asyncio.sleep(_PAUSE_POLL_S)
+
+
+class StageEvents:
+    """Lets `per_s` trajectories a second report all their stages to Flower, and others none.
+
+    An event costs Flower and the worker about as much as a whole trajectory that does nothing.
+    """
+
+    def __init__(self, per_s: float) -> None:
+        self._per_s = self._left = per_s
+        self._at = time.monotonic()
+
+    def take(self) -> bool:
+        """Whether one more may report."""
+        now = time.monotonic()
+        most = max(1.0, self._per_s)
+        self._left = min(most, self._left + (now - self._at) * self._per_s)
+        self._at = now
+        if self._left < 1.0:
+            return False
+        self._left -= 1.0
+        return True
 
 
 @dataclass(slots=True)
@@ -110,11 +148,6 @@ class Runtime:
     _progress: dict[Claim, Callable[[], AttemptProgress]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    @property
-    def lanes(self) -> tuple[str, ...]:
-        """Lanes this worker serves now. Thread-safe."""
-        return INTAKE.lanes
-
     @contextmanager
     def leased(
         self, claim: Claim, task: RunningTask, progress: Callable[[], AttemptProgress]
@@ -152,7 +185,7 @@ class Runtime:
             RedisUnavailable, RedisFull: repeat the call.
         """
         if news := self.log.news():
-            keep_log(ledger, self.owner, news)
+            DeadLetters(ledger).keep_log(self.owner, news)
             self.log.reported(news)
 
     @property

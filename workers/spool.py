@@ -108,10 +108,9 @@ class Spool:
 
     @staticmethod
     def _take_lock(directory: Path) -> int | None:
-        try:
+        handle = None
+        with suppress(FileNotFoundError):  # its owner removed it just now
             handle = try_hold(directory / "lock")
-        except FileNotFoundError:  # its owner removed it just now
-            return None
         if handle is None:
             return None
         # A sibling may have removed the directory, or made a new lock file, between open and
@@ -133,8 +132,7 @@ class Spool:
 
 
 def _changed(path: Path) -> float:
-    """Return a directory's time of last change; 0.0 if it no longer exists."""
-    try:
+    """Time of a directory's last change; 0.0 if it no longer exists."""
+    with suppress(FileNotFoundError):
         return path.stat().st_mtime
-    except FileNotFoundError:
-        return 0.0
+    return 0.0

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import secrets
 import time
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -21,18 +24,19 @@ from hermes_queue.errors import (
     SandboxUnavailable,
     SchemaTooNew,
     TrajectoryFailure,
+    foreign_error,
 )
 from hermes_queue.ledger import Begun, Claim, Runs, Spent
 from hermes_queue.ledger.group_facts import stand_in_job
 from hermes_queue.ledger.items import get_item
 from hermes_queue.models import AttemptRecord, Name
 from hermes_queue.queues import RUN_TRAJECTORY
+from hermes_queue.settings import RetrySettings
 from hermes_queue.telemetry.scrubbing import scrub
 from workers import runtime as runtimes
 from workers.draft import Draft
 from workers.evidence import attempt_record
 from workers.outbox import Outbox
-from workers.retry import retry_delay_s
 from workers.rollout import rollout
 from workers.runtime import AttemptProgress, Runtime
 from workers.upkeep import metering
@@ -73,17 +77,12 @@ async def run_trajectory(trajectory_id: str, attempt: int) -> str:
     claim = Claim(delivery.trajectory_id, begun.epoch)
     if begun.verdict != "run":
         await task.acknowledge()
-        unknown = begun.verdict == "unknown"
-        logger.log(
-            logging.WARNING if unknown else logging.INFO,
-            "delivery of %s dropped: %s%s",
-            claim.trajectory_id,
-            begun.verdict,
-            _FORGOTTEN if unknown else "",
-            extra={"action": "dropped", "trajectory_id": claim.trajectory_id},
-        )
-        if unknown:
+        level, why = logging.INFO, ""
+        if begun.verdict == "unknown":
+            level, why = logging.WARNING, _FORGOTTEN
             metering.forgotten(runtime.meter, "delivery")
+        name, extra = trajectory_id, {"action": "dropped", "trajectory_id": trajectory_id}
+        logger.log(level, "delivery of %s dropped: %s%s", name, begun.verdict, why, extra=extra)
         if begun.verdict == "held":
             await asyncio.sleep(_HELD_S)
         return begun.verdict
@@ -116,6 +115,31 @@ async def _begin(runtime: Runtime, delivery: Delivery) -> Begun:
             claim = Claim(delivery.trajectory_id, asking.result().epoch)
             await runtime.until_redis_answers(runtime.ledger.requeue, claim, owner=runtime.owner)
         raise
+
+
+def retry_delay_s(
+    failure: TrajectoryFailure,
+    earlier: Sequence[AttemptRecord],
+    settings: RetrySettings,
+    *,
+    left_s: float,
+) -> float | None:
+    """Seconds to wait before the next attempt; None when there is none.
+
+    Only failures of infrastructure are repeated. Each cause has a limit, see `errors.CAUSES`: a
+    rate-limited model recovers with patience, a package that does not install seldom does.
+    `earlier` attempts failed before this one. `left_s` is what is left of the total deadline of all
+    attempts; waiting uses none of it.
+    """
+    setting = failure.consequences.attempts
+    attempts = len(earlier) + 1
+    alike = 1 + sum(record.failure.cause == failure.cause for record in earlier)
+    if setting is None or left_s <= 0 or attempts >= settings.max_attempts:
+        return None
+    if alike >= getattr(settings, setting):
+        return None
+    delay_s: float = min(settings.backoff_s * 2 ** (attempts - 1), settings.backoff_max_s)
+    return delay_s * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
 
 
 class _Attempt:
@@ -189,19 +213,21 @@ class _Attempt:
                 prepare_limit_s=self._runtime.worker.prepare_timeout_s,
             )
         except TrajectoryFailure as failure:
+            if type(failure) is EnvBug and failure.__cause__:
+                self._log_bug(failure.__cause__)
             return failure
         except BaseException as error:  # whoever raised it, the job must not be lost
             if self._is_ended_from_outside(error):
                 raise
-            logger.exception(
-                "%s failed",
-                self._claim.trajectory_id,
-                extra={"action": "bug", "trajectory_id": self._claim.trajectory_id},
-            )
-            bug = EnvBug(f"{type(error).__name__}: {error}")
+            self._log_bug(error)
+            bug = EnvBug(foreign_error(error))
             bug.stage = draft.clock.current
             return bug
         return None
+
+    def _log_bug(self, error: BaseException) -> None:
+        name, extra = self._claim.trajectory_id, {"action": "bug"}
+        logger.error("%s failed", name, exc_info=error, extra=extra)
 
     def _is_ended_from_outside(self, error: BaseException) -> bool:
         """Whether a cancellation or the coroutine's end came from outside the env's code.
@@ -222,14 +248,11 @@ class _Attempt:
         job = draft.job
         if job.item is not None:
             return job.item
-        row = await self._runtime.until_redis_answers(
-            get_item, self._runtime.ledger, str(job.item_sha256)
-        )
+        call = partial(get_item, self._runtime.ledger, str(job.item_sha256))
+        row = await self._runtime.until_redis_answers(call)
         if row is None:
             raise EnvBug(f"item {job.item_sha256} is gone from Redis: enqueue the run again")
         return row
-
-    # --- outcomes -----------------------------------------------------------------------------
 
     async def _conclude(self, draft: Draft, failure: TrajectoryFailure | None) -> str:
         """Publish a measured record; else retry, or publish the failure."""
@@ -245,15 +268,9 @@ class _Attempt:
             await self._pause_run(draft, failure)
         if delay_s is None:
             return await self._end(draft, failure)
-        logger.warning(
-            "%s: %s in %s, retried in %.1f s: %s",
-            draft.job.trajectory_id,
-            failure.cause,
-            failure.stage,
-            delay_s,
-            failure,
-            extra={"action": "retry", "trajectory_id": draft.job.trajectory_id},
-        )
+        where = f"{draft.job.trajectory_id}: {failure.cause} in {failure.stage}"
+        extra = {"action": "retry"}
+        logger.warning("%s, retried in %.1f s: %s", where, delay_s, failure, extra=extra)
         evidence = await self._runtime.in_thread(attempt_record, draft, failure, self._runtime)
         await self._give_back(delay_s=delay_s, failed_attempt=evidence)
         return f"retry: {failure.cause}"
@@ -264,18 +281,11 @@ class _Attempt:
         return await self._outbox.publish()
 
     async def _no_room(self, draft: Draft, failure: SandboxUnavailable) -> str:
-        """Hand the job back: the provider has no sandbox now.
-
-        It waits in the queue and uses no attempt.
-        """
-        logger.warning(
-            "handed back %s for %.0f s: %s",
-            draft.job.trajectory_id,
-            failure.retry_after_s,
-            failure,
-            extra={"action": "no_room", "trajectory_id": draft.job.trajectory_id},
-        )
-        await self._give_back(delay_s=failure.retry_after_s)
+        """Hand the job back, which uses no attempt: the provider has no sandbox now."""
+        name, delay_s = draft.job.trajectory_id, failure.retry_after_s
+        extra = {"action": "no_room"}
+        logger.warning("handed back %s for %.0f s: %s", name, delay_s, failure, extra=extra)
+        await self._give_back(delay_s=delay_s)
         return "handed back: no sandbox"
 
     async def _interrupted(self) -> str:
@@ -286,17 +296,15 @@ class _Attempt:
         if reason == "shutdown" or self._draft is None:
             await self._give_back()
             return "handed back"
-        failure: TrajectoryFailure
         match reason:
             case "terminate":
-                failure = Cancelled("revoked by an operator")
+                return await self._end(self._draft, Cancelled("revoked by an operator"))
             case "cancelled":
-                failure = Cancelled("its group no longer needs it")
+                return await self._end(self._draft, Cancelled("its group no longer needs it"))
             case "soft" | "hard":
-                failure = DeadlineExceeded(f"Celery's {reason} time limit")
-            case _:
-                return f"stopped: {reason}"
-        return await self._end(self._draft, failure)
+                limit = DeadlineExceeded(f"Celery's {reason} time limit")
+                return await self._end(self._draft, limit)
+        return f"stopped: {reason}"
 
     async def _give_back(
         self, *, delay_s: float = 0.0, failed_attempt: AttemptRecord | None = None
@@ -321,7 +329,7 @@ class _Attempt:
         draft = self._draft
         if draft and len(draft.earlier) + 1 >= self._runtime.retry.max_attempts:
             return
-        bug = EnvBug(f"{type(error).__name__}: {error}")
+        bug = EnvBug(foreign_error(error))
         bug.stage = "publish"
         try:
             kept = attempt_record(draft, bug, self._runtime) if draft else None
@@ -333,17 +341,10 @@ class _Attempt:
     async def _pause_run(self, draft: Draft, failure: TrajectoryFailure) -> None:
         """Pause the run, whose jobs would all fail of the same wrong key, model or parameter."""
         run_id = draft.job.run_id
-        logger.error(
-            "run %s is paused: %s",
-            run_id,
-            failure,
-            extra={"action": "run_paused", "run_id": run_id},
-        )
+        logger.error("run %s is paused: %s", run_id, failure, extra={"action": "run_paused"})
+        pause = partial(Runs(self._runtime.ledger).pause, by=failure.cause)
         try:
-            runs = Runs(self._runtime.ledger)
-            await self._runtime.until_redis_answers(
-                runs.pause, run_id, scrub(str(failure)), by=failure.cause
-            )
+            await self._runtime.until_redis_answers(pause, run_id, scrub(str(failure)))
         except ConfigurationError as error:  # it is cancelled or purged
             logger.info("%s", error, extra={"action": "run_not_paused"})
 
@@ -355,18 +356,8 @@ class _Attempt:
         return "refused: newer schema"
 
     async def _unreadable(self, error: Exception) -> str:
-        """Publish an unreadable job as failed, so that its group can close.
-
-        The ledger keeps it as a dead letter.
-        """
-        logger.error(
-            "job %s cannot be read: %s",
-            self._claim.trajectory_id,
-            error,
-            extra={"action": "dead", "trajectory_id": self._claim.trajectory_id},
-        )
-        job = await self._runtime.until_redis_answers(
-            stand_in_job, self._runtime.ledger, self._claim.trajectory_id
-        )
-        draft = Draft.of(job, self._begun)
-        return await self._end(draft, EnvBug(str(error)))
+        """Publish an unreadable job as failed, so that its group can close; it is a dead letter."""
+        name = self._claim.trajectory_id
+        logger.error("job %s cannot be read: %s", name, error, extra={"action": "dead"})
+        job = await self._runtime.until_redis_answers(stand_in_job, self._runtime.ledger, name)
+        return await self._end(Draft.of(job, self._begun), EnvBug(str(error)))

@@ -26,7 +26,7 @@ from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.answers import ENDED
 from hermes_queue.ledger.fleet.limiter import EndpointLimits
 from hermes_queue.ledger.fleet.sandboxes import Sandboxes
-from hermes_queue.ledger.fleet.totals import Totals, totals
+from hermes_queue.ledger.fleet.tally import Totals, totals
 from hermes_queue.queues import queue_name, retry_queue_name
 from hermes_queue.results.consume import STREAM
 from hermes_queue.results.consumers import lag_of

@@ -15,8 +15,7 @@ import redis
 
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.keyspace.connection import explained
-from hermes_queue.ledger.fleet.breaker import Breakers, LaneState
-from hermes_queue.ledger.fleet.lanes import known_lanes
+from hermes_queue.ledger.fleet.lanes import Breakers, LaneState, known_lanes
 from hermes_queue.ledger.fleet.tally import Lately, Tally
 from hermes_queue.ledger.ledger import Ledger
 from hermes_queue.ledger.runs import RunInfo, Runs

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import redis
@@ -13,12 +13,20 @@ from redis.backoff import NoBackoff
 from redis.exceptions import NoPermissionError
 from redis.retry import Retry
 
-from hermes_queue.errors import ConfigurationError, RedisFull, RedisUnavailable
+from hermes_queue.errors import (
+    ConfigurationError,
+    HermesQueueError,
+    RedisFull,
+    RedisUnavailable,
+)
 from hermes_queue.settings import DEFAULT_REDIS_URL, RedisSettings
+
+C = TypeVar("C")
 
 MIN_VERSION = (6, 2)
 NO_EVICTION_REMEDY = "CONFIG SET maxmemory-policy noeviction, and in its configuration file"
 
+_CHECK = "check user and password in HERMES_QUEUE_REDIS_URL"
 _NO_PASSWORD = {"HELLO": "it requires a password", "Authe": "it requires a password"}
 """redis-py's messages about a missing password, by their first letters."""
 
@@ -51,15 +59,15 @@ def masked(url: str) -> str:
     return url.replace(f":{parts.password}@", ":***@", 1)
 
 
-def _options(settings: RedisSettings, url: str, *, retry: bool = True) -> dict[str, Any]:
-    options: dict[str, Any] = {
-        **({} if retry else {"retry": Retry(NoBackoff(), 0)}),
-        "socket_timeout": settings.socket_timeout_s,
-        "socket_connect_timeout": settings.connect_timeout_s,
-    }
+def _open(make: Callable[..., C], settings: RedisSettings, url: str, **more: Any) -> C:
+    """A client, not yet connected."""
     if not url.startswith("unix"):
-        options["socket_keepalive"] = True
-    return options
+        more["socket_keepalive"] = True
+    timeouts = (settings.socket_timeout_s, settings.connect_timeout_s)
+    try:
+        return make(url, socket_timeout=timeouts[0], socket_connect_timeout=timeouts[1], **more)
+    except ValueError as error:
+        raise ConfigurationError(f"HERMES_QUEUE_REDIS_URL: {error}") from error
 
 
 def connect(settings: RedisSettings, url: str | None = None, *, retry: bool = True) -> redis.Redis:
@@ -72,15 +80,11 @@ def connect(settings: RedisSettings, url: str | None = None, *, retry: bool = Tr
         RedisUnavailable: no answer, wrong credentials, or a server that is too old.
     """
     target = redis_url(settings, url)
-    try:
-        client: redis.Redis = redis.Redis.from_url(
-            target, **_options(settings, target, retry=retry)
-        )
-    except ValueError as error:
-        raise ConfigurationError(f"HERMES_QUEUE_REDIS_URL: {error}") from error
+    more = {} if retry else {"retry": Retry(NoBackoff(), 0)}
+    client: redis.Redis = _open(redis.Redis.from_url, settings, target, **more)
     with explained(target):
         client.ping()
-        check_version(client)
+        _check_version(client)
     return client
 
 
@@ -90,14 +94,10 @@ def connect_async(settings: RedisSettings, url: str | None = None) -> redis.asyn
     Raises:
         ConfigurationError: the URL is missing or malformed.
     """
-    target = redis_url(settings, url)
-    try:
-        return redis.asyncio.Redis.from_url(target, **_options(settings, target))
-    except ValueError as error:
-        raise ConfigurationError(f"HERMES_QUEUE_REDIS_URL: {error}") from error
+    return _open(redis.asyncio.Redis.from_url, settings, redis_url(settings, url))
 
 
-def check_version(client: redis.Redis) -> None:
+def _check_version(client: redis.Redis) -> None:
     """Refuse servers older than 6.2; accept one that reports no version (fakeredis)."""
     try:
         info: Any = client.info("server")
@@ -109,59 +109,33 @@ def check_version(client: redis.Redis) -> None:
         raise RedisUnavailable(f"Redis {version} is too old: 6.2 or newer is needed")
 
 
-def check_eviction(client: redis.Redis, url: str) -> None:
-    """Refuse a server that deletes keys when it is full; accept one that does not report it.
-
-    Raises:
-        ConfigurationError: it has a memory limit and another policy than noeviction.
-        RedisUnavailable: no answer.
-    """
-    try:
-        with explained(url):
-            info: Any = client.info("memory")
-    except redis.ResponseError:  # fakeredis
-        return
-    policy = info.get("maxmemory_policy", "noeviction")
-    if policy != "noeviction" and info.get("maxmemory"):
-        raise ConfigurationError(
-            f"Redis at {masked(url)} deletes keys when it is full (maxmemory-policy {policy}): "
-            f"jobs and results would vanish silently. {NO_EVICTION_REMEDY}"
-        )
-
-
 @contextmanager
 def explained(url: str) -> Iterator[None]:
     """Turn redis-py's errors into ours, with the next step."""
     try:
         yield
-    except (redis.AuthenticationError, NoPermissionError) as error:
-        raise RedisUnavailable(
-            f"Redis at {masked(url)} refuses us ({_NO_PASSWORD.get(str(error)[:5], error)}); "
-            "check user and password in HERMES_QUEUE_REDIS_URL"
-        ) from error
-    except redis.OutOfMemoryError as error:
-        raise RedisFull(
-            f"Redis at {masked(url)} is full ({error}); raise maxmemory or let consumers catch up"
-        ) from error
-    except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
-        raise RedisUnavailable(
-            f"Redis at {masked(url)} cannot be reached: {error}; start it, or correct "
-            "HERMES_QUEUE_REDIS_URL (a producer without it runs everything on this machine)"
-        ) from error
-    except redis.ResponseError as error:
-        text = str(error)
-        if isinstance(error, redis.ReadOnlyError) or any(word in text for word in _PASSING):
-            raise RedisUnavailable(
-                f"Redis at {masked(url)} refuses writes for now: {text}"
-            ) from error
-        if any(word in text for word in _REFUSED):
-            raise RedisUnavailable(
-                f"Redis at {masked(url)} refuses us: {text}; check user and password in "
-                "HERMES_QUEUE_REDIS_URL"
-            ) from error
-        if "OOM" in text:
-            raise RedisFull(
-                f"Redis at {masked(url)} is full ({text}); raise maxmemory or let consumers "
-                "catch up"
-            ) from error
-        raise
+    except (redis.ConnectionError, redis.TimeoutError, redis.ResponseError, OSError) as error:
+        if (ours := _explained(f"Redis at {masked(url)}", error)) is None:
+            raise
+        raise ours from error
+
+
+def _explained(server: str, error: Exception) -> HermesQueueError | None:
+    """Our error for one of redis-py; None for a bug of ours, such as a wrong command."""
+    text = str(error)
+    if isinstance(error, redis.AuthenticationError | NoPermissionError):
+        return RedisUnavailable(
+            f"{server} refuses us ({_NO_PASSWORD.get(text[:5], text)}); {_CHECK}"
+        )
+    if isinstance(error, redis.ConnectionError | redis.TimeoutError | OSError):
+        return RedisUnavailable(
+            f"{server} cannot be reached: {text}; start it, or correct HERMES_QUEUE_REDIS_URL (a "
+            "producer without it runs everything on this machine)"
+        )
+    if isinstance(error, redis.ReadOnlyError) or any(word in text for word in _PASSING):
+        return RedisUnavailable(f"{server} refuses writes for now: {text}")
+    if any(word in text for word in _REFUSED):
+        return RedisUnavailable(f"{server} refuses us: {text}; {_CHECK}")
+    if isinstance(error, redis.OutOfMemoryError) or "OOM" in text:
+        return RedisFull(f"{server} is full ({text}); raise maxmemory or let consumers catch up")
+    return None

@@ -9,8 +9,15 @@ from typing import Any, Self
 
 import redis
 
+from hermes_queue.errors import ConfigurationError
 from hermes_queue.keyspace import scripts
-from hermes_queue.keyspace.connection import check_eviction, connect, explained, redis_url
+from hermes_queue.keyspace.connection import (
+    NO_EVICTION_REMEDY,
+    connect,
+    explained,
+    masked,
+    redis_url,
+)
 from hermes_queue.settings import RedisSettings
 
 LIFE_TTL_S = 86400
@@ -27,36 +34,59 @@ class Deployment:
         self._registered: dict[str, Callable[..., Any]] = {}
 
     @classmethod
-    def connect(
-        cls, settings: RedisSettings | None = None, url: str | None = None, *, retry: bool = True
-    ) -> Self:
-        """Open Redis and check that it answers; `retry` as in `connection.connect`.
+    def connect(cls, url: str | None = None, *, timeout_s: float | None = None) -> Self:
+        """Open Redis and check that it answers.
+
+        With `timeout_s`, a command fails after that time and is not tried again: for callers with a
+        deadline.
 
         Raises:
             ConfigurationError: no URL, or a malformed one.
             RedisUnavailable: no answer, wrong credentials, or too old.
         """
-        section = settings or RedisSettings()
-        return cls(
-            connect(section, url, retry=retry), prefix=section.prefix, url=redis_url(section, url)
-        )
+        section = RedisSettings()
+        if timeout_s is not None:
+            quick = {"socket_timeout_s": timeout_s, "connect_timeout_s": timeout_s}
+            section = section.model_copy(update=quick)
+        client = connect(section, url, retry=timeout_s is None)
+        return cls(client, prefix=section.prefix, url=redis_url(section, url))
 
     def close(self) -> None:
         """Close the connections."""
         self.client.close()
 
     def refuse_eviction(self) -> None:
-        """Check that this Redis does not evict keys, before anything depends on it.
+        """Refuse a Redis that deletes keys when it is full; accept one that does not report it.
 
         Raises:
-            ConfigurationError: it deletes keys when it is full.
+            ConfigurationError: it has a memory limit and another policy than noeviction.
             RedisUnavailable: no answer.
         """
-        check_eviction(self.client, self.url)
+        try:
+            with explained(self.url):
+                info: Any = self.client.info("memory")
+        except redis.ResponseError:  # fakeredis
+            return
+        policy = info.get("maxmemory_policy", "noeviction")
+        if policy != "noeviction" and info.get("maxmemory"):
+            raise ConfigurationError(
+                f"Redis at {masked(self.url)} deletes keys when it is full (maxmemory-policy "
+                f"{policy}): jobs and results would vanish silently. {NO_EVICTION_REMEDY}"
+            )
 
     def key(self, name: str) -> str:
         """`name` under the deployment's prefix."""
         return self.prefix + name
+
+    def hash_fields(self, name: str, *fields: str) -> list[str]:
+        """Fields of the hash `name`; "" for those that it does not have.
+
+        Raises:
+            RedisUnavailable: no answer.
+        """
+        with explained(self.url):
+            found: Any = self.client.hmget(self.key(name), fields)
+        return [value.decode() if value else "" for value in found]
 
     def call(self, name: str, /, **given: Any) -> Any:
         """Run a script by the names in its header; returns its answer by name.
@@ -116,12 +146,9 @@ class Deployment:
         Returns:
             The number of expired leases; -1 if the worker is unknown or ran under another boot.
         """
+        ttl_s = LIFE_TTL_S
         ended = self.call(
-            "worker_ended",
-            owner=owner,
-            boot_id=boot_id,
-            witnessed=witnessed,
-            life_ttl_s=LIFE_TTL_S,
+            "worker_ended", owner=owner, boot_id=boot_id, witnessed=witnessed, life_ttl_s=ttl_s
         )
         return int(ended)
 

@@ -132,7 +132,7 @@ KEYS = (
         "host, last beat, whether it was shutting down, who found it dead", _DAY),
     Key("boot:{boot id}", "string", "ledger/fleet", "last beat of any worker of that "
         "boot of a host", _DAY),
-    Key("log:{owner}", "string", "ledger/fleet", "the end of a worker's log, for dead letters",
+    Key("log:{owner}", "string", "ledger", "the end of a worker's log, for dead letters",
         _DAY),
     Key("totals", "hash", "ledger", "counters of [metrics](metrics.md) over the deployment's life: "
         "trajectories, failures, retries, dead letters, cost", "no: at most 1,000 fields",
@@ -150,7 +150,7 @@ KEYS = (
         "- - r -"),
     Key("limit:{name}:seen", "zset", "ledger/fleet", "waiting calls that are believed alive",
         "as `limit:{name}`", "- - r -"),
-    Key("probe:{hash}", "hash", "ledger/fleet", "whether the chat template of an endpoint and "
+    Key("probe:{hash}", "hash", "workers/calls", "whether the chat template of an endpoint and "
         "model shows tools", "an hour (`HERMES_QUEUE_MODEL_PROBE_TTL_S`)"),
     # --- sandboxes
     Key("sandboxes", "zset", "ledger/fleet", "sandboxes by the end of their lease",

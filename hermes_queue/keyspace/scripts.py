@@ -65,23 +65,15 @@ class Script:
             TypeError: a name is missing or unknown.
         """
         if given.keys() != self.takes:
-            missing, unknown = sorted(self.takes - given.keys()), sorted(given.keys() - self.takes)
-            raise TypeError(
-                f"script {self.name}: "
-                + "; ".join(
-                    f"{what} {', '.join(names)}"
-                    for what, names in (("missing", missing), ("unknown", unknown))
-                    if names
-                )
-            )
+            wrong = {"missing": self.takes - given.keys(), "unknown": given.keys() - self.takes}
+            texts = [f"{what} {', '.join(sorted(names))}" for what, names in wrong.items() if names]
+            raise TypeError(f"script {self.name}: {'; '.join(texts)}")
         values = {**given, "prefix": prefix}
-        keys = [
-            prefix + key
-            for part in self.keys
-            for key in (
-                values[part.name] if part.fields is not None else [part.pattern.format_map(values)]
-            )
-        ]
+        keys: list[str] = []
+        for part in self.keys:
+            listed = part.fields is not None
+            keys += values[part.name] if listed else [part.pattern.format_map(values)]
+        keys = [prefix + key for key in keys]
         args = [_plain(values[part.name]) for part in self.args if part.fields is None]
         args += [len(values[part.name]) for part in _counted(self.keys, self.args)]
         for part in self.args:
@@ -93,11 +85,9 @@ class Script:
         """A list as a named tuple of the header's names; parts missing at its end are None."""
         if not self._answer or not isinstance(raw, list):
             return raw
+        parts = zip(self._answer, raw, strict=False)
         return self._answer_type(
-            *(
-                [part.row(*row) for row in value] if part.row else value
-                for part, value in zip(self._answer, raw, strict=False)
-            )
+            *([part.row(*row) for row in value] if part.row else value for part, value in parts)
         )
 
 
@@ -165,20 +155,16 @@ def _parts(name: str, body: str) -> Iterator[_Part]:
 
 def _counted(keys: Iterable[_Part], args: Iterable[_Part]) -> list[_Part]:
     """Lists that are followed by another one."""
-    return [
-        part
-        for parts in (keys, args)
-        for part in [each for each in parts if each.fields is not None][:-1]
-    ]
+    lists = [[part for part in parts if part.fields is not None] for parts in (keys, args)]
+    return lists[0][:-1] + lists[1][:-1]
 
 
 def _preamble(keys: tuple[_Part, ...], args: tuple[_Part, ...]) -> str:
     """Lua that names keys and arguments, on one line."""
     single = [part for part in args if part.fields is None]
-    counts = {
-        part.name: f"ARGV[{n}]" for n, part in enumerate(_counted(keys, args), len(single) + 1)
-    }
     plain_keys = [part for part in keys if part.fields is None]
+    counted = enumerate(_counted(keys, args), len(single) + 1)
+    counts = {part.name: f"ARGV[{n}]" for n, part in counted}
     lines = [_named("KEYS", plain_keys), _named("ARGV", single)]
     lines += _lists("KEYS", len(plain_keys), [p for p in keys if p.fields is not None], counts)
     first = len(single) + len(counts)

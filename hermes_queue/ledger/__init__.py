@@ -8,7 +8,6 @@ dead.py         dead letters
 group_facts.py  facts about groups and their members
 items.py        rows too large to travel with their jobs
 ledger.py       enqueue, begin, renew, requeue, publish, sweep
-letters.py      failures as dead letters
 poison.py       items under which workers died
 policy.py       the policy version of a run
 run_lock.py     one configuration per run id
@@ -28,7 +27,7 @@ from hermes_queue.ledger.answers import (
     Spent,
 )
 from hermes_queue.ledger.dead import DeadLetters
-from hermes_queue.ledger.fleet.breaker import Breakers, LaneState
+from hermes_queue.ledger.fleet.lanes import Breakers, LaneState
 from hermes_queue.ledger.ledger import Ledger
 from hermes_queue.ledger.runs import Pause, RunInfo, Runs
 

@@ -135,15 +135,9 @@ class DueJob:
     def of(cls, row: Any) -> DueJob:
         """From a row of `due.lua`."""
         texts = {name: value.decode(errors="replace") for name, value in row._asdict().items()}
-        return cls(
-            texts["id"],
-            int(texts["attempt"]),
-            texts["lane"],
-            int(texts["priority"]),
-            texts["env"],
-            texts["instance_id"],
-            bool(texts["cancel"]),
-        )
+        attempt, priority = int(texts["attempt"]), int(texts["priority"])
+        shown = (texts["env"], texts["instance_id"], bool(texts["cancel"]))
+        return cls(texts["id"], attempt, texts["lane"], priority, *shown)
 
     @property
     def task_id(self) -> str:

@@ -28,12 +28,11 @@ class _Transcript(Wire):
 
 def packed(record: AttemptRecord) -> tuple[str, str]:
     """Facts and transcript; the transcript is empty if there is none."""
-    facts = record.model_dump_json(exclude_defaults=True, exclude=set(_Transcript.model_fields))
+    parts = set(_Transcript.model_fields)
+    facts = record.model_dump_json(exclude_defaults=True, exclude=parts)
     if not record.messages and not record.events:
         return facts, ""
-    transcript = record.model_dump_json(
-        exclude_defaults=True, include=set(_Transcript.model_fields)
-    )
+    transcript = record.model_dump_json(exclude_defaults=True, include=parts)
     body = zstandard.ZstdCompressor(level=3).compress(transcript.encode())
     return facts, base64.b64encode(body).decode()
 
@@ -51,11 +50,8 @@ def unpacked(lines: Iterable[bytes], *, transcripts: bool = True) -> list[Attemp
             if transcripts and transcript:
                 found[-1] = _with_transcript(found[-1], transcript)
         except ValueError as error:
-            logger.warning(
-                "cannot read the record of a failed attempt: %s",
-                error,
-                extra={"action": "attempt_unreadable"},
-            )
+            extra = {"action": "attempt_unreadable"}
+            logger.warning("cannot read the record of a failed attempt: %s", error, extra=extra)
     return found
 
 

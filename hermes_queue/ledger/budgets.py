@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger.ledger import RUN_TTL_S, Ledger
 
 BUDGETS = ("cost_usd", "tokens", "wall_s")
@@ -40,21 +38,16 @@ def set_budgets(ledger: Ledger, run_id: str, budgets: Mapping[str, float | None]
 
 def accounts(ledger: Ledger, run_id: str, *, now: float) -> dict[str, Budget]:
     """The accounts of a run by name; `now` is Redis' clock, unix seconds."""
-    kinds = ("budget", "spent", "reserved")
-    names = [f"{kind}:{name}" for name in BUDGETS for kind in kinds]
-    with explained(ledger.url):
-        raw: Any = ledger.client.hmget(ledger.key(f"run:{run_id}"), [*names, "created"])
-    values = dict(zip([*names, "created"], raw, strict=True))
-    found = {}
-    for name in BUDGETS:
-        limit, spent, reserved = (values[f"{kind}:{name}"] for kind in kinds)
-        found[name] = Budget(
-            name,
-            None if limit is None else float(limit),
-            float(spent or 0),
-            max(0.0, round(float(reserved or 0), 6)),
+    names = [f"{kind}:{name}" for name in BUDGETS for kind in ("budget", "spent", "reserved")]
+    created, *raw = ledger.hash_fields(f"run:{run_id}", "created", *names)
+    values = [float(value) if value else None for value in raw]
+    found = {
+        name: Budget(name, limit, spent or 0.0, max(0.0, round(reserved or 0.0, 6)))
+        for name, limit, spent, reserved in zip(
+            BUDGETS, values[::3], values[1::3], values[2::3], strict=True
         )
-    if values["created"]:
-        elapsed_s = max(0.0, now - float(values["created"]))
+    }
+    if created:
+        elapsed_s = max(0.0, now - float(created))
         found["wall_s"] = Budget("wall_s", found["wall_s"].limit, round(elapsed_s, 1))
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from hermes_queue.ledger.ledger import Ledger
 from hermes_queue.wire.ids import of_message
@@ -45,14 +45,9 @@ def cancel_tasks(
 
 
 def _call(
-    ledger: Ledger,
-    groups: list[str],
-    pairs: list[tuple[str, str]],
-    reason: str,
-    *,
-    waiting_only: bool,
+    ledger: Ledger, groups: list[str], pairs: Iterable[Any], reason: str, *, waiting_only: bool
 ) -> dict[str, Found]:
     answer = ledger.call(
-        "cancel", reason=reason, waiting_only=waiting_only, groups=groups, trajectories=pairs
+        "cancel", reason=reason, waiting_only=waiting_only, groups=groups, trajectories=list(pairs)
     )
     return {each.id.decode(): cast(Found, each.state.decode()) for each in answer.found}

@@ -15,6 +15,8 @@ from hermes_queue.ledger.ledger import Ledger
 from hermes_queue.models import GroupPolicy, TrajectoryJob
 
 _PAGE = 500
+LOG_TTL_S = 86400
+"""Expiry of a worker's last log lines: the jobs that died with it end before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +58,24 @@ class DeadLetters:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
+        self._client: Any = ledger.client
         self._stream = ledger.key("dead")
+
+    def keep_log(self, owner: str, text: str) -> None:
+        """Store the last log lines of a worker, replacing earlier ones, for letters of its jobs.
+
+        Raises:
+            RedisUnavailable, RedisFull: the earlier ones may still be stored.
+        """
+        with explained(self._ledger.url):
+            self._client.set(self._ledger.key(f"log:{owner}"), text, ex=LOG_TTL_S)
 
     def find(self, selection: LetterFilter | None = None) -> Iterator[Letter]:
         """Letters that match, oldest first."""
-        client: Any = self._ledger.client
         start = "-"
         while True:
             with explained(self._ledger.url):
-                page = client.xrange(self._stream, min=start, count=_PAGE)
+                page = self._client.xrange(self._stream, min=start, count=_PAGE)
             for entry_id, raw in page:
                 letter = _letter(entry_id, raw)
                 if selection is None or selection.matches(letter):
@@ -79,10 +90,9 @@ class DeadLetters:
         Raises:
             ConfigurationError: the id is malformed or unknown.
         """
-        client: Any = self._ledger.client
         with explained(self._ledger.url):
             try:
-                page = client.xrange(self._stream, min=letter_id, max=letter_id)
+                page = self._client.xrange(self._stream, min=letter_id, max=letter_id)
             except Exception as error:
                 raise ConfigurationError(f"{letter_id!r} is not the id of a dead letter") from error
         if not page:
@@ -91,16 +101,14 @@ class DeadLetters:
 
     def purge(self, letter: Letter) -> bool:
         """Delete a letter; returns whether it existed."""
-        client: Any = self._ledger.client
         with explained(self._ledger.url):
-            return bool(client.xdel(self._stream, letter.id))
+            return bool(self._client.xdel(self._stream, letter.id))
 
     def expire(self, age_s: float) -> int:
         """Delete letters older than `age_s`, by Redis' clock; returns their number."""
-        client: Any = self._ledger.client
         with explained(self._ledger.url):
-            oldest = int(1000 * (client.time()[0] - age_s))
-            return int(client.xtrim(self._stream, minid=oldest, approximate=True))
+            oldest = int(1000 * (self._client.time()[0] - age_s))
+            return int(self._client.xtrim(self._stream, minid=oldest, approximate=True))
 
 
 def revived(letter: Letter) -> TrajectoryJob:

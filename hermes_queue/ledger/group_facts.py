@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger.ledger import Ledger
@@ -22,12 +21,7 @@ def dropped_groups(ledger: Ledger, group_ids: Sequence[str]) -> list[str]:
 def stand_in_job(ledger: Ledger, trajectory_id: str) -> TrajectoryJob:
     """A job made from its ids and its group, in place of one that cannot be read."""
     group_id, index = group_of(trajectory_id), int(sample_of(trajectory_id))
-    with explained(ledger.url):
-        raw: Any = ledger.client.hmget(
-            ledger.key(f"group:{group_id}"), ["size", "env", "instance_id"]
-        )
-    size, env, instance_id = (value.decode() if value else "" for value in raw)
-    any_sample = GroupPolicy.model_construct(max_refills=index)
+    size, env, instance = ledger.hash_fields(f"group:{group_id}", "size", "env", "instance_id")
     return TrajectoryJob(
         run_id=run_of(trajectory_id),
         group_id=group_id,
@@ -35,7 +29,7 @@ def stand_in_job(ledger: Ledger, trajectory_id: str) -> TrajectoryJob:
         sample_index=index,
         group_size=int(size or 1),
         env=env,
-        instance_id=instance_id,
+        instance_id=instance,
         item={},
-        group_policy=any_sample,
+        group_policy=GroupPolicy.model_construct(max_refills=index),  # any sample
     )

@@ -17,7 +17,7 @@ import redis
 
 from hermes_queue.bodies import codec
 from hermes_queue.bodies.store import ClaimCheck
-from hermes_queue.errors import RedisFull
+from hermes_queue.errors import CAUSES, RedisFull
 from hermes_queue.keyspace.connection import explained
 from hermes_queue.keyspace.deployment import Deployment
 from hermes_queue.ledger.answers import (
@@ -35,9 +35,8 @@ from hermes_queue.ledger.answers import (
     Spent,
 )
 from hermes_queue.ledger.attempts import packed
-from hermes_queue.ledger.letters import described_failure
 from hermes_queue.ledger.run_lock import explained_refusal
-from hermes_queue.models import AttemptRecord, ScoredTrajectory, TrajectoryJob
+from hermes_queue.models import ATTEMPT_SUMMARY, AttemptRecord, ScoredTrajectory, TrajectoryJob
 from hermes_queue.policy import oldest_number
 from hermes_queue.settings import ResultSettings, RetrySettings
 from hermes_queue.wire.ids import group_of, run_of
@@ -70,6 +69,29 @@ def _row(job: TrajectoryJob) -> tuple[str | bytes | int, ...]:
     )
 
 
+def _failure(record: ScoredTrajectory, remember_s: float) -> str:
+    """The failure of a record as `publish.lua` takes it, as JSON; empty if there is none.
+
+    `dead`: it becomes a dead letter. `keep`: the job is kept for `run retry`, unless it is
+    refilled. `item`: its row is remembered as poison for `remember_s` seconds.
+    """
+    failure = record.failure
+    if failure is None:
+        return ""
+    row = CAUSES.get(failure.kind) or CAUSES[failure.cause]
+    attempts = [each.model_dump_json(include=ATTEMPT_SUMMARY) for each in record.attempts]
+    facts = {
+        "cause": failure.kind if row.dead_letter else failure.cause,
+        "reason": f"{failure.type}: {failure.message}",
+        "stage": failure.stage,
+        "attempts": "\n".join(attempts),
+        "dead": row.dead_letter,
+        "keep": row.runs_again and not row.dead_letter,
+    }
+    item = record.provenance.item_sha256 if failure.kind == "poison" else ""
+    return json.dumps(facts | ({"item": item, "remember_s": remember_s} if item else {}))
+
+
 def _warn(run_id: str, warning: bytes) -> None:
     """Log a script's warning about a run's budget, if there is one."""
     if warning:
@@ -91,9 +113,8 @@ class Ledger(Deployment):
     ) -> Accepted:
         """Claim `jobs` of one run; returns those that were not claimed before.
 
-        The first `config` locks the run's configuration; None skips the comparison.
-
-        The caller publishes their messages and then calls `published`. If it dies in between, a
+        The first `config` locks the run's configuration; None skips the comparison. The caller
+        publishes their messages and then calls `published`. If it dies in between, a
         worker's mover publishes them after `PUBLISH_CLAIM_S`.
 
         Raises:
@@ -133,13 +154,10 @@ class Ledger(Deployment):
     def reconcile(
         self, lane: str, *, queues: QueueKeys, age_s: float, retry_age_s: float
     ) -> list[str]:
-        """Have jobs published again whose message the broker lost; see `reconcile.lua`.
+        """Have jobs of a lane published again whose message the broker lost; see `reconcile.lua`.
 
-        Args:
-            lane: whose jobs to check.
-            queues: lists that can hold messages of the lane.
-            age_s: younger jobs are left alone.
-            retry_age_s: the same for jobs in the retry queue.
+        Jobs younger than `age_s` are left alone; in the retry queue, those younger than
+        `retry_age_s`.
         """
         found = self.call(
             "reconcile",
@@ -154,8 +172,7 @@ class Ledger(Deployment):
 
     def run_status(self, run_id: str) -> RunStatus:
         """Counters of a run; all zero if it is unknown."""
-        with explained(self.url):
-            raw: Any = self.client.hmget(self.key(f"run:{run_id}"), RUN_COUNTERS)
+        raw = self.hash_fields(f"run:{run_id}", *RUN_COUNTERS)
         counts = dict(zip(RUN_COUNTERS, (int(value or 0) for value in raw), strict=True))
         settled = sum(counts[name] for name in ("running", *ENDED))
         return RunStatus(queued=max(0, counts["total"] - settled), **counts)
@@ -290,12 +307,12 @@ class Ledger(Deployment):
     def _report_bad(self, place: str, entries: Sequence[bytes]) -> None:
         """Log invalid entries that were removed."""
         if entries:
+            shown = ", ".join(repr(entry[:80].decode(errors="replace")) for entry in entries[:5])
             logger.warning(
-                "removed %d invalid entries of %s; another program must have written them to this "
-                "Redis: %s",
+                "removed %d invalid entries of %s, which another program must have written: %s",
                 len(entries),
                 self.key(place),
-                ", ".join(repr(entry[:80].decode(errors="replace")) for entry in entries[:5]),
+                shown,
                 extra={"action": "bad_entries"},
             )
 
@@ -332,7 +349,7 @@ class Ledger(Deployment):
             schema_version=record.schema_version,
             codec=codec.CODEC,
             refillable=bool(record.failure and record.failure.refillable),
-            failure=described_failure(record, self._results.dead_retention_s),
+            failure=_failure(record, self._results.dead_retention_s),
             hard_max_groups=self._results.hard_max_groups,
             hard_max_bytes=self._results.hard_max_bytes,
             cost_usd=spent.cost,

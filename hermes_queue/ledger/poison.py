@@ -54,11 +54,8 @@ def poison_items(ledger: Ledger) -> list[PoisonItem]:
     client: Any = ledger.client
     with explained(ledger.url):
         raw = client.hgetall(ledger.key("poison"))
-    found = []
-    for name, value in raw.items():
-        known = json.loads(value)
-        letter, trajectory_id = known["letter"], known["trajectory_id"]
-        found.append(PoisonItem(name.decode(), letter, trajectory_id, known["until"]))
+    facts = ((name.decode(), json.loads(value)) for name, value in raw.items())
+    found = [PoisonItem(name, f["letter"], f["trajectory_id"], f["until"]) for name, f in facts]
     now = time.time()
     return sorted((each for each in found if each.until > now), key=lambda each: each.until)
 

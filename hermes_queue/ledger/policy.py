@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 from contextlib import closing
-from typing import Any
 
 from hermes_queue.errors import ConfigurationError
-from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger.ledger import RUN_TTL_S, Ledger
 from hermes_queue.policy import VERSION_MAX
 
 
 def set_version(ledger: Ledger, run_id: str, version: int, *, force: bool = False) -> int | None:
-    """Set the current policy version of `run_id`; returns the previous one.
-
-    A repeated call changes nothing. The run need not exist yet.
-
-    Raises:
-        ConfigurationError: not a version, or older than the present one without `force`.
-    """
+    """Set the policy version of a run, see `set_policy_version`. The run need not exist yet."""
     if not 0 <= version <= VERSION_MAX:
         raise ConfigurationError(f"policy version {version}: use 0 to {VERSION_MAX}")
     answer = ledger.call(
@@ -34,9 +26,8 @@ def set_version(ledger: Ledger, run_id: str, version: int, *, force: bool = Fals
 
 def version_of(ledger: Ledger, run_id: str) -> int | None:
     """The policy version of a run; None if nobody has set one."""
-    with explained(ledger.url):
-        raw: Any = ledger.client.hget(ledger.key(f"run:{run_id}"), "policy_version")
-    return int(raw) if raw else None
+    [version] = ledger.hash_fields(f"run:{run_id}", "policy_version")
+    return int(version) if version else None
 
 
 def set_policy_version(

@@ -73,17 +73,12 @@ class Runs:
             ConfigurationError: the run is unknown.
         """
         ledger = self.ledger
-        with explained(ledger.url):
-            raw: Any = ledger.client.hmget(
-                ledger.key(f"run:{run_id}"),
-                ["state", "reason", "created", "config", "paused_by", "policy_version"],
-            )
-            parked: Any = ledger.client.scard(ledger.key(f"run:{run_id}:parked"))
-        state, reason, created, config, by, version = (
-            value.decode() if value else "" for value in raw
-        )
+        names = ("state", "reason", "created", "config", "paused_by", "policy_version")
+        state, reason, created, config, by, version = ledger.hash_fields(f"run:{run_id}", *names)
         if not state:
             raise _unknown(run_id)
+        with explained(ledger.url):
+            parked: Any = ledger.client.scard(ledger.key(f"run:{run_id}:parked"))
         paused_by = by if state == "paused" else ""
         counters = ledger.run_status(run_id)
         if counters.done and state != "cancelled":
@@ -103,11 +98,8 @@ class Runs:
 
     def paused(self, run_id: str) -> Pause | None:
         """The pause of a run, None if there is none. One round trip."""
-        with explained(self.ledger.url):
-            raw: Any = self.ledger.client.hmget(
-                self.ledger.key(f"run:{run_id}"), ["state", "paused_by", "reason"]
-            )
-        state, by, reason = (value.decode() if value else "" for value in raw)
+        names = ("state", "paused_by", "reason")
+        state, by, reason = self.ledger.hash_fields(f"run:{run_id}", *names)
         return Pause(by, reason) if state == "paused" else None
 
     def pause(self, run_id: str, reason: str = "", *, by: str = "operator") -> None:

@@ -125,7 +125,7 @@ def test_no_key_of_the_gate_stays_for_ever(ledger, gate):
 async def test_creation_does_not_wait_for_redis(redis_server):
     from hermes_queue.ledger import Ledger
 
-    ledger = Ledger.connect(url=redis_server.url, retry=False)
+    ledger = Ledger.connect(redis_server.url, timeout_s=5.0)
     redis_server.kill9()
     gate = Gate(ledger, "far", creates_per_s=1000.0, max_starting=1)
     async with gate.make_one():

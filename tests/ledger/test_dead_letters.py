@@ -12,7 +12,6 @@ from records import make_job, make_record
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.ledger import Claim
 from hermes_queue.ledger.dead import DeadLetters, LetterFilter, revived
-from hermes_queue.ledger.fleet.logs import keep_log
 from hermes_queue.ledger.poison import forget, isolate, item_hash, poison_items
 from hermes_queue.models import Failure
 
@@ -87,12 +86,12 @@ def test_a_letter_ends_with_what_the_worker_that_died_logged_last(ledger):
     enqueue(ledger, job)
     sweep = swept(ledger)
     for owner in ("w1", "w2"):
-        keep_log(ledger, owner, f"last words of {owner}")
+        DeadLetters(ledger).keep_log(owner, f"last words of {owner}")
         begin(ledger, job, owner=owner)
         age_lease(ledger, job)
         sweep()
     begin(ledger, job, owner="w3")
-    keep_log(ledger, "w3", "nothing of interest")
+    DeadLetters(ledger).keep_log("w3", "nothing of interest")
     publish(ledger, failed(job, "sandbox", "PoisonJob").model_copy(update={"epoch": 3}), "w3")
     [letter] = DeadLetters(ledger).find()
     assert letter.fields["log"] == "last words of w2"
@@ -100,7 +99,7 @@ def test_a_letter_ends_with_what_the_worker_that_died_logged_last(ledger):
 
 
 def test_a_letter_of_a_bug_ends_with_the_log_of_the_worker_that_met_it(ledger):
-    keep_log(ledger, "w1", "Traceback")
+    DeadLetters(ledger).keep_log("w1", "Traceback")
     bury(ledger)
     [letter] = DeadLetters(ledger).find()
     assert letter.fields["log"] == "Traceback"

@@ -7,7 +7,7 @@ from ledger_steps import age_lease, begin, enqueue, publish, swept
 from records import make_job, make_record
 
 from hermes_queue.ledger import Claim, Spent
-from hermes_queue.ledger.fleet.totals import totals
+from hermes_queue.ledger.fleet.tally import totals
 from hermes_queue.models import AttemptRecord, Failure, Usage
 
 

@@ -31,10 +31,10 @@ def _spelt(node: ast.AST) -> Iterator[str]:
 
 
 def _places(tree: Iterable[ast.AST]) -> Iterator[ast.AST]:
-    """Expressions that name keys: for `key(…)`, in lists called `keys`."""
+    """Expressions that name keys: for `key(…)` and `hash_fields(…)`, in lists called `keys`."""
     for node in tree:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            if node.func.attr == "key":
+            if node.func.attr in ("key", "hash_fields"):
                 yield from node.args[:1]
         elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).endswith("keys"):
             yield node.value

@@ -6,7 +6,7 @@ import pytest
 
 from hermes_queue import errors
 from hermes_queue.errors import CAUSES, WIDE_CAUSES, TrajectoryFailure
-from hermes_queue.ledger.fleet.breaker import COUNTED
+from hermes_queue.ledger.fleet.lanes import COUNTED
 from hermes_queue.models import Failure
 from hermes_queue.settings import RetrySettings
 from workers.upkeep.quarantine import PoisonJob

@@ -29,7 +29,11 @@ def calls() -> Iterator[tuple[str, str, frozenset[str | None]]]:
 
 def test_every_script_is_called_and_every_call_gives_what_the_header_names() -> None:
     found = list(calls())
-    wrong = {place: sorted(given ^ scripts.script(name).takes) for place, name, given in found}
+    wrong = {}
+    for place, name, given in found:
+        takes = scripts.script(name).takes
+        # What `**` adds, settings of the same names, is checked when the script is called.
+        wrong[place] = sorted(given - takes - {None} if None in given else given ^ takes)
     assert {place: names for place, names in wrong.items() if names} == {}
     assert {name for _, name, _ in found} == set(scripts.names())
 

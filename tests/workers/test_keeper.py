@@ -19,6 +19,7 @@ from hermes_queue.ledger import Claim, Ledger
 from hermes_queue.settings import LeaseSettings
 from workers.runtime import AttemptProgress, Runtime
 from workers.spool import Spool
+from workers.upkeep.inventory import Inventory
 from workers.upkeep.keeper import Keeper
 
 AT_WORK = AttemptProgress("agent", 0.0)
@@ -45,7 +46,10 @@ def keeper(tmp_path: Path, redis_server: RedisServer, monkeypatch):
     lease = LeaseSettings(duration_s=1000.0, renew_s=0.2, sweep_s=0.2, mover_s=0.1)
     runtime = Runtime(owner="w", ledger=ledger, backend=None, spool=spool, lease=lease)  # type: ignore[arg-type]
     loop = AnsweringLoop()
-    keeper = Keeper(runtime, on_lost=lambda job, reason: None, facts=dict, loop=loop)
+    inventory = Inventory(ledger, "local")
+    keeper = Keeper(
+        runtime, on_lost=lambda job, reason: None, facts=dict, loop=loop, inventory=inventory
+    )
     yield keeper, runtime
     keeper.stop()
     ledger.close()

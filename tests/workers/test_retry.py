@@ -19,8 +19,8 @@ from hermes_queue.settings import ModelSettings, RetrySettings
 from workers.clock import Clock
 from workers.draft import Draft
 from workers.record import describe
-from workers.retry import retry_delay_s
 from workers.rollout import rollout
+from workers.trajectory import retry_delay_s
 
 SETTINGS = RetrySettings()
 

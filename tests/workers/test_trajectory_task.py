@@ -11,9 +11,13 @@ from typing import Any, cast
 import pytest
 from records import make_job
 
+from hermes_queue.bodies import codec
 from hermes_queue.broker.pool import RunningTask, running
 from hermes_queue.ledger import Ledger
+from hermes_queue.settings import WorkerSettings
+from hermes_queue.telemetry import logs
 from hermes_queue.telemetry.meter import PrometheusMeter
+from hermes_queue.telemetry.scrubbing import Scrubber
 from workers import runtime as runtimes
 from workers.runtime import Runtime
 from workers.spool import Spool
@@ -64,3 +68,34 @@ async def test_a_delivery_that_redis_knows_nothing_of_is_a_warning_and_counted(
     [warning] = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert "Redis has its message but not the job" in warning.getMessage()
     assert 'forgotten_total{what="delivery"} 1.0' in runtime.meter.exposition()[0].decode()
+
+
+async def test_an_exception_of_an_env_is_logged_with_its_traceback_and_its_line_is_in_the_failure(
+    ledger: Ledger,
+    runtime: Runtime,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    code = tmp_path / "their_env.py"
+    code.write_text(
+        "from envs.gsm8k import Gsm8k\n"
+        "class Theirs(Gsm8k):\n"
+        "    def spec(self, item, profile):\n"
+        "        return {}['the-secret!']\n"
+        "ENV = Theirs()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    runtime.ledger, runtime.worker = ledger, WorkerSettings(imports="their_env")
+    job = make_job(env="their_env:ENV", item={"question": "1+1", "answer": "#### 2"})
+    ledger.enqueue("run", [job], config={})
+    assert await run_trajectory.run(job.trajectory_id, 1) == "failed None (group)"
+    body = ledger.client.get(f"hq:body:{job.trajectory_id}")
+    failure = codec.decode_record(cast(bytes, body)).failure
+    assert failure
+    assert (failure.cause, failure.stage) == ("env_bug", "load")
+    assert failure.message.endswith(f"({code}:4)")
+    [logged] = [record for record in caplog.records if record.exc_info]
+    text = logs.TextFormatter(Scrubber(["the-secret!"])).format(logged)
+    assert f'File "{code}", line 4, in spec' in text
+    assert "the-secret!" not in text

@@ -27,7 +27,7 @@ from hermes_queue.errors import ModelError, RedisFull, RedisUnavailable
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.fleet.limiter import Admission, CallOutcome, EndpointLimits, limit_name
 from hermes_queue.models import Usage
-from hermes_queue.settings import LeaseSettings, LimiterSettings, RedisSettings
+from hermes_queue.settings import LeaseSettings, LimiterSettings
 
 logger = logging.getLogger(__name__)
 
@@ -71,22 +71,17 @@ class _Call:
 
 
 class FleetLimiter:
-    """A `Limiter` for the coroutines of one worker process."""
+    """A `Limiter` for the coroutines of one worker process.
+
+    Its connection has short timeouts: a caller waits for Redis for a few seconds at most.
+    """
 
     def __init__(
         self, url: str, settings: LimiterSettings | None = None, lease: LeaseSettings | None = None
     ) -> None:
-        """Connect with short timeouts: a caller waits for Redis for a few seconds at most.
-
-        Raises:
-            RedisUnavailable: Redis does not answer.
-        """
         self._settings = settings or LimiterSettings()
         timeout_s = max(1.0, self._settings.redis_grace_s / 2)
-        quick = RedisSettings().model_copy(
-            update={"socket_timeout_s": timeout_s, "connect_timeout_s": timeout_s}
-        )
-        self._ledger = Ledger.connect(quick, url, retry=False)
+        self._ledger = Ledger.connect(url, timeout_s=timeout_s)
         lease_s = (lease or LeaseSettings()).duration_s
         self._limits = EndpointLimits(self._ledger, self._settings, lease_s=lease_s)
         self._executor = ThreadPoolExecutor(4, thread_name_prefix="limiter")
@@ -144,8 +139,6 @@ class FleetLimiter:
         self._executor.shutdown(wait=False)
         self._ledger.close()
 
-    # --- permission ---------------------------------------------------------------------------
-
     async def _wait_for_permission(self, call: _Call) -> None:
         give_up_at = time.monotonic() + self._settings.max_wait_s
         while True:
@@ -169,20 +162,10 @@ class FleetLimiter:
             await self._sleep(call, pause_s * random.uniform(0.75, 1.0))  # noqa: S311
 
     async def _ask(self, call: _Call) -> Admission | None:
-        """Ask once; None = Redis did not answer.
-
-        A call cancelled meanwhile releases its permission.
-        """
+        """Ask once; None = Redis did not answer."""
         call.asked = True
-        asking = asyncio.ensure_future(
-            self._in_thread(
-                self._limits.acquire,
-                call.name,
-                call.request,
-                tokens=call.tokens,
-                since=call.since,
-            )
-        )
+        acquire = partial(self._limits.acquire, tokens=call.tokens, since=call.since)
+        asking = asyncio.ensure_future(self._in_thread(acquire, call.name, call.request))
         try:
             # All threads may be waiting for a Redis that hangs, so that this call has not even
             # begun.
@@ -249,20 +232,19 @@ class FleetLimiter:
             self._owed.append(call)
             self._redis_failed(error)
 
-    # --- without Redis ------------------------------------------------------------------------
-
     def _redis_failed(self, error: Exception) -> None:
-        if self._silent_since is None:
-            self._silent_since = time.monotonic()
-            self._share = max(1, len(self._calls))
-            logger.warning(
-                "model calls are not counted while Redis is away; from in %.0f s on this "
-                "worker makes at most %d at once: %s",
-                self._settings.redis_grace_s,
-                self._share,
-                error,
-                extra={"action": "limiter_away"},
-            )
+        if self._silent_since is not None:
+            return
+        self._silent_since = time.monotonic()
+        self._share = max(1, len(self._calls))
+        logger.warning(
+            "model calls are not counted while Redis is away; from in %.0f s on this worker makes "
+            "at most %d at once: %s",
+            self._settings.redis_grace_s,
+            self._share,
+            error,
+            extra={"action": "limiter_away"},
+        )
 
     def _redis_answered(self) -> None:
         if self._silent_since is not None:
@@ -270,9 +252,8 @@ class FleetLimiter:
             owed, self._owed = self._owed, []
             for call in owed:
                 self._later(self._give_back(call))
-            logger.info(
-                "Redis is back: model calls are counted again", extra={"action": "limiter_back"}
-            )
+            extra = {"action": "limiter_back"}
+            logger.info("Redis is back: model calls are counted again", extra=extra)
 
     def _redis_is_away(self) -> bool:
         """Whether to do without Redis for now; every `_PROBE_S` one caller is sent to check."""
@@ -292,8 +273,6 @@ class FleetLimiter:
         if call.asked:
             self._owed.append(call)
         return True
-
-    # --- threads and tasks --------------------------------------------------------------------
 
     async def _in_thread(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         loop = asyncio.get_running_loop()

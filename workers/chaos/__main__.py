@@ -32,24 +32,17 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         "mis-scored or left behind.",
         epilog="example: python -m workers.chaos --minutes 10 --seed 7",
     )
-    parser.add_argument("--minutes", type=float, default=5.0, help="minutes of chaos (default: 5)")
-    parser.add_argument("--seed", type=int, default=1, help="seed of the schedule (default: 1)")
-    parser.add_argument("--workers", type=int, default=3, help="worker processes (default: 3)")
-    parser.add_argument(
-        "--concurrency", type=int, default=6, help="trajectories per worker (default: 6)"
-    )
-    parser.add_argument(
-        "--lease",
-        type=float,
-        default=4.0,
-        help="lease in seconds (default: 4; that of workers: 40)",
-    )
-    parser.add_argument(
-        "--rate", type=float, default=1.25, help="groups of 4 per second (default: 1.25)"
-    )
-    parser.add_argument(
-        "--interval", type=float, default=6.0, help="seconds between two events (default: 6)"
-    )
+    for name, default, what in (
+        ("minutes", 5.0, "minutes of chaos"),
+        ("seed", 1, "seed of the schedule"),
+        ("workers", 3, "worker processes"),
+        ("concurrency", 6, "trajectories per worker"),
+        ("lease", 4.0, "lease in seconds; that of workers is 40"),
+        ("rate", 1.25, "groups of 4 per second"),
+        ("interval", 6.0, "seconds between two events"),
+    ):
+        text = f"{what} (default: {default:g})"
+        parser.add_argument(f"--{name}", type=type(default), default=default, help=text)
     parser.add_argument(
         "--url", default="", help="use this Redis, under a separate prefix; it is never killed"
     )
@@ -78,11 +71,11 @@ def main(argv: list[str] | None = None) -> int:
         fleet.stop()
         ledger = fleet.connect()
         judgement.judge(ledger)
-        if not drained:
-            judgement.problems.insert(0, "jobs were unfinished long after the last kill")
-        judgement.problems += [f"{t}: never ran again" for t in schedule.orphans_left]
+        judgement.problems += [f"{name}: never ran again" for name in schedule.orphans]
         if drained:
             count_orphans(fleet, judgement)
+        else:
+            judgement.problems.insert(0, "jobs were unfinished long after the last kill")
     except KeyboardInterrupt:
         sys.stderr.write("interrupted; all processes that were started are stopped\n")
         return EXIT_INTERRUPTED
@@ -146,11 +139,11 @@ def drain(fleet: DoomedFleet, schedule: Schedule, groups: int) -> bool:
 
 def report(arguments: argparse.Namespace, schedule: Schedule, judgement: Judgement) -> None:
     """Print events, figures, recovery times and problems."""
-    times = sorted(schedule.recovery_s)
+    times = schedule.recovery_s
     recovery = {}
     if times:
         cuts = statistics.quantiles(times, n=20) if len(times) > 1 else times * 19
-        recovery = {"p50": cuts[9], "p95": cuts[18], "max": times[-1]}
+        recovery = {"p50": cuts[9], "p95": cuts[18], "max": max(times)}
     kills = sum(n for name, n in schedule.counts.items() if name.startswith("kill"))
     result = {
         "seed": arguments.seed,

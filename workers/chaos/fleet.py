@@ -58,15 +58,10 @@ class Process:
         log = self.log.with_suffix(f".{self.lives}.log")
         self.process = child_process.start(self.command, self.environment, log=log)
 
-    def freeze(self) -> None:
-        """Send SIGSTOP: the process neither works nor notices the passing of time."""
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal; SIGSTOP freezes the process until SIGCONT."""
         if self.process:
-            self.process.send_signal(signal.SIGSTOP)
-
-    def thaw(self) -> None:
-        """Send SIGCONT."""
-        if self.process:
-            self.process.send_signal(signal.SIGCONT)
+            self.process.send_signal(number)
 
     def kill(self) -> None:
         """Send SIGKILL."""
@@ -96,6 +91,10 @@ class DoomedFleet:
     prefix: str = "hq:"
 
     def __post_init__(self) -> None:
+        self.journal = self.directory / "journal"
+        """File of the verifiers' measurements."""
+        self.cache = self.directory / "cache"
+        """Slots and spool of the workers."""
         if self.url:
             self.prefix = f"chaos-{os.getpid()}:"
         else:
@@ -114,16 +113,6 @@ class DoomedFleet:
             command = self._python("workers.chaos.consumer", "--group", name)
             command += ["--file", str(self.consumed(name)), "--pause", str(pause_s)]
             self.consumers.append(self._process(f"consumer-{name}", command))
-
-    @property
-    def journal(self) -> Path:
-        """File of the verifiers' measurements."""
-        return self.directory / "journal"
-
-    @property
-    def cache(self) -> Path:
-        """Slots and spool of the workers."""
-        return self.directory / "cache"
 
     def consumed(self, group: str) -> Path:
         """File of the groups that a consumer group received."""
@@ -175,16 +164,15 @@ class DoomedFleet:
             TimeoutError: it does not answer in time.
         """
         give_up = time.monotonic() + patience_s
-        client = redis.Redis.from_url(self.url)
-        while True:
-            try:
-                client.ping()
-                client.close()
-                return
-            except redis.RedisError as error:
-                if time.monotonic() > give_up:
-                    raise TimeoutError(f"Redis does not answer: {error}") from error
-            time.sleep(0.05)
+        with redis.Redis.from_url(self.url) as client:
+            while True:
+                try:
+                    client.ping()
+                    return
+                except redis.RedisError as error:
+                    if time.monotonic() > give_up:
+                        raise TimeoutError(f"Redis does not answer: {error}") from error
+                time.sleep(0.05)
 
     def stop(self) -> None:
         """End everything but Redis, in order."""

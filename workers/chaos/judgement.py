@@ -79,15 +79,12 @@ class Judgement:
         measured = _lines(self._fleet.journal)
         self.figures["measurements"] = len(measured)
         for line in measured:
-            name = line["trajectory_id"]
+            name, score = line["trajectory_id"], line["score"]
             if name not in published:
                 self.problems.append(f"{name}: measured, but not in the stream")
-            elif published[name] != line["score"]:
-                self.problems.append(
-                    f"{name}: {line['score']} measured, {published[name]} published"
-                )
-        unmeasured = published.keys() - {line["trajectory_id"] for line in measured}
-        for name in unmeasured:
+            elif published[name] != score:
+                self.problems.append(f"{name}: {score} measured, {published[name]} published")
+        for name in published.keys() - {line["trajectory_id"] for line in measured}:
             self._must(published[name] is None, f"{name}: has a score, but was never measured")
 
     def _letters(self, ledger: Ledger) -> None:

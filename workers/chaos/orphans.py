@@ -19,9 +19,8 @@ _START_S = 90.0
 def time_to_last_orphan(fleet: DoomedFleet) -> tuple[float, int]:
     """Fill all slots, kill everything, start Redis and one worker.
 
-    Returns:
-        Seconds from the worker's start until no process and no sandbox directory of the dead
-            workers is left, and the number of these processes.
+    Returns the seconds from the worker's start until no process and no sandbox directory of the
+    dead workers is left, and the number of these processes.
 
     Raises:
         TimeoutError: they were not gone within `LIMIT_S`, or the slots did not fill.

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import random
+import signal
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import redis
@@ -37,15 +40,6 @@ _ON_REDIS = ("kill redis", "reset connections", "fill redis", "kill everything")
 
 
 @dataclass
-class Orphan:
-    """A trajectory that ran on a killed worker."""
-
-    trajectory_id: str
-    epoch: int
-    killed_at: float
-
-
-@dataclass
 class Schedule:
     """A seeded sequence of events, and their results."""
 
@@ -55,14 +49,14 @@ class Schedule:
     """Mean seconds between two events."""
     counts: Counter[str] = field(default_factory=Counter)
     recovery_s: list[float] = field(default_factory=list)
-    log: list[str] = field(default_factory=list)
+    orphans: dict[str, tuple[int, float]] = field(default_factory=dict)
+    """Trajectories that ran on a killed worker and not since: epoch, and time of the kill."""
 
     def __post_init__(self) -> None:
         self._dice = random.Random(self.seed)  # noqa: S311 - no secret
         self._names = [n for n in WEIGHTS if self.fleet.redis or n not in _ON_REDIS]
         self._due = time.monotonic() + self.interval_s
         self._later: list[tuple[float, Process, Callable[[], None]]] = []
-        self._orphans: list[Orphan] = []
         self._room_at = 0.0
         self._stream_until = 0.0
         self._ledger = self.fleet.connect()
@@ -81,7 +75,6 @@ class Schedule:
             name = self._dice.choices(self._names, [WEIGHTS[n] for n in self._names])[0]
             if self._act(name):
                 self.counts[name] += 1
-                self.log.append(f"{time.strftime('%H:%M:%S')} {name}")
 
     def settle(self) -> None:
         """Start all stopped processes; no more events."""
@@ -107,11 +100,6 @@ class Schedule:
                 self.counts["restarted"] += 1
                 process.start()
 
-    @property
-    def orphans_left(self) -> list[str]:
-        """Trajectories of killed workers that have not started again."""
-        return [orphan.trajectory_id for orphan in self._orphans]
-
     def _act(self, name: str) -> bool:
         match name:
             case "kill worker" | "terminate worker" | "freeze worker":
@@ -128,7 +116,7 @@ class Schedule:
                 return self._redis(lambda client: client.client_kill_filter(_type="normal"))
             case "fill stream":
                 self._stream_until = time.monotonic() + self._dice.uniform(2, 8)
-                return self._redis(self._fill_stream)
+                return self._size(_FILL)  # as with a reader that hangs
             case "fill redis":
                 self._room_at = time.monotonic() + self._dice.uniform(1, 4)
                 return self._redis(lambda client: client.config_set("maxmemory", 1))
@@ -148,8 +136,9 @@ class Schedule:
         self._expect(held[worker.pid])
         if how == "kill":
             return self._kill(worker, self._dice.uniform(0.5, 4))
-        worker.freeze()  # for longer than its leases, which it finds expired when it wakes
-        self._at(self._dice.uniform(1.5, 2.5) * self.fleet.lease_s, worker, worker.thaw)
+        worker.send(signal.SIGSTOP)  # for longer than its leases, expired when it wakes
+        thaw = partial(worker.send, signal.SIGCONT)
+        self._at(self._dice.uniform(1.5, 2.5) * self.fleet.lease_s, worker, thaw)
         return True
 
     def _kill_everything(self) -> bool:
@@ -165,23 +154,24 @@ class Schedule:
                 self._kill(process, 2.0)
         return True
 
-    def _held(self) -> dict[int, list[tuple[str, int, str]]]:
-        """Return what each live worker runs, by pid. Empty if Redis does not answer."""
+    def _held(self) -> dict[int, list[tuple[str, int]]]:
+        """Trajectories and epochs that each live worker runs, by pid; {} without Redis."""
+        held: dict[int, list[tuple[str, int]]] = defaultdict(list)
+        client, key = self._ledger.client, self._ledger.key
         try:
             pids = {worker["owner"]: worker["pid"] for worker in self._ledger.workers()}
-            running = self._running()
+            leases: Any = client.zrange(key("leases"), 0, -1)
+            for name in map(bytes.decode, leases):
+                owner, epoch = self._ledger.hash_fields(f"traj:{name}", "owner", "epoch")
+                if owner in pids:
+                    held[pids[owner]].append((name, int(epoch)))
         except (HermesQueueError, redis.RedisError):
             return {}
-        held: dict[int, list[tuple[str, int, str]]] = {}
-        for entry in running:
-            if entry[2] in pids:
-                held.setdefault(pids[entry[2]], []).append(entry)
         return held
 
-    def _expect(self, held: list[tuple[str, int, str]]) -> None:
+    def _expect(self, held: list[tuple[str, int]]) -> None:
         """Time how long these take to run again."""
-        now = time.monotonic()
-        self._orphans += [Orphan(name, epoch, now) for name, epoch, _ in held]
+        self.orphans |= {name: (epoch, time.monotonic()) for name, epoch in held}
 
     def _kill(self, process: Process, pause_s: float) -> bool:
         if not process.alive or any(process is waiting for _, waiting, _ in self._later):
@@ -193,29 +183,15 @@ class Schedule:
     def _at(self, delay_s: float, process: Process, action: Callable[[], None]) -> None:
         self._later.append((time.monotonic() + delay_s, process, action))
 
-    def _running(self) -> list[tuple[str, int, str]]:
-        """Return (trajectory, epoch, owner) of every lease."""
-        client: Any = self._ledger.client
-        ids = [raw.decode() for raw in client.zrange(self._ledger.key("leases"), 0, -1)]
-        found = []
-        for name in ids:
-            owner, epoch = client.hmget(self._ledger.key(f"traj:{name}"), "owner", "epoch")
-            if owner:
-                found.append((name, int(epoch), owner.decode()))
-        return found
-
     def _look_for_orphans(self) -> None:
-        client: Any = self._ledger.client
-        try:
-            for orphan in list(self._orphans):
-                key = self._ledger.key(f"traj:{orphan.trajectory_id}")
-                state, epoch = client.hmget(key, "state", "epoch")
-                if state == b"final" or int(epoch or 0) > orphan.epoch:
-                    self._orphans.remove(orphan)
-                    if int(epoch or 0) > orphan.epoch:
-                        self.recovery_s.append(time.monotonic() - orphan.killed_at)
-        except redis.RedisError:
-            return
+        with suppress(HermesQueueError):
+            for name, (epoch, killed_at) in list(self.orphans.items()):
+                state, now = self._ledger.hash_fields(f"traj:{name}", "state", "epoch")
+                ran_again = int(now or 0) > epoch
+                if state == "final" or ran_again:
+                    del self.orphans[name]
+                if ran_again:
+                    self.recovery_s.append(time.monotonic() - killed_at)
 
     def _redis(self, action: Callable[[Any], object]) -> bool:
         try:
@@ -224,24 +200,14 @@ class Schedule:
             return False
         return True
 
-    def _fill_stream(self, client: Any) -> None:
-        """Make the results look too large, as with a reader that hangs. Safe to repeat."""
-        client.eval(_FILL, 2, *map(self._ledger.key, ("chaos:full", "results:bytes")), HUGE_BYTES)
+    def _size(self, script: str) -> bool:
+        """Change the size that the results seem to have; safe to repeat."""
+        both = map(self._ledger.key, ("chaos:full", "results:bytes"))
+        return self._redis(lambda client: client.eval(script, 2, *both, HUGE_BYTES))
 
     def _make_room(self, now: float) -> None:
-        if (
-            self._stream_until
-            and now >= self._stream_until
-            and self._redis(
-                lambda client: client.eval(
-                    _DRAIN, 2, *map(self._ledger.key, ("chaos:full", "results:bytes")), HUGE_BYTES
-                )
-            )
-        ):
+        if 0 < self._stream_until <= now and self._size(_DRAIN):
             self._stream_until = 0.0
-        if (
-            self._room_at
-            and now >= self._room_at
-            and self._redis(lambda client: client.config_set("maxmemory", 0))
-        ):
-            self._room_at = 0.0
+        if 0 < self._room_at <= now:
+            if self._redis(lambda client: client.config_set("maxmemory", 0)):
+                self._room_at = 0.0

@@ -9,9 +9,7 @@ janitor.py       trimming, archiving, large bodies
 keeper.py        the heartbeat: leases, sweeps, mover
 log_tail.py      the last log lines
 metering.py      metrics of a worker
-pauses.py        paused runs
 quarantine.py    processes for jobs under which workers die
 reaper.py        ends sandboxes of dead workers
 recovery.py      publishes the finished records of dead workers
-stage_events.py  limits the trajectories that report stages to Flower
 """

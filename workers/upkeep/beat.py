@@ -39,7 +39,7 @@ class Beat:
             "name": INTAKE.hostname,
             "pid": os.getpid(),
             "host": runtime.host,
-            "lanes": list(runtime.lanes),
+            "lanes": list(INTAKE.lanes),
             "started": self.started,
             "up_s": round(time.time() - self.started, 1),
             "beat_s": runtime.lease.duration_s,

@@ -13,9 +13,8 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol
 
-from hermes_queue.broker.pool import RunningTask
+from hermes_queue.broker.pool import TaskPool
 from hermes_queue.errors import EXIT_BLOCKED, HermesQueueError
 from hermes_queue.ledger import Ledger
 from workers.runtime import Runtime
@@ -24,47 +23,18 @@ from workers.upkeep.quarantine import boot_id
 logger = logging.getLogger(__name__)
 
 _STDERR = 2
+Exit = Callable[[int], None]
 _LAST_WORDS_S = 10.0
 """Seconds for the final log lines and handing jobs back."""
-
-
-class WatchedLoop(Protocol):
-    """An event loop under observation; `TaskPool` is one."""
-
-    @property
-    def loop_silent_s(self) -> float:
-        """Seconds since it last answered."""
-
-    def loop_stack(self) -> str:
-        """Current stack of its thread."""
-
-    def on_loop_now(self) -> RunningTask | None:
-        """Return the job whose code it runs, if known."""
-
-
-def _exit(code: int) -> None:
-    os._exit(code)
 
 
 class BlockedLoop:
     """Decides over leases and the process by how long the loop has been silent."""
 
     def __init__(
-        self,
-        runtime: Runtime,
-        ledger: Ledger,
-        loop: WatchedLoop,
-        *,
-        end: Callable[[int], None] = _exit,
+        self, runtime: Runtime, ledger: Ledger, loop: TaskPool, *, end: Exit = os._exit
     ) -> None:
-        """Prepare.
-
-        Args:
-            runtime: runtime whose jobs wait for the loop.
-            ledger: ledger of another thread than the loop's, with short timeouts.
-            loop: loop to observe.
-            end: ends the process with an exit code, without cleanup.
-        """
+        """Prepare. The `ledger` is not the loop's and has short timeouts."""
         self._runtime = runtime
         self._ledger = ledger
         self._loop = loop

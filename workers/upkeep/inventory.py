@@ -38,21 +38,16 @@ class Inventory(SandboxObserver):
 
     async def created(self, sandbox_id: str, labels: Mapping[str, str]) -> None:
         """See `SandboxObserver`."""
-        record = SandboxRecord(
-            sandbox_id, self._backend, socket.gethostname(), time.time(), dict(labels)
-        )
+        host = socket.gethostname()
+        record = SandboxRecord(sandbox_id, self._backend, host, time.time(), dict(labels))
         # Kept before Redis is asked: what Redis does not take now, the next renewal writes.
         with self._lock:
             self._records[sandbox_id] = record
         try:
             await asyncio.to_thread(Sandboxes(self._ledger).renew, [record], lease_s=self._lease_s)
         except HermesQueueError as error:
-            logger.warning(
-                "sandbox %s is not in the ledger yet: %s",
-                sandbox_id,
-                error,
-                extra={"action": "sandbox_unrecorded"},
-            )
+            extra = {"action": "sandbox_unrecorded"}
+            logger.warning("sandbox %s is not in the ledger: %s", sandbox_id, error, extra=extra)
 
     def leased(self, slot: Slot) -> None:
         """See `SandboxObserver`."""
@@ -83,13 +78,10 @@ class Inventory(SandboxObserver):
         """
         with self._lock:
             gone = set(self._gone)
-            records = [
-                replace(
-                    record,
-                    slots={slot: job for slot, (box, job) in self._slots.items() if box == name},
-                )
-                for name, record in self._records.items()
-            ]
+            slots: dict[str, dict[str, str]] = {name: {} for name in self._records}
+            for slot, (name, job) in self._slots.items():
+                slots.setdefault(name, {})[slot] = job
+            records = [replace(each, slots=slots[name]) for name, each in self._records.items()]
         sandboxes = Sandboxes(ledger)
         sandboxes.renew(records, lease_s=self._lease_s)
         for sandbox_id in gone:

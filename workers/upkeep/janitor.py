@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from functools import partial
 
 from hermes_queue.ledger import Ledger
 from hermes_queue.results.archive import ArchiveSink
@@ -40,12 +41,13 @@ class Janitor:
         self._abandoned: set[str] = set()
         self._refused: dict[str, str] = {}
         self._refused_until = 0.0
-        lease = runtime.lease
+        renew_s = runtime.lease.renew_s
+        recover = partial(publish_leftovers, runtime, self._ledger, most_s=renew_s / 2)
         self._duties = Duties(
             "janitor",
             [
                 Duty("trim", min(1.0, runtime.results.trim_s), self._trim),
-                Duty("leftovers", lease.renew_s, self._publish_leftovers),
+                Duty("leftovers", renew_s, recover),
                 Duty("objects", min(60.0, StoreSettings().grace_s), self._remove_objects),
             ],
         )
@@ -61,29 +63,20 @@ class Janitor:
         if self._archive:
             self._archive.close()
 
-    def _publish_leftovers(self) -> None:
-        publish_leftovers(self._runtime, self._ledger, most_s=self._runtime.lease.renew_s / 2)
-
     def _trim(self) -> None:
-        results = self._runtime.results
         if time.monotonic() >= self._refused_until:
             self._refused, self._refused_until = {}, time.monotonic() + _REFUSED_S
         known = set(self._refused)
+        results, archive, refused = self._runtime.results, self._archive, self._refused
         done = trim(
-            self._ledger,
-            results,
-            interval_s=results.trim_s,
-            archive=self._archive,
-            refused=self._refused,
+            self._ledger, results, interval_s=results.trim_s, archive=archive, refused=refused
         )
         if done is None:
             return
         for entry in self._refused.keys() - known:
-            logger.error(
-                "%s; it cannot be archived and stays in Redis, other groups are not held up",
-                self._refused[entry],
-                extra={"action": "archive_refused", "entry": entry},
-            )
+            message = "%s; it cannot be archived and stays in Redis, other groups are not held up"
+            extra = {"action": "archive_refused", "entry": entry}
+            logger.error(message, self._refused[entry], extra=extra)
         for group in set(done.abandoned) - self._abandoned:
             logger.warning(
                 "consumer group %s has stopped reading and is not durable: results are deleted "
@@ -94,10 +87,6 @@ class Janitor:
         self._abandoned = set(done.abandoned)
 
     def _remove_objects(self) -> None:
-        count = self._runtime.bodies.remove_unneeded(self._ledger, lambda: self._duties.stopping)
-        if count:
-            logger.info(
-                "deleted %d objects that no result names",
-                count,
-                extra={"action": "objects_deleted"},
-            )
+        bodies, extra = self._runtime.bodies, {"action": "objects_deleted"}
+        if count := bodies.remove_unneeded(self._ledger, lambda: self._duties.stopping):
+            logger.info("deleted %d objects that no result names", count, extra=extra)

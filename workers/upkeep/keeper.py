@@ -22,10 +22,9 @@ from hermes_queue.errors import HermesQueueError
 from hermes_queue.ledger import Breakers, Claim, DeadLetters, Ledger
 from hermes_queue.ledger.fleet.tally import Tally
 from hermes_queue.queues import lanes_with_quarantine, queue_keys
-from hermes_queue.settings import RedisSettings
 from hermes_queue.wire.ids import run_of
 from workers.runtime import Runtime
-from workers.upkeep.blocked_loop import BlockedLoop, WatchedLoop
+from workers.upkeep.blocked_loop import BlockedLoop
 from workers.upkeep.duties import Duties, Duty
 from workers.upkeep.inventory import Inventory
 from workers.upkeep.janitor import Janitor
@@ -50,38 +49,29 @@ class Keeper:
         *,
         on_lost: Callable[[RunningTask, str], None],
         facts: Callable[[], dict[str, object]],
-        loop: WatchedLoop,
-        inventory: Inventory | None = None,
+        loop: TaskPool,
+        inventory: Inventory,
     ) -> None:
         """Prepare; `start` begins.
 
-        Args:
-            runtime: runtime whose leases to renew.
-            on_lost: called with (the running task, reason) for every lost lease, and with `cancel`
-                for jobs that an operator has cancelled.
-            facts: returns the facts to report with each beat.
-            loop: event loop that the trajectories run on.
-            inventory: sandboxes whose leases to renew.
+        `on_lost` is called with the running task and the reason for every lost lease, and with
+        `cancel` for jobs that an operator has cancelled; `facts` makes what a beat reports.
         """
         self._runtime = runtime
         self._on_lost = on_lost
         self._facts = facts
-        self._inventory = inventory
         # A separate connection with short timeouts: a half-open one must not cost the leases.
         timeout_s = max(1.0, runtime.lease.renew_s / 2)
-        quick = RedisSettings().model_copy(
-            update={"socket_timeout_s": timeout_s, "connect_timeout_s": timeout_s}
-        )
-        self._ledger = Ledger.connect(quick, runtime.ledger.url, retry=False)
-        self._blocked = BlockedLoop(runtime, self._ledger, loop)
+        self._ledger = ledger = Ledger.connect(runtime.ledger.url, timeout_s=timeout_s)
+        self._blocked = BlockedLoop(runtime, ledger, loop)
         self._busy_at = time.monotonic()
         slots = TaskPool.instance().limit
-        self._quarantine = QuarantineWorkers(self._ledger, lambda: runtime.lanes, slots=slots)
+        self._quarantine = QuarantineWorkers(ledger, lambda: INTAKE.lanes, slots=slots)
         self._leaving_reported = False
         """Whether the ledger knows that this worker was ordered to end."""
-        self._breakers = Breakers(self._ledger)
+        self._breakers, letters = Breakers(ledger), DeadLetters(ledger)
         self._janitor = Janitor(runtime)
-        lease = runtime.lease
+        lease, results = runtime.lease, runtime.results
         self._duties = Duties(
             "keeper",
             [
@@ -91,7 +81,7 @@ class Keeper:
                 Duty("beat", lease.renew_s, self._beat),
                 Duty("limits", lease.renew_s, self._keep_limits),
                 Duty("leaving", min(1.0, lease.renew_s), self._report_leaving, again_s=0.5),
-                Duty("sandboxes", lease.renew_s, self._keep_sandboxes),
+                Duty("sandboxes", lease.renew_s, lambda: inventory.renew(ledger)),
                 Duty("sweep", lease.sweep_s, self._sweep),
                 Duty("idle", 1.0, self._end_when_idle),
             ],
@@ -100,11 +90,11 @@ class Keeper:
         self._errands = Duties(
             "mover",
             [
-                Duty("move", lease.mover_s, self._move),
+                Duty("move", lease.mover_s, lambda: publish_due(ledger)),
                 Duty("quarantine", lease.mover_s, self._quarantine.look),
                 Duty("reconcile", min(_RETRY_AGE_S, lease.duration_s), self._reconcile),
-                Duty("log", lease.mover_s, self._report_log),
-                Duty("letters", 3600.0, self._expire_letters),
+                Duty("log", lease.mover_s, lambda: runtime.report_log(ledger)),
+                Duty("letters", 3600.0, lambda: letters.expire(results.dead_retention_s)),
                 Duty("breakers", lease.mover_s, self._report_outcomes),
                 Duty("tally", lease.sweep_s, self._report_tally),
             ],
@@ -149,22 +139,16 @@ class Keeper:
         for claim, task in running.items():
             reason = lost.get(claim)
             if reason and claim in still:
-                logger.warning(
-                    "lease of %s is lost: %s",
-                    claim.trajectory_id,
-                    reason,
-                    extra={"action": "lease_lost", "trajectory_id": claim.trajectory_id},
-                )
+                name = claim.trajectory_id
+                extra = {"action": "lease_lost", "trajectory_id": name}
+                logger.warning("lease of %s is lost: %s", name, reason, extra=extra)
                 self._on_lost(task, reason)
 
     def _note_pauses(self, claims: set[Claim]) -> None:
         runs = frozenset(run_of(claim.trajectory_id) for claim in claims)
         for run_id in self._runtime.pauses.replace(runs):
-            logger.info(
-                "run %s is paused: its trajectories wait at their next turn",
-                run_id,
-                extra={"action": "run_paused", "run_id": run_id},
-            )
+            extra = {"action": "run_paused", "run_id": run_id}
+            logger.info("run %s is paused: its trajectories wait", run_id, extra=extra)
 
     def _beat(self) -> None:
         leaving = shutdown_is_ordered()
@@ -182,13 +166,6 @@ class Keeper:
         if shutdown_is_ordered() and not self._leaving_reported:
             self._beat()
 
-    def _keep_sandboxes(self) -> None:
-        if self._inventory:
-            self._inventory.renew(self._ledger)
-
-    def _report_log(self) -> None:
-        self._runtime.report_log(self._ledger)
-
     def _keep_limits(self) -> None:
         if self._runtime.limiter:
             self._runtime.limiter.renew()
@@ -201,19 +178,13 @@ class Keeper:
             grace_s=2 * lease.renew_s,
             quarantine_deaths=self._runtime.retry.quarantine_deaths,
         )
-        for trajectory_id in taken:
-            logger.warning(
-                "took %s back: its worker is silent",
-                trajectory_id,
-                extra={"action": "lease_expired", "trajectory_id": trajectory_id},
-            )
-
-    def _move(self) -> None:
-        publish_due(self._ledger)
+        for name in taken:
+            extra = {"action": "lease_expired", "trajectory_id": name}
+            logger.warning("took %s back: its worker is silent", name, extra=extra)
 
     def _reconcile(self) -> None:
         # A quarantine worker is started only while a message of its lane can be seen.
-        for lane in (each for own in self._runtime.lanes for each in lanes_with_quarantine(own)):
+        for lane in (each for own in INTAKE.lanes for each in lanes_with_quarantine(own)):
             lost = self._ledger.reconcile(
                 lane,
                 queues=queue_keys(lane),
@@ -221,26 +192,22 @@ class Keeper:
                 retry_age_s=_RETRY_AGE_S,
             )
             if lost:
-                logger.warning(
-                    "the messages of %d jobs of lane %s were lost and are sent again: %s",
-                    len(lost),
-                    lane,
-                    ", ".join(lost[:5]),
-                    extra={"action": "reconciled"},
-                )
+                message = "the messages of %d jobs of lane %s were lost and are sent again: %s"
+                extra = {"action": "reconciled"}
+                logger.warning(message, len(lost), lane, ", ".join(lost[:5]), extra=extra)
 
     def _end_when_idle(self) -> None:
         # A message may be on its way from Celery to the pool, which a single look would miss: a
         # draining worker has to be idle for `_DRAINED_S`.
-        limit_s = self._runtime.worker.exit_when_idle_s
+        limit_s, now = self._runtime.worker.exit_when_idle_s, time.monotonic()
         if self._runtime.running() or (INTAKE.state == "draining" and TaskPool.instance().busy):
-            self._busy_at = time.monotonic()
-        elif INTAKE.state == "draining" and time.monotonic() - self._busy_at > _DRAINED_S:
+            self._busy_at = now
+        elif INTAKE.state == "draining" and now - self._busy_at > _DRAINED_S:
             self._busy_at = math.inf
             logger.info("drained: ending", extra={"action": "drained"})
             os.kill(os.getpid(), signal.SIGTERM)
-        elif limit_s and time.monotonic() - self._busy_at > limit_s:
-            self._busy_at = time.monotonic()
+        elif limit_s and now - self._busy_at > limit_s:
+            self._busy_at = now
             logger.info("idle for %.0f s: ending", limit_s, extra={"action": "idle_exit"})
             os.kill(os.getpid(), signal.SIGTERM)
 
@@ -251,9 +218,6 @@ class Keeper:
         except HermesQueueError:
             self._runtime.tally.put_back(attempts, ended)
             raise
-
-    def _expire_letters(self) -> None:
-        DeadLetters(self._ledger).expire(self._runtime.results.dead_retention_s)
 
     def _report_outcomes(self) -> None:
         waiting = self._runtime.outcomes.take()
@@ -266,11 +230,8 @@ class Keeper:
                 raise
             del waiting[lane]
             if change == "open":
-                logger.error(
-                    "lane %s is paused: %s",
-                    lane,
-                    self._breakers.state(lane).message,
-                    extra={"action": "breaker_open", "lane": lane},
-                )
+                message = self._breakers.state(lane).message
+                extra = {"action": "breaker_open", "lane": lane}
+                logger.error("lane %s is paused: %s", lane, message, extra=extra)
             elif change:
                 logger.warning("lane %s is resumed", lane, extra={"action": "breaker_closed"})

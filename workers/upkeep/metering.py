@@ -27,10 +27,7 @@ def serve(
 ) -> tuple[Meter, MetricsEndpoint] | None:
     """Open this worker's endpoint, if the settings give it a port.
 
-    Args:
-        slots: returns the number of concurrent trajectories of this worker.
-        stages: returns the stages of those it runs now.
-        settings: port, address and bounds.
+    `slots` returns the most trajectories at once, `stages` the stages of those that run now.
 
     Raises:
         ConfigurationError: the port is taken, or `prometheus_client` is missing.

@@ -70,12 +70,8 @@ async def isolated(runtime: Runtime, claim: Claim, begun: Begun, job: Trajectory
         isolate, runtime.ledger, claim, job, owner=runtime.owner
     )
     if letter:
-        logger.warning(
-            "%s must run alone: workers died under its item, see dead letter %s",
-            claim.trajectory_id,
-            letter,
-            extra={"action": "isolated", "trajectory_id": claim.trajectory_id},
-        )
+        message = "%s must run alone: workers died under its item, see dead letter %s"
+        logger.warning(message, claim.trajectory_id, letter, extra={"action": "isolated"})
     return letter
 
 
@@ -89,21 +85,16 @@ class _Child:
 
 
 class QuarantineWorkers:
-    """The children of a worker: at most one per size of batch, for all of its lanes."""
+    """The children of a worker: at most one per size of batch, for all of its normal lanes."""
 
     def __init__(self, ledger: Ledger, lanes: Callable[[], Sequence[str]], *, slots: int) -> None:
         """Prepare; nothing is started.
 
-        Args:
-            ledger: the worker's Redis.
-            lanes: returns the lanes the worker serves now. Quarantine lanes among them need no
-                child.
-            slots: slots of the worker; a child has half as many at most.
+        `lanes` returns those that the worker serves now. A child has half of its `slots` at most.
         """
         self._ledger = ledger
         self._served = lanes
         self._most = max(1, slots // 2)
-        self._boot_id = boot_id()
         self._children: dict[int, _Child] = {}
         self._not_before: dict[int, float] = {}
         """On the monotonic clock, by size."""
@@ -152,25 +143,17 @@ class QuarantineWorkers:
         if ended is None:
             return
         if ended and child.owner:
-            count = self._ledger.worker_ended(child.owner, boot_id=self._boot_id, witnessed=True)
-            logger.warning(
-                "a worker for batches of %d in quarantine has died (%d) under %d jobs",
-                size,
-                ended,
-                count,
-                extra={"action": "quarantine_death"},
-            )
+            count = self._ledger.worker_ended(child.owner, boot_id=boot_id(), witnessed=True)
+            message = "a worker for batches of %d in quarantine has died (%d) under %d jobs"
+            logger.warning(message, size, ended, count, extra={"action": "quarantine_death"})
         elif ended:
             self._not_before[size] = time.monotonic() + _AGAIN_S
         del self._children[size]
 
     def _start(self, size: int) -> _Child:
         slots = min(size, self._most)
-        logger.warning(
-            "jobs wait in quarantine; starting a worker for %d of them at a time",
-            slots,
-            extra={"action": "quarantine_worker"},
-        )
+        message = "jobs wait in quarantine; starting a worker for %d of them at a time"
+        logger.warning(message, slots, extra={"action": "quarantine_worker"})
         source = str(Path(hermes_queue.__file__).parent.parent)
         lanes = [quarantine_lane(lane, size) for lane in self._lanes()]
         environment = {

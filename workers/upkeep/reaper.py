@@ -88,12 +88,10 @@ class Reaper:
         try:
             await self._backend.terminate(sandbox_id)
         except (HermesQueueError, SandboxError) as error:  # the others must still be ended
-            logger.warning(
-                "sandbox %s cannot be ended: %s", sandbox_id, error, extra={"action": "reaper"}
-            )
+            extra = {"action": "reaper"}
+            logger.warning("sandbox %s cannot be ended: %s", sandbox_id, error, extra=extra)
             return False
         await asyncio.to_thread(self._sandboxes.forget, sandbox_id)
-        logger.warning(
-            "ended sandbox %s of a dead worker", sandbox_id, extra={"action": "sandbox_reaped"}
-        )
+        extra = {"action": "sandbox_reaped"}
+        logger.warning("ended sandbox %s of a dead worker", sandbox_id, extra=extra)
         return True

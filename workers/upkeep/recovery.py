@@ -25,45 +25,30 @@ def publish_leftovers(
 
     Leases of these workers are ended, since their free locks prove that they are dead. A record
     that cannot be read stays on disk. When Redis or the store is away or full, or `most_s`
-    seconds are over, the rest stays for the next call.
-
-    Args:
-        runtime: runtime whose spool to search.
-        ledger: ledger to publish with; default: the runtime's.
-        most_s: seconds after which no further record is started.
+    seconds are over, the rest stays for the next call. `ledger` is that of the calling thread;
+    default: the runtime's.
     """
     accepted = 0
     ends = time.monotonic() + most_s
-    report_death = partial(_report_death, ledger or runtime.ledger)
-    for spooled in runtime.spool.leftovers(report_death):
+    ledger, ttl_s = ledger or runtime.ledger, runtime.results.finished_ttl_s
+    for spooled in runtime.spool.leftovers(partial(_report_death, ledger)):
         try:
             body = spooled.body()
             record = codec.decode_record(body)
             verdict = runtime.bodies.publish(
-                ledger or runtime.ledger,
-                record,
-                body,
-                owner=spooled.owner,
-                finished_ttl_s=runtime.results.finished_ttl_s,
+                ledger, record, body, owner=spooled.owner, finished_ttl_s=ttl_s
             )
         except (OSError, ValueError, HermesQueueError) as error:
-            logger.error(
-                "spooled record %s cannot be published and stays: %s",
-                spooled.path,
-                error,
-                extra={"action": "spool_kept"},
-            )
+            path, extra = spooled.path, {"action": "spool_kept"}
+            logger.error("spooled record %s stays unpublished: %s", path, error, extra=extra)
             if isinstance(error, RedisFull | RedisUnavailable | StoreUnavailable):
                 break
             continue
         accepted += verdict in ACCEPTED
         runtime.published(record, verdict)
-        logger.info(
-            "spooled record of %s: %s",
-            record.trajectory_id,
-            verdict,
-            extra={"action": "spool_published", "trajectory_id": record.trajectory_id},
-        )
+        name = record.trajectory_id
+        extra = {"action": "spool_published", "trajectory_id": name}
+        logger.info("spooled record of %s: %s", name, verdict, extra=extra)
         put_away(spooled, record, verdict)
         if time.monotonic() >= ends:
             break
@@ -96,17 +81,9 @@ def _report_death(ledger: Ledger, owner: str) -> None:
     try:
         count = ledger.worker_ended(owner, boot_id=boot_id())
     except HermesQueueError as error:  # its leases then expire by themselves
-        logger.warning(
-            "the death of worker %s cannot be reported: %s",
-            owner,
-            error,
-            extra={"action": "death_unsaid"},
-        )
+        extra = {"action": "death_unsaid"}
+        logger.warning("the death of worker %s cannot be reported: %s", owner, error, extra=extra)
         return
     if count > 0:
-        logger.warning(
-            "worker %s is dead: %d jobs are taken back",
-            owner,
-            count,
-            extra={"action": "death_found"},
-        )
+        extra = {"action": "death_found"}
+        logger.warning("worker %s is dead: %d jobs are taken back", owner, count, extra=extra)

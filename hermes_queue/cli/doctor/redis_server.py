@@ -30,20 +30,16 @@ _OURS = ("v1.", "celeryev", "celery.pidbox", "reply.celery.pidbox")
 
 def redis_findings() -> Generator[Finding, None, Ledger | None]:
     """Yield findings; return the open ledger if Redis answers."""
-    section = RedisSettings()
-    if section.url is None:
+    if RedisSettings().url is None:
         try:
             text = f"not configured; producers start {find_redis_server()} themselves"
             yield ok("redis.reachable", text)
         except ConfigurationError as problem:
             yield error("redis.reachable", str(problem))
         return None
-    quick = section.model_copy(
-        update={"socket_timeout_s": TIMEOUT_S, "connect_timeout_s": TIMEOUT_S}
-    )
     ledger: Ledger | None = None
     try:
-        ledger = Ledger.connect(quick, retry=False)
+        ledger = Ledger.connect(timeout_s=TIMEOUT_S)
         yield from _server(ledger)
     except HermesQueueError as problem:
         yield error("redis.reachable", str(problem))

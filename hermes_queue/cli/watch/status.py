@@ -19,15 +19,13 @@ from hermes_queue.cli.overview import Overview, overview
 from hermes_queue.cli.watch.screen import frame
 from hermes_queue.errors import HermesQueueError
 from hermes_queue.ledger import Ledger
-from hermes_queue.settings import RedisSettings
 
 _TIMEOUT_S = 3.0
 """Shorter than usual: an operator should not wait for Redis longer, and `top` tries again."""
 
 
 def _connect() -> Ledger:
-    quick = {"socket_timeout_s": _TIMEOUT_S, "connect_timeout_s": _TIMEOUT_S}
-    return Ledger.connect(RedisSettings().model_copy(update=quick), retry=False)
+    return Ledger.connect(timeout_s=_TIMEOUT_S)
 
 
 @click.command()

@@ -37,13 +37,12 @@ class FleetCreationGate:
         """See `CreationGate`."""
         token = secrets.token_hex(8)
         try:
-            await self._turn(token, rate)
+            while wait_s := await self._answer(token, rate):  # noqa: ASYNC110 - Redis' event
+                # Jitter, so that waiting workers do not ask all at once.
+                await asyncio.sleep(wait_s * random.uniform(1.0, 1.2))  # noqa: S311
         except HermesQueueError as error:
-            logger.warning(
-                "creating without the fleet's gate: %s",
-                error,
-                extra={"action": "creation_unlimited"},
-            )
+            extra = {"action": "creation_unlimited"}
+            logger.warning("creating without the fleet's gate: %s", error, extra=extra)
             async with self._alone.creating(rate):
                 yield
             return
@@ -54,11 +53,6 @@ class FleetCreationGate:
             yield
         finally:
             await self._leave(token)
-
-    async def _turn(self, token: str, rate: CreationRate) -> None:
-        while wait_s := await self._answer(token, rate):  # noqa: ASYNC110 - Redis' event
-            # Jitter, so that waiting workers do not ask all at once.
-            await asyncio.sleep(wait_s * random.uniform(1.0, 1.2))  # noqa: S311
 
     async def _answer(self, token: str, rate: CreationRate) -> float:
         """`take`. If it is cancelled, it still waits for the answer.

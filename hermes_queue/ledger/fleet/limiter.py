@@ -74,33 +74,27 @@ class EndpointLimits:
         self._settings = settings or LimiterSettings()
         self._lease_s = lease_s
 
-    def acquire(self, name: str, request: str, *, tokens: int = 0, since: str = "") -> Admission:
-        """Ask for a permit for one call.
+    def _given(self, *names: str) -> dict[str, float]:
+        """These settings as scripts take them (0 = no limit), and those that all scripts take."""
+        shared = ("start_calls", "min_calls", "max_calls", "tokens_per_minute", "state_ttl_s")
+        return {name: getattr(self._settings, name) or 0 for name in (*shared, *names)}
 
-        Args:
-            name: of the limit, see `limit_name`.
-            request: id of the call; the same in all its tries.
-            tokens: expected usage of the call.
-            since: `Admission.since` of the previous try.
+    def acquire(self, name: str, request: str, *, tokens: int = 0, since: str = "") -> Admission:
+        """Ask for a permit for one call, of which `request` is the id in all its tries.
+
+        `tokens` is its expected usage, `since` the `Admission.since` of the previous try.
 
         Raises:
             RedisUnavailable, RedisFull: it may be granted; ask again or release it.
         """
-        section = self._settings
         answer = self._ledger.call(
             "limit_acquire",
             name=name,
             id=request,
             lease_s=self._lease_s,
             asked_at=since,
-            start_calls=section.start_calls,
-            min_calls=section.min_calls,
-            max_calls=section.max_calls,
-            requests_per_minute=section.requests_per_minute or 0,
-            tokens_per_minute=section.tokens_per_minute or 0,
             tokens=tokens,
-            burst_s=section.burst_s,
-            state_ttl_s=section.state_ttl_s,
+            **self._given("requests_per_minute", "burst_s"),
         )
         return Admission(
             answer.granted == 1,
@@ -123,19 +117,12 @@ class EndpointLimits:
     ) -> bool:
         """Release a permit, or stop waiting for it; returns whether it was held.
 
-        Args:
-            name: of the limit.
-            request: id of the call.
-            outcome: how the call went.
-            granted_at: `Admission.at`.
-            among: `Admission.among`.
-            pause_s: how long nobody may call, as the endpoint demands.
-            more_tokens: usage beyond the reservation; negative if less.
+        `granted_at` and `among` are those of the `Admission`. Nobody may call for `pause_s`, as the
+        endpoint demands. `more_tokens` were used than reserved; negative if less.
 
         Raises:
             RedisUnavailable, RedisFull: the lease then expires.
         """
-        section = self._settings
         answer = self._ledger.call(
             "limit_release",
             name=name,
@@ -143,16 +130,9 @@ class EndpointLimits:
             outcome=outcome,
             granted_at=granted_at,
             pause_s=pause_s,
-            start_calls=section.start_calls,
-            min_calls=section.min_calls,
-            max_calls=section.max_calls,
-            growth=section.growth,
-            decrease=section.decrease,
-            probe_rounds=section.probe_rounds,
-            tokens_per_minute=section.tokens_per_minute or 0,
             more_tokens=more_tokens,
-            state_ttl_s=section.state_ttl_s,
             among=among,
+            **self._given("growth", "decrease", "probe_rounds"),
         )
         return bool(answer == 1)
 

@@ -2,6 +2,8 @@
 
 A publication whose object is not on the list is refused (`unstored`). Otherwise the cleanup
 could delete an object, found unneeded a moment before, that is just being published.
+
+All functions raise `RedisUnavailable` or `RedisFull` when Redis cannot answer, and may be repeated.
 """
 
 from __future__ import annotations
@@ -35,9 +37,6 @@ def note_object(ledger: Ledger, noted: NotedObject, *, grace_s: float) -> bool:
     """List an object before it is stored; it is kept for `grace_s` although no body refers to it.
 
     Returns False if that object is being deleted just now: store it under another URL.
-
-    Raises:
-        RedisUnavailable, RedisFull: repeat the call.
     """
     return bool(ledger.call("object_note", object=noted.listed, grace_s=grace_s))
 
@@ -45,13 +44,7 @@ def note_object(ledger: Ledger, noted: NotedObject, *, grace_s: float) -> bool:
 def unneeded_objects(ledger: Ledger, base: str, *, grace_s: float) -> list[NotedObject]:
     """Objects below the URL `base` that no body refers to; the caller has to delete them.
 
-    Args:
-        ledger: its list is used.
-        base: of the store; objects of other stores are left alone.
-        grace_s: interval between two checks of an object.
-
-    Raises:
-        RedisUnavailable, RedisFull: repeat the call.
+    An object is checked every `grace_s`. Objects of other stores are left alone.
     """
     folder = base.rstrip("/") + "/"
     found = ledger.call("object_sweep", base=folder, grace_s=grace_s, again_s=_AGAIN_S, most=_BATCH)
@@ -59,11 +52,7 @@ def unneeded_objects(ledger: Ledger, base: str, *, grace_s: float) -> list[Noted
 
 
 def objects_gone(ledger: Ledger, objects: Sequence[NotedObject]) -> None:
-    """Take deleted objects off the list.
-
-    Raises:
-        RedisUnavailable, RedisFull: they will be returned for deletion again.
-    """
+    """Take deleted objects off the list; else they are returned for deletion again."""
     if objects:
         with explained(ledger.url):
             ledger.client.zrem(ledger.key("objects:doomed"), *[noted.listed for noted in objects])

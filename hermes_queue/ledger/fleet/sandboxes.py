@@ -36,12 +36,6 @@ class SandboxRecord:
         """The owner token of the worker that created it."""
         return self.labels.get("worker", "")
 
-    def as_json(self) -> str:
-        """Its JSON in Redis, without the lease, which is a score."""
-        facts = asdict(self)
-        del facts["lease_s"]
-        return json.dumps(facts)
-
 
 class Sandboxes:
     """The sandboxes of one deployment. Every call is safe to repeat.
@@ -54,8 +48,10 @@ class Sandboxes:
 
     def renew(self, records: Iterable[SandboxRecord], *, lease_s: float) -> None:
         """Write the records, and lease them for `lease_s` from now."""
-        rows = [(record.sandbox_id, record.as_json()) for record in records]
-        if rows:
+        facts = [asdict(record) for record in records]
+        for each in facts:
+            del each["lease_s"]  # a score
+        if rows := [(each["sandbox_id"], json.dumps(each)) for each in facts]:
             self._ledger.call(
                 "sandbox_renew", lease_s=lease_s, record_ttl_s=RECORD_TTL_S, records=rows
             )

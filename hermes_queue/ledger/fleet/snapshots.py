@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from hermes_queue.errors import HermesQueueError
-from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger.ledger import Ledger
 from hermes_queue.sandbox.fleet import SnapshotNotes
 
@@ -29,7 +28,9 @@ class FleetSnapshots(SnapshotNotes):
 
     async def load(self, place: str, name: str) -> str | None:
         """See `SnapshotNotes`."""
-        return await self._asked(self._load, place, name)
+        read = self._ledger.hash_fields
+        found = await self._asked(read, f"snapshot:{_hash(place, name)}", "id")
+        return (found and found[0]) or None
 
     async def save(self, place: str, name: str, snapshot_id: str, *, ttl_s: float) -> None:
         """See `SnapshotNotes`."""
@@ -49,12 +50,6 @@ class FleetSnapshots(SnapshotNotes):
             self._ledger.call, "snapshot_forget", hash=_hash(place, name), id=snapshot_id
         )
 
-    def _load(self, place: str, name: str) -> str | None:
-        with explained(self._ledger.url):
-            key = self._ledger.key(f"snapshot:{_hash(place, name)}")
-            found: Any = self._ledger.client.hget(key, "id")
-        return found.decode() if found else None
-
     async def _asked(self, call: Callable[..., T], *args: Any, **given: Any) -> T | None:
         """The answer of `call`; None while Redis is away or full."""
         try:
@@ -66,5 +61,4 @@ class FleetSnapshots(SnapshotNotes):
 
 def _hash(place: str, name: str) -> str:
     """A key part of fixed length, without special characters of names."""
-    text = f"{place}\n{name}".encode()
-    return hashlib.sha256(text).hexdigest()[:32]
+    return hashlib.sha256(f"{place}\n{name}".encode()).hexdigest()[:32]

@@ -1,7 +1,8 @@
-"""Recent counts of the fleet: attempts by cause of failure, and ended trajectories by run.
+"""Recent counts of the fleet: attempts by cause of failure, and ended trajectories by run; totals.
 
 Workers count with their beat, in buckets of two minutes that expire after an hour and a half.
-For people and estimates: if an answer of Redis is lost, a count may be added twice.
+For people and estimates: if an answer of Redis is lost, a count may be added twice. The totals over
+the life of the deployment are exact, because the ledger's scripts count them.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from hermes_queue.keyspace.connection import explained
 from hermes_queue.ledger.ledger import Ledger
@@ -16,8 +18,22 @@ from hermes_queue.ledger.ledger import Ledger
 BUCKET_S = 120
 KEPT_S = 5400
 
+Totals = Mapping[tuple[str, ...], float]
+"""By (name, label, ...), e.g. ("trajectories", "gsm8k", "scored"); see `include/totals.lua`."""
+
 _ATTEMPT = "attempt:"
 _ENDED = "ended:"
+
+
+def totals(ledger: Ledger) -> Totals:
+    """All totals; they start at zero with an empty Redis. One round trip.
+
+    Raises:
+        RedisUnavailable: Redis does not answer.
+    """
+    with explained(ledger.url):
+        raw: Any = ledger.client.hgetall(ledger.key("totals"))
+    return {tuple(field.decode().split("|")): float(value) for field, value in raw.items()}
 
 
 @dataclass(frozen=True, slots=True)
