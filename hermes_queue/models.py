@@ -154,6 +154,11 @@ class TrajectoryJob(Wire):
             )
         return self
 
+    def sample(self, index: int) -> TrajectoryJob:
+        """This job for another sample of its group, not validated again: `index` is in bounds."""
+        update = {"trajectory_id": f"{self.group_id}.{index}", "sample_index": index}
+        return self.model_copy(update=update)
+
 
 # --- the record -------------------------------------------------------------------------
 

@@ -23,6 +23,8 @@ class SelectedItem:
     key: str
     packed: bytes
     size_bytes: int
+    sha256: str
+    """Hash of the item if it is too large to travel inside its jobs, else ""."""
     tamper_cases: tuple[str, ...] = ()
 
     def item(self) -> dict[str, Any]:

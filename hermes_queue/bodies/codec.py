@@ -72,9 +72,14 @@ def decode_record(body: bytes) -> ScoredTrajectory:
     return ScoredTrajectory.model_validate(data)
 
 
-def encode_job(job: TrajectoryJob) -> bytes:
-    """Encode one job as compact JSON; defaults are left out."""
-    data = job.model_dump(mode="json", exclude_defaults=True)
+def encode_job(job: TrajectoryJob, *, of_any_sample: bool = False) -> bytes:
+    """Encode one job as compact JSON; defaults are left out.
+
+    `of_any_sample`: also what tells the samples of its group apart. `decode_job` then needs a
+    `trajectory_id`.
+    """
+    own = {"trajectory_id", "sample_index"} if of_any_sample else None
+    data = job.model_dump(mode="json", exclude_defaults=True, exclude=own)
     data["schema_version"] = job.schema_version
     return json.dumps(data, separators=(",", ":"), ensure_ascii=False).encode()
 

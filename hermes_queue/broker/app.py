@@ -15,7 +15,6 @@ from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from celery import Celery, signals
-from kombu.connection import Connection
 from kombu.entity import Exchange, Queue
 
 from hermes_queue.broker.pool import (
@@ -63,13 +62,6 @@ def broker_url(url: str) -> str:
     password = unquote(parts.password or "") or query.get("password", "")
     secret = f"{quote(user, safe='')}:{quote(password, safe='')}@" if user or password else ""
     return f"redis+socket://{secret}{parts.path}?virtual_host={query.get('db') or 0}"
-
-
-def connection(url: str, prefix: str) -> Connection:
-    """Return a new broker connection to one Redis; the app's own configuration is not used."""
-    options = _transport_options(prefix, RedisSettings())
-    broker: Connection = app.connection_for_write(broker_url(url), transport_options=options)
-    return broker
 
 
 def _transport_options(prefix: str, redis: RedisSettings) -> dict[str, Any]:
@@ -120,7 +112,6 @@ def _settings() -> dict[str, Any]:
         task_acks_on_failure=True,
         task_acks_on_timeout=True,
         task_track_started=True,
-        task_send_sent_event=True,
         worker_send_task_events=True,
         worker_pool="hermes_queue.broker.pool:TaskPool",
         worker_concurrency=worker.concurrency,

@@ -11,17 +11,17 @@ from itertools import islice
 from typing import Any
 
 from hermes_queue.bodies import codec
-from hermes_queue.errors import PayloadTooLarge, RedisFull, RedisUnavailable
-from hermes_queue.keyspace.connection import explained
+from hermes_queue.broker.messages import publish_messages
+from hermes_queue.errors import PayloadTooLarge
 from hermes_queue.ledger import DueJob, Ledger
-from hermes_queue.ledger.fleet.lanes import note_lanes
 from hermes_queue.ledger.items import put_items
 from hermes_queue.models import TrajectoryJob
-from hermes_queue.queues import RUN_TRAJECTORY, queue_name, retry_queue_name, shown_name
 from hermes_queue.settings import ProducerSettings
 
 logger = logging.getLogger(__name__)
 _ROOM_AGAIN = 0.9
+_REMEMBERED = 50_000
+"""Rows of one call that are known to be stored. A forgotten one is stored again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,24 +33,60 @@ class EnqueueReport:
     """Claimed by an earlier call with the same run id, hence skipped."""
 
 
-def stored_item(job: TrajectoryJob, settings: ProducerSettings) -> tuple[TrajectoryJob, bytes]:
-    """Return the job as its message carries it, and the item to store separately, or b"".
+class _Items:
+    """The rows of one call that are too large for its jobs: each is stored once."""
 
-    Raises:
-        PayloadTooLarge: the row exceeds `item_max_bytes`.
-    """
-    if job.item is None:
-        return job, b""
-    data = codec.encode_item(job.item)
-    if len(data) > settings.item_max_bytes:
-        raise PayloadTooLarge(
-            f"row {job.instance_id!r} has {len(data)} bytes, the cap is {settings.item_max_bytes}; "
-            "drop unneeded columns or raise HERMES_QUEUE_PRODUCER_ITEM_MAX_BYTES"
-        )
-    if len(data) <= settings.item_inline_bytes:
-        return job, b""
-    sha256 = hashlib.sha256(data).hexdigest()
-    return job.model_copy(update={"item": None, "item_sha256": sha256}), data
+    def __init__(self, packed: Mapping[str, bytes], settings: ProducerSettings) -> None:
+        self._packed = packed
+        self._settings = settings
+        self._stored: set[str] = set()
+
+    def take_out(
+        self, jobs: Iterable[TrajectoryJob]
+    ) -> tuple[list[TrajectoryJob], dict[str, bytes]]:
+        """The jobs as they are enqueued, and the compressed rows that have to be stored before.
+
+        Raises:
+            PayloadTooLarge: a row exceeds `item_max_bytes`.
+        """
+        if len(self._stored) > _REMEMBERED:
+            self._stored.clear()
+        light: list[TrajectoryJob] = []
+        rows: dict[str, bytes] = {}
+        given = kept = None
+        for job in jobs:
+            if given and kept and (job.item is given.item or job.item == given.item):
+                # The samples of a group come in a row and share one item.
+                update = {"item": kept.item, "item_sha256": kept.item_sha256}
+                light.append(job.model_copy(update=update))
+            elif job.item is not None:
+                given, kept = job, self._separated(job, job.item, rows)
+                light.append(kept)
+            else:
+                name = str(job.item_sha256)
+                if name not in self._stored and name in self._packed:
+                    rows[name] = self._packed[name]
+                    self._stored.add(name)
+                light.append(job)
+        return light, rows
+
+    def _separated(
+        self, job: TrajectoryJob, item: Mapping[str, Any], rows: dict[str, bytes]
+    ) -> TrajectoryJob:
+        data = codec.encode_item(item)
+        most = self._settings.item_max_bytes
+        if len(data) > most:
+            raise PayloadTooLarge(
+                f"row {job.instance_id!r} has {len(data)} bytes, the cap is {most}; "
+                "drop unneeded columns or raise HERMES_QUEUE_PRODUCER_ITEM_MAX_BYTES"
+            )
+        if len(data) <= self._settings.item_inline_bytes:
+            return job
+        name = hashlib.sha256(data).hexdigest()
+        if name not in self._stored:
+            rows[name] = codec.compress_item(data)
+            self._stored.add(name)
+        return job.model_copy(update={"item": None, "item_sha256": name})
 
 
 def enqueue(
@@ -59,18 +95,20 @@ def enqueue(
     ledger: Ledger,
     settings: ProducerSettings | None = None,
     config: Mapping[str, Any] | None = None,
+    items: Mapping[str, bytes] | None = None,
     on_batch: Callable[[int], None] | None = None,
     on_full: Callable[[int], None] | None = None,
-    publish: Callable[[Ledger, Sequence[DueJob]], None] | None = None,
 ) -> EnqueueReport:
     """Claim jobs in the ledger and publish their messages, batch by batch.
 
     Enqueueing the same job again does nothing, so a producer that was killed is simply run
-    again. `config` is the run's configuration, compared with that of earlier calls.
+    again. `config` is the run's configuration, compared with that of earlier calls. `items` are
+    the rows that jobs name by `item_sha256`, by this hash and as `codec.compress_item` returns
+    them; jobs that name another one need it in Redis already.
 
     While more jobs wait than `ProducerSettings.backlog_max`, this call waits, and calls `on_full`
     every second with their number. `on_batch` is called with the number of jobs of each finished
-    batch. An exception of either ends the call. `publish` replaces `publish_messages`.
+    batch. An exception of either ends the call.
 
     Raises:
         ConfigurationError: this Redis evicts keys when it is full; nothing was enqueued.
@@ -81,26 +119,14 @@ def enqueue(
     section = settings or ProducerSettings()
     ledger.refuse_eviction()
     enqueued = already = 0
+    of_call = _Items(items or {}, section)
     remaining = iter(jobs)
     while batch := list(islice(remaining, section.batch)):
         _wait_for_room(ledger, section.backlog_max, on_full)
-        travelling: list[TrajectoryJob] = []
-        items: dict[str, bytes] = {}
-        previous: TrajectoryJob | None = None
-        for job in batch:
-            if previous is not None and job.item == previous.item and travelling:
-                # The samples of a group come in a row and share one item.
-                same = {"item": travelling[-1].item, "item_sha256": travelling[-1].item_sha256}
-                travelling.append(job.model_copy(update=same))
-                continue
-            light, data = stored_item(job, section)
-            if data and light.item_sha256 not in items:
-                items[str(light.item_sha256)] = codec.compress_item(data)
-            travelling.append(light)
-            previous = job
+        light, rows = of_call.take_out(batch)
         # Before the claim: a worker may take a claimed job at once, and one without its item fails.
-        put_items(ledger, items)
-        for run_id, of_run in _by_run(travelling).items():
+        put_items(ledger, rows)
+        for run_id, of_run in _by_run(light).items():
             accepted = ledger.enqueue(run_id, of_run, config=config)
             first = [
                 DueJob(j.trajectory_id, 1, j.lane, j.priority, j.env, j.instance_id)
@@ -108,7 +134,7 @@ def enqueue(
             ]
             # If this process dies before `published`, the claimed jobs may have no message. The
             # ledger keeps them as due, so a worker sends it; a second one is answered `busy`.
-            (publish or publish_messages)(ledger, first)
+            publish_messages(ledger, first)
             ids = (job.trajectory_id for job in accepted)
             ledger.published(ids, claim=accepted.claim, first=True)
             enqueued += len(accepted)
@@ -144,48 +170,6 @@ def publish_due(ledger: Ledger, *, limit: int = 500) -> int:
         publish_messages(ledger, jobs, retry=True)
         ledger.published((job.trajectory_id for job in jobs), claim=claim)
     return len(jobs)
-
-
-def publish_messages(ledger: Ledger, jobs: Sequence[DueJob], *, retry: bool = False) -> None:
-    """Put one message per job into its lane's queue (with `retry`, the lane's retry queue).
-
-    Uses a new connection, because a kept one may have gone stale since the last batch.
-
-    Raises:
-        RedisUnavailable, RedisFull: all, some or none of the messages are in the broker.
-    """
-    from kombu.exceptions import KombuError
-    from redis import RedisError
-
-    from hermes_queue.broker.app import app, connection  # 0.3 s that result readers never pay
-
-    name = retry_queue_name if retry else queue_name
-    try:
-        with (
-            explained(ledger.url),
-            connection(ledger.url, ledger.prefix) as broker,
-            app.amqp.Producer(broker) as producer,
-            producer.batch(max(1, len(jobs))),
-        ):
-            for job in jobs:
-                app.send_task(
-                    RUN_TRAJECTORY,
-                    args=[job.trajectory_id, job.attempt],
-                    task_id=job.task_id,
-                    queue=name(job.lane),
-                    priority=job.priority,
-                    argsrepr=job.label,
-                    shadow=shown_name(job.env),
-                    kwargsrepr="",
-                    ignore_result=True,
-                    retry=False,
-                    producer=producer,
-                )
-        note_lanes(ledger, (job.lane for job in jobs))
-    except (KombuError, OSError, RedisError) as error:
-        if "OOM" in f"{error} {error.__cause__}":
-            raise RedisFull(f"publishing {len(jobs)} jobs failed: {error}") from error
-        raise RedisUnavailable(f"publishing {len(jobs)} jobs failed: {error}") from error
 
 
 def _by_run(jobs: Sequence[TrajectoryJob]) -> dict[str, list[TrajectoryJob]]:

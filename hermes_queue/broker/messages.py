@@ -1,17 +1,17 @@
-"""Celery's messages, written without Celery.
+"""Celery's messages, written without Celery: the only way in which jobs get into a queue.
 
-A trainer that enqueues jobs has neither Celery nor a second to import it. Celery's protocol
-(version 2) and kombu's transport fix the form of a message in Redis; a test compares every field
-with what these two write, and `pyproject.toml` bounds Celery's version.
+Who enqueues needs neither Celery nor a second to import it, and a batch of messages is one
+transaction. Celery's protocol (version 2) and kombu's transport fix the form of a message in
+Redis; `pyproject.toml` bounds their versions. A message carries no field whose absence means the
+same to a worker: hundreds of thousands of them wait in Redis.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import socket
-import uuid
+import secrets
 from bisect import bisect
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,74 +24,56 @@ from hermes_queue.queues import (
     RUN_TRAJECTORY,
     priority_list,
     queue_name,
+    retry_queue_name,
     shown_name,
 )
 
-_REPLY_TO = str(uuid.uuid4())
-"""Names this process; nothing is ever sent to it."""
 
-
-def push_messages(ledger: Ledger, jobs: Sequence[DueJob]) -> None:
-    """Put one message per new job into its lane's queue: all of them or none.
-
-    Does the same as `enqueue.publish_messages`, on the ledger's connection.
+def publish_messages(ledger: Ledger, jobs: Sequence[DueJob], *, retry: bool = False) -> None:
+    """Put one message per job into its lane's queue (with `retry`, the lane's retry queue).
 
     Raises:
-        RedisUnavailable, RedisFull: the messages may or may not be in the queues.
+        RedisUnavailable, RedisFull: all of the messages are in the queues, or none.
     """
     if not jobs:
         return
-    queues = {queue_name(job.lane) for job in jobs}
+    lists: dict[str, list[str]] = defaultdict(list)
+    queues = {job.lane: (retry_queue_name if retry else queue_name)(job.lane) for job in jobs}
+    batch = secrets.token_hex(8)
+    for number, job in enumerate(jobs):
+        queue = queues[job.lane]
+        step = PRIORITY_STEPS[bisect(PRIORITY_STEPS, job.priority) - 1]
+        lists[priority_list(queue, step)].append(_message(job, queue, f"{batch}.{number}"))
     with explained(ledger.url), ledger.client.pipeline(transaction=True) as pipe:
-        for queue in sorted(queues):
+        for queue in queues.values():
             binding = PRIORITY_SEPARATOR.join((queue, "", queue))
             pipe.sadd(ledger.key(f"_kombu.binding.{queue}"), binding)
             pipe.sadd(ledger.key(f"_kombu.binding_permanent.{queue}"), binding)
-        for job in jobs:
-            step = PRIORITY_STEPS[bisect(PRIORITY_STEPS, job.priority) - 1]
-            waiting = ledger.key(priority_list(queue_name(job.lane), step))
-            pipe.lpush(waiting, json.dumps(_message(job)))
+        for name, messages in lists.items():
+            pipe.lpush(ledger.key(name), *messages)
         pipe.execute()
     # If we die before this, the lane is unknown to overviews until the next job is sent to it.
-    note_lanes(ledger, (job.lane for job in jobs))
+    note_lanes(ledger, queues)
 
 
-def _message(job: DueJob) -> dict[str, Any]:
-    task_id = f"{job.trajectory_id}.{job.attempt}"
-    embed = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
-    summary = {"argsrepr": job.label, "kwargsrepr": ""}
-    return {
-        "body": json.dumps([[job.trajectory_id, job.attempt], {}, embed]),
+def _message(job: DueJob, queue: str, tag: str) -> str:
+    """`tag` is unique among all messages: under it a worker acknowledges this one."""
+    task_id = job.task_id
+    message: dict[str, Any] = {
+        "body": json.dumps([[job.trajectory_id, job.attempt], {}, {}], separators=(",", ":")),
         "content-encoding": "utf-8",
         "content-type": "application/json",
         "headers": {
-            "lang": "py",
             "task": RUN_TRAJECTORY,
             "id": task_id,
             "shadow": shown_name(job.env),
-            "eta": None,
-            "expires": None,
-            "group": None,
-            "group_index": None,
-            "retries": 0,
-            "timelimit": [None, None],
-            "root_id": task_id,
-            "parent_id": None,
-            **summary,
-            "origin": f"gen{os.getpid()}@{socket.gethostname()}",
-            "ignore_result": True,
-            "replaced_task_nesting": 0,
-            "stamped_headers": None,
-            "stamps": {},
+            "argsrepr": job.label,
         },
         "properties": {
-            "correlation_id": task_id,
-            "reply_to": _REPLY_TO,
-            **summary,
-            "delivery_mode": 2,
-            "delivery_info": {"exchange": "", "routing_key": queue_name(job.lane)},
-            "priority": job.priority,
             "body_encoding": "utf-8",
-            "delivery_tag": str(uuid.uuid4()),
+            "delivery_info": {"exchange": "", "routing_key": queue},
+            "delivery_tag": tag,
+            "priority": job.priority,
         },
     }
+    return json.dumps(message, separators=(",", ":"))

@@ -17,7 +17,6 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from hermes_queue.bodies import codec
 from hermes_queue.broker import enqueue as sending
-from hermes_queue.broker import messages
 from hermes_queue.errors import ConfigurationError, InputError
 from hermes_queue.ledger import Ledger
 from hermes_queue.ledger.answers import short_env
@@ -86,16 +85,15 @@ def make_jobs(
     run_id = run_id if run_id is not None else new_run_id(short_env(env))
     _check_run_id(run_id)
     provenance = Provenance(producer="hermes_queue.enqueue", version=own_version())
-    size = options.get("group_size", 1)
-    policy = options.get("group_policy", GroupPolicy())
     jobs = []
     for instance_id, key, item in _identified(items, step):
-        for index in range(size + policy.extra_samples):
-            group_id, trajectory_id = make_ids(run_id, key, index)
-            fields: dict[str, Any] = {**options, "env": env, "item": item, "run_id": run_id}
-            fields |= {"group_id": group_id, "trajectory_id": trajectory_id}
-            fields |= {"sample_index": index, "instance_id": instance_id, "producer": provenance}
-            jobs.append(_job(fields))
+        group_id, trajectory_id = make_ids(run_id, key, 0)
+        fields: dict[str, Any] = {**options, "env": env, "item": item, "run_id": run_id}
+        fields |= {"group_id": group_id, "trajectory_id": trajectory_id}
+        fields |= {"sample_index": 0, "instance_id": instance_id, "producer": provenance}
+        first = _job(fields)
+        samples = first.group_size + first.group_policy.extra_samples
+        jobs += [first, *(first.sample(index) for index in range(1, samples))]
     return jobs
 
 
@@ -217,7 +215,6 @@ def _send(
             config=config,
             on_batch=check,
             on_full=lambda waiting: check(waiting, on_full),
-            publish=messages.push_messages,
         )
     run_id = next(iter(runs), making.get("run_id", ""))
     return Enqueued(run_id, tuple(ids), report.enqueued, report.already)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
+from hermes_queue.bodies import codec
 from hermes_queue.models import TrajectoryJob, Usage
 from hermes_queue.wire.ids import message_id, sample_of
 
@@ -38,6 +39,42 @@ class Accepted(list[TrajectoryJob]):
         super().__init__(jobs)
         self.claim = claim
         """Pass it to `published`."""
+
+
+class JobRows:
+    """Jobs of one run as `enqueue.lua` takes them: what samples of a group share is said once."""
+
+    def __init__(self, jobs: Iterable[TrajectoryJob]) -> None:
+        self.bodies: list[bytes] = []
+        self.groups: dict[tuple[str | int, ...], int] = {}
+        """Rows with their places, from 1 on."""
+        self.jobs: list[tuple[str | int, ...]] = []
+        place, previous = 0, None
+        for job in jobs:
+            if previous is None or not _differ_in_ids_alone(job, previous):
+                place = self._add(job)
+            body, previous = len(self.bodies), job
+            self.jobs.append((job.trajectory_id, place, body, job.lane, job.priority))
+
+    def _add(self, job: TrajectoryJob) -> int:
+        self.bodies.append(codec.encode_job(job, of_any_sample=True))
+        policy = job.group_policy
+        planned = job.group_size + policy.extra_samples
+        shown = (job.env, job.instance_id)
+        policy_json = policy.model_dump_json(exclude_defaults=True)
+        group = (job.group_id, job.group_size, planned, policy_json, *shown)
+        return self.groups.setdefault(group, len(self.groups) + 1)
+
+
+_SHARED = tuple(TrajectoryJob.model_fields.keys() - {"trajectory_id", "sample_index"})
+
+
+def _differ_in_ids_alone(job: TrajectoryJob, other: TrajectoryJob) -> bool:
+    """Whether one body serves both: a worker reads it under the id of its own sample."""
+    one, two = job.__dict__, other.__dict__
+    if one["group_id"] != two["group_id"]:
+        return False
+    return all(one[name] is two[name] or one[name] == two[name] for name in _SHARED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from hermes_queue.ledger.answers import (
     Begun,
     Claim,
     DueJob,
+    JobRows,
     Notice,
     PublishVerdict,
     QueueKeys,
@@ -50,23 +51,6 @@ MOVE_CLAIM_S = 10.0
 """The same for a mover, whose jobs may have waited for a dead worker already."""
 RECONCILED_AT_ONCE = 1000
 SWEPT_AT_ONCE = 1000
-
-
-def _row(job: TrajectoryJob) -> tuple[str | bytes | int, ...]:
-    """A job as a row of `enqueue.lua`."""
-    return (
-        job.trajectory_id.removeprefix(f"{job.run_id}."),
-        job.trajectory_id,
-        job.group_id,
-        job.group_size,
-        job.env,
-        job.instance_id,
-        job.lane,
-        job.priority,
-        codec.encode_job(job),
-        job.group_size + job.group_policy.extra_samples,
-        job.group_policy.model_dump_json(exclude_defaults=True),
-    )
 
 
 def _failure(record: ScoredTrajectory, remember_s: float) -> str:
@@ -123,6 +107,7 @@ class Ledger(Deployment):
                 claimed.
         """
         sent = "" if config is None else json.dumps(dict(config), sort_keys=True)
+        rows = JobRows(jobs)
         try:
             answer = self.call(
                 "enqueue",
@@ -131,7 +116,9 @@ class Ledger(Deployment):
                 run_ttl_s=RUN_TTL_S,
                 config=sent,
                 finished_ttl_s=self._results.finished_ttl_s,
-                jobs=[_row(job) for job in jobs],
+                bodies=rows.bodies,
+                groups=list(rows.groups),
+                jobs=rows.jobs,
             )
         except redis.ResponseError as error:
             refusal = explained_refusal(run_id, str(error), sent)

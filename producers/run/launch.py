@@ -208,6 +208,7 @@ class _Launch:
             self.plan.jobs(self.selection, groups.__contains__),
             ledger=ledger,
             config=self.plan.config(self.selection.dataset),
+            items=self.plan.items(self.selection),
             on_batch=on_batch,
             on_full=on_full,
         )

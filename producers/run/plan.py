@@ -49,6 +49,10 @@ class Plan:
             if keep(group_id):
                 yield from self._jobs_of(selected)
 
+    def items(self, selection: SelectedItems) -> dict[str, bytes]:
+        """The compressed rows that the jobs name by hash."""
+        return {each.sha256: each.packed for each in selection.items if each.sha256}
+
     def config(self, dataset: str) -> dict[str, Any]:
         """Properties that all producers with one run id must agree on.
 
@@ -115,32 +119,35 @@ class Plan:
         return (case,) if case else item.tamper_cases
 
     def _jobs_of(self, selected: SelectedItem) -> Iterator[TrajectoryJob]:
-        item, run = selected.item(), self.options.run
+        run = self.options.run
         cases, size = self._cases(selected), self.size_of(selected)
+        group_id, trajectory_id = make_ids(self.run_id, selected.key, 0)
+        first = TrajectoryJob(
+            run_id=self.run_id,
+            group_id=group_id,
+            trajectory_id=trajectory_id,
+            sample_index=0,
+            group_size=size,
+            env=run.env,
+            instance_id=selected.instance_id,
+            item=None if selected.sha256 else selected.item(),
+            item_sha256=selected.sha256 or None,
+            agent=self.agent,
+            limits=self.limits,
+            profile=run.profile,
+            lane=run.lane,
+            priority=run.priority,
+            policy_version=run.policy_version,
+            producer=self.provenance,
+            group_policy=self._policy(size),
+        )
         for index in range(size + self.group_policy.extra_samples):
-            group_id, trajectory_id = make_ids(self.run_id, selected.key, index)
-            agent = self.agent
+            job = first.sample(index)
             if cases:
-                params = {**agent.params, "case": cases[index % len(cases)]}
-                agent = agent.model_copy(update={"params": params})
-            yield TrajectoryJob(
-                run_id=self.run_id,
-                group_id=group_id,
-                trajectory_id=trajectory_id,
-                sample_index=index,
-                group_size=size,
-                env=run.env,
-                instance_id=selected.instance_id,
-                item=item,
-                agent=agent,
-                limits=self.limits,
-                profile=run.profile,
-                lane=run.lane,
-                priority=run.priority,
-                policy_version=run.policy_version,
-                producer=self.provenance,
-                group_policy=self._policy(size),
-            )
+                params = {**self.agent.params, "case": cases[index % len(cases)]}
+                agent = self.agent.model_copy(update={"params": params})
+                job = job.model_copy(update={"agent": agent})
+            yield job
 
 
 def make_plan(producer: Producer, env: Environment[Any], options: ProducerOptions) -> Plan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -61,7 +62,8 @@ class _Selector:
         self._tampers = options.agent.kind == "tamper"
         self._requested_ids = set(self._options.instance_id)
         self._limit = _limit(self._options)
-        self._cap_bytes = ProducerSettings().item_max_bytes
+        settings = ProducerSettings()
+        self._cap_bytes, self._inline_bytes = settings.item_max_bytes, settings.item_inline_bytes
         self._columns = _columns(env.Item)
         self._places: dict[str, SelectedItem] = {}
         self._selection = SelectedItems(dataset.name)
@@ -124,7 +126,9 @@ class _Selector:
             )
         cases = tuple(self._env.tamper(item)) if self._tampers else ()
         packed, key = codec.compress_item(encoded), group_key(instance_id)
-        selected = SelectedItem(place, instance_id, key, packed, len(encoded), cases)
+        is_large = len(encoded) > self._inline_bytes
+        sha256 = hashlib.sha256(encoded).hexdigest() if is_large else ""
+        selected = SelectedItem(place, instance_id, key, packed, len(encoded), sha256, cases)
         if not self._is_repetition(selected):
             self._places[instance_id] = selected
             self._selection.items.append(selected)

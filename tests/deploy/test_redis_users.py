@@ -79,6 +79,7 @@ def denied(guarded, role, *command):
         ("XGROUP", "CREATE", "hq:results", "mine", "0"),
         ("XRANGE", "hq:dead", "-", "+"),
         ("PUBLISH", "hq:/0.celery.pidbox", "{}"),
+        ("PUBLISH", "hq:/0.celeryev/task.sent", "{}"),
         ("SUBSCRIBE", "hq:/0.celeryev/task.#"),
         ("DEL", "hq:run:r1"),
     ],

@@ -7,8 +7,7 @@ from urllib.parse import quote
 import pytest
 from redis_server import RedisServer
 
-from hermes_queue.broker.enqueue import publish_messages
-from hermes_queue.ledger import DueJob, Ledger
+from hermes_queue.broker.app import app, broker_url
 
 PASSWORD = "a:b/c@d?e%41"
 
@@ -25,7 +24,5 @@ def test_the_user_of_a_unix_url_is_celerys_too(redis_server: RedisServer, form: 
         # Of the same password: a connection that loses its user would be let in as another.
         admin.execute_command("ACL", "SETUSER", "default", "resetpass", f">{PASSWORD}", "-@write")
     url = form.format(secret=quote(PASSWORD, safe=""), path=redis_server.socket_path)
-    ledger = Ledger.connect(url=url)
-    publish_messages(ledger, [DueJob("run.a.0", 1, "train", 0)])
-    assert ledger.client.llen("hq:v1.train") == 1
-    ledger.close()
+    with app.connection_for_write(broker_url(url)) as broker:
+        assert broker.default_channel.client.lpush("queue", "message") == 1

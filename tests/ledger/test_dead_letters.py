@@ -9,6 +9,7 @@ import pytest
 from ledger_steps import age_lease, begin, enqueue, publish, swept
 from records import make_job, make_record
 
+from hermes_queue.bodies import codec
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.ledger import Claim
 from hermes_queue.ledger.dead import DeadLetters, LetterFilter, revived
@@ -78,7 +79,7 @@ def test_a_letter_tells_who_died_when_and_in_which_stage(ledger):
     assert letter.fields["died"].split()[1:] == ["w1", "verify"]
     assert (letter.fields["cause"], letter.fields["owner"]) == ("poison", "w2")
     assert letter.fields["reason"] == "PoisonJob: why"
-    assert json.loads(letter.fields["job"])["trajectory_id"] == job.trajectory_id
+    assert codec.decode_job(letter.fields["job"], letter.fields["trajectory_id"]) == job
 
 
 def test_a_letter_ends_with_what_the_worker_that_died_logged_last(ledger):

@@ -14,7 +14,7 @@ from ledger_steps import LEASE, SWEEP, age_lease, begin, enqueue, publish, swept
 from records import make_job, make_record
 
 from hermes_queue.bodies import codec
-from hermes_queue.broker.enqueue import publish_messages
+from hermes_queue.broker.messages import publish_messages
 from hermes_queue.errors import ConfigurationError, EnvBug, RedisFull
 from hermes_queue.ledger import Claim, DueJob, Ledger
 from hermes_queue.ledger.attempts import unpacked
@@ -63,7 +63,7 @@ def test_begin_leases_the_job_and_returns_it(ledger):
     enqueue(ledger, job)
     begun = begin(ledger, job)
     assert (begun.verdict, begun.epoch, begun.attempt, begun.deaths) == ("run", 1, 1, 0)
-    assert codec.decode_job(begun.job) == job
+    assert codec.decode_job(begun.job, job.trajectory_id) == job
     assert ledger.run_status("run").running == 1
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from celery.app.task import Context
+from celery.worker.request import Request
 from pydantic import BaseModel
 from records import make_job
 from redis_server import RedisServer
@@ -27,9 +29,10 @@ from hermes_queue import (
     make_jobs,
 )
 from hermes_queue.bodies import codec
-from hermes_queue.broker.enqueue import publish_messages
-from hermes_queue.broker.messages import push_messages
+from hermes_queue.broker.app import app, broker_url
+from hermes_queue.broker.messages import publish_messages
 from hermes_queue.ledger import DueJob, Ledger
+from hermes_queue.queues import RUN_TRAJECTORY, queue_name, shown_name
 
 ROOT = Path(__file__).parents[2]
 ROWS = [
@@ -74,7 +77,7 @@ def test_what_is_sent_is_what_workers_validate(ledger: Ledger) -> None:
     )
     assert len(sent.trajectory_ids) == 3
     stored = ledger.client.hget(f"hq:traj:{sent.trajectory_ids[2]}", "job")
-    job = codec.decode_job(stored)
+    job = codec.decode_job(stored, sent.trajectory_ids[2])
     assert (job.item, job.limits, job.group_policy) == (ROWS[0], limits, policy)
     assert (job.lane, job.policy_version, job.sample_index) == ("eval", "7", 2)
     assert job.producer.producer == "hermes_queue.enqueue"
@@ -197,32 +200,68 @@ async def test_beside_an_event_loop_it_waits_in_a_thread_and_can_be_cancelled(
         await waiting
 
 
-def normal(message: bytes) -> dict[str, Any]:
-    """A message without what is another one in every message or process."""
-    data = json.loads(message)
-    data["body"] = json.loads(data["body"])
-    for place, name in (
-        ("properties", "delivery_tag"),
-        ("properties", "reply_to"),
-        ("headers", "origin"),
+def written_by_celery(ledger: Ledger, job: DueJob) -> None:
+    """The job's message, with every field that Celery would give it."""
+    options = {"global_keyprefix": ledger.prefix, "body_encoding": "utf-8"}
+    with (
+        app.connection_for_write(broker_url(ledger.url), transport_options=options) as broker,
+        app.amqp.Producer(broker) as producer,
     ):
-        assert type(data[place].pop(name)) is str
-    return data
+        app.send_task(
+            RUN_TRAJECTORY,
+            args=[job.trajectory_id, job.attempt],
+            task_id=job.task_id,
+            queue=queue_name(job.lane),
+            priority=job.priority,
+            argsrepr=job.label,
+            shadow=shown_name(job.env),
+            kwargsrepr="",
+            ignore_result=True,
+            producer=producer,
+        )
+
+
+def as_a_worker_reads_it(ledger: Ledger, raw: bytes) -> dict[str, Any]:
+    """What Celery makes of a message, as far as it does not differ from message to message."""
+    with app.connection_for_read(broker_url(ledger.url)) as broker:
+        message = broker.default_channel.message_to_python(json.loads(raw))
+        request = Request(message, app=app, task=app.tasks["celery.backend_cleanup"])
+        names = ("id", "name", "type", "args", "kwargs", "eta", "expires")
+        names += ("ignore_result", "argsrepr", "kwargsrepr", "delivery_info", "stamps", "groups")
+        names += ("replaced_task_nesting", "errbacks", "chord", "group", "group_index")
+        context = Context(request.request_dict, called_directly=False)
+        seen = {name: getattr(request, name) for name in names}
+        seen["time_limits"] = [*request.time_limits]
+        return seen | {name: getattr(context, name) for name in ("retries", "callbacks", "chain")}
 
 
 @pytest.mark.parametrize("priority", [0, 2, 3, 5, 9])
-def test_a_message_is_the_one_that_celery_writes(ledger: Ledger, priority: int) -> None:
+def test_a_worker_reads_the_message_that_celery_would_write(ledger: Ledger, priority: int) -> None:
     job = DueJob("r.abc.0", 1, "eval", priority, "my.envs:ENV", "an instance, named ünusually")
-    written = []
-    for publish in (publish_messages, push_messages):
-        publish(ledger, [job])
+    found = []
+    for publish in (written_by_celery, lambda ledger, job: publish_messages(ledger, [job])):
+        publish(ledger, job)
         keys = sorted(ledger.client.keys("hq:*"))
         [key] = [each for each in keys if each.startswith(b"hq:v1.")]
         [message] = ledger.client.lrange(key, 0, -1)
         bindings = [ledger.client.smembers(each) for each in keys if b"binding" in each]
-        written.append((keys, normal(message), list(json.loads(message)), bindings))
+        found.append((key, as_a_worker_reads_it(ledger, message), bindings))
         ledger.client.flushall()
-    assert written[0] == written[1]
+    assert found[0] == found[1]
+
+
+def test_messages_have_tags_of_their_own_and_no_words_to_spare(ledger: Ledger) -> None:
+    jobs = [DueJob(f"r.abc.{n}", 1, "eval", 5, "gsm8k", "i") for n in range(3)]
+    publish_messages(ledger, jobs)
+    publish_messages(ledger, jobs)
+    messages = ledger.client.lrange("hq:v1.eval\x06\x163", 0, -1)
+    assert [json.loads(m)["headers"]["id"] for m in reversed(messages)][:3] == [
+        "r.abc.0.1",
+        "r.abc.1.1",
+        "r.abc.2.1",
+    ]
+    assert len({json.loads(m)["properties"]["delivery_tag"] for m in messages}) == 6
+    assert max(map(len, messages)) < 400
 
 
 def test_sending_and_reading_load_no_celery(ledger: Ledger) -> None:

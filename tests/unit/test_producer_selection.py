@@ -11,6 +11,7 @@ import pytest
 import sums_env
 
 from envs.base import load_env
+from hermes_queue.bodies import codec
 from hermes_queue.errors import ConfigurationError, InputError, PayloadTooLarge
 from producers.base import Producer
 from producers.run.dataset import open_dataset
@@ -172,6 +173,26 @@ def test_jobs_are_deterministic_and_carry_the_flags(path: Path) -> None:
     assert first.producer.producer == "producers.sums"
 
 
+def test_a_large_row_is_packed_once_however_often_it_is_repeated(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [row(0, question="x" * 3000), row(1)]
+    selection = chosen(path, rows, "--items", "6", "--cycle")
+    plan = planned("--group-size", "4")
+    read: list[bytes] = []
+    unpack = codec.decompress_item
+    monkeypatch.setattr(codec, "decompress_item", lambda body: read.append(body) or unpack(body))
+    jobs = list(plan.jobs(selection, lambda _: True))
+    large, small = (job for job in jobs[:5:4])
+    [(name, packed)] = plan.items(selection).items()
+    assert (large.item, large.item_sha256) == (None, name)
+    assert codec.item_sha256(unpack(packed)) == name
+    assert small.item is not None
+    assert read == [selection.items[1].packed] * 3
+    assert [job.sample_index for job in jobs] == [0, 1, 2, 3] * 6
+    assert len({job.trajectory_id for job in jobs}) == 24
+
+
 @pytest.mark.parametrize("module", ["gsm8k", "swe_smith"])
 def test_a_profile_reaches_the_slots_of_every_producer_and_the_runs_lock(module: str) -> None:
     producer: Producer = importlib.import_module(f"producers.{module}").PRODUCER
@@ -182,7 +203,8 @@ def test_a_profile_reaches_the_slots_of_every_producer_and_the_runs_lock(module:
     plan = make_plan(producer, env, arguments)
     [job] = plan.jobs(selection, lambda _: True)
     assert plan.config("d")["profile"] == "gpu"
-    assert env.spec(env.Item.model_validate(job.item), job.profile).profile == "gpu"
+    item = env.Item.model_validate(selection.items[0].item())
+    assert env.spec(item, job.profile).profile == "gpu"
 
 
 def test_several_endpoints_travel_as_a_list(path: Path) -> None:

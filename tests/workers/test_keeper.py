@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import socket
+import threading
 import time
 from pathlib import Path
 
@@ -12,7 +12,6 @@ from records import make_job
 from redis_server import RedisServer
 from worker_process import wait_until
 
-from hermes_queue.broker import app as app_module
 from hermes_queue.broker import pool
 from hermes_queue.broker.pool.intake import shutdown_is_ordered
 from hermes_queue.ledger import Claim, Ledger
@@ -56,29 +55,31 @@ def keeper(tmp_path: Path, redis_server: RedisServer, monkeypatch):
     runtime.executor.shutdown()
 
 
-def test_a_broker_that_hangs_costs_no_lease(keeper, monkeypatch):
+def test_a_mover_that_hangs_costs_no_lease(keeper, monkeypatch):
     keeper, runtime = keeper
     ledger = runtime.ledger
-    with socket.create_server(("127.0.0.1", 0)) as hole:  # takes connections and answers nothing
-        url = f"redis://127.0.0.1:{hole.getsockname()[1]}/0"
-        hanging = app_module.connection(url, ledger.prefix)
-        asked: list[str] = []
-        monkeypatch.setattr(
-            app_module, "connection", lambda url, prefix: asked.append(url) or hanging
-        )
-        due, job = make_job(instance="due"), make_job()
-        ledger.enqueue("run", [due, job], config={})
-        ledger.client.zadd("hq:delayed", {due.trajectory_id: 1.0})
-        begun = ledger.begin(job.trajectory_id, 1, owner="w", lease_s=5, nonce="n")
+    hangs, released = threading.Event(), threading.Event()
+
+    def hang(_: Ledger) -> None:
+        hangs.set()
+        released.wait()
+
+    monkeypatch.setattr("workers.upkeep.keeper.publish_due", hang)
+    job = make_job()
+    ledger.enqueue("run", [job], config={})
+    begun = ledger.begin(job.trajectory_id, 1, owner="w", lease_s=5, nonce="n")
+    try:
         with runtime.leased(Claim(job.trajectory_id, begun.epoch), None, lambda: AT_WORK):  # type: ignore[arg-type]
             keeper.start()
-            wait_until("the mover hangs", lambda: asked)
+            assert hangs.wait(20)
             until = time.time() + 900
             wait_until(
                 "the lease is renewed",
                 lambda: ledger.client.zscore("hq:leases", job.trajectory_id) > until,
                 timeout_s=20,
             )
+    finally:
+        released.set()
 
 
 def test_a_worker_that_is_told_to_go_says_so(keeper, monkeypatch):

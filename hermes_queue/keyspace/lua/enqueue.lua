@@ -1,4 +1,4 @@
--- @include time, hash, numbers, lives, enqueue/claimed, enqueue/misfits
+-- @include time, hash, numbers, lives, bulk, enqueue/claimed, enqueue/misfits
 -- Claim jobs of one run: each trajectory id is accepted only once.
 --
 -- @key run = run:{run_id}  counters
@@ -12,8 +12,9 @@
 -- @arg run_ttl_s
 -- @arg config  of the run (JSON, compared as text), stored by the first call; '' = do not compare
 -- @arg finished_ttl_s
--- @arg jobs[claim, id, group_id, size, env, instance_id, lane, priority, job, planned, policy]
---      size and planned samples of the group, its policy (JSON)
+-- @arg bodies[]  jobs (JSON) without what tells samples apart: those of a group share one
+-- @arg groups[id, size, planned, policy, env, instance_id]  planned: samples; policy: JSON
+-- @arg jobs[id, place, body, lane, priority]  place of its group in `groups`, of its body in `bodies`
 -- @answer claim, positions  for `published`; the 1-based positions of the accepted jobs
 -- A job whose group was closed without it counts as surplus and is not accepted. The same holds if the
 -- group is gone although another sample of it was claimed: it was closed long ago.
@@ -26,10 +27,8 @@
 local refused = refused_number({{'claim, s', claim_s, 0, 1e9}, {'TTL of the run, s', run_ttl_s, 1, 1e9, true},
   {'TTL of finished state, s', finished_ttl_s, 1, 1e9, true}})
 if refused then return refused end
-for _, job in ipairs(jobs) do
-  refused = misfit(job)
-  if refused then return refused end
-end
+refused = first_misfit()
+if refused then return refused end
 local known = hash(run, 'state', 'config')
 if known.state == 'cancelled' then return redis.error_reply('CANCELLED') end
 if config ~= '' and known.config and known.config ~= config then return redis.error_reply('CONFIG ' .. known.config) end
@@ -38,28 +37,25 @@ if config ~= '' then redis.call('HSETNX', run, 'config', config) end
 redis.call('HSETNX', run, 'state', 'active')
 local floor = floor_of_life(purged)
 local due = stamp(now + tonumber(claim_s))
-local accepted, surplus = {}, 0
+local accepted, ids, surplus = {}, {}, 0
 for position, job in ipairs(jobs) do
   if redis.call('SADD', claimed, job.claim) == 1 then
-    local traj, group = prefix .. 'traj:' .. job.id, prefix .. 'group:' .. job.group_id
+    local traj, group = prefix .. 'traj:' .. job.id, known_group(job.group)
     local from = floor_of_leftover(traj, floor)
-    if is_closed(group, job.claim, job.planned) then
+    if group.is_over then
       redis.call('HSET', traj, 'state', 'surplus')
       redis.call('EXPIRE', traj, finished_ttl_s)
       surplus = surplus + 1
     else
+      if not group.is_open then begin_group(job.group) end
       redis.call('HSET', traj, 'state', 'queued', 'attempt', 1, 'epoch', from,
-        'lane', job.lane, 'priority', job.priority, 'job', job.job)
+        'lane', job.lane, 'priority', job.priority, 'job', bodies[tonumber(job.body)])
       if from > 0 then redis.call('HSET', traj, 'floor', from) end
-      redis.call('HSETNX', group, 'created', stamp(now))
-      for _, name in ipairs({'size', 'env', 'instance_id', 'planned', 'policy'}) do
-        redis.call('HSETNX', group, name, job[name])
-      end
-      redis.call('ZADD', delayed, due, job.id)
-      accepted[#accepted + 1] = position
+      accepted[#accepted + 1], ids[#ids + 1] = position, job.id
     end
   end
 end
+add_all(delayed, due, ids)
 redis.call('HINCRBY', run, 'total', #accepted + surplus)
 if surplus > 0 then redis.call('HINCRBY', run, 'surplus', surplus) end
 redis.call('ZREMRANGEBYSCORE', runs, '-inf', stamp(now - tonumber(run_ttl_s)))

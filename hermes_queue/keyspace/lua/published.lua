@@ -1,25 +1,27 @@
--- @include time, entries
+-- @include time, bulk
 -- Confirm that the messages of these jobs are in the broker: they need no mover any more.
 --
 -- @key delayed, waiting  jobs whose message is in the broker, by time
 -- @key retries = waiting:retry  jobs whose message is in a retry queue, for `reconcile`
--- @arg prefix
 -- @arg claim  score they were claimed under, or '' = any score
 -- @arg is_retry  '1' when the messages are in retry queues
 -- @arg ids[]
 -- A job that was delayed again meanwhile (its message was answered `held`, or its first attempt has
 -- failed) has another score and stays: removing it here would leave it without a message. A job that a
--- worker has begun meanwhile no longer waits. Returns how many of them were delayed.
-local n = 0
-for _, id in ipairs(ids) do
-  local score = redis.call('ZSCORE', delayed, id)
-  if score and (claim == '' or math.abs(tonumber(score) - tonumber(claim)) < 1e-5) then
-    n = n + redis.call('ZREM', delayed, id)
-    if fields_of(prefix .. 'traj:' .. id, 'state').state == 'queued' then
-      redis.call('ZADD', waiting, stamp(now), id)
-      if is_retry == '1' then redis.call('ZADD', retries, stamp(now), id) end
+-- worker has begun meanwhile, or that was cancelled, is not delayed any more and no longer waits.
+-- Returns how many of them were delayed.
+local confirmed = {}
+in_pieces(ids, function(some)
+  for i, score in ipairs(redis.call('ZMSCORE', delayed, unpack(some))) do
+    if score and (claim == '' or math.abs(tonumber(score) - tonumber(claim)) < 1e-5) then
+      confirmed[#confirmed + 1] = some[i]
     end
   end
+end)
+in_pieces(confirmed, function(some) redis.call('ZREM', delayed, unpack(some)) end)
+add_all(waiting, stamp(now), confirmed)
+if is_retry == '1' then
+  add_all(retries, stamp(now), confirmed)
+  redis.call('EXPIRE', retries, 86400)
 end
-if is_retry == '1' then redis.call('EXPIRE', retries, 86400) end
-return n
+return #confirmed

@@ -1,24 +1,37 @@
--- Whether groups were claimed in this life of the run, in part or whole.
+-- What is known of the groups of a call before it, and the beginning of new ones.
 
--- Whether any sample of a group but `own` was claimed in this life.
-local function any_claimed(digest, planned, own)
+-- Whether any sample of a group was claimed in this life of the run.
+local function any_claimed(group)
   local claims = {}
-  for index = 0, tonumber(planned) - 1 do
-    if index ~= tonumber(own) then claims[#claims + 1] = digest .. '.' .. index end
-  end
-  if #claims == 0 then return false end
-  for _, known in ipairs(redis.call('SMISMEMBER', claimed, unpack(claims))) do
-    if known == 1 then return true end
-  end
-  return false
+  for index = 0, tonumber(group.planned) - 1 do claims[#claims + 1] = group.digest .. '.' .. index end
+  local found = false
+  in_pieces(claims, function(some)
+    for _, known in ipairs(redis.call('SMISMEMBER', claimed, unpack(some))) do found = found or known == 1 end
+  end)
+  return found
 end
 
--- Whether its group was closed without it. A closed group without any claim belongs to a former life.
-local function is_closed(group, claim, planned)
-  local g = hash(group, 'size', 'closed')
-  if g.size and not g.closed then return false end
-  local digest, own = string.match(claim, '^(.*)%.(%d+)$')
-  if any_claimed(digest, planned, own) then return true end
-  forget_hash(group)  -- from a former life
-  return false
+-- By id: size, samples and policy of the group if it has begun, else those of this call. is_open: it has
+-- begun and is not closed. is_over: it was closed, and a sample that comes now is surplus. A closed
+-- group without any claim belongs to a former life.
+local known_groups = {}
+local function known_group(group)
+  local g = known_groups[group.id]
+  if g then return g end
+  g = hash(prefix .. 'group:' .. group.id, 'size', 'planned', 'policy', 'refills', 'requeues', 'closed')
+  local is_open = g.size and not g.closed
+  local is_over = not is_open and any_claimed(group)
+  if g.planned then g.planned = string.format('%.0f', g.planned - (g.refills or 0) - (g.requeues or 0)) end
+  if not g.size or g.closed and not is_over then g = group end
+  g = {size = g.size, planned = g.planned, policy = g.policy, is_open = is_open, is_over = is_over}
+  known_groups[group.id] = g
+  return g
+end
+
+local function begin_group(group)
+  local key = prefix .. 'group:' .. group.id
+  forget_hash(key)  -- from a former life
+  redis.call('HSET', key, 'created', stamp(now), 'size', group.size, 'env', group.env,
+    'instance_id', group.instance_id, 'planned', group.planned, 'policy', group.policy)
+  known_groups[group.id].is_open = true
 end

@@ -18,6 +18,7 @@ end
 
 -- Delete the remains of a trajectory that is about to begin; returns the floor of its epochs.
 local function floor_of_leftover(key, floor)
+  if redis.call('EXISTS', key) == 0 then return floor end
   local epoch = tonumber(redis.call('HGET', key, 'epoch') or '')
   if epoch and epoch >= floor then floor = EPOCHS * (math.floor(epoch / EPOCHS) + 1) end
   forget_hash(key)
