@@ -28,6 +28,8 @@ from hermes_queue.queues import (
     shown_name,
 )
 
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
 
 def publish_messages(ledger: Ledger, jobs: Sequence[DueJob], *, retry: bool = False) -> None:
     """Put one message per job into its lane's queue (with `retry`, the lane's retry queue).
@@ -60,7 +62,7 @@ def _message(job: DueJob, queue: str, tag: str) -> str:
     """`tag` is unique among all messages: under it a worker acknowledges this one."""
     task_id = job.task_id
     message: dict[str, Any] = {
-        "body": json.dumps([[job.trajectory_id, job.attempt], {}, {}], separators=(",", ":")),
+        "body": _encode([[job.trajectory_id, job.attempt], {}, {}]),
         "content-encoding": "utf-8",
         "content-type": "application/json",
         "headers": {
@@ -76,4 +78,4 @@ def _message(job: DueJob, queue: str, tag: str) -> str:
             "priority": job.priority,
         },
     }
-    return json.dumps(message, separators=(",", ":"))
+    return _encode(message)

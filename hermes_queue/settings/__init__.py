@@ -236,7 +236,7 @@ class ProducerSettings(Section, env_prefix=PREFIX + "PRODUCER_"):
     batch: int = Field(default=500, ge=1, le=10_000)
     """Jobs per round trip."""
     backlog_max: int = Field(default=200_000, ge=1)
-    """Producers wait while this many jobs wait for workers; a job of 1 KB takes 3.3 KB of Redis."""
+    """Producers wait while this many jobs wait for workers; a job of 1 KB takes 2.5 KB of Redis."""
 
 
 SECTIONS: tuple[type[BaseSettings], ...] = (
