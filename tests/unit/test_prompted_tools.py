@@ -14,6 +14,7 @@ from hermes_queue.agent import AgentScript, Reply, make_chat
 from hermes_queue.agent.endpoint import dialect
 from hermes_queue.agent.endpoint.dialect import PREAMBLE, ToolDialect
 from hermes_queue.agent.loop import run_agent
+from hermes_queue.agent.parameters import OpenAIParams, read_params
 from hermes_queue.errors import ModelConfigError
 from hermes_queue.models import AgentSpec, Limits, Message, ToolCall
 from hermes_queue.sandbox.base import Slot, SlotSpec
@@ -257,3 +258,8 @@ def test_the_preamble_shows_the_form_that_the_parser_reads() -> None:
     )
     assert events == []
     assert message.tool_calls[0].function.arguments == '{"ARGUMENT": "VALUE"}'
+
+
+def test_a_parameter_that_is_none_is_not_given() -> None:
+    given = {"mode": None, "token_ids": None, "tools": "prompted"}
+    assert read_params(OpenAIParams, given) == OpenAIParams(tools="prompted")
