@@ -44,7 +44,7 @@ def chat(endpoint: ChatEndpoint, params: dict[str, Any]) -> Any:
 
 
 async def ask(client: Any, messages: list[Message]) -> Reply:
-    reply: Reply = await client.complete(messages, TOOLS, {}, deadline=time.monotonic() + 30)
+    reply: Reply = await client.complete(messages, TOOLS, {}, deadline=time.monotonic() + 120)
     return reply
 
 
@@ -121,7 +121,7 @@ async def test_calls_of_another_agent_are_written_in_the_same_form(endpoint: Cha
 
 async def test_without_tools_nothing_is_added(endpoint: ChatEndpoint) -> None:
     client = chat(endpoint, PROMPTED)
-    await client.complete(PROMPT, [], {}, deadline=time.monotonic() + 30)
+    await client.complete(PROMPT, [], {}, deadline=time.monotonic() + 120)
     assert endpoint.bodies()[0]["messages"][0]["content"] == "Be brief."
 
 
@@ -221,7 +221,7 @@ async def test_the_loop_runs_prompted_calls_and_refuses_unreadable_ones(
         PROMPT,
         limits=Limits(),
         sampling={},
-        deadline=time.monotonic() + 30,
+        deadline=time.monotonic() + 120,
     )
     assert result.stop_reason == "submitted"
     assert (result.attempted, result.schema_valid, result.ok) == (3, 2, 2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -26,14 +25,12 @@ class Lasting(NoopBackend):
 
 
 @pytest.fixture
-def pool(
-    redis_server: RedisServer, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[TaskPool]:
+def pool(redis_server: RedisServer, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> TaskPool:
     monkeypatch.setenv("HERMES_QUEUE_REDIS_URL", redis_server.url)
     monkeypatch.setenv("HERMES_QUEUE_PATHS_SPOOL", str(tmp_path))
     monkeypatch.setenv("HERMES_QUEUE_SANDBOX_BACKEND", "test_lifecycle:Lasting")
     monkeypatch.syspath_prepend(str(tmp_path.joinpath(__file__).parent))
-    yield TaskPool(1)
+    return TaskPool(1)
 
 
 def test_a_job_can_still_be_handed_back_while_the_backend_stops(
