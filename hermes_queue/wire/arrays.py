@@ -143,9 +143,7 @@ class _Packed:
     ) -> CoreSchema:
         kind = tuple[float, ...] if self.typecode == "f" else tuple[int, ...]
         plain = handler.generate_schema(kind)
-        dump = core_schema.wrap_serializer_function_ser_schema(
-            lambda value, dumped: dumped(tuple(value)), schema=plain
-        )
+        dump = core_schema.plain_serializer_function_ser_schema(tuple, return_schema=plain)
         return core_schema.no_info_wrap_validator_function(
             self._validated, plain, serialization=dump
         )
