@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, FiniteFloat, model_validator
 
 from hermes_queue.errors import CAUSES, WIDE_CAUSES, Stage
+from hermes_queue.wire.arrays import Logprobs, LossMask, TokenIds
 from hermes_queue.wire.conversation import FunctionCall as FunctionCall
 from hermes_queue.wire.conversation import Message as Message
 from hermes_queue.wire.conversation import ToolCall as ToolCall
@@ -50,9 +51,9 @@ class AgentSpec(Wire):
     base_url: str | None = None
     """Endpoint URL, or several separated by commas, of which the job uses one. None: the worker's
     `HERMES_QUEUE_MODEL_BASE_URL`."""
-    sampling: dict[str, Any] = {}
+    sampling: dict[str, Any] = Field(default_factory=dict)
     """Passed to the endpoint unchanged: temperature, top_p, max_tokens, seed, ..."""
-    params: dict[str, Any] = {}
+    params: dict[str, Any] = Field(default_factory=dict)
     """Options of the kind, e.g. {"tools": "prompted"} for `openai` (docs/models.md), {"case":
     "..."} for `tamper`, {"seconds": 5} for `slow`."""
 
@@ -125,7 +126,7 @@ class TrajectoryJob(Wire):
     """The dataset row, validated by the env's `Item` model before it was enqueued."""
     item_sha256: str | None = None
     """Set instead of `item` when the row is stored once as `item:{sha256}`."""
-    agent: Annotated[AgentSpec, AfterValidator(holdable)] = AgentSpec()
+    agent: Annotated[AgentSpec, AfterValidator(holdable)] = Field(default_factory=AgentSpec)
     limits: Limits = Limits()
     profile: Name = "default"
     """Name of a sandbox profile in the worker's settings."""
@@ -203,14 +204,14 @@ class Usage(Wire):
 class Turn(Wire):
     """One model call. Token fields hold what the server returned; text is never re-encoded."""
 
-    prompt_ids: tuple[int, ...] | None = None
-    completion_ids: tuple[int, ...] | None = None
-    logprobs: tuple[float, ...] | None = None
+    prompt_ids: TokenIds | None = None
+    completion_ids: TokenIds | None = None
+    logprobs: Logprobs | None = None
     """One per token of `completion_ids`, rounded to float32 at capture."""
     logprobs_mode: str | None = None
     """Distribution of `logprobs` in vLLM's terms: `raw_logprobs` (before temperature and the like)
     or `processed_logprobs` (after them). None = unknown."""
-    sampling: dict[str, Any] = {}
+    sampling: dict[str, Any] = Field(default_factory=dict)
     server: str | None = None
     """URL of the endpoint, without credentials."""
     server_version: str | None = None
@@ -228,10 +229,10 @@ class Turn(Wire):
 class TokenSequence(Wire):
     """Consecutive turns in one sequence; each prompt extends the tokens before it exactly."""
 
-    ids: tuple[int, ...]
-    loss_mask: tuple[int, ...]
+    ids: TokenIds
+    loss_mask: LossMask
     """1 for tokens the policy sampled, 0 for context."""
-    logprobs: tuple[float, ...]
+    logprobs: Logprobs
     """0.0 where `loss_mask` is 0."""
 
 
@@ -250,7 +251,7 @@ class AttemptRecord(Wire):
     attempt: int
     epoch: int
     failure: Failure
-    stage_seconds: dict[str, float] = {}
+    stage_seconds: dict[str, float] = Field(default_factory=dict)
     host: str = ""
     worker: str | None = None
     sandbox_id: str | None = None
@@ -279,7 +280,7 @@ class TrajectoryProvenance(Wire):
     """Hash of the dataset row as canonical JSON. Equal rows have equal hashes, inline or stored."""
     image: str | None = None
     """Image of the sandbox, in the backend's terms; None if the backend reports none."""
-    packages: dict[str, str] = {}
+    packages: dict[str, str] = Field(default_factory=dict)
     """Versions in the worker: Python, hermes-queue, and the libraries that were loaded."""
     host: str = ""
     sandbox_id: str | None = None
@@ -320,7 +321,7 @@ class ScoredTrajectory(Wire):
     stop_reason: StopReason
     score: FiniteFloat | None
     """Score of the task itself. Shaping terms go into `rewards`."""
-    rewards: dict[str, FiniteFloat] = {}
+    rewards: dict[str, FiniteFloat] = Field(default_factory=dict)
     failure: Failure | None = None
     attempts: tuple[AttemptRecord, ...] = ()
     """Earlier attempts that failed, oldest first."""
@@ -333,13 +334,13 @@ class ScoredTrajectory(Wire):
     sequences: tuple[TokenSequence, ...] | None = None
     """None if the server returned no token ids."""
     tool_calls: ToolCallCounts = ToolCallCounts()
-    stage_seconds: dict[str, float] = {}
+    stage_seconds: dict[str, float] = Field(default_factory=dict)
     """Seconds per stage of this attempt; `queue` is the time from `queued_at` to `begun_at`."""
     usage: Usage = Usage()
     cost_usd: float | None = None
-    report: dict[str, Any] = {}
+    report: dict[str, Any] = Field(default_factory=dict)
     """The verifier's explanation of the score."""
-    provenance: TrajectoryProvenance = TrajectoryProvenance()
+    provenance: TrajectoryProvenance = Field(default_factory=TrajectoryProvenance)
     created: float = 0.0
     """When the record was made: Unix seconds, by the worker's clock."""
 

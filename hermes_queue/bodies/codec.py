@@ -4,6 +4,10 @@ Token ids are little-endian int32, logprobs float32, masks uint8. For a trajecto
 is a third of the size of JSON, and exact, because logprobs are rounded to float32 once, at
 capture. `CODEC` stands beside each body, so that readers know the encoding before they unpack
 it.
+
+A decoded array has been checked for its type, its place and a whole number of elements, but its
+elements have not been looked at: `hermes_queue.agent.tokens.invariants` does that on demand, and
+each sink checks what its trainer needs.
 """
 
 from __future__ import annotations
@@ -11,15 +15,17 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+import threading
 from array import array
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgpack
 import zstandard
 
 from hermes_queue.errors import PayloadTooLarge, SchemaTooNew
-from hermes_queue.models import SCHEMA_VERSION, ScoredTrajectory, TrajectoryJob
+from hermes_queue.models import SCHEMA_VERSION, ScoredTrajectory, TrajectoryJob, Wire
+from hermes_queue.wire.arrays import PackedArray, TypeCode, packed_bytes
 from hermes_queue.wire.ids import sample_of
 
 CODEC = "msgpack+zstd/1"
@@ -27,9 +33,14 @@ MAX_DECODED_BYTES = 512 << 20
 """Largest unpacked size; a body that declares more is refused unread."""
 
 _INT32, _FLOAT32, _UINT8 = 1, 2, 3
-_TYPECODES = {_INT32: "i", _FLOAT32: "f", _UINT8: "B"}
+_TYPECODES: Mapping[int, TypeCode] = {_INT32: "i", _FLOAT32: "f", _UINT8: "B"}
 _TURN_ARRAYS = {"prompt_ids": _INT32, "completion_ids": _INT32, "logprobs": _FLOAT32}
 _SEQUENCE_ARRAYS = {"ids": _INT32, "loss_mask": _UINT8, "logprobs": _FLOAT32}
+_ARRAYS: dict[str, Any] = {"turns": {"__all__": set(_TURN_ARRAYS)}, "sequences": True}
+
+_contexts = threading.local()
+"""zstd's contexts, one of each kind per thread: they take long to make, and serve one call at a
+time."""
 
 
 def encode_record(record: ScoredTrajectory) -> bytes:
@@ -39,16 +50,16 @@ def encode_record(record: ScoredTrajectory) -> bytes:
         OverflowError: a token id does not fit int32, or a mask value is not 0..255.
         ValueError: the record is larger than readers accept.
     """
-    data = record.model_dump(mode="python", exclude_defaults=True)
+    data = record.model_dump(mode="python", exclude_defaults=True, exclude=_ARRAYS)
     data["schema_version"] = record.schema_version
-    for turn in data.get("turns", ()):
-        _pack(turn, _TURN_ARRAYS)
-    for sequence in data.get("sequences") or ():
-        _pack(sequence, _SEQUENCE_ARRAYS)
+    for turn, dumped in zip(record.turns, data.get("turns", ()), strict=True):
+        dumped.update(_packed(turn, _TURN_ARRAYS))
+    if record.sequences is not None:
+        data["sequences"] = [_packed(each, _SEQUENCE_ARRAYS) for each in record.sequences]
     packed: bytes = msgpack.packb(data, use_bin_type=True)
     if len(packed) > MAX_DECODED_BYTES:
         raise ValueError(f"{len(packed)} bytes unpacked, readers take {MAX_DECODED_BYTES}")
-    return zstandard.ZstdCompressor(level=1).compress(packed)
+    return _compressor().compress(packed)
 
 
 def decode_record(body: bytes) -> ScoredTrajectory:
@@ -62,14 +73,28 @@ def decode_record(body: bytes) -> ScoredTrajectory:
     try:
         if zstandard.frame_content_size(body) > MAX_DECODED_BYTES:
             raise PayloadTooLarge(f"a body unpacks to more than {MAX_DECODED_BYTES} bytes")
-        raw = zstandard.ZstdDecompressor().decompress(body)
+        raw = _decompressor().decompress(body)
     except zstandard.ZstdError as error:
         raise ValueError(f"not a record body: {error}") from error
-    data = msgpack.unpackb(raw, ext_hook=_unpack, use_list=True, strict_map_key=False)
+    arrays: list[PackedArray[Any]] = []
+
+    def unpack(code: int, content: bytes) -> PackedArray[Any]:
+        arrays.append(_array(code, content))
+        return arrays[-1]
+
+    try:
+        data = msgpack.unpackb(raw, ext_hook=unpack, strict_map_key=False)
+    except TypeError as error:  # a list or a map as the key of a map
+        raise ValueError(f"not a record body: {error}") from error
     if not isinstance(data, dict):
         raise ValueError("not a record body: no map")
     refuse_newer("record", data.get("schema_version"))
-    return ScoredTrajectory.model_validate(data)
+    record = ScoredTrajectory.model_validate(data)
+    # Fields of any type would take an array, which those who read them do not expect.
+    placed = set(map(id, _arrays_of(record)))
+    if any(id(each) not in placed for each in arrays):
+        raise ValueError("not a record body: an array outside the fields for tokens")
+    return record
 
 
 def encode_job(job: TrajectoryJob, *, of_any_sample: bool = False) -> bytes:
@@ -164,21 +189,49 @@ def refuse_newer(what: str, version: object, most: int = SCHEMA_VERSION) -> None
         )
 
 
-def _pack(part: dict[str, Any], fields: Mapping[str, int]) -> None:
-    for name, code in fields.items():
-        values = part.get(name)
-        if values is not None:
-            packed = array(_TYPECODES[code], values)
-            if sys.byteorder == "big":
-                packed.byteswap()
-            part[name] = msgpack.ExtType(code, packed.tobytes())
+def _compressor() -> zstandard.ZstdCompressor:
+    found: zstandard.ZstdCompressor | None = getattr(_contexts, "compressor", None)
+    if found is None:
+        found = _contexts.compressor = zstandard.ZstdCompressor(level=1)
+    return found
 
 
-def _unpack(code: int, data: bytes) -> Any:
+def _decompressor() -> zstandard.ZstdDecompressor:
+    found: zstandard.ZstdDecompressor | None = getattr(_contexts, "decompressor", None)
+    if found is None:
+        found = _contexts.decompressor = zstandard.ZstdDecompressor()
+    return found
+
+
+def _packed(part: Wire, fields: Mapping[str, int]) -> dict[str, msgpack.ExtType]:
+    """The arrays of a turn or sequence, as msgpack takes them."""
+    return {
+        name: msgpack.ExtType(
+            code, _little_endian(_TYPECODES[code], packed_bytes(_TYPECODES[code], values))
+        )
+        for name, code in fields.items()
+        if (values := getattr(part, name)) is not None
+    }
+
+
+def _array(code: int, content: bytes) -> PackedArray[Any]:
     if code not in _TYPECODES:
-        return msgpack.ExtType(code, data)
-    values = array(_TYPECODES[code])
-    values.frombytes(data)
-    if sys.byteorder == "big":
-        values.byteswap()
-    return values.tolist()
+        raise ValueError(f"not a record body: extension type {code}")
+    typecode = _TYPECODES[code]
+    return PackedArray(typecode, _little_endian(typecode, content))
+
+
+def _arrays_of(record: ScoredTrajectory) -> Iterator[object]:
+    for turn in record.turns:
+        yield from (turn.prompt_ids, turn.completion_ids, turn.logprobs)
+    for sequence in record.sequences or ():
+        yield from (sequence.ids, sequence.loss_mask, sequence.logprobs)
+
+
+def _little_endian(typecode: TypeCode, content: bytes) -> bytes:
+    """Numbers of this machine's byte order in little-endian order, or the other way round."""
+    if sys.byteorder == "little":
+        return content
+    swapped = array(typecode, content)
+    swapped.byteswap()
+    return swapped.tobytes()

@@ -221,7 +221,7 @@ class Scrubber:
 
 _same = operator.is_
 _NUMBERS = {"prompt_ids", "completion_ids", "logprobs", "ids", "loss_mask"}
-"""Tuples of numbers, of any length."""
+"""Numbers, of any length."""
 _KEPT: dict[type[Wire], set[str]] = {ScoredTrajectory: {"env", "instance_id", "requeued_from"}}
 """Fields that identify a record, beside its ids, which are `Name`s."""
 

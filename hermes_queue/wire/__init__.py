@@ -1,5 +1,6 @@
 """Parts of the wire models; the models themselves are in `hermes_queue.models`.
 
+arrays.py        token ids, masks and logprobs as blocks of memory
 conversation.py  messages and tool calls in OpenAI's format
 ids.py           extracts run and group from an id
 names.py         names of runs, lanes and items, and the ids derived from them

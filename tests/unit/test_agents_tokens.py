@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import struct
+import sys
 
 import pytest
 
@@ -78,6 +79,30 @@ def test_invariants_hold_for_random_episodes(seed: int) -> None:
     for t in turns:
         whole = (*(t.prompt_ids or ()), *(t.completion_ids or ()))
         assert any(s.ids[: len(whole)] == whole for s in sequences)
+
+
+def test_merging_makes_no_objects_of_the_tokens() -> None:
+    """The prompt of each turn repeats all tokens before it: 50 turns of 100,000 are 5 million."""
+
+    def objects(tokens: int) -> int:
+        whole = [turn(list(range(tokens)), [1, 2]), turn([*range(tokens), 1, 2, 3], [4])]
+        before = sys.getallocatedblocks()
+        merged = merge_with_breaks(whole)
+        made = sys.getallocatedblocks() - before
+        assert merged is not None
+        assert [len(s.ids) for s in merged[0]] == [tokens + 4]
+        return made
+
+    objects(10)  # what the first call keeps
+    assert objects(50_000) < objects(10) + 50
+
+
+def test_tokens_that_no_array_holds_are_merged_too() -> None:
+    turns = [turn([1, 2**40], [3]), turn([1, 2**40, 3, 4], [5])]
+    turns[1] = turns[1].model_copy(update={"logprobs": (-0.1,)})
+    (sequence,), breaks = merge_with_breaks(turns)
+    assert (sequence.ids, breaks) == ((1, 2**40, 3, 4, 5), ())
+    assert sequence.logprobs == (0.0, 0.0, -0.5, 0.0, -0.1)
 
 
 def test_a_sequence_survives_json_bit_for_bit() -> None:

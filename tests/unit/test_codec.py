@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import random
 import struct
+import sys
+from array import array
 
 import msgpack
 import pytest
@@ -12,8 +15,8 @@ from pydantic import ValidationError
 from records import make_job, make_record
 
 from hermes_queue.bodies import codec
-from hermes_queue.errors import SchemaTooNew
-from hermes_queue.models import Turn
+from hermes_queue.errors import PayloadTooLarge, SchemaTooNew
+from hermes_queue.models import TokenSequence, Turn, Wire
 
 
 def test_a_record_comes_back_bit_for_bit():
@@ -52,6 +55,109 @@ def test_a_newer_record_asks_for_an_upgrade():
     body = zstandard.compress(msgpack.packb({"schema_version": 2}))
     with pytest.raises(SchemaTooNew, match="upgrade"):
         codec.decode_record(body)
+
+
+def long_record(tokens):
+    """A record of one turn and one sequence, with `tokens` random numbers in each array."""
+    dice = random.Random(tokens)
+    ids = [dice.randrange(150_000) for _ in range(tokens)]
+    logprobs = array("f", [-dice.random() for _ in ids]).tolist()
+    sequence = TokenSequence(ids=ids, loss_mask=(1,) * tokens, logprobs=logprobs)
+    turn = Turn(prompt_ids=ids, completion_ids=ids, logprobs=logprobs)
+    return make_record(make_job()).model_copy(update={"turns": (turn,), "sequences": (sequence,)})
+
+
+def test_the_number_of_tokens_does_not_change_the_number_of_objects_of_a_record():
+    """A record of many tokens costs memory copies, not Python objects."""
+
+    def objects(tokens):
+        body = codec.encode_record(long_record(tokens))
+        before = sys.getallocatedblocks()
+        record = codec.decode_record(body)
+        made = sys.getallocatedblocks() - before
+        assert codec.encode_record(record) == body
+        return made
+
+    objects(10)  # what the first call keeps
+    assert objects(100_000) < objects(10) + 50
+
+
+def test_a_record_takes_few_bytes_and_a_token_less_than_nine():
+    """A token's id is in the record three times here, its logprob twice."""
+    assert len(codec.encode_record(make_record(make_job()))) < 400
+    small, large = (len(codec.encode_record(long_record(n))) for n in (1000, 2000))
+    assert large - small < 1000 * 9
+
+
+def hashable(value):
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
+
+
+def wire_models(base=Wire):
+    return [base, *(below for model in base.__subclasses__() for below in wire_models(model))]
+
+
+def test_no_model_has_a_default_that_is_copied_for_each_record():
+    """pydantic copies what has no hash, in Python; that took most of the validation of a record."""
+    copied = {
+        f"{model.__name__}.{name}"
+        for model in wire_models()
+        for name, field in model.model_fields.items()
+        if not hashable(field.default)
+    }
+    assert copied == set()
+
+
+def body_of(**changes):
+    fields = {"schema_version": 1, **make_record(make_job()).model_dump(exclude_defaults=True)}
+    return zstandard.compress(msgpack.packb({**fields, **changes}))
+
+
+def sequence_of(ids):
+    return [{"ids": ids, "loss_mask": [1], "logprobs": [-0.5]}]
+
+
+def test_a_writer_that_packs_no_arrays_is_read():
+    assert codec.decode_record(body_of()) == make_record(make_job())
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"sequences": sequence_of(msgpack.ExtType(1, bytes(5)))}, "5 bytes"),
+        ({"sequences": sequence_of(msgpack.ExtType(2, bytes(4)))}, "instead of"),
+        ({"sequences": sequence_of(msgpack.ExtType(9, bytes(4)))}, "extension type 9"),
+        ({"sequences": sequence_of(["x"])}, "sequences.0.ids"),
+        ({"sequences": msgpack.ExtType(1, bytes(4))}, "sequences"),
+        ({"report": {"x": msgpack.ExtType(1, bytes(4))}}, "outside the fields"),
+        ({"report": {"x": {msgpack.ExtType(1, bytes(4)): 1}}}, "outside the fields"),
+    ],
+)
+def test_an_array_of_a_wrong_type_length_or_place_is_refused(changes, reason):
+    with pytest.raises(ValueError, match=reason):
+        codec.decode_record(body_of(**changes))
+
+
+def test_a_map_with_a_list_as_key_is_no_record():
+    with pytest.raises(ValueError, match="not a record body"):
+        codec.decode_record(zstandard.compress(b"\x81\x90\x01"))
+
+
+def test_a_body_that_declares_more_than_readers_take_is_refused_unread(monkeypatch):
+    body = body_of()
+    monkeypatch.setattr(codec, "MAX_DECODED_BYTES", 100)
+    with pytest.raises(PayloadTooLarge, match="more than 100 bytes"):
+        codec.decode_record(body)
+
+
+def test_a_body_that_does_not_declare_its_size_is_refused():
+    writer = zstandard.ZstdCompressor(write_content_size=False)
+    with pytest.raises(ValueError, match="not a record body"):
+        codec.decode_record(writer.compress(zstandard.decompress(body_of())))
 
 
 def test_a_job_comes_back_and_leaves_defaults_out():

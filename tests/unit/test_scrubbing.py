@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal, get_args, get_origin
 
 import pytest
 from growth import LINEAR, growth
+from pydantic.fields import FieldInfo
 from records import make_job, make_record
 
 from hermes_queue.bodies import codec
@@ -116,12 +118,15 @@ def test_a_record_tells_where_something_was_replaced_and_keeps_its_tokens():
 def test_no_text_of_a_record_keeps_a_secret_whatever_field_or_key_it_stands_in():
     secret = "the-secret!"
 
+    def patterned(field: FieldInfo) -> bool:
+        return any(hasattr(each, "pattern") for each in field.metadata)
+
     def filled(annotation: Any) -> Any:
         """A value of the field's type, of nothing but the secret where that is possible."""
         kind, arguments = get_origin(annotation), get_args(annotation)
         if kind is Literal:
             return arguments[0]
-        if kind is tuple:
+        if kind in (tuple, Sequence):
             return tuple(filled(each) for each in arguments if each is not Ellipsis)
         if kind is dict:
             return {secret: secret if arguments[1] is Any else filled(arguments[1])}
@@ -130,7 +135,9 @@ def test_no_text_of_a_record_keeps_a_secret_whatever_field_or_key_it_stands_in()
         if issubclass(annotation, Wire):
             return annotation.model_construct(
                 **{
-                    name: "run" if name in identity or field.metadata else filled(field.annotation)
+                    name: "run"
+                    if name in identity or patterned(field)
+                    else filled(field.annotation)
                     for name, field in annotation.model_fields.items()
                 }
                 | ({"sampling": {secret: [{secret: secret}]}} if annotation is AgentSpec else {})

@@ -47,7 +47,7 @@ class Completion:
     usage: Usage
     prompt_ids: tuple[int, ...] | None
     completion_ids: tuple[int, ...] | None
-    logprobs: tuple[float, ...] | None
+    logprobs: Sequence[float] | None
     policy_version: str | None
     """Version of the weights, as the server reports it."""
     policy_spans: tuple[tuple[str, int], ...] = ()
@@ -139,7 +139,7 @@ def _tool_call(data: Mapping[str, Any], default_id: str) -> ToolCall:
     )
 
 
-def _logprobs(value: Any, ids: Sequence[int] | None) -> tuple[float, ...] | None:
+def _logprobs(value: Any, ids: Sequence[int] | None) -> Sequence[float] | None:
     """One logprob per id of the completion; None without ids."""
     if ids == ():
         return ()

@@ -14,7 +14,7 @@ from typing import Any
 
 from hermes_queue.models import ScoredTrajectory, TokenSequence, Turn
 
-_Tokens = tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]
+_Tokens = tuple[Sequence[int], Sequence[int], Sequence[float]]
 """Prompt ids, completion ids and logprobs of a turn that has all three."""
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from hermes_queue.models import TokenSequence, Turn
+from hermes_queue.wire.arrays import PackedArray, joined
 
 BreakReason = Literal[
     "history_rewritten", "arguments_rewritten", "earlier_turns", "reply_cut_off", "reply"
@@ -35,19 +36,19 @@ class Break:
     """Length in tokens of the sequence that ended."""
 
 
-def round_float32(values: Iterable[float]) -> tuple[float, ...]:
+def round_float32(values: Iterable[float]) -> PackedArray[float]:
     """Logprobs rounded to float32. Done once, at capture; they stay bit-exact from then on.
 
     Raises ValueError if one is not finite, above 0, or marks a missing one.
     """
-    rounded = tuple(array("f", values))
+    rounded = array("f", values)
     if not all(map(math.isfinite, rounded)):
         raise ValueError("a logprob is not a finite float32")
     if any(value > 0 for value in rounded):
         raise ValueError("a logprob is above 0: does the server return logits?")
     if NO_LOGPROB in rounded:
         raise ValueError(f"a logprob is {NO_LOGPROB}, which marks a missing one")
-    return rounded
+    return PackedArray("f", rounded.tobytes())
 
 
 def merge_with_breaks(
@@ -59,7 +60,7 @@ def merge_with_breaks(
     """
     if not turns:
         return None
-    sequences: list[tuple[list[int], list[int], list[float]]] = []
+    sequences: list[_Open] = []
     breaks: list[Break] = []
     for index, turn in enumerate(turns):
         if turn.prompt_ids is None or turn.completion_ids is None or turn.logprobs is None:
@@ -68,23 +69,36 @@ def merge_with_breaks(
             raise ValueError(
                 f"turn {index}: {len(turn.completion_ids)} tokens, {len(turn.logprobs)} logprobs"
             )
-        held = sequences[-1][0] if sequences else []
+        held = sequences[-1].ids if sequences else ()
         common = _common_prefix(held, turn.prompt_ids)
         if not sequences or common < len(held):
             if sequences:
                 breaks.append(Break(index, common, len(held)))
-            sequences.append(([], [], []))
+            sequences.append(_Open())
             common = 0
-        context, sampled = turn.prompt_ids[common:], turn.completion_ids
-        ids, mask, logprobs = sequences[-1]
-        ids += [*context, *sampled]
-        mask += [0] * len(context) + [1] * len(sampled)
-        logprobs += [0.0] * len(context) + [*turn.logprobs]
-    merged = (
-        TokenSequence(ids=tuple(ids), loss_mask=tuple(mask), logprobs=tuple(logprobs))
-        for ids, mask, logprobs in sequences
-    )
-    return tuple(merged), tuple(breaks)
+        sequences[-1].add(turn.prompt_ids[common:], turn.completion_ids, turn.logprobs)
+    return tuple(each.sequence() for each in sequences), tuple(breaks)
+
+
+class _Open:
+    """A sequence that turns may still join."""
+
+    def __init__(self) -> None:
+        self.ids: Sequence[int] = PackedArray("i", b"")
+        self._mask = b""
+        self._logprobs: Sequence[float] = PackedArray("f", b"")
+
+    def add(
+        self, context: Sequence[int], sampled: Sequence[int], logprobs: Sequence[float]
+    ) -> None:
+        zeros: PackedArray[float] = PackedArray("f", bytes(4 * len(context)))
+        self.ids = joined([self.ids, context, sampled])
+        self._mask += b"\0" * len(context) + b"\1" * len(sampled)
+        self._logprobs = joined([self._logprobs, zeros, logprobs])
+
+    def sequence(self) -> TokenSequence:
+        mask: PackedArray[int] = PackedArray("B", self._mask)
+        return TokenSequence(ids=self.ids, loss_mask=mask, logprobs=self._logprobs)
 
 
 def break_reason(
@@ -111,6 +125,7 @@ def break_reason(
 
 
 def _common_prefix(held: Sequence[int], prompt: Sequence[int]) -> int:
-    if list(prompt[: len(held)]) == list(held):
+    if prompt[: len(held)] == held:
         return len(held)
-    return next(n for n in range(len(held)) if n >= len(prompt) or held[n] != prompt[n])
+    pairs = enumerate(zip(held, prompt, strict=False))
+    return next((n for n, (old, new) in pairs if old != new), len(prompt))

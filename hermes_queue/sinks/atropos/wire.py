@@ -233,7 +233,7 @@ def _nested(lists: Iterable[str]) -> str:
 
 
 def _numbers(values: Sequence[int]) -> str:
-    return json.dumps(values, separators=(",", ":"))
+    return json.dumps(list(values), separators=(",", ":"))
 
 
 def _masks(sequence: TokenSequence) -> str:

@@ -10,7 +10,6 @@ are meant to be shared.
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from itertools import accumulate
@@ -21,6 +20,7 @@ from pydantic import BaseModel
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.models import ATTEMPT_SUMMARY, Message, ScoredTrajectory, TokenSequence, Turn
 from hermes_queue.sinks.anonymity import Anonymous
+from hermes_queue.wire.arrays import TypeCode, packed_bytes
 
 ROWS_VERSION = 1
 """Rises whenever a column is renamed, removed or changes its type."""
@@ -176,10 +176,10 @@ def _sequences(rows: Sequence[tuple[TokenSequence, ...] | None]) -> Any:
     )
 
 
-def _lists(rows: Sequence[Sequence[float]], code: str, kind: Any) -> Any:
-    """Lists of one type. `struct` packs a tuple several times faster than pyarrow converts it."""
+def _lists(rows: Sequence[Sequence[float]], code: TypeCode, kind: Any) -> Any:
+    """Lists of one type."""
     pa = arrow()
-    packed = b"".join(struct.pack(f"={len(row)}{code}", *row) for row in rows)
+    packed = b"".join(packed_bytes(code, row) for row in rows)
     flat = pa.Array.from_buffers(kind, sum(map(len, rows)), [None, pa.py_buffer(packed)])
     return pa.ListArray.from_arrays(_offsets(len(row) for row in rows), flat)
 

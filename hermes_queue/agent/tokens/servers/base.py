@@ -48,7 +48,7 @@ class Sampled:
     """A completion, as ids."""
 
     ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
+    logprobs: Sequence[float]
     """One for each of `ids`, rounded to float32."""
     finish_reason: str | None
     ended_turn: bool
