@@ -91,13 +91,14 @@ _PATTERNS: tuple[tuple[tuple[str, ...], str, str | Callable[..., str]], ...] = (
     ),
 )
 _FORMS = tuple((hints, re.compile(form), new) for hints, form, new in _PATTERNS)
+_HINTS = tuple(hint for hints, _, _ in _PATTERNS for hint in hints)
 
 T = TypeVar("T")
 W = TypeVar("W", bound=Wire)
 
 
 class Scrubber:
-    """Replaces secrets in texts, structures and records. Immutable."""
+    """Replaces secrets in texts, structures and records. Its secrets never change."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         """Create a scrubber.
@@ -108,6 +109,8 @@ class Scrubber:
         parts = {part for secret in secrets for part in _parts(secret)}
         # Longest first: replacing a shorter secret would cut one that contains it.
         self._secrets = sorted(parts, key=len, reverse=True)
+        self._clean_schemas: dict[int, Any] = {}
+        """By id: schemas of tools without secrets. Records of a process share these objects."""
 
     @classmethod
     def of(cls, environment: Mapping[str, str], names: Iterable[str] = ()) -> Scrubber:
@@ -134,6 +137,11 @@ class Scrubber:
         for secret in self._secrets:
             if secret in text:
                 text = text.replace(secret, MASK)
+        for hint in _HINTS:
+            if hint in text:
+                break
+        else:  # nearly every text
+            return text
         for hints, form, replacement in _FORMS:
             if any(hint in text for hint in hints):
                 text = form.sub(replacement, text)
@@ -208,6 +216,8 @@ class Scrubber:
 
     def _changes(self, model: Wire) -> dict[str, Any]:
         found = {name: self._field(getattr(model, name)) for name in _free_fields(type(model))}
+        if isinstance(model, ScoredTrajectory):
+            found["tools"] = self._tools(model.tools)
         return {name: new for name, new in found.items() if new is not getattr(model, name)}
 
     def _field(self, value: Any) -> Any:
@@ -218,12 +228,29 @@ class Scrubber:
             return value if all(map(_same, clean, value)) else clean
         return self.tree(value)
 
+    def _tools(self, tools: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
+        clean = tuple(map(self._tool, tools))
+        return tools if all(map(_same, clean, tools)) else clean
+
+    def _tool(self, tool: dict[str, Any]) -> dict[str, Any]:
+        schema = tool.get("function")
+        if id(schema) in self._clean_schemas:
+            rest = {**tool, "function": None}
+            return tool if self.tree(rest) is rest else self.tree(tool)
+        clean = self.tree(tool)
+        if clean is tool and len(self._clean_schemas) < _SCHEMAS_MOST:
+            self._clean_schemas[id(schema)] = schema  # held, so that its id stays its own
+        return clean
+
 
 _same = operator.is_
 _NUMBERS = {"prompt_ids", "completion_ids", "logprobs", "ids", "loss_mask"}
 """Tuples of numbers, of any length."""
-_KEPT: dict[type[Wire], set[str]] = {ScoredTrajectory: {"env", "instance_id", "requeued_from"}}
-"""Fields that identify a record, beside its ids, which are `Name`s."""
+_KEPT: dict[type[Wire], set[str]] = {
+    ScoredTrajectory: {"env", "instance_id", "requeued_from", "tools"}
+}
+"""Fields that identify a record, beside its ids, which are `Name`s; `tools` are searched apart."""
+_SCHEMAS_MOST = 1000
 
 
 @cache
