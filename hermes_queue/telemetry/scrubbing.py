@@ -98,7 +98,7 @@ W = TypeVar("W", bound=Wire)
 
 
 class Scrubber:
-    """Replaces secrets in texts, structures and records. Its secrets never change."""
+    """Replaces secrets in texts, structures and records. Immutable."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         """Create a scrubber.
@@ -109,8 +109,6 @@ class Scrubber:
         parts = {part for secret in secrets for part in _parts(secret)}
         # Longest first: replacing a shorter secret would cut one that contains it.
         self._secrets = sorted(parts, key=len, reverse=True)
-        self._clean_schemas: dict[int, Any] = {}
-        """By id: schemas of tools without secrets. Records of a process share these objects."""
 
     @classmethod
     def of(cls, environment: Mapping[str, str], names: Iterable[str] = ()) -> Scrubber:
@@ -137,10 +135,7 @@ class Scrubber:
         for secret in self._secrets:
             if secret in text:
                 text = text.replace(secret, MASK)
-        for hint in _HINTS:
-            if hint in text:
-                break
-        else:  # nearly every text
+        if not _hints_at_keys(text):
             return text
         for hints, form, replacement in _FORMS:
             if any(hint in text for hint in hints):
@@ -199,12 +194,22 @@ class Scrubber:
         trajectories can filter by the event. Ids that identify records stay too, and so do
         fields with a fixed vocabulary.
         """
+        if self._is_clean(record):
+            return record
         changed = self._changes(record)
         if not changed:
             return record
         event = {"turn": len(record.turns), "event": "secrets_scrubbed", "fields": sorted(changed)}
         changed["events"] = (*changed.get("events", record.events), event)
         return record.model_copy(update=changed)
+
+    def _is_clean(self, record: ScoredTrajectory) -> bool:
+        """Whether there is surely nothing to replace: one search in all texts, instead of many."""
+        texts: list[str] = []
+        if not _collect_texts(record, texts, MAX_DEPTH):
+            return False
+        text = "\n".join(texts)
+        return not _hints_at_keys(text) and not any(secret in text for secret in self._secrets)
 
     def attempt(self, attempt: AttemptRecord) -> AttemptRecord:
         """The record of a failed attempt, without secrets."""
@@ -216,8 +221,6 @@ class Scrubber:
 
     def _changes(self, model: Wire) -> dict[str, Any]:
         found = {name: self._field(getattr(model, name)) for name in _free_fields(type(model))}
-        if isinstance(model, ScoredTrajectory):
-            found["tools"] = self._tools(model.tools)
         return {name: new for name, new in found.items() if new is not getattr(model, name)}
 
     def _field(self, value: Any) -> Any:
@@ -228,29 +231,47 @@ class Scrubber:
             return value if all(map(_same, clean, value)) else clean
         return self.tree(value)
 
-    def _tools(self, tools: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
-        clean = tuple(map(self._tool, tools))
-        return tools if all(map(_same, clean, tools)) else clean
-
-    def _tool(self, tool: dict[str, Any]) -> dict[str, Any]:
-        schema = tool.get("function")
-        if id(schema) in self._clean_schemas:
-            rest = {**tool, "function": None}
-            return tool if self.tree(rest) is rest else self.tree(tool)
-        clean = self.tree(tool)
-        if clean is tool and len(self._clean_schemas) < _SCHEMAS_MOST:
-            self._clean_schemas[id(schema)] = schema  # held, so that its id stays its own
-        return clean
-
 
 _same = operator.is_
 _NUMBERS = {"prompt_ids", "completion_ids", "logprobs", "ids", "loss_mask"}
 """Tuples of numbers, of any length."""
-_KEPT: dict[type[Wire], set[str]] = {
-    ScoredTrajectory: {"env", "instance_id", "requeued_from", "tools"}
-}
-"""Fields that identify a record, beside its ids, which are `Name`s; `tools` are searched apart."""
-_SCHEMAS_MOST = 1000
+_KEPT: dict[type[Wire], set[str]] = {ScoredTrajectory: {"env", "instance_id", "requeued_from"}}
+"""Fields that identify a record, beside its ids, which are `Name`s."""
+
+
+def _hints_at_keys(text: str) -> bool:
+    for hint in _HINTS:
+        if hint in text:
+            return True
+    return False
+
+
+def _collect_texts(value: Any, texts: list[str], depth: int) -> bool:
+    """Add all texts that may hold a secret; False if there may be more below `depth`."""
+    kind = type(value)
+    if kind is str:
+        texts.append(value)
+        return True
+    if kind in _TEXTLESS:
+        return True
+    if isinstance(value, Wire):
+        parts: Iterable[Any] = (getattr(value, name) for name in _free_fields(type(value)))
+    elif isinstance(value, Mapping):
+        texts.extend(key for key in value if isinstance(key, str))
+        parts = (value[key] for key in value)
+    elif isinstance(value, list | tuple):
+        parts = value
+    else:
+        return not isinstance(value, str)
+    if depth == 0:
+        return False
+    for part in parts:
+        if not _collect_texts(part, texts, depth - 1):
+            return False
+    return True
+
+
+_TEXTLESS = {int, float, bool, type(None)}
 
 
 @cache
