@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
+from itertools import chain
 from typing import Any, Literal, TypeVar, get_origin
 from urllib.parse import unquote, urlsplit
 
@@ -206,7 +207,7 @@ class Scrubber:
     def _is_clean(self, record: ScoredTrajectory) -> bool:
         """Whether there is surely nothing to replace: one search in all texts, instead of many."""
         texts: list[str] = []
-        if not _collect_texts(record, texts, MAX_DEPTH):
+        if not _collect_texts([record], texts, MAX_DEPTH):
             return False
         text = "\n".join(texts)
         return not _hints_at_keys(text) and not any(secret in text for secret in self._secrets)
@@ -246,32 +247,43 @@ def _hints_at_keys(text: str) -> bool:
     return False
 
 
-def _collect_texts(value: Any, texts: list[str], depth: int) -> bool:
+def _collect_texts(parts: Iterable[Any], texts: list[str], depth: int) -> bool:
     """Add all texts that may hold a secret; False if there may be more below `depth`."""
-    kind = type(value)
-    if kind is str:
-        texts.append(value)
-        return True
-    if kind in _TEXTLESS:
-        return True
-    if isinstance(value, Wire):
-        parts: Iterable[Any] = (getattr(value, name) for name in _free_fields(type(value)))
-    elif isinstance(value, Mapping):
-        texts.extend(key for key in value if isinstance(key, str))
-        parts = (value[key] for key in value)
-    elif isinstance(value, list | tuple):
-        parts = value
-    else:
-        return not isinstance(value, str)
-    if depth == 0:
-        return False
     for part in parts:
-        if not _collect_texts(part, texts, depth - 1):
-            return False
+        kind = type(part)
+        if kind is str:
+            texts.append(part)
+        elif part and kind not in _TEXTLESS:
+            if isinstance(part, str) or depth == 0:
+                return False
+            if not _collect_texts(_parts_of(part), texts, depth - 1):
+                return False
     return True
 
 
-_TEXTLESS = {int, float, bool, type(None)}
+_TEXTLESS = {int, float, bool}
+
+
+def _parts_of(value: Any) -> Iterable[Any]:
+    if isinstance(value, list | tuple):
+        return value
+    if isinstance(value, dict):
+        return chain(value, value.values())
+    if isinstance(value, Wire):
+        return _free_values(type(value))(value)
+    if isinstance(value, Mapping):
+        return chain(value, map(value.__getitem__, value))
+    return ()
+
+
+@cache
+def _free_values(model: type[Wire]) -> Callable[[Wire], Iterable[Any]]:
+    """Returns the values of `_free_fields`."""
+    names = _free_fields(model)
+    if len(names) < 2:
+        return lambda value: [getattr(value, name) for name in names]
+    get: Callable[[Wire], Iterable[Any]] = operator.attrgetter(*names)
+    return get
 
 
 @cache
