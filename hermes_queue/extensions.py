@@ -223,10 +223,23 @@ def _plugin(point: EntryPoint) -> str:
 
 def violation(contract: str, found: object) -> str:
     """How `found` violates the contract; "" if it does not."""
+    expected, demanded = _contract(contract)
+    if demanded is not None:
+        missing = [part for part in demanded if not hasattr(found, part)]
+        return f"has no {', '.join(missing)}" if missing else ""
+    return (
+        ""
+        if isinstance(found, expected)
+        else f"is a {type(found).__name__}, not a {expected.__name__}"
+    )
+
+
+@cache
+def _contract(contract: str) -> tuple[Any, tuple[str, ...] | None]:
+    """The contract's type, and the names that it demands if it is a protocol, else None."""
     module, _, name = contract.partition(":")
     expected = getattr(import_module(module), name)
-    if getattr(expected, "_is_protocol", False):
-        parts = {*vars(expected), *expected.__annotations__}
-        missing = sorted(p for p in parts if not p.startswith("_") and not hasattr(found, p))
-        return f"has no {', '.join(missing)}" if missing else ""
-    return "" if isinstance(found, expected) else f"is a {type(found).__name__}, not a {name}"
+    if not getattr(expected, "_is_protocol", False):
+        return expected, None
+    parts = {*vars(expected), *expected.__annotations__}
+    return expected, tuple(sorted(part for part in parts if not part.startswith("_")))

@@ -1,5 +1,6 @@
 """The code that runs inside a worker process.
 
+batches.py      joins what many trajectories do in the same moment
 bodies.py       stores large bodies in the object store
 clock.py        deadlines and stages of an attempt
 draft.py        a record in the making

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import TracebackType
 
 from hermes_queue.agent.loop import BeforeTurn
 from hermes_queue.errors import DeadlineExceeded, Stage, stage
@@ -75,32 +75,67 @@ class Clock:
         if self._stage_timeout and end is not None:
             self._stage_timeout.reschedule(end + seconds)
 
-    @asynccontextmanager
-    async def stage(self, name: Stage, *, limit_s: float | None = None) -> AsyncIterator[None]:
+    def stage(self, name: Stage, *, limit_s: float | None = None) -> TimedStage:
         """Time a stage, limit it, and attribute its failures.
 
         Raises:
             TrajectoryFailure: with `stage` filled in; `DeadlineExceeded` after `limit_s` or at
                 the attempt's deadline, whichever comes first.
         """
-        self.current = name
-        if self.on_stage:
-            self.on_stage(name)
-        began = time.monotonic()
-        allowed_s = None if limit_s is None else self.left_s(limit_s)
+        return TimedStage(self, name, limit_s)
+
+
+class TimedStage:
+    """One stage; see `Clock.stage`. A class, since a generator takes twice as long."""
+
+    __slots__ = ("_allowed_s", "_began", "_clock", "_limit_s", "_name", "_timeout")
+
+    def __init__(self, clock: Clock, name: Stage, limit_s: float | None) -> None:
+        self._clock = clock
+        self._name: Stage = name
+        self._limit_s = limit_s
+        self._timeout: asyncio.Timeout | None = None
+
+    async def __aenter__(self) -> None:
+        clock = self._clock
+        clock.current = self._name
+        if clock.on_stage:
+            clock.on_stage(self._name)
+        self._began = time.monotonic()
+        if self._limit_s is not None:
+            self._allowed_s = clock.left_s(self._limit_s)
+            self._timeout = clock._stage_timeout = asyncio.timeout(self._allowed_s)
+            await self._timeout.__aenter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         try:
-            with stage(name):
-                try:
-                    async with asyncio.timeout(allowed_s) as timeout:
-                        self._stage_timeout = timeout
-                        yield
-                except TimeoutError as error:
-                    if timeout.expired():
-                        raise DeadlineExceeded(
-                            f"{name} took longer than {allowed_s:.0f} s"
-                        ) from error
-                    raise
+            if error is not None:
+                with stage(self._name):
+                    await self._fail(kind, error, trace)
+            elif self._timeout:
+                await self._timeout.__aexit__(None, None, None)
         finally:
-            self._stage_timeout = None
-            spent_s = time.monotonic() - began
-            self.stage_seconds[name] = round(self.stage_seconds.get(name, 0.0) + spent_s, 4)
+            clock, spent_s = self._clock, time.monotonic() - self._began
+            clock._stage_timeout = None
+            past_s = clock.stage_seconds.get(self._name, 0.0)
+            clock.stage_seconds[self._name] = round(past_s + spent_s, 4)
+
+    async def _fail(
+        self, kind: type[BaseException] | None, error: BaseException, trace: TracebackType | None
+    ) -> None:
+        """Raise `error`, or in its place the deadline if that is what ended the stage."""
+        if self._timeout:
+            try:
+                await self._timeout.__aexit__(kind, error, trace)
+            except TimeoutError as expired:
+                error = expired
+            if isinstance(error, TimeoutError) and self._timeout.expired():
+                raise DeadlineExceeded(
+                    f"{self._name} took longer than {self._allowed_s:.0f} s"
+                ) from error
+        raise error

@@ -24,6 +24,10 @@ IMPORT_S = 120.0
 
 _OURS = ("envs", "hermes_queue")
 
+_NAMES_MOST = 1000
+_modules: dict[tuple[str | None, ...], list[str]] = {}
+"""By the names of env, agent, parser and token server; limited, since jobs may bring any names."""
+
 _importing: dict[str, Future[None]] = {}
 """By module; an import that hangs is never started again."""
 
@@ -38,7 +42,7 @@ async def import_named(job: TrajectoryJob, *, allowed: str) -> None:
         EnvBug: a module is not allowed, or ends the process when it is imported.
         EnvInfraError: the import did not finish in time.
     """
-    for module in await asyncio.to_thread(_named, job):  # it may read the plugins' metadata
+    for module in await _modules_of(job):
         if not may_import(module, allowed):
             raise EnvBug(
                 f"the job names the module {module!r}, which this worker does not import for a "
@@ -57,17 +61,24 @@ def may_import(module: str, allowed: str) -> bool:
     return "*" in names or any(module == name or module.startswith(f"{name}.") for name in names)
 
 
-def _named(job: TrajectoryJob) -> list[str]:
+async def _modules_of(job: TrajectoryJob) -> list[str]:
     """The modules of the env, agent, parser and token server that the job names."""
     params = job.agent.params
-    names = {
-        "env": job.env,
-        "agent": job.agent.kind,
-        "parser": params.get("parser"),
-        "token_server": params.get("server"),
-    }
-    found = (extensions.module_of(kind, n) for kind, n in names.items() if isinstance(n, str))
-    library = "renderers" if names["parser"] in FAMILIES else None
+    given = (job.env, job.agent.kind, params.get("parser"), params.get("server"))
+    names = tuple(name if isinstance(name, str) else None for name in given)
+    modules = _modules.get(names)
+    if modules is None:  # it may read the plugins' metadata, and does so once per process
+        modules = await asyncio.to_thread(_modules_of_names, *names)
+        if len(_modules) < _NAMES_MOST:
+            _modules[names] = modules
+    return modules
+
+
+def _modules_of_names(*names: str | None) -> list[str]:
+    kinds = ("env", "agent", "parser", "token_server")
+    named = zip(kinds, names, strict=True)
+    found = [extensions.module_of(kind, name) for kind, name in named if name is not None]
+    library = "renderers" if names[2] in FAMILIES else None
     return [module for module in (*found, library) if module]
 
 

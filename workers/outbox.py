@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 
 from hermes_queue.errors import TrajectoryFailure
-from hermes_queue.ledger import Claim, PublishVerdict
+from hermes_queue.ledger import Claim, PublishVerdict, transitions
 from hermes_queue.models import ScoredTrajectory
 from workers.draft import Draft
 from workers.record import final_record
@@ -23,10 +24,10 @@ class Outbox:
     def __init__(self, runtime: Runtime, claim: Claim) -> None:
         self._runtime = runtime
         self._claim = claim
-        self._spooling: asyncio.Future[None] | None = None
+        self._spooling: asyncio.Future[SpooledRecord | None] | None = None
+        """Its result is the record on disk; None if the disk does not take it."""
         self._final: tuple[ScoredTrajectory, bytes] | None = None
         """The record and its encoding, once it exists."""
-        self._spooled: SpooledRecord | None = None
 
     async def keep(self, draft: Draft, failure: TrajectoryFailure | None = None) -> None:
         """Make the record and store it durably on disk: from here on it cannot be lost.
@@ -34,33 +35,24 @@ class Outbox:
         Does nothing if it exists already. Finishes even if the caller is cancelled.
         """
         if self._spooling is None:
-            self._spooling = asyncio.ensure_future(
-                self._runtime.in_thread(self._keep_now, draft, failure)
-            )
+            self._spooling = self._runtime.spooled(partial(self._make, draft, failure))
         # Shielded: a caller that is cancelled here must not end the write halfway, or the result of
         # a finished verifier would be lost. `kept` waits for the same future.
         await asyncio.shield(self._spooling)
 
-    def _keep_now(self, draft: Draft, failure: TrajectoryFailure | None) -> None:
+    def _make(self, draft: Draft, failure: TrajectoryFailure | None) -> tuple[str, bytes]:
         runtime = self._runtime
         cap_bytes = runtime.bodies.max_bytes
-        self._final = final_record(
+        record, body = self._final = final_record(
             draft, failure, owner=runtime.owner, host=runtime.host, cap_bytes=cap_bytes
         )
-        self._spool_now(*self._final)
-
-    def _spool_now(self, record: ScoredTrajectory, body: bytes) -> None:
-        name = record.trajectory_id
-        try:
-            self._spooled = self._runtime.spool.put(name, body)
-        except OSError as error:
-            extra = {"action": "spool_failed"}
-            logger.error("spool: %s; %s is published from memory", error, name, extra=extra)
+        return record.trajectory_id, body
 
     async def kept(self) -> bool:
         """Whether the record exists; waits while it is being written."""
         if self._spooling is not None:
-            await asyncio.wait({self._spooling})
+            if not self._spooling.done():
+                await asyncio.wait({self._spooling})
             if self._final is None:  # making it failed; a record of that failure may succeed
                 self._spooling = None
         return self._final is not None
@@ -73,34 +65,46 @@ class Outbox:
         Raises:
             RuntimeError: there is no record.
         """
-        if self._final is None:
+        if self._final is None or self._spooling is None:
             raise RuntimeError("there is no record to publish")
-        record, body = self._final
+        runtime, (record, body) = self._runtime, self._final
+        spooled = None if self._spooling.exception() else self._spooling.result()
         verdict: PublishVerdict = "unstored"
         while verdict == "unstored":
-            stored = await self._runtime.stored(record, body)
-            publish = self._publish_now
-            verdict = await self._runtime.until_redis_answers(publish, record, body, stored)
+            stored = await runtime.stored(record, body)
+            if record.failure:
+                await runtime.until_redis_answers(runtime.report_log, runtime.ledger)
+            publication = transitions.publish(
+                record,
+                stored,
+                owner=runtime.owner,
+                finished_ttl_s=runtime.results.finished_ttl_s,
+                results=runtime.results,
+            )
+            # With the answer, in the thread that gets it: it counts even if we are cancelled.
+            settle = partial(self._settle, record, body, spooled)
+            verdict = await runtime.answered(publication.then(settle))
         name, reason, score = record.trajectory_id, record.stop_reason, record.score
         extra = {"action": "published"}
         logger.info("%s %s: score %s, %s", name, reason, score, verdict, extra=extra)
         return f"{reason} {score} ({verdict})"
 
-    def _publish_now(self, record: ScoredTrajectory, body: bytes, stored: bytes) -> PublishVerdict:
-        """Publish, then give up the lease and the spool file. Safe to repeat."""
+    def _settle(
+        self,
+        record: ScoredTrajectory,
+        body: bytes,
+        spooled: SpooledRecord | None,
+        verdict: PublishVerdict,
+    ) -> PublishVerdict:
+        """Give up the lease and the spooled record, now that Redis has answered. Safe to repeat."""
         runtime = self._runtime
-        if record.failure:
-            runtime.report_log(runtime.ledger)
         # Redis first, then lease and file: a crash in between repeats the publication, which Redis
         # answers `final`. In the other order it would lose the record.
-        verdict = runtime.ledger.publish(
-            record, stored, owner=runtime.owner, finished_ttl_s=runtime.results.finished_ttl_s
-        )
         if verdict != "unstored":
             runtime.settle(self._claim)
             runtime.published(record, verdict)
-            if verdict == "unknown" and self._spooled is None:
-                self._spool_now(record, body)  # the disk may have room, and this is the only copy
-            if self._spooled:
-                put_away(self._spooled, record, verdict)
+            if verdict == "unknown" and spooled is None:  # this is the only copy
+                [spooled] = runtime.keep([(record.trajectory_id, body)])  # there may be room now
+            if spooled:
+                put_away(spooled, record, verdict)
         return verdict

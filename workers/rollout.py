@@ -5,7 +5,6 @@ It knows neither Celery nor Redis: `workers.trajectory` passes the job in and ta
 
 from __future__ import annotations
 
-import asyncio
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -25,7 +24,7 @@ from hermes_queue.tools import Toolbox, ToolContext
 from workers.calls.uncounted import NotCounting
 from workers.draft import Draft
 from workers.imports import import_named
-from workers.verdicts import checked_verdict, checked_version
+from workers.verdicts import check, checked_version
 
 AGENT_GRACE_S = 30.0
 """The loop ends itself at its deadline; this much later the stage ends a call that hangs."""
@@ -87,7 +86,7 @@ async def rollout(
         context.deadline = draft.clock.deadline
         async with draft.clock.stage("verify", limit_s=limits.verify_timeout_s):
             verdict = await env.verify(item, context, draft.agent.messages)
-            draft.verdict = await asyncio.to_thread(checked_verdict, verdict)
+            draft.verdict = await check(verdict)
         await on_measured()
     finally:
         await backend.release(context.slot)

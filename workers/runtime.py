@@ -11,16 +11,17 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from hermes_queue.agent.endpoint.limiter import Limiter, Unlimited
 from hermes_queue.broker.pool import RunningTask
 from hermes_queue.errors import RedisFull, RedisUnavailable, StoreUnavailable, TrajectoryFailure
+from hermes_queue.keyspace.calls import ScriptCall
 from hermes_queue.ledger import Claim, DeadLetters, Ledger, PublishVerdict
 from hermes_queue.models import ScoredTrajectory
 from hermes_queue.sandbox.base import SandboxBackend
@@ -34,10 +35,11 @@ from hermes_queue.settings import (
 )
 from hermes_queue.telemetry import logs
 from hermes_queue.telemetry.meter import Meter
+from workers.batches import Batches
 from workers.bodies import Bodies
 from workers.calls.fleet_limiter import FleetLimiter
 from workers.draft import Draft
-from workers.spool import Spool
+from workers.spool import Spool, SpooledRecord
 from workers.upkeep import metering
 from workers.upkeep.counts import Outcomes, ProcessTally
 from workers.upkeep.log_tail import LogTail
@@ -47,6 +49,11 @@ logger = logging.getLogger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 
+MakeRecord = Callable[[], tuple[str, bytes]]
+"""Makes a record: its trajectory id and its encoding."""
+
+_CALLS_AT_ONCE = 256
+_RECORDS_AT_ONCE = 64
 _REDIS_RETRY_S = 0.5
 _STORE_RETRY_S = 2.0
 _PAUSE_POLL_S = 0.5
@@ -144,9 +151,15 @@ class Runtime:
     stage_events: StageEvents = field(
         default_factory=lambda: StageEvents(WorkerSettings().stage_events_per_s)
     )
+    _calls: Batches[ScriptCall[Any], Any] = field(init=False)
+    _records: Batches[MakeRecord, SpooledRecord | None] = field(init=False)
     _running: dict[Claim, RunningTask] = field(default_factory=dict)
     _progress: dict[Claim, Callable[[], AttemptProgress]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self._calls = Batches(self.executor, self._make_calls, most=_CALLS_AT_ONCE)
+        self._records = Batches(self.executor, self._keep_made, most=_RECORDS_AT_ONCE)
 
     @contextmanager
     def leased(
@@ -215,7 +228,48 @@ class Runtime:
 
         Ledger calls are safe to repeat, so an answer lost on the way does no harm.
         """
-        return await self._patiently(self.executor, partial(call, *args, **kwargs))
+        return await self._patiently(lambda: _in(self.executor, partial(call, *args, **kwargs)))
+
+    async def answered(self, call: ScriptCall[T]) -> T:
+        """The result of a ledger call; while Redis is away or full, wait and repeat it.
+
+        It travels with the calls of other trajectories that are ready in the same moment.
+        """
+        # So that log lines about the answer name the trajectory.
+        within = call.within(contextvars.copy_context())
+        result: T = await self._patiently(lambda: self._calls.put(within))
+        return result
+
+    def _make_calls(self, calls: Sequence[ScriptCall[Any]]) -> list[Any]:
+        return self.ledger.make_all(calls)
+
+    def spooled(self, make: MakeRecord) -> asyncio.Future[SpooledRecord | None]:
+        """Make a record in a thread and store it durably, even if the future is cancelled.
+
+        The result is None if the disk does not take it. Records of other trajectories that are
+        ready in the same moment are stored with it.
+        """
+        return self._records.put(partial(contextvars.copy_context().run, make))
+
+    def _keep_made(self, makes: Sequence[MakeRecord]) -> list[SpooledRecord | BaseException | None]:
+        made: list[tuple[str, bytes] | BaseException] = []
+        for make in makes:
+            try:
+                made.append(make())
+            except BaseException as error:  # noqa: BLE001 - that of this record alone
+                made.append(error)
+        kept = iter(self.keep([each for each in made if isinstance(each, tuple)]))
+        return [next(kept) if isinstance(each, tuple) else each for each in made]
+
+    def keep(self, records: Sequence[tuple[str, bytes]]) -> list[SpooledRecord | None]:
+        """Store records (trajectory id, encoding) on disk; None for one that it does not take."""
+        kept: list[SpooledRecord | None] = []
+        for (name, _), result in zip(records, self.spool.put_all(records), strict=True):
+            if isinstance(result, OSError):
+                extra = {"action": "spool_failed", "trajectory_id": name}
+                logger.error("spool: %s; %s is published from memory", result, name, extra=extra)
+            kept.append(None if isinstance(result, OSError) else result)
+        return kept
 
     async def stored(self, record: ScoredTrajectory, body: bytes) -> bytes:
         """Return what Redis shall hold: the body, or, once it is in the store, its claim.
@@ -225,13 +279,13 @@ class Runtime:
         if not self.bodies.is_large(body):
             return body
         call = partial(self.bodies.stored, self.ledger, record, body)
-        return await self._patiently(self.uploads, call)
+        return await self._patiently(lambda: _in(self.uploads, call))
 
-    async def _patiently(self, threads: ThreadPoolExecutor, call: Callable[[], T]) -> T:
+    async def _patiently(self, call: Callable[[], Awaitable[T]]) -> T:
         warned = ""
         while True:
             try:
-                return await _in(threads, call)
+                return await call()
             except (RedisUnavailable, RedisFull) as error:
                 if warned != "Redis":
                     logger.warning("waiting for Redis: %s", error, extra={"action": "redis_wait"})

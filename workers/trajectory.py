@@ -26,7 +26,7 @@ from hermes_queue.errors import (
     TrajectoryFailure,
     foreign_error,
 )
-from hermes_queue.ledger import Begun, Claim, Runs, Spent
+from hermes_queue.ledger import Begun, Claim, Runs, Spent, transitions
 from hermes_queue.ledger.group_facts import stand_in_job
 from hermes_queue.ledger.items import get_item
 from hermes_queue.models import AttemptRecord, Name
@@ -94,26 +94,30 @@ async def run_trajectory(trajectory_id: str, attempt: int) -> str:
 async def _begin(runtime: Runtime, delivery: Delivery) -> Begun:
     """Ask for the lease. If it is granted although we were cancelled, give it back."""
     asking = asyncio.ensure_future(
-        runtime.until_redis_answers(
-            runtime.ledger.begin,
-            delivery.trajectory_id,
-            delivery.attempt,
-            owner=runtime.owner,
-            lease_s=runtime.lease.duration_s,
-            nonce=secrets.token_hex(8),
+        runtime.answered(
+            transitions.begin(
+                delivery.trajectory_id,
+                delivery.attempt,
+                owner=runtime.owner,
+                lease_s=runtime.lease.duration_s,
+                nonce=secrets.token_hex(8),
+                results=runtime.results,
+            )
         )
     )
     try:
         # Shielded: Redis may grant the lease after we were cancelled, and only its answer tells.
         return await asyncio.shield(asking)
     except asyncio.CancelledError:
-        # The call continues in its thread. If a lease granted now were not given back, the job
+        # The call is made all the same. If a lease granted now were not given back, the job
         # would wait until the lease expires, and that would count as the death of a worker.
         done, _ = await asyncio.wait({asking}, timeout=_LAST_WORDS_S)
         asking.cancel()
         if done and not asking.exception() and asking.result().verdict == "run":
             claim = Claim(delivery.trajectory_id, asking.result().epoch)
-            await runtime.until_redis_answers(runtime.ledger.requeue, claim, owner=runtime.owner)
+            await runtime.answered(
+                transitions.requeue(claim, owner=runtime.owner, retry=runtime.retry)
+            )
         raise
 
 
@@ -309,14 +313,16 @@ class _Attempt:
     async def _give_back(
         self, *, delay_s: float = 0.0, failed_attempt: AttemptRecord | None = None
     ) -> None:
-        await self._runtime.until_redis_answers(
-            self._runtime.ledger.requeue,
-            self._claim,
-            owner=self._runtime.owner,
-            used_s=self._draft.clock.used_s if self._draft else 0.0,
-            delay_s=delay_s,
-            failed_attempt=failed_attempt,
-            spent=self._draft.spent if self._draft else Spent(),
+        await self._runtime.answered(
+            transitions.requeue(
+                self._claim,
+                owner=self._runtime.owner,
+                used_s=self._draft.clock.used_s if self._draft else 0.0,
+                delay_s=delay_s,
+                failed_attempt=failed_attempt,
+                spent=self._draft.spent if self._draft else Spent(),
+                retry=self._runtime.retry,
+            )
         )
 
     async def _escaped(self, error: Exception) -> None:

@@ -5,6 +5,7 @@ An environment is foreign code, and its report may repeat what an agent has writ
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,6 +19,12 @@ REPORT_MAX_DEPTH = 64
 """Maximum nesting of lists and mappings."""
 REPORT_MAX_VALUES = 1_000_000
 """Texts, numbers, lists and mappings together; the cap of a record bounds their size."""
+_SMALL_REPORT = 500
+"""Values of a report that is checked on the event loop: less work than a trip to a thread."""
+
+
+class _TooManyValues(Exception):
+    """The report has more values than may be looked at."""
 
 
 def checked_version(env: Environment[Any], name: str) -> str:
@@ -32,6 +39,14 @@ def checked_version(env: Environment[Any], name: str) -> str:
     return printable(version)
 
 
+async def check(verdict: Verdict) -> Verdict:
+    """As `checked_verdict`, without holding up the event loop if the report is large."""
+    try:
+        return _plain(verdict, _SMALL_REPORT)
+    except _TooManyValues:
+        return await asyncio.to_thread(checked_verdict, verdict)
+
+
 def checked_verdict(verdict: Verdict) -> Verdict:
     """Return the verdict in plain JSON values, which the environment can no longer change.
 
@@ -41,6 +56,15 @@ def checked_verdict(verdict: Verdict) -> Verdict:
         EnvBug: it is not a verdict, or a record cannot hold it; the message names the place and
             the fix.
     """
+    try:
+        return _plain(verdict, REPORT_MAX_VALUES)
+    except _TooManyValues:
+        raise EnvBug(
+            f"Verdict.report has more than {REPORT_MAX_VALUES} values: sum them up, or cut them"
+        ) from None
+
+
+def _plain(verdict: Verdict, values_most: int) -> Verdict:
     if not isinstance(verdict, Verdict):
         raise EnvBug(f"verify() must return a Verdict, not {type(verdict).__name__}")
     rewards, report = verdict.rewards, verdict.report
@@ -53,7 +77,7 @@ def checked_verdict(verdict: Verdict) -> Verdict:
             _key(name, "Verdict.rewards"): _number(value, f"Verdict.rewards[{name!r:.100}]")
             for name, value in rewards.items()
         },
-        report=_Plain().mapping(report, "Verdict.report", REPORT_MAX_DEPTH),
+        report=_Plain(values_most).mapping(report, "Verdict.report", REPORT_MAX_DEPTH),
     )
 
 
@@ -61,15 +85,13 @@ def checked_verdict(verdict: Verdict) -> Verdict:
 class _Plain:
     """Converts a report to plain values."""
 
-    left: int = REPORT_MAX_VALUES
+    left: int
 
     def of(self, value: Any, place: str, depth: int) -> Any:
         """Return `value` in plain form; lists and mappings may nest at most `depth` deep."""
         self.left -= 1
         if self.left < 0:
-            raise EnvBug(
-                f"Verdict.report has more than {REPORT_MAX_VALUES} values: sum them up, or cut them"
-            )
+            raise _TooManyValues
         if value is None or isinstance(value, bool):
             return value
         if isinstance(value, str):

@@ -41,7 +41,8 @@ class ContextControl:
         self._kept = 0
         self._sizes: list[int] = []
         self._bytes = 0
-        """Bytes of the view."""
+        """Bytes of the view; without `_tools`, which are counted when they are first needed."""
+        self._tools: Sequence[Mapping[str, Any]] = ()
         self._replaced: dict[int, Message] = {}
         self._dropped: set[int] = set()
         self._base_tokens: int | None = None
@@ -51,7 +52,7 @@ class ContextControl:
     def begin(self, prompt: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> None:
         """Set the beginning of the conversation; every view contains all of `prompt`."""
         self._kept = len(prompt)
-        self._bytes = sum(len(json.dumps(tool)) for tool in tools)
+        self._tools = tools
 
     def view(self, messages: Sequence[Message]) -> tuple[Sequence[Message], dict[str, Any] | None]:
         """The view of the whole transcript, and the event of a rewrite if one was due."""
@@ -75,6 +76,7 @@ class ContextControl:
 
     def refused(self, messages: Sequence[Message]) -> dict[str, Any] | None:
         """Shorten the view after the server refused it; None = it cannot be shortened further."""
+        self._count_tools()
         return self._rewrite(messages, int((1 - TARGET) * self._bytes), "refused")
 
     def left(self) -> int | None:
@@ -90,11 +92,16 @@ class ContextControl:
         """Record the token counts that the server reported for the last view and its reply."""
         if usage.prompt_tokens <= 0:
             return
+        self._count_tools()
         sent_bytes = self._bytes
         # A token of these models' tokenizers is never less than a byte.
         self._rate = min(1.0, usage.prompt_tokens / max(1, sent_bytes))
         self._base_tokens = usage.prompt_tokens + usage.completion_tokens
         self._base_bytes = sent_bytes + _size(reply)
+
+    def _count_tools(self) -> None:
+        self._bytes += sum(len(json.dumps(tool)) for tool in self._tools)
+        self._tools = ()
 
     def _estimate(self) -> float | None:
         """Estimated tokens of the view; None before the first report."""

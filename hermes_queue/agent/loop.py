@@ -69,11 +69,16 @@ class AgentResult:
     @property
     def usage(self) -> Usage:
         """Tokens of all turns. Negative counts are ignored, since budgets depend on the sum."""
-        counts = {
-            name: sum(max(0, getattr(turn.usage, name)) for turn in self.turns)
-            for name in Usage.model_fields
-        }
-        return Usage(**{name: min(count, COUNT_MAX) for name, count in counts.items()})
+        prompt = completion = cached = 0
+        for turn in self.turns:
+            prompt += max(0, turn.usage.prompt_tokens)
+            completion += max(0, turn.usage.completion_tokens)
+            cached += max(0, turn.usage.cached_tokens)
+        return Usage(
+            prompt_tokens=min(prompt, COUNT_MAX),
+            completion_tokens=min(completion, COUNT_MAX),
+            cached_tokens=min(cached, COUNT_MAX),
+        )
 
 
 async def run_agent(

@@ -1,5 +1,6 @@
 """A connection to one Redis, the keys below one prefix, and the Lua scripts.
 
+calls.py       calls of scripts that travel together
 connection.py  opens Redis; explains why it cannot be opened
 deployment.py  client, prefix, scripts, live workers
 keys.py        every key: type, owner, expiry, rights

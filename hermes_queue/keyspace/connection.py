@@ -115,9 +115,18 @@ def explained(url: str) -> Iterator[None]:
     try:
         yield
     except (redis.ConnectionError, redis.TimeoutError, redis.ResponseError, OSError) as error:
-        if (ours := _explained(f"Redis at {masked(url)}", error)) is None:
+        if (ours := explanation(url, error)) is error:
             raise
         raise ours from error
+
+
+def explanation(url: str, error: Exception) -> Exception:
+    """Our error for one of redis-py; `error` itself if it is a bug of ours."""
+    ours = _explained(f"Redis at {masked(url)}", error)
+    if ours is None:
+        return error
+    ours.__cause__ = error
+    return ours
 
 
 def _explained(server: str, error: Exception) -> HermesQueueError | None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Mapping
-from typing import Any, Self
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self, TypeVar
 
 import redis
 
 from hermes_queue.errors import ConfigurationError
 from hermes_queue.keyspace import scripts
+from hermes_queue.keyspace.calls import ScriptCall, make_all
 from hermes_queue.keyspace.connection import (
     NO_EVICTION_REMEDY,
     connect,
@@ -19,6 +20,8 @@ from hermes_queue.keyspace.connection import (
     redis_url,
 )
 from hermes_queue.settings import RedisSettings
+
+T = TypeVar("T")
 
 LIFE_TTL_S = 86400
 """Seconds after a worker's last beat in which its death can be examined."""
@@ -102,6 +105,14 @@ class Deployment:
             run = self._registered[name] = self.client.register_script(script.source)
         with explained(self.url):
             return script.answer(run(keys=keys, args=args))
+
+    def make(self, call: ScriptCall[T]) -> T:
+        """Make one call. Raises as `call` does."""
+        return call.read(self.call(call.script, **call.given))
+
+    def make_all(self, calls: Sequence[ScriptCall[Any]]) -> list[Any]:
+        """Make independent calls together; see `calls.make_all`."""
+        return make_all(self.client, self.url, self.prefix, calls)
 
     def deployment_id(self) -> str:
         """The random id of this Redis' data, created by the first caller."""

@@ -14,6 +14,7 @@ Every list of keys or arguments but the last one is preceded by its number of ro
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections import namedtuple
 from collections.abc import Iterable, Iterator, Mapping
@@ -51,6 +52,8 @@ class Script:
 
     name: str
     source: str
+    sha1: str
+    """Redis' name for the source."""
     keys: tuple[_Part, ...]
     args: tuple[_Part, ...]
     takes: frozenset[str]
@@ -114,7 +117,9 @@ def script(name: str) -> Script:
         f"{name}_answer", [part.name for part in answer], defaults=[None] * len(answer)
     )
     source = "\n".join([_preamble(keys, args), *_included(text, set()), text])
-    return Script(name, source, keys, args, frozenset(takes - {"prefix"}), answer, answer_type)
+    sha1 = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
+    takes -= {"prefix"}
+    return Script(name, source, sha1, keys, args, frozenset(takes), answer, answer_type)
 
 
 def names() -> list[str]:

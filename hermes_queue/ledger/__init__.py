@@ -12,6 +12,7 @@ poison.py       items under which workers died
 policy.py       the policy version of a run
 run_lock.py     one configuration per run id
 runs.py         list, pause, cancel, purge
+transitions.py  begin, requeue and publish as calls that can travel together
 fleet/          state that workers share
 """
 

@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
+from itertools import chain
 from typing import Any, Literal, TypeVar, get_origin
 from urllib.parse import unquote, urlsplit
 
@@ -91,6 +92,7 @@ _PATTERNS: tuple[tuple[tuple[str, ...], str, str | Callable[..., str]], ...] = (
     ),
 )
 _FORMS = tuple((hints, re.compile(form), new) for hints, form, new in _PATTERNS)
+_HINTS = tuple(hint for hints, _, _ in _PATTERNS for hint in hints)
 
 T = TypeVar("T")
 W = TypeVar("W", bound=Wire)
@@ -134,6 +136,8 @@ class Scrubber:
         for secret in self._secrets:
             if secret in text:
                 text = text.replace(secret, MASK)
+        if not _hints_at_keys(text):
+            return text
         for hints, form, replacement in _FORMS:
             if any(hint in text for hint in hints):
                 text = form.sub(replacement, text)
@@ -191,12 +195,22 @@ class Scrubber:
         trajectories can filter by the event. Ids that identify records stay too, and so do
         fields with a fixed vocabulary.
         """
+        if self._is_clean(record):
+            return record
         changed = self._changes(record)
         if not changed:
             return record
         event = {"turn": len(record.turns), "event": "secrets_scrubbed", "fields": sorted(changed)}
         changed["events"] = (*changed.get("events", record.events), event)
         return record.model_copy(update=changed)
+
+    def _is_clean(self, record: ScoredTrajectory) -> bool:
+        """Whether there is surely nothing to replace: one search in all texts, instead of many."""
+        texts: list[str] = []
+        if not _collect_texts([record], texts, MAX_DEPTH):
+            return False
+        text = "\n".join(texts)
+        return not _hints_at_keys(text) and not any(secret in text for secret in self._secrets)
 
     def attempt(self, attempt: AttemptRecord) -> AttemptRecord:
         """The record of a failed attempt, without secrets."""
@@ -224,6 +238,52 @@ _NUMBERS = {"prompt_ids", "completion_ids", "logprobs", "ids", "loss_mask"}
 """Numbers, of any length."""
 _KEPT: dict[type[Wire], set[str]] = {ScoredTrajectory: {"env", "instance_id", "requeued_from"}}
 """Fields that identify a record, beside its ids, which are `Name`s."""
+
+
+def _hints_at_keys(text: str) -> bool:
+    for hint in _HINTS:
+        if hint in text:
+            return True
+    return False
+
+
+def _collect_texts(parts: Iterable[Any], texts: list[str], depth: int) -> bool:
+    """Add all texts that may hold a secret; False if there may be more below `depth`."""
+    for part in parts:
+        kind = type(part)
+        if kind is str:
+            texts.append(part)
+        elif part and kind not in _TEXTLESS:
+            if isinstance(part, str) or depth == 0:
+                return False
+            if not _collect_texts(_parts_of(part), texts, depth - 1):
+                return False
+    return True
+
+
+_TEXTLESS = {int, float, bool}
+
+
+def _parts_of(value: Any) -> Iterable[Any]:
+    if isinstance(value, list | tuple):
+        return value
+    if isinstance(value, dict):
+        return chain(value, value.values())
+    if isinstance(value, Wire):
+        return _free_values(type(value))(value)
+    if isinstance(value, Mapping):
+        return chain(value, map(value.__getitem__, value))
+    return ()
+
+
+@cache
+def _free_values(model: type[Wire]) -> Callable[[Wire], Iterable[Any]]:
+    """Returns the values of `_free_fields`."""
+    names = _free_fields(model)
+    if len(names) < 2:
+        return lambda value: [getattr(value, name) for name in names]
+    get: Callable[[Wire], Iterable[Any]] = operator.attrgetter(*names)
+    return get
 
 
 @cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from spool_files import spooled
 from worker_process import wait_until
 
 import hermes_queue
@@ -30,7 +31,7 @@ def test_a_finished_record_outlives_its_worker_while_the_stream_is_full(
     }
     [waits] = [name for name, state in states.items() if state != b"final"]
     # Its own: that of the other one may be there still, published and not deleted yet.
-    wait_until("the other waits on disk", lambda: list(spool.rglob(f"{waits}.record")))
+    wait_until("the other waits on disk", lambda: waits in spooled(spool))
     worker.kill9()
     start_worker(concurrency=2, **limits)
 
@@ -44,4 +45,4 @@ def test_a_finished_record_outlives_its_worker_while_the_stream_is_full(
 
     found = asyncio.run(asyncio.wait_for(read(), 90))
     assert sorted(found) == sorted((job.trajectory_id, 1) for job in jobs)
-    wait_until("the disk is free again", lambda: not list(spool.rglob("*.record")))
+    wait_until("the disk is free again", lambda: not spooled(spool))

@@ -8,6 +8,7 @@ import time
 
 import pytest
 import redis
+from spool_files import spooled
 from worker_process import wait_until
 from zygote import run_forked
 
@@ -118,13 +119,13 @@ def test_a_record_finished_while_redis_was_away_survives_its_worker(
     factory.wait_running(1)
     redis_server.kill9()
     spool = tmp_path / "workers" / "spool"
-    wait_until("the record is on disk", lambda: list(spool.rglob("*.record")))
+    wait_until("the record is on disk", lambda: spooled(spool))
     worker.kill9()
     redis_server.start()
     start_worker(concurrency=1)
     [record] = factory.wait_done()
     assert (record.trajectory_id, record.epoch) == (job.trajectory_id, 1)
-    wait_until("the spool is empty", lambda: not list(spool.rglob("*.record")))
+    wait_until("the spool is empty", lambda: not spooled(spool))
 
 
 def test_a_second_delivery_of_a_running_job_is_dropped(factory, ledger, start_worker):

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from spool_files import spooled
 from worker_process import wait_until
 
 import hermes_queue
@@ -60,13 +61,13 @@ def test_a_worker_killed_between_store_and_publication_loses_and_doubles_nothing
     spool = tmp_path / "workers" / "spool"
     wait_until("both are stored", lambda: len(objects(directory)) == 2)
     wait_until("one is published", lambda: ledger.run_status("run").finished == 1)
-    wait_until("the other waits on disk", lambda: len(list(spool.rglob("*.record"))) == 1)
+    wait_until("the other waits on disk", lambda: len(spooled(spool)) == 1)
     stored = objects(directory)
     worker.kill9()
     start_worker(concurrency=1, **store)
     assert read(ledger.url, 2) == sorted((job.trajectory_id, 1) for job in jobs)
     assert objects(directory) == stored
-    wait_until("the disk is free again", lambda: not list(spool.rglob("*.record")))
+    wait_until("the disk is free again", lambda: not spooled(spool))
 
 
 def test_while_the_store_is_away_a_finished_record_waits_leased_on_disk(
@@ -78,7 +79,7 @@ def test_while_the_store_is_away_a_finished_record_waits_leased_on_disk(
     wait_until("it waits for the store", lambda: "object store" in worker.log())
     assert ledger.run_status("run").running == 1
     assert ledger.client.zscore("hq:leases", job.trajectory_id)
-    assert len(list((tmp_path / "workers" / "spool").rglob("*.record"))) == 1
+    assert len(spooled(tmp_path / "workers" / "spool")) == 1
     directory.unlink()
     assert read(ledger.url, 1) == [(job.trajectory_id, 1)]
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 from chat_endpoint import ChatEndpoint, Raw, completion
 from records import make_job
+from spool_files import spooled
 from worker_process import wait_until
 
 from hermes_queue import consume, set_policy_version
@@ -105,7 +106,7 @@ def test_a_record_that_a_dead_worker_left_in_its_spool_is_judged_like_any_other(
     wait_until("it is sampled", lambda: policy.endpoint.requests)
     redis_server.stop()  # so that the record stays in the spool
     spool = first.log_path.parent / "spool"
-    wait_until("the record is on disk", lambda: list(spool.rglob("*.record")))
+    wait_until("the record is on disk", lambda: spooled(spool))
     first.kill9()
     redis_server.start()
     set_policy_version("run", 5, url=redis_server.url)
@@ -114,4 +115,4 @@ def test_a_record_that_a_dead_worker_left_in_its_spool_is_judged_like_any_other(
     status = ledger.run_status("run")
     assert (status.total, status.finished, status.stale, status.dropped) == (1, 0, 1, 1)
     assert asyncio.run(groups_of(redis_server.url)) == []
-    wait_until("the spool is empty", lambda: not list(spool.rglob("*.record")))
+    wait_until("the spool is empty", lambda: not spooled(spool))

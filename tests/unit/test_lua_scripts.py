@@ -22,7 +22,9 @@ def calls() -> Iterator[tuple[str, str, frozenset[str | None]]]:
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.Call):
                     first = [a.value for a in node.args if isinstance(a, ast.Constant)][:1]
-                    if first and first[0] in known and ast.unparse(node).count(".call"):
+                    text = ast.unparse(node)
+                    is_call = text.count(".call") or text.startswith("ScriptCall.of")
+                    if first and first[0] in known and is_call:
                         place = f"{path.relative_to(ROOT)}:{node.lineno}"
                         yield place, first[0], frozenset(k.arg for k in node.keywords)
 

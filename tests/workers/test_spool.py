@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +16,7 @@ from hermes_queue.bodies import codec
 from hermes_queue.errors import RedisFull, RedisUnavailable
 from hermes_queue.ledger import Ledger
 from workers.runtime import Runtime
-from workers.spool import Spool
+from workers.spool import SHARED_SUFFIX, SUFFIX, Spool
 from workers.upkeep.quarantine import boot_id
 from workers.upkeep.recovery import publish_leftovers
 
@@ -31,6 +33,13 @@ def leave_behind(root: Path, owner: str, trajectory_id: str, body: bytes) -> Non
     )
     killed = subprocess.run([sys.executable, "-c", script, str(root), owner, trajectory_id])
     assert killed.returncode == -9
+
+
+def leave_together(root: Path, owner: str, bodies: dict[str, bytes]) -> None:
+    """Leave records in one file, as a process does that is killed."""
+    spool = Spool(root, "d", owner)
+    assert len({each.path for each in spool.put_all(list(bodies.items()))}) == 1
+    os.close(spool._lock)
 
 
 def test_a_record_of_a_killed_worker_is_found_by_the_next_one(tmp_path):
@@ -75,6 +84,95 @@ def test_a_record_is_kept_under_an_id_that_no_file_can_have(tmp_path):
     assert spool.count() == 4
     record.set_aside()
     assert spool.count() == 3
+
+
+def test_records_that_are_finished_together_share_a_file_which_goes_with_the_last(
+    tmp_path, monkeypatch
+):
+    synced = []
+    sync = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.append(handle) or sync(handle))
+    spool = Spool(tmp_path, "d", "w")
+    records = spool.put_all([(f"run.a.{n}", b"body %d" % n) for n in range(20)])
+    assert len(synced) == 2, "the file and its directory"
+    assert [record.body() for record in records] == [b"body %d" % n for n in range(20)]
+    assert spool.count() == 20
+    first, *others = records
+    for record in others:
+        record.drop()
+        record.drop()  # the answer to its publication was lost
+    assert (spool.count(), first.path.exists()) == (1, True)
+    first.drop()
+    spool.close()
+    assert not list(tmp_path.glob("*/w"))
+
+
+def test_large_records_do_not_wait_for_each_other(tmp_path, monkeypatch):
+    monkeypatch.setattr("workers.spool.SHARED_BYTES", 100)
+    spool = Spool(tmp_path, "d", "w")
+    records = spool.put_all([(f"run.a.{n}", b"x" * 60) for n in range(5)])
+    assert [record.body() for record in records] == [b"x" * 60] * 5
+    assert len({record.path for record in records}) > 1
+
+
+def test_a_shared_file_of_a_dead_worker_is_read_where_the_last_look_ended(tmp_path):
+    bodies = {f"run.a.{n}": b"body %d" % n for n in range(3)}
+    leave_together(tmp_path, "dead", bodies)
+    spool = Spool(tmp_path, "d", "alive")
+    for body in bodies.values():
+        record = next(spool.leftovers())
+        assert (record.owner, record.body()) == ("dead", body)
+        record.drop()
+    assert list(spool.leftovers()) == []
+    assert not list(tmp_path.glob("*/dead"))
+
+
+def test_a_worker_that_dies_while_it_reads_a_shared_file_leaves_all_of_it(tmp_path):
+    leave_together(tmp_path, "dead", {"run.a.0": b"0", "run.a.1": b"1"})
+    next(Spool(tmp_path, "d", "dies").leftovers()).drop()
+    found = Spool(tmp_path, "d", "alive").leftovers()
+    assert [record.body() for record in found] == [b"0", b"1"], "Redis answers `final` to the first"
+
+
+def test_a_record_of_a_shared_file_is_set_aside_in_a_file_of_its_own(tmp_path):
+    leave_together(tmp_path, "dead", {"run.a.0": b"0", "run.a.1": b"1"})
+    spool = Spool(tmp_path, "d", "alive")
+    first, second = spool.leftovers()
+    kept = second.set_aside()
+    assert (kept.name, kept.read_bytes()) == ("run.a.1.unknown", b"1")
+    first.drop()
+    assert list(spool.leftovers()) == []
+    kept.rename(kept.with_suffix(SUFFIX))
+    assert [record.body() for record in spool.leftovers()] == [b"1"]
+
+
+def test_a_disk_without_room_for_all_takes_what_it_can(tmp_path, monkeypatch):
+    write = Path.write_bytes
+
+    def on_a_small_disk(path: Path, data: bytes) -> int:
+        if len(data) > 50:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(path, data)
+
+    monkeypatch.setattr(Path, "write_bytes", on_a_small_disk)
+    spool = Spool(tmp_path, "d", "w")
+    small, large, other = spool.put_all([("a.b.0", b"x"), ("a.b.1", b"x" * 60), ("a.b.2", b"y")])
+    assert (small.body(), other.body(), spool.count()) == (b"x", b"y", 2)
+    assert isinstance(large, OSError)
+    assert not list(tmp_path.rglob("*.part"))
+
+
+def test_a_shared_file_that_cannot_be_read_stays_for_a_person(tmp_path, redis_server: RedisServer):
+    leave_together(tmp_path, "dead", {"run.a.0": b"0", "run.a.1": b"1"})
+    [path] = tmp_path.rglob(f"*{SHARED_SUFFIX}")
+    path.write_bytes(b"junk")
+    with redis_server.client(decode_responses=False) as client:
+        ledger = Ledger(client, prefix="hq:", url=redis_server.url)
+        spool = Spool(tmp_path, "d", "alive")
+        runtime = Runtime(owner="alive", ledger=ledger, backend=None, spool=spool)  # type: ignore[arg-type]
+        assert publish_leftovers(runtime) == 0
+        runtime.executor.shutdown()
+    assert path.read_bytes() == b"junk"
 
 
 def test_the_next_worker_publishes_what_a_dead_one_had_finished_and_takes_back_the_rest(

@@ -117,7 +117,7 @@ class Judgement:
         allowed = {self._fleet.redis.pid} if self._fleet.redis else set()
         for pid, command in self._fleet.processes():
             self._must(pid in allowed, f"process {pid} is left: {command}")
-        for pattern in ("slots/*", "spool/**/*.record"):
+        for pattern in ("slots/*", "spool/**/*.record", "spool/**/*.records"):
             for path in self._fleet.cache.glob(pattern):
                 self.problems.append(f"left on disk: {path}")
         for raw in ledger.client.scan_iter(ledger.key("*"), count=1000):

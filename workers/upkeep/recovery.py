@@ -64,7 +64,10 @@ def put_away(spooled: SpooledRecord, record: ScoredTrajectory, verdict: PublishV
     if verdict != "unknown" or record.score is None:
         spooled.drop()
         return
-    path = spooled.set_aside()
+    try:
+        path = spooled.set_aside()
+    except OSError:  # no room for a file of its own: it stays, and the next worker tries again
+        path = spooled.path
     logger.error(
         "Redis does not know %s, which has a score (%s): was Redis restored from older data, or "
         "does it evict keys? The record is kept in %s. To publish it, enqueue its run again "

@@ -92,17 +92,17 @@ def _leftovers(spool: Path) -> Finding:
     if records := abandoned_records(spool):
         return warning(
             "leftovers.spool",
-            f"{len(records)} finished records of dead workers are not published yet",
+            f"{len(records)} files with finished records of dead workers are not published yet",
             f"start a worker on this host with the same spool ({spool}) and Redis",
         )
     return ok("leftovers", "no finished record of a dead worker on this host")
 
 
 def abandoned_records(spool: Path) -> list[Path]:
-    """Records of dead workers: nobody holds the lock of their directory."""
+    """Files with records of dead workers: nobody holds the lock of their directory."""
     found: list[Path] = []
     for directory in spool.glob("*/*"):
-        records = list(directory.glob("*.record"))
+        records = [*directory.glob("*.record"), *directory.glob("*.records")]
         with suppress(OSError):
             if records and not is_held(directory / "lock"):
                 found += records

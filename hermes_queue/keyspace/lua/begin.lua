@@ -27,24 +27,25 @@
 local refused = refused_number({{'attempt', attempt, 0, EXACT, true}, {'lease, s', lease_s, 0, 1e9},
   {'most groups', soft_max_groups, 0, EXACT}, {'most bytes', soft_max_bytes, 0, EXACT}})
 if refused then return refused end
-local job = fields_of(traj, 'state', 'attempt', 'job', 'nonce', 'lane', 'epoch')
+local job = fields_of(traj, 'state', 'attempt', 'job', 'nonce', 'lane', 'epoch', 'cancel', 'quarantine_deaths',
+  'unseen_deaths', 'used', 'attempts', 'queued', 'begun')
 local verdict = unfit(job)
 if verdict then return {verdict, ''} end
+local g = hash(group, 'cancel', 'begun', 'created')
+local r = accounts(run)
 local is_repeated = job.state == 'running'
-local cancel = redis.call('HGET', traj, 'cancel') or redis.call('HGET', group, 'cancel') or ''
+local cancel = job.cancel or g.cancel or ''
 local warning = ''
 if not is_repeated then
-  verdict = turned_away(cancel)
-  if not verdict and cancel == '' then verdict, warning = held_back(job) end
+  verdict = turned_away(r, cancel)
+  if not verdict and cancel == '' then verdict, warning = held_back(job, g, r) end
   if verdict then return {verdict, warning} end
 end
-local epoch = lease(is_repeated)
-local known = hash(traj, 'quarantine_deaths', 'unseen_deaths', 'used', 'attempts', 'queued', 'begun')
+local epoch, begun = lease(is_repeated, job, g, r)
 -- A death that a living parent saw is the job's own fault; a death together with the parent may have
 -- other causes, so it counts for a third.
-local deaths = tonumber(known.quarantine_deaths or '0') + math.floor(tonumber(known.unseen_deaths or '0') / 3)
+local deaths = tonumber(job.quarantine_deaths or '0') + math.floor(tonumber(job.unseen_deaths or '0') / 3)
 -- A job that was never handed back has waited since its group was enqueued.
-local queued = known.queued or redis.call('HGET', group, 'created') or ''
-return {'run', warning, epoch, tonumber(job.attempt), deaths, job.job, known.used or '0', known.attempts or '',
-  redis.call('HGET', run, 'policy_version') or '', queued, known.begun or '', cancel,
-  redis.call('EXISTS', poison) == 1 and '1' or ''}
+local queued = job.queued or g.created or ''
+return {'run', warning, epoch, tonumber(job.attempt), deaths, job.job, job.used or '0', job.attempts or '',
+  r and r.policy_version or '', queued, begun, cancel, redis.call('EXISTS', poison) == 1 and '1' or ''}

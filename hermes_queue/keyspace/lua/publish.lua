@@ -1,4 +1,4 @@
--- @include time, hash, numbers, lives, publish/group, publish/accept, publish/settle, publish/letter
+-- @include time, hash, numbers, lives, publish/settle, publish/group, publish/accept, publish/letter
 -- @include publish/another, publish/decide, publish/close
 -- Make one trajectory final, exactly once; if that decides its group, close the group.
 --
@@ -33,21 +33,21 @@ local refused = refused_number({{'epoch', epoch, 1, EXACT, true}, {'score', is_m
   {'policy version', policy_oldest == '' and '0' or policy_oldest, -EXACT, EXACT, true}})
 if refused then return refused end
 local described = failure ~= '' and cjson.decode(failure) or {}
-local job = hash(traj, 'state', 'owner', 'epoch', 'floor', 'lane', 'priority', 'job')
+local job = hash(traj, 'state', 'owner', 'epoch', 'floor', 'lane', 'priority', 'job', 'reserved')
 local verdict = verdict_without_group(job)
 if verdict then return {verdict, ''} end
 local facts = read_group()
 verdict = refusal(job, facts)
 if verdict then return {verdict, ''} end
 
-local own_name = body_name(traj, id)
+local own_name = body_name(id, job.floor)
 keep_body(own_name)
 if described.dead then
   local letter = write_letter(job, facts, described)
   if described.item then remember_item(letter, described) end
 end
 count('settled')
-local warning = settle(traj, id, job.state, 'final', {cost_usd, tokens})
+local warning = settle(traj, id, job, 'final', {cost_usd, tokens})
 count_end(facts, described)
 add_member(facts, own_name)
 refill_or_keep(job, facts, described)

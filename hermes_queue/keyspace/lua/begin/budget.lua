@@ -3,24 +3,22 @@
 -- Reserve for a job what its limits allow, or the average of the run's trajectories if that is more.
 -- Returns nil, or why the job must not begin: `paused` (the run is paused now) or `held` (running jobs
 -- may leave enough when they end); and a warning or ''.
-local function budget_reserve(job)
-  local b = hash(run, 'budget:cost_usd', 'budget:tokens', 'budget:wall_s', 'settled', 'running')
-  if not (b['budget:cost_usd'] or b['budget:tokens'] or b['budget:wall_s']) then return nil, '' end
-  local warning = budget_check(run, now)
-  if redis.call('HGET', run, 'state') == 'paused' then return 'paused', warning end
+local function budget_reserve(job, r)
+  if not is_budgeted(r) then return nil, '' end
+  local warning = budget_check(run, r, now)
+  if r.state == 'paused' then return 'paused', warning end
   local limits = cjson.decode(job)['limits'] or {}
   local limit = {cost_usd = tonumber(limits['max_cost_usd']), tokens = tonumber(limits['max_tokens'])}
-  local settled = math.max(1, tonumber(b.settled or '0'))
+  local settled = math.max(1, tonumber(r.settled or '0'))
   local wanted, any = {}, false
   for _, name in ipairs(AMOUNTS) do
-    local budget = tonumber(b['budget:' .. name])
+    local budget = tonumber(r['budget:' .. name] or '')
     if budget then
-      local a = redis.call('HMGET', run, 'spent:' .. name, 'reserved:' .. name)
-      local spent, reserved = tonumber(a[1] or '0'), tonumber(a[2] or '0')
+      local spent, reserved = tonumber(r['spent:' .. name] or '0'), tonumber(r['reserved:' .. name] or '0')
       local want = math.max(limit[name] or 0, spent / settled)
       if spent + reserved + want > budget + ROUNDING then
-        if tonumber(b.running or '0') > 0 then return 'held', warning end
-        local why = budget_pause(run, string.format(
+        if tonumber(r.running or '0') > 0 then return 'held', warning end
+        local why = budget_pause(run, r, string.format(
           'budget nearly spent: %s %.6g of %.6g, and the next trajectory may need %.6g',
           name, spent, budget, want))
         return 'paused', warning == '' and why or warning .. '; ' .. why

@@ -14,8 +14,8 @@ local function breaker_free_at(lane)
 end
 
 -- Whether too many results wait for readers to let another group begin.
-local function is_back_pressure()
-  return redis.call('HEXISTS', group, 'begun') == 0
+local function is_back_pressure(g)
+  return not g.begun
     and (redis.call('XLEN', results) >= tonumber(soft_max_groups)
       or tonumber(redis.call('GET', unread_bytes) or '0') >= tonumber(soft_max_bytes))
 end
@@ -27,15 +27,15 @@ local function hold(free_at)
 end
 
 -- `held`, `paused` or nil, and a warning about the run's budget or ''.
-local function held_back(job)
+local function held_back(job, g, r)
   local key = prefix .. 'lane:' .. job.lane
   local lane = hash(key, 'state', 'until', 'open_s', 'probe')
   lane.key = key
   local free_at = breaker_free_at(lane)
   if free_at > now then return hold(free_at), '' end
   local later = now + 5 + 5 * (now % 1)
-  if is_back_pressure() then return hold(later), '' end
-  local kept, warning = budget_reserve(job.job)
+  if is_back_pressure(g) then return hold(later), '' end
+  local kept, warning = budget_reserve(job.job, r)
   if kept == 'paused' then return turn_away(kept), warning end
   if kept then return hold(later), warning end
   if lane.state then redis.call('HSET', key, 'probe', stamp(now)) end

@@ -1,14 +1,16 @@
--- Take the lease; returns the epoch. A repeated call renews the lease under the same epoch.
-local function lease(is_repeated)
-  local epoch = tonumber(redis.call('HGET', traj, 'epoch'))
+-- Take the lease of a job of the group `g` and the run `r` (nil = unknown); returns the epoch and the start
+-- of the lease. A repeated call renews the lease under the same epoch.
+local function lease(is_repeated, job, g, r)
+  local epoch, begun = tonumber(job.epoch), job.begun or ''
   if not is_repeated then
-    epoch = redis.call('HINCRBY', traj, 'epoch', 1)
-    if redis.call('EXISTS', group) == 1 then redis.call('HSET', group, 'begun', '1') end
-    redis.call('HSET', traj, 'state', 'running', 'owner', owner, 'nonce', nonce, 'stage', 'load', 'begun', stamp(now))
-    if redis.call('EXISTS', run) == 1 then redis.call('HINCRBY', run, 'running', 1) end
+    epoch, begun = epoch + 1, stamp(now)
+    redis.call('HSET', traj, 'state', 'running', 'epoch', string.format('%.0f', epoch), 'owner', owner,
+      'nonce', nonce, 'stage', 'load', 'begun', begun)
+    if g.created and not g.begun then redis.call('HSET', group, 'begun', '1') end
+    if r then redis.call('HINCRBY', run, 'running', 1) end
   end
   redis.call('ZADD', leases, stamp(now + tonumber(lease_s)), id)
   redis.call('ZREM', delayed, id)
   redis.call('ZREM', waiting, id)
-  return epoch
+  return epoch, begun
 end

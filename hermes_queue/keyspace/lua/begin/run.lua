@@ -17,7 +17,7 @@ local function turn_away(run_state)
 end
 
 -- `paused`, `cancelled` or nil. A job that only has to end as cancelled begins although its run is paused.
-local function turned_away(cancel)
-  local state = redis.call('HGET', run, 'state')
+local function turned_away(r, cancel)
+  local state = r and r.state
   if state == 'cancelled' or state == 'paused' and cancel == '' then return turn_away(state) end
 end

@@ -8,21 +8,34 @@ local AMOUNTS = {'cost_usd', 'tokens'}
 local BUDGET_WARN = 0.8
 local ROUNDING = 1e-9  -- tolerance for sums of decimal fractions
 
-local function budget_pause(run, reason)
+local ACCOUNTS = {'state', 'created', 'policy_version', 'unpriced', 'settled', 'running', 'budget:wall_s',
+  'budget:cost_usd', 'spent:cost_usd', 'reserved:cost_usd', 'budget:tokens', 'spent:tokens', 'reserved:tokens'}
+
+-- These fields of a run; nil if the run is unknown. The functions below keep what they change in it.
+local function accounts(run)
+  local r = hash(run, unpack(ACCOUNTS))
+  return next(r) and r
+end
+
+local function is_budgeted(r)
+  return r and (r['budget:cost_usd'] or r['budget:tokens'] or r['budget:wall_s'])
+end
+
+local function budget_pause(run, r, reason)
   redis.call('HSET', run, 'state', 'paused', 'paused_by', 'budget', 'reason', reason)
+  r.state = 'paused'
   return reason
 end
 
 -- Pause a run that has spent a budget; warn once when little is left. Returns the warning or ''.
 -- `quiet`: the caller cannot report a warning, so it is left to a later call.
-local function budget_check(run, now, quiet)
-  local r = hash(run, 'state', 'created', 'budget:wall_s', 'unpriced')
+local function budget_check(run, r, now, quiet)
   local warning = ''
-  local function check(name, spent, budget)
+  local function check(name, spent)
+    local budget = tonumber(r['budget:' .. name])
     if spent >= budget then
       if r.state == 'active' then
-        r.state = 'paused'
-        warning = budget_pause(run, string.format('budget spent: %s %.6g of %.6g', name, spent, budget))
+        warning = budget_pause(run, r, string.format('budget spent: %s %.6g of %.6g', name, spent, budget))
       end
     elseif spent >= BUDGET_WARN * budget and warning == '' and not quiet
       and redis.call('HSETNX', run, 'warned:' .. name, '1') == 1 then
@@ -31,33 +44,37 @@ local function budget_check(run, now, quiet)
     end
   end
   for _, name in ipairs(AMOUNTS) do
-    local a = redis.call('HMGET', run, 'budget:' .. name, 'spent:' .. name)
-    if a[1] then check(name, tonumber(a[2] or '0'), tonumber(a[1])) end
-    if a[1] and name == 'cost_usd' and r.unpriced and r.state == 'active' then
-      r.state = 'paused'
-      warning = budget_pause(run, 'budget: the cost of ' .. r.unpriced
+    if r['budget:' .. name] then check(name, tonumber(r['spent:' .. name] or '0')) end
+    if r['budget:' .. name] and name == 'cost_usd' and r.unpriced and r.state == 'active' then
+      warning = budget_pause(run, r, 'budget: the cost of ' .. r.unpriced
         .. ' trajectories is unknown, so that cost_usd cannot be kept')
     end
   end
-  if r['budget:wall_s'] then check('wall_s', now - tonumber(r.created or now), tonumber(r['budget:wall_s'])) end
+  if r['budget:wall_s'] then check('wall_s', now - tonumber(r.created or now)) end
   return warning
 end
 
--- Settle an attempt that has ended. `spent` is {cost_usd, tokens}, cost_usd '' = price unknown. Without
--- `spent` the reservation counts as spent, because nothing is known about the attempt.
--- Returns a warning or ''; always '' without `spent`.
-local function budget_settle(run, traj, spent, now)
-  local raw = redis.call('HGET', traj, 'reserved')
-  local reserved = raw and cjson.decode(raw) or {}
-  if raw then redis.call('HDEL', traj, 'reserved') end
-  if redis.call('EXISTS', run) == 0 then return '' end
+-- Settle an attempt that has ended, in the accounts of its run (nil = unknown run). `reserved` is what
+-- was reserved for it (JSON) or nil; the caller removes it. `spent` is {cost_usd, tokens}, cost_usd '' =
+-- price unknown. Without `spent` the reservation counts as spent, because nothing is known about the
+-- attempt. Returns a warning or ''; always '' without `spent`.
+local function budget_book(run, r, reserved, spent, now)
+  if not r then return '' end
+  reserved = reserved and cjson.decode(reserved) or {}
   for i, name in ipairs(AMOUNTS) do
     local aside = reserved[name] or 0
     local amount = aside
     if spent then amount = tonumber(spent[i]) or 0 end
     if aside ~= 0 then redis.call('HINCRBYFLOAT', run, 'reserved:' .. name, -aside) end
-    if amount ~= 0 then redis.call('HINCRBYFLOAT', run, 'spent:' .. name, amount) end
+    if amount ~= 0 then r['spent:' .. name] = redis.call('HINCRBYFLOAT', run, 'spent:' .. name, amount) end
   end
-  if spent and spent[1] == '' then redis.call('HINCRBY', run, 'unpriced', 1) end
-  return budget_check(run, now, not spent)
+  if spent and spent[1] == '' then r.unpriced = redis.call('HINCRBY', run, 'unpriced', 1) end
+  return budget_check(run, r, now, not spent)
+end
+
+-- The same for a trajectory of which nothing was read yet.
+local function budget_settle(run, traj, spent, now)
+  local reserved = redis.call('HGET', traj, 'reserved')
+  if reserved then redis.call('HDEL', traj, 'reserved') end
+  return budget_book(run, accounts(run), reserved, spent, now)
 end

@@ -26,7 +26,8 @@ local function floor_of_leftover(key, floor)
 end
 
 -- The name of a trajectory's body, after `body:`: its id and, from the second life on, ~ and the life.
-local function body_name(key, id)
-  local floor = tonumber(redis.call('HGET', key, 'floor') or '') or 0
+-- `floor`: of the trajectory, nil = none.
+local function body_name(id, floor)
+  floor = tonumber(floor or '') or 0
   return floor > 0 and id .. '~' .. string.format('%.0f', floor / EPOCHS) or id
 end

@@ -11,10 +11,12 @@ local function total(key, by, name, ...)
     label = string.gsub(label, '|', '/')
     field, rest = field .. '|' .. string.sub(label, 1, 120), rest .. '|other'
   end
-  if redis.call('HEXISTS', key, field) == 0 and redis.call('HLEN', key) >= TOTALS_MOST then
-    field = rest
+  local sum = redis.call('HINCRBYFLOAT', key, field, by)
+  -- A sum of one count is a new field.
+  if field ~= rest and tonumber(sum) == tonumber(by) and redis.call('HLEN', key) > TOTALS_MOST then
+    redis.call('HDEL', key, field)
+    redis.call('HINCRBYFLOAT', key, rest, by)
   end
-  redis.call('HINCRBYFLOAT', key, field, by)
 end
 
 -- Count an ended attempt and its cost in USD ('' = price unknown).

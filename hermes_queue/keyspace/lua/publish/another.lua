@@ -21,7 +21,7 @@ local function refill_or_keep(job, facts, failure)
   local wanted = facts.planned - facts.failed < facts.size
   if refillable == '1' and wanted and facts.refills < (facts.policy.max_refills or 0) then
     another(job, facts, 'refills', 'refilled')
-  elseif failure.keep and counted then
+  elseif failure.keep and its_run then
     redis.call('HSET', failed, id, cjson.encode({failure.cause, failure.reason, job.job}))
     redis.call('EXPIRE', failed, math.max(1, redis.call('TTL', run)))
   end

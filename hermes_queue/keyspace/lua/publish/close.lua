@@ -38,7 +38,7 @@ local function publish(facts, group_end)
     'size', tostring(facts.size), 'complete', group_end.complete and '1' or '0', 'mean', mean, 'std', deviation,
     'bytes', tostring(group_end.bytes), 'created', facts.created or stamp(now), 'finished', stamp(now),
     'members', cjson.encode(names), 'extras', listed(group_end.extras),
-    'policy_version', redis.call('HGET', run, 'policy_version') or '',
+    'policy_version', its_run and its_run.policy_version or '',
     'stale', listed(group_end.stale), 'published', cjson.encode(taken))
   if #group_end.stale > 0 then count('stale_labelled', #group_end.stale) end
   count('groups')

@@ -46,12 +46,12 @@ local function gather(facts, group_end)
     else
       local other = group_id .. '.' .. index
       local key = prefix .. 'traj:' .. other
-      local was = redis.call('HGET', key, 'state')
-      if was == 'queued' or was == 'running' then
-        local paused = settle(key, other, was, 'surplus')
+      local sample = hash(key, 'state', 'floor', 'reserved')
+      if sample.state == 'queued' or sample.state == 'running' then
+        local paused = settle(key, other, sample, 'surplus')
         if warning == '' then warning = paused end
         count('surplus')
-        extras[#extras + 1] = body_name(key, other)
+        extras[#extras + 1] = body_name(other, sample.floor)
       end
     end
   end

@@ -1,8 +1,7 @@
 -- The group as it was before this record, and its members.
-local is_measured = score ~= ''
 
 local function read_group()
-  local g = hash(group, 'size', 'planned', 'refills', 'requeues', 'policy', 'env', 'instance_id')
+  local g = hash(group, 'size', 'planned', 'refills', 'requeues', 'policy', 'env', 'instance_id', 'measured', 'failed')
   local policy = cjson.decode(g.policy or '{}')
   local size = tonumber(g.size or '1')
   return {
@@ -10,11 +9,13 @@ local function read_group()
     planned = tonumber(g.planned or size),
     refills = tonumber(g.refills or '0'),
     requeues = tonumber(g.requeues or '0'),
+    measured = tonumber(g.measured or '0'),
+    failed = tonumber(g.failed or '0'),
     policy = policy,
     env = g.env,
     instance_id = g.instance_id,
-    -- Current version of the run; read only if the policy's age is bounded.
-    version = policy.max_policy_lag and tonumber(redis.call('HGET', run, 'policy_version') or ''),
+    -- Current version of the run, if the policy's age is bounded.
+    version = policy.max_policy_lag and tonumber(its_run and its_run.policy_version or ''),
     evicts_stale = policy.on_stale == 'drop' or policy.on_stale == 'requeue',
   }
 end
@@ -26,10 +27,11 @@ end
 -- Add this record to its group as m: (measured) or x: (failed); z: is for stale ones. Each is
 -- {name of the body, score, bytes, oldest policy version, when}.
 local function add_member(facts, name)
-  redis.call('HSET', group, (is_measured and 'm:' or 'x:') .. sample_index,
-    cjson.encode({name, score, #body, policy_oldest, stamp(now)}))
-  facts.measured = redis.call('HINCRBY', group, 'measured', is_measured and 1 or 0)
-  facts.failed = redis.call('HINCRBY', group, 'failed', is_measured and 0 or 1)
+  local kind, counter = 'm:', 'measured'
+  if not is_measured then kind, counter = 'x:', 'failed' end
+  facts[counter] = facts[counter] + 1
+  redis.call('HSET', group, kind .. sample_index, cjson.encode({name, score, #body, policy_oldest, stamp(now)}),
+    'measured', facts.measured, 'failed', facts.failed)
 end
 
 -- Members by kind (m, x, z) and index; an index has at most one.

@@ -1,23 +1,28 @@
 -- @include budget, totals
 -- Settles ended trajectories, and counts them.
 
-local counted = redis.call('EXISTS', run) == 1
+local is_measured = score ~= ''
+local its_run = accounts(run)
 local function count(name, by)
-  if counted then redis.call('HINCRBY', run, name, by or 1) end
+  if its_run then redis.call('HINCRBY', run, name, by or 1) end
 end
 
--- Remove a trajectory from everything that would run it, for good. `spent` as in the budget.
--- Returns a warning about the budget or ''.
-local function settle(key, its_id, was, becomes, spent)
-  redis.call('HDEL', key, 'job', 'attempts')
+-- Remove a trajectory from everything that would run it, for good. `job`: its state and reservation;
+-- `spent` as in the budget. Returns a warning about the budget or ''.
+local function settle(key, its_id, job, becomes, spent)
+  redis.call('HDEL', key, 'job', 'attempts', 'reserved')
   redis.call('HSET', key, 'state', becomes)
   redis.call('EXPIRE', key, finished_ttl_s)
   redis.call('ZREM', leases, its_id)
-  redis.call('ZREM', delayed, its_id)
-  redis.call('ZREM', waiting, its_id)
-  redis.call('SREM', parked, its_id)
-  if was == 'running' then count('running', -1) end
-  return (spent or was == 'running') and budget_settle(run, key, spent, now) or ''
+  if job.state == 'running' then
+    count('running', -1)
+  else  -- a running job waits nowhere: each of these holds queued jobs alone
+    redis.call('ZREM', delayed, its_id)
+    redis.call('ZREM', waiting, its_id)
+    redis.call('SREM', parked, its_id)
+    if not spent then return '' end
+  end
+  return budget_book(run, its_run, job.reserved, spent, now)
 end
 
 -- Store the body. In later lives it has a distinct name, under which its object is then listed.

@@ -1,0 +1,126 @@
+"""Calls of scripts that travel together: one round trip for what is ready in the same moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import Context
+from dataclasses import dataclass
+from itertools import accumulate, groupby
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import redis
+from redis.exceptions import NoScriptError
+
+from hermes_queue.keyspace import scripts
+from hermes_queue.keyspace.connection import explanation
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+PIPELINE_BYTES = 1 << 20
+"""About the size of one round trip: small calls must not wait for many large bodies."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptCall(Generic[T]):
+    """One call of a script, to be made by `Deployment.make` or `make_all`."""
+
+    script: str
+    given: Mapping[str, Any]
+    read: Callable[[Any], T]
+    """Makes the result from the script's answer; runs in the thread that makes the call."""
+
+    @classmethod
+    def of(cls, script: str, read: Callable[[Any], T], /, **given: Any) -> ScriptCall[T]:
+        """The call of `script` by the names in its header."""
+        return cls(script, given, read)
+
+    def then(self, react: Callable[[T], U]) -> ScriptCall[U]:
+        """The same call; its result is what `react` returns for ours."""
+        read = self.read
+        return ScriptCall(self.script, self.given, lambda answer: react(read(answer)))
+
+    def within(self, context: Context) -> ScriptCall[T]:
+        """The same call; its answer is read within `context`."""
+        read = self.read
+        return ScriptCall(self.script, self.given, lambda answer: context.run(read, answer))
+
+
+class _Packed(NamedTuple):
+    """A call as it travels, and its place among all."""
+
+    place: int
+    script: scripts.Script
+    keys: list[str]
+    args: list[Any]
+
+
+def make_all(
+    client: redis.Redis, url: str, prefix: str, calls: Sequence[ScriptCall[Any]]
+) -> list[Any]:
+    """Make calls that do not depend on each other, in as few round trips as possible.
+
+    Returns, for each, its result or the exception that it would have raised alone: a call that
+    fails does not concern the others. Each script may or may not have run if it is `RedisFull` or
+    `RedisUnavailable`.
+    """
+    results: list[Any] = [None] * len(calls)
+    packed = []
+    for place, call in enumerate(calls):
+        try:
+            script = scripts.script(call.script)
+            packed.append(_Packed(place, script, *script.packed(prefix, call.given)))
+        except Exception as error:  # noqa: BLE001 - it is the caller's of this call alone
+            results[place] = error
+    for portion in _portions(packed):
+        for each, answer in zip(portion, _answers(client, portion), strict=True):
+            results[each.place] = _result(calls[each.place], each.script, url, answer)
+    return results
+
+
+def _result(call: ScriptCall[Any], script: scripts.Script, url: str, answer: Any) -> Any:
+    if isinstance(answer, Exception):
+        return explanation(url, answer)
+    try:
+        return call.read(script.answer(answer))
+    except Exception as error:  # noqa: BLE001 - it is the caller's of this call alone
+        return error
+
+
+def _portions(packed: Sequence[_Packed]) -> Iterator[list[_Packed]]:
+    ends = accumulate(map(_size_bytes, packed))
+    paired = zip(packed, ends, strict=True)
+    for _, portion in groupby(paired, lambda pair: pair[1] // PIPELINE_BYTES):
+        yield [each for each, _ in portion]
+
+
+def _size_bytes(packed: _Packed) -> int:
+    return sum(len(value) for value in packed.args if isinstance(value, bytes | str))
+
+
+def _answers(client: redis.Redis, portion: Sequence[_Packed]) -> list[Any]:
+    """An answer or an exception for each."""
+    try:
+        answers = _sent(client, portion)
+        unknown = [n for n, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
+        if unknown:  # the first calls ever, or Redis was restarted
+            for source in {portion[n].script.source for n in unknown}:
+                client.script_load(source)
+            again = _sent(client, [portion[n] for n in unknown])
+            for n, answer in zip(unknown, again, strict=True):
+                answers[n] = answer
+        return answers
+    except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
+        return [error] * len(portion)
+    except (redis.RedisError, ValueError) as error:  # one of them cannot even be sent
+        if len(portion) == 1:
+            return [error]
+    return [answer for each in portion for answer in _answers(client, [each])]
+
+
+def _sent(client: redis.Redis, portion: Sequence[_Packed]) -> list[Any]:
+    with client.pipeline(transaction=False) as pipe:
+        for each in portion:
+            pipe.evalsha(each.script.sha1, len(each.keys), *each.keys, *each.args)
+        answers: list[Any] = pipe.execute(raise_on_error=False)
+    return answers

@@ -1,0 +1,201 @@
+"""Begin, requeue and publish as calls that travel together: workers make them by the thousand."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any, cast
+
+from hermes_queue.bodies import codec
+from hermes_queue.bodies.store import ClaimCheck
+from hermes_queue.errors import CAUSES, RedisFull
+from hermes_queue.keyspace.calls import ScriptCall
+from hermes_queue.ledger.answers import NOTHING_SPENT, Begun, Claim, PublishVerdict, Spent
+from hermes_queue.ledger.attempts import packed
+from hermes_queue.models import ATTEMPT_SUMMARY, AttemptRecord, ScoredTrajectory
+from hermes_queue.policy import oldest_number
+from hermes_queue.settings import ResultSettings, RetrySettings
+from hermes_queue.wire.ids import group_of, run_of
+
+logger = logging.getLogger(__name__)
+
+
+def begin(
+    trajectory_id: str,
+    attempt: int,
+    *,
+    owner: str,
+    lease_s: float,
+    nonce: str,
+    results: ResultSettings,
+) -> ScriptCall[Begun]:
+    """Take the lease of a trajectory, or learn why it may not run.
+
+    `nonce` identifies this delivery: a call that is repeated because its answer was lost gets the
+    same answer, not `busy`.
+    """
+
+    def read(answer: Any) -> Begun:
+        _warn(run_of(trajectory_id), answer.warning)
+        return _begun(answer)
+
+    return ScriptCall.of(
+        "begin",
+        read,
+        id=trajectory_id,
+        group_id=group_of(trajectory_id),
+        run_id=run_of(trajectory_id),
+        attempt=attempt,
+        owner=owner,
+        lease_s=lease_s,
+        nonce=nonce,
+        soft_max_groups=results.soft_max_groups,
+        soft_max_bytes=results.soft_max_bytes,
+    )
+
+
+def _begun(answer: Any) -> Begun:
+    verdict = answer.verdict.decode()
+    if verdict != "run":
+        return Begun(verdict)
+    return Begun(
+        verdict,
+        answer.epoch,
+        answer.attempt,
+        answer.deaths,
+        answer.job,
+        float(answer.used_s),
+        tuple(answer.attempts.splitlines()),
+        int(answer.policy_version) if answer.policy_version else None,
+        queued_at=float(answer.queued_at) if answer.queued_at else None,
+        begun_at=float(answer.begun_at) if answer.begun_at else None,
+        cancel=answer.cancel.decode(),
+        any_poison=bool(answer.any_poison),
+    )
+
+
+def requeue(
+    claim: Claim,
+    *,
+    owner: str,
+    retry: RetrySettings,
+    used_s: float = 0.0,
+    delay_s: float = 0.0,
+    failed_attempt: AttemptRecord | None = None,
+    spent: Spent = NOTHING_SPENT,
+) -> ScriptCall[bool]:
+    """Give a running job back: for a retry with a `failed_attempt`, else as a hand-back.
+
+    The transcripts of the newest failed attempts are kept, as far as
+    `RetrySettings.evidence_total_bytes` allows. `used_s` counts towards the total deadline of all
+    attempts, `spent` towards the run's budgets.
+
+    The result is False if the lease was no longer ours; then another worker has the job.
+    """
+    run_id = run_of(claim.trajectory_id)
+
+    def read(answer: Any) -> bool:
+        _warn(run_id, answer.warning)
+        return bool(answer.verdict == b"ok")
+
+    facts, transcript = packed(failed_attempt) if failed_attempt else ("", "")
+    return ScriptCall.of(
+        "requeue",
+        read,
+        id=claim.trajectory_id,
+        run_id=run_id,
+        owner=owner,
+        epoch=claim.epoch,
+        attempts_added=1 if failed_attempt else 0,
+        delay_s=max(0.0, delay_s),
+        facts=facts,
+        used_s=max(0.0, used_s),
+        cost_usd=spent.cost,
+        tokens=spent.tokens,
+        transcript=transcript,
+        evidence_bytes=retry.evidence_total_bytes,
+    )
+
+
+def publish(
+    record: ScoredTrajectory,
+    body: bytes,
+    *,
+    owner: str,
+    finished_ttl_s: int,
+    results: ResultSettings,
+) -> ScriptCall[PublishVerdict]:
+    """Make a trajectory final; if that decides its group, close the group.
+
+    Verdicts: `ok`, `outdated`, `group`, `dropped`: accepted now (`outdated`: it is too old to be a
+    member; `group`: its group was published to the stream; `dropped`: its group was dropped by its
+    policy). `surplus`: kept as an extra of a group that closed without it. `final`: it was accepted
+    before. `stale`: a failure of an attempt that is not current. `unstored`: the object that `body`
+    claims is not listed (`note_object`), and nothing was published.
+
+    The result is `RedisFull` if too many results wait for readers (`ResultSettings`), or Redis has
+    no room; then nothing was published.
+    """
+    claim, spent = ClaimCheck.parse(body), Spent.of(record.usage, record.cost_usd)
+
+    def read(answer: Any) -> PublishVerdict:
+        _warn(record.run_id, answer.warning)
+        if answer.verdict == b"full":
+            raise RedisFull(
+                "the results stream is full: too many groups wait for a consumer group that has "
+                "not acknowledged them (see hermes-queue groups list)"
+            )
+        return cast(PublishVerdict, answer.verdict.decode())
+
+    return ScriptCall.of(
+        "publish",
+        read,
+        id=record.trajectory_id,
+        group_id=record.group_id,
+        run_id=record.run_id,
+        owner=owner,
+        epoch=record.epoch,
+        score=None if record.score is None else float(record.score),
+        body=body,
+        object=claim and f"{record.trajectory_id} {claim.url}",
+        sample_index=record.sample_index,
+        finished_ttl_s=finished_ttl_s,
+        schema_version=record.schema_version,
+        codec=codec.CODEC,
+        refillable=bool(record.failure and record.failure.refillable),
+        failure=_failure(record, results.dead_retention_s),
+        hard_max_groups=results.hard_max_groups,
+        hard_max_bytes=results.hard_max_bytes,
+        cost_usd=spent.cost,
+        tokens=spent.tokens,
+        policy_oldest=oldest_number(record),
+    )
+
+
+def _failure(record: ScoredTrajectory, remember_s: float) -> str:
+    """The failure of a record as `publish.lua` takes it, as JSON; empty if there is none.
+
+    `dead`: it becomes a dead letter. `keep`: the job is kept for `run retry`, unless it is
+    refilled. `item`: its row is remembered as poison for `remember_s` seconds.
+    """
+    failure = record.failure
+    if failure is None:
+        return ""
+    row = CAUSES.get(failure.kind) or CAUSES[failure.cause]
+    attempts = [each.model_dump_json(include=ATTEMPT_SUMMARY) for each in record.attempts]
+    facts = {
+        "cause": failure.kind if row.dead_letter else failure.cause,
+        "reason": f"{failure.type}: {failure.message}",
+        "stage": failure.stage,
+        "attempts": "\n".join(attempts),
+        "dead": row.dead_letter,
+        "keep": row.runs_again and not row.dead_letter,
+    }
+    item = record.provenance.item_sha256 if failure.kind == "poison" else ""
+    return json.dumps(facts | ({"item": item, "remember_s": remember_s} if item else {}))
+
+
+def _warn(run_id: str, warning: bytes) -> None:
+    """Log a script's warning about a run's budget, if there is one."""
+    if warning:
+        logger.warning("run:%s: %s", run_id, warning.decode(), extra={"action": "budget"})

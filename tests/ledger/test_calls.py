@@ -1,0 +1,135 @@
+"""Calls that travel together: one round trip, and each ends as it would have ended alone."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+from records import make_job, make_record
+from redis_server import RedisServer
+
+from hermes_queue.bodies import codec
+from hermes_queue.errors import RedisFull, RedisUnavailable
+from hermes_queue.keyspace import calls
+from hermes_queue.keyspace.calls import ScriptCall
+from hermes_queue.ledger import Claim, Ledger, transitions
+from hermes_queue.settings import ResultSettings, RetrySettings
+
+RESULTS = ResultSettings()
+
+
+def begin(job, nonce="n"):
+    name = job.trajectory_id
+    lease = {"owner": "w1", "lease_s": 30.0, "nonce": nonce}
+    return transitions.begin(name, 1, results=RESULTS, **lease)
+
+
+def publish(job, results=RESULTS, **fields):
+    record = make_record(job).model_copy(update=fields)
+    return transitions.publish(
+        record, codec.encode_record(record), owner="w1", finished_ttl_s=60, results=results
+    )
+
+
+def jobs_of(ledger: Ledger, count: int):
+    jobs = [make_job(instance=f"i{n}") for n in range(count)]
+    ledger.enqueue("run", jobs, config={})
+    return jobs
+
+
+@pytest.fixture
+def round_trips(monkeypatch):
+    """Grows with each request to Redis."""
+    sent = []
+    for kind in (redis.client.Pipeline, redis.Redis):
+        name = "execute" if kind is redis.client.Pipeline else "execute_command"
+        original = getattr(kind, name)
+
+        def counted(self, *args, original=original, **options):
+            if not (isinstance(self, redis.client.Pipeline) and args):  # which only queues it
+                sent.append(args[:1])
+            return original(self, *args, **options)
+
+        monkeypatch.setattr(kind, name, counted)
+    return sent
+
+
+def test_what_is_ready_in_the_same_moment_takes_one_round_trip(ledger: Ledger, round_trips):
+    first, *jobs = jobs_of(ledger, 21)
+    late = transitions.requeue(Claim("run.i.0", 1), owner="w1", retry=RetrySettings())
+    ledger.make_all([begin(first), publish(first), late])  # Redis learns the scripts
+    round_trips.clear()
+    begun = ledger.make_all([begin(job) for job in jobs])
+    assert [(each.verdict, each.epoch) for each in begun] == [("run", 1)] * 20
+    assert [codec.decode_job(each.job) for each in begun] == jobs
+    again = ledger.make_all([begin(job) for job in jobs[:3]])
+    other = ledger.make_all([begin(job, "another") for job in jobs[:3]])
+    assert [each.epoch for each in again] == [1] * 3
+    assert [each.verdict for each in other] == ["busy"] * 3
+    given_back = transitions.requeue(
+        Claim(jobs[0].trajectory_id, 1), owner="w1", retry=RetrySettings()
+    )
+    ends = ledger.make_all([given_back, *(publish(job) for job in jobs[1:])])
+    assert ends == [True] + ["group"] * 19
+    assert len(round_trips) == 4
+
+
+def test_a_call_that_fails_does_not_concern_the_others(ledger: Ledger):
+    first, second, third, fourth = jobs_of(ledger, 4)
+    full = ResultSettings(hard_max_groups=1)
+    unsendable = begin(third)
+    unsendable = ScriptCall(unsendable.script, {**unsendable.given, "nonce": "\ud800"}, print)
+
+    def unforeseen(verdict):
+        raise ZeroDivisionError(verdict)
+
+    ends = ledger.make_all(
+        [
+            ScriptCall.of("begin", print, trajectory="misspelt"),
+            publish(first),
+            publish(second, full),
+            begin(third).then(unforeseen),
+            unsendable,
+            publish(third, epoch=0),
+            begin(fourth),
+        ]
+    )
+    assert [type(end) for end in ends[:1]] == [TypeError]
+    assert ends[1] == "group"
+    assert isinstance(ends[2], RedisFull)
+    assert isinstance(ends[3], ZeroDivisionError)
+    assert isinstance(ends[4], UnicodeEncodeError)
+    assert isinstance(ends[5], redis.ResponseError)
+    assert "epoch is 0" in str(ends[5])
+    assert ends[6].verdict == "run"
+
+
+def test_a_redis_that_has_forgotten_the_scripts_learns_them_again(ledger: Ledger):
+    first, second = jobs_of(ledger, 2)
+    assert ledger.make_all([begin(first)])[0].verdict == "run"
+    ledger.client.script_flush()
+    begun, ended = ledger.make_all([begin(second), publish(first)])
+    assert (begun.verdict, ended) == ("run", "group")
+
+
+def test_while_redis_is_away_each_call_says_so_and_may_be_repeated(server: RedisServer):
+    with server.client(decode_responses=False) as client:
+        ledger = Ledger(client, prefix="hq:", url=server.url)
+        jobs = jobs_of(ledger, 3)
+        calls_made = [begin(job) for job in jobs]
+        server.stop()
+        errors = ledger.make_all(calls_made)
+        assert [type(each) for each in errors] == [RedisUnavailable] * 3
+        assert len({id(each) for each in errors}) == 3
+        server.start()
+        assert [each.verdict for each in ledger.make_all(calls_made)] == ["run"] * 3
+
+
+def test_large_bodies_do_not_keep_small_calls_waiting(ledger: Ledger, monkeypatch):
+    jobs = jobs_of(ledger, 6)
+    portions = []
+    sent = calls._sent
+    monkeypatch.setattr(calls, "_sent", lambda *a: portions.append(len(a[1])) or sent(*a))
+    monkeypatch.setattr(calls, "PIPELINE_BYTES", 500)
+    assert ledger.make_all([publish(job) for job in jobs]) == ["group"] * 6
+    assert len(portions) > 2
+    assert sum(portions) >= 6
