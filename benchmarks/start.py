@@ -24,8 +24,12 @@ from hermes_queue.broker.enqueue import enqueue
 from hermes_queue.ledger import Ledger
 from hermes_queue.models import AgentSpec
 
-BARE = "redis and pydantic alone"
-_BARE = "import redis.asyncio; from pydantic import BaseModel, Field, ValidationError"
+BARE = "redis, and pydantic with one model"
+_BARE = """
+import redis.asyncio
+from pydantic import BaseModel, Field, ValidationError, model_validator
+class Model(BaseModel): field: int = 0
+"""
 _READ = """
 import asyncio, contextlib, hermes_queue
 async def main():
