@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hermes_queue.bodies import codec
 from hermes_queue.errors import ConfigurationError, HermesQueueError, TrajectoryFailure
 from producers.run.dataset import BUNDLED
 from producers.run.flags import Options
@@ -29,6 +28,8 @@ class SelectedItem:
 
     def item(self) -> dict[str, Any]:
         """The item in the form that jobs carry."""
+        from hermes_queue.bodies import codec  # with the models, which `--help` does not need
+
         return codec.decompress_item(self.packed)
 
 

@@ -10,7 +10,6 @@ The cost of a model that is not in the table is unknown: None, never 0.
 
 from __future__ import annotations
 
-import tomllib
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
@@ -53,6 +52,8 @@ def read_prices(path: Path | None) -> dict[str, Prices]:
     """The table at `path`, read once per process; {} for None. Raises ConfigurationError."""
     if path is None:
         return {}
+    import tomllib
+
     try:
         with path.open("rb") as file:
             return _TABLE.validate_python(tomllib.load(file, parse_float=Decimal))

@@ -12,7 +12,6 @@ A section is built where it is used (`RedisSettings()`); nothing is read at impo
 
 from __future__ import annotations
 
-import difflib
 import os
 import tempfile
 from collections.abc import Collection, Iterable, Iterator
@@ -336,6 +335,8 @@ def _refuse_unknown_names(known: Collection[str]) -> None:
     """A misspelt variable would otherwise be ignored, and the run be another than was meant."""
     for name in os.environ:
         if name.upper().startswith(PREFIX) and name.upper() not in known:
+            import difflib  # only for a mistake: every reader of results loads this module
+
             close = difflib.get_close_matches(name.upper(), known, n=1)
             hint = f"did you mean {close[0]}? " if close else ""
             raise ConfigurationError(f"{name} is not a setting; {hint}see docs/configuration.md")

@@ -17,7 +17,6 @@ from contextlib import closing, contextmanager
 from hermes_queue.models import TrajectoryGroup
 from hermes_queue.settings import MetricsSettings
 from hermes_queue.telemetry import metrics
-from hermes_queue.telemetry.endpoint import MetricsEndpoint
 from hermes_queue.telemetry.meter import Meter, PrometheusMeter
 
 
@@ -63,6 +62,8 @@ def metered(sink: str, settings: MetricsSettings | None = None) -> Iterator[Sink
     if section.sink_port is None:
         yield SinkMeter(sink, Meter())
         return
+    from hermes_queue.telemetry.endpoint import MetricsEndpoint  # a web server
+
     meter = PrometheusMeter("sink", max_label_values=section.max_label_values)
     endpoint = MetricsEndpoint(
         {"/metrics": meter.exposition},

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.metadata import PathDistribution
 from pathlib import Path
 
 import pytest
 
-from hermes_queue.installation import check_installation
+from hermes_queue.installation import OWN_PACKAGES, check_installation
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,6 +33,20 @@ def foreign_envs(tmp_path: Path) -> Path:
 
 def test_our_own_installation_passes() -> None:
     check_installation()
+
+
+def test_only_metadata_of_owners_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    read_text = PathDistribution.read_text
+
+    def noted(self: PathDistribution, filename: str) -> str | None:
+        read.append(filename)
+        return read_text(self, filename)
+
+    monkeypatch.setattr(PathDistribution, "read_text", noted)
+    check_installation()
+    assert read.count("RECORD") > 50
+    assert read.count("METADATA") <= len(OWN_PACKAGES)
 
 
 def test_producer_names_the_foreign_distribution_and_the_fix(foreign_envs: Path) -> None:

@@ -13,10 +13,19 @@ import pytest
 import hermes_queue
 from hermes_queue.cli import COMMANDS, cli
 
+CLIENTS = {"aiohttp", "fsspec", "grpclib", "httpx2", "modal", "openai", "prometheus_client"}
+"""Clients of what a deployment may or may not have."""
+DATA = {"datasets", "pyarrow"}
+CELERY = {"amqp", "billiard", "celery", "kombu"}
+SCREENS = {"flower", "prompt_toolkit", "rich"}
+MODULES_OF_REDIS = {f"redis.commands.{m}" for m in ("bf", "json", "search", "timeseries")}
+NOT_OF_ALL_COMMANDS = {"watch.status"}
+"""Commands that draw on the screen in any case."""
+
 
 def loaded_by(code: str) -> set[str]:
     """Names of all modules that are loaded after `code` has run."""
-    command = [sys.executable, "-c", f"{code}; import sys; print(*sys.modules)"]
+    command = [sys.executable, "-c", f"{code}\nimport sys; print(*sys.modules)"]
     return set(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())
 
 
@@ -49,6 +58,35 @@ def test_errors_need_nothing_but_the_standard_library() -> None:
     assert not {"pydantic", "redis", "click", "asyncio"} & loaded
     ours = {name for name in loaded if name.startswith("hermes_queue")}
     assert ours == {"hermes_queue", "hermes_queue.errors"}
+
+
+def test_sending_jobs_and_reading_results_load_nothing_of_others() -> None:
+    code = """
+import asyncio, hermes_queue, hermes_queue.errors
+async def first_use():
+    away = "unix:///nonexistent"
+    try: hermes_queue.enqueue(env="gsm8k", items=[{"question": "1"}], url=away)
+    except hermes_queue.RedisUnavailable: print("sent")
+    try: await anext(hermes_queue.consume("trainer", url=away))
+    except hermes_queue.RedisUnavailable: print("read")
+asyncio.run(first_use())
+"""
+    loaded = loaded_by(code)
+    assert {"sent", "read", "redis.client", "hermes_queue.models"} <= loaded
+    others = CLIENTS | DATA | CELERY | SCREENS | MODULES_OF_REDIS | {"click", "difflib"}
+    assert not others & loaded
+
+
+def test_commands_load_no_client_before_they_run() -> None:
+    modules = {module for module, _ in COMMANDS.values()} - NOT_OF_ALL_COMMANDS
+    loaded = loaded_by("import " + ", ".join(f"hermes_queue.cli.{name}" for name in modules))
+    assert not (CLIENTS | DATA | CELERY | SCREENS) & loaded
+
+
+def test_a_worker_loads_no_client_before_a_job_needs_it() -> None:
+    loaded = loaded_by("import workers.trajectory, workers.lifecycle")
+    assert "celery" in loaded
+    assert not (CLIENTS | DATA | SCREENS | MODULES_OF_REDIS | {"http.server"}) & loaded
 
 
 def test_a_list_of_commands_loads_none_of_them() -> None:

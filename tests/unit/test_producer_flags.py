@@ -183,7 +183,8 @@ def test_help_teaches_and_loads_nothing_heavy() -> None:
         "import sys, producers.swe_smith as p\n"
         "try: p.main(p.PRODUCER, ['--help'])\n"
         "except SystemExit: pass\n"
-        "heavy = {'celery', 'kombu', 'openai', 'modal', 'pyarrow', 'rich', 'datasets'}\n"
+        "heavy = {'celery', 'kombu', 'openai', 'modal', 'pyarrow', 'rich', 'datasets', 'redis',"
+        " 'hermes_queue.models'}\n"
         "print('loaded:', sorted(heavy & set(sys.modules)))\n"
     )
     root = Path(__file__).parents[2]

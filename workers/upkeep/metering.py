@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 from hermes_queue.agent.endpoint.limiter import Limiter, ObservedPermit, Permit
 from hermes_queue.errors import TrajectoryFailure
@@ -17,9 +18,11 @@ from hermes_queue.ledger import ACCEPTED, PublishVerdict
 from hermes_queue.models import ScoredTrajectory, Usage
 from hermes_queue.settings import MetricsSettings
 from hermes_queue.telemetry import metrics
-from hermes_queue.telemetry.endpoint import MetricsEndpoint
 from hermes_queue.telemetry.meter import Meter, PrometheusMeter, Values
 from workers.draft import Draft
+
+if TYPE_CHECKING:
+    from hermes_queue.telemetry.endpoint import MetricsEndpoint
 
 
 def serve(
@@ -34,6 +37,7 @@ def serve(
     """
     if settings.worker_port is None:
         return None
+    from hermes_queue.telemetry.endpoint import MetricsEndpoint  # a web server
 
     def values() -> Iterable[tuple[metrics.Metric, Values]]:
         leased = Counter(stages())
