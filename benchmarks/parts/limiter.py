@@ -80,7 +80,7 @@ async def _share(redis_url: str, redis_pid: int, limited: bool, scale: float) ->
         try:
             while not endpoint.served:  # noqa: ASYNC110 - it is looked at, not told
                 await asyncio.sleep(0.1)
-            await asyncio.sleep(SETTLE_S * scale)
+            await asyncio.sleep(SETTLE_S)
             endpoint.reset()
             with metered(redis=redis_pid) as meter:
                 await asyncio.sleep(SECONDS * scale)
