@@ -13,6 +13,7 @@ DEMO ?= --items 2
 VALIDATE ?= --items all
 PYTHONS ?= 3.11 3.12 3.13
 TESTS ?= tests
+PARTS ?=
 MINUTES ?= 5
 MODAL_OLDEST ?= $(shell sed -n 's/^modal = .*>=\([0-9.]*\),.*/\1/p' pyproject.toml)
 MODAL_TESTS := tests/sandbox/test_conformance.py tests/sandbox/test_modal_kernels.py
@@ -143,12 +144,8 @@ format: $(VENV)/.dev ## Let ruff rewrite what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/.dev redis ## Measure what the queue itself costs
-	$(BIN)/python -m benchmarks
-	$(BIN)/python -m benchmarks.factory
-	$(BIN)/python -m benchmarks.pool
-	$(BIN)/python -m benchmarks.atropos
-	$(BIN)/python -m benchmarks.modal
+bench: $(VENV)/.dev redis ## Measure what the machinery costs, beside other systems (15 min; PARTS="factory codec")
+	$(BIN)/python -m benchmarks $(PARTS)
 
 docs: $(VENV)/.dev ## Generate what is made from code: pages of settings and commands, tables, pictures
 	$(BIN)/python docs/generate_configuration.py
@@ -168,9 +165,12 @@ lock: ## Resolve requirements/*.txt anew
 		pyproject.toml -o requirements/dev.txt
 	$(COMPILE) --upgrade --constraints requirements/dev.txt $(RUN_EXTRAS) --extra parquet --extra store --extra modal \
 		--extra profiles --extra metrics --extra flower --group build pyproject.toml -o requirements/image.txt
+	echo inspect-ai | $(COMPILE) --upgrade - -o benchmarks/peers/inspect.txt
+	printf '%s\n' 'celery[redis]' 'dramatiq[redis]' taskiq taskiq-redis \
+		| $(COMPILE) --upgrade - -o benchmarks/peers/queues.txt
 
 clean: ## Remove the virtual environment and everything generated (not your caches and results)
-	rm -rf $(VENV) $(VENV)-modal-oldest $(LIVE) dist build site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) $(VENV)-modal-oldest $(VENV)-peers $(LIVE) dist build site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 redis: ## A second Redis version for the tests, from Debian (does nothing without root)

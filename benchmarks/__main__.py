@@ -1,110 +1,129 @@
-"""`make bench`: what the queue itself costs, on a private redis-server with AOF.
-
-    python -m benchmarks [--jobs N] [--bodies N]
-
-Nothing runs in a sandbox here. Figures depend on the machine and on what else it does, so
-compare only runs made side by side.
-"""
+"""Measure what hermes-queue costs, beside other systems that do the same in the same minutes."""
 
 from __future__ import annotations
 
 import argparse
-import asyncio
-import random
+import importlib
+import json
+import pkgutil
+import sys
 import time
-from collections.abc import Callable, Iterator
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
-import redis
+import benchmarks.parts
+from benchmarks.measuring import Part, measure
+from benchmarks.processes import ROOT
+from benchmarks.report import HISTORY, add_to_history, circumstances, table
 
-from benchmarks.jobs import jobs
-from benchmarks.private_redis import private_redis
-from hermes_queue import Message, ScoredTrajectory, TokenSequence, TrajectoryJob, consume
-from hermes_queue.bodies.codec import decode_record, encode_record
-from hermes_queue.broker.enqueue import enqueue
-from hermes_queue.ledger import Ledger
-from hermes_queue.models import identity
+EXAMPLES = """\
+how to read it:
+  Every round gives each side of a case one turn, in alternating order. A figure is the median of
+  the rounds, with the smallest and largest one; a ratio is taken within each round (ours : other),
+  so that what else the machine does meets both. "ms CPU" counts every process of a side and is
+  what to compare on a busy machine; "busy elsewhere" says how busy it was. Other systems run in
+  virtual environments of their own, from benchmarks/peers/*.txt, made at the first run; where one
+  cannot be installed, the report says so and goes on.
 
-GROUP_SIZE = 8
-LEASE_S = 600.0
+examples:
+  everything, into results/benchmarks/ (a quarter of an hour)
+    make bench
+  two parts; the same by hand, quickly and roughly
+    make bench PARTS="factory codec"
+    python -m benchmarks factory codec --rounds 1 --scale 0.2
+  what factory compares, side by side
+    python -m benchmarks --about factory
+"""
 
 
-def rows(count: int) -> Iterator[TrajectoryJob]:
-    """Jobs of groups of eight, with rows of 1 KB."""
-    item = {"problem_statement": "something is wrong with it " * 38}
-    return jobs(count, group_size=GROUP_SIZE, env="swe_smith", item=item)
+def names() -> list[str]:
+    """All parts."""
+    return sorted(module.name for module in pkgutil.iter_modules(benchmarks.parts.__path__))
 
 
-def record(job: TrajectoryJob) -> ScoredTrajectory:
-    """A trajectory of about 100 KB as JSON: 30 KB of text and 3,000 tokens, most sampled."""
-    dice = random.Random(job.trajectory_id)
-    words = " ".join(f"{dice.randrange(10**6):x}" for _ in range(5000))
-    ids = tuple(dice.randrange(150_000) for _ in range(3000))
-    logprobs = tuple(-dice.random() for _ in ids)
-    return ScoredTrajectory(
-        **identity(job),
-        attempt=1,
-        epoch=1,
-        status="completed",
-        stop_reason="submitted",
-        score=float(job.sample_index % 2),
-        messages=(Message(role="assistant", content=words),),
-        sequences=(TokenSequence(ids=ids, loss_mask=(1,) * len(ids), logprobs=logprobs),),
+def docstring(name: str) -> str:
+    """What the part's module says about it, without importing it."""
+    source = (Path(benchmarks.parts.__path__[0]) / f"{name}.py").read_text(encoding="utf-8")
+    return source.split('"""')[1]
+
+
+def parsed(given: Sequence[str] | None) -> argparse.Namespace:
+    """The options."""
+    width = max(map(len, names()))
+    listed = [f"  {name:<{width}}  {docstring(name).splitlines()[0]}" for name in names()]
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="\n".join(["parts:", *listed, "", EXAMPLES]),
     )
+    parser.add_argument("parts", nargs="*", metavar="PART", help="part to run (default: all)")
+    parser.add_argument("--rounds", type=int, metavar="N", help="rounds of each part (default: 3)")
+    parser.add_argument(
+        "--scale", type=float, default=1.0, metavar="X", help="factor for all counts (default: 1)"
+    )
+    parser.add_argument(
+        "--json",
+        type=Path,
+        metavar="FILE",
+        help="where the results go (default: results/benchmarks/TIME.json)",
+    )
+    parser.add_argument(
+        "--history",
+        action="store_true",
+        help=f"also append a line to {HISTORY.relative_to(ROOT)}, as every release does",
+    )
+    parser.add_argument("--about", action="store_true", help="say what the parts do, and end")
+    arguments = parser.parse_args(given)
+    if unknown := set(arguments.parts) - set(names()):
+        parser.error(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(names())}")
+    if arguments.scale <= 0 or (arguments.rounds or 1) < 1:
+        parser.error("--rounds and --scale must be above 0")
+    return arguments
 
 
-def timed(name: str, count: int, work: Callable[[], object]) -> None:
-    """Run `work`, print its rate."""
-    began = time.perf_counter()
-    work()
-    seconds = time.perf_counter() - began
-    print(f"{name:<44} {count / seconds:>9,.0f} /s   {seconds:>7.2f} s for {count:,}", flush=True)
+def run(name: str, scale: float, rounds: int | None) -> dict[str, Any]:
+    """The results of one part; `failed` with the reason if it broke off."""
+    try:
+        part: Part = importlib.import_module(f"benchmarks.parts.{name}").PART
+        return measure(part, scale=scale, rounds=rounds or part.rounds, say=_progress(name))
+    except Exception as error:  # noqa: BLE001 - the other parts go on
+        traceback.print_exc()
+        return {"failed": f"{type(error).__name__}: {error}"}
 
 
-async def read_all(url: str, groups: int) -> None:
-    """Consume and acknowledge `groups` groups."""
-    async for group in consume("bench", url=url):
-        await group.ack()
-        groups -= 1
-        if not groups:
-            return
+def _progress(name: str) -> Any:
+    def say(text: str) -> None:
+        print(f"[{time.strftime('%H:%M:%S')}] {name}, {text}", file=sys.stderr, flush=True)
+
+    return say
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--jobs", type=int, default=20_000)
-    parser.add_argument("--bodies", type=int, default=2_000)
-    arguments = parser.parse_args()
-    bodies = arguments.bodies - arguments.bodies % GROUP_SIZE
-    records = [record(job) for job in rows(bodies)]
-    encoded = [encode_record(item) for item in records]
-    size, packed = len(records[0].model_dump_json()), len(encoded[0])
-    print(f"a record: {size:,} bytes as JSON, {packed:,} encoded")
-    timed("encode", bodies, lambda: [encode_record(item) for item in records])
-    timed("decode", bodies, lambda: [decode_record(body) for body in encoded])
-    with private_redis() as url, redis.Redis.from_url(url) as client:
-        ledger = Ledger.connect(url=url)
-        timed("enqueue", arguments.jobs, lambda: enqueue(rows(arguments.jobs), ledger=ledger))
-        print(f"Redis holds {client.info('memory')['used_memory'] / 1e6:,.0f} MB")
-        ids = [job.trajectory_id for job in rows(bodies)]
-        timed(
-            "begin",
-            bodies,
-            lambda: [
-                ledger.begin(name, 1, owner="bench", lease_s=LEASE_S, nonce=name) for name in ids
-            ],
-        )
-        timed(
-            "publish",
-            bodies,
-            lambda: [
-                ledger.publish(item, body, owner="bench", finished_ttl_s=3600)
-                for item, body in zip(records, encoded, strict=True)
-            ],
-        )
-        timed("consume", bodies, lambda: asyncio.run(read_all(url, bodies // GROUP_SIZE)))
-        ledger.close()
+def main(given: Sequence[str] | None = None) -> int:
+    """Measure and print; 1 if a part failed."""
+    arguments = parsed(given)
+    chosen = arguments.parts or names()
+    if arguments.about:
+        for name in chosen:
+            print(f"{name}\n\n{docstring(name)}\n")
+        return 0
+    result = circumstances()
+    default = ROOT / "results" / "benchmarks" / f"{result['began'].replace(':', '')}.json"
+    path: Path = arguments.json or default
+    path.parent.mkdir(parents=True, exist_ok=True)
+    result |= {"scale": arguments.scale, "parts": {}}
+    for name in chosen:
+        part = result["parts"][name] = run(name, arguments.scale, arguments.rounds)
+        path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        lines = [f"{name}: {part['failed']}"] if "failed" in part else table(name, part)
+        print(*lines, "", sep="\n", flush=True)
+    print(f"results: {path}")
+    if arguments.history:
+        add_to_history(result)
+    return int(any("failed" in part for part in result["parts"].values()))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

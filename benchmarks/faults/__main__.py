@@ -12,13 +12,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import re
 import resource
 import socket
-import subprocess
 import sys
-import tempfile
 import time
 import urllib.request
 from collections import Counter
@@ -26,9 +23,8 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from benchmarks.factory import ROW
-from benchmarks.jobs import RUN, jobs
-from benchmarks.private_redis import private_redis
+from benchmarks.jobs import ROW, RUN, jobs
+from benchmarks.processes import process, redis_server, worker
 from hermes_queue import ScoredTrajectory, consume
 from hermes_queue.broker.enqueue import enqueue
 from hermes_queue.ledger import Ledger
@@ -41,6 +37,12 @@ AGENT_S = 120.0
 TOTAL_S = 300.0
 GRACE_S = 30.0
 TURNS = 3
+SETTINGS = {
+    "HERMES_QUEUE_MODEL_OTHER_URLS": "without_key",  # the server's port is not known yet
+    "HERMES_QUEUE_RETRY_BACKOFF_S": "1",
+    "HERMES_QUEUE_LEASE_MOVER_S": "0.5",
+}
+"""Of the worker."""
 
 
 @contextmanager
@@ -52,8 +54,7 @@ def aimock(directory: Path) -> Iterator[str]:
     command = ["node", str(program), "-h", "127.0.0.1", "-p", str(port), "--log-level", "silent"]
     command += ["-f", str(HERE / "agent.json"), "--strict", "--metrics"]
     command += [word for name, share in SHARES.items() for word in (f"--chaos-{name}", str(share))]
-    server = subprocess.Popen(command)
-    try:
+    with process(command) as server:
         give_up = time.monotonic() + 30
         while True:
             try:
@@ -64,30 +65,6 @@ def aimock(directory: Path) -> Iterator[str]:
                     raise SystemExit(f"aimock does not start: {' '.join(command)}") from None
                 time.sleep(0.05)
         yield f"http://127.0.0.1:{port}/v1"
-    finally:
-        server.terminate()
-        server.wait()
-
-
-@contextmanager
-def worker(url: str, directory: str, concurrency: int) -> Iterator[None]:
-    """A worker process."""
-    environment = {
-        **os.environ,
-        "HERMES_QUEUE_MODEL_OTHER_URLS": "without_key",  # the server's port is not known yet
-        "HERMES_QUEUE_REDIS_URL": url,
-        "HERMES_QUEUE_PATHS_SPOOL": directory,
-        "HERMES_QUEUE_RETRY_BACKOFF_S": "1",
-        "HERMES_QUEUE_LEASE_MOVER_S": "0.5",
-    }
-    command = [sys.executable, "-m", "celery", "-A", "hermes_queue", "worker", "-l", "error"]
-    command += ["-c", str(concurrency), "--without-gossip", "--without-mingle"]
-    process = subprocess.Popen(command, env=environment)
-    try:
-        yield
-    finally:
-        process.terminate()
-        process.wait()
 
 
 async def records(url: str, groups: int, limit_s: float) -> list[ScoredTrajectory]:
@@ -179,11 +156,7 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=1200.0, metavar="S", help="of the whole run")
     arguments = parser.parse_args()
     count = arguments.trajectories
-    with (
-        tempfile.TemporaryDirectory(prefix="hq-faults-") as spool,
-        private_redis() as url,
-        aimock(arguments.aimock) as endpoint,
-    ):
+    with redis_server() as server, aimock(arguments.aimock) as endpoint:
         agent = AgentSpec(
             kind="openai", model="m", base_url=endpoint, params={"probe_tools": False}
         )
@@ -197,12 +170,12 @@ def main() -> None:
             limits=limits,
             group_policy=GroupPolicy(),
         )
-        ledger = Ledger.connect(url=url)
+        ledger = Ledger.connect(url=server.url)
         enqueue(made, ledger=ledger)
         began = time.monotonic()
-        with worker(url, spool, arguments.concurrency):
+        with worker(server, SETTINGS, concurrency=arguments.concurrency):
             try:
-                found = asyncio.run(records(url, count, arguments.limit))
+                found = asyncio.run(records(server.url, count, arguments.limit))
             except TimeoutError:
                 raise SystemExit(
                     f"hangs: after {arguments.limit:.0f} s {ledger.run_status(RUN)}"

@@ -2,7 +2,7 @@
 
 import sys
 
-from benchmarks.limiter import Load, work
+from benchmarks.parts.limiter import Load, work
 
 if __name__ == "__main__":
     work(Load(redis_url=sys.argv[1], endpoint=sys.argv[2], tasks=15))

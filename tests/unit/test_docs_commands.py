@@ -198,7 +198,7 @@ def test_a_command_that_does_not_exist_is_found() -> None:
         ("make demo DEMOS=1", AssertionError),
         ("python -m producers.swe_smith --item 2", SystemExit),
         ("python -m producers.nothing --items 2", AssertionError),
-        ("python -m benchmarks.factory --nonsense", AssertionError),
+        ("python -m benchmarks factory --nonsense", AssertionError),
         ("teleport --now", AssertionError),
     ):
         with pytest.raises(error):
@@ -211,7 +211,7 @@ def known_flags() -> frozenset[str]:
     page = GENERATE["render"]()
     parsers = [producer_parser(name) for name in GENERATE["producer_modules"]()]
     worker = [name for p in celery_command.commands["worker"].params for name in p.opts]
-    modules = ("workers.chaos", "benchmarks.limiter", "benchmarks.faults", "benchmarks.datasets")
+    modules = ("workers.chaos", "benchmarks", "benchmarks.faults")
     return frozenset(
         [
             *re.findall(r"(?<![\w-])--[a-z][a-z-]*", page),

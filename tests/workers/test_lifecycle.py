@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from redis_server import RedisServer
 
-from benchmarks.factory import NoopBackend
+from benchmarks.noop import NoopBackend
 from hermes_queue.broker.pool import TaskPool
 from workers import lifecycle  # noqa: F401 - hooks itself into the pool
 from workers import runtime as runtimes

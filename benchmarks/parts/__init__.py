@@ -1,0 +1,15 @@
+"""The parts of the benchmarks; each module has a `PART`, and its docstring says what it compares.
+
+atropos.py   consume -> Atropos's API server
+codec.py     records to bytes and back
+commands.py  a command in a local sandbox
+enqueue.py   real rows into the queue
+factory.py   no-op trajectories from the queue to the consumer
+limiter.py   worker processes that share an endpoint
+memory.py    a thousand jobs that wait
+modal.py     commands and trajectories in Modal sandboxes
+parquet.py   the stream into Parquet
+queues.py    no-op tasks
+start.py     imports, --help, a worker's first job
+streams.py   begin, publish, consume
+"""
