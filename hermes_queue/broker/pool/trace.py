@@ -15,6 +15,7 @@ from celery import states
 from celery.app.task import Context
 from celery.app.trace import LOG_SUCCESS, TraceInfo
 from celery.app.trace import info as log_outcome
+from celery.app.trace import logger as celery_logger
 from celery.utils.saferepr import saferepr
 from kombu.serialization import loads, prepare_accept_content
 
@@ -62,11 +63,11 @@ def decode(app: Any, call: TaskCall) -> tuple[list[Any], dict[str, Any]]:
 
 
 def conclude(task: Any, call: TaskCall, outcome: TaskOutcome) -> CallbackResult:
-    """Log the outcome as Celery's tracer does; blocks."""
-    context = Context(call.request, called_directly=False)
+    """Log the outcome as Celery's tracer does."""
     try:
         if outcome.error is None:
-            return 0, _log_success(task, context, outcome), outcome.runtime_s
+            return 0, _log_success(task, call, outcome), outcome.runtime_s
+        context = Context(call.request, called_directly=False)
         info = exception_info(outcome.error)
         failure = TraceInfo(states.FAILURE, outcome.error)
         failure.handle_error_state(task, context, call_errbacks=False)
@@ -82,15 +83,17 @@ def conclude(task: Any, call: TaskCall, outcome: TaskOutcome) -> CallbackResult:
     return 1, info, outcome.runtime_s
 
 
-def _log_success(task: Any, context: Any, outcome: TaskOutcome) -> str:
+def _log_success(task: Any, call: TaskCall, outcome: TaskOutcome) -> str:
     shown: str = saferepr(outcome.value, task.resultrepr_maxsize)
+    if not celery_logger.isEnabledFor(logging.INFO):
+        return shown
     facts = {
-        "id": context.id,
-        "name": context.shadow or task.name,
+        "id": call.task_id,
+        "name": call.request.get("shadow") or task.name,
         "return_value": shown,
         "runtime": outcome.runtime_s,
-        "args": context.get("argsrepr"),
-        "kwargs": context.get("kwargsrepr"),
+        "args": call.request.get("argsrepr"),
+        "kwargs": call.request.get("kwargsrepr"),
     }
     log_outcome(LOG_SUCCESS, facts)
     return shown
