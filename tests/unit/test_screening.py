@@ -129,10 +129,18 @@ def pool() -> Iterator[TaskPool]:
         made.stop()
 
 
-def apply(pool: TaskPool, body: Any, answered: queue.Queue[tuple[int, str]], **limits: Any) -> None:
+NO_ARGUMENTS: dict[str, Any] = {"id": "x", "args": [], "kwargs": {}}
+
+
+def apply(
+    pool: TaskPool,
+    answered: queue.Queue[tuple[int, str]],
+    request: dict[str, Any] = NO_ARGUMENTS,
+    **limits: Any,
+) -> None:
     pool.on_apply(
         None,
-        ("fine", "x", {"id": "x"}, body, None, None),
+        ("fine", "x", request, None, None, None),
         callback=lambda result: answered.put((result[0], str(result[1]))),
         **limits,
     )
@@ -140,12 +148,12 @@ def apply(pool: TaskPool, body: Any, answered: queue.Queue[tuple[int, str]], **l
 
 def test_a_job_that_cannot_be_started_gives_its_slot_back_and_is_answered(pool: TaskPool) -> None:
     answered: queue.Queue[tuple[int, str]] = queue.Queue()
-    for body in ("no body of a task", ([], {}, None)):
-        apply(pool, body, answered)
+    for request in ({**NO_ARGUMENTS, "args": ["superfluous"]}, NO_ARGUMENTS):
+        apply(pool, answered, request)
     fine, (failed, why) = sorted(answered.get(timeout=30) for _ in range(2))
-    assert (fine, failed, "ValueError" in why) == ((0, "'done'"), 1, True)
+    assert (fine, failed, "TypeError" in why) == ((0, "'done'"), 1, True)
     with pytest.raises(ValueError, match="valid number"):
-        apply(pool, None, answered, timeout=["x"])
+        apply(pool, answered, timeout=["x"])
 
 
 def test_a_job_that_is_cancelled_before_the_loop_has_seen_it_ends(
@@ -162,10 +170,10 @@ def test_a_job_that_is_cancelled_before_the_loop_has_seen_it_ends(
         return call_soon(function, *args)
 
     monkeypatch.setattr(pool, "call_soon", cancelled_first)
-    apply(pool, ([], {}, None), answered)
+    apply(pool, answered)
     failed, why = answered.get(timeout=30)
     assert (failed, "Terminated" in why) == (1, True)
-    apply(pool, ([], {}, None), answered)
+    apply(pool, answered)
     assert answered.get(timeout=30) == (0, "'done'")
 
 
@@ -185,7 +193,7 @@ def test_a_success_without_anything_to_wait_for_is_reported_where_it_ended(pool:
 
     def threads_of(request: Request) -> list[str]:
         callbacks = {"accept_callback": request.on_accepted, "callback": request.on_success}
-        pool.on_apply(None, ("fine", "x", {}, ([], {}, None), None, None), **callbacks)
+        pool.on_apply(None, ("fine", "x", NO_ARGUMENTS, None, None, None), **callbacks)
         return [request.threads.get(timeout=30) for _ in range(2)]
 
     assert threads_of(Request()) == ["hermes-loop", "hermes-loop"]

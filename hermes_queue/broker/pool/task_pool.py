@@ -26,7 +26,7 @@ from hermes_queue.broker.pool.loop_thread import LoopThread
 from hermes_queue.broker.pool.run import LIMIT_S, Callbacks, Run
 from hermes_queue.broker.pool.running import CancelReason, RunningTask, run_body, suspended_stack
 from hermes_queue.broker.pool.screening import Screen
-from hermes_queue.broker.pool.trace import TaskCall, TaskOutcome, decode
+from hermes_queue.broker.pool.trace import TaskCall, TaskOutcome, arguments
 from hermes_queue.broker.pool.transport import use_batches
 from hermes_queue.settings import WorkerSettings
 
@@ -274,7 +274,7 @@ class TaskPool(BasePool):  # type: ignore[misc]
         run.task.add_done_callback(lambda task: self._on_done(run, task))
 
     async def _trace(self, run: Run) -> Any:
-        args, kwargs = decode(self.app, run.call)
+        args, kwargs = arguments(run.call)
         task = self.app.tasks[run.call.name]
         if not inspect.iscoroutinefunction(inspect.unwrap(task.run)):
             raise TypeError(

@@ -1,4 +1,4 @@
-"""The steps around the body of a coroutine task: decoding before, Celery's record of it after.
+"""The steps around the body of a coroutine task: its arguments before, Celery's record after.
 
 Celery's own tracer (`celery.app.trace`) calls the body itself and therefore needs a thread per
 running task. Of what it does beside, a message gets nothing here: results, retries and further
@@ -8,6 +8,7 @@ jobs are the ledger's, so there is no result backend, and links and chains are n
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from billiard.einfo import ExceptionInfo
@@ -17,7 +18,6 @@ from celery.app.trace import LOG_SUCCESS, TraceInfo
 from celery.app.trace import info as log_outcome
 from celery.app.trace import logger as celery_logger
 from celery.utils.saferepr import saferepr
-from kombu.serialization import loads, prepare_accept_content
 
 logger = logging.getLogger(__name__)
 
@@ -45,21 +45,9 @@ class TaskOutcome(NamedTuple):
     runtime_s: float
 
 
-def decode(app: Any, call: TaskCall) -> tuple[list[Any], dict[str, Any]]:
-    """Return the task's positional and keyword arguments; completes `call.request`.
-
-    Raises:
-        ContentDisallowed, TypeError, ValueError: the body is not that of a task.
-    """
-    if call.content_type:
-        accept = prepare_accept_content(app.conf.accept_content)  # type: ignore[no-untyped-call]
-        args, kwargs, embed = loads(  # type: ignore[no-untyped-call]
-            call.body, call.content_type, call.content_encoding, accept=accept
-        )
-    else:
-        args, kwargs, embed = call.body
-    call.request.update(embed or {}, args=args, kwargs=kwargs, is_eager=False)
-    return args, kwargs
+def arguments(call: TaskCall) -> tuple[Sequence[Any], dict[str, Any]]:
+    """Return the task's positional and keyword arguments, which Celery has decoded."""
+    return call.request["args"], call.request["kwargs"]
 
 
 def conclude(task: Any, call: TaskCall, outcome: TaskOutcome) -> CallbackResult:
