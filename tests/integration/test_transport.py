@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from hermes_queue.ledger import DueJob
 
 pytestmark = pytest.mark.redis
 
+Opened = Callable[..., "Taking"]
 QUEUE = "v1.train"
 PREFIX = "hq:"
 
@@ -47,6 +50,19 @@ class Taking:
         self.messages.append(message)
 
 
+@pytest.fixture
+def opened(redis_server: RedisServer) -> Iterator[Opened]:
+    """Opens consumers, and closes them before Redis ends."""
+    with ExitStack() as stack:
+
+        def made(kind: type[Connection], room: int = 1) -> Taking:
+            taking = Taking(kind, redis_server, room)
+            stack.callback(taking.connection.release)
+            return taking
+
+        yield made
+
+
 def put(server: RedisServer, *ids: str) -> list[str]:
     """Have messages of jobs wait; returns their task ids."""
     with server.client() as client:
@@ -73,9 +89,10 @@ def unacknowledged(server: RedisServer) -> dict[str, Any]:
 
 def test_what_fits_is_taken_recorded_and_acknowledged_in_three_round_trips(
     redis_server: RedisServer,
+    opened: Opened,
 ) -> None:
     ids = put(redis_server, *(f"r.a.{n}" for n in range(12)))
-    taking = Taking(BatchConnection, redis_server, room=8)
+    taking = opened(BatchConnection, room=8)
     commands(redis_server)
     assert taking.take() == ids[:8]
     assert len(unacknowledged(redis_server)) == 8
@@ -90,28 +107,28 @@ def test_what_fits_is_taken_recorded_and_acknowledged_in_three_round_trips(
         assert client.llen(f"{PREFIX}{QUEUE}") == 4
 
 
-def test_one_free_slot_takes_one_message(redis_server: RedisServer) -> None:
+def test_one_free_slot_takes_one_message(redis_server: RedisServer, opened: Opened) -> None:
     ids = put(redis_server, "r.a.0", "r.a.1")
-    taking = Taking(BatchConnection, redis_server, room=1)
+    taking = opened(BatchConnection, room=1)
     commands(redis_server)
     assert taking.take() == ids[:1]
     assert commands(redis_server)["rpop"] == 0
 
 
-def test_the_limit_of_prefetched_messages_holds(redis_server: RedisServer) -> None:
+def test_the_limit_of_prefetched_messages_holds(redis_server: RedisServer, opened: Opened) -> None:
     ids = put(redis_server, *(f"r.a.{n}" for n in range(6)))
-    taking = Taking(BatchConnection, redis_server, room=6)
+    taking = opened(BatchConnection, room=6)
     taking.channel.basic_qos(0, 4, False)
     assert taking.take() == ids[:4]
 
 
-def test_the_record_of_a_message_is_kombus(redis_server: RedisServer) -> None:
+def test_the_record_of_a_message_is_kombus(redis_server: RedisServer, opened: Opened) -> None:
     ids = put(redis_server, "r.a.0")
-    kombus = Taking(Connection, redis_server)
+    kombus = opened(Connection)
     assert kombus.take() == ids
     expected = unacknowledged(redis_server)
     kombus.messages[0].requeue()
-    ours = Taking(BatchConnection, redis_server)
+    ours = opened(BatchConnection)
     assert ours.take() == ids
     record = unacknowledged(redis_server)
     for [payload, *_] in [*expected.values(), *record.values()]:  # marks of the second delivery
@@ -122,19 +139,23 @@ def test_the_record_of_a_message_is_kombus(redis_server: RedisServer) -> None:
     assert (unacknowledged(redis_server), kombus.take()) == ({}, ids)
 
 
-def test_of_a_batch_only_what_cannot_be_handled_is_dropped(redis_server: RedisServer) -> None:
+def test_of_a_batch_only_what_cannot_be_handled_is_dropped(
+    redis_server: RedisServer, opened: Opened
+) -> None:
     first, _ = put(redis_server, "r.a.0", "strange")
     with redis_server.client() as client:
         client.lpush(f"{PREFIX}{QUEUE}", "[]")
     [last] = put(redis_server, "r.a.1")
-    taking = Taking(BatchConnection, redis_server, room=8)
+    taking = opened(BatchConnection, room=8)
     assert taking.take() == [first, last]
     assert taking.screen.refused == 2
     assert len(unacknowledged(redis_server)) == 2
 
 
-def test_a_connection_uses_one_client_until_its_pool_is_gone(redis_server: RedisServer) -> None:
-    channel = Taking(BatchConnection, redis_server).channel
+def test_a_connection_uses_one_client_until_its_pool_is_gone(
+    redis_server: RedisServer, opened: Opened
+) -> None:
+    channel = opened(BatchConnection).channel
     with channel.conn_or_acquire() as first, channel.conn_or_acquire() as second:
         assert first is second
     channel._disconnect_pools()
