@@ -38,6 +38,8 @@ def test_sigterm_lets_running_jobs_finish_and_leaves_the_rest_in_the_queue(
         worker.signal(signal.SIGTERM)
         assert worker.wait() == 0
         assert all(worker.marked("end", task_id) for task_id in running)
+        for task_id in running:
+            worker.event(task_id, "succeeded")
         assert not worker.marked("start", waiting)
         assert (worker.queued(), worker.unacknowledged()) == (1, 0)
         assert worker.marks[-1] == ["closed"]

@@ -13,6 +13,7 @@ import redis
 from celery import bootsteps
 
 from hermes_queue.broker.pool.intake import shutdown_is_ordered
+from hermes_queue.broker.pool.transport import attach
 
 
 class SteadyChannel(bootsteps.StartStopStep):  # type: ignore[misc]
@@ -36,9 +37,13 @@ class SteadyChannel(bootsteps.StartStopStep):  # type: ignore[misc]
         channel.do_restore = False
         c.pool.adopt_messages(channel)
         # From here on, new messages are validated before Celery reads them.
-        c.pool.screen.install(c.connection, channel, c.connection_errors)
+        attach(channel, c.pool.screen, c.pool.room)
+        c.pool.events.collect(c.event_dispatcher)
 
     def stop(self, c: Any) -> None:
         """Restore unacknowledged messages at once when the worker ends."""
-        if c.task_consumer and shutdown_is_ordered():
+        if not shutdown_is_ordered():
+            # What fails now is kept by Celery for the next connection; its buffer is not.
+            c.pool.events.publish()
+        elif c.task_consumer:
             c.task_consumer.channel.do_restore = True

@@ -1,7 +1,7 @@
 """One job in the pool, and its reports to Celery.
 
-`accept`, `report` and `report_timeout` block on Redis and run on callback threads; the pool
-changes everything else on the loop's thread only.
+`accept`, `report` and `report_timeout` run on the callback thread, or on the loop's when nothing in
+them waits for Redis; the pool changes everything else on the loop's thread only.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Annotated, Any, NamedTuple
 
 from celery.exceptions import SoftTimeLimitExceeded, Terminated
 from pydantic import Field, TypeAdapter
 
-from hermes_queue.broker.pool.running import RunningTask
+from hermes_queue.broker.pool.callback_thread import CallbackThread
+from hermes_queue.broker.pool.running import RunningTask, acknowledge_all
 from hermes_queue.broker.pool.trace import TaskCall, TaskOutcome, conclude, exception_info
 
 logger = logging.getLogger(__name__)
@@ -44,8 +44,7 @@ class Run:
     """Celery's "pid" of this job."""
     call: TaskCall
     callbacks: Callbacks
-    lane: Executor
-    """A single thread, so that Celery's callbacks for this job run in order."""
+    thread: CallbackThread
     on_terminate: Callable[[int], None]
     soft_limit_s: float | None
     hard_limit_s: float | None
@@ -60,7 +59,7 @@ class Run:
 
     def __post_init__(self) -> None:
         request = getattr(self.callbacks.accept, "__self__", None)
-        self.running_task = RunningTask(self.call.task_id, request, self.lane)
+        self.running_task = RunningTask(self.call.task_id, request, self.thread)
 
     def terminate(self, signal: int | None = None) -> None:
         """Called by `celery.worker.request.Request`."""
@@ -70,6 +69,11 @@ class Run:
         """Report to Celery that the job runs since `started` (monotonic seconds)."""
         _guarded(self.callbacks.accept, self.number, started)
 
+    def reports_at_once(self, outcome: TaskOutcome) -> bool:
+        """Whether `report` has nothing to wait for: a success whose message is acknowledged."""
+        task = self.running_task
+        return outcome.error is None and task.acknowledged and task.cancel_reason is None
+
     def report(self, app: Any, outcome: TaskOutcome) -> None:
         """Report the job's outcome to Celery."""
         _guarded(self._report, app, outcome)
@@ -78,15 +82,14 @@ class Run:
         if self.celery_knows or self._is_left_to_the_queue(outcome):
             return
         # Here and not on Celery's main thread, where a lost connection would end the worker.
-        self.running_task.acknowledge_here()
+        acknowledge_all([self.running_task])
         if self.running_task.cancel_reason == "hard":
             self.report_timeout(soft=False)
         elif isinstance(outcome.error, Terminated):
             _guarded(self.callbacks.success, (1, exception_info(outcome.error), outcome.runtime_s))
         else:
-            _guarded(
-                self.callbacks.success, conclude(app.tasks[self.call.name], self.call, outcome)
-            )
+            task = app.tasks[self.call.name]
+            _guarded(self.callbacks.success, conclude(task, self.call, outcome))
 
     def report_timeout(self, *, soft: bool) -> None:
         """Report to Celery that the soft or the hard limit was reached."""
@@ -113,7 +116,7 @@ class Run:
 
 
 def _guarded(function: Callable[..., Any] | None, *args: Any) -> None:
-    """Call one of Celery's callbacks; a callback thread must survive its exceptions."""
+    """Call one of Celery's callbacks; its thread must survive its exceptions."""
     if function is None:
         return
     try:

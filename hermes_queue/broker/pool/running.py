@@ -6,11 +6,10 @@ import asyncio
 import logging
 import traceback
 import types
-from collections.abc import Coroutine, Generator
-from concurrent.futures import Executor
+from collections.abc import Awaitable, Coroutine, Generator, Sequence
 from contextvars import ContextVar
 from types import FrameType
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from celery.exceptions import SoftTimeLimitExceeded
 
@@ -34,10 +33,17 @@ class SoftLimitCancellation(SoftTimeLimitExceeded, asyncio.CancelledError):  # t
     """
 
 
+class Acknowledges(Protocol):
+    """What acknowledges the messages of tasks beside the loop."""
+
+    def acknowledge(self, task: RunningTask) -> Awaitable[None]:
+        """Acknowledge the message of `task`, or note that this failed."""
+
+
 class RunningTask:
     """The task that a body runs in. Get it from `current_task()`."""
 
-    def __init__(self, task_id: str, request: Any, callbacks: Executor) -> None:
+    def __init__(self, task_id: str, request: Any, callbacks: Acknowledges) -> None:
         # `request` is Celery's `Request`, found through the accept callback bound to it (None
         # outside of a worker). `worker.state.requests[id]` is emptied by a reconnect, and
         # may be that of a second delivery of the same id.
@@ -55,17 +61,15 @@ class RunningTask:
 
     def adopt_message(self, channel: Any) -> None:
         """Use `channel` in place of the one that delivered the message. For the pool only."""
-        # A callback thread may be acknowledging on the old channel. That fails, and the message
+        # The callback thread may be acknowledging on the old channel. That fails, and the message
         # comes back after the visibility timeout; the ledger then answers that the job has run.
         if self._request is not None and not self._request.acknowledged:
             self._request.message.channel = channel
 
     def report_stage(self, stage: str) -> None:
-        """Report the task's stage to listeners of events, mainly to Flower."""
-        if self._request is not None:
-            self._callbacks.submit(self._send_stage, stage)
-
-    def _send_stage(self, stage: str) -> None:
+        """Report the task's stage to listeners of events, mainly to Flower; does not block."""
+        if self._request is None:
+            return
         # Listeners turn an event type that Celery does not know into a state, the name in upper
         # case: `task-agent` would become AGENT, a state in which Flower has no button to terminate
         # the task. `task-STARTED` leaves the state STARTED and its start time unchanged. The event
@@ -79,33 +83,17 @@ class RunningTask:
     async def acknowledge(self) -> bool:
         """Acknowledge the broker message now instead of after the body.
 
-        Safe to call twice and while Redis is away; waits for Redis on a callback thread. Returns
+        Safe to call twice and while Redis is away; waits for Redis on the callback thread. Returns
         False if the acknowledgement did not reach the broker (logged): the message is redelivered
         once after the visibility timeout, and this worker does not touch it again.
         """
-        if self._acknowledged is None:
-            loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self._callbacks, self.acknowledge_here)
+        if self._request is not None and self._acknowledged is None:
+            await self._callbacks.acknowledge(self)
         return bool(self._acknowledged)
 
-    def acknowledge_here(self) -> None:
-        """As `acknowledge`, for the pool on the callback thread.
-
-        All calls for one job come on that one thread: two at once would acknowledge twice.
-        """
-        if self._acknowledged is not None:
-            return
-        request = self._request
-        if request is None or request.acknowledged:
-            self._acknowledged = request is not None
-            return
-        try:
-            # Request.acknowledge() would only schedule this on Celery's thread and would not
-            # report its success.
-            request.message.ack()
-            self._acknowledged = True
-        except Exception as error:  # noqa: BLE001 - stale channels may raise anything
-            self._acknowledged = False
+    def _acknowledgement_ended(self, error: Exception | None) -> None:
+        self._acknowledged = error is None
+        if error is not None:
             logger.warning(
                 "Job %s: its message could not be acknowledged (%r) and will be delivered again.",
                 self.task_id,
@@ -113,7 +101,34 @@ class RunningTask:
                 extra={"action": "early_ack_failed", "task_id": self.task_id},
             )
         # Also after a failure: a second attempt by Celery on a dead channel would end the worker.
-        request.acknowledged = True
+        self._request.acknowledged = True
+
+
+def acknowledge_all(tasks: Sequence[RunningTask]) -> None:
+    """Acknowledge the messages of `tasks`, in one round trip per channel; blocks.
+
+    For the pool on its callback thread: on two threads at once, a message might be acknowledged
+    twice. A failure is logged for each task.
+    """
+    batches: dict[Any, list[RunningTask]] = {}
+    for task in dict.fromkeys(tasks):
+        request = task._request
+        if task._acknowledged is not None:
+            continue
+        if request is None or request.acknowledged:
+            task._acknowledged = request is not None
+        else:
+            batches.setdefault(request.message.channel, []).append(task)
+    for channel, batch in batches.items():
+        failure = None
+        try:
+            # Request.acknowledge() would only schedule this on Celery's thread and would not
+            # report its success.
+            channel.acknowledge([task._request.message for task in batch])
+        except Exception as error:  # noqa: BLE001 - stale channels may raise anything
+            failure = error
+        for task in batch:
+            task._acknowledgement_ended(failure)
 
 
 def current_task() -> RunningTask:
@@ -135,6 +150,8 @@ async def run_body(
     """
     _current.set(task)
     try:
+        if soft_limit_s is None:
+            return await body
         return await _deliver_soft_limit(body, task, soft_limit_s)
     except SoftLimitCancellation as error:
         raise SoftTimeLimitExceeded(*error.args) from error
@@ -144,7 +161,7 @@ async def run_body(
 
 @types.coroutine
 def _deliver_soft_limit(
-    body: Coroutine[Any, Any, Any], task: RunningTask, soft_limit_s: float | None
+    body: Coroutine[Any, Any, Any], task: RunningTask, soft_limit_s: float
 ) -> Generator[Any, Any, Any]:
     """Drive `body`; a cancellation by the soft limit reaches it as Celery's exception."""
     delivered = False

@@ -10,9 +10,8 @@ from __future__ import annotations
 import base64
 import json
 import logging
-from collections.abc import Callable
-from queue import Empty
-from typing import Annotated, Any, Literal
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
 
@@ -51,16 +50,22 @@ class _Headers(_Part):
     """A compressed body may unpack to any size, on the worker's main thread."""
 
 
+class _DeliveryInfo(_Part):
+    exchange: str
+    routing_key: _Id
+    redelivered: bool | None = None
+
+
 class _Properties(_Part):
     delivery_tag: _Id
-    delivery_info: dict[str, str | bool | int | None]
+    delivery_info: _DeliveryInfo
     priority: int | None = None
     correlation_id: str | None = None
     reply_to: str | None = None
     body_encoding: Literal["utf-8", "base64"] | None = None
 
 
-class _TaskMessage(_Part):
+class _Message(_Part):
     """A message of Celery's protocol 2, as kombu's Redis transport writes it."""
 
     headers: _Headers
@@ -70,7 +75,7 @@ class _TaskMessage(_Part):
     body: str
 
     @model_validator(mode="after")
-    def _body_is_one_of_a_task(self) -> _TaskMessage:
+    def _body_is_one_of_a_task(self) -> _Message:
         body: str | bytes = self.body
         if self.properties.body_encoding == "base64":
             body = base64.b64decode(self.body, validate=True)
@@ -81,76 +86,62 @@ class _TaskMessage(_Part):
         return self
 
 
-def fault_of(raw: bytes) -> str:
-    """Return why these bytes are not a task message; "" if they are one."""
+class TaskMessage(NamedTuple):
+    """A valid message of a task."""
+
+    raw: bytes
+    payload: dict[str, Any]
+    """What `raw` says."""
+
+    @property
+    def tag(self) -> str:
+        """Its delivery tag, under which it is acknowledged."""
+        return str(self.payload["properties"]["delivery_tag"])
+
+
+def read_message(raw: bytes) -> TaskMessage:
+    """Return the message in these bytes.
+
+    Raises:
+        ValueError: they are not a task message; says why.
+    """
     if len(raw) > MESSAGE_MAX_BYTES:
-        return f"it has {len(raw)} bytes, at most {MESSAGE_MAX_BYTES} are read"
+        raise ValueError(f"it has {len(raw)} bytes, at most {MESSAGE_MAX_BYTES} are read")
     try:
-        _TaskMessage.model_validate(json.loads(raw))
+        payload = json.loads(raw)
+        _Message.model_validate(payload)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"[:EVIDENCE_CHARACTERS]
+        place = ".".join(map(str, first["loc"]))
+        raise ValueError(f"{place}: {first['msg']}"[:EVIDENCE_CHARACTERS]) from None
     except (ValueError, TypeError, RecursionError) as error:
-        return f"{type(error).__name__}: {error}"[:EVIDENCE_CHARACTERS]
-    return ""
+        raise ValueError(f"{type(error).__name__}: {error}"[:EVIDENCE_CHARACTERS]) from None
+    return TaskMessage(raw, payload)
 
 
 class Screen:
-    """Validates what one connection to the broker reads for its consumer."""
+    """Validates what a worker reads from its queues; counts and logs what it drops."""
 
     def __init__(self) -> None:
         self.refused = 0
         """Number of refused messages, over all connections."""
-        self._read: tuple[bytes, bytes] = (b"", b"")
-        """Queue and body of the message being handled."""
 
-    def install(self, connection: Any, channel: Any, connection_errors: tuple[Any, ...]) -> None:
-        """Validate what `channel` reads, and survive exceptions from the handling of a message.
-
-        The channel must not consume yet. `connection_errors` mean a lost one and are passed on.
-        """
-        client, poller = channel.client, connection.transport.cycle
-        client.parse_response = self._screened(client.parse_response)
-        passing = (Empty, *connection_errors, *connection.channel_errors)
-        poller.on_readable = self._guarded(poller.on_readable, channel, passing)
-
-    def _screened(self, parse: Callable[..., Any]) -> Callable[..., Any]:
-        def parse_response(connection: Any, command_name: str, **options: Any) -> Any:
-            answer = parse(connection, command_name, **options)
-            if command_name != "BRPOP" or not answer:
-                return answer
-            queue, raw = answer
-            fault = fault_of(raw)
-            if fault:
-                self._refuse(queue, raw, fault)
-                return None  # as if nothing had come
-            self._read = queue, raw
-            return answer
-
-        return parse_response
-
-    def _guarded(
-        self, read: Callable[[int], None], channel: Any, passing: tuple[Any, ...]
-    ) -> Callable[[int], None]:
-        def on_readable(fileno: int) -> None:
-            self._read = b"", b""
+    def passed(self, queue: str, raws: Iterable[bytes]) -> list[TaskMessage]:
+        """Return the valid ones of the messages that were read from `queue`."""
+        messages = []
+        for raw in raws:
             try:
-                read(fileno)
-            except passing:
-                raise
-            except Exception as error:  # noqa: BLE001 - otherwise it would end one worker after the other
-                queue, raw = self._read
-                self._refuse(queue, raw, f"its handling raised {type(error).__name__}: {error}")
-                if raw:
-                    channel.basic_ack(json.loads(raw)["properties"]["delivery_tag"])
+                messages.append(read_message(raw))
+            except ValueError as error:
+                self.refuse(queue, raw, str(error))
+        return messages
 
-        return on_readable
-
-    def _refuse(self, queue: bytes, raw: bytes, fault: str) -> None:
+    def refuse(self, queue: str, raw: bytes, fault: str) -> None:
+        """Log that a message is dropped. Of a broadcast, `queue` and `raw` are empty."""
         self.refused += 1
         logger.error(
             "a message of %s is dropped: %s. It begins with %r",
-            queue.decode(errors="replace").partition("\x06")[0] or "remote control",
+            queue or "remote control",
             fault[:EVIDENCE_CHARACTERS],
             raw[:EVIDENCE_CHARACTERS].decode(errors="replace"),
             extra={"action": "message_refused"},

@@ -10,27 +10,32 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
+from functools import partial
 from typing import Any, ClassVar, TypeVar
 
 from celery.concurrency.base import BasePool
 from celery.exceptions import Terminated
 from celery.worker import state as worker_state
 
+from hermes_queue.broker.pool.callback_thread import CallbackThread
 from hermes_queue.broker.pool.consumer import SteadyChannel
+from hermes_queue.broker.pool.events import EventBatches
 from hermes_queue.broker.pool.intake import shutdown_is_cold, within_slots
 from hermes_queue.broker.pool.loop_thread import LoopThread
 from hermes_queue.broker.pool.run import LIMIT_S, Callbacks, Run
 from hermes_queue.broker.pool.running import CancelReason, RunningTask, run_body, suspended_stack
 from hermes_queue.broker.pool.screening import Screen
-from hermes_queue.broker.pool.trace import TaskCall, TaskOutcome, decode
+from hermes_queue.broker.pool.trace import TaskCall, TaskOutcome, arguments
+from hermes_queue.broker.pool.transport import use_batches
 from hermes_queue.settings import WorkerSettings
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-CALLBACK_THREADS = 4
 DRAIN_POLL_S = 0.02
+REFILL_DELAY_S = 0.01
+"""Time from the end of a job until new ones are taken, for all slots that become free in it."""
 
 on_resize: list[Callable[[int], None]] = []
 """Called with the new number of slots, on the thread that resized the pool."""
@@ -54,6 +59,7 @@ class TaskPool(BasePool):  # type: ignore[misc]
         self.limit, self.screen = within_slots(self.limit), Screen()
         if self.app is not None:  # Celery builds its consumer after its pool
             self.app.steps["consumer"].add(SteadyChannel)
+            use_batches(self.app)
 
     # --- what worker code uses ----------------------------------------------------------
 
@@ -106,24 +112,28 @@ class TaskPool(BasePool):  # type: ignore[misc]
 
     def on_start(self) -> None:
         """See `LoopThread.start`."""
-        # Callback threads remove jobs at any time: iterate over a copy (`tuple`) only.
+        # Other threads add and remove jobs at any time: iterate over a copy (`tuple`) only.
         self._runs: dict[int, Run] = {}
+        self._arrived: deque[Run] = deque()
         self._waiting: deque[Run] = deque()
         self._running = 0
         self._abandoned = 0
         self._numbers = itertools.count(1)
         self._hub: Any = None
-        self._lanes = [
-            ThreadPoolExecutor(1, thread_name_prefix=f"hermes-callback-{n}")
-            for n in range(CALLBACK_THREADS)
-        ]
+        self._refill_due = False
         self._loop_thread = LoopThread(WorkerSettings().watchdog_s)
+        self._callbacks = CallbackThread(self.loop)
+        self.events = EventBatches(self.loop, self._callbacks)
         TaskPool._instance = self
         self._loop_thread.start()
 
     def register_with_event_loop(self, loop: Any) -> None:
         """Keep Celery's hub: it sleeps on Redis and has to be woken when a slot becomes free."""
         self._hub = loop
+
+    def room(self) -> int:
+        """Number of jobs that Celery may take for free slots."""
+        return self.limit - len(worker_state.reserved_requests)
 
     def adopt_messages(self, channel: Any) -> None:
         """Acknowledge running jobs on the consumer's new connection from now on."""
@@ -149,14 +159,16 @@ class TaskPool(BasePool):  # type: ignore[misc]
             number,
             TaskCall(*args),
             callbacks,
-            self._lanes[number % CALLBACK_THREADS],
+            self._callbacks,
             self.terminate_job,
             LIMIT_S.validate_python(soft_timeout or self.options.get("soft_timeout")),
             LIMIT_S.validate_python(timeout or self.options.get("timeout")),
         )
         # Before the loop is asked to start it: a `terminate_job` in between must find the job.
         self._runs[run.number] = run
-        self.call_soon(self._admit, run)
+        self._arrived.append(run)
+        if len(self._arrived) == 1:  # otherwise the loop has yet to take those before it
+            self.call_soon(self._admit)
         return run
 
     def terminate_job(self, pid: int, signal: int | None = None) -> None:
@@ -219,8 +231,8 @@ class TaskPool(BasePool):  # type: ignore[misc]
 
     def _close(self) -> None:
         self._loop_thread.stop()
-        for lane in self._lanes:
-            lane.shutdown(wait=False, cancel_futures=True)
+        self.events.publish()
+        self._callbacks.close()
 
     def _get_info(self) -> dict[str, Any]:
         """Return what `inspect stats` shows."""
@@ -236,10 +248,12 @@ class TaskPool(BasePool):  # type: ignore[misc]
 
     # --- slots: on the loop's thread only -------------------------------------------------
 
-    def _admit(self, run: Run) -> None:
-        if not run.ended:  # cancelled by another thread before it got here
-            self._waiting.append(run)
-            self._fill()
+    def _admit(self) -> None:
+        while self._arrived:
+            run = self._arrived.popleft()
+            if not run.ended:  # cancelled by another thread before it got here
+                self._waiting.append(run)
+        self._fill()
 
     def _fill(self) -> None:
         while self._waiting and self._running < self.limit:
@@ -248,7 +262,10 @@ class TaskPool(BasePool):  # type: ignore[misc]
     def _start(self, run: Run) -> None:
         self._running += 1
         run.started = time.monotonic()
-        run.lane.submit(run.accept, run.started)
+        if run.celery_knows:  # it was terminated meanwhile, and Celery acknowledges it now
+            self._callbacks.submit(run.accept, run.started)
+        else:
+            run.accept(run.started)
         if run.soft_limit_s:
             run.timers.append(self.loop.call_later(run.soft_limit_s, self._soft_limit, run))
         if run.hard_limit_s:
@@ -257,7 +274,7 @@ class TaskPool(BasePool):  # type: ignore[misc]
         run.task.add_done_callback(lambda task: self._on_done(run, task))
 
     async def _trace(self, run: Run) -> Any:
-        args, kwargs = decode(self.app, run.call)
+        args, kwargs = arguments(run.call)
         task = self.app.tasks[run.call.name]
         if not inspect.iscoroutinefunction(inspect.unwrap(task.run)):
             raise TypeError(
@@ -271,7 +288,7 @@ class TaskPool(BasePool):  # type: ignore[misc]
             return
         run.running_task.cancel_reason = "soft"
         run.task.cancel()
-        run.lane.submit(run.report_timeout, soft=True)
+        self._callbacks.submit(partial(run.report_timeout, soft=True))
 
     def _cancel(self, run: Run, reason: CancelReason) -> None:
         """Cancel a job. The first reason stays, unless it is the soft limit."""
@@ -284,7 +301,7 @@ class TaskPool(BasePool):  # type: ignore[misc]
             if run in self._waiting:
                 self._waiting.remove(run)
             self._running += 1  # _end subtracts it again
-            run.lane.submit(run.accept, time.monotonic())
+            self._callbacks.submit(run.accept, time.monotonic())
             self._end(run, None, Terminated(reason))
 
     def _escalate(self, run: Run, attempt: int) -> None:
@@ -321,11 +338,15 @@ class TaskPool(BasePool):  # type: ignore[misc]
         for timer in run.timers:
             timer.cancel()
         runtime_s = time.monotonic() - run.started if run.started else 0.0
-        run.lane.submit(self._report, run, TaskOutcome(value, error, runtime_s))
+        outcome = TaskOutcome(value, error, runtime_s)
+        if run.reports_at_once(outcome):
+            self._report(run, outcome)
+        else:
+            self._callbacks.submit(self._report, run, outcome)
         self._running -= 1
         self._fill()
 
-    # --- on callback threads ---------------------------------------------------------------
+    # --- on the loop's or the callback thread -----------------------------------------------
 
     def _report(self, run: Run, outcome: TaskOutcome) -> None:
         try:
@@ -335,9 +356,15 @@ class TaskPool(BasePool):  # type: ignore[misc]
 
     def _forget(self, run: Run) -> None:
         self._runs.pop(run.number, None)
+        if not self._refill_due:
+            self._refill_due = True
+            self.call_soon(self.loop.call_later, REFILL_DELAY_S, self._refill)
+
+    def _refill(self) -> None:
+        self._refill_due = False  # before Celery looks: a slot freed later asks again
         if self._hub is not None:
             self._hub.call_soon(_nothing)
 
 
 def _nothing() -> None:
-    """Wake Celery's hub, which then sees the free slot."""
+    """Wake Celery's hub, which then sees the free slots."""

@@ -1,4 +1,4 @@
-"""The steps around the body of a coroutine task: decoding before, Celery's record of it after.
+"""The steps around the body of a coroutine task: its arguments before, Celery's record after.
 
 Celery's own tracer (`celery.app.trace`) calls the body itself and therefore needs a thread per
 running task. Of what it does beside, a message gets nothing here: results, retries and further
@@ -8,6 +8,7 @@ jobs are the ledger's, so there is no result backend, and links and chains are n
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from billiard.einfo import ExceptionInfo
@@ -15,8 +16,8 @@ from celery import states
 from celery.app.task import Context
 from celery.app.trace import LOG_SUCCESS, TraceInfo
 from celery.app.trace import info as log_outcome
+from celery.app.trace import logger as celery_logger
 from celery.utils.saferepr import saferepr
-from kombu.serialization import loads, prepare_accept_content
 
 logger = logging.getLogger(__name__)
 
@@ -44,29 +45,17 @@ class TaskOutcome(NamedTuple):
     runtime_s: float
 
 
-def decode(app: Any, call: TaskCall) -> tuple[list[Any], dict[str, Any]]:
-    """Return the task's positional and keyword arguments; completes `call.request`.
-
-    Raises:
-        ContentDisallowed, TypeError, ValueError: the body is not that of a task.
-    """
-    if call.content_type:
-        accept = prepare_accept_content(app.conf.accept_content)  # type: ignore[no-untyped-call]
-        args, kwargs, embed = loads(  # type: ignore[no-untyped-call]
-            call.body, call.content_type, call.content_encoding, accept=accept
-        )
-    else:
-        args, kwargs, embed = call.body
-    call.request.update(embed or {}, args=args, kwargs=kwargs, is_eager=False)
-    return args, kwargs
+def arguments(call: TaskCall) -> tuple[Sequence[Any], dict[str, Any]]:
+    """Return the task's positional and keyword arguments, which Celery has decoded."""
+    return call.request["args"], call.request["kwargs"]
 
 
 def conclude(task: Any, call: TaskCall, outcome: TaskOutcome) -> CallbackResult:
-    """Log the outcome as Celery's tracer does; blocks."""
-    context = Context(call.request, called_directly=False)
+    """Log the outcome as Celery's tracer does."""
     try:
         if outcome.error is None:
-            return 0, _log_success(task, context, outcome), outcome.runtime_s
+            return 0, _log_success(task, call, outcome), outcome.runtime_s
+        context = Context(call.request, called_directly=False)
         info = exception_info(outcome.error)
         failure = TraceInfo(states.FAILURE, outcome.error)
         failure.handle_error_state(task, context, call_errbacks=False)
@@ -82,15 +71,17 @@ def conclude(task: Any, call: TaskCall, outcome: TaskOutcome) -> CallbackResult:
     return 1, info, outcome.runtime_s
 
 
-def _log_success(task: Any, context: Any, outcome: TaskOutcome) -> str:
+def _log_success(task: Any, call: TaskCall, outcome: TaskOutcome) -> str:
     shown: str = saferepr(outcome.value, task.resultrepr_maxsize)
+    if not celery_logger.isEnabledFor(logging.INFO):
+        return shown
     facts = {
-        "id": context.id,
-        "name": context.shadow or task.name,
+        "id": call.task_id,
+        "name": call.request.get("shadow") or task.name,
         "return_value": shown,
         "runtime": outcome.runtime_s,
-        "args": context.get("argsrepr"),
-        "kwargs": context.get("kwargsrepr"),
+        "args": call.request.get("argsrepr"),
+        "kwargs": call.request.get("kwargsrepr"),
     }
     log_outcome(LOG_SUCCESS, facts)
     return shown
