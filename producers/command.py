@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Callable
+from types import FrameType
 
 from hermes_queue.errors import (
     EXIT_FAILED,
@@ -30,7 +31,7 @@ def run_command(command: Callable[[], int], *, interrupted: str, backend: str | 
         interrupted: what has been kept, for the message after Ctrl-C or SIGTERM.
         backend: as for `check_environment`.
     """
-    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    previous = signal.signal(signal.SIGTERM, _as_ctrl_c)
     try:
         check_installation()
         check_environment(backend)
@@ -52,6 +53,13 @@ def run_command(command: Callable[[], int], *, interrupted: str, backend: str | 
         )
     finally:
         signal.signal(signal.SIGTERM, previous)
+
+
+def _as_ctrl_c(number: int, frame: FrameType | None) -> None:
+    # While asyncio runs, its handler cancels the main task. KeyboardInterrupt, raised wherever the
+    # loop happens to be, would end the loop before the tasks have cleaned up.
+    handler = signal.getsignal(signal.SIGINT)
+    (handler if callable(handler) else signal.default_int_handler)(number, frame)
 
 
 def fail(message: str, exit_code: int) -> int:

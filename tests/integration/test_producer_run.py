@@ -23,6 +23,7 @@ from hermes_queue.ledger import Ledger, Runs
 from hermes_queue.models import Failure, ScoredTrajectory, TrajectoryJob, identity
 from hermes_queue.results.consume import consume
 from producers.base import Producer, main
+from producers.command import run_command
 
 pytestmark = pytest.mark.redis
 
@@ -288,6 +289,29 @@ def test_an_interruption_keeps_what_is_written_and_says_how_to_go_on(
     with worker(url, right):
         assert produce("--out", "out.jsonl") == 0
     assert len(records()) == 4
+
+
+def test_sigterm_lets_the_tasks_of_a_command_clean_up() -> None:
+    cleaned: list[str] = []
+
+    async def interrupted() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(0)
+
+    async def work() -> None:
+        try:
+            await asyncio.wait_for(interrupted(), 60)
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0)
+            cleaned.append("work")
+
+    def command() -> int:
+        asyncio.run(work())
+        return 0
+
+    assert run_command(command, interrupted="stopped") == 130
+    assert cleaned == ["work"]
 
 
 def test_redis_may_go_away_and_come_back_while_we_follow(
