@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 
 from hermes_queue.errors import ModelConfigError
 
@@ -43,6 +50,12 @@ class OpenAIParams(AgentParams):
     policy_version: Literal["server", "model"] = "server"
     """`model`: the model name in the answer is the policy version."""
 
+    @field_validator("mode", "probe_tools", "token_ids", mode="before")
+    @classmethod
+    def _none_is_not_given(cls, value: Any, info: ValidationInfo) -> Any:
+        # Programs fill these in from options of their own.
+        return cls.model_fields[str(info.field_name)].default if value is None else value
+
 
 ParamsT = TypeVar("ParamsT", bound=AgentParams)
 
@@ -50,8 +63,7 @@ ParamsT = TypeVar("ParamsT", bound=AgentParams)
 def read_params(model: type[ParamsT], values: Mapping[str, Any], agent: str = "agent") -> ParamsT:
     """The parameters of a job; others are ignored. Raises ModelConfigError, begun with `agent`."""
     try:
-        # None is "not given": programs fill parameters in from options of their own.
-        return model.model_validate({k: v for k, v in values.items() if v is not None})
+        return model.model_validate(values)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         name = ".".join(map(str, first["loc"]))

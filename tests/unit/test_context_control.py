@@ -313,7 +313,7 @@ _ADD = FunctionCall(name="calculator", arguments='{"expression": "1+1"}')
 
 @pytest.mark.parametrize(
     "params",
-    [{"context": "summary"}, {"context_tokens": 0}, {"context_tokens": "4k"}],
+    [{"context": "summary"}, {"context_tokens": 0}, {"context_tokens": "4k"}, {"context": None}],
     ids=str,
 )
 def test_wrong_params_are_refused(params: dict[str, Any]) -> None:

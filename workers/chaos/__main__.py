@@ -131,7 +131,11 @@ def drain(fleet: DoomedFleet, schedule: Schedule, groups: int) -> bool:
             )
             for g in known
         )
-        if enqueued and status.done and status.groups >= groups and known and not unread:
+        # A worker killed between the lease and the acknowledgement leaves its message to the
+        # visibility timeout, which may end long after another worker has finished the job.
+        taken = ledger.client.exists(ledger.key("unacked"))
+        published = status.done and status.groups >= groups
+        if enqueued and published and known and not unread and not taken:
             return True
         time.sleep(0.5)
     return False

@@ -3,6 +3,7 @@
 creations.py  the rate of sandbox creation
 lanes.py      known lanes, their breakers and manual pause
 limiter.py    permits of model endpoints
+notes.py      notes that workers can do without
 objects.py    objects of large bodies
 sandboxes.py  sandboxes and their owners
 snapshots.py  snapshots at a provider

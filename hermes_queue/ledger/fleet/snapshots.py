@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
-import logging
-from collections.abc import Callable
-from typing import Any, TypeVar
+from functools import partial
 
-from hermes_queue.errors import HermesQueueError
+from hermes_queue.ledger.fleet.notes import note_key, unless_away
 from hermes_queue.ledger.ledger import Ledger
 from hermes_queue.sandbox.fleet import SnapshotNotes
 
-logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
+_asked = partial(unless_away, "snapshot not shared", {"action": "snapshot_unshared"})
 
 
 class FleetSnapshots(SnapshotNotes):
@@ -29,15 +23,15 @@ class FleetSnapshots(SnapshotNotes):
     async def load(self, place: str, name: str) -> str | None:
         """See `SnapshotNotes`."""
         read = self._ledger.hash_fields
-        found = await self._asked(read, f"snapshot:{_hash(place, name)}", "id")
+        found = await _asked(read, f"snapshot:{note_key(place, name)}", "id")
         return (found and found[0]) or None
 
     async def save(self, place: str, name: str, snapshot_id: str, *, ttl_s: float) -> None:
         """See `SnapshotNotes`."""
-        await self._asked(
+        await _asked(
             self._ledger.call,
             "snapshot_save",
-            hash=_hash(place, name),
+            hash=note_key(place, name),
             place=place,
             name=name,
             id=snapshot_id,
@@ -46,19 +40,6 @@ class FleetSnapshots(SnapshotNotes):
 
     async def forget(self, place: str, name: str, snapshot_id: str) -> None:
         """See `SnapshotNotes`."""
-        await self._asked(
-            self._ledger.call, "snapshot_forget", hash=_hash(place, name), id=snapshot_id
+        await _asked(
+            self._ledger.call, "snapshot_forget", hash=note_key(place, name), id=snapshot_id
         )
-
-    async def _asked(self, call: Callable[..., T], *args: Any, **given: Any) -> T | None:
-        """The answer of `call`; None while Redis is away or full."""
-        try:
-            return await asyncio.to_thread(call, *args, **given)
-        except HermesQueueError as error:
-            logger.warning("snapshot not shared: %s", error, extra={"action": "snapshot_unshared"})
-            return None
-
-
-def _hash(place: str, name: str) -> str:
-    """A key part of fixed length, without special characters of names."""
-    return hashlib.sha256(f"{place}\n{name}".encode()).hexdigest()[:32]
