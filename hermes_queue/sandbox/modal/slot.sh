@@ -285,8 +285,10 @@ run() {
   for file in /proc/$$/fd/{1,2}; do
     [ -p "$file" ] && streams+=("$file")
   done
-  [ ${#streams[@]} = 0 ] ||
-    { chown "0:$uid" "${streams[@]}" && chmod 620 "${streams[@]}"; } 2>/dev/null
+  # Each silenced by itself: around both, descriptor 2 of this shell would be /dev/null meanwhile.
+  if [ ${#streams[@]} != 0 ]; then
+    chown "0:$uid" "${streams[@]}" 2>/dev/null && chmod 620 "${streams[@]}" 2>/dev/null
+  fi
   local become=()
   if [ "$uid" != 0 ]; then
     become=(setpriv "--reuid=$uid" "--regid=$uid" --clear-groups --no-new-privs --inh-caps=-all)
